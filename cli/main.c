@@ -1,5 +1,6 @@
 /* main.c: entry point: finds the command in the table below and runs it with its parsed flags. Also handles --help,
  * --version, --man, --completion and --list.
+ * The exit codes are those of term/out.h; a command returns its own.
  * SPDX-License-Identifier: MIT */
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,7 @@ static const struct command *const commands[] = {
     &cmd_cache,  &cmd_tokenize, &cmd_template, &cmd_version, NULL,
 };
 
-/* Commands specified in docs/INTERFACE.md that this build does not implement. */
+/* Commands specified in docs/CLI.md that this build does not implement. */
 static const char *const unavailable_commands[] = {"plan", "calibrate", "replay", "serve", "train"};
 
 /* The command of that name, or NULL. */
@@ -48,6 +49,7 @@ static int unknown_command(const char *name)
         out_fail(&err, SEGUE_EUNSUPPORTED, "command: check: not a subcommand; run the separate program check");
         return out_error(&err, EXIT_UNAVAILABLE);
     }
+    /* More than the number of commands. */
     const char *names[32];
     size_t n = 0;
     for (size_t i = 0; i < sizeof unavailable_commands / sizeof *unavailable_commands; i++)
@@ -95,6 +97,7 @@ static int run_command(const struct command *command, int argc, char **argv)
     struct args args;
     segue_error err;
     for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        /* Also for errors of the parser, which come before the flags are known. */
         if (!strcmp(argv[i], "--json")) {
             out_json_errors(true);
             interrupt_json(true);
@@ -107,6 +110,7 @@ static int run_command(const struct command *command, int argc, char **argv)
     int code =
         args_parse(&args, command, argc, argv, &err) ? out_error(&err, EXIT_UNAVAILABLE) : command->run(&args);
     args_free(&args);
+    /* Text printed with printf is buffered; a full disk shows up here. */
     if (fflush(stdout) && code == EXIT_DONE) {
         out_fail_errno(&err, "writing the answer", "standard output", NULL);
         code = out_error(&err, EXIT_UNAVAILABLE);

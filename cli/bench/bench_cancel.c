@@ -11,15 +11,18 @@
 #include "host/machine.h"
 #include "run/report.h"
 
-/* One cancel, from a thread of its own. */
+/* One cancellation, made by a separate thread. */
 struct cancel_job {
     segue_session *session;
-    uint64_t after_ns, at_ns;
+    uint64_t after_ns; /* delay before the cancellation */
+    uint64_t at_ns;    /* time at which it was made */
 };
 
+/* Thread: sleep, record the time, cancel. The time is taken before the call, so the latency includes it. */
 static void *cancel_main(void *arg)
 {
     struct cancel_job *m = arg;
+    /* The delay starts when the thread runs, some microseconds after the prefill was started. */
     struct timespec wait = {.tv_sec = (time_t)(m->after_ns / 1000000000u), .tv_nsec = (long)(m->after_ns % 1000000000u)};
     nanosleep(&wait, NULL);
     m->at_ns = out_now_ns();
@@ -27,27 +30,33 @@ static void *cancel_main(void *arg)
     return NULL;
 }
 
-/* *ms: from the cancel to the return; below 0: the reading was over before it. */
-static segue_status time_cancel(struct bench *b, const int32_t *ids, size_t prompt, uint64_t after_ns, double *ms,
+/* Prefill a new session and cancel it after_ns later. *ms: time from the cancellation to the return of the prefill;
+ * negative: the prefill had already ended. */
+static segue_status time_cancel(struct bench_run *b, const int32_t *ids, size_t prompt, uint64_t after_ns, double *ms,
                                segue_error *err)
 {
     struct cancel_job m = {.after_ns = after_ns};
     pthread_t thread;
     segue_status st = bench_session(b, placement_plan(&b->placement), ids, prompt, prompt + 1, &m.session, err);
+    /* The session must exist before the thread starts, and the thread ends before the session is
+     * closed. */
     if (!st && pthread_create(&thread, NULL, cancel_main, &m))
-        st = out_fail(err, SEGUE_EUNIT, "cancel: no thread can be started; close some programs");
+        st = out_fail(err, SEGUE_EUNIT, "bench --cancel: no thread can be started; close other programs");
     if (!st) {
         st = segue_session_prefill(m.session, 0, NULL, err);
         uint64_t end = out_now_ns();
         pthread_join(thread, NULL);
+        /* SEGUE_OK means that the prefill ended before the cancellation. */
         *ms = st == SEGUE_ECANCELED ? (double)(end - m.at_ns) / 1e6 : -1;
+        /* A cancellation by the thread is the expected result; one by a signal ends the benchmark. */
         if (st == SEGUE_ECANCELED && !interrupt_pending()) st = SEGUE_OK;
     }
     bench_close_session(m.session);
     return st;
 }
 
-static segue_status time_prefill(struct bench *b, const int32_t *ids, size_t prompt, uint64_t *ns, segue_error *err)
+/* Duration of one complete prefill in a new session. */
+static segue_status time_prefill(struct bench_run *b, const int32_t *ids, size_t prompt, uint64_t *ns, segue_error *err)
 {
     segue_session *s = NULL;
     segue_status st = bench_session(b, placement_plan(&b->placement), ids, prompt, prompt + 1, &s, err);
@@ -58,16 +67,19 @@ static segue_status time_prefill(struct bench *b, const int32_t *ids, size_t pro
     return st;
 }
 
-static json_t *result_row(const struct bench *b, size_t prompt, uint64_t reading_ns, double *ms, size_t n, size_t requested)
+/* One row. ms[n] are the latencies of the cancellations that arrived in time; sorted here. p90 is the smallest value
+ * that is not below 90 % of them. */
+static json_t *result_row(const struct bench_run *b, size_t prompt, uint64_t prefill_ns, double *ms, size_t n, size_t requested)
 {
     json_t *o = json_object(), *list = json_array();
+    /* In the order of the cancellations, before the list is sorted. */
     for (size_t i = 0; i < n; i++) json_array_append_new(list, out_real(ms[i]));
     json_object_set_new(o, "unit", json_string(b->placement.unit_info[report_phase_unit(&b->placement, 0)].spec));
     json_object_set_new(o, "model", report_model_json(&b->placement));
     json_object_set_new(o, "n_prompt", json_integer((json_int_t)prompt));
-    json_object_set_new(o, "prefill_ms", out_real((double)reading_ns / 1e6));
-    json_object_set_new(o, "cancels", json_integer((json_int_t)requested));
-    json_object_set_new(o, "came_late", json_integer((json_int_t)(requested - n)));
+    json_object_set_new(o, "prefill_ms", out_real((double)prefill_ns / 1e6));
+    json_object_set_new(o, "cancellations", json_integer((json_int_t)requested));
+    json_object_set_new(o, "too_late", json_integer((json_int_t)(requested - n)));
     json_object_set_new(o, "samples_ms", list);
     if (n) {
         double median = bench_median(ms, n); /* sorts */
@@ -75,24 +87,26 @@ static json_t *result_row(const struct bench *b, size_t prompt, uint64_t reading
         json_object_set_new(o, "p90_ms", out_real(ms[(n * 9 + 9) / 10 - 1]));
         json_object_set_new(o, "max_ms", out_real(ms[n - 1]));
     } else {
-        out_null(o, "median_ms", "every reading was over before its cancel");
-        out_null(o, "p90_ms", "every reading was over before its cancel");
-        out_null(o, "max_ms", "every reading was over before its cancel");
+        out_null(o, "median_ms", "every prefill ended before its cancellation");
+        out_null(o, "p90_ms", "every prefill ended before its cancellation");
+        out_null(o, "max_ms", "every prefill ended before its cancellation");
     }
     json_object_set_new(o, "machine", machine_json());
     json_object_set_new(o, "seed", json_integer((json_int_t)b->seed));
     return o;
 }
 
-static segue_status measure(struct bench *b, size_t prompt, segue_error *err)
+/* The i-th of n cancellations is made at (i + 0.5) / n of 95 % of the prefill time, so that few of them are too late. */
+static segue_status measure(struct bench_run *b, size_t prompt, segue_error *err)
 {
+    /* Number of cancellations of --cancel N. */
     size_t cancels = (size_t)args_number(&b->args, "cancel", 1);
     int32_t *ids = bench_ids(b, prompt);
     double *ms = out_alloc(cancels * sizeof *ms);
     uint64_t ns = 0;
     size_t n = 0;
-    segue_status st = time_prefill(b, ids, prompt, &ns, err); /* touches the weights ... */
-    if (!st) st = time_prefill(b, ids, prompt, &ns, err);     /* ... and is the measure of the moments */
+    segue_status st = time_prefill(b, ids, prompt, &ns, err); /* warm-up: touches all weights */
+    if (!st) st = time_prefill(b, ids, prompt, &ns, err);     /* the duration over which the cancellations are spread */
     for (size_t i = 0; i < cancels && !st; i++) {
         uint64_t after = (uint64_t)((double)ns * ((double)i + 0.5) / (double)cancels * 0.95);
         st = time_cancel(b, ids, prompt, after, &ms[n], err);
@@ -105,14 +119,15 @@ static segue_status measure(struct bench *b, size_t prompt, segue_error *err)
     return st;
 }
 
-static segue_status prompts(struct bench *b, segue_error *err) { return bench_each_prompt(b, 2000, measure, err); }
+/* Prompts of -p, else one of 2000 tokens. */
+static segue_status prompts(struct bench_run *b, segue_error *err) { return bench_each_prompt(b, 2000, measure, err); }
 
-int bench_cancel(struct bench *b)
+int bench_cancel(struct bench_run *b)
 {
     static const struct bench_column columns[] = {{"unit", "unit", 0},
                                                   {"tokens", "n_prompt", 0},
-                                                  {"reading ms", "prefill_ms", 0},
-                                                  {"cancels", "cancels", 0},
+                                                  {"prefill ms", "prefill_ms", 0},
+                                                  {"cancellations", "cancellations", 0},
                                                   {"median ms", "median_ms", 2},
                                                   {"p90 ms", "p90_ms", 2},
                                                   {"max ms", "max_ms", 2},

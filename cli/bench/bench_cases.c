@@ -1,6 +1,7 @@
 /* bench_cases.c: the default mode of `segue bench`: tokens per second in the fields of llama-bench. Two kinds of
  * rows: prefill of a prompt, and generation after a given depth. Loading, weight packing and warm-up are not
  * measured. Generation computes full logits, decodes greedily and feeds the token back.
+ * The measurement uses the public API only, like any other program.
  * SPDX-License-Identifier: MIT */
 #include "bench/bench.h"
 
@@ -14,14 +15,16 @@
 #include "run/report.h"
 #include "term/interrupt.h"
 
+/* One measured run of a case. */
 struct bench_sample {
-    uint64_t ns;
-    uint64_t weight_bytes, state_bytes; /* read by the measured part; held by all sessions */
-    double stream_gb_s;                 /* measured right after; 0: could not be */
+    uint64_t ns;           /* duration of the measured part */
+    uint64_t weight_bytes; /* weight bytes that the measured part read */
+    uint64_t state_bytes;  /* memory of the states of all sessions */
+    double memory_bandwidth_gb_s;    /* memory bandwidth, measured after the run; 0: not measured */
 };
 
 /* Stop tokens are ignored, so that random weights cannot end a measurement early. */
-static segue_status open_sessions(struct bench *b, segue_session **sessions, size_t context, segue_error *err)
+static segue_status open_sessions(struct bench_run *b, segue_session **sessions, size_t context, segue_error *err)
 {
     segue_sampling greedy = SEGUE_INIT(segue_sampling);
     segue_session_opts opts = SEGUE_INIT(segue_session_opts);
@@ -40,7 +43,7 @@ static segue_status open_sessions(struct bench *b, segue_session **sessions, siz
 }
 
 /* Append n random ids to every session; the random sequence continues from one session to the next. */
-static segue_status append_random(struct bench *b, segue_session **sessions, size_t n, uint64_t *random,
+static segue_status append_random(struct bench_run *b, segue_session **sessions, size_t n, uint64_t *random,
                          uint64_t *hash, segue_error *err)
 {
     int32_t *ids = out_alloc((n + 1) * sizeof *ids);
@@ -57,7 +60,7 @@ static segue_status append_random(struct bench *b, segue_session **sessions, siz
 }
 
 /* Sessions are prefilled one after the other, as by a server. */
-static segue_status prefill_all(struct bench *b, segue_session **sessions, segue_error *err)
+static segue_status prefill_all(struct bench_run *b, segue_session **sessions, segue_error *err)
 {
     segue_status st = SEGUE_OK;
     for (size_t s = 0; s < b->sequences && !st; s++) st = segue_session_prefill(sessions[s], 0, NULL, err);
@@ -65,18 +68,22 @@ static segue_status prefill_all(struct bench *b, segue_session **sessions, segue
 }
 
 /* One token per session and round. The hash covers all generated ids. */
-static segue_status generate_all(struct bench *b, segue_session **sessions, size_t n, uint64_t *hash,
+static segue_status generate_all(struct bench_run *b, segue_session **sessions, size_t n, uint64_t *hash,
                              segue_error *err)
 {
     int32_t *tokens = out_alloc(b->sequences * sizeof *tokens);
-    segue_status *each = out_alloc(b->sequences * sizeof *each), st = SEGUE_OK;
+    segue_error *each = out_alloc(b->sequences * sizeof *each);
+    segue_status st = SEGUE_OK;
     for (size_t i = 0; i < n && st >= 0; i++) {
         if (b->sequences == 1)
             st = segue_session_next(sessions[0], tokens, err);
         else
             st = segue_session_step(sessions, b->sequences, tokens, each, err);
         for (size_t s = 0; s < b->sequences && st >= 0; s++) {
-            if (b->sequences > 1 && each[s] < 0) st = each[s];
+            if (b->sequences > 1 && each[s].status < 0) {
+                st = each[s].status;
+                *err = each[s];
+            }
             bench_hash_add(hash, tokens[s]);
         }
     }
@@ -86,7 +93,7 @@ static segue_status generate_all(struct bench *b, segue_session **sessions, size
 }
 
 /* Sums over all sessions; a weight read that served several sessions is divided among them. */
-static segue_status sum_stats(const struct bench *b, segue_session **sessions, uint64_t *weights,
+static segue_status sum_stats(const struct bench_run *b, segue_session **sessions, uint64_t *weights,
                            uint64_t *states, segue_error *err)
 {
     segue_status st = SEGUE_OK;
@@ -101,14 +108,15 @@ static segue_status sum_stats(const struct bench *b, segue_session **sessions, u
 }
 
 /* One sample: prefill if prompt > 0, decode if generated > 0, both after `depth` unmeasured tokens. */
-static segue_status run_sample(struct bench *b, size_t prompt, size_t generated, size_t depth,
+static segue_status run_sample(struct bench_run *b, size_t prompt, size_t generated, size_t depth,
                             struct bench_sample *out, uint64_t *hash, segue_error *err)
 {
     segue_session **sessions = out_alloc(b->sequences * sizeof *sessions);
     uint64_t random = b->seed, start_ns = 0;
     uint64_t before = 0, after = 0;
-    /* Generation needs one token to start from; llama-bench feeds one, too. */
+    /* Generation starts from one prompt token, as in llama-bench. It is computed by the first decode step. */
     size_t first = generated ? 1 : 0;
+    /* Everything up to the start time is setup and not measured. */
     segue_status st = open_sessions(b, sessions, depth + prompt + generated + first, err);
     if (!st && depth) st = append_random(b, sessions, depth, &random, hash, err);
     if (!st && depth) st = prefill_all(b, sessions, err);
@@ -119,6 +127,7 @@ static segue_status run_sample(struct bench *b, size_t prompt, size_t generated,
     out->ns = out_now_ns() - start_ns;
     if (!st) st = sum_stats(b, sessions, &after, &out->state_bytes, err);
     out->weight_bytes = after - before;
+    /* Sample the process memory while all sessions are open. */
     machine_peak_bytes();
     for (size_t s = 0; s < b->sequences; s++) {
         if (sessions[s]) interrupt_unwatch(sessions[s]);
@@ -161,7 +170,8 @@ static void put_samples(json_t *o, const struct bench_sample *samples, size_t n,
     free(ts);
 }
 
-static void put_model(json_t *o, const struct bench *b)
+/* Fields of llama-bench that describe the build and the model, and the unit. */
+static void put_model(json_t *o, const struct bench_run *b)
 {
     const struct placement *p = &b->placement;
     char *type =
@@ -172,7 +182,7 @@ static void put_model(json_t *o, const struct bench *b)
     json_object_set_new(o, "model_size", json_integer((json_int_t)p->info.weight_bytes));
     json_object_set_new(o, "model", report_model_json(p));
     json_object_set_new(o, "unit", report_unit_name(&p->unit_info[0]));
-    const char *threads = strstr(p->unit_info[0].spec, "threads="); /* what the unit took */
+    const char *threads = strstr(p->unit_info[0].spec, "threads="); /* the thread count that the unit uses */
     json_object_set_new(o, "n_threads", json_integer(threads ? atoi(threads + 8) : (json_int_t)b->threads));
     free(type);
 }
@@ -181,67 +191,71 @@ static void put_model(json_t *o, const struct bench *b)
  * so that slow drift of the machine cancels. A prompt has one bandwidth measurement only. */
 static void put_bandwidth(json_t *o, const struct bench_sample *samples, size_t n, bool generated)
 {
+    /* A prompt row was followed by one bandwidth measurement, after its last sample. */
     if (!generated) samples += n - 1, n = 1;
     double *rate = out_alloc(n * sizeof *rate), *stream = out_alloc(n * sizeof *stream),
            *share = out_alloc(n * sizeof *share);
     json_t *list = json_array();
-    const char *why = generated ? "the unit counted no bytes" : "counted in generation only";
+    const char *reason = generated ? "the unit counted no bytes" : "counted in generation only";
     for (size_t i = 0; i < n; i++) {
-        double after = samples[i].stream_gb_s, before = i ? samples[i - 1].stream_gb_s : after;
+        double after = samples[i].memory_bandwidth_gb_s, before = i ? samples[i - 1].memory_bandwidth_gb_s : after;
         rate[i] = generated ? (double)samples[i].weight_bytes / (double)samples[i].ns : 0;
         stream[i] = after;
         share[i] = after + before > 0 ? 2 * rate[i] / (after + before) : 0;
         json_array_append_new(list, out_real(stream[i]));
     }
-    report_positive_or_null(o, "gb_s", bench_median(rate, n), why);
-    report_positive_or_null(o, "stream_gb_s", bench_median(stream, n), "the unit cannot measure it");
-    json_object_set_new(o, "samples_stream_gb_s", list);
-    report_positive_or_null(o, "roof_share", bench_median(share, n), why);
+    report_positive_or_null(o, "weight_read_gb_s", bench_median(rate, n), reason);
+    report_positive_or_null(o, "memory_bandwidth_gb_s", bench_median(stream, n), "the unit cannot measure it");
+    json_object_set_new(o, "samples_memory_bandwidth_gb_s", list);
+    report_positive_or_null(o, "bandwidth_utilization", bench_median(share, n), reason);
     free(share);
     free(stream);
     free(rate);
 }
 
-/* The stream at the working set of one step of this sample: the weights it reads and all states. */
-static void measure_stream(struct bench *b, size_t generated, struct bench_sample *s)
+/* Memory bandwidth at the working set of one step of this sample: the weights that it reads and all states. */
+static void measure_read_bandwidth(struct bench_run *b, size_t generated, struct bench_sample *s)
 {
     segue_error ignored;
     uint64_t weights =
         generated && s->weight_bytes ? s->weight_bytes / generated : b->placement.info.weight_bytes;
     if (bandwidth_measure(b->placement.units[report_phase_unit(&b->placement, 1)], weights + s->state_bytes,
-                     &s->stream_gb_s, &ignored))
-        s->stream_gb_s = 0;
+                     &s->memory_bandwidth_gb_s, &ignored))
+        s->memory_bandwidth_gb_s = 0;
 }
 
 /* Joules per token over at least one second, longer than the update interval of the counters. Runs after the timed
  * samples. */
-static segue_status measure_energy(struct bench *b, size_t prompt, size_t generated, size_t depth, double *each, double *watts,
-                              segue_error *err)
+static segue_status measure_energy(struct bench_run *b, size_t prompt, size_t generated, size_t depth, double *each,
+                                   double *watts, segue_error *err)
 {
     static const uint64_t MIN_NS = 1000000000;
     struct bench_sample unused;
     segue_status st = SEGUE_OK;
     size_t runs = 0;
+    /* The counter is read before the first and after the last run. */
     double before = meter_read(&b->meter);
     uint64_t start_ns = out_now_ns(), hash = BENCH_HASH_INIT;
     *each = *watts = -1;
-    if (before < 0 || depth) return SEGUE_OK; /* what stands before would be counted as well */
+    if (before < 0 || depth) return SEGUE_OK; /* the prefill of the depth cannot be excluded */
     for (; !st && out_now_ns() - start_ns < MIN_NS; runs++)
         st = run_sample(b, prompt, generated, depth, &unused, &hash, err);
     double after = meter_read(&b->meter);
     if (st || after < before) return st;
     *watts = (after - before) * 1e9 / (double)(out_now_ns() - start_ns);
+    /* Joules per token: all runs, all tokens of a run, all sequences. */
     *each = (after - before) / ((double)runs * (double)(prompt + generated) * (double)b->sequences);
     return SEGUE_OK;
 }
 
-/* One case as an object, all of its fields present in every row. */
-static json_t *result_row(struct bench *b, size_t prompt, size_t generated, size_t depth,
+/* One row as a JSON object. Every row has the same fields, as CSV and SQL require. */
+static json_t *result_row(struct bench_run *b, size_t prompt, size_t generated, size_t depth,
                    const struct bench_sample *samples, uint64_t hash)
 {
     json_t *o = json_object();
     char text[32];
     time_t now = time(NULL);
+    /* UTC in ISO 8601, as llama-bench prints it. */
     struct tm utc;
     put_model(o, b);
     json_object_set_new(o, "n_prompt", json_integer((json_int_t)prompt));
@@ -264,26 +278,29 @@ static json_t *result_row(struct bench *b, size_t prompt, size_t generated, size
 }
 
 /* The warm-up run touches all pages of weights and state that the samples use. */
-static segue_status run_case(struct bench *b, size_t prompt, size_t generated, size_t depth, segue_error *err)
+static segue_status run_case(struct bench_run *b, size_t prompt, size_t generated, size_t depth, segue_error *err)
 {
     struct bench_sample *samples = out_alloc(b->repeats * sizeof *samples), warm;
     uint64_t basis = BENCH_HASH_INIT, hash = basis;
     segue_status st = SEGUE_OK;
     if (!args_has(&b->args, "no-warmup"))
+        /* Two generated tokens suffice: the first one compiles or captures, the second one replays. */
         st = run_sample(b, prompt, generated > 2 ? 2 : generated, depth, &warm, &hash, err);
     for (size_t i = 0; i < b->repeats && !st; i++) {
         hash = basis;
         st = run_sample(b, prompt, generated, depth, &samples[i], &hash, err);
-        if (!st && generated) measure_stream(b, generated, &samples[i]);
+        if (!st && generated) measure_read_bandwidth(b, generated, &samples[i]);
         progress_step(&b->progress, i + 1, b->repeats, false);
     }
-    /* A prompt has no share in the stream; what that buffer leaves in the caches of addresses costs the next sample 0.7 ms. */
-    if (!st && !generated) measure_stream(b, generated, &samples[b->repeats - 1]);
+    /* A prompt row has no utilization, so one bandwidth measurement after the last sample suffices: its buffer evicts TLB
+     * entries, which would cost the next sample 0.7 ms. */
+    if (!st && !generated) measure_read_bandwidth(b, generated, &samples[b->repeats - 1]);
+    /* Energy is measured after the timed samples, in separate runs. */
     double each, watts;
     if (!st) st = measure_energy(b, prompt, generated, depth, &each, &watts, err);
     if (!st) {
         json_t *o = result_row(b, prompt, generated, depth, samples, hash);
-        json_object_set_new(o, "energy", meter_json(&b->meter, generated ? -1 : each, generated ? each : -1, watts));
+        json_object_set_new(o, "energy", meter_json(&b->meter, generated ? -1 : each, generated ? each : -1, watts, true));
         st = bench_out_row(b->out, o, err);
     }
     free(samples);
@@ -291,7 +308,7 @@ static segue_status run_case(struct bench *b, size_t prompt, size_t generated, s
 }
 
 /* All cases of one thread count. */
-static segue_status run_cases(struct bench *b, segue_error *err)
+static segue_status run_cases(struct bench_run *b, segue_error *err)
 {
     static const long long default_p = 512, default_n = 128, default_d = 0;
     size_t prompts_n, tokens_n, depths_n;
@@ -303,6 +320,7 @@ static segue_status run_cases(struct bench *b, segue_error *err)
     segue_status st = SEGUE_OK;
     for (size_t i = 0; i < (depths_n ? depths_n : 1) && !st; i++) {
         for (size_t k = 0; k < (prompts_n ? prompts_n : 1) && !st; k++)
+            /* 0 omits the prefill row, or the decode row below. */
             if (p[k]) st = run_case(b, (size_t)p[k], 0, (size_t)d[i], err);
         for (size_t k = 0; k < (tokens_n ? tokens_n : 1) && !st; k++)
             if (n[k]) st = run_case(b, 0, (size_t)n[k], (size_t)d[i], err);
@@ -313,4 +331,5 @@ static segue_status run_cases(struct bench *b, segue_error *err)
     return st;
 }
 
-int bench_cases(struct bench *b) { return bench_with_placement(b, run_cases); }
+/* Called once per thread count. */
+int bench_cases(struct bench_run *b) { return bench_with_placement(b, run_cases); }

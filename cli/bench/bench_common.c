@@ -1,10 +1,12 @@
 /* bench_common.c: helpers shared by the modes of `segue bench`, see bench.h.
+ * All times are differences of out_now_ns.
  * SPDX-License-Identifier: MIT */
 #include "bench/bench.h"
 
 #include <stdlib.h>
 #include "term/interrupt.h"
 
+/* Constants of SplitMix64 (Steele, Lea and Flood, 2014). */
 uint64_t bench_random(uint64_t *state)
 {
     uint64_t z = *state += 0x9e3779b97f4a7c15u;
@@ -15,10 +17,12 @@ uint64_t bench_random(uint64_t *state)
 
 void bench_hash_add(uint64_t *hash, int32_t id)
 {
+    /* FNV-1a: xor one byte, then multiply by the 64-bit FNV prime. */
     for (int i = 0; i < 4; i++) *hash = (*hash ^ ((uint32_t)id >> 8 * i & 255)) * 0x100000001b3u;
 }
 
-int32_t *bench_ids(const struct bench *b, size_t n)
+/* The same seed and vocabulary give the same prompt. */
+int32_t *bench_ids(const struct bench_run *b, size_t n)
 {
     uint64_t random = b->seed;
     int32_t *ids = out_alloc((n + 1) * sizeof *ids);
@@ -26,6 +30,7 @@ int32_t *bench_ids(const struct bench *b, size_t n)
     return ids;
 }
 
+/* Order for qsort. */
 static int compare_double(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -39,7 +44,8 @@ double bench_median(double *v, size_t n)
     return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
 
-segue_status bench_session(struct bench *b, const segue_plan *plan, const int32_t *ids, size_t n,
+/* Stop tokens are ignored, so that random weights cannot end a measurement early. The session is cancelled by a signal. */
+segue_status bench_session(struct bench_run *b, const segue_plan *plan, const int32_t *ids, size_t n,
                            size_t context, segue_session **out, segue_error *err)
 {
     segue_sampling greedy = SEGUE_INIT(segue_sampling);
@@ -57,6 +63,7 @@ segue_status bench_session(struct bench *b, const segue_plan *plan, const int32_
     return segue_session_append(*out, ids, n, err);
 }
 
+/* The first token includes the prefill of the prompt and the hand-off. */
 segue_status bench_answer(segue_session *s, size_t n, struct bench_answer *out, segue_error *err)
 {
     segue_status st = SEGUE_OK;
@@ -65,8 +72,10 @@ segue_status bench_answer(segue_session *s, size_t n, struct bench_answer *out, 
     for (size_t i = 0; i < n && st >= 0; i++) {
         st = segue_session_next(s, &out->ids[i], err);
         uint64_t now = out_now_ns();
+        /* Time between two tokens, so that sampling and bookkeeping are included. */
         each[i] = (double)(now - last);
         last = now;
+        /* Counters after the first token separate prefill from decode. */
         if (i) continue;
         first = now;
         out->at_first = SEGUE_INIT(segue_stats);
@@ -95,14 +104,16 @@ void bench_close_session(segue_session *s)
     segue_session_close(s);
 }
 
-int bench_with_placement(struct bench *b, segue_status (*run_sample)(struct bench *b, segue_error *err))
+/* Each call loads the model and builds the engine anew. */
+int bench_with_placement(struct bench_run *b, segue_status (*measure)(struct bench_run *b, segue_error *err))
 {
     segue_error err;
     int code = placement_open(&b->placement, &b->args, 0);
     if (code) return code;
+    /* The meter needs the opened units. */
     code = meter_open(&b->meter, &b->args, &b->placement);
     if (!code) {
-        segue_status st = run_sample(b, &err);
+        segue_status st = measure(b, &err);
         progress_end(&b->progress);
         if (st) code = out_error(&err, EXIT_UNAVAILABLE);
     }
@@ -110,13 +121,14 @@ int bench_with_placement(struct bench *b, segue_status (*run_sample)(struct benc
     return code;
 }
 
-segue_status bench_each_prompt(struct bench *b, size_t preset,
-                               segue_status (*run_sample)(struct bench *b, size_t prompt, segue_error *err), segue_error *err)
+/* Two tokens are the minimum, because the last prompt token is computed by the decode unit. */
+segue_status bench_each_prompt(struct bench_run *b, size_t default_tokens,
+                               segue_status (*measure)(struct bench_run *b, size_t prompt, segue_error *err), segue_error *err)
 {
     size_t n;
     long long *prompts = args_count_list(&b->args, "prompt", &n);
-    segue_status st = n ? SEGUE_OK : run_sample(b, preset, err);
-    for (size_t i = 0; i < n && !st; i++) st = run_sample(b, prompts[i] > 2 ? (size_t)prompts[i] : 2, err);
+    segue_status st = n ? SEGUE_OK : measure(b, default_tokens, err);
+    for (size_t i = 0; i < n && !st; i++) st = measure(b, prompts[i] > 2 ? (size_t)prompts[i] : 2, err);
     free(prompts);
     return st;
 }

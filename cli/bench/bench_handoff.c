@@ -10,15 +10,17 @@
 #include "host/machine.h"
 #include "run/report.h"
 
-enum { PAIRS_MAX = 32 };
-static const double SLOW_PREFILL_NS =
-    3e9; /* a unit that reads slower than this reads once, and its state is forked */
+enum { MAX_SPECS = 32 }; /* units tried without --prefill and --decode */
+/* If the prefill takes longer, it runs once, and every sample starts from a fork of its state. */
+static const double SLOW_PREFILL_NS = 3e9;
 
+/* The measurement of one pair of units. */
 struct handoff_bench {
-    struct bench *b;
-    segue_plan plan_split; /* prefill on the first unit, decode on the second */
-    segue_plan plan_from;  /* both phases on the first unit */
-    segue_plan plan_alone; /* both phases on the second unit */
+    struct bench_run *b;
+    uint32_t from, to;            /* indices of the prefill and the decode unit */
+    const segue_plan *plan_split; /* prefill on the first unit, decode on the second; of the placement */
+    segue_plan *plan_from;  /* both phases on the first unit */
+    segue_plan *plan_alone; /* both phases on the second unit */
     size_t prompt, tokens; /* tokens of the prompt and of each answer */
     int32_t *ids;          /* [prompt] random token ids */
     double *ratio;         /* [repeats] decode time alone / decode time after a hand-off */
@@ -32,15 +34,18 @@ struct handoff_bench {
     bool ids_equal;    /* all pairs produced the same ids with and without a hand-off */
 };
 
-static segue_plan two_phase_plan(const struct bench *b, uint32_t prefill, uint32_t decode)
+/* A plan that runs all layers of prefill on one unit and all layers of decode on another, or on the same one. */
+static segue_status two_phase_plan(segue_plan **out, const struct bench_run *b, uint32_t prefill, uint32_t decode,
+                                   segue_error *err)
 {
-    segue_plan p = SEGUE_INIT(segue_plan);
-    p.parts_n = 2;
-    p.parts[0] = (segue_part){.unit = prefill, .phase = 0, .to = b->placement.info.layers, .expect_j = -1};
-    p.parts[1] = (segue_part){.unit = decode, .phase = 1, .to = b->placement.info.layers, .expect_j = -1};
-    return p;
+    const uint32_t layers = b->placement.info.layers;
+    const segue_part parts[2] = {
+        {.size = sizeof *parts, .unit = prefill, .phase = SEGUE_PREFILL, .to = layers, .expect_j = -1},
+        {.size = sizeof *parts, .unit = decode, .phase = SEGUE_DECODE, .to = layers, .expect_j = -1}};
+    return segue_plan_new(out, parts, 2, NULL, err);
 }
 
+/* A new session with the prompt, or a fork of `source`, which has the prompt computed. */
 static segue_status start_session(struct handoff_bench *p, const segue_plan *plan, segue_session *source, segue_session **out,
                           segue_error *err)
 {
@@ -50,14 +55,16 @@ static segue_status start_session(struct handoff_bench *p, const segue_plan *pla
     return st;
 }
 
-/* Read where the hand-off begins, up to the first token, which is written where it ends. */
+/* Prefill on the first unit and generate the first token on the second one, with a streaming hand-off. Records the
+ * exposed time and the time to first token unless the session is a fork. */
 static segue_status decode_after_handoff(struct handoff_bench *p, segue_session **out, struct bench_answer *a, segue_error *err)
 {
     segue_stats before = SEGUE_INIT(segue_stats);
-    segue_status st = start_session(p, &p->plan_split, p->prefilled, out, err);
+    segue_status st = start_session(p, p->plan_split, p->prefilled, out, err);
     if (!st) st = segue_session_stats_get(*out, &before, err);
     if (!st) st = bench_answer(*out, 1, a, err);
     p->stats = a->at_end;
+    /* A fork has no prefill that could hide the hand-off, so these figures need a complete run. */
     if (!st && !p->prefilled) {
         p->ttft_ms[p->exposed_n] = (double)a->first_ns / 1e6;
         p->exposed_ms[p->exposed_n++] = (double)(p->stats.handoff_exposed_ns - before.handoff_exposed_ns) / 1e6;
@@ -65,12 +72,14 @@ static segue_status decode_after_handoff(struct handoff_bench *p, segue_session 
     return st;
 }
 
+/* The same answer with both phases on the decode unit, up to the first token. */
 static segue_status decode_alone(struct handoff_bench *p, segue_session **out, struct bench_answer *a, segue_error *err)
 {
-    segue_status st = start_session(p, &p->plan_alone, p->prefilled_alone, out, err);
+    segue_status st = start_session(p, p->plan_alone, p->prefilled_alone, out, err);
     return st ? st : bench_answer(*out, 1, a, err);
 }
 
+/* Generate token i of an answer; *ns: its duration. */
 static segue_status decode_one(segue_session *s, struct bench_answer *a, size_t i, double *ns, segue_error *err)
 {
     uint64_t start_ns = out_now_ns();
@@ -79,7 +88,8 @@ static segue_status decode_one(segue_session *s, struct bench_answer *a, size_t 
     return st < 0 ? st : SEGUE_OK;
 }
 
-/* The rest of both answers, token by token in turn: whatever else the machine does meets both alike. */
+/* Generate the rest of both answers alternately, one token each, so that a change of the machine load affects both.
+ * `first` selects which session begins. Sets a[].token_ns to the median. */
 static segue_status decode_alternating(struct handoff_bench *p, segue_session *const *s, struct bench_answer *a, size_t first,
                                        segue_error *err)
 {
@@ -87,6 +97,7 @@ static segue_status decode_alternating(struct handoff_bench *p, segue_session *c
     segue_status st = SEGUE_OK;
     for (size_t i = 1; i < p->tokens && !st; i++)
         for (size_t k = 0; k < 2 && !st; k++) {
+            /* The session that goes first changes from token to token. */
             size_t side = (k + i + first) % 2;
             st = decode_one(s[side], &a[side], i, &ns[side][i - 1], err);
         }
@@ -97,21 +108,22 @@ static segue_status decode_alternating(struct handoff_bench *p, segue_session *c
     return st;
 }
 
-/* All is read first, then the state is moved at once. */
+/* Time of a blocking hand-off: the whole prompt is computed before the state is moved. */
 static segue_status time_blocking(struct handoff_bench *p, size_t i, segue_error *err)
 {
     segue_session *s = NULL;
     segue_stats stats = SEGUE_INIT(segue_stats);
-    segue_status st = start_session(p, &p->plan_from, p->prefilled, &s, err);
+    segue_status st = start_session(p, p->plan_from, p->prefilled, &s, err);
     if (!st) st = segue_session_prefill(s, 0, NULL, err);
-    if (!st) st = segue_session_move(s, p->b->placement.units[p->plan_split.parts[1].unit], err);
+    /* Copies or transfers all slots at once; its duration is handoff_ns. */
+    if (!st) st = segue_session_move(s, p->b->placement.units[p->to], err);
     if (!st) st = segue_session_stats_get(s, &stats, err);
     p->blocking_ms[i] = (double)stats.handoff_ns / 1e6;
     bench_close_session(s);
     return st;
 }
 
-/* The two halves of a pair change places from one pair to the next. */
+/* Sample i: both answers and a blocking hand-off. The order of the two answers changes from sample to sample. */
 static segue_status run_pair(struct handoff_bench *p, size_t i, segue_error *err)
 {
     struct bench_answer a[2] = {{0}};
@@ -119,10 +131,12 @@ static segue_status run_pair(struct handoff_bench *p, size_t i, segue_error *err
     segue_status st = SEGUE_OK;
     for (size_t k = 0; k < 2; k++) a[k].ids = out_alloc(p->tokens * sizeof *a[k].ids);
     for (size_t k = 0; k < 2 && !st; k++)
+        /* First tokens: with the prefill and the hand-off, and without a hand-off. */
         st = (k + i) % 2 ? decode_alone(p, &s[1], &a[1], err) : decode_after_handoff(p, &s[0], &a[0], err);
     if (!st) st = decode_alternating(p, s, a, i, err);
     for (size_t k = 0; k < 2; k++) bench_close_session(s[k]);
     if (!st) {
+        /* Above 1: decode is faster after the hand-off than without. */
         p->ratio[i] = a[1].token_ns / a[0].token_ns;
         p->ids_equal = p->ids_equal && !memcmp(a[0].ids, a[1].ids, p->tokens * sizeof *a[0].ids);
         st = time_blocking(p, i, err);
@@ -132,22 +146,23 @@ static segue_status run_pair(struct handoff_bench *p, size_t i, segue_error *err
     return st;
 }
 
-/* One unmeasured reading touches the weights, and tells whether to read again for each sample. */
+/* One unmeasured prefill per unit touches the weights. Its duration decides whether the samples prefill again or fork. */
 static segue_status warm_up(struct handoff_bench *p, segue_error *err)
 {
     segue_session *s = NULL, *t = NULL;
     uint64_t start_ns = out_now_ns();
-    segue_status st = bench_session(p->b, &p->plan_split, p->ids, p->prompt, p->prompt + p->tokens + 1, &s, err);
+    segue_status st = bench_session(p->b, p->plan_split, p->ids, p->prompt, p->prompt + p->tokens + 1, &s, err);
     if (!st) st = segue_session_prefill(s, p->prompt - 1, NULL, err);
+    /* All but the last prompt token, which the decode unit computes. */
     bool slow = (double)(out_now_ns() - start_ns) > SLOW_PREFILL_NS;
-    if (!st) st = bench_session(p->b, &p->plan_alone, p->ids, p->prompt, p->prompt + p->tokens + 1, &t, err);
+    if (!st) st = bench_session(p->b, p->plan_alone, p->ids, p->prompt, p->prompt + p->tokens + 1, &t, err);
     if (!st) st = segue_session_prefill(t, p->prompt - 1, NULL, err);
     if (!st && !slow) {
         struct bench_answer a = {.ids = out_alloc(p->tokens * sizeof *a.ids)};
         st = bench_answer(t, p->tokens, &a, err);
         free(a.ids);
     }
-    if (!st && slow) { /* all but the first sample begin behind the prompt */
+    if (!st && slow) { /* measure one hand-off with prefill, then keep the prefilled sessions for the samples */
         struct bench_answer a = {.ids = out_alloc(p->tokens * sizeof *a.ids)};
         segue_session *once = NULL;
         st = decode_after_handoff(p, &once, &a, err);
@@ -162,6 +177,7 @@ static segue_status warm_up(struct handoff_bench *p, segue_error *err)
     return st;
 }
 
+/* The samples v[n] as a JSON list. */
 static json_t *real_list(const double *v, size_t n)
 {
     json_t *list = json_array();
@@ -169,10 +185,11 @@ static json_t *real_list(const double *v, size_t n)
     return list;
 }
 
+/* One row for an ordered pair of units. */
 static json_t *result_row(struct handoff_bench *p)
 {
-    struct bench *b = p->b;
-    size_t from = p->plan_split.parts[0].unit, to = p->plan_split.parts[1].unit;
+    struct bench_run *b = p->b;
+    size_t from = p->from, to = p->to;
     json_t *o = json_object();
     json_object_set_new(o, "from", json_string(b->placement.unit_info[from].spec));
     json_object_set_new(o, "to", json_string(b->placement.unit_info[to].spec));
@@ -182,19 +199,20 @@ static json_t *result_row(struct handoff_bench *p)
     json_object_set_new(o, "pairs", json_integer((json_int_t)b->repeats));
     json_object_set_new(o, "samples_decode_ratio", real_list(p->ratio, b->repeats));
     json_object_set_new(o, "samples_blocking_ms", real_list(p->blocking_ms, b->repeats));
+    /* Also the divisor of the transfer rate below. */
     double blocked = bench_median(p->blocking_ms, b->repeats);
     json_object_set_new(o, "blocking_ms", out_real(blocked));
     json_object_set_new(o, "ttft_ms", out_real(bench_median(p->ttft_ms, p->exposed_n)));
     if (p->exposed_n)
         json_object_set_new(o, "exposed_ms", out_real(bench_median(p->exposed_ms, p->exposed_n)));
     else
-        out_null(o, "exposed_ms", "the prompt was read once for all samples");
+        out_null(o, "exposed_ms", "the prompt was computed once for all samples");
     json_object_set_new(o, "bytes", json_integer((json_int_t)p->stats.handoff_bytes));
     json_object_set_new(o, "copied_bytes", json_integer((json_int_t)p->stats.copied_bytes));
     if (p->stats.copied_bytes && blocked > 0)
         json_object_set_new(o, "gb_s", out_real((double)p->stats.copied_bytes / blocked / 1e6));
     else
-        out_null(o, "gb_s", "nothing was copied: memory was passed on");
+        out_null(o, "gb_s", "nothing was copied: the unit took over the memory");
     json_object_set_new(o, "decode_ratio", out_real(bench_median(p->ratio, b->repeats)));
     json_object_set_new(o, "ids_equal", json_boolean(p->ids_equal));
     json_object_set_new(o, "machine", machine_json());
@@ -202,28 +220,34 @@ static json_t *result_row(struct handoff_bench *p)
     return o;
 }
 
-/* The units of the place: 0 and 1, or the same one when it was named twice. */
-static segue_status measure(struct bench *b, size_t prompt, segue_error *err)
+/* Measure one prompt length with units 0 and 1 of the placement. */
+static segue_status measure(struct bench_run *b, size_t prompt, segue_error *err)
 {
     size_t tokens_n;
     long long *tokens = args_count_list(&b->args, "tokens", &tokens_n);
     size_t answer = tokens_n && tokens[0] > 1 ? (size_t)tokens[0] : 64;
     free(tokens);
     uint32_t from = (uint32_t)report_phase_unit(&b->placement, 0), to = (uint32_t)report_phase_unit(&b->placement, 1);
+    /* --prefill and --decode may name the same unit in two ways. */
     if (from == to)
         return out_fail(err, SEGUE_EARG,
-                        "hand-off: %.100s: from and to are one unit; name another one with --decode",
+                        "bench --handoff: %.100s: prefill and decode run on the same unit; give another one with --decode",
                         b->placement.unit_info[from].spec);
     struct handoff_bench p = {.b = b, .prompt = prompt, .tokens = answer, .ids_equal = true};
+    /* The plan of the flags, and two plans without a hand-off: for the blocking case and for the
+     * comparison. */
     p.plan_split = b->placement.plan;
-    p.plan_from = two_phase_plan(b, from, from);
-    p.plan_alone = two_phase_plan(b, to, to);
+    p.from = from;
+    p.to = to;
+    segue_status st = two_phase_plan(&p.plan_from, b, from, from, err);
+    if (!st) st = two_phase_plan(&p.plan_alone, b, to, to, err);
     p.ids = bench_ids(b, prompt);
+    /* One entry per sample; the lists of a streaming hand-off have one more, from the warm-up. */
     p.ratio = out_alloc(b->repeats * sizeof *p.ratio);
     p.blocking_ms = out_alloc(b->repeats * sizeof *p.blocking_ms);
     p.exposed_ms = out_alloc((b->repeats + 1) * sizeof *p.exposed_ms);
     p.ttft_ms = out_alloc((b->repeats + 1) * sizeof *p.ttft_ms);
-    segue_status st = warm_up(&p, err);
+    if (!st) st = warm_up(&p, err);
     for (size_t i = 0; i < b->repeats && !st; i++) {
         st = run_pair(&p, i, err);
         progress_step(&b->progress, i + 1, b->repeats, false);
@@ -231,6 +255,8 @@ static segue_status measure(struct bench *b, size_t prompt, segue_error *err)
     if (!st) st = bench_out_row(b->out, result_row(&p), err);
     bench_close_session(p.prefilled);
     bench_close_session(p.prefilled_alone);
+    segue_plan_close(p.plan_from);
+    segue_plan_close(p.plan_alone);
     free(p.ids);
     free(p.ratio);
     free(p.blocking_ms);
@@ -239,22 +265,24 @@ static segue_status measure(struct bench *b, size_t prompt, segue_error *err)
     return st;
 }
 
+/* Specs of the units of which all ordered pairs are measured. */
 struct unit_specs {
-    char spec[PAIRS_MAX][64];
+    char spec[MAX_SPECS][64];
     size_t n;
 };
 
-/* Units that may be chosen unnamed; a unit with several instruction sets stands for one of each but the
- * slowest. */
+/* Real units that are available. A cpu unit is listed once per instruction set except generic, so that there are pairs
+ * on a machine without a second unit. */
 static segue_status list_unit_specs(struct unit_specs *out, segue_error *err)
 {
-    segue_unit_info info[PAIRS_MAX];
+    segue_unit_info info[MAX_SPECS];
     size_t n = 0;
-    for (size_t i = 0; i < PAIRS_MAX; i++) info[i] = SEGUE_INIT(segue_unit_info);
-    segue_status st = segue_unit_list(info, PAIRS_MAX, &n, err);
-    for (size_t i = 0; !st && i < n && i < PAIRS_MAX && out->n < 6; i++) {
+    for (size_t i = 0; i < MAX_SPECS; i++) info[i] = SEGUE_INIT(segue_unit_info);
+    segue_status st = segue_unit_list(info, MAX_SPECS, &n, err);
+    for (size_t i = 0; !st && i < n && i < MAX_SPECS && out->n < 6; i++) {
         if (!info[i].present || info[i].simulated || !strcmp(info[i].kind, "ref")) continue;
         char *features = out_strdup(info[i].features), *rest = NULL;
+        /* The features of the cpu unit start with its instruction sets. */
         bool isa = !strcmp(info[i].kind, "cpu");
         for (char *word = strtok_r(features, " ", &rest); isa && word && out->n < 6;
              word = strtok_r(NULL, " ", &rest))
@@ -263,13 +291,16 @@ static segue_status list_unit_specs(struct unit_specs *out, segue_error *err)
         if (!isa) snprintf(out->spec[out->n++], sizeof out->spec[0], "%s", info[i].spec);
         free(features);
     }
+    /* A machine with one unit still needs a pair. */
     if (!st && out->n < 2 && out->n) snprintf(out->spec[out->n++], sizeof out->spec[0], "cpu:isa=generic");
     return st;
 }
 
-static segue_status prompts(struct bench *b, segue_error *err) { return bench_each_prompt(b, 410, measure, err); }
+/* Prompts of -p, else one of 410 tokens. */
+static segue_status prompts(struct bench_run *b, segue_error *err) { return bench_each_prompt(b, 410, measure, err); }
 
-int bench_handoff(struct bench *b)
+/* Without --prefill and --decode all ordered pairs of different units are measured. */
+int bench_handoff(struct bench_run *b)
 {
     static const struct bench_column columns[] = {{"from", "from", 0},
                                                   {"to", "to", 0},
@@ -287,17 +318,18 @@ int bench_handoff(struct bench *b)
     struct unit_specs unit_specs = {.n = 0};
     segue_error err;
     if (list_unit_specs(&unit_specs, &err)) return out_error(&err, EXIT_UNAVAILABLE);
-    struct args given = b->args;
+    struct args original = b->args;
     int code = EXIT_DONE;
     for (size_t i = 0; i < unit_specs.n && !code; i++)
+        /* Every pair needs its own engine, so the placement is opened anew. */
         for (size_t k = 0; k < unit_specs.n && !code; k++) {
             if (i == k) continue;
-            b->args = args_copy(&given);
+            b->args = args_copy(&original);
             args_set(&b->args, "prefill", unit_specs.spec[i], &err);
             args_set(&b->args, "decode", unit_specs.spec[k], &err);
             code = bench_with_placement(b, prompts);
             args_free(&b->args);
         }
-    b->args = given;
+    b->args = original;
     return code;
 }

@@ -11,18 +11,21 @@ void bench_out_begin(struct bench_out *b, const char *form)
     *b = (struct bench_out){form, NULL, json_array()};
 }
 
+/* The number in a field; 0 if it is null or missing. */
 static double number(const json_t *row, const char *name)
 {
     return json_number_value(json_object_get(row, name));
 }
 
-/* One line of the table, after its head when it is the first. pp: prompt, tg: generation, as llama-bench
- * names them. */
+/* One row of the default table, with the header before the first one. As in llama-bench, pp is a prompt and tg text
+ * generation. */
 static void md_row(struct out_text *t, const json_t *row, bool first)
 {
     char test[64];
     double p = number(row, "n_prompt"), n = number(row, "n_gen"), d = number(row, "n_depth"),
            s = number(row, "n_sequences");
+    /* Name of the test as in llama-bench: pp512, tg128, tg128 @ d4096; with several sequences followed
+     * by their number. */
     size_t at = (size_t)snprintf(test, sizeof test, p > 0 ? "pp%.0f" : "tg%.0f", p > 0 ? p : n);
     if (d > 0) at += (size_t)snprintf(test + at, sizeof test - at, " @ d%.0f", d);
     if (s > 1) snprintf(test + at, sizeof test - at, " x %.0f", s);
@@ -30,27 +33,29 @@ static void md_row(struct out_text *t, const json_t *row, bool first)
         out_addf(
             t,
             "| %-24s | %10s | %-28s | %-14s | %18s | %6s | %6s |\n| %s | %s: | %s | %s | %s: | %s: | %s: |\n",
-            "model", "size", "unit", "test", "t/s", "GB/s", "roof", "------------------------", "---------",
+            "model", "size", "unit", "test", "t/s", "GB/s", "util.", "------------------------", "---------",
             "----------------------------", "--------------", "-----------------", "-----", "-----");
     out_addf(t, "| %-24s | %7.2f MB | %-28s | %-14s | %9.2f ± %6.2f | ",
              json_string_value(json_object_get(row, "model_type")), number(row, "model_size") / 1e6,
              json_string_value(json_object_get(row, "unit")), test, number(row, "avg_ts"),
              number(row, "stddev_ts"));
-    if (number(row, "gb_s") > 0)
-        out_addf(t, "%6.1f | ", number(row, "gb_s"));
+    /* Prompt rows have no rate and no utilization. */
+    if (number(row, "weight_read_gb_s") > 0)
+        out_addf(t, "%6.1f | ", number(row, "weight_read_gb_s"));
     else
         out_addf(t, "%6s | ", "-");
-    if (number(row, "roof_share") > 0)
-        out_addf(t, "%4.0f %% |\n", 100 * number(row, "roof_share"));
+    if (number(row, "bandwidth_utilization") > 0)
+        out_addf(t, "%4.0f %% |\n", 100 * number(row, "bandwidth_utilization"));
     else
         out_addf(t, "%6s |\n", "-");
 }
 
-/* A row of columns; what was not measured is "-". */
+/* One row of a table with the columns of a mode. A value that was not measured is "-". */
 static void md_columns(struct out_text *t, const json_t *row, const struct bench_column *c, bool first)
 {
     for (size_t i = 0; first && c[i].title; i++) out_addf(t, "| %s ", c[i].title);
     if (first) out_addf(t, "|\n");
+    /* Columns of names are aligned left, columns of numbers right. */
     for (size_t i = 0; first && c[i].title; i++) out_addf(t, c[i].decimals || i > 2 ? "|--:" : "|---");
     if (first) out_addf(t, "|\n");
     for (; c->title; c++) {
@@ -67,9 +72,10 @@ static void md_columns(struct out_text *t, const json_t *row, const struct bench
     out_addf(t, "|\n");
 }
 
-/* A field with `quote` around it, doubled inside; objects as JSON text. */
+/* One value between quotes; quotes inside are doubled. Objects and lists are written as JSON text. */
 static void cell(struct out_text *t, const json_t *v, char quote)
 {
+    /* Numbers are quoted too: CSV readers and SQL affinity convert them. */
     char *text = json_is_string(v) ? out_strdup(json_string_value(v))
                                    : json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
     out_add(t, &quote, 1);
@@ -81,13 +87,15 @@ static void cell(struct out_text *t, const json_t *v, char quote)
     free(text);
 }
 
-/* Reasons come and go with the row, columns must not: they are left out of CSV and SQL. */
+/* NAME_reason exists only in rows where NAME is null. CSV and SQL need the same columns in every row, so these fields
+ * are omitted there. */
 static bool is_reason(const char *name)
 {
     size_t n = strlen(name);
     return n > 7 && !strcmp(name + n - 7, "_reason");
 }
 
+/* All fields of a row, separated by commas: their names, or their values in the given quotes. In SQL, null is NULL. */
 static void cells(struct out_text *t, json_t *row, bool names, char quote)
 {
     const char *name;
@@ -96,6 +104,7 @@ static void cells(struct out_text *t, json_t *row, bool names, char quote)
     json_object_foreach(row, name, v)
     {
         if (is_reason(name)) continue;
+        /* "," in CSV, ", " in SQL. */
         if (i++) out_add(t, ", ", quote == '"' ? 1 : 2);
         if (names)
             out_addf(t, "%s", name);
@@ -106,7 +115,8 @@ static void cells(struct out_text *t, json_t *row, bool names, char quote)
     }
 }
 
-/* null is a number that could not be measured, so its column is REAL. */
+/* CREATE TABLE before the first row, then one INSERT. A null stands for a number that was not measured, so its column
+ * is REAL. */
 static void sql_row(struct out_text *t, json_t *row, bool first)
 {
     const char *name;
@@ -116,6 +126,7 @@ static void sql_row(struct out_text *t, json_t *row, bool first)
         out_addf(t, "CREATE TABLE IF NOT EXISTS segue_bench (\n");
         json_object_foreach(row, name, v)
         {
+            /* Column types from the values of the first row. */
             const char *type = json_is_integer(v)                   ? "INTEGER"
                                : json_is_real(v) || json_is_null(v) ? "REAL"
                                                                     : "TEXT";
@@ -130,7 +141,8 @@ static void sql_row(struct out_text *t, json_t *row, bool first)
     out_addf(t, ");\n");
 }
 
-/* JSON waits for the end; everything else goes out at once, so that a long measurement is not lost. */
+/* Rows are written as soon as they are measured, so that an interrupted benchmark keeps them. JSON is one array, which
+ * is written at the end. */
 segue_status bench_out_row(struct bench_out *b, json_t *row, segue_error *err)
 {
     bool first = json_array_size(b->rows) == 0;
@@ -158,6 +170,7 @@ segue_status bench_out_row(struct bench_out *b, json_t *row, segue_error *err)
     return st;
 }
 
+/* The array is indented, so that a long result can be read. */
 segue_status bench_out_end(struct bench_out *b, segue_error *err)
 {
     return strcmp(b->form, "json") ? SEGUE_OK : out_json(json_incref(b->rows), 2, err);

@@ -17,14 +17,17 @@
 
 enum { MAX_UNITS = 32 };
 
-/* One run, from the request to the last token. */
+/* Figures of one run, from the request to the last token. */
 struct run_figures {
-    double ttft_ms, prefill_tok_s, decode_tok_s, handoff_ms, exposed_ms;
-    segue_stats stats;
-    uint64_t hash;
+    double ttft_ms, prefill_tok_s, decode_tok_s, handoff_ms, exposed_ms; /* 0: not measured */
+    segue_stats stats; /* counters at the end */
+    struct work work;
+    uint64_t hash; /* of the generated ids */
 };
 
-static segue_status run_once(struct bench *b, const int32_t *ids, size_t prompt, size_t tokens,
+/* One run in a new session: prompt ids[prompt], then `tokens` generated tokens. The time to first token includes
+ * opening the session. */
+static segue_status run_once(struct bench_run *b, const int32_t *ids, size_t prompt, size_t tokens,
                             struct run_figures *m, segue_error *err)
 {
     segue_session *s = NULL;
@@ -34,9 +37,11 @@ static segue_status run_once(struct bench *b, const int32_t *ids, size_t prompt,
     double opened = (double)(out_now_ns() - start_ns) / 1e6;
     if (!st) st = bench_answer(s, tokens, &a, err);
     m->stats = a.at_end;
+    if (s) work_get(&m->work, s);
     m->ttft_ms = opened + (double)a.first_ns / 1e6;
-    double prefill_unit = (double)(a.at_first.prefill_ns + a.at_first.decode_ns) / 1e9;
-    m->prefill_tok_s = prefill_unit > 0 ? (double)prompt / prefill_unit : 0;
+    /* The first token may be computed by the decode unit, so both phases count as time before it. */
+    double prefill_s = (double)(a.at_first.prefill_ns + a.at_first.decode_ns) / 1e9;
+    m->prefill_tok_s = prefill_s > 0 ? (double)prompt / prefill_s : 0;
     m->decode_tok_s = a.rest_ns ? (double)(tokens - 1) * 1e9 / (double)a.rest_ns : 0;
     m->handoff_ms = (double)m->stats.handoff_ns / 1e6;
     m->exposed_ms = (double)m->stats.handoff_exposed_ns / 1e6;
@@ -47,14 +52,16 @@ static segue_status run_once(struct bench *b, const int32_t *ids, size_t prompt,
     return st;
 }
 
-static void put_positive(json_t *o, const char *name, double v, const char *why)
+/* 0 means not measured. */
+static void put_positive(json_t *o, const char *name, double v, const char *reason)
 {
     if (v > 0)
         json_object_set_new(o, name, out_real(v));
     else
-        out_null(o, name, why);
+        out_null(o, name, reason);
 }
 
+/* Median of one field of m[n]; offset: of the field in struct run_figures. */
 static double median_of(const struct run_figures *m, size_t n, size_t offset)
 {
     double *v = out_alloc(n * sizeof *v);
@@ -64,23 +71,26 @@ static double median_of(const struct run_figures *m, size_t n, size_t offset)
     return middle;
 }
 
+/* The fields that put_figures sets, in the order of its offsets. */
 static const char *const figure_names[] = {"ttft_ms", "prefill_tok_s", "decode_tok_s", "handoff_ms",
                                       "handoff_exposed_ms"};
 
+/* Set the medians over m[n]. two: prefill and decode run on different units. */
 static void put_figures(json_t *o, const struct run_figures *m, size_t n, bool two)
 {
+    /* Offsets of the fields, in the order of figure_names. */
     static const size_t at[] = {offsetof(struct run_figures, ttft_ms), offsetof(struct run_figures, prefill_tok_s),
                                 offsetof(struct run_figures, decode_tok_s),
                                 offsetof(struct run_figures, handoff_ms), offsetof(struct run_figures, exposed_ms)};
     for (size_t i = 0; i < 5; i++)
         put_positive(o, figure_names[i], median_of(m, n, at[i]),
-            i == 2  ? "one token was written"
-            : i > 2 ? two ? "nothing was handed over" : "one unit: no hand-off"
+            i == 2  ? "only one token was generated"
+            : i > 2 ? two ? "there was no hand-off" : "one unit: no hand-off"
                     : "not measured");
 }
 
-/* What the parts of the last run really ran. */
-static json_t *units_json(const struct bench *b, const segue_stats *s)
+/* The list units: what every unit computed in the last run. */
+static json_t *units_json(const struct bench_run *b, const struct work *s)
 {
     json_t *list = json_array();
     for (size_t i = 0; i < s->uses_n; i++) {
@@ -90,7 +100,7 @@ static json_t *units_json(const struct bench *b, const segue_stats *s)
         json_object_set_new(o, "phase", json_string(report_phase_name(u->phase)));
         json_object_set_new(o, "layers", json_pack("[i,i]", (int)u->from, (int)(u->to ? u->to - 1 : 0)));
         json_object_set_new(o, "runs", json_integer((json_int_t)u->runs));
-        json_object_set_new(o, "rows", json_integer((json_int_t)u->rows));
+        json_object_set_new(o, "tokens", json_integer((json_int_t)u->tokens));
         json_object_set_new(o, "dispatches", json_integer((json_int_t)u->dispatches));
         json_object_set_new(o, "ms", out_real((double)u->ns / 1e6));
         json_object_set_new(o, "simulated", json_boolean(b->placement.unit_info[u->unit].simulated));
@@ -99,6 +109,7 @@ static json_t *units_json(const struct bench *b, const segue_stats *s)
     return list;
 }
 
+/* Set disk_bytes: the model file or folder plus the cache folder. */
 static void put_disk(json_t *o, const struct placement *p)
 {
     uint64_t counted = 0, model = 0;
@@ -110,28 +121,31 @@ static void put_disk(json_t *o, const struct placement *p)
     free(cache);
 }
 
+/* A row with the fields that need no measurement. */
 static json_t *row_header(const char *name, size_t prompt, size_t tokens)
 {
     json_t *o = json_object();
     json_object_set_new(o, "pipeline", json_string(name));
-    json_object_set_new(o, "present", json_true());
+    json_object_set_new(o, "available", json_true());
     json_object_set_new(o, "n_prompt", json_integer((json_int_t)prompt));
     json_object_set_new(o, "n_gen", json_integer((json_int_t)tokens));
     return o;
 }
 
-static void put_energy(json_t *o, const char *why)
+/* This mode does not measure energy, but its rows have the fields. */
+static void put_energy(json_t *o, const char *reason)
 {
-    out_null(o, "prefill_j", why);
-    out_null(o, "decode_j", why);
+    out_null(o, "prefill_j", reason);
+    out_null(o, "decode_j", reason);
 }
 
-/* m[0] was dropped from the medians; of the first prompt it is the cold run. */
-static json_t *result_row(struct bench *b, const char *name, size_t prompt, size_t tokens, const struct run_figures *m,
+/* One row. m[0] is not part of the medians; for the first prompt length it is the cold run. */
+static json_t *result_row(struct bench_run *b, const char *name, size_t prompt, size_t tokens, const struct run_figures *m,
                    bool cold)
 {
     const struct placement *p = &b->placement;
     const segue_stats *s = &m[b->repeats - 1].stats;
+    const struct work *work = &m[b->repeats - 1].work;
     size_t prefill_unit = report_phase_unit(p, 0), decode_unit = report_phase_unit(p, 1),
            counted = b->repeats > 1 ? b->repeats - 1 : 1;
     json_t *o = row_header(name, prompt, tokens);
@@ -139,20 +153,23 @@ static json_t *result_row(struct bench *b, const char *name, size_t prompt, size
     json_object_set_new(o, "prefill", json_string(p->unit_info[prefill_unit].spec));
     json_object_set_new(o, "decode", json_string(p->unit_info[decode_unit].spec));
     put_figures(o, m + (b->repeats > 1), counted, prefill_unit != decode_unit);
-    json_object_set_new(o, "runs", json_integer((json_int_t)b->repeats));
+    /* All runs of the row, the dropped one included. */
+    json_object_set_new(o, "repeats", json_integer((json_int_t)b->repeats));
     json_object_set_new(o, "dropped", json_integer(b->repeats > 1));
     json_object_set_new(o, "handoff_bytes", json_integer((json_int_t)s->handoff_bytes));
     json_object_set_new(o, "copied_bytes", json_integer((json_int_t)s->copied_bytes));
-    put_positive(o, "load_ms", cold ? (double)p->load_ns / 1e6 : 0, "loaded before the first prompt");
-    put_positive(o, "compile_ms", cold ? (double)p->compile_ns / 1e6 : 0, "compiled before the first prompt");
+    put_positive(o, "load_ms", cold ? (double)p->load_ns / 1e6 : 0, "the model was loaded before the first prompt");
+    put_positive(o, "compile_ms", cold ? (double)p->compile_ns / 1e6 : 0, "the engine was built before the first prompt");
+    /* A new process: load, compile and the first run. */
     put_positive(o, "cold_ttft_ms", cold ? (double)(p->load_ns + p->compile_ns) / 1e6 + m[0].ttft_ms : 0,
-        "warm from the prompt before");
+        "the process was warm from the prompt before");
     report_memory(o, p, s->state_bytes);
     put_disk(o, p);
-    put_energy(o, "no meter in this build");
-    json_object_set_new(o, "units", units_json(b, s));
+    put_energy(o, "not measured in this mode");
+    json_object_set_new(o, "units", units_json(b, work));
+    /* Dispatches of the last run, over all units. */
     uint64_t all = 0;
-    for (size_t i = 0; i < s->uses_n; i++) all += s->uses[i].dispatches;
+    for (size_t i = 0; i < work->uses_n; i++) all += work->uses[i].dispatches;
     json_object_set_new(o, "dispatches", json_integer((json_int_t)all));
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)m[b->repeats - 1].hash);
     json_object_set_new(o, "ids_hash", json_string(hash));
@@ -162,13 +179,15 @@ static json_t *result_row(struct bench *b, const char *name, size_t prompt, size
     return o;
 }
 
-static segue_status bench_prompts(struct bench *b, const char *name, json_t *rows, segue_error *err)
+/* Append one row per prompt length to `rows`. */
+static segue_status bench_prompts(struct bench_run *b, const char *name, json_t *rows, segue_error *err)
 {
-    static const long long default_names[] = {6, 133, 410};
+    /* Lengths of the published protocol. */
+    static const long long default_prompts[] = {6, 133, 410};
     size_t prompts_n, tokens_n;
     long long *prompts = args_count_list(&b->args, "prompt", &prompts_n),
               *tokens_list = args_count_list(&b->args, "tokens", &tokens_n);
-    const long long *p = prompts_n ? prompts : default_names;
+    const long long *p = prompts_n ? prompts : default_prompts;
     size_t tokens = tokens_n && tokens_list[0] > 0 ? (size_t)tokens_list[0] : 200;
     struct run_figures *m = out_alloc(b->repeats * sizeof *m);
     segue_status st = SEGUE_OK;
@@ -185,30 +204,31 @@ static segue_status bench_prompts(struct bench *b, const char *name, json_t *row
     return st;
 }
 
-/* A pipeline whose unit is not here has a row as well: every figure is null, with the reason. */
-static json_t *unavailable_row(const char *name, const char *why)
+/* The row of a pipeline whose unit is missing: every figure is null with the reason. */
+static json_t *unavailable_row(const char *name, const char *reason)
 {
     json_t *o = json_object();
     json_object_set_new(o, "pipeline", json_string(name));
-    json_object_set_new(o, "present", json_false());
-    json_object_set_new(o, "why", out_string(why, strlen(why)));
+    json_object_set_new(o, "available", json_false());
+    json_object_set_new(o, "reason", out_string(reason, strlen(reason)));
     static const char *const names[] = {
         "n_prompt",   "n_gen",        "prefill",    "decode",     "handoff_bytes", "copied_bytes", "load_ms",
         "compile_ms", "cold_ttft_ms", "peak_bytes", "disk_bytes", "dispatches",    "ids_hash"};
-    for (size_t i = 0; i < 5; i++) out_null(o, figure_names[i], why);
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) out_null(o, names[i], why);
-    put_energy(o, why);
+    for (size_t i = 0; i < 5; i++) out_null(o, figure_names[i], reason);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) out_null(o, names[i], reason);
+    put_energy(o, reason);
     json_object_set_new(o, "units", json_array());
     return o;
 }
 
-/* {"rows": [...]}, or with them {"status", "text"} of what ended it. Only what a machine lacks is a row. */
-static json_t *measure_pipeline(struct bench *b, const char *name)
+/* In the child: {"rows": [...]}, plus {"status", "text"} after a failure. A missing unit is not a failure but a row. */
+static json_t *measure_pipeline(struct bench_run *b, const char *name)
 {
     json_t *o = json_object(), *rows = json_array();
     segue_error err;
     int what = EXIT_UNAVAILABLE;
     segue_status st = placement_try(&b->placement, &b->args, 0, &what, &err);
+    /* A missing unit or driver becomes a row; an invalid model file stays an error. */
     if ((st == SEGUE_EUNSUPPORTED || st == SEGUE_EUNIT) && what == EXIT_UNAVAILABLE) {
         json_array_append_new(rows, unavailable_row(name, err.text));
         st = SEGUE_OK;
@@ -223,8 +243,9 @@ static json_t *measure_pipeline(struct bench *b, const char *name)
     return o;
 }
 
-/* The named ones alone and with the fastest unit to write on; one:U for every real unit. */
-static json_t *default_names(struct bench *b, const char *ignored)
+/* In the child: {"names": [...]}: single:U for every real unit, then every named pipeline, alone and with the fastest
+ * unit for decode. */
+static json_t *default_names(struct bench_run *b, const char *ignored)
 {
     segue_unit_info info[MAX_UNITS];
     segue_error err;
@@ -236,10 +257,11 @@ static json_t *default_names(struct bench *b, const char *ignored)
     for (size_t i = 0; i < MAX_UNITS; i++) info[i] = SEGUE_INIT(segue_unit_info);
     if (segue_unit_list(info, MAX_UNITS, &n, &err)) n = 0;
     for (size_t i = 0; i < n && i < MAX_UNITS; i++) {
+        /* Real units only; proc: would measure the same unit again. */
         if (!info[i].present || info[i].simulated || !strcmp(info[i].kind, "ref") ||
             !strcmp(info[i].kind, "proc"))
             continue;
-        json_array_append_new(names, json_sprintf("one:%s", info[i].spec));
+        json_array_append_new(names, json_sprintf("single:%s", info[i].spec));
         last = info[i].spec;
     }
     for (size_t i = 0; pipeline_names[i]; i++) {
@@ -250,39 +272,46 @@ static json_t *default_names(struct bench *b, const char *ignored)
     return json_pack("{s:o}", "names", names);
 }
 
-/* What `work` says in a process of its own; units are opened nowhere else, as drivers do not survive a fork.
- */
-static json_t *run_in_child(struct bench *b, const char *name,
-                              json_t *(*work)(struct bench *, const char *), segue_error *err)
+/* Call work(b, name) in a child process and return its JSON, which is passed through a pipe. The parent never opens a
+ * unit, because drivers do not survive a fork. NULL after filling err on failure. */
+static json_t *run_in_child(struct bench_run *b, const char *name,
+                              json_t *(*work)(struct bench_run *, const char *), segue_error *err)
 {
     int ends[2];
     if (pipe(ends)) {
-        out_fail_errno(err, "pipeline not measured", name, NULL);
+        out_fail_errno(err, "bench --pipelines", name, NULL);
         return NULL;
     }
+    /* Buffered output would be written twice after fork. */
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0) {
         close(ends[0]);
         FILE *f = fdopen(ends[1], "w");
         int bad = !f || json_dumpf(work(b, name), f, JSON_COMPACT | JSON_REAL_PRECISION(9)) || fclose(f);
+        /* _exit: the atexit handlers belong to the parent. */
         _exit(bad ? EXIT_INPUT_OUTPUT : EXIT_DONE);
     }
     close(ends[1]);
-    json_error_t why;
+    json_error_t json_err;
     FILE *f = pid < 0 ? NULL : fdopen(ends[0], "r");
-    json_t *o = f ? json_loadf(f, 0, &why) : NULL;
+    json_t *o = f ? json_loadf(f, 0, &json_err) : NULL;
     if (f)
         fclose(f);
     else
         close(ends[0]);
+    /* The pipe was read to its end, so the child has exited or is about to. */
     if (pid > 0) waitpid(pid, NULL, 0);
     if (!o)
-        out_fail(err, SEGUE_EUNIT, "pipeline: %.100s: its process ended without a word; run it alone", name);
+        out_fail(err, SEGUE_EUNIT,
+                 "bench --pipelines: %.100s: the child process ended without a result; measure this pipeline alone",
+                 name);
     return o;
 }
 
-static json_t *selected_names(struct bench *b, segue_error *err)
+/* The pipelines of --pipeline, and "flags" for the placement of --unit, --prefill and --decode; without both, all
+ * names, which a child process lists. */
+static json_t *selected_names(struct bench_run *b, segue_error *err)
 {
     const char *text;
     json_t *names = json_array();
@@ -290,6 +319,7 @@ static json_t *selected_names(struct bench *b, segue_error *err)
         json_array_append_new(names, out_string(text, strlen(text)));
     if (args_has(&b->args, "prefill") || args_has(&b->args, "decode") || args_has(&b->args, "unit"))
         json_array_append_new(names, json_string("flags"));
+    /* The user selected the rows. */
     if (json_array_size(names)) return names;
     json_decref(names);
     json_t *o = run_in_child(b, "list", default_names, err);
@@ -298,7 +328,8 @@ static json_t *selected_names(struct bench *b, segue_error *err)
     return names;
 }
 
-static segue_status output_rows(struct bench *b, json_t *o, segue_error *err)
+/* Output the rows of a child process, then return its failure, if any. */
+static segue_status output_rows(struct bench_run *b, json_t *o, segue_error *err)
 {
     segue_status st = SEGUE_OK;
     json_t *result_row, *status = json_object_get(o, "status");
@@ -312,7 +343,7 @@ static segue_status output_rows(struct bench *b, json_t *o, segue_error *err)
                     json_string_value(json_object_get(o, "text")));
 }
 
-/* A name that no pipeline has ends the command before anything is measured. */
+/* An unknown name ends the command before anything is measured. */
 static segue_status check_names(const json_t *names, segue_error *err)
 {
     const json_t *name;
@@ -326,11 +357,14 @@ static segue_status check_names(const json_t *names, segue_error *err)
     return SEGUE_OK;
 }
 
-static segue_status bench_pipeline(struct bench *b, const char *name, segue_error *err)
+/* Measure one pipeline in a child process. Its name replaces the flags that select units. */
+static segue_status bench_pipeline(struct bench_run *b, const char *name, segue_error *err)
 {
-    struct args given = b->args;
+    /* The name "flags" stands for the placement of the command line. */
+    struct args original = b->args;
     segue_status st = SEGUE_OK;
-    b->args = args_copy(&given);
+    /* Work on a copy: the next pipeline needs the original flags. */
+    b->args = args_copy(&original);
     args_unset(&b->args, "pipeline");
     if (strcmp(name, "flags") != 0) {
         args_unset(&b->args, "unit");
@@ -342,11 +376,12 @@ static segue_status bench_pipeline(struct bench *b, const char *name, segue_erro
     if (!st) st = o ? output_rows(b, o, err) : err->status;
     json_decref(o);
     args_free(&b->args);
-    b->args = given;
+    b->args = original;
     return st;
 }
 
-int bench_pipelines(struct bench *b)
+/* A failure or an interrupt ends the list; rows already measured were written. */
+int bench_pipelines(struct bench_run *b)
 {
     static const struct bench_column columns[] = {{"pipeline", "pipeline", 0},
                                                   {"prefill", "prefill", 0},
@@ -363,7 +398,7 @@ int bench_pipelines(struct bench *b)
                                                   {"dispatches", "dispatches", 0},
                                                   {"prefill J", "prefill_j", 3},
                                                   {"decode J", "decode_j", 3},
-                                                  {"why not", "why", 0},
+                                                  {"unavailable because", "reason", 0},
                                                   {NULL, NULL, 0}};
     segue_error err;
     b->out->columns = columns;

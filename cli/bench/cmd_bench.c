@@ -1,4 +1,5 @@
 /* cmd_bench.c: `segue bench`: flags and choice of the mode. Each thread count needs its own units and engine.
+ * All modes write rows through bench_out.h.
  * SPDX-License-Identifier: MIT */
 #include "commands.h"
 
@@ -8,26 +9,30 @@
 #include "term/flags.h"
 #include "host/machine.h"
 
-/* A thread count is a property of the unit, so each needs units and an engine of its own. */
+/* The thread count is an option of the unit, so every count needs its own units and engine. -r defaults to 11 for
+ * --handoff and to 4 for --pipelines. */
 static int run(struct args *args)
 {
     size_t threads_n;
     long long *threads = args_count_list(args, "threads", &threads_n);
+    /* --json takes precedence over --out. */
     const char *form = args_has(args, "json") ? "json" : args_text(args, "out");
     struct bench_out out;
     segue_error err;
     bench_out_begin(&out, form ? form : "md");
     int code = EXIT_DONE;
     for (size_t i = 0; i < (threads_n ? threads_n : 1) && !code; i++) {
-        struct bench b = {.args = args_copy(args), .out = &out};
+        struct bench_run b = {.args = args_copy(args), .out = &out};
         char number[24];
         b.threads = threads_n ? (size_t)threads[i] : machine_cores();
         b.repeats = (size_t)args_number(args, "repeat", 5);
         b.sequences = (size_t)args_number(args, "sequences", 1);
         b.seed = (uint64_t)args_number(args, "seed", 1);
         snprintf(number, sizeof number, "%zu", b.threads);
+        /* Shown on a terminal only. */
         progress_begin(&b.progress, "bench: sample", false);
         if (threads_n) args_set(&b.args, "threads", number, &err);
+        /* One mode per call; the order decides if several are given. */
         if (args_has(args, "pipelines")) {
             if (!args_has(args, "repeat")) b.repeats = 4;
             code = bench_pipelines(&b);
@@ -36,19 +41,21 @@ static int run(struct args *args)
             code = bench_handoff(&b);
         } else if (args_has(args, "cancel")) {
             code = bench_cancel(&b);
-        } else if (args_has(args, "beside")) {
+        } else if (args_has(args, "concurrent")) {
             code = bench_concurrent(&b);
         } else {
             code = bench_cases(&b);
         }
         args_free(&b.args);
     }
+    /* With -o json the array is printed only after all thread counts. */
     if (!code && bench_out_end(&out, &err)) code = out_error(&err, EXIT_UNAVAILABLE);
     bench_out_free(&out);
     free(threads);
     return code;
 }
 
+/* The flags of every mode. -p, -n and -t take lists, so the shared groups of these flags do not fit. */
 static const struct arg_def flag_defs[] = {
     {"prompt", 'p', ARG_COUNTS, 0, "N,..", "512", 0, 16777216, "prompt lengths in tokens; 0: no prefill row"},
     {"tokens", 'n', ARG_COUNTS, 0, "N,..", "128", 0, 16777216, "tokens to generate; 0: no decode row"},
@@ -58,7 +65,8 @@ static const struct arg_def flag_defs[] = {
     {"sequences", 0, ARG_COUNT, 0, "N", "1", 1, 256, "number of parallel sequences"},
     {"seed", 0, ARG_COUNT, 0, "S", "1", 0, 0, "seed of the random prompt"},
     {"no-warmup", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "skip the warm-up run before each row"},
-    {"meter", 0, ARG_TEXT, ARG_ADVANCED, "nvml|none", "none", 0, 0, "measure the energy used by the GPUs, in joules per token"},
+    {"meter", 0, ARG_TEXT, ARG_ADVANCED, "nvml|none", "none", 0, 0,
+     "measure the energy used by the GPUs, in joules per token"},
     {"unit", 0, ARG_TEXT, 0, "U", "the fastest available unit", 0, 0, "compute unit (see segue units)"},
     {"threads", 't', ARG_COUNTS, 0, "N,..", "all cores", 1, 4096, "CPU threads"},
     {"prefill", 0, ARG_TEXT, ARG_REPEATABLE | ARG_ADVANCED, "U[@A-B]", NULL, 0, 0, "unit for prefill"},
@@ -68,10 +76,11 @@ static const struct arg_def flag_defs[] = {
     {"pipelines", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0,
      "measure predefined placements, one row per pipeline and prompt (-p 6,133,410 -n 200 -r 4)"},
     {"pipeline", 0, ARG_TEXT, ARG_REPEATABLE | ARG_ADVANCED, "NAME[+U]", NULL, 0, 0,
-     "predefined placement: one:U, gpu, fixed, ane-seq, ane-batch; with --pipelines may be repeated, default all"},
+     "predefined placement: single:U, gpu, fixed, ane-seq, ane-batch; with --pipelines may be repeated, default all"},
     {"cancel", 0, ARG_COUNT, ARG_ADVANCED, "N", NULL, 1, 10000,
      "measure the latency of N cancellations during prefill (-p 2000)"},
-    {"beside", 0, ARG_COUNT, ARG_ADVANCED, "N", NULL, 2, 1048576, "measure decode speed while another session prefills N tokens"},
+    {"concurrent", 0, ARG_COUNT, ARG_ADVANCED, "N", NULL, 2, 1048576,
+     "measure decode speed while another session prefills N tokens"},
     {"predict", 0, ARG_SWITCH, ARG_UNAVAILABLE | ARG_ADVANCED, NULL, NULL, 0, 0,
      "compare the prediction of the planner with the measurement"},
     {"grid", 0, ARG_FILE, ARG_UNAVAILABLE | ARG_ADVANCED, "FILE", NULL, 0, 0, "cases of --predict"},
@@ -84,14 +93,12 @@ const struct command cmd_bench = {
     .groups = groups,
     .example = "segue bench -p 512 -n 64 -r 2 -o json",
     .run = run,
-    .about = "Measures reading a prompt and writing an answer apart, in the "
-             "fields of llama-bench. The prompt's ids are random "
-             "by seed; generation makes full logits, chooses greedily and "
-             "feeds the choice back; loading, packing and warm-up "
-             "stand outside. ids_hash is the FNV-1a hash of all ids of the "
-             "last sample, so that equal work can be shown. stream_gb_s is "
-             "what reading memory reaches with the same threads at the size "
-             "of the row's working set (weights of a step and states), "
-             "measured after each sample (of a prompt once, after the last one); roof_share is the median share "
-             "of a sample in the streams on both sides of it.",
+    .about = "Measures prefill and decode separately and reports them in the fields of llama-bench. The prompt "
+             "consists of random token ids that depend on --seed only. Generation computes full logits, decodes "
+             "greedily and feeds the token back. Loading, weight packing and warm-up are not measured. ids_hash is "
+             "the FNV-1a hash of all ids of the last sample; equal hashes show that two runs did the same work. "
+             "memory_bandwidth_gb_s is the read bandwidth of the unit with the same threads at the size of the "
+             "row's working set (weights of one step and states). It is measured after each decode sample, and "
+             "once after the last prefill sample. bandwidth_utilization is the median over the samples of weight "
+             "bytes per second divided by the mean of the bandwidth measured before and after the sample.",
 };

@@ -12,13 +12,15 @@
 #include "run/sessions.h"
 #include "term/interrupt.h"
 
+/* The number of turns so far labels the session in the trace. */
 void chat_close_session(struct chat *c, segue_session *session)
 {
     trace_append(&c->trace, &c->placement, session, json_array_size(c->turns));
     segue_session_close(session);
 }
 
-/* The read-ahead session belongs to the old one, so it is dropped first. */
+/* The flags of c->args apply. The seed is chosen here if the user gave none. The read-ahead belongs
+ * to the old session, so it is dropped first. */
 segue_status chat_open_session(struct chat *c, segue_error *err)
 {
     struct sampler sampler;
@@ -30,8 +32,8 @@ segue_status chat_open_session(struct chat *c, segue_error *err)
     opts.adapters = c->placement.adapters;
     opts.adapters_n = c->placement.adapters_n;
     opts.checkpoint_bytes = sessions_checkpoint_bytes(&c->args);
-    opts.spans = trace_capacity(&c->trace);
-    opts.verify_rows = (size_t)args_number(&c->args, "verify", 0);
+    opts.intervals = trace_capacity(&c->trace);
+    opts.verify_tokens = (size_t)args_number(&c->args, "verify", 0);
     segue_session *fresh = NULL;
     read_ahead_reset(c->read_ahead);
     if (!st) st = segue_session_open(&fresh, c->placement.engine, &opts, err);
@@ -49,6 +51,7 @@ segue_status chat_apply_sampling(struct chat *c, segue_error *err)
 {
     struct sampler sampler;
     segue_status st = sampler_read(&sampler, &c->args, &c->placement.info, err);
+    /* sampler_read has chosen a new random seed; keep the old one. */
     if (!st && !args_has(&c->args, "seed")) sampler.sampling.seed = c->seed;
     if (!st) st = segue_session_sampling(c->session, &sampler.sampling, err);
     if (!st) c->seed = sampler.sampling.seed;
@@ -61,28 +64,30 @@ void chat_set_system(struct chat *c, const char *text)
 {
     json_t *first = json_array_get(c->messages, 0);
     const char *role = json_string_value(json_object_get(first, "role"));
+    /* Remove the old one first, so that there is never a second one. */
     if (role && !strcmp(role, "system")) json_array_remove(c->messages, 0);
     if (text && *text) json_array_insert_new(c->messages, 0, prompt_message("system", text, strlen(text)));
 }
 
+/* Bytes that are not valid UTF-8 become U+FFFD. */
 void chat_add_message(struct chat *c, const char *role, const char *text)
 {
     json_array_append_new(c->messages, prompt_message(role, text, strlen(text)));
 }
 
-/* The token ids of the conversation so far, ending where the next answer begins. Without a template the contents are
- * concatenated. */
+/* Token ids of the conversation so far, ending where the next answer begins. Without a template the
+ * contents are concatenated without roles. */
 static segue_status render(struct chat *c, struct prompt *out, segue_error *err)
 {
     if (c->placement.info.has_template && !args_has(&c->args, "raw")) {
         json_t *request = json_object();
+        /* Shares the list; the template does not change it. */
         json_object_set(request, "messages", c->messages);
         prompt_set_thinking(request, &c->args);
         segue_status st = prompt_chat(c->placement.model, request, SIZE_MAX / 64, out, err);
         json_decref(request);
         return st;
     }
-    
     struct out_text text = {0};
     size_t i;
     json_t *m;
@@ -94,8 +99,9 @@ static segue_status render(struct chat *c, struct prompt *out, segue_error *err)
     return st;
 }
 
-/* Give the read-ahead the tokens that precede the next user message whatever it says: render the conversation with
- * two different messages and take the common prefix, less its last token, which may merge with the text that follows. */
+/* Queue the tokens that follow the answer in any case. To find them, render the conversation with two
+ * different user messages and take the common prefix, without its last token, which may merge with the
+ * text that follows. */
 static void queue_known_tokens(struct chat *c)
 {
     struct prompt two[2] = {{0}};
@@ -113,7 +119,8 @@ static void queue_known_tokens(struct chat *c)
     prompt_free(&two[1]);
 }
 
-/* Add the figures of the read-ahead to the report: tokens, time next to the last answer, time waited. */
+/* Set read_ahead in the last report: tokens prefilled ahead for this turn, the time that took during
+ * the previous answer, and the time that this turn waited for it. */
 static void put_read_ahead(struct chat *c, uint64_t waited_ns)
 {
     uint64_t ns;
@@ -122,10 +129,10 @@ static void put_read_ahead(struct chat *c, uint64_t waited_ns)
     json_object_set_new(o, "tokens", json_integer((json_int_t)n));
     json_object_set_new(o, "ms", out_real((double)ns / 1e6));
     json_object_set_new(o, "waited_ms", out_real((double)waited_ns / 1e6));
-    json_object_set_new(c->last, "ahead", o);
+    json_object_set_new(c->last, "read_ahead", o);
 }
 
-/* Build the report of an answer, and print its summary line in interactive mode. */
+/* Build the report of an answer, append it to the turns, and print its summary line on a terminal. */
 static void record_stats(struct chat *c, const struct answer *a, const struct prompt *prompt, uint64_t waited_ns)
 {
     struct report r = {.placement = &c->placement,
@@ -143,11 +150,13 @@ static void record_stats(struct chat *c, const struct answer *a, const struct pr
     if (c->interactive && !args_has(&c->args, "quiet")) report_print_line(&r);
 }
 
-/* Continue with the session that read ahead, if it holds more of the prompt than the old one, which is then closed. */
+/* Continue with the session that read ahead, if it holds more of the prompt than the current one,
+ * which is then closed. *waited_ns: time spent waiting for the thread. */
 static segue_status take_read_ahead(struct chat *c, const struct prompt *prompt, uint64_t *waited_ns, segue_error *err)
 {
     segue_session *old = c->session;
     read_ahead_begin_turn(c->read_ahead, &c->session, prompt->ids, prompt->n, waited_ns);
+    /* The read-ahead holds less of the prompt than the current session, which stays in use. */
     if (c->session == old) return SEGUE_OK;
     chat_close_session(c, old);
     return chat_apply_sampling(c, err);
@@ -158,6 +167,7 @@ segue_status chat_answer(struct chat *c, segue_error *err)
 {
     struct prompt prompt = {0};
     struct answer a = {0};
+    /* The time to first token includes rendering, tokenizing and waiting for the read-ahead. */
     uint64_t start_ns = out_now_ns(), waited_ns = 0;
     segue_status st = render(c, &prompt, err);
     if (!st && prompt.n == 0) st = out_fail(err, SEGUE_EARG, "chat: the prompt is empty; enter a message");
@@ -172,16 +182,19 @@ segue_status chat_answer(struct chat *c, segue_error *err)
         answer_set_meter(&a, &c->meter);
         answer_run(&a);
         interrupt_unwatch(c->session);
+        /* An answer that failed before its first text leaves no message. */
         if (a.text.len || a.finish)
             json_array_append_new(c->messages, prompt_message("assistant", a.text.data, a.text.len));
+        /* An interrupted answer has a finish reason and is no error. */
         st = a.finish ? SEGUE_OK : a.status;
         if (st) *err = a.err;
         if (st) err->status = st;
-        segue_error lost;
-        if (st != SEGUE_EIO && !args_has(&c->args, "json") && out_write("\n", 1, &lost)) {
-            *err = lost;
-            st = lost.status;
+        segue_error write_err;
+        if (st != SEGUE_EIO && !args_has(&c->args, "json") && out_write("\n", 1, &write_err)) {
+            *err = write_err;
+            st = write_err.status;
         }
+        /* The thread prefills the rest of the answer while the user types. */
         if (c->read_ahead && !st) queue_known_tokens(c);
         record_stats(c, &a, &prompt, waited_ns);
     }
@@ -193,14 +206,15 @@ segue_status chat_answer(struct chat *c, segue_error *err)
 /* Written to a temporary file and renamed, so that a full disk keeps the old conversation. Mode 0600, as for states. */
 segue_status chat_save_messages(const struct chat *c, const char *path, segue_error *err)
 {
-    char *aside = out_printf("%s.tmp-%ld", path, (long)getpid());
+    /* The process id avoids collisions between two chats with one session. */
+    char *tmp_path = out_printf("%s.tmp-%ld", path, (long)getpid());
     mode_t before = umask(077);
     errno = 0;
-    bool written = json_dump_file(c->messages, aside, JSON_INDENT(2)) == 0 && rename(aside, path) == 0;
+    bool written = json_dump_file(c->messages, tmp_path, JSON_INDENT(2)) == 0 && rename(tmp_path, path) == 0;
     segue_status st = written ? SEGUE_OK : out_fail_errno(err, "saving the conversation", path, NULL);
-    if (!written) unlink(aside);
+    if (!written) unlink(tmp_path);
     umask(before);
-    free(aside);
+    free(tmp_path);
     return st;
 }
 
@@ -226,7 +240,7 @@ segue_status chat_load_state(struct chat *c, const char *path, segue_error *err)
     opts.adapters = c->placement.adapters;
     opts.adapters_n = c->placement.adapters_n;
     opts.checkpoint_bytes = sessions_checkpoint_bytes(&c->args);
-    opts.spans = trace_capacity(&c->trace);
+    opts.intervals = trace_capacity(&c->trace);
     segue_status st =
         sessions_load(&loaded, c->placement.engine, &opts, &c->args, path, true, &c->reuse_reason, err);
     if (st) return st;

@@ -9,10 +9,11 @@
 #include "run/prompt.h"
 #include "run/trace.h"
 
+/* A conversation. Set up and freed in cmd_chat.c. */
 struct chat {
     struct args args; /* changed by /set */
     struct placement placement;
-    segue_session *session;
+    segue_session *session; /* holds the tokens of the messages, as far as they were computed */
     json_t *messages; /* the conversation: list of {role, content} */
     json_t *turns;    /* report of every answer */
     json_t *last;     /* report of the last answer; NULL: none */
@@ -32,6 +33,7 @@ segue_status chat_command(struct chat *c, const char *line, bool *running, segue
 segue_status chat_answer(struct chat *c, segue_error *err);
 /* Close a session after its trace was collected. */
 void chat_close_session(struct chat *c, segue_session *session);
+/* Append {"role": role, "content": text}. */
 void chat_add_message(struct chat *c, const char *role, const char *text);
 /* Replace the system message; NULL or "": remove it. */
 void chat_set_system(struct chat *c, const char *text);
@@ -39,6 +41,8 @@ void chat_set_system(struct chat *c, const char *text);
 segue_status chat_open_session(struct chat *c, segue_error *err);
 /* Apply the sampling flags to the open session. */
 segue_status chat_apply_sampling(struct chat *c, segue_error *err);
+/* Write the messages to a JSON file, or replace them by those of a file, which may be in any form that --messages
+ * accepts. */
 segue_status chat_save_messages(const struct chat *c, const char *path, segue_error *err);
 segue_status chat_load_messages(struct chat *c, const char *path, segue_error *err);
 /* Replace the session by a saved state. */

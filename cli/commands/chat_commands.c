@@ -1,5 +1,6 @@
 /* chat_commands.c: the slash commands of `segue chat`, in one table that also produces /help. Each command gets the
  * rest of the line as its operand, which may be empty.
+ * Messages for the user go to stderr, because stdout contains the answers only.
  * SPDX-License-Identifier: MIT */
 #include "commands/chat.h"
 
@@ -12,11 +13,12 @@
 
 /* One command. run returns the status of the command; *running becomes false to end the conversation. */
 struct slash_command {
-    const char *name, *operand, *help;
+    const char *name, *operand, *help; /* operand: as /help shows it; "": none */
     segue_status (*run)(struct chat *c, const char *operand, bool *running, segue_error *err);
 };
-static const struct slash_command slash_commands[12];
+static const struct slash_command slash_commands[12]; /* forward declaration for /help */
 
+/* /help: list the commands on stderr. */
 static segue_status do_help(struct chat *c, const char *operand, bool *running, segue_error *err)
 {
     (void)c, (void)operand, (void)running, (void)err;
@@ -26,6 +28,7 @@ static segue_status do_help(struct chat *c, const char *operand, bool *running, 
     return SEGUE_OK;
 }
 
+/* /exit: end the conversation. The caller saves and reports. */
 static segue_status do_exit(struct chat *c, const char *operand, bool *running, segue_error *err)
 {
     (void)c, (void)operand, (void)err;
@@ -44,6 +47,7 @@ static const char *role_at(const struct chat *c, size_t i)
 static segue_status do_clear(struct chat *c, const char *operand, bool *running, segue_error *err)
 {
     (void)operand, (void)running;
+    /* 1 if the first message is the system message. */
     size_t keep = json_array_size(c->messages) && !strcmp(role_at(c, 0), "system") ? 1 : 0;
     while (json_array_size(c->messages) > keep)
         json_array_remove(c->messages, json_array_size(c->messages) - 1);
@@ -54,6 +58,7 @@ static segue_status do_clear(struct chat *c, const char *operand, bool *running,
 static bool remove_back_to(struct chat *c, const char *role)
 {
     size_t n = json_array_size(c->messages), at = n;
+    /* Search backwards; `at` becomes the index after the message. */
     while (at > 0 && strcmp(role_at(c, at - 1), role) != 0) at--;
     if (at == 0) return false;
     while (json_array_size(c->messages) >= at)
@@ -66,7 +71,7 @@ static segue_status do_undo(struct chat *c, const char *operand, bool *running, 
 {
     (void)operand, (void)running;
     return remove_back_to(c, "user") ? SEGUE_OK
-                                   : out_fail(err, SEGUE_EARG, "chat: /undo: no message to remove");
+                                   : out_fail(err, SEGUE_EARG, "chat: /undo: there is no message to remove");
 }
 
 /* /retry: answer the last user message again. The seed is incremented for this answer, unless --seed or /set fixed
@@ -75,21 +80,18 @@ static segue_status do_retry(struct chat *c, const char *operand, bool *running,
 {
     (void)operand, (void)running;
     size_t n = json_array_size(c->messages);
+    /* The last message is the answer, unless an earlier /retry failed. */
     if (n && !strcmp(role_at(c, n - 1), "assistant")) json_array_remove(c->messages, n - 1);
     n = json_array_size(c->messages);
     if (n == 0 || strcmp(role_at(c, n - 1), "user") != 0)
-        return out_fail(err, SEGUE_EARG, "chat: /retry: no message to answer");
-    if (!args_has(&c->args, "seed")) { 
+        return out_fail(err, SEGUE_EARG, "chat: /retry: there is no user message to answer");
+    if (!args_has(&c->args, "seed")) {
         c->seed++;
         char seed[24];
         snprintf(seed, sizeof seed, "%llu", (unsigned long long)c->seed);
         segue_status st = args_set(&c->args, "seed", seed, err);
         if (!st) st = chat_apply_sampling(c, err);
-        for (size_t i = 0; i < c->args.values_n; i++)
-            if (!strcmp(c->args.values[i].def->name, "seed")) {
-                free(c->args.values[i].text);
-                c->args.values[i] = c->args.values[--c->args.values_n];
-            }
+        args_unset(&c->args, "seed"); /* the next answer chooses its seed as before */
         if (st) return st;
     }
     return chat_answer(c, err);
@@ -100,7 +102,7 @@ static segue_status do_system(struct chat *c, const char *operand, bool *running
 {
     (void)running;
     if (!c->placement.info.has_template)
-        return out_fail(err, SEGUE_EARG, "chat: /system: this model has no chat template");
+        return out_fail(err, SEGUE_EARG, "chat: /system: the model has no chat template; restart with another model");
     chat_set_system(c, operand);
     return SEGUE_OK;
 }
@@ -121,6 +123,7 @@ static segue_status do_save(struct chat *c, const char *operand, bool *running, 
         return out_fail(err, SEGUE_EARG, "chat: /save: file name missing; expected FILE.json or FILE.state");
     char *path = messages_path(operand);
     segue_status st = chat_save_messages(c, path, err);
+    /* The operand names a state: save it next to the conversation. */
     if (!st && strcmp(path, operand) != 0) st = sessions_save_to(c->session, operand, err);
     free(path);
     return st;
@@ -139,8 +142,8 @@ static segue_status do_load(struct chat *c, const char *operand, bool *running, 
     return st;
 }
 
-/* /set NAME [VALUE]: set a flag of generation or prompt; without NAME list the flags that are set. Flags of
- * startup_only need a new engine or session. */
+/* /set NAME [VALUE]: change a flag of generation for the following answers; without NAME list the
+ * flags that are set. Flags in startup_only need a new engine or session and are rejected. */
 static segue_status do_set(struct chat *c, const char *operand, bool *running, segue_error *err)
 {
     (void)running;
@@ -153,6 +156,7 @@ static segue_status do_set(struct chat *c, const char *operand, bool *running, s
             fprintf(stderr, "  %s %s\n", c->args.values[i].def->name, c->args.values[i].text);
         return SEGUE_OK;
     }
+    /* Accepts "temp 0.5", "--temp 0.5" and "temp=0.5". */
     char *name = out_strdup(operand + strspn(operand, "-")), *value = name + strcspn(name, " =");
     if (*value) *value++ = 0;
     value += strspn(value, " ");
@@ -167,19 +171,20 @@ static segue_status do_set(struct chat *c, const char *operand, bool *running, s
     return st;
 }
 
-/* /lora PATH[=SCALE] or none: a changed adapter invalidates the computed state, so a new session is opened. Old
- * adapters are closed after the session that uses them. */
+/* /lora PATH[=SCALE] adds an adapter, /lora none removes all. An adapter invalidates the computed
+ * state, so a new session is opened. Adapters are closed after the session that uses them. */
 static segue_status do_lora(struct chat *c, const char *operand, bool *running, segue_error *err)
 {
     (void)running;
     if (!*operand) return out_fail(err, SEGUE_EARG, "chat: /lora: name missing; expected PATH[=SCALE] or none");
+    /* To restore the list if the new session cannot be opened. */
     size_t before = c->placement.adapters_n;
     segue_status st = SEGUE_OK;
     if (!strcmp(operand, "none"))
         c->placement.adapters_n = 0;
     else
         st = placement_add_adapter(&c->placement, operand, err);
-    if (!st) st = chat_open_session(c, err); 
+    if (!st) st = chat_open_session(c, err);
     if (!st) c->reuse_reason = "model-changed";
     if (!strcmp(operand, "none")) {
         for (size_t i = 0; i < before && !st; i++) segue_adapter_close(c->placement.adapters[i]);
@@ -189,17 +194,18 @@ static segue_status do_lora(struct chat *c, const char *operand, bool *running, 
     return st;
 }
 
-/* /stats: figures of the last answer, from its JSON report. */
+/* /stats: selected fields from the report of the last answer; null is printed as null. */
 static segue_status do_stats(struct chat *c, const char *operand, bool *running, segue_error *err)
 {
     (void)operand, (void)running;
-    if (!c->last) return out_fail(err, SEGUE_EARG, "chat: /stats: no answer yet");
+    if (!c->last) return out_fail(err, SEGUE_EARG, "chat: /stats: there is no answer yet");
     static const char *const names[] = {"prompt_tokens", "reused_tokens", "reuse_reason", "output_tokens",
-                                        "ttft_ms",       "prefill_tok_s", "decode_tok_s", "gb_s",
-                                        "roof_share",    "state_bytes",   "peak_bytes",   "seed"};
+                                        "ttft_ms",       "prefill_tok_s", "decode_tok_s", "weight_read_gb_s",
+                                        "bandwidth_utilization",    "state_bytes",   "peak_bytes",   "seed"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        /* A missing field prints as "-". */
         char *v = json_dumps(json_object_get(c->last, names[i]), JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
-        fprintf(stderr, "  %-14s %s\n", names[i], v ? v : "-");
+        fprintf(stderr, "  %-21s %s\n", names[i], v ? v : "-");
         free(v);
     }
     return SEGUE_OK;
@@ -219,9 +225,10 @@ static const struct slash_command slash_commands[12] = {
     {"stats", "", "statistics of the last answer", do_stats},
     {NULL, NULL, NULL, NULL}};
 
-/* line is without the slash. */
+/* The name ends at the first space; the rest without leading spaces is the operand. */
 segue_status chat_command(struct chat *c, const char *line, bool *running, segue_error *err)
 {
+    /* The line is "NAME OPERAND". */
     size_t n = strcspn(line, " ");
     const char *operand = line + n + strspn(line + n, " ");
     for (const struct slash_command *v = slash_commands; v->name; v++)

@@ -1,5 +1,6 @@
 /* cmd_ane_probe.c: `segue ane-probe`: tests of the Neural Engine of a Mac. Each test runs in a child process, because
  * a wrong call may crash or hang. Exit 3 on other machines.
+ * The parent collects the JSON objects that the children write to a pipe.
  * SPDX-License-Identifier: MIT */
 #include "commands.h"
 
@@ -14,8 +15,10 @@
 #include "unit/ane/apple/apple.h"
 #include "unit/ane/tools/probe.h"
 
+/* Time limit of one test, and size limit of its JSON text. */
 enum { TIMEOUT_MS = 150000, MAX_ANSWER = 65536 };
 
+/* The methods of the private framework that segue uses: expected and found type encodings. */
 static json_t *methods_json(const struct sg_apple_api *api)
 {
     struct sg_apple_method m;
@@ -26,19 +29,20 @@ static json_t *methods_json(const struct sg_apple_api *api)
         if (m.found)
             json_object_set_new(o, "found", json_string(m.found));
         else
-            out_null(o, "found", "not on this system");
+            out_null(o, "found", "the class or method does not exist on this system");
         json_array_append_new(list, o);
     }
     return list;
 }
 
-/* The first child describes the machine, the others ask one question each. */
+/* In a child: 0 describes the hardware and the methods, n runs test n - 1. Errors become an error object. */
 static json_t *probe_json(size_t question)
 {
     struct sg_apple_api api;
     segue_error err;
     char architecture[32];
     uint32_t engines, cores;
+    /* Not a Mac, or a system without the private framework. */
     if (sg_apple_api_here(&api, &err)) return out_error_json(&err, EXIT_UNAVAILABLE);
     if (!question) {
         sg_apple_describe(&api, architecture, &engines, &cores);
@@ -51,15 +55,18 @@ static json_t *probe_json(size_t question)
         return out_error_json(&err, EXIT_UNAVAILABLE);
     json_t *o = json_pack("{s:s,s:s,s:b,s:s}", "name", sg_probe_name(question - 1), "question",
                           sg_probe_question(question - 1), "settled", (int)a.settled, "verdict", a.verdict);
+    /* Some tests measure a value, such as dispatch_us. */
     if (a.value_name) json_object_set_new(o, a.value_name, out_real(a.value));
     sg_ane_ops_of(d)->close(d);
     return o;
 }
 
+/* Write the JSON to the pipe and exit without running atexit handlers of the parent. */
 static void child_main(int to, size_t question)
 {
     json_t *o = probe_json(question);
     char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
+    /* A write to a pipe may be partial. */
     for (size_t done = 0, n = text ? strlen(text) : 0; done < n;) {
         ssize_t wrote = write(to, text + done, n - done);
         if (wrote <= 0) break;
@@ -68,7 +75,7 @@ static void child_main(int to, size_t question)
     _exit(0);
 }
 
-/* What the child wrote; NULL when it died or did not answer in time. */
+/* Read the JSON that a child writes; NULL if it died or exceeded the time limit. */
 static json_t *read_answer(int from)
 {
     char *text = out_alloc(MAX_ANSWER);
@@ -77,16 +84,19 @@ static json_t *read_answer(int from)
     for (;;) {
         struct pollfd p = {.fd = from, .events = POLLIN};
         uint64_t now = out_now_ns();
+        /* The pipe reports its end when the child exits. */
         if (now >= end || poll(&p, 1, (int)((end - now) / 1000000u) + 1) <= 0) break;
         ssize_t got = read(from, text + n, MAX_ANSWER - 1 - n);
         if (got <= 0) break;
         n += (size_t)got;
     }
+    /* Incomplete text is not valid JSON, so a child that died is detected here. */
     json_t *o = json_loadb(text, n, 0, NULL);
     free(text);
     return o;
 }
 
+/* Run one test in a child process. The child is killed afterwards in any case, because it may hang. */
 static json_t *run_in_child(size_t question)
 {
     int ends[2], status;
@@ -101,31 +111,36 @@ static json_t *run_in_child(size_t question)
     json_t *o = pid > 0 ? read_answer(ends[0]) : NULL;
     close(ends[0]);
     if (pid > 0) {
+        /* Without effect on a child that has exited; waitpid then only removes it. */
         kill(pid, SIGKILL);
         waitpid(pid, &status, 0);
     }
     return o;
 }
 
+/* The entry of a test whose process failed. */
 static json_t *no_answer(size_t question)
 {
     return json_pack("{s:s,s:s,s:b,s:s}", "name", sg_probe_name(question - 1), "question",
                      sg_probe_question(question - 1), "settled", 0, "verdict",
-                     "the process died or did not answer");
+                     "the process died or exceeded the time limit");
 }
 
+/* The result of each test is also printed as a line on stderr. */
 static int run(struct args *args)
 {
     segue_error err;
+    /* Even finding the framework happens in a child: loading it may crash. */
     json_t *report = run_in_child(0), *error = report ? json_object_get(report, "error") : NULL;
     if (!report || error) {
         const char *text = error ? json_string_value(json_object_get(error, "text"))
-                                 : "neural engine: looking it up: the process died; see docs/ANE.md";
+                                 : "ane-probe: the process that searches the Neural Engine died; see docs/ANE.md";
         out_fail(&err, SEGUE_EUNIT, "%s", text ? text : "");
         json_decref(report);
         return out_error(&err, EXIT_UNAVAILABLE);
     }
     json_t *answers = json_array();
+    /* A failed test does not stop the others. */
     for (size_t i = 1; i <= sg_probe_count(); i++) {
         json_t *one = run_in_child(i);
         if (!one) one = no_answer(i);
@@ -134,6 +149,7 @@ static int run(struct args *args)
         json_array_append_new(answers, one);
     }
     json_object_set_new(report, "answers", answers);
+    /* The file is indented, the output of --json is one line. */
     const char *path = args_text(args, "output");
     if (path && json_dump_file(report, path, JSON_INDENT(2))) {
         json_decref(report);
@@ -147,7 +163,7 @@ static int run(struct args *args)
 
 static const struct arg_def flag_defs[] = {
     {"output", 'o', ARG_FILE, 0, "FILE.json", NULL, 0, 0, "write the report to FILE.json"}, ARG_END};
-static const struct arg_group command_flags = {"What", flag_defs};
+static const struct arg_group command_flags = {"Report", flag_defs};
 static const struct arg_group *const groups[] = {&command_flags, &flags_output, NULL};
 const struct command cmd_ane_probe = {
     .name = "ane-probe",
@@ -155,10 +171,7 @@ const struct command cmd_ane_probe = {
     .groups = groups,
     .example = "segue ane-probe -o report.json",
     .run = run,
-    .about = "Runs small programs on the neural engine of a Mac, each question in a process of its own, and "
-             "writes what came back: the methods that "
-             "the system has, whether concat and rsqrt compile, in which order surfaces are bound, whether "
-             "patched weights take effect, what a "
-             "dispatch costs. Nothing is installed or changed. On other machines it ends with exit 3. "
-             "docs/ANE.md says what a private interface "
-             "means."};
+    .about = "Runs small programs on the Neural Engine of a Mac, each test in a separate process, and reports the "
+             "results: which methods the private framework has, whether concat and rsqrt compile, in which order "
+             "surfaces are bound, whether patched weights take effect, and the time of a dispatch. Nothing is installed "
+             "or changed. Exit 3 on other machines. docs/ANE.md describes the private interface."};

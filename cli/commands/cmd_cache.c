@@ -1,5 +1,6 @@
-/* cmd_cache.c: `segue cache [info|clear]`: packed weights, compiled programs; all safe to
- * delete. SPDX-License-Identifier: MIT */
+/* cmd_cache.c: `segue cache [info|clear]`: size of the cache folder, or delete its content: packed weights, compiled
+ * programs and the prefix store.
+ * SPDX-License-Identifier: MIT */
 #include "commands.h"
 
 #include <stdlib.h>
@@ -7,12 +8,13 @@
 #include "term/flags.h"
 #include "host/folders.h"
 
-/* Texts that were compiled for a neural engine; bytes with the weights that are kept beside them. */
+/* Programs compiled for the Neural Engine: their number, and their bytes including their weights. */
 struct program_usage {
     size_t files;
     uint64_t bytes;
 };
 
+/* A program has up to three files; .program is counted, the others only add bytes. */
 static struct program_usage find_programs(const char *folder)
 {
     static const char *const endings[] = {".program", ".weights", ".packed"};
@@ -23,47 +25,52 @@ static struct program_usage find_programs(const char *folder)
     return p;
 }
 
-/* Clearing removes what lies in the folder and follows no link out of it. */
+/* The sizes are measured before the folder is emptied. Symbolic links are removed, not followed. */
 static int run(struct args *args)
 {
     segue_error err;
+    /* The default verb is info. */
     const char *verb = args->operands_n ? args->operands[0] : "info";
     bool clear = !strcmp(verb, "clear");
     if (!clear && strcmp(verb, "info") != 0) {
-        out_fail(&err, SEGUE_EARG, "cache: \"%.60s\": give info or clear", verb);
+        out_fail(&err, SEGUE_EARG, "cache: \"%.60s\": unknown verb; expected info or clear", verb);
         return out_error(&err, EXIT_UNAVAILABLE);
     }
     char *folder = folders_home("cache");
     uint64_t bytes = 0;
     size_t files = 0;
+    /* All files, also the prefix store and files of older versions. */
     folders_usage(folder, &bytes, &files);
     uint64_t packed_bytes = 0;
     size_t packed_files = 0;
+    /* Packed weights of the cpu unit. */
     folders_usage_suffix(folder, ".pack", &packed_bytes, &packed_files);
-    struct program_usage program_usage = find_programs(folder);
+    struct program_usage programs = find_programs(folder);
     if (clear && folders_remove(folder, false, &err)) {
         free(folder);
         return out_error(&err, EXIT_UNAVAILABLE);
     }
     json_t *o = json_object();
     json_object_set_new(o, "folder", out_string(folder, strlen(folder)));
+    /* After clear the same figures are reported as removed. */
     json_object_set_new(o, clear ? "cleared_bytes" : "bytes", json_integer((json_int_t)bytes));
     json_object_set_new(o, clear ? "cleared_files" : "files", json_integer((json_int_t)files));
     if (!clear) {
         json_object_set_new(o, "packed_bytes", json_integer((json_int_t)packed_bytes));
         json_object_set_new(o, "packed_files", json_integer((json_int_t)packed_files));
-        json_object_set_new(o, "program_bytes", json_integer((json_int_t)program_usage.bytes));
-        json_object_set_new(o, "program_files", json_integer((json_int_t)program_usage.files));
+        json_object_set_new(o, "program_bytes", json_integer((json_int_t)programs.bytes));
+        json_object_set_new(o, "program_files", json_integer((json_int_t)programs.files));
     }
     if (!args_has(args, "json")) {
+        /* Default limit of the cache folder; it is enforced when an entry is written. */
         unsigned limit = (unsigned)(SEGUE_CACHE_BYTES >> 30);
         printf("%s: %zu files, %.1f MB%s\n", folder, files, (double)bytes / 1e6, clear ? " removed" : "");
         if (!clear && packed_files)
             printf("packed weights: %zu, %.1f MB; at most %u GiB, least recently used are deleted first\n", packed_files,
                    (double)packed_bytes / 1e6, limit);
-        if (!clear && program_usage.files)
+        if (!clear && programs.files)
             printf("compiled programs: %zu, with their weights %.1f MB; at most %u GiB, least recently used are deleted first\n",
-                   program_usage.files, (double)program_usage.bytes / 1e6, limit);
+                   programs.files, (double)programs.bytes / 1e6, limit);
     }
     free(folder);
     if (args_has(args, "json")) return out_json_exit(o);
@@ -79,7 +86,6 @@ const struct command cmd_cache = {.name = "cache",
                                   .groups = groups,
                                   .example = "segue cache info",
                                   .run = run,
-                                  .about = "The cache folder ($XDG_CACHE_HOME/segue, or $SEGUE_HOME/cache) "
-                                           "holds packed weights and compiled programs. "
-                                           "Each entry is keyed by content, layout and "
-                                           "version; everything in it may be deleted at any time."};
+                                  .about = "The cache folder ($XDG_CACHE_HOME/segue, or $SEGUE_HOME/cache) contains packed "
+                                           "weights, compiled programs and the prefix store. Entries are keyed by content, "
+                                           "layout and version. Everything in it may be deleted at any time."};

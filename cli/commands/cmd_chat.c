@@ -1,5 +1,7 @@
 /* cmd_chat.c: `segue chat`: flags, the input loop and the final report. The conversation itself is in chat.c, slash
  * commands are in chat_commands.c.
+ * On a terminal lines are edited and errors do not end the conversation; on a pipe every line is a
+ * message and the first error ends it.
  * SPDX-License-Identifier: MIT */
 #include "commands/chat.h"
 #include "commands.h"
@@ -18,6 +20,7 @@ static segue_status save_session(struct chat *c, segue_error *err)
 {
     if (!args_has(&c->args, "session")) return SEGUE_OK;
     segue_status st = sessions_save(&c->args, c->session, err);
+    /* The state first: a conversation without a state can be computed again. */
     char *path = sessions_file(args_text(&c->args, "session"), "json");
     if (!st) st = chat_save_messages(c, path, err);
     free(path);
@@ -40,19 +43,23 @@ static segue_status resume(struct chat *c, segue_error *err)
     return st;
 }
 
-/* Process one input line: a slash command or a user message. Returns false when the conversation ends. If an answer
- * fails, its messages are removed; on a terminal the conversation then continues. */
+/* Process one input line: a slash command or a user message. Returns false if the conversation
+ * ends. The messages of a failed answer are removed. *code: set to the exit code of the first
+ * failure on a pipe. */
 static bool handle_line(struct chat *c, const char *line, int *code)
 {
     segue_error err;
+    /* A line that is only a slash is sent as a message. */
     if (line[0] == '/' && line[1]) {
         bool running = true;
         segue_status st = chat_command(c, line + 1, &running, &err);
+        /* A failed command does not end the conversation, but it decides the exit code on a pipe. */
         if (st && !c->interactive && !*code) *code = out_exit_code(st, EXIT_UNAVAILABLE);
         if (st) fprintf(stderr, "segue: %s\n", err.text);
         return running && st != SEGUE_EIO;
     }
     if (!*line) return true;
+    /* To remove the messages of a failed turn. */
     size_t before = json_array_size(c->messages);
     chat_add_message(c, "user", line);
     segue_status st = chat_answer(c, &err);
@@ -62,6 +69,7 @@ static bool handle_line(struct chat *c, const char *line, int *code)
         json_array_remove(c->messages, json_array_size(c->messages) - 1);
     int failure = out_exit_code(st, EXIT_UNAVAILABLE);
     fprintf(stderr, "segue: %s\n", err.text);
+    /* A lost unit or a closed stdout ends the conversation even on a terminal. */
     if (c->interactive && st != SEGUE_EIO && st != SEGUE_ELOST) return true;
     *code = failure;
     c->failure = err;
@@ -82,7 +90,7 @@ static void close_chat(struct chat *c)
     args_free(&c->args);
 }
 
-/* Check the flags and set up the session and the conversation before the first line. */
+/* Check the flags, open the session, and load the conversation of --session, --load or --messages. */
 static segue_status apply_flags(struct chat *c, segue_error *err)
 {
     if (!c->placement.info.has_tokenizer)
@@ -97,6 +105,8 @@ static segue_status apply_flags(struct chat *c, segue_error *err)
                         session);
     segue_status st = chat_open_session(c, err);
     if (!st) st = resume(c, err);
+    /* The file replaces the conversation of a session, and the flag --system replaces its system
+     * message. */
     if (!st && args_has(&c->args, "messages"))
         st = chat_load_messages(c, args_text(&c->args, "messages"), err);
     if (!st && system) chat_set_system(c, system);
@@ -116,6 +126,7 @@ static int run(struct args *args)
         return code;
     }
     trace_begin(&c.trace, &c.args);
+    /* Reading ahead helps only if another unit is free during decode. */
     if (report_phase_unit(&c.placement, 0) != report_phase_unit(&c.placement, 1)) c.read_ahead = read_ahead_open();
     segue_status st = apply_flags(&c, &err);
     if (st) {
@@ -123,6 +134,7 @@ static int run(struct args *args)
         close_chat(&c);
         return code;
     }
+    /* Without a writable data folder the chat works without a history file. */
     char *data = folders_home("data"), *history = out_printf("%s/chat_history", data);
     if (folders_make(data, &err) == SEGUE_OK) c.line_edit = line_edit_open(history);
     if (!c.line_edit) c.line_edit = line_edit_open(NULL);
@@ -133,6 +145,7 @@ static int run(struct args *args)
     if (c.interactive)
         out_note("%s on %s; /help: list of commands, /exit or ^D: quit", c.placement.path, c.placement.unit_info[0].spec);
     const char *prompt = args_text(args, "prompt");
+    /* The prompt of -p is the first turn. */
     bool running = !prompt || handle_line(&c, prompt, &code);
     while (running && (c.interactive || !interrupt_pending())) {
         char *line = line_edit_read(c.line_edit, "> ");
@@ -145,6 +158,7 @@ static int run(struct args *args)
     trace_append(&c.trace, &c.placement, c.session, json_array_size(c.turns));
     if (trace_end(&c.trace, &c.placement, &err) && !code) code = out_error(&err, EXIT_UNAVAILABLE);
     if (args_has(args, "json")) {
+        /* After a failure the object contains the error and the turns before it. */
         json_t *o = c.failure.status ? out_error_json(&c.failure, EXIT_UNAVAILABLE) : json_object();
         json_object_set(o, "messages", c.messages);
         json_object_set(o, "turns", c.turns);

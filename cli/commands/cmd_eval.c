@@ -1,6 +1,7 @@
 /* cmd_eval.c: `segue eval`: perplexity of a text, KL divergence of two models, dumps of intermediate values. A long
  * text is split into chunks of -c tokens as in llama-perplexity: every chunk is a new sequence (with BOS if the model
  * uses it), and its second half is scored.
+ * Logits are computed in fp32; sums over positions are kept in double.
  * SPDX-License-Identifier: MIT */
 #include "commands.h"
 
@@ -20,7 +21,7 @@ enum { LOGIT_ROWS = 32 }; /* rows of logits in memory at once */
 struct eval {
     const struct args *args;
     struct placement placement;
-    struct prompt text;  /* ids of the whole text */
+    struct prompt text;  /* ids of the whole text, or of the base file */
     size_t chunk_tokens; /* tokens per chunk */
     size_t chunks;
     size_t first_scored;           /* index in a chunk of the first logits row that counts */
@@ -33,11 +34,11 @@ struct eval {
     struct progress progress;
 };
 
-/* A session for one chunk. */
-static segue_status open_session(struct eval *e, size_t rows, segue_session **session, segue_error *err)
+/* A new session with a context of `tokens` tokens. A signal cancels it. */
+static segue_status open_session(struct eval *e, size_t tokens, segue_session **session, segue_error *err)
 {
     segue_session_opts opts = SEGUE_INIT(segue_session_opts);
-    opts.context = rows;
+    opts.context = tokens;
     opts.plan = placement_plan(&e->placement);
     opts.adapters = e->placement.adapters;
     opts.adapters_n = e->placement.adapters_n;
@@ -54,9 +55,11 @@ static segue_status score_logits(struct eval *e, const float *logits, size_t n, 
         const float *row = logits + i * e->placement.info.vocab;
         bool same = false;
         double kl = 0;
+        /* Both files can be open at once: compare with one model and write for the next. */
         if (e->write_kl) st = kl_file_write_row(&e->kl_out, row, err);
         if (st || !e->compare_kl) continue;
         st = kl_file_compare(&e->kl_base, row, &kl, &same, err);
+        /* Position of this row among all scored rows. */
         e->kl = out_realloc(e->kl, (e->scored + i + 1) * sizeof *e->kl);
         e->kl[e->scored + i] = kl;
         e->same_top_n += same;
@@ -64,23 +67,27 @@ static segue_status score_logits(struct eval *e, const float *logits, size_t n, 
     return st;
 }
 
-/* Score one chunk. Rows before first_scored are only computed; the log-probabilities of the tokens after it are
- * summed. Logits are requested LOGIT_ROWS rows at a time, because a row has `vocab` floats. done: tokens scored
- * before, for the progress line. */
+/* Score the chunk ids[chunk_tokens]. Positions before first_scored are computed as context only.
+ * Logits are requested LOGIT_ROWS rows at a time, because a row has `vocab` floats. done: tokens of
+ * earlier chunks, for the progress line. */
 static segue_status score_chunk(struct eval *e, const int32_t *ids, size_t done, segue_error *err)
 {
     size_t vocab = e->placement.info.vocab, last = e->chunk_tokens - 1;
     bool wants_logits = e->write_kl || e->compare_kl;
     float *logprobs = out_alloc(e->chunk_tokens * sizeof *logprobs);
+    /* Logits are large (LOGIT_ROWS x vocab floats), so they are requested only for a comparison. */
     float *logits = wants_logits ? out_alloc(LOGIT_ROWS * vocab * sizeof *logits) : NULL;
     int32_t *chunk_ids = out_alloc(e->chunk_tokens * sizeof *chunk_ids);
     segue_session *session = NULL;
     memcpy(chunk_ids, ids, e->chunk_tokens * sizeof *chunk_ids);
+    /* As in llama-perplexity, BOS replaces the first token of every chunk. */
     if (e->placement.info.add_bos && e->placement.info.bos >= 0 && e->chunks > 1) chunk_ids[0] = e->placement.info.bos;
     segue_status st = open_session(e, e->chunk_tokens, &session, err);
     for (size_t at = 0; at < e->chunk_tokens && !st;) {
+        /* Tokens before first_scored need no logits, so they are computed in larger steps. */
         size_t n = at < e->first_scored && wants_logits ? e->first_scored - at : e->chunk_tokens - at;
         bool counts = at >= e->first_scored && at < last;
+        /* At most 256 tokens per call, so that the progress line moves and an interrupt is noticed. */
         if (n > 256) n = 256;
         if (wants_logits && counts) n = last - at < LOGIT_ROWS ? last - at : LOGIT_ROWS;
         st = segue_session_score(session, chunk_ids + at, n, logprobs + at, counts && wants_logits ? logits : NULL,
@@ -92,6 +99,7 @@ static segue_status score_chunk(struct eval *e, const int32_t *ids, size_t done,
         at += n;
         progress_step(&e->progress, done + at, e->chunk_tokens * e->chunks, false);
     }
+    /* logprobs[i] is the log-probability of token i given the tokens before it. */
     for (size_t i = e->first_scored + 1; i < e->chunk_tokens && !st; i++) e->nll -= logprobs[i];
     if (!st && !wants_logits) e->scored += last - e->first_scored;
     if (session) interrupt_unwatch(session);
@@ -108,6 +116,7 @@ static segue_status read_text(struct eval *e, segue_error *err)
     const char *ids = args_text(e->args, "ids"), *file = args_text(e->args, "file"),
                *prompt = args_text(e->args, "prompt");
     struct out_text text = {0};
+    /* At most one source; none is needed with --kl-base, whose file contains the tokens. */
     if ((ids != NULL) + (file != NULL) + (prompt != NULL) > 1)
         return out_fail(err, SEGUE_EARG, "eval: more than one text given; use one of -f, -p and --ids");
     if (ids) return prompt_ids(ids, e->placement.info.vocab, &e->text, err);
@@ -136,6 +145,7 @@ static segue_status split_chunks(struct eval *e, segue_error *err)
         segue_status st = kl_file_open(&e->kl_base, kl_base, vocab, err);
         if (st) return st;
         e->compare_kl = true;
+        /* A text given too must be the one of the base file. */
         size_t all = (size_t)e->kl_base.chunk_tokens * (size_t)e->kl_base.chunks;
         if (e->text.given && (n < all || memcmp(e->text.ids, e->kl_base.tokens, all * sizeof *e->text.ids) != 0))
             return out_fail(err, SEGUE_EFORMAT,
@@ -147,21 +157,25 @@ static segue_status split_chunks(struct eval *e, segue_error *err)
     } else if (n < 2)
         return out_fail(err, SEGUE_EARG, "eval: fewer than two tokens; give a text with -f, -p or --ids");
     else {
+        /* A short text is one chunk. The rest of a long one, less than a chunk, is not scored. */
         e->chunk_tokens = n < chunk_size ? n : chunk_size;
         e->chunks = n / e->chunk_tokens;
     }
     if (e->chunk_tokens < 2)
         return out_fail(err, SEGUE_EARG, "eval: a chunk of %zu tokens is too short; raise -c", e->chunk_tokens);
     size_t limit = (size_t)args_number(e->args, "limit", 0);
+    /* The file of --kl-out then contains the scored chunks only. */
     if (limit && limit < e->chunks) e->chunks = limit;
     e->write_kl = kl_out != NULL;
+    /* The format of base logits stores second halves only, so a comparison scores those, too. */
     e->first_scored = e->chunks > 1 || e->write_kl || e->compare_kl ? e->chunk_tokens / 2 : 0;
     if (e->write_kl)
         return kl_file_create(&e->kl_out, kl_out, (int32_t)e->chunk_tokens, vocab, (int32_t)e->chunks, e->text.ids, err);
     return SEGUE_OK;
 }
 
-/* A separate session: the graphs of a dump output every value and are slower. */
+/* Write the intermediate values of a single chunk. A separate session, because the graphs of a dump
+ * output every value and are slower. */
 static segue_status write_dump(struct eval *e, segue_error *err)
 {
     const char *path = args_text(e->args, "dump");
@@ -178,13 +192,15 @@ static segue_status write_dump(struct eval *e, segue_error *err)
     return st;
 }
 
+/* Order for qsort. */
 static int ascending(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return x < y ? -1 : x > y;
 }
 
-/* kl_p99 interpolates between neighbours, as llama-perplexity's percentile does. Sorts e->kl. */
+/* Set kl_mean, kl_p99, kl_max and same_top. kl_p99 interpolates between neighbours, as the
+ * percentile of llama-perplexity does. Sorts e->kl. */
 static void put_kl(const struct eval *e, json_t *o)
 {
     double sum = 0, at = 0.99 * (double)(e->scored - 1);
@@ -202,6 +218,7 @@ static void put_kl(const struct eval *e, json_t *o)
 static int print_result(const struct eval *e)
 {
     json_t *o = json_object();
+    /* Mean over the scored tokens; the perplexity is its exponential. */
     double nll = e->nll / (double)e->scored;
     json_object_set_new(o, "tokens", json_integer((json_int_t)e->scored));
     json_object_set_new(o, "nll", out_real(nll));

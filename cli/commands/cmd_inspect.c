@@ -1,4 +1,5 @@
-/* cmd_inspect.c: `segue inspect`: what a file says, without running it.
+/* cmd_inspect.c: `segue inspect`: metadata of a model file. No tensor data is read.
+ * The text output is built from the JSON description of the library.
  * SPDX-License-Identifier: MIT */
 #include "commands.h"
 
@@ -7,6 +8,7 @@
 #include "term/flags.h"
 #include "run/placement.h"
 
+/* Text or JSON that the library produces; what: SEGUE_DESCRIBE_*. */
 static segue_status describe(const segue_model *model, int what, struct out_text *text, segue_error *err)
 {
     segue_status st;
@@ -14,18 +16,20 @@ static segue_status describe(const segue_model *model, int what, struct out_text
     return st;
 }
 
+/* A string field of the description; "-" if it is missing. */
 static const char *string_field(const json_t *o, const char *name)
 {
     const char *s = json_string_value(json_object_get(o, name));
     return s ? s : "-";
 }
 
-/* How many tensors there are of each storage, in the order in which they appear in the file. */
+/* Line with the number of tensors per data type, in the order of the file. */
 static void add_storage_counts(struct out_text *t, const json_t *tensors)
 {
     json_t *counts = json_object();
     for (size_t i = 0; i < json_array_size(tensors); i++) {
         const char *storage = string_field(json_array_get(tensors, i), "storage");
+        /* A JSON object keeps the order of insertion. */
         json_object_set_new(counts, storage,
                             json_integer(1 + json_integer_value(json_object_get(counts, storage))));
     }
@@ -38,8 +42,11 @@ static void add_storage_counts(struct out_text *t, const json_t *tensors)
     json_decref(counts);
 }
 
+/* The text output: one line per group, hyperparameters wrapped at 100 columns. Long lists of numbers
+ * are omitted. */
 static void print_summary(struct out_text *t, const json_t *o, const segue_model_info *info)
 {
+    /* Hyperparameters under the names of the file format. */
     const json_t *numbers = json_object_get(o, "numbers"), *tokenizer = json_object_get(o, "tokenizer");
     out_addf(t, "path       %s\nfamily     %s\nformat     %s, mostly %s\n", string_field(o, "path"),
              string_field(o, "family"), string_field(o, "format"), info->storage ? info->storage : "-");
@@ -49,6 +56,7 @@ static void print_summary(struct out_text *t, const json_t *o, const segue_model
     size_t column = 11;
     json_object_foreach((json_t *)(uintptr_t)numbers, name, v)
     {
+        /* Arrays, such as one number per layer, are printed if they are short. */
         char *value = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
         if (value && strlen(value) < 60) {
             if (column + strlen(name) + strlen(value) + 2 > 100) out_addf(t, "\n          "), column = 10;
@@ -64,12 +72,14 @@ static void print_summary(struct out_text *t, const json_t *o, const segue_model
                  string_field(tokenizer, "kind"), string_field(tokenizer, "pre"), info->vocab, info->bos, info->eos,
                  info->has_template ? "yes" : "no");
     else
-        out_addf(t, "tokenizer  none: takes and gives ids only\n");
-    out_addf(t, "memory     weights %.1f MB, state %.1f MB + %.1f kB a token\n",
+        out_addf(t, "tokenizer  none: use token ids\n");
+    out_addf(t, "memory     weights %.1f MB, state %.1f MB + %.1f kB per token\n",
              (double)info->weight_bytes / 1e6, (double)info->state_fixed_bytes / 1e6,
              (double)info->state_token_bytes / 1e3);
 }
 
+/* Build the text from the JSON description, so that both have the same content. tensors: append one
+ * line per tensor. */
 static segue_status describe_as_text(const struct placement *p, bool tensors, struct out_text *out, segue_error *err)
 {
     struct out_text json = {0};
@@ -78,12 +88,13 @@ static segue_status describe_as_text(const struct placement *p, bool tensors, st
     free(json.data);
     if (st) return st;
     if (!o)
-        return out_fail(err, SEGUE_EINTERNAL, "inspect: %.300s: the description is no JSON; report it",
+        return out_fail(err, SEGUE_EINTERNAL, "inspect: %.300s: the library returned invalid JSON; report this as a bug",
                         p->path);
     print_summary(out, o, &p->info);
     const json_t *list = json_object_get(o, "tensors");
     for (size_t i = 0; tensors && i < json_array_size(list); i++) {
         const json_t *t = json_array_get(list, i);
+        /* Dimensions as a JSON list, for example [2048,576]. */
         char *shape = json_dumps(json_object_get(t, "shape"), JSON_COMPACT | JSON_ENCODE_ANY);
         out_addf(out, "%-6s %-18s %s\n", string_field(t, "storage"), shape ? shape : "-", string_field(t, "name"));
         free(shape);
@@ -92,6 +103,7 @@ static segue_status describe_as_text(const struct placement *p, bool tensors, st
     return SEGUE_OK;
 }
 
+/* --graph and --template replace the summary by one text. */
 static int run(struct args *args)
 {
     struct placement p;
@@ -99,6 +111,7 @@ static int run(struct args *args)
     struct out_text text = {0};
     int code = placement_open_model(&p, args);
     if (code) return code;
+    /* --graph takes precedence over --template. */
     bool json = args_has(args, "json"), graph = args_has(args, "graph"),
          template = args_has(args, "template");
     segue_status st;
@@ -115,6 +128,7 @@ static int run(struct args *args)
     else
         st = describe_as_text(&p, args_has(args, "tensors"), &text, &err);
     if (!st && text.len) {
+        /* Templates often have no final newline. */
         if (text.data[text.len - 1] != '\n') out_add(&text, "\n", 1);
         st = out_write(text.data, text.len, &err);
     }
@@ -124,18 +138,19 @@ static int run(struct args *args)
     return code;
 }
 
+/* Flags of inspect only. */
 static const struct arg_def flag_defs[] = {
     {"tensors", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "list every tensor"},
     {"graph", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "print the operations of the graph, one per line"},
     {"template", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "print the source of the chat template"},
     ARG_END};
-static const struct arg_group command_flags = {"What", flag_defs};
+static const struct arg_group command_flags = {"Selection", flag_defs};
 static const struct arg_group *const groups[] = {&command_flags, &flags_model, &flags_output, NULL};
 const struct command cmd_inspect = {.name = "inspect",
                                     .summary = "show the metadata of a model file",
                                     .groups = groups,
                                     .example = "segue inspect --tensors",
                                     .run = run,
-                                    .about = "Prints family, format, numbers, tensors, tokenizer and memory "
-                                             "of a model, without running it. No tensor data "
-                                             "is read, so it is quick for files of any size."};
+                                    .about = "Prints the family, format, hyperparameters, tensors, tokenizer and memory "
+                                             "needs of a model. No tensor data is read, so the command is fast for "
+                                             "files of any size."};

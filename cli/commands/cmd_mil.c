@@ -1,6 +1,9 @@
 /* cmd_mil.c: `segue mil`: Neural Engine programs as files: generate, check against the rules of the hardware, run on
- * the software engine, compare, and estimate costs. Includes library headers behind segue.h, because its objects are
- * files (exception in tests/api/layers.sh).
+ * the software engine, compare, and estimate costs. Includes internal headers of the library, because it works
+ * on files and not on sessions (exception in tests/api/layers.sh).
+ * Inputs: MIL text files with their blob files, or a model; for run also tensors in safetensors.
+ * Output: lines or one JSON object on stdout, files for run and emit. Exit 6 if a check or a comparison
+ * fails, 4 for unreadable programs.
  * SPDX-License-Identifier: MIT */
 #include "commands.h"
 
@@ -25,6 +28,7 @@ static segue_status read_profile(const struct args *args, struct sg_ane_profile 
 {
     const char *name = args_text(args, "profile"), *chip = args_text(args, "chip");
     struct sg_buf text = {0};
+    /* A chip file overrides single limits of the profile, so the profile is read first. */
     segue_status st = sg_ane_profile_named(out, name ? name : "strict", err);
     if (st || !chip) return st;
     st = sg_file_read(&text, chip, 1 << 20, err);
@@ -33,13 +37,14 @@ static segue_status read_profile(const struct args *args, struct sg_ane_profile 
     return st;
 }
 
-/* Print the expected arguments of a verb; returns the exit code. */
+/* Report wrong arguments of a verb; form: the expected ones. Returns the exit code. */
 static int usage_error(segue_error *err, const char *verb, const char *form)
 {
-    out_fail(err, SEGUE_EARG, "mil %s: arguments: give segue mil %s", verb, form);
+    out_fail(err, SEGUE_EARG, "mil %s: wrong arguments; expected segue mil %s", verb, form);
     return out_error(err, EXIT_UNAVAILABLE);
 }
 
+/* One violation or advice as JSON. Line and column start at 1; constraint 0 is a syntax or type error. */
 static json_t *fault_json(const char *file, const struct sg_mil_fault *f)
 {
     json_t *o = json_object();
@@ -52,12 +57,15 @@ static json_t *fault_json(const char *file, const struct sg_mil_fault *f)
     return o;
 }
 
+/* One violation or advice as a line that editors can parse. */
 static void add_fault_line(struct out_text *lines, const char *file, const struct sg_mil_fault *f)
 {
     out_addf(lines, "%s:%u:%u: %sconstraint %u (op %s): %s\n", file, f->line, f->column,
              f->advice ? "advice: " : "", f->constraint, f->op[0] ? f->op : "-", f->text);
 }
 
+/* Check all programs of a folder under the rules of the profile. Appends to `lines`, `violations` and
+ * `advice`; returns the number of violations. */
 static uint64_t check_texts(const struct sg_mil_folder *folder, const struct sg_ane_profile *profile,
                             struct out_text *lines, json_t *violations, json_t *advice)
 {
@@ -71,6 +79,7 @@ static uint64_t check_texts(const struct sg_mil_folder *folder, const struct sg_
             json_array_append_new(faults.list[k].advice ? advice : violations,
                                   fault_json(path, &faults.list[k]));
         }
+        /* The checker stores a limited number of faults per file and counts the rest. */
         if (faults.dropped) out_addf(lines, "%s: %u more\n", path, faults.dropped);
         refusals += faults.refusals;
         sg_mil_faults_free(&faults);
@@ -78,6 +87,8 @@ static uint64_t check_texts(const struct sg_mil_folder *folder, const struct sg_
     return refusals;
 }
 
+/* Verb `check`, and the check after `emit`: print violations and advice; exit 6 if there is a
+ * violation. */
 static int check_folder(const struct args *args, const struct sg_mil_folder *folder,
                  const struct sg_ane_profile *profile)
 {
@@ -85,6 +96,7 @@ static int check_folder(const struct args *args, const struct sg_mil_folder *fol
     segue_error err;
     json_t *violations = json_array(), *advice = json_array();
     uint64_t refusals = check_texts(folder, profile, &lines, violations, advice);
+    /* Advice does not change the exit code. */
     int code = refusals ? EXIT_CHECK : EXIT_DONE;
     if (args_has(args, "json")) {
         json_t *o = json_object();
@@ -97,7 +109,7 @@ static int check_folder(const struct args *args, const struct sg_mil_folder *fol
     } else if (lines.len && out_write(lines.data, lines.len, &err))
         code = out_error(&err, EXIT_UNAVAILABLE);
     else if (!refusals)
-        out_note("mil check: %u program%s, nothing refused under %s", folder->n, folder->n == 1 ? "" : "s",
+        out_note("mil check: %u program%s, no violation under profile %s", folder->n, folder->n == 1 ? "" : "s",
                  profile->name);
     json_decref(violations);
     json_decref(advice);
@@ -105,6 +117,8 @@ static int check_folder(const struct args *args, const struct sg_mil_folder *fol
     return code;
 }
 
+/* The JSON object of `run`. simulated_us is the time that the profile predicts for the hardware;
+ * evaluate_ms was measured on this machine. */
 static json_t *counters_json(const struct sg_ane_counters *c, uint64_t evaluate_ns)
 {
     return json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:f}", "unit", "ane (software)", "compiles",
@@ -114,6 +128,8 @@ static json_t *counters_json(const struct sg_ane_counters *c, uint64_t evaluate_
                      (double)c->simulated_ns / 1e3, "evaluate_ms", (double)evaluate_ns / 1e6);
 }
 
+/* Run the programs of a folder in order on the software engine and write their outputs. Input tensors
+ * come from --in, or from the outputs of earlier programs. */
 static segue_status run_files(const struct args *args, const struct sg_mil_folder *folder,
                               const struct sg_ane_profile *profile, struct sg_ane_counters *counters,
                               uint64_t *evaluate_ns, segue_error *err)
@@ -123,10 +139,12 @@ static segue_status run_files(const struct args *args, const struct sg_mil_folde
     struct sg_archive *in = NULL;
     struct sg_ane_device *d = NULL;
     struct sg_mil_results results = {0};
+    /* Faithful: compute what the hardware would compute, errors included. */
     o.faithful = violation && !strcmp(violation, "faithful");
     segue_status st = in_path ? sg_archive_open(&in, in_path, err) : SEGUE_OK;
     if (!st) st = sg_npu_open(&d, &o, err);
     if (!st) st = sg_mil_run_folder(d, folder, in, &results, err);
+    /* Outputs of all programs, by name. */
     if (!st) st = sg_safetensors_write(args_text(args, "out"), results.items, results.n, err);
     if (!st) sg_ane_ops_of(d)->count(d, counters);
     *evaluate_ns = results.evaluate_ns;
@@ -136,6 +154,7 @@ static segue_status run_files(const struct args *args, const struct sg_mil_folde
     return st;
 }
 
+/* Verb `run`. */
 static int run_verb(const struct args *args, const struct sg_mil_folder *folder,
                     const struct sg_ane_profile *profile)
 {
@@ -145,23 +164,29 @@ static int run_verb(const struct args *args, const struct sg_mil_folder *folder,
     if (!args_has(args, "out")) return usage_error(&err, "run", "run DIR --in T.safetensors --out T.safetensors");
     if (run_files(args, folder, profile, &c, &evaluate_ns, &err)) return out_error(&err, EXIT_BAD_INPUT);
     if (args_has(args, "json")) return out_json_exit(counters_json(&c, evaluate_ns));
-    out_note("mil run: %llu dispatch%s on ane (software), %.3f ms simulated with compiling and loading",
+    out_note("mil run: %llu dispatch%s on ane (software), simulated time %.3f ms including compile and load",
              (unsigned long long)c.dispatches, c.dispatches == 1 ? "" : "es", (double)c.simulated_ns / 1e6);
     return EXIT_DONE;
 }
 
+/* Verb `diff`: compare the programs of two folders pairwise; exit 6 if they differ. The names of values
+ * are ignored. Two lines are counted if the number of programs differs. */
 static int diff_folders(const struct args *args, struct sg_mil_folder *a, const char *second)
 {
     struct sg_mil_folder b;
     struct sg_buf lines = {0};
     segue_error err;
     uint64_t total = 0;
+    /* The first folder was opened by the caller. */
     segue_status st = sg_mil_folder_open(&b, second, &err);
     if (st) return out_error(&err, EXIT_BAD_INPUT);
+    /* Programs are compared by their position in the folder, that is, by the number in their file
+     * names. */
     if (a->n != b.n) sg_buf_printf(&lines, "- %u programs\n+ %u programs\n", a->n, b.n);
     total = a->n != b.n ? 2 : 0;
     for (uint32_t i = 0; !st && i < a->n && i < b.n; i++) {
         uint64_t n = 0;
+        /* A text with syntax errors cannot be compared. */
         st = sg_mil_text_status(&a->texts[i], &err);
         if (!st) st = sg_mil_text_status(&b.texts[i], &err);
         if (!st) st = sg_mil_diff(a->texts[i].program, b.texts[i].program, &lines, &n, &err);
@@ -181,18 +206,20 @@ static int diff_folders(const struct args *args, struct sg_mil_folder *a, const 
     return code;
 }
 
+/* Costs of all programs of a model or a folder. */
 struct totals {
-    json_t *programs;
-    struct sg_mil_cost all; /* the working set of the widest */
-    double us;
-    json_int_t dispatches;
+    json_t *programs;       /* one object per function */
+    struct sg_mil_cost all; /* sums; working_set_bytes is the maximum */
+    double us;              /* estimated time of all dispatches, in microseconds */
+    json_int_t dispatches;  /* one per function */
 };
 
-/* Add the cost of each function of a program to the totals. */
+/* Add one JSON object per function of a program to t->programs, and its costs to the sums. */
 static void add_program(struct totals *t, const char *path, const struct sg_mil_program *p,
                           const struct sg_ane_profile *profile)
 {
     for (uint32_t k = 0; k < p->functions_n; k++) {
+        /* A program may have several functions; each is dispatched separately. */
         struct sg_mil_cost c;
         sg_mil_cost_of(&c, &p->functions[k], profile);
         double one = sg_mil_expected_us(&c, profile);
@@ -200,24 +227,26 @@ static void add_program(struct totals *t, const char *path, const struct sg_mil_
             t->programs,
             json_pack("{s:o,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:f}", "file", out_string(path, strlen(path)),
                       "function", p->functions[k].name, "ops", (json_int_t)c.ops, "flops", (json_int_t)c.flops,
-                      "weight_bytes", (json_int_t)c.weight_bytes, "border_bytes", (json_int_t)c.border_bytes,
+                      "weight_bytes", (json_int_t)c.weight_bytes, "io_bytes", (json_int_t)c.border_bytes,
                       "logical_bytes", (json_int_t)c.logical_bytes, "working_set_bytes",
-                      (json_int_t)c.working_set_bytes, "expected_us", one));
+                      (json_int_t)c.working_set_bytes, "estimated_us", one));
         t->all.ops += c.ops;
         t->all.weight_bytes += c.weight_bytes;
+        /* Programs run one after the other, so the largest working set counts. */
         if (c.working_set_bytes > t->all.working_set_bytes) t->all.working_set_bytes = c.working_set_bytes;
         t->us += one;
         t->dispatches++;
     }
 }
 
-/* Print the costs as text or JSON. Frees t->programs and helper, which may be NULL. */
+/* Print the costs as text or JSON. Takes over the references t->programs and helper; helper may be
+ * NULL. */
 static int print_totals(const struct args *args, const struct totals *t, json_t *helper, const char *profile)
 {
     json_t *o = json_pack("{s:s,s:o,s:I,s:I,s:I,s:I,s:f}", "profile", profile, "programs", t->programs,
                           "dispatches", t->dispatches, "ops", (json_int_t)t->all.ops, "weight_bytes",
                           (json_int_t)t->all.weight_bytes, "working_set_bytes",
-                          (json_int_t)t->all.working_set_bytes, "expected_us", t->us);
+                          (json_int_t)t->all.working_set_bytes, "estimated_us", t->us);
     if (helper) json_object_set_new(o, "helper", helper);
     if (args_has(args, "json")) return out_json_exit(o);
     for (size_t i = 0; i < json_array_size(t->programs); i++) {
@@ -228,17 +257,19 @@ static int print_totals(const struct args *args, const struct totals *t, json_t 
                (long long)json_integer_value(json_object_get(p, "ops")),
                json_number_value(json_object_get(p, "weight_bytes")) / 1e6,
                json_number_value(json_object_get(p, "working_set_bytes")) / 1e6,
-               json_number_value(json_object_get(p, "expected_us")), profile);
+               json_number_value(json_object_get(p, "estimated_us")), profile);
     }
     for (size_t i = 0; i < json_array_size(helper); i++) {
         const json_t *h = json_array_get(helper, i);
         printf("helper %s: %s\n", json_string_value(json_object_get(h, "op")),
-               json_string_value(json_object_get(h, "why")));
+               json_string_value(json_object_get(h, "reason")));
     }
     json_decref(o);
     return EXIT_DONE;
 }
 
+/* Verb `explain` for files. The cost model needs the types of all values, so programs with type errors
+ * are rejected first. */
 static int explain_folder(const struct args *args, const struct sg_mil_folder *folder,
                    const struct sg_ane_profile *profile)
 {
@@ -258,15 +289,18 @@ static int explain_folder(const struct args *args, const struct sg_mil_folder *f
     return print_totals(args, &t, NULL, profile->name);
 }
 
-/* Parse --layers A-B. Returns 0 after filling err if it is invalid. */
-static int parse_layers(const struct args *args, struct sg_graph_wish *wish, uint32_t layers, segue_error *err)
+/* Parse --layers A-B (inclusive) into the layer range [from, to) of the graph request. Without the
+ * flag all layers are used. Returns 0 after filling err if the range is invalid. */
+static int parse_layers(const struct args *args, struct sg_graph_request *wish, uint32_t layers, segue_error *err)
 {
     const char *text = args_text(args, "layers");
+    /* `rest` detects text after the range. */
     unsigned from, to;
     char rest;
     if (!text) return 1;
+    /* Layers count from 0; B is included. */
     if (sscanf(text, "%u-%u%c", &from, &to, &rest) != 2 || from > to || to >= layers) {
-        out_fail(err, SEGUE_EARG, "mil: --layers %.40s: give A-B with A <= B <= %u", text, layers - 1);
+        out_fail(err, SEGUE_EARG, "flag --layers: %.40s: invalid range; expected A-B with A <= B <= %u", text, layers - 1);
         return 0;
     }
     wish->from = from;
@@ -274,22 +308,27 @@ static int parse_layers(const struct args *args, struct sg_graph_wish *wish, uin
     return 1;
 }
 
-/* Operations of the model that the CPU must run, and why. */
+/* The list helper: operations of the model that no program contains, because the hardware does not
+ * support them, with the reason. The CPU runs them. */
 static json_t *helper_json(const struct sg_ane_emit *e)
 {
     json_t *list = json_array();
     for (uint32_t i = 0; i < e->cut.before_n + e->cut.behind_n; i++) {
         const struct sg_op *op =
+            /* Operations before the first program (embedding) and after the last one (norm, head). */
             &e->g->ops[i < e->cut.before_n ? e->cut.before[i] : e->cut.behind[i - e->cut.before_n]];
         json_array_append_new(list, json_pack("{s:s,s:i,s:s}", "op", sg_op_name(op->code), "layer", op->layer,
-                                              "why", sg_ane_helper_reason(e->g, op)));
+                                              "reason", sg_ane_helper_reason(e->g, op)));
     }
+    /* Sampling is not an operation of the graph, but the CPU does it too. */
     if (e->g->vocab)
-        json_array_append_new(list, json_pack("{s:s,s:i,s:s}", "op", "sample", "layer", -1, "why",
-                                              "sorting and random numbers have no path (constraint 10)"));
+        json_array_append_new(list, json_pack("{s:s,s:i,s:s}", "op", "sample", "layer", -1, "reason",
+                                              "the hardware has no sorting and no random numbers (constraint 10)"));
     return list;
 }
 
+/* Verb `explain` for a model: build each program in memory, without weights, and add its costs.
+ * resident_bytes: surfaces and the rows of the widest operation, which decide where the graph is cut. */
 static int explain_model(const struct args *args, struct sg_ane_emit *e, const struct sg_ane_profile *profile)
 {
     segue_error err;
@@ -299,12 +338,14 @@ static int explain_model(const struct args *args, struct sg_ane_emit *e, const s
         struct sg_mil_program *mil;
         struct sg_ane_blobs blobs;
         char name[32];
+        /* The file name that emit would use. */
         snprintf(name, sizeof name, "p%02u.mil", i);
         st = sg_ane_emit_part(e, i, &mil, &blobs, &err);
         if (!st) {
             add_program(&t, name, mil, profile);
-            json_object_set_new(json_array_get(t.programs, i), "held_bytes",
-                                json_integer((json_int_t)sg_ane_part_bytes(e->g, &e->cut.parts[i], e->shape.rows, e->shape.keys)));
+            json_object_set_new(json_array_get(t.programs, i), "resident_bytes",
+                                json_integer((json_int_t)sg_ane_part_bytes(e->g, &e->cut.parts[i], e->shape.rows,
+                                                                           e->shape.keys)));
         }
         sg_mil_program_free(mil);
         sg_ane_blobs_free(&blobs);
@@ -314,17 +355,20 @@ static int explain_model(const struct args *args, struct sg_ane_emit *e, const s
     return out_error(&err, EXIT_BAD_INPUT);
 }
 
+/* Verb `emit` for a model: write Core ML packages, MIL files, or both, and check the MIL files. */
 static int emit_model(const struct args *args, struct sg_ane_emit *e, const struct sg_ane_profile *profile)
 {
     const char *to = args_text(args, "output"), *packages = args_text(args, "mlpackage");
     struct sg_mil_folder folder;
     segue_error err;
     segue_status st = packages ? sg_ane_emit_packages(e, packages, &err) : SEGUE_OK;
+    /* With --mlpackage alone there are no MIL files to check. */
     if (!st && !to) {
-        out_note("mil emit: %u program%s as Core ML", e->cut.parts_n, e->cut.parts_n == 1 ? "" : "s");
+        out_note("mil emit: wrote %u Core ML package%s", e->cut.parts_n, e->cut.parts_n == 1 ? "" : "s");
         return EXIT_DONE;
     }
     if (!st) st = sg_ane_emit_folder(e, to, &err);
+    /* Read the files back, so that the check sees what another program would see. */
     if (!st) st = sg_mil_folder_open(&folder, to, &err);
     if (st) return out_error(&err, EXIT_BAD_INPUT);
     int code = check_folder(args, &folder, profile);
@@ -332,16 +376,19 @@ static int emit_model(const struct args *args, struct sg_ane_emit *e, const stru
     return code;
 }
 
-/* explain or emit with a model instead of files. */
+/* `explain` or `emit` for a model instead of files. Nothing is computed, so no unit is opened. */
 static int run_on_model(const struct args *args, const struct sg_ane_profile *profile, int explain_only)
 {
     struct placement p;
     struct sg_graph *g = NULL;
-    struct sg_graph_wish wish = {.head = 1, .select_late = 1};
+    struct sg_graph_request wish = {.head = 1, .select_late = 1};
     struct sg_ane_emit e = {0};
-    struct sg_ane_emit_opts o = {(uint32_t)args_number(args, "rows", 0), (uint32_t)args_number(args, "keys", 0),
-                                 (uint32_t)args_number(args, "fuse", 0), 0, explain_only};
-    const char *range = args_text(args, "range");
+    /* 0 selects the default of the library for each number. */
+    struct sg_ane_emit_opts o = {(uint32_t)args_number(args, "tokens-per-dispatch", 0),
+                                 (uint32_t)args_number(args, "context", 0),
+                                 (uint32_t)args_number(args, "layers-per-program", 0), 0, explain_only};
+    /* Powers of two do not change the results apart from the range. */
+    const char *range = args_text(args, "fp16-scaling");
     segue_error err;
     o.by_weights = range && !strcmp(range, "weights");
     if (!explain_only && !args_text(args, "output") && !args_text(args, "mlpackage"))
@@ -364,6 +411,7 @@ static int run_on_model(const struct args *args, const struct sg_ane_profile *pr
     return code;
 }
 
+/* Write one MIL text as a Core ML package. */
 static segue_status write_package(const struct sg_mil_text *t, const char *to, segue_error *err)
 {
     struct sg_mil_faults faults = {0};
@@ -372,16 +420,19 @@ static segue_status write_package(const struct sg_mil_text *t, const char *to, s
     if (!st) sg_mil_check_types(t->program, &faults);
     if (!st) st = sg_mil_faults_fail(&faults, t->path, err);
     sg_mil_faults_free(&faults);
-    if (!st) st = sg_pass_named(t->program, &changes, err); /* a package has no inline literals */
+    /* The package format has no inline literals: each one becomes a named constant. */
+    if (!st) st = sg_pass_named(t->program, &changes, err);
     return st ? st : sg_mlpackage_write(t->program, t->files, t->files_n, to, err);
 }
 
+/* Verb `emit` for files: OUT is the package, or a folder of packages if there are several programs. */
 static int write_packages(const struct args *args, const struct sg_mil_folder *folder)
 {
     const char *to = args_text(args, "mlpackage");
     segue_error err;
     if (!to) return usage_error(&err, "emit", "emit DIR|FILE.mil --mlpackage OUT");
     for (uint32_t i = 0; i < folder->n; i++) {
+        /* The package is named after its file, without ".mil". */
         const char *slash = strrchr(folder->texts[i].path, '/'), *name = slash ? slash + 1 : folder->texts[i].path;
         size_t stem = strlen(name) > 4 ? strlen(name) - 4 : strlen(name);
         char *path = folder->n > 1 ? out_printf("%s/%.*s.mlpackage", to, (int)stem, name) : out_strdup(to);
@@ -389,11 +440,12 @@ static int write_packages(const struct args *args, const struct sg_mil_folder *f
         free(path);
         if (st) return out_error(&err, EXIT_BAD_INPUT);
     }
-    out_note("mil emit: %u program%s as Core ML", folder->n, folder->n == 1 ? "" : "s");
+    out_note("mil emit: wrote %u Core ML package%s", folder->n, folder->n == 1 ? "" : "s");
     return EXIT_DONE;
 }
 
-/* Run a verb on MIL text with its blob files. */
+/* Run a verb on MIL text with its blob files: operand 1 is a file or a folder. verb_index: position
+ * in the list of run(). */
 static int run_on_files(const struct args *args, int verb_index, const struct sg_ane_profile *profile)
 {
     struct sg_mil_folder folder;
@@ -408,29 +460,34 @@ static int run_on_files(const struct args *args, int verb_index, const struct sg
     return code;
 }
 
+/* A wrong number of operands is reported with the form of the verb. */
 static int run(struct args *args)
 {
     struct sg_ane_profile profile;
     segue_error err;
     const char *verb = args->operands[0];
     static const char *const verbs[] = {"check", "run", "diff", "explain", "emit"};
+    /* The order of verbs[] is the order of the calls in run_on_files. */
     int verb_index = -1;
     for (int i = 0; i < 5; i++)
         if (!strcmp(verbs[i], verb)) verb_index = i;
     if (verb_index < 0) {
-        out_fail(&err, SEGUE_EARG, "mil: \"%.60s\": give emit, check, run, diff or explain", verb);
+        out_fail(&err, SEGUE_EARG, "mil: \"%.60s\": unknown verb; expected emit, check, run, diff or explain", verb);
         return out_error(&err, EXIT_UNAVAILABLE);
     }
+    /* Expected operands of each verb, for the error message. */
     static const char *const forms[] = {"check DIR|FILE.mil", "run DIR|FILE.mil --in T.safetensors --out T.safetensors",
                                         "diff A B", "explain DIR|FILE.mil, or explain -m MODEL",
                                         "emit -m MODEL -o DIR, or emit DIR|FILE.mil --mlpackage OUT"};
-    int model = args->operands_n == 1 && verb_index >= 3; /* the default one when none is named */
+    /* Without a path, explain and emit work on the model of -m, or on the default model. */
+    int model = args->operands_n == 1 && verb_index >= 3;
     if (args->operands_n != (model ? 1 : verb_index == 2 ? 3 : 2))
         return usage_error(&err, verb, forms[verb_index]);
     if (read_profile(args, &profile, &err)) return out_error(&err, EXIT_BAD_INPUT);
     return model ? run_on_model(args, &profile, verb_index == 3) : run_on_files(args, verb_index, &profile);
 }
 
+/* The help text names the verb that uses a flag; -m: only for a model. */
 static const struct arg_def flag_defs[] = {
     {"profile", 0, ARG_CHOICE, 0, "strict|ieee|m1|m2|m4|m5|h13|h14|h16|h17", "strict", 0, 0,
      "target whose rules and arithmetic apply"},
@@ -440,15 +497,15 @@ static const struct arg_def flag_defs[] = {
     {"on-violation", 0, ARG_CHOICE, 0, "refuse|faithful", "refuse", 0, 0,
      "run: refuse operations that the hardware computes wrongly, or reproduce the error"},
     {"threads", 't', ARG_COUNT, 0, "N", "all cores", 1, 4096, "run: CPU threads of the software engine"},
-    {"rows", 0, ARG_COUNT, 0, "N", "32", 1, 512, "-m: tokens per dispatch: 1, 32, 64, 128, 256 or 512"},
-    {"keys", 0, ARG_COUNT, 0, "N", "512", 32, 4096, "-m: KV cache size in tokens, a power of two"},
+    {"tokens-per-dispatch", 0, ARG_COUNT, 0, "N", "32", 1, 512, "-m: tokens per dispatch: 1, 32, 64, 128, 256 or 512"},
+    {"context", 0, ARG_COUNT, 0, "N", "512", 32, 4096, "-m: KV cache size in tokens, a power of two"},
     {"layers", 0, ARG_TEXT, 0, "A-B", "all", 0, 0, "-m: layers A to B only"},
-    {"fuse", 0, ARG_COUNT, 0, "N", "as many as fit", 1, 4096, "-m: layers per program"},
-    {"range", 0, ARG_CHOICE, 0, "none|weights", "none", 0, 0, "-m: scale values by powers of two to fit fp16"},
+    {"layers-per-program", 0, ARG_COUNT, 0, "N", "as many as fit", 1, 4096, "-m: layers per program"},
+    {"fp16-scaling", 0, ARG_CHOICE, 0, "none|weights", "none", 0, 0, "-m: scale values by powers of two to fit fp16"},
     {"output", 'o', ARG_FILE, 0, "DIR", NULL, 0, 0, "emit: folder for programs, weights and manifest.json"},
     {"mlpackage", 0, ARG_FILE, 0, "OUT", NULL, 0, 0, "emit: write Core ML packages; OUT is a folder if there are several"},
     ARG_END};
-static const struct arg_group command_flags = {"What", flag_defs};
+static const struct arg_group command_flags = {"Programs", flag_defs};
 static const struct arg_group *const groups[] = {&command_flags, &flags_model, &flags_output, NULL};
 const struct command cmd_mil = {.name = "mil",
                                 .summary = "generate, check, run, compare and analyze Neural Engine programs",
@@ -458,14 +515,12 @@ const struct command cmd_mil = {.name = "mil",
                                 .groups = groups,
                                 .example = "segue mil explain docs/examples/ffn.mil --profile m1",
                                 .run = run,
-                                .about = "Works on MIL text with its blob files, on any machine. emit "
-                                         "lowers a model and checks what came out. check "
-                                         "prints a line FILE:LINE:COL: constraint N (op NAME): text for each "
-                                         "rule that is broken (exit 6) and advice for what is only slow; "
-                                         "constraint 0 is syntax or types, the others stand in docs/ANE.md. "
-                                         "run executes the programs of a folder in order on the software "
-                                         "engine; an input is taken from --in or from an earlier program's "
-                                         "output of that name. diff compares programs whatever their values "
-                                         "are called. explain counts operations, bytes and the "
-                                         "simulated time; of a model without writing it, and lists what "
-                                         "its helper does instead of an engine."};
+                                .about = "Works on MIL text with its blob files, on any machine. emit lowers a model "
+                                         "and checks the result. check prints one line FILE:LINE:COL: constraint N "
+                                         "(op NAME): text per violated rule, with exit 6, and advice on slow "
+                                         "constructs. Constraint 0 is a syntax or type error; docs/ANE.md lists the "
+                                         "others. run executes the programs of a folder in order on the software "
+                                         "engine; an input comes from --in, or from the output of that name of an "
+                                         "earlier program. diff compares programs and ignores the names of values. "
+                                         "explain counts operations and bytes and estimates the time; for a model "
+                                         "it writes nothing, and lists the operations that the CPU must run."};

@@ -1,5 +1,6 @@
 /* cmd_models.c: `segue models [list|rm NAME]`: list or remove models in the models folder. Nothing outside of it is
  * removed.
+ * The folder is models/ in the data folder; an entry is a file, a folder or a symbolic link.
  * SPDX-License-Identifier: MIT */
 #include "commands.h"
 
@@ -11,14 +12,16 @@
 #include "term/flags.h"
 #include "host/folders.h"
 
+/* Order for qsort. */
 static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
-/* Bytes of a link are the link's own: what it points to belongs to another program. */
+/* One entry of the list. For a symbolic link the bytes are those of the link: its target belongs to another program. */
 static json_t *model_json(const char *folder, const char *name)
 {
     char *path = out_printf("%s/%s", folder, name), target[4096];
     uint64_t bytes = 0;
     size_t files = 0;
+    /* Negative if the entry is not a link. */
     ssize_t n = readlink(path, target, sizeof target - 1);
     folders_usage(path, &bytes, &files);
     json_t *o = json_object();
@@ -31,13 +34,14 @@ static json_t *model_json(const char *folder, const char *name)
     return o;
 }
 
-/* Names that begin with a dot are downloads under way. */
+/* All entries of the models folder, sorted by name. Names with a leading dot are partial downloads. */
 static json_t *models_json(const char *folder)
 {
     char **names = NULL;
     size_t n = 0;
     DIR *dir = opendir(folder);
     for (struct dirent *e; dir && (e = readdir(dir));) {
+        /* Also skips "." and "..". */
         if (e->d_name[0] == '.') continue;
         names = out_realloc(names, (n + 1) * sizeof *names);
         names[n++] = out_strdup(e->d_name);
@@ -53,6 +57,7 @@ static json_t *models_json(const char *folder)
     return list_models;
 }
 
+/* Print the list. An empty folder is not an error. */
 static int list_models(const struct args *args, const char *folder)
 {
     json_t *o = json_object(), *models = models_json(folder);
@@ -65,22 +70,25 @@ static int list_models(const struct args *args, const char *folder)
         printf("%-48s %9.1f MB%s%s\n", json_string_value(json_object_get(m, "name")),
                json_number_value(json_object_get(m, "bytes")) / 1e6, link ? "  -> " : "", link ? link : "");
     }
+    /* A hint for a new user; stdout stays empty. */
     if (json_array_size(models) == 0) out_note("models: none in %s; download one with segue pull", folder);
     json_decref(o);
     return EXIT_DONE;
 }
 
-/* OWNER/NAME and its folder's name OWNER--NAME are the same model. */
+/* Remove a model. The name may be OWNER/NAME, as for pull, or the name of its folder, OWNER--NAME. */
 static int remove_model(const struct args *args, const char *folder, const char *name)
 {
     segue_error err;
     struct stat s;
     struct out_text plain = {0};
+    /* A slash becomes --, so the name cannot leave the folder. */
     for (const char *c = name; *c; c++) out_add(&plain, *c == '/' ? "--" : c, *c == '/' ? 2 : 1);
     char *path = out_printf("%s/%s", folder, plain.data ? plain.data : "");
     segue_status st = SEGUE_OK;
     if (!plain.data || !folders_plain_name(plain.data))
-        st = out_fail(&err, SEGUE_EARG, "models rm: \"%.100s\": no name of a model; see segue models", name);
+        st = out_fail(&err, SEGUE_EARG, "models rm: \"%.100s\": not a model name; see segue models", name);
+    /* lstat: a broken link can be removed, too. */
     else if (lstat(path, &s))
         st = out_fail(&err, SEGUE_EIO, "models rm: %.100s: no such model in %.200s; see segue models", name,
                       folder);
@@ -99,13 +107,14 @@ static int remove_model(const struct args *args, const char *folder, const char 
     return EXIT_DONE;
 }
 
+/* Without operands the command lists the models. */
 static int run(struct args *args)
 {
     segue_error err;
     const char *verb = args->operands_n ? args->operands[0] : "list";
     bool is_list = !strcmp(verb, "list"), is_rm = !strcmp(verb, "rm");
     if ((!is_list && !is_rm) || args->operands_n != (is_rm ? 2 : args->operands_n ? 1 : 0)) {
-        out_fail(&err, SEGUE_EARG, "models: \"%.60s\": give list, or rm NAME", verb);
+        out_fail(&err, SEGUE_EARG, "models: \"%.60s\": wrong arguments; expected list, or rm NAME", verb);
         return out_error(&err, EXIT_UNAVAILABLE);
     }
     char *folder = folders_path("data", "models");
@@ -123,6 +132,5 @@ const struct command cmd_models = {
     .groups = groups,
     .example = "segue models list",
     .run = run,
-    .about = "Lists what lies in the models folder of the data folder; those names are what -m takes. rm "
-             "removes one; a "
-             "model that is a link into another program's cache loses the link only."};
+    .about = "Lists the models in the models folder of the data folder; -m accepts these names. rm removes a model. If "
+             "the model is a link into the cache of another program, only the link is removed."};

@@ -1,5 +1,7 @@
 /* cmd_pull.c: `segue pull`: download a model by Hugging Face id or URL into the models folder. Nothing is written
  * outside of the target folder, whatever file names a server sends, and no unchecked file gets its final name.
+ * Output: the path of the model on stdout. A download goes to a hidden .part file next to its target;
+ * it is resumed by the next call and renamed after its size and checksum were verified.
  * SPDX-License-Identifier: MIT */
 #include "commands.h"
 
@@ -15,23 +17,28 @@
 #include "host/http.h"
 #include "term/interrupt.h"
 
+/* One file to download. */
 struct item {
-    char *name, *url, *sha256; /* sha256 "" = not known */
-    uint64_t bytes;            /* 0 = not known */
-    bool kept;                 /* it was there already */
+    char *name;   /* path below the target folder */
+    char *url;
+    char *sha256; /* lower-case hexadecimal; "": not known */
+    uint64_t bytes;       /* size; 0: not known */
+    bool already_present; /* a valid copy exists, nothing is downloaded */
 };
 
+/* One call of the command. */
 struct pull {
     const struct args *args;
-    char *folder; /* where the files go */
-    char *result; /* what -m takes, when that is not the folder */
-    char *note;
-    struct item *items;
+    char *folder;       /* target folder */
+    char *result;       /* path to print, to use with -m; NULL: folder */
+    char *note;         /* the model was linked from the Hugging Face cache; NULL: downloaded */
+    struct item *items; /* [n] */
     size_t n;
-    long timeout_s;
-    char endpoint[512];
+    long timeout_s;     /* network timeout of --timeout */
+    char endpoint[512]; /* URL of the hub, without a final slash */
 };
 
+/* True if s has the suffix `end`. */
 static bool ends_with(const char *s, const char *end)
 {
     size_t n = strlen(s), m = strlen(end);
@@ -47,6 +54,7 @@ static segue_status sha256_of(const char *path, char hex[65], segue_error *err)
     FILE *f = fopen(path, "rb");
     size_t n;
     errno = 0;
+    /* Blocks of 1 MiB, because a model file may be larger than the memory. */
     while (f && (n = fread(block, 1, 1 << 20, f)) > 0) crypto_hash_sha256_update(&state, block, n);
     segue_status st = !f || ferror(f) ? out_fail_errno(err, "reading", path, NULL) : SEGUE_OK;
     if (f) fclose(f);
@@ -56,8 +64,10 @@ static segue_status sha256_of(const char *path, char hex[65], segue_error *err)
     return st;
 }
 
+/* True for 64 hexadecimal digits in either case. */
 static bool is_sha256_hex(const char *s) { return strlen(s) == 64 && strspn(s, "0123456789abcdefABCDEF") == 64; }
 
+/* In place, ASCII only. Checksums are compared as lower-case text. */
 static void to_lower(char *s)
 {
     for (; *s; s++)
@@ -69,6 +79,7 @@ static segue_status check_download(const struct item *item, const char *part, se
 {
     char hex[65];
     struct stat s;
+    /* The size is checked even without a checksum. */
     if (stat(part, &s)) return out_fail_errno(err, "fetching", part, NULL);
     if (item->bytes && (uint64_t)s.st_size != item->bytes) {
         unlink(part);
@@ -87,13 +98,15 @@ static segue_status check_download(const struct item *item, const char *part, se
     return st;
 }
 
-/* Download one file unless a valid copy exists. The token is sent to the host of the hub only. */
+/* Download one file unless a valid copy exists. The token is sent to the hub only, never to another
+ * host. Afterwards item->bytes is the size on disk. */
 static segue_status fetch_item(struct pull *p, struct item *item, segue_error *err)
 {
     char *path = out_printf("%s/%s", p->folder, item->name), *slash = strrchr(path, '/');
     char *part = out_printf("%.*s/.%s.part", (int)(slash - path), path, slash + 1);
     const char *token = getenv("HF_TOKEN");
     size_t host = strlen(p->endpoint);
+    /* A URL on another host must not receive the access token. */
     bool same_host = !strncmp(item->url, p->endpoint, host) && item->url[host] == '/';
     struct http_request r = {item->url, same_host ? token : NULL, p->timeout_s};
     struct progress progress;
@@ -101,11 +114,13 @@ static segue_status fetch_item(struct pull *p, struct item *item, segue_error *e
     char hex[65];
     long code;
     segue_status st = SEGUE_OK;
+    /* A file with the expected checksum is not downloaded again; without a checksum the size decides. */
     if (!stat(path, &s) && (!item->bytes || (uint64_t)s.st_size == item->bytes)) {
         st = *item->sha256 ? sha256_of(path, hex, err) : SEGUE_OK;
-        item->kept = !st && (*item->sha256 ? !strcmp(hex, item->sha256) : item->bytes > 0);
+        item->already_present = !st && (*item->sha256 ? !strcmp(hex, item->sha256) : item->bytes > 0);
     }
-    if (!st && !item->kept) {
+    if (!st && !item->already_present) {
+        /* Create the folder of the file: names of a repository may contain slashes. */
         char was = *slash;
         *slash = 0;
         st = folders_make(path, err);
@@ -113,6 +128,7 @@ static segue_status fetch_item(struct pull *p, struct item *item, segue_error *e
         progress_begin(&progress, item->name, args_has(p->args, "quiet"));
         if (!st) st = http_file(&r, part, item->bytes, &progress, &code, err);
         progress_end(&progress);
+        /* Only a file that passed the check gets its final name. */
         if (!st) st = check_download(item, part, err);
         if (!st && rename(part, path)) st = out_fail_errno(err, "fetching", path, NULL);
     }
@@ -122,6 +138,7 @@ static segue_status fetch_item(struct pull *p, struct item *item, segue_error *e
     return st;
 }
 
+/* Append a file to the list; all strings are copied. */
 static void add_item(struct pull *p, const char *name, const char *url, const char *sha256, uint64_t bytes)
 {
     p->items = out_realloc(p->items, (p->n + 1) * sizeof *p->items);
@@ -134,6 +151,7 @@ static bool is_model_file(const char *name)
 {
     static const char *const ends[] = {".safetensors", ".json",     ".jinja",
                                        "merges.txt",   "vocab.txt", "tokenizer.model"};
+    /* Files in subfolders and consolidated.* are copies of the weights in other formats. */
     if (strchr(name, '/') || !strncmp(name, "consolidated", 12)) return false;
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         if (ends_with(name, ends[i])) return true;
@@ -143,6 +161,7 @@ static bool is_model_file(const char *name)
 /* The parts of a split GGUF differ in -0000N-of-; compare without it. */
 static bool same_split(const char *a, const char *b)
 {
+    /* NAME-00001-of-00003.gguf: equal up to the five digits, and equal from -of- on. */
     const char *x = strstr(a, "-of-"), *y = strstr(b, "-of-");
     return x && y && x - a == y - b && x - a > 6 && !strncmp(a, b, (size_t)(x - a) - 5) && !strcmp(x, y);
 }
@@ -160,31 +179,33 @@ static bool is_selected(const struct pull *p, const char *name, bool folder, con
     return gguf && (!strcmp(name, gguf) || same_split(name, gguf));
 }
 
+/* File name of the i-th entry of the list "siblings" that the hub sends; NULL if it has none. */
 static const char *sibling_name(const json_t *list, size_t i)
 {
     return json_string_value(json_object_get(json_array_get(list, i), "rfilename"));
 }
 
-/* Several GGUF files are variants of one model; the user must choose one. */
+/* The error for a repository without safetensors and without exactly one GGUF model. Several GGUF
+ * files are variants of the same model, so the user must select one. */
 static segue_status fail_ambiguous(const json_t *list, const char *id, size_t ggufs, segue_error *err)
 {
     if (ggufs == 0)
         return out_fail(err, SEGUE_EFORMAT,
-                        "pull: %.150s: no .safetensors and no .gguf in it; choose another, or name files "
-                        "with --file",
+                        "pull: %.150s: the repository has no .safetensors and no .gguf file; choose another one, or select "
+                        "files with --file",
                         id);
     struct out_text names = {0};
     for (size_t i = 0; i < json_array_size(list); i++)
         if (sibling_name(list, i) && ends_with(sibling_name(list, i), ".gguf") && names.len < 300)
             out_addf(&names, "%s%s", names.len ? ", " : "", sibling_name(list, i));
-    out_fail(err, SEGUE_EARG, "pull: %.100s: holds %zu GGUF files; name one with --file: %.330s", id, ggufs,
+    out_fail(err, SEGUE_EARG, "pull: %.100s: the repository has %zu GGUF files; select one with --file: %.330s", id, ggufs,
              names.data);
     free(names.data);
     return SEGUE_EARG;
 }
 
-/* Add the files of a repository to the list, at the commit that the hub reported, so that a concurrent push cannot
- * mix versions. */
+/* Add the files of a repository to the list. answer: the response of the hub; revision: the commit
+ * that it reported, so that a push during the download cannot mix versions. */
 static segue_status select_files(struct pull *p, const json_t *answer, const char *id, const char *revision,
                            segue_error *err)
 {
@@ -195,26 +216,30 @@ static segue_status select_files(struct pull *p, const json_t *answer, const cha
     for (size_t i = 0; i < json_array_size(list); i++) {
         const char *name = sibling_name(list, i);
         if (!name || !folders_plain_path(name)) continue;
+        /* Several parts of one split GGUF count as one model. */
         folder |= !strchr(name, '/') && ends_with(name, ".safetensors");
         if (ends_with(name, ".gguf") && !(gguf && same_split(gguf, name))) {
             gguf = name;
             ggufs++;
         }
     }
+    /* First pass, above: does the repository have safetensors, and how many GGUF models? Second pass,
+     * below: select. */
     if (!args_has(p->args, "file") && !folder && ggufs != 1) return fail_ambiguous(list, id, ggufs, err);
+    /* Ids and names may contain characters that URLs do not allow. */
     char *safe_id = http_escape(id), *safe_revision = http_escape(revision);
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *entry = json_array_get(list, i), *lfs = json_object_get(entry, "lfs");
         const char *name = sibling_name(list, i), *sha = json_string_value(json_object_get(lfs, "sha256"));
         if (!name || !is_selected(p, name, folder, gguf)) continue;
-        if (!folders_plain_path(
-                name)) { /* "../x", "/x": a hub that sends this is not to be trusted with anything */
+        if (!folders_plain_path(name)) { /* such as "../x" or "/x": the server is not trustworthy */
             free(safe_id);
             free(safe_revision);
             return out_fail(err, SEGUE_EFORMAT,
-                            "pull: %.100s: \"%.100s\": a file name outside the folder; do not trust this source", id,
+                            "pull: %.100s: the server sent the unsafe file name \"%.100s\"; do not trust this source", id,
                             name);
         }
+        /* size and lfs.sha256 are sent because of ?blobs=true; small files have no checksum. */
         json_int_t bytes = json_integer_value(json_object_get(entry, "size"));
         char *safe = http_escape(name),
              *url = out_printf("%s/%s/resolve/%s/%s", p->endpoint, safe_id, safe_revision, safe);
@@ -225,7 +250,7 @@ static segue_status select_files(struct pull *p, const json_t *answer, const cha
     free(safe_id);
     free(safe_revision);
     return p->n ? SEGUE_OK
-                : out_fail(err, SEGUE_EARG, "pull: %.150s: no file of that name in it; see its page", id);
+                : out_fail(err, SEGUE_EARG, "pull: %.150s: the repository has no file that matches --file; see its page", id);
 }
 
 /* True if a cached snapshot contains all weight files of its index. */
@@ -235,6 +260,7 @@ static bool snapshot_complete(const char *folder)
     json_t *index = json_load_file(path, 0, NULL), *map = json_object_get(index, "weight_map"), *v;
     const char *key;
     free(path);
+    /* Weights of several files are listed in the index. */
     bool complete = true;
     json_object_foreach(map, key, v)
     {
@@ -243,6 +269,7 @@ static bool snapshot_complete(const char *folder)
         complete = complete && name && folders_plain_name(name) && folders_is_file(path);
         free(path);
     }
+    /* With an index only config.json is required in addition; without one also model.safetensors. */
     static const char *const needed[] = {"config.json", "model.safetensors"};
     for (size_t i = 0; i < (json_object_size(map) ? 1u : 2u); i++) {
         path = out_printf("%s/%s", folder, needed[i]);
@@ -253,7 +280,8 @@ static bool snapshot_complete(const char *folder)
     return complete;
 }
 
-/* Link a model from the local Hugging Face cache instead of downloading it. Returns false if it is not there. */
+/* Link a complete model from the local Hugging Face cache into the models folder instead of
+ * downloading it. Returns false if it is not there, or if --out or --file was given. */
 static bool link_hub_cache(struct pull *p, const char *id, const char *revision)
 {
     segue_error ignored;
@@ -261,6 +289,7 @@ static bool link_hub_cache(struct pull *p, const char *id, const char *revision)
     if (args_has(p->args, "out") || args_has(p->args, "file")) return false;
     char *snapshot = folders_hub_snapshot(id, revision), *models = folders_path("data", "models");
     bool found = snapshot && snapshot_complete(snapshot) && folders_make(models, &ignored) == SEGUE_OK;
+    /* An old link is replaced; a folder with a downloaded model is kept, and symlink fails. */
     if (found && !lstat(p->folder, &s) && S_ISLNK(s.st_mode)) unlink(p->folder);
     if (found) found = symlink(snapshot, p->folder) == 0;
     if (found) p->note = out_printf("found in the local Hugging Face cache: %s", snapshot);
@@ -269,7 +298,8 @@ static bool link_hub_cache(struct pull *p, const char *id, const char *revision)
     return found;
 }
 
-/* OWNER/NAME[@REVISION]: use the local cache, or ask the hub for the list of files. */
+/* Resolve OWNER/NAME[@REVISION]: link the model from the local cache, or ask the hub for its list
+ * of files. */
 static segue_status resolve_id(struct pull *p, const char *operand, segue_error *err)
 {
     char *id = out_strdup(operand), *at = strchr(id, '@');
@@ -280,7 +310,7 @@ static segue_status resolve_id(struct pull *p, const char *operand, segue_error 
     if (!slash || strchr(slash + 1, '/') || !folders_plain_path(id) ||
         (revision && !folders_plain_path(revision)))
         st = out_fail(err, SEGUE_EARG,
-                      "pull: \"%.150s\": neither an id (OWNER/NAME[@REVISION]) nor an address; see --help",
+                      "pull: \"%.150s\": neither an id nor a URL; expected OWNER/NAME[@REVISION] or https://...",
                       operand);
     char *name = st ? NULL : out_printf("%.*s--%s", (int)(slash - id), id, slash + 1);
     if (!st && !p->folder) {
@@ -298,9 +328,10 @@ static segue_status resolve_id(struct pull *p, const char *operand, segue_error 
         long code;
         st = http_text(&r, (size_t)16 << 20, &text, &code, err);
         json_t *answer = st ? NULL : json_loadb(text.data ? text.data : "", text.len, 0, NULL);
+        /* The commit of the revision; later requests name it instead of the branch. */
         const char *sha = json_string_value(json_object_get(answer, "sha"));
         if (!st && !json_is_array(json_object_get(answer, "siblings")))
-            st = out_fail(err, SEGUE_EFORMAT, "pull: %.250s: the answer lists no files; check HF_ENDPOINT",
+            st = out_fail(err, SEGUE_EFORMAT, "pull: %.250s: the response has no list of files; check HF_ENDPOINT",
                           url);
         if (!st)
             st = select_files(p, answer, id,
@@ -318,16 +349,18 @@ static segue_status resolve_id(struct pull *p, const char *operand, segue_error 
     return st;
 }
 
-/* The file name is the last component of the URL; percent escapes in it are rejected. */
+/* Resolve a URL: one file, named by the last component of the path. Percent escapes in the name are
+ * rejected. The size and the checksum are not known. */
 static segue_status resolve_url(struct pull *p, const char *url, segue_error *err)
 {
+    /* The query and the fragment are not part of the file name. */
     const char *path = strstr(url, "://") + 3, *end = path + strcspn(path, "?#"), *slash = end;
     while (slash > path && slash[-1] != '/') slash--;
     char *name = out_printf("%.*s", (int)(end - slash), slash);
     segue_status st = SEGUE_OK;
     if (!memchr(path, '/', (size_t)(end - path)) || !folders_plain_name(name) || strchr(name, '%'))
         st = out_fail(err, SEGUE_EARG,
-                      "pull: %.250s: its last part is no plain file name; give the address of a file", url);
+                      "pull: %.250s: the URL does not end in a plain file name; give the URL of a file", url);
     if (!st && !p->folder) p->folder = folders_path("data", "models");
     if (!st) {
         p->result = out_printf("%s/%s", p->folder, name);
@@ -343,16 +376,17 @@ static segue_status set_sha256(struct pull *p, segue_error *err)
     const char *sha = args_text(p->args, "sha256");
     if (!sha) return SEGUE_OK;
     if (!is_sha256_hex(sha))
-        return out_fail(err, SEGUE_EARG, "flag --sha256: \"%.80s\": not 64 hexadecimal digits", sha);
+        return out_fail(err, SEGUE_EARG, "flag --sha256: \"%.80s\": invalid value; expected 64 hexadecimal digits", sha);
     if (p->n != 1)
         return out_fail(err, SEGUE_EARG,
-                        "flag --sha256: %zu files to fetch; it fits one, name it with --file", p->n);
+                        "flag --sha256: %zu files selected, the checksum applies to one; select it with --file", p->n);
     free(p->items[0].sha256);
     p->items[0].sha256 = out_strdup(sha);
     to_lower(p->items[0].sha256);
     return SEGUE_OK;
 }
 
+/* Print the path, or the JSON object. A linked model has no list of files. */
 static int print_result(const struct pull *p)
 {
     json_t *o = json_object(), *files = json_array();
@@ -365,8 +399,8 @@ static int print_result(const struct pull *p)
         if (*p->items[i].sha256)
             json_object_set_new(f, "sha256", json_string(p->items[i].sha256));
         else
-            out_null(f, "sha256", "the server names none; give --sha256");
-        json_object_set_new(f, "kept", json_boolean(p->items[i].kept));
+            out_null(f, "sha256", "the server reports no checksum; use --sha256");
+        json_object_set_new(f, "already_present", json_boolean(p->items[i].already_present));
         json_array_append_new(files, f);
         bytes += p->items[i].bytes;
     }
@@ -384,6 +418,7 @@ static int print_result(const struct pull *p)
     return st ? out_error(&err, EXIT_UNAVAILABLE) : EXIT_DONE;
 }
 
+/* Signals are deferred: an interrupted transfer must flush its partial file so that it can be resumed. */
 static int run(struct args *args)
 {
     struct pull p = {.args = args, .timeout_s = (long)args_number(args, "timeout", 30)};
@@ -393,6 +428,7 @@ static int run(struct args *args)
     segue_status st = SEGUE_OK;
     snprintf(p.endpoint, sizeof p.endpoint, "%.500s",
              endpoint && *endpoint ? endpoint : "https://huggingface.co");
+    /* Paths are appended with a slash. */
     while (ends_with(p.endpoint, "/")) p.endpoint[strlen(p.endpoint) - 1] = 0;
     if (args_has(args, "out")) p.folder = out_strdup(args_text(args, "out"));
     interrupt_defer(true);
@@ -401,10 +437,11 @@ static int run(struct args *args)
     else if (!strncmp(operand, "http://", 7) || !strncmp(operand, "https://", 8))
         st = resolve_url(&p, operand, &err);
     else
-        st = out_fail(&err, SEGUE_EARG, "pull: \"%.150s\": only http and https addresses are fetched",
+        st = out_fail(&err, SEGUE_EARG, "pull: \"%.150s\": unsupported scheme; use http or https",
                       operand);
     if (!st && !p.note) st = set_sha256(&p, &err);
     for (size_t i = 0; i < p.n && !st; i++) st = fetch_item(&p, &p.items[i], &err);
+    /* A single file is a model by itself: print its path instead of the folder. */
     if (!st && !p.result && p.n == 1) p.result = out_printf("%s/%s", p.folder, p.items[0].name);
     int code = st ? out_error(&err, EXIT_UNAVAILABLE) : print_result(&p);
     for (size_t i = 0; i < p.n; i++) {
@@ -419,6 +456,7 @@ static int run(struct args *args)
     return code;
 }
 
+/* Flags of pull only. */
 static const struct arg_def flag_defs[] = {
     {"sha256", 0, ARG_TEXT, 0, "H", "as listed by the hub", 0, 0, "expected SHA-256 of the file"},
     {"out", 'o', ARG_FOLDER, 0, "DIR", "the models folder", 0, 0, "target folder"},
@@ -437,12 +475,11 @@ const struct command cmd_pull = {.name = "pull",
                                  .groups = groups,
                                  .example = "segue pull HuggingFaceTB/SmolLM2-135M-Instruct",
                                  .run = run,
-                                 .about = "Fetches the files a model is made of into the models folder: of "
-                                          "an id the safetensors with their JSON files, or "
-                                          "the only GGUF, or what --file names. A download that was cut goes "
-                                          "on where it stopped; each file is checked "
-                                          "against the hub's SHA-256 and takes its name only then. A model "
-                                          "that already lies in a local Hugging Face cache "
-                                          "is linked, not fetched. HF_ENDPOINT names another hub, HF_TOKEN "
-                                          "opens gated models. Prints the path of what "
-                                          "was fetched."};
+                                 .about = "Downloads the files of a model into the models folder. For an id these are "
+                                          "the safetensors files with their JSON files, or the only GGUF file, or "
+                                          "the files selected with --file. An interrupted download resumes when "
+                                          "the command is repeated. Each file is checked against the SHA-256 of "
+                                          "the hub before it gets its final name. A model that is already in the "
+                                          "local Hugging Face cache is linked instead. HF_ENDPOINT selects another "
+                                          "hub; HF_TOKEN gives access to gated models. Prints the path of the "
+                                          "downloaded model."};

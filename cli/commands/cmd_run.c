@@ -1,4 +1,6 @@
 /* cmd_run.c: `segue run`: one prompt in, one answer out. With --requests many prompts are answered (requests.c).
+ * The answer is written to stdout token by token; with --json one object is printed at the end. Exit
+ * 130 for an interrupted answer, whose text is still printed.
  * SPDX-License-Identifier: MIT */
 #include "commands.h"
 
@@ -14,21 +16,21 @@
 #include "run/trace.h"
 
 /* Everything that belongs to one run. */
-struct job {
+struct run_job {
     struct args *args;
     struct placement placement;
     struct sampler sampler;
     struct prompt prompt;
     struct answer answer;
     segue_session *session;
-    const char *reuse_reason; /* when the session knows no better one than first-use */
-    uint64_t start_ns;
+    const char *reuse_reason; /* replaces the value "first-use" of the session; NULL: keep it */
+    uint64_t start_ns;        /* time of the request */
     struct trace trace;
     struct meter meter;
 };
 
 /* Print the report of the answer, or its error, and return the exit code. */
-static int finish(struct job *j)
+static int finish(struct run_job *j)
 {
     struct answer *a = &j->answer;
     bool json = args_has(j->args, "json"), cancelled = a->finish && !strcmp(a->finish, "cancel");
@@ -42,12 +44,15 @@ static int finish(struct job *j)
                        j->sampler.sampling.seed,
                        !cancelled && !args_has(j->args, "quiet")};
     if (json) r.measure_bandwidth = !cancelled;
+    /* A continued state has no prompt of its own: report the tokens of the session that precede the
+     * answer. */
     if (!j->prompt.given && n >= a->ids_n) {
         r.prompt_ids = tokens;
         r.prompt_n = n - a->ids_n;
     }
     segue_error err;
     machine_peak_bytes();
+    /* An interrupted answer is printed like a complete one, with exit 130. */
     int code = cancelled ? EXIT_INTERRUPTED : EXIT_DONE;
     if (!a->finish) {
         a->err.status = a->status;
@@ -55,6 +60,7 @@ static int finish(struct job *j)
     }
     segue_status st = SEGUE_OK;
     if (json) {
+        /* The report of a failed run has the fields known so far, plus the error. */
         json_t *o = report_json(&r);
         if (!a->finish) {
             json_t *failure = out_error_json(&a->err, EXIT_UNAVAILABLE);
@@ -74,7 +80,7 @@ static int finish(struct job *j)
 }
 
 /* A named session that does not exist yet starts empty; a missing file of --load is an error. */
-static segue_status open_session(struct job *j, segue_error *err)
+static segue_status open_session(struct run_job *j, segue_error *err)
 {
     segue_session_opts opts = SEGUE_INIT(segue_session_opts);
     opts.context = (size_t)args_number(j->args, "context", 0);
@@ -83,10 +89,12 @@ static segue_status open_session(struct job *j, segue_error *err)
     opts.adapters = j->placement.adapters;
     opts.adapters_n = j->placement.adapters_n;
     opts.checkpoint_bytes = sessions_checkpoint_bytes(j->args);
-    opts.spans = trace_capacity(&j->trace);
-    opts.verify_rows = (size_t)args_number(j->args, "verify", 0);
+    /* The session records intervals only if a trace was requested. */
+    opts.intervals = trace_capacity(&j->trace);
+    opts.verify_tokens = (size_t)args_number(j->args, "verify", 0);
     char *path = sessions_path(j->args);
     segue_status st;
+    /* Reading the state needs the engine, so this comes after placement_open. */
     if (path && (args_has(j->args, "load") || folders_is_file(path)))
         st = sessions_load(&j->session, j->placement.engine, &opts, j->args, path, j->prompt.given, &j->reuse_reason, err);
     else
@@ -101,25 +109,28 @@ static segue_status open_session(struct job *j, segue_error *err)
 /* The library's default context, needed here to reject a huge prompt early. */
 static size_t context_limit(const struct args *args, const segue_model_info *info)
 {
+    /* The same default as in the library: the limit of the model, at most 4096. */
     size_t limit = info->context && info->context < 4096 ? info->context : 4096;
     return (size_t)args_number(args, "context", (double)limit);
 }
 
 /* SEGUE_EUNSUPPORTED concerns files (exit 4) until the session is open, and units or features (exit 3) afterwards. */
-static int answer(struct job *j)
+static int answer(struct run_job *j)
 {
     segue_error err;
     int unsupported = EXIT_BAD_INPUT;
+    /* A loaded state can continue without a prompt. */
     bool json = args_has(j->args, "json"),
          resumes = args_has(j->args, "load") || args_has(j->args, "session");
     segue_status st =
         prompt_read(&j->prompt, j->args, &j->placement, context_limit(j->args, &j->placement.info), &err);
     if (!st && !j->prompt.given && !resumes)
-        st = out_fail(&err, SEGUE_EARG, "run: no prompt; give -p TEXT, -f FILE, --ids or --messages");
+        st = out_fail(&err, SEGUE_EARG, "run: prompt missing; give -p TEXT, -f FILE, --ids or --messages");
     if (!st && j->prompt.given && j->prompt.n == 0)
         st = out_fail(&err, SEGUE_EARG, "run: the prompt is empty; give at least one token");
     if (!st) st = sampler_read(&j->sampler, j->args, &j->placement.info, &err);
     if (!st) {
+        /* With --load the cause is the file, otherwise a missing unit or feature. */
         unsupported = args_has(j->args, "load") ? EXIT_BAD_INPUT : EXIT_UNAVAILABLE;
         st = open_session(j, &err);
     }
@@ -130,6 +141,7 @@ static int answer(struct job *j)
     answer_run(&j->answer);
     interrupt_defer(true);
     int code = finish(j);
+    /* A failed run does not overwrite a saved state. */
     if (j->answer.finish && (args_has(j->args, "save") || args_has(j->args, "session"))) {
         st = sessions_save(j->args, j->session, &err);
         out_json_errors(false);
@@ -141,8 +153,9 @@ static int answer(struct job *j)
 /* Energy cannot be attributed to single answers of --requests, because they overlap. */
 static int run(struct args *args)
 {
-    struct job j = {.args = args};
+    struct run_job j = {.args = args};
     segue_error err;
+    /* The name becomes part of a path, so it is checked before anything is opened. */
     if (args_has(args, "session") && !folders_plain_name(args_text(args, "session"))) {
         out_fail(&err, SEGUE_EARG,
                  "flag --session: \"%.80s\": not a plain name; remove slashes and leading dots",
@@ -153,7 +166,8 @@ static int run(struct args *args)
     if (code) return code;
     code = meter_open(&j.meter, args, &j.placement);
     if (!code && j.meter.name && args_has(args, "requests")) {
-        out_fail(&err, SEGUE_EARG, "flag --meter: not possible with --requests: the answers overlap");
+        out_fail(&err, SEGUE_EARG,
+                 "flag --meter: cannot be combined with --requests, because the answers overlap; remove one of them");
         code = out_error(&err, EXIT_UNAVAILABLE);
     }
     if (code) {
@@ -163,6 +177,7 @@ static int run(struct args *args)
     trace_begin(&j.trace, args);
     j.start_ns = out_now_ns();
     code = args_has(args, "requests") ? requests_run(args, &j.placement, &j.trace) : answer(&j);
+    /* The trace is in the session. requests_run has already appended those of its sessions. */
     trace_append(&j.trace, &j.placement, j.session, 0);
     if (trace_end(&j.trace, &j.placement, &err) && !code) code = out_error(&err, EXIT_UNAVAILABLE);
     if (j.session) interrupt_unwatch(j.session);

@@ -1,5 +1,6 @@
-/* cmd_state.c: `segue state`: list, inspect, remove, verify and convert saved states. Includes library headers behind
- * segue.h, because state files are read without a session (exception in tests/api/layers.sh).
+/* cmd_state.c: `segue state`: list, inspect, remove, verify and convert saved states. Includes internal headers
+ * of the library, because state files are read without a session (exception in tests/api/layers.sh).
+ * Exit 4 for a damaged file or the state of another model, 6 if verify finds a difference.
  * SPDX-License-Identifier: MIT */
 #include "commands.h"
 
@@ -14,9 +15,11 @@
 #include "run/placement.h"
 #include "run/sessions.h"
 
-/* An existing path, otherwise the file of a named session. Allocated. */
+/* Path of a state: an existing file, otherwise the file of the session of that name, otherwise the
+ * name itself, for the error message. Allocated. */
 static char *resolve_path(const char *name)
 {
+    /* A file in the current folder takes precedence over a session of that name. */
     if (folders_is_file(name) || !folders_plain_name(name)) return out_strdup(name);
     char *path = sessions_file(name, "state");
     if (folders_is_file(path)) return path;
@@ -24,13 +27,15 @@ static char *resolve_path(const char *name)
     return out_strdup(name);
 }
 
-static void put_hash(json_t *o, const char *name, struct sg_hash sum)
+/* A 128-bit hash as 32 hexadecimal digits. */
+static json_t *hash_json(struct sg_hash sum)
 {
     char hex[33];
     sg_hash_hex(sum, hex);
-    json_object_set_new(o, name, json_string(hex));
+    return json_string(hex);
 }
 
+/* Data type of the K and V slots; f32 for a state without any, as in a recurrent model. */
 static const char *kv_storage(const struct sg_statefile *f)
 {
     for (uint32_t i = 0; i < f->head.slots_n; i++)
@@ -38,10 +43,12 @@ static const char *kv_storage(const struct sg_statefile *f)
     return "f32";
 }
 
+/* One slot as JSON. The name is KIND.LAYER, with @POSITION for the slot of a checkpoint. Shape:
+ * [positions, heads, width] for K and V, [heads, depth, width] for DELTA, [heads, width] for CONV. */
 static json_t *slot_json(const struct sg_statefile *f, const struct sg_state_slot *s)
 {
     const struct sg_slot *d = &s->slot;
-    bool rows = d->kind <= SG_SLOT_V;
+    bool is_kv = d->kind <= SG_SLOT_V; /* K and V have one row per position; recurrent slots have none */
     json_t *o = json_object(), *shape = json_array();
     char *name = s->checkpoint ? out_printf("%s.%u@%llu", sg_state_kind(d->kind), d->layer,
                                        (unsigned long long)f->checkpoints[s->checkpoint - 1].rows)
@@ -51,19 +58,21 @@ static json_t *slot_json(const struct sg_statefile *f, const struct sg_state_slo
     json_object_set_new(o, "layer", json_integer(d->layer));
     json_object_set_new(o, "kind", json_string(sg_state_kind(d->kind)));
     json_object_set_new(o, "storage", json_string(sg_storage_info(s->storage)->name));
-    if (rows) json_array_append_new(shape, json_integer((json_int_t)(s->end - s->first)));
+    if (is_kv) json_array_append_new(shape, json_integer((json_int_t)(s->end - s->first)));
     json_array_append_new(shape, json_integer(d->heads));
     if (d->kind == SG_SLOT_DELTA) json_array_append_new(shape, json_integer(d->depth));
     json_array_append_new(shape, json_integer(d->width));
     json_object_set_new(o, "shape", shape);
-    json_object_set_new(o, "first", json_integer((json_int_t)s->first));
-    json_object_set_new(o, "end", json_integer((json_int_t)s->end));
+    json_object_set_new(o, "first_pos", json_integer((json_int_t)s->first));
+    json_object_set_new(o, "end_pos", json_integer((json_int_t)s->end));
     json_object_set_new(o, "offset", json_integer((json_int_t)s->at));
     json_object_set_new(o, "bytes", json_integer((json_int_t)s->bytes));
-    put_hash(o, "checksum", s->sum);
+    json_object_set_new(o, "checksum", hash_json(s->sum));
     return o;
 }
 
+/* The header of a state file as JSON, without slots. `tokens` are all tokens of the file;
+ * `computed_tokens` are those whose state the slots hold. */
 static json_t *head_json(const struct sg_statefile *f)
 {
     const struct sg_state_head *h = &f->head;
@@ -73,15 +82,18 @@ static json_t *head_json(const struct sg_statefile *f)
     json_object_set_new(o, "format", json_string(text));
     json_object_set_new(o, "shape_id", json_stringn(h->shape_id, 32));
     json_object_set_new(o, "weights_id", json_stringn(h->weights_id, 32));
+    /* Two model files computed this state, for example with different data types. */
     if (h->joined[1].lo) {
-        put_hash(o, "weights_first", h->joined[0]);
-        put_hash(o, "weights_second", h->joined[1]);
+        json_t *pair = json_array();
+        for (int i = 0; i < 2; i++) json_array_append_new(pair, hash_json(h->joined[i]));
+        json_object_set_new(o, "joined_weights_ids", pair);
     }
-    put_hash(o, "adapters", h->adapters);
-    put_hash(o, "token_hash", h->tokens_sum);
+    json_object_set_new(o, "adapters", hash_json(h->adapters));
+    json_object_set_new(o, "token_hash", hash_json(h->tokens_sum));
     json_object_set_new(o, "tokens", json_integer((json_int_t)h->tokens_n));
-    json_object_set_new(o, "rows", json_integer((json_int_t)h->rows));
+    json_object_set_new(o, "computed_tokens", json_integer((json_int_t)h->rows));
     json_object_set_new(o, "storage", json_string(kv_storage(f)));
+    /* Version of the canonical layout, see docs/STATE.md. */
     snprintf(text, sizeof text, "canonical-%u", h->layout);
     json_object_set_new(o, "layout", json_string(text));
     json_object_set_new(o, "unit", out_string(h->unit, strlen(h->unit)));
@@ -92,26 +104,28 @@ static json_t *head_json(const struct sg_statefile *f)
     return o;
 }
 
+/* Print the header; with --json also the checkpoints and the slots. */
 static int print_info(const struct args *args, const struct sg_statefile *f)
 {
     json_t *o = head_json(f), *slots = json_array(), *points = json_array();
     for (uint32_t i = 0; i < f->head.slots_n; i++) json_array_append_new(slots, slot_json(f, &f->slots[i]));
     for (uint32_t i = 0; i < f->head.checkpoints_n; i++)
         json_array_append_new(points, json_integer((json_int_t)f->checkpoints[i].rows));
-    json_object_set_new(o, "points", points);
+    json_object_set_new(o, "checkpoints", points);
     json_object_set_new(o, "slots", slots);
     if (args_has(args, "json")) return out_json_exit(o);
     const char *key;
     json_t *v;
-    json_object_foreach(o, key, v) if (json_is_string(v)) printf("%-11s %s\n", key, json_string_value(v));
-    else if (json_is_integer(v)) printf("%-11s %lld\n", key, (long long)json_integer_value(v));
+    json_object_foreach(o, key, v) if (json_is_string(v)) printf("%-15s %s\n", key, json_string_value(v));
+    else if (json_is_integer(v)) printf("%-15s %lld\n", key, (long long)json_integer_value(v));
     for (uint32_t i = 0; i < f->head.checkpoints_n; i++)
-        printf("%-11s %llu\n", "point", (unsigned long long)f->checkpoints[i].rows);
+        printf("%-15s %llu\n", "checkpoint", (unsigned long long)f->checkpoints[i].rows);
     json_decref(o);
     return EXIT_DONE;
 }
 
-/* All named sessions, and the size of the prefix cache. */
+/* List the named sessions with the header of each state, and the size of the prefix store. Reads
+ * headers only. */
 static int list_states(const struct args *args)
 {
     char *folder = folders_path("data", "sessions"), **names = NULL,
@@ -122,17 +136,19 @@ static int list_states(const struct args *args)
     json_t *o = json_object(), *states = json_array();
     if (folders_is_folder(folder) && sg_folder_list(folder, ".state", 1 << 20, &names, &n, &err))
         return out_error(&err, EXIT_UNAVAILABLE);
+    /* An unreadable file is listed with its error and does not fail the command. */
     for (size_t i = 0; i < n; i++) {
         struct sg_statefile f;
         char *path = out_printf("%s/%s", folder, names[i]);
         segue_status st = sg_statefile_open(&f, path, 0, &err);
         json_t *s = st ? json_object() : head_json(&f);
+        /* Without the ending ".state". */
         json_object_set_new(s, "name", out_string(names[i], strlen(names[i]) - 6));
         if (st) json_object_set_new(s, "error", out_string(err.text, strlen(err.text)));
         if (!st) sg_statefile_close(&f);
         json_array_append_new(states, s);
         if (!args_has(args, "json") && st)
-            printf("%-32.*s damaged: %s\n", (int)strlen(names[i]) - 6, names[i], err.text);
+            printf("%-32.*s unreadable: %s\n", (int)strlen(names[i]) - 6, names[i], err.text);
         else if (!args_has(args, "json"))
             printf("%-32.*s %8lld tokens %9.1f MB  %s\n", (int)strlen(names[i]) - 6, names[i],
                    (long long)json_integer_value(json_object_get(s, "tokens")),
@@ -163,6 +179,8 @@ static int remove_state(const struct args *args, const char *name)
 {
     segue_error err;
     char *path = resolve_path(name), *session_path = folders_plain_name(name) ? sessions_file(name, "state") : NULL;
+    /* The magic protects other files from a mistyped name. A damaged state of a named session may be
+     * removed anyway. */
     char magic[12] = "";
     FILE *file = fopen(path, "rb");
     bool is_state = file && fread(magic, 1, 11, file) == 11 && !memcmp(magic, "segue\x1astate", 11);
@@ -176,6 +194,7 @@ static int remove_state(const struct args *args, const char *name)
                       path);
     if (!st && unlink(path)) st = out_fail_errno(&err, "state rm", path, NULL);
     if (!st && session_path && !strcmp(session_path, path)) {
+        /* The conversation of chat is stored next to the state. It may be missing. */
         char *conversation = sessions_file(name, "json");
         unlink(conversation);
         free(conversation);
@@ -190,7 +209,8 @@ static int remove_state(const struct args *args, const char *name)
     return code;
 }
 
-/* Print the result of verify; exit code EXIT_CHECK if a slot differs. */
+/* Print the result of verify. The exit code is EXIT_CHECK if a slot differs, and the largest error
+ * is reported on stderr, too. */
 static int print_verdict(const struct args *args, const struct sg_statefile *f, const struct sg_verdict *v,
                const char *unit)
 {
@@ -198,15 +218,16 @@ static int print_verdict(const struct args *args, const struct sg_statefile *f, 
     int code = EXIT_DONE;
     if (args_has(args, "json")) {
         json_t *o =
-            json_pack("{s:I,s:i,s:i,s:s,s:b,s:s}", "rows", (json_int_t)f->head.rows, "slots", (int)v->slots,
-                      "differ", (int)v->bad, "worst_slot", v->name, "ok", v->bad == 0, "unit", unit);
-        json_object_set_new(o, "worst", out_real(v->worst));
+            json_pack("{s:I,s:i,s:i,s:s,s:b,s:s}", "tokens", (json_int_t)f->head.rows, "slots", (int)v->slots,
+                      "slots_failed", (int)v->bad, "max_error_slot", v->name, "ok", v->bad == 0, "unit", unit);
+        json_object_set_new(o, "max_error", out_real(v->worst));
         json_object_set_new(o, "bound", out_real(v->bound));
         code = out_json_exit(o);
     } else
         printf("%s: %u of %u slots differ; largest relative error in %s: %.2g (bound %.2g); recomputed on "
                "%s\n",
                f->path, v->bad, v->slots, v->name, v->worst, v->bound, unit);
+    /* A failed check prints its result first and then the error line. */
     if (!v->bad || code) return code;
     out_json_errors(false);
     out_fail(&err, SEGUE_EFORMAT,
@@ -216,7 +237,8 @@ static int print_verdict(const struct args *args, const struct sg_statefile *f, 
     return EXIT_CHECK;
 }
 
-/* Recompute the tokens with the model of -m and compare all slots. */
+/* Recompute the tokens of the file with the model of -m, on the unit of the flags, and compare all
+ * slots. */
 static int verify_state(const struct args *args, const struct sg_statefile *f)
 {
     struct placement p = {0};
@@ -225,6 +247,7 @@ static int verify_state(const struct args *args, const struct sg_statefile *f)
     segue_session_opts opts = SEGUE_INIT(segue_session_opts);
     int code = placement_open(&p, args, 0);
     if (code) return code;
+    /* The same options as for a run, because the plan and the adapters change the numbers. */
     opts.plan = placement_plan(&p);
     opts.adapters = p.adapters;
     opts.adapters_n = p.adapters_n;
@@ -234,22 +257,25 @@ static int verify_state(const struct args *args, const struct sg_statefile *f)
     return code;
 }
 
-/* Write the state with another KV type, or as safetensors. */
+/* Write the state to --output: as safetensors if the name ends so, else as a state file with the KV
+ * type of --kv. */
 static int convert_state(const struct args *args, const struct sg_statefile *f)
 {
     segue_error err;
     const char *out = args_text(args, "output"), *kv = args_text(args, "kv");
     size_t n = out ? strlen(out) : 0;
+    /* The ending of OUT selects the format. */
     bool tensors = n > 12 && !strcmp(out + n - 12, ".safetensors");
     segue_status st = SEGUE_OK;
     enum sg_storage storage = SG_F32;
+    /* The flag says q8, the data type is named q8_0. */
     for (enum sg_storage s = SG_F32; kv && s < SG_STORAGE_N; s++)
         if (!strcmp(sg_storage_info(s)->name, !strcmp(kv, "q8") ? "q8_0" : kv)) storage = s;
     if (!out)
-        st = out_fail(&err, SEGUE_EARG, "state convert: no output: give -o OUT.state or -o OUT.safetensors");
+        st = out_fail(&err, SEGUE_EARG, "state convert: output file missing; give -o OUT.state or -o OUT.safetensors");
     if (!st && !tensors && !kv)
         st = out_fail(&err, SEGUE_EARG,
-                      "state convert: no storage: give --kv f32|f16|bf16|q8, or an OUT.safetensors");
+                      "state convert: data type missing; give --kv f32|f16|bf16|q8, or -o OUT.safetensors");
     if (!st) st = tensors ? sg_statefile_tensors(f, out, &err) : sg_statefile_convert(f, storage, out, &err);
     if (st) return out_error(&err, EXIT_BAD_INPUT);
     if (!args_has(args, "json")) return EXIT_DONE;
@@ -276,15 +302,17 @@ static int run_on_file(const struct args *args, const char *verb, const char *na
     return code;
 }
 
+/* Without operands the command lists the states. */
 static int run(struct args *args)
 {
     segue_error err;
     const char *verb = args->operands_n ? args->operands[0] : "list";
     const char *verbs[] = {"list", "rm", "info", "verify", "convert"};
+    /* Index of the verb; 0 is list, which takes no file. */
     size_t known = 0;
     while (known < 5 && strcmp(verb, verbs[known]) != 0) known++;
     if (known == 5 || args->operands_n != (known ? 2u : args->operands_n ? 1u : 0u)) {
-        out_fail(&err, SEGUE_EARG, "state: \"%.60s\": give list, or rm, info, verify or convert and a FILE",
+        out_fail(&err, SEGUE_EARG, "state: \"%.60s\": wrong arguments; expected list, or rm, info, verify or convert with a FILE",
                  verb);
         return out_error(&err, EXIT_UNAVAILABLE);
     }
@@ -293,6 +321,7 @@ static int run(struct args *args)
     return run_on_file(args, verb, args->operands[1]);
 }
 
+/* Flags of state only. */
 static const struct arg_def flag_defs[] = {
     {"output", 'o', ARG_FILE, 0, "OUT", NULL, 0, 0,
      "convert: OUT.state, or OUT.safetensors with the tensor names of eval --dump"},
@@ -307,13 +336,11 @@ const struct command cmd_state = {.name = "state",
                                   .groups = groups,
                                   .example = "segue state list",
                                   .run = run,
-                                  .about = "FILE is a state file, or the name of a session (--session NAME). "
-                                           "info says what a file holds: the model it "
-                                           "belongs to, its tokens, its slots with storage and checksums, "
-                                           "and the unit that made it. verify computes "
-                                           "the tokens anew with the model of -m and compares every slot; "
-                                           "exit 6 when one differs by more than the "
-                                           "bound. convert writes another storage of keys and values (--kv), "
-                                           "or safetensors. A damaged file, or one "
-                                           "of another model, is refused with exit 4. rm removes a state, "
-                                           "and of a session the conversation too."};
+                                  .about = "FILE is a state file, or the name of a session (--session NAME). info "
+                                           "prints the ids of the model, the number of tokens, the slots with their "
+                                           "data types and checksums, and the unit that computed the state. verify "
+                                           "recomputes the tokens with the model of -m and compares every slot; exit "
+                                           "6 if a slot differs by more than the bound. convert writes the state "
+                                           "with another data type of the KV cache (--kv), or as safetensors. "
+                                           "A damaged file, or one of another model, is rejected with exit 4. rm "
+                                           "removes a state; for a session it removes the conversation too."};

@@ -1,4 +1,5 @@
-/* cmd_tokenize.c: `segue tokenize`: text to ids and back.
+/* cmd_tokenize.c: `segue tokenize`: text to token ids and back, for one text or one JSON value per line.
+ * Input from a flag, a file or standard input; output on stdout. Exit 4 if the model has no tokenizer.
  * SPDX-License-Identifier: MIT */
 #include "commands.h"
 
@@ -8,12 +9,14 @@
 #include "run/placement.h"
 #include "run/prompt.h"
 
+/* The flags --no-bos and --no-special as bits of segue.h. */
 static unsigned text_flags(const struct args *args)
 {
     return (args_has(args, "no-bos") ? SEGUE_TEXT_NO_BOS : 0u) |
            (args_has(args, "no-special") ? SEGUE_TEXT_NO_SPECIAL : 0u);
 }
 
+/* Append the text of the ids. The result may end in the middle of a UTF-8 character. */
 static segue_status detokenize(const struct placement *p, const struct prompt *ids, unsigned flags,
                                struct out_text *text, segue_error *err)
 {
@@ -23,7 +26,7 @@ static segue_status detokenize(const struct placement *p, const struct prompt *i
     return st;
 }
 
-/* Text of each token; an incomplete UTF-8 character is shown as U+FFFD. */
+/* The text of each token. A token that is part of a UTF-8 character is shown as U+FFFD. */
 static json_t *pieces_json(const struct placement *p, const struct prompt *ids)
 {
     json_t *list = json_array();
@@ -38,7 +41,8 @@ static json_t *pieces_json(const struct placement *p, const struct prompt *ids)
     return list;
 }
 
-/* With --pieces each token is printed as a JSON string, so that white space is visible. */
+/* Print the ids: separated by commas, as JSON, or one per line with its text for --pieces. The text
+ * is printed as a JSON string, so that white space is visible. */
 static segue_status print_ids(const struct args *args, const struct placement *p, const struct prompt *ids,
                               segue_error *err)
 {
@@ -53,6 +57,7 @@ static segue_status print_ids(const struct args *args, const struct placement *p
     struct out_text text = {0};
     for (size_t i = 0; i < ids->n; i++) {
         if (pieces) {
+            /* With quotes and escapes, so that a newline or a leading space is visible. */
             char *piece = json_dumps(json_array_get(pieces, i), JSON_ENCODE_ANY | JSON_COMPACT);
             out_addf(&text, "%d %s\n", ids->ids[i], piece ? piece : "");
             free(piece);
@@ -66,21 +71,24 @@ static segue_status print_ids(const struct args *args, const struct placement *p
     return st;
 }
 
-/* --jsonl: one JSON string in, one array of ids out; the reverse with --detokenize. */
+/* --jsonl: convert one line: a JSON string to an array of ids, or the reverse with --detokenize.
+ * number: of the line, for errors. */
 static segue_status convert_line(const struct args *args, const struct placement *p, const char *line, size_t len,
                              size_t number, segue_error *err)
 {
     bool reverse = args_has(args, "detokenize");
+    /* Text may contain NUL bytes. */
     json_t *in = json_loadb(line, len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL), *out = NULL;
     struct prompt ids = {0};
     segue_status st = SEGUE_OK;
     if (reverse ? !json_is_array(in) : !json_is_string(in))
-        st = out_fail(err, SEGUE_EFORMAT, "tokenize: line %zu: not a JSON %s; give one a line", number,
+        st = out_fail(err, SEGUE_EFORMAT, "tokenize: line %zu: not a JSON %s; expected one per line", number,
                       reverse ? "array of ids" : "string");
     else if (reverse) {
         struct out_text text = {0};
         ids.ids = out_alloc((json_array_size(in) + 1) * sizeof *ids.ids);
         for (; ids.n < json_array_size(in); ids.n++) {
+            /* A value that is no token id becomes -1, which the library rejects. */
             json_int_t v = json_integer_value(json_array_get(in, ids.n));
             ids.ids[ids.n] = v < -1 || v > INT32_MAX ? -1 : (int32_t)v;
         }
@@ -94,6 +102,7 @@ static segue_status convert_line(const struct args *args, const struct placement
     }
     if (!st) {
         char *text = json_dumps(out, JSON_COMPACT | JSON_ENCODE_ANY);
+        /* Buffered output, because a file may have millions of lines; flushed at the end. */
         if (!text || fputs(text, stdout) < 0 || fputc('\n', stdout) < 0)
             st = out_fail_errno(err, "writing the answer", "standard output", NULL);
         free(text);
@@ -104,6 +113,8 @@ static segue_status convert_line(const struct args *args, const struct placement
     return st;
 }
 
+/* --jsonl: convert every line of the input; empty lines are skipped. The first invalid line ends the
+ * command. */
 static segue_status tokenize_lines(const struct args *args, const struct placement *p, segue_error *err)
 {
     const char *path = args_text(args, "file");
@@ -111,6 +122,7 @@ static segue_status tokenize_lines(const struct args *args, const struct placeme
     segue_status st = prompt_file(path ? path : "-", &in, err);
     size_t number = 0;
     for (char *s = in.data; !st && s && *s; number++) {
+        /* The last line need not end with a newline. */
         char *end = memchr(s, '\n', (size_t)(in.data + in.len - s));
         size_t len = end ? (size_t)(end - s) : (size_t)(in.data + in.len - s);
         if (len) st = convert_line(args, p, s, len, number + 1, err);
@@ -120,12 +132,14 @@ static segue_status tokenize_lines(const struct args *args, const struct placeme
     return st ? st : out_write("", 0, err);
 }
 
+/* --detokenize: ids from --ids, -p, -f or standard input, in this order. */
 static segue_status detokenize_input(const struct args *args, const struct placement *p, segue_error *err)
 {
     struct prompt ids = {0};
     struct out_text text = {0}, in = {0};
     const char *list = args_text(args, "ids");
     segue_status st = SEGUE_OK;
+    /* Without --ids the text of the input is parsed as a list of ids. */
     if (!list) {
         const char *path = args_text(args, "file");
         if (args_has(args, "prompt"))
@@ -148,6 +162,7 @@ static segue_status detokenize_input(const struct args *args, const struct place
     return st;
 }
 
+/* Text from -p, -f or standard input. */
 static segue_status tokenize_input(const struct args *args, const struct placement *p, segue_error *err)
 {
     const char *prompt = args_text(args, "prompt"), *path = args_text(args, "file");
@@ -165,6 +180,7 @@ static segue_status tokenize_input(const struct args *args, const struct placeme
     return st;
 }
 
+/* Only the tokenizer of the model is needed: no unit is opened and no weights are read. */
 static int run(struct args *args)
 {
     struct placement p;
@@ -174,7 +190,7 @@ static int run(struct args *args)
     segue_status st;
     if (!p.info.has_tokenizer)
         st = out_fail(&err, SEGUE_EUNSUPPORTED,
-                      "tokenize: %.300s: the model has no tokenizer; choose another", p.path);
+                      "tokenize: %.300s: the model has no tokenizer; choose another model", p.path);
     else if (args_has(args, "jsonl"))
         st = tokenize_lines(args, &p, &err);
     else
@@ -184,6 +200,7 @@ static int run(struct args *args)
     return code;
 }
 
+/* Flags of tokenize only. */
 static const struct arg_def flag_defs[] = {
     {"prompt", 'p', ARG_TEXT, 0, "TEXT", NULL, 0, 0, "text to tokenize"},
     {"file", 'f', ARG_FILE, 0, "FILE", "standard input", 0, 0, "read the text from a file"},
@@ -203,6 +220,5 @@ const struct command cmd_tokenize = {
     .groups = groups,
     .example = "segue tokenize -p 'Hello world' --pieces",
     .run = run,
-    .about = "Prints the ids of a text by the model's own tokenizer, with commas between; --json prints "
-             "{ids, tokens}. With "
-             "--jsonl it reads one JSON string a line and writes one array a line."};
+    .about = "Prints the token ids of a text, separated by commas; with --json an object with ids and tokens (their "
+             "number). With --jsonl it reads one JSON string per line and writes one array of ids per line."};

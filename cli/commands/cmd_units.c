@@ -1,4 +1,5 @@
 /* cmd_units.c: `segue units`: compute units of this build, their memory and bandwidth, or why one is unavailable.
+ * Every available unit is opened once to measure its bandwidth, about 0.2 s each.
  * SPDX-License-Identifier: MIT */
 #include "commands.h"
 
@@ -7,42 +8,45 @@
 #include "run/bandwidth.h"
 #include "term/out.h"
 
-enum { MAX_UNITS = 32 };
+enum { MAX_UNITS = 32 }; /* more units are not listed */
 
-/* Measuring needs the unit open; one that cannot be opened says why in the place of the figure. */
+/* One unit as JSON. Its bandwidth is measured now, which needs the unit open; if that fails, the bandwidth is null with
+ * the reason. */
 static json_t *unit_json(const segue_unit_info *u)
 {
     json_t *o = json_object();
     json_object_set_new(o, "unit", json_string(u->spec));
     json_object_set_new(o, "built", json_boolean(u->built));
-    json_object_set_new(o, "present", json_boolean(u->present));
+    json_object_set_new(o, "available", json_boolean(u->present));
     json_object_set_new(o, "simulated", json_boolean(u->simulated));
-    json_object_set_new(o, "why", json_string(u->why));
+    json_object_set_new(o, "reason", json_string(u->why));
     json_object_set_new(o, "features", json_string(u->features));
     if (u->memory_bytes)
         json_object_set_new(o, "memory_bytes", json_integer((json_int_t)u->memory_bytes));
     else
-        out_null(o, "memory_bytes", u->present ? "the unit does not say" : "the unit is not here");
+        out_null(o, "memory_bytes", u->present ? "the unit does not report it" : "the unit is not available");
     double gb_s = 0;
     segue_error err;
     segue_unit *unit = NULL;
     if (!u->present)
-        out_null(o, "stream_gb_s", "the unit is not here");
+        out_null(o, "memory_bandwidth_gb_s", "the unit is not available");
+    /* Size 0: larger than any cache. */
     else if (segue_unit_open(&unit, u->spec, &err) || bandwidth_measure(unit, 0, &gb_s, &err))
-        out_null(o, "stream_gb_s", err.text);
+        out_null(o, "memory_bandwidth_gb_s", err.text);
     else
-        json_object_set_new(o, "stream_gb_s", out_real(gb_s));
+        json_object_set_new(o, "memory_bandwidth_gb_s", out_real(gb_s));
     segue_unit_close(unit);
     return o;
 }
 
+/* One line of text from the JSON object of a unit. */
 static void print_line(const json_t *o)
 {
-    const json_t *gb_s = json_object_get(o, "stream_gb_s"), *memory = json_object_get(o, "memory_bytes");
-    const char *why = json_string_value(json_object_get(o, "why"));
+    const json_t *gb_s = json_object_get(o, "memory_bandwidth_gb_s"), *memory = json_object_get(o, "memory_bytes");
+    const char *reason = json_string_value(json_object_get(o, "reason"));
     printf("%-28s ", json_string_value(json_object_get(o, "unit")));
-    if (!json_is_true(json_object_get(o, "present"))) {
-        printf("absent: %s\n", why);
+    if (!json_is_true(json_object_get(o, "available"))) {
+        printf("not available: %s\n", reason);
         return;
     }
     if (json_is_number(memory)) printf("%6.1f GB  ", json_number_value(memory) / 1e9);
@@ -51,13 +55,16 @@ static void print_line(const json_t *o)
            json_is_true(json_object_get(o, "simulated")) ? "  (software)" : "");
 }
 
+/* Units of the same kind are listed one by one, for example each GPU. */
 static int run(struct args *args)
 {
     segue_unit_info *infos = out_alloc(MAX_UNITS * sizeof *infos);
     segue_error err;
     size_t n = 0;
+    /* The library fills every entry up to the size that the caller declares. */
     for (size_t i = 0; i < MAX_UNITS; i++) infos[i] = SEGUE_INIT(segue_unit_info);
     segue_status st = segue_unit_list(infos, MAX_UNITS, &n, &err);
+    /* SEGUE_ELIMIT: there are more units than fit; the first MAX_UNITS are listed. */
     if (st && st != SEGUE_ELIMIT) {
         free(infos);
         return out_error(&err, EXIT_UNAVAILABLE);
@@ -77,10 +84,8 @@ const struct command cmd_units = {.name = "units",
                                   .groups = groups,
                                   .example = "segue units --json",
                                   .run = run,
-                                  .about = "Lists every unit that this build knows: what --unit, --prefill "
-                                           "and --decode take, the memory it may use, the "
-                                           "bytes per second that reading memory reaches with its own means "
-                                           "(measured now), and its features; or why it "
-                                           "is absent. Options of a unit follow its name: "
-                                           "ane:soft,keys=64 is a neural engine whose rows see no more "
-                                           "than the last 64 (docs/ANE.md); docs/INTERFACE.md has them all."};
+                                  .about = "Lists all units of this build with the name that --unit, --prefill and --decode "
+                                           "accept, the memory, the read bandwidth (measured now) and the features; for "
+                                           "a unit that is not available the reason. Options follow the name: in "
+                                           "ane:soft,keys=64 each token attends to the last 64 positions only. "
+                                           "docs/CLI.md lists all options."};

@@ -1,4 +1,4 @@
-/* cmd_version.c: `segue version`.
+/* cmd_version.c: `segue version`: version, commit, unit kinds and CUDA targets of this build.
  * SPDX-License-Identifier: MIT */
 #include "commands.h"
 
@@ -7,7 +7,7 @@
 #include "term/flags.h"
 #include "term/out.h"
 
-/* Each kind once: a machine with eight units of a kind was still built with one. */
+/* The kinds of units in this build, each once, whether or not the hardware is available. */
 static json_t *built_units(void)
 {
     json_t *list = json_array();
@@ -18,6 +18,7 @@ static json_t *built_units(void)
     if (segue_unit_list(infos, 32, &n, &ignored) < 0 && n == 0) return list;
     for (size_t i = 0; i < n && i < 32; i++) {
         size_t k = 0;
+        /* Is this kind in the list already? */
         while (k < json_array_size(list) &&
                strcmp(json_string_value(json_array_get(list, k)), infos[i].kind) != 0)
             k++;
@@ -27,10 +28,11 @@ static json_t *built_units(void)
     return list;
 }
 
-/* What the embedded device kernels were compiled for, as the build wrote it: "sm_80 sm_90a"; empty: there are none. */
+/* GPU architectures of the embedded CUDA kernels. The build defines them as a string such as "sm_80 sm_90a"; empty: none. */
 static json_t *cuda_targets(void)
 {
     json_t *list = json_array();
+    /* Words separated by single spaces. */
     for (const char *p = SEGUE_DEVICE_TARGETS; *p;) {
         size_t n = strcspn(p, " ");
         json_array_append_new(list, out_string(p, n));
@@ -39,6 +41,7 @@ static json_t *cuda_targets(void)
     return list;
 }
 
+/* segue_version returns major << 16 | minor << 8 | patch. */
 static int run(struct args *args)
 {
     uint32_t v = segue_version();
@@ -67,6 +70,6 @@ const struct command cmd_version = {.name = "version",
                                     .groups = groups,
                                     .example = "segue version --json",
                                     .run = run,
-                                    .about = "Prints the version of the library that is linked, the commit "
-                                             "it was built from, and the kinds of units "
-                                             "that this build holds."};
+                                    .about = "Prints the version of the linked library, the commit it was built from, and the "
+                                             "kinds of units in this build. --json adds the GPU architectures of the CUDA "
+                                             "kernels."};

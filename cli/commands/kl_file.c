@@ -1,5 +1,6 @@
 /* kl_file.c: base logits files, see kl_file.h. The sizes in the header are checked against the size of the file
  * before they are used.
+ * Values are in host byte order, which is little-endian on all supported machines.
  * SPDX-License-Identifier: MIT */
 #include "commands/kl_file.h"
 
@@ -19,6 +20,7 @@ static void alloc_row(struct kl_file *k)
     k->row = out_alloc(k->row_u16 * sizeof *k->row);
 }
 
+/* Write n bytes; a full disk is reported here or by the commit. */
 static segue_status write_bytes(struct kl_file *k, const void *bytes, size_t n, segue_error *err)
 {
     errno = 0;
@@ -60,7 +62,9 @@ segue_status kl_file_write_row(struct kl_file *k, const float *logits, segue_err
     float high = logits[best], low = high;
     for (int32_t i = 0; i < k->vocab; i++)
         if (logits[i] < low) low = logits[i];
+    /* e^-16 is about 1e-7: smaller probabilities do not matter for the divergence. */
     if (low < high - 16) low = high - 16;
+    /* {scale, minimum}: log p = scale * value + minimum, with value in [0, 65535]. */
     float pair[2] = {(high - low) / 65535.0f, (float)(low - sum)};
     memcpy(k->row, pair, sizeof pair);
     for (int32_t i = 0; i < k->vocab; i++)
@@ -69,6 +73,7 @@ segue_status kl_file_write_row(struct kl_file *k, const float *logits, segue_err
     return write_bytes(k, k->row, k->row_u16 * sizeof *k->row, err);
 }
 
+/* The temporary file is renamed after fsync, so that a crash leaves the old file or the new one. */
 segue_status kl_file_commit(struct kl_file *k, segue_error *err)
 {
     errno = 0;
@@ -81,10 +86,11 @@ segue_status kl_file_commit(struct kl_file *k, segue_error *err)
     return SEGUE_OK;
 }
 
-static segue_status bad_file(const struct kl_file *k, const char *why, segue_error *err)
+/* The error for a file that is not in the format of kl_file.h. */
+static segue_status bad_file(const struct kl_file *k, const char *reason, segue_error *err)
 {
     return out_fail(err, SEGUE_EFORMAT, "base logits: %.250s: %s; recreate it with --kl-out", k->path,
-                    why);
+                    reason);
 }
 
 /* The implied size is computed in double, which cannot overflow. */
@@ -99,6 +105,7 @@ segue_status kl_file_open(struct kl_file *k, const char *path, int32_t vocab, se
     if (fread(magic, 8, 1, k->file) != 1 || memcmp(magic, "_logits_", 8) != 0)
         return bad_file(k, "the magic _logits_ is missing", err);
     if (fread(head, sizeof head, 1, k->file) != 1) return bad_file(k, "the header is truncated", err);
+    /* The limits keep the products below in the range of size_t. */
     if (head[0] < 2 || head[0] > 1 << 24 || head[2] < 1 || head[2] > 1 << 24 || head[1] < 1)
         return bad_file(k, "invalid numbers in the header", err);
     if (head[1] != vocab)
@@ -110,6 +117,7 @@ segue_status kl_file_open(struct kl_file *k, const char *path, int32_t vocab, se
     k->vocab = head[1];
     k->chunks = head[2];
     alloc_row(k);
+    /* Rows per chunk: positions chunk_tokens / 2 to chunk_tokens - 2. */
     double cells = (double)k->chunks * (k->chunk_tokens - 1 - k->chunk_tokens / 2) * (double)k->row_u16;
     double size = 20 + 4.0 * k->chunks * k->chunk_tokens + 2 * cells;
     if ((double)s.st_size < size) return bad_file(k, "the file is truncated", err);
@@ -135,7 +143,9 @@ segue_status kl_file_compare(struct kl_file *k, const float *logits, double *kl,
     int32_t best, base_best = 0;
     double sum = log_sum_exp(logits, k->vocab, &best), total = 0;
     for (int32_t i = 0; i < k->vocab; i++) {
+        /* On a tie the first token counts as the most likely one, as in log_sum_exp. */
         if (k->row[ROW_HEADER + i] > k->row[ROW_HEADER + base_best]) base_best = i;
+        /* Stored log-probability of token i in the base model. */
         double base = (double)pair[0] * k->row[ROW_HEADER + i] + pair[1];
         if (base > -16) total += exp(base) * (base - (logits[i] - sum));
     }
@@ -144,6 +154,7 @@ segue_status kl_file_compare(struct kl_file *k, const float *logits, double *kl,
     return SEGUE_OK;
 }
 
+/* Safe on a zeroed struct and after a failed open. */
 void kl_file_close(struct kl_file *k)
 {
     if (k->file) fclose(k->file);

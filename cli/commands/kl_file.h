@@ -3,8 +3,8 @@
  * tokens[chunks][chunk_tokens]; then per chunk, for each position from chunk_tokens/2 to chunk_tokens-2: float scale,
  * float minimum, uint16 value[vocabulary], padded to an even count. log p = scale * value + minimum.
  * SPDX-License-Identifier: MIT */
-#ifndef SEGUE_CLI_KLFILE_H
-#define SEGUE_CLI_KLFILE_H
+#ifndef SEGUE_CLI_KL_FILE_H
+#define SEGUE_CLI_KL_FILE_H
 
 #include "term/out.h"
 
@@ -12,8 +12,8 @@
 struct kl_file {
     FILE *file;
     char *path, *tmp_path; /* tmp_path: while writing, until the commit */
-    int32_t chunk_tokens, vocab, chunks;
-    int32_t *tokens; /* [chunks][rows] */
+    int32_t chunk_tokens, vocab, chunks; /* as in the header of the file */
+    int32_t *tokens; /* [chunks][chunk_tokens] */
     uint16_t *row;   /* [row_u16] one row as stored */
     size_t row_u16;
 };

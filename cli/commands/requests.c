@@ -13,10 +13,10 @@
 #include "run/report.h"
 #include "run/sessions.h"
 
-enum { MAX_ADAPTERS = 256 };
+enum { MAX_ADAPTERS = 256 }; /* different adapters in one file */
 
 /* One line of the input. Owned by the queue of struct batch until its reply is printed. */
-struct request {
+struct batch_request {
     json_t *id;       /* value of "id"; NULL: none */
     struct args args; /* flags of the command line, overridden by the keys of the line */
     struct sampler sampler;
@@ -39,7 +39,7 @@ struct prefiller {
     pthread_t thread;
     pthread_mutex_t lock; /* guards queue, n, stop and request.prefilling */
     pthread_cond_t changed;
-    struct request *queue[256]; /* FIFO; 256 is the maximum of --parallel */
+    struct batch_request *queue[256]; /* FIFO; 256 is the maximum of --parallel */
     size_t n;
     bool started, stop;
 };
@@ -50,6 +50,7 @@ struct shared_adapter {
     segue_adapter *adapter;
 };
 
+/* The whole file while it is processed. */
 struct batch {
     const struct args *args;
     struct placement *placement;
@@ -60,7 +61,7 @@ struct batch {
     struct out_text text;   /* the whole input file */
     char *next_line;        /* first unread byte of text; NULL: all lines were read */
     size_t line;            /* lines read so far */
-    struct request **queue; /* [n] started and not yet printed, in input order */
+    struct batch_request **queue; /* [n] started and not yet printed, in input order */
     size_t n;
     int code; /* exit code of the first failure; 0: none */
 };
@@ -75,8 +76,9 @@ static void *prefiller_main(void *arg)
             pthread_cond_wait(&r->changed, &r->lock);
             continue;
         }
-        struct request *q = r->queue[0];
-        memmove(r->queue, r->queue + 1, --r->n * sizeof(struct request *));
+        /* The oldest request first, so that replies are ready in the order of the lines. */
+        struct batch_request *q = r->queue[0];
+        memmove(r->queue, r->queue + 1, --r->n * sizeof(struct batch_request *));
         pthread_mutex_unlock(&r->lock);
         q->prefill_status = segue_session_prefill(q->session, 0, NULL, &q->prefill_err);
         pthread_mutex_lock(&r->lock);
@@ -96,7 +98,7 @@ static void prefiller_open(struct prefiller *r)
 }
 
 /* Queue a started request. */
-static void prefiller_push(struct prefiller *r, struct request *q)
+static void prefiller_push(struct prefiller *r, struct batch_request *q)
 {
     pthread_mutex_lock(&r->lock);
     q->prefilling = true;
@@ -119,6 +121,7 @@ static void prefiller_close(struct prefiller *r)
 /* Set a flag from a JSON value. Lists repeat the flag; false and null leave it unset; true sets a switch. */
 static segue_status set_flag(struct args *args, const char *key, const json_t *v, segue_error *err)
 {
+    /* A list of ids is one value. */
     if (json_is_array(v) && strcmp(key, "ids") != 0) {
         for (size_t i = 0; i < json_array_size(v); i++) {
             segue_status st = set_flag(args, key, json_array_get(v, i), err);
@@ -127,33 +130,42 @@ static segue_status set_flag(struct args *args, const char *key, const json_t *v
         return SEGUE_OK;
     }
     if (json_is_false(v) || json_is_null(v)) return SEGUE_OK;
+    /* A switch takes no value; args_set checks that. */
     if (json_is_true(v) || json_is_string(v))
         return args_set(args, key, json_is_true(v) ? "" : json_string_value(v), err);
+    /* Numbers and lists of ids are passed as text, as on the command line. */
     char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
     segue_status st = args_set(args, key, text ? text : "", err);
     free(text);
     return st;
 }
 
-/* True for flags that apply to the whole process and are not allowed in a line. */
+/* True for flags that apply to the whole process. They are not allowed in a line. */
 static bool is_process_flag(const char *key)
 {
-    static const char *const names[] = {"model", "unit",    "prefill",  "decode",   "threads", "kv",
-                                        "chunk", "requests", "parallel", "json",    "save",
-                                        "load",  "session", "quiet",    "m",        "t",       "q",
-                                        "store", "store-memory", "store_memory", "store-disk", "store_disk"};
+    static const char *const names[] = {"model",    "unit",  "prefill", "decode",  "threads", "kv",
+                                        "chunk",    "json",  "save",    "load",    "session", "quiet",
+                                        "requests", "m",     "t",       "q",       "parallel", "store",
+                                        "store-memory", "store-disk"};
+    /* Longer keys cannot be in the list. */
+    char name[32];
+    snprintf(name, sizeof name, "%s", key);
+    for (char *c = name; *c; c++)
+        if (*c == '_') *c = '-'; /* both forms are accepted, see args_find */
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (!strcmp(key, names[i])) return true;
+        if (!strcmp(name, names[i])) return true;
     return false;
 }
 
-/* Add an adapter to a request. An adapter that another line loaded with the same text is shared. */
-static segue_status add_adapter(struct batch *b, struct request *q, const char *text, segue_error *err)
+/* Add an adapter, PATH[=SCALE], to a request. It is loaded once and shared by all lines with the
+ * same text. */
+static segue_status add_adapter(struct batch *b, struct batch_request *q, const char *text, segue_error *err)
 {
     size_t i = 0;
     if (!text || !*text || q->adapters_n == PLACEMENT_ADAPTERS)
         return out_fail(err, SEGUE_EARG, "requests: line %zu: lora: expected at most %d adapters as PATH[=SCALE]", b->line,
                         PLACEMENT_ADAPTERS);
+    /* The text is the key: the same file with another scale is another adapter. */
     while (i < b->adapters_n && strcmp(b->adapters[i].text, text) != 0) i++;
     if (i == MAX_ADAPTERS)
         return out_fail(err, SEGUE_ELIMIT, "requests: line %zu: more than %d different adapters; split the file", b->line,
@@ -170,7 +182,7 @@ static segue_status add_adapter(struct batch *b, struct request *q, const char *
 }
 
 /* The key "lora": one PATH[=SCALE], a list of them, or null or false for none. */
-static segue_status add_adapters(struct batch *b, struct request *q, const json_t *v, segue_error *err)
+static segue_status add_adapters(struct batch *b, struct batch_request *q, const json_t *v, segue_error *err)
 {
     segue_status st = SEGUE_OK;
     q->has_adapters = true;
@@ -181,18 +193,21 @@ static segue_status add_adapters(struct batch *b, struct request *q, const json_
     return st;
 }
 
-/* Parse a line into q. messages and tools are JSON values here, not file names as on the command line. */
-static segue_status parse_request(struct batch *b, struct request *q, const char *line, size_t len,
+/* Parse line[len] into q: id, flags, adapters and messages. messages and tools are JSON values
+ * here, not file names as on the command line. */
+static segue_status parse_request(struct batch *b, struct batch_request *q, const char *line, size_t len,
                               segue_error *err)
 {
-    json_error_t why;
-    json_t *o = json_loadb(line, len, JSON_REJECT_DUPLICATES, &why), *v;
+    json_error_t json_err;
+    json_t *o = json_loadb(line, len, JSON_REJECT_DUPLICATES, &json_err), *v;
     if (!json_is_object(o)) {
         json_decref(o);
         return out_fail(err, SEGUE_EFORMAT, "requests: line %zu: not a JSON object; expected one request per line",
                         b->line);
     }
+    /* Copied to the reply as it is, also for an invalid request. */
     q->id = json_incref(json_object_get(o, "id"));
+    /* The flags of the command line are the defaults of every request. */
     q->args = args_copy(b->args);
     segue_status st = SEGUE_OK;
     const char *key;
@@ -211,6 +226,7 @@ static segue_status parse_request(struct batch *b, struct request *q, const char
             json_object_set_new(request, "messages", copy);
             if (json_is_object(json_object_get(o, "tools")) || json_is_array(json_object_get(o, "tools")))
                 json_object_set(request, "tools", json_object_get(o, "tools"));
+            /* In a request "messages" is rendered here, so "think" must be read here, too. */
             const char *think = json_string_value(json_object_get(o, "think"));
             if (think) json_object_set_new(request, "enable_thinking", json_boolean(!strcmp(think, "on")));
             st = prompt_chat(b->placement->model, request, SIZE_MAX, &q->prompt, err);
@@ -222,9 +238,9 @@ static segue_status parse_request(struct batch *b, struct request *q, const char
     return st;
 }
 
-/* Tokenize the prompt and open the session. This happens when a slot is free, so the time to first token does not
- * include waiting for one. */
-static segue_status start_request(struct batch *b, struct request *q, segue_error *err)
+/* Tokenize the prompt, open the session and start the answer. Called when a slot is free, so the
+ * time to first token does not include waiting for one. */
+static segue_status start_request(struct batch *b, struct batch_request *q, segue_error *err)
 {
     uint64_t start_ns = out_now_ns();
     segue_session_opts opts = SEGUE_INIT(segue_session_opts);
@@ -239,24 +255,27 @@ static segue_status start_request(struct batch *b, struct request *q, segue_erro
     opts.sampling = &q->sampler.sampling;
     opts.adapters = q->has_adapters ? q->adapters : b->placement->adapters;
     opts.adapters_n = q->has_adapters ? q->adapters_n : b->placement->adapters_n;
-    opts.spans = trace_capacity(b->trace);
+    opts.intervals = trace_capacity(b->trace);
     opts.checkpoint_bytes = sessions_checkpoint_bytes(&q->args);
-    opts.verify_rows = (size_t)args_number(&q->args, "verify", 0);
+    opts.verify_tokens = (size_t)args_number(&q->args, "verify", 0);
     if (!st) st = segue_session_open(&q->session, b->placement->engine, &opts, err);
     if (!st) st = segue_session_append(q->session, q->prompt.ids, q->prompt.n, err);
     if (st) return st;
     interrupt_watch(q->session);
     answer_begin(&q->answer, b->placement, &q->args, q->session, start_ns, false);
+    /* A limit of 0 needs no decode step: compute the prompt and finish. */
     q->live = q->answer.limit > 0;
     if (!q->live)
         answer_run(&q->answer);
+    /* Without the thread the first segue_session_step computes the prompt. */
     else if (b->prefiller.started)
         prefiller_push(&b->prefiller, q);
     return SEGUE_OK;
 }
 
-/* Build the reply of a finished request, or the error reply if `failed`, and free everything else. */
-static void finish_request(struct batch *b, struct request *q, const segue_error *failed)
+/* Build the reply of a request and free everything but the reply. failed: the error of a request
+ * that could not be started; NULL otherwise. */
+static void finish_request(struct batch *b, struct batch_request *q, const segue_error *failed)
 {
     segue_error err;
     if (failed) {
@@ -274,12 +293,14 @@ static void finish_request(struct batch *b, struct request *q, const segue_error
         if (!q->answer.finish) {
             err = q->answer.err;
             err.status = q->answer.status;
+            /* The reply contains the text so far and the error. */
             json_t *failure = out_error_json(&err, EXIT_UNAVAILABLE);
             json_object_update(q->reply, failure);
             json_decref(failure);
             if (!b->code) b->code = out_exit_code(err.status, EXIT_UNAVAILABLE);
         }
     }
+    /* null if the request has none. */
     json_object_set(q->reply, "id", q->id ? q->id : json_null());
     q->live = false;
     if (q->session) interrupt_unwatch(q->session);
@@ -302,9 +323,10 @@ static void admit(struct batch *b, size_t parallel)
         size_t len = end ? (size_t)(end - line) : (size_t)(b->text.data + b->text.len - line);
         b->next_line = end ? end + 1 : NULL;
         b->line++;
+        /* Empty lines have no reply. */
         if (strspn(line, " \t\r") >= len) continue;
         segue_error err;
-        struct request *q = out_alloc(sizeof *q);
+        struct batch_request *q = out_alloc(sizeof *q);
         q->number = b->line - 1;
         b->queue = out_realloc(b->queue, (b->n + 1) * sizeof *b->queue);
         b->queue[b->n++] = q;
@@ -315,14 +337,16 @@ static void admit(struct batch *b, size_t parallel)
     }
 }
 
-/* Collect into live[parallel] the live requests whose prompt is ready, waiting for at least one if any is live.
- * Requests whose prefill failed are finished here. Returns their number. */
-static size_t ready_requests(struct batch *b, struct request **live, size_t parallel)
+/* Collect into live[parallel] the live requests whose prompt is computed, waiting for at least one
+ * if any is live. Requests whose prefill failed are finished here. Returns the number of ready
+ * requests. */
+static size_t ready_requests(struct batch *b, struct batch_request **live, size_t parallel)
 {
     struct prefiller *r = &b->prefiller;
     size_t n = 0, live_n = 0;
     do {
         if (r->started) pthread_mutex_lock(&r->lock);
+        /* Requests are live, but all prompts are still being computed. */
         if (live_n && !n) pthread_cond_wait(&r->changed, &r->lock);
         live_n = n = 0;
         for (size_t i = 0; i < b->n && n < parallel; i++) {
@@ -341,20 +365,21 @@ static size_t ready_requests(struct batch *b, struct request **live, size_t para
     return ready_n;
 }
 
-/* Generate one token for every ready request. */
+/* Generate one token for every ready request in one batch, and finish the requests that ended. */
 static void step_all(struct batch *b, size_t parallel)
 {
     segue_session **sessions = out_alloc(parallel * sizeof *sessions);
-    struct request **live = out_alloc(parallel * sizeof *live);
+    struct batch_request **live = out_alloc(parallel * sizeof *live);
     int32_t *tokens = out_alloc(parallel * sizeof *tokens);
-    segue_status *each = out_alloc(parallel * sizeof *each);
+    segue_error *each = out_alloc(parallel * sizeof *each);
     segue_error err = {0};
     size_t n = ready_requests(b, live, parallel);
     for (size_t i = 0; i < n; i++) sessions[i] = live[i]->session;
     segue_status st = n ? segue_session_step(sessions, n, tokens, each, &err) : SEGUE_OK;
     for (size_t i = 0; i < n; i++) {
-        segue_status token_status = st == SEGUE_EARG || st == SEGUE_EUNSUPPORTED ? st : each[i];
-        if (answer_push(&live[i]->answer, token_status, tokens[i], &err)) finish_request(b, live[i], NULL);
+        /* An error of the call concerns the whole batch; each[] was not set. */
+        segue_error *result = st ? &err : &each[i];
+        if (answer_push(&live[i]->answer, result->status, tokens[i], result)) finish_request(b, live[i], NULL);
     }
     free(each);
     free(tokens);
@@ -362,7 +387,8 @@ static void step_all(struct batch *b, size_t parallel)
     free(sessions);
 }
 
-/* Print the replies at the head of the queue, up to the first request that is not finished. */
+/* Print the replies at the head of the queue, up to the first request that is not finished, so that
+ * replies keep the order of the lines. */
 static segue_status print_finished(struct batch *b, segue_error *err)
 {
     size_t done = 0;
@@ -372,6 +398,7 @@ static segue_status print_finished(struct batch *b, segue_error *err)
         json_decref(b->queue[done]->id);
         free(b->queue[done++]);
     }
+    /* Remove the printed requests from the queue. */
     if (done) memmove(b->queue, b->queue + done, (b->n -= done) * sizeof *b->queue);
     return st;
 }
@@ -379,6 +406,7 @@ static segue_status print_finished(struct batch *b, segue_error *err)
 int requests_run(const struct args *args, struct placement *placement, struct trace *trace)
 {
     struct batch b = {.args = args, .placement = placement, .trace = trace};
+    /* Also the largest number of sequences in a batch. */
     size_t parallel = (size_t)args_number(args, "parallel", 4);
     segue_error err;
     segue_status st = prompt_file(args_text(args, "requests"), &b.text, &err);
@@ -390,10 +418,12 @@ int requests_run(const struct args *args, struct placement *placement, struct tr
         step_all(&b, parallel);
         st = print_finished(&b, &err);
     }
+    /* A signal must not end the process while the thread is joined. */
     interrupt_defer(true);
     prefiller_close(&b.prefiller);
     int code = st ? out_error(&err, EXIT_UNAVAILABLE) : interrupt_pending() ? EXIT_INTERRUPTED : b.code;
     for (size_t i = 0; i < b.n; i++) {
+        /* Requests are still live only if the loop ended with an error. */
         if (b.queue[i]->live) finish_request(&b, b.queue[i], &err);
         json_decref(b.queue[i]->reply);
         json_decref(b.queue[i]->id);

@@ -1,4 +1,4 @@
-/* faults.c: arms the fault hooks of the library, see faults.h. Includes library headers behind segue.h, which
+/* faults.c: arms the fault hooks of the library, see faults.h. Includes internal headers of the library, which
  * tests/api/layers.sh lists as an exception; builds without SEGUE_FAULTS have no hooks.
  * SPDX-License-Identifier: MIT */
 #include "host/faults.h"
@@ -18,11 +18,11 @@ static bool set_lost_unit(const char *text)
     char spec[64], *end = NULL;
     const char *at = strrchr(text, '@');
     size_t n = at ? (size_t)(at - text) : 0;
-    unsigned long long row = at ? strtoull(at + 1, &end, 10) : 0;
+    unsigned long long pos = at ? strtoull(at + 1, &end, 10) : 0;
     if (!n || n >= sizeof spec || at[1] < '0' || at[1] > '9' || *end) return false;
     memcpy(spec, text, n);
     spec[n] = 0;
-    sg_fault_lost(spec, row);
+    sg_fault_lost(spec, pos);
     return true;
 }
 
@@ -36,6 +36,7 @@ static bool set_ulp_error(const char *text)
     return true;
 }
 
+/* The number of alloc: and write: starts at 1. */
 bool faults_init(void)
 {
     const char *text = getenv("SEGUE_FAULT");

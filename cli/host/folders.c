@@ -29,6 +29,7 @@ char *folders_home(const char *which)
     return out_printf("%s/%s/segue", home ? home : ".", data ? ".local/share" : ".cache");
 }
 
+/* The path need not exist. */
 char *folders_path(const char *which, const char *name)
 {
     char *home = folders_home(which), *path = out_printf("%s/%s", home, name);
@@ -53,6 +54,7 @@ segue_status folders_make(const char *path, segue_error *err)
     return st;
 }
 
+/* stat follows symbolic links, so a link to a file counts as a file. */
 bool folders_is_file(const char *path)
 {
     struct stat s;
@@ -87,13 +89,14 @@ void folders_usage_suffix(const char *path, const char *suffix, uint64_t *bytes,
     if (dir) closedir(dir);
 }
 
+/* The empty suffix matches every file. */
 void folders_usage(const char *path, uint64_t *bytes, size_t *files)
 {
     folders_usage_suffix(path, "", bytes, files);
 }
 
 /* lstat, so that a link is removed and not its target. */
-segue_status folders_remove(const char *path, bool whole, segue_error *err)
+segue_status folders_remove(const char *path, bool remove_self, segue_error *err)
 {
     struct stat s;
     if (lstat(path, &s)) return errno == ENOENT ? SEGUE_OK : out_fail_errno(err, "removing", path, NULL);
@@ -107,7 +110,7 @@ segue_status folders_remove(const char *path, bool whole, segue_error *err)
         free(inner);
     }
     if (dir) closedir(dir);
-    if (!st && whole && (folder ? rmdir(path) : unlink(path)))
+    if (!st && remove_self && (folder ? rmdir(path) : unlink(path)))
         st = out_fail_errno(err, "removing", path, NULL);
     return st;
 }
@@ -236,6 +239,7 @@ segue_status folders_model_named(const char *name, char **path, segue_error *err
     return SEGUE_OK;
 }
 
+/* The flag takes precedence over the environment variable. */
 segue_status folders_model(const struct args *args, char **path, segue_error *err)
 {
     const char *name = args_text(args, "model");

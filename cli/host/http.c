@@ -1,6 +1,7 @@
 /* http.c: HTTP requests with libcurl, see http.h. libcurl is optional (SEGUE_CURL); without it every request fails
  * with SEGUE_EUNSUPPORTED. The body of an HTTP error is never written into a file, and no file grows beyond its
  * announced size.
+ * An interrupt (term/interrupt.h) cancels a transfer; its bytes stay on disk.
  * SPDX-License-Identifier: MIT */
 #include "host/http.h"
 

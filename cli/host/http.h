@@ -7,6 +7,7 @@
 #include "term/out.h"
 #include "term/progress.h"
 
+/* What to fetch. All strings belong to the caller. */
 struct http_request {
     const char *url;
     const char *token; /* bearer token, sent to the first host only; NULL: none */

@@ -12,16 +12,17 @@
 #include <sys/sysctl.h>
 #endif
 
-static uint64_t start_ns, peak_bytes;
+static uint64_t start_ns, peak_bytes; /* start of the process; highest sample of resident_bytes */
 
 /* The CPU time used so far was spent by the loader before main, so it is subtracted from the current time. */
 void machine_init(void)
 {
     struct timespec used;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used); 
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
     start_ns = out_now_ns() - ((uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec);
 }
 
+/* Reported as the origin of start_ms. */
 uint64_t machine_start_ns(void) { return start_ns; }
 
 /* The value after the first line that starts with `key` in a file, allocated; NULL if there is none. */
@@ -55,13 +56,15 @@ char *machine_cpu(void)
 #endif
 }
 
+/* Hyper-threads count as processors. */
 size_t machine_cores(void)
 {
     long n = sysconf(_SC_NPROCESSORS_ONLN);
     return n > 0 ? (size_t)n : 1;
 }
 
-/* Pages of mapped weights that only this process uses are included (Private_Clean): they are part of its footprint. */
+/* Memory of this process in bytes; 0: not known. Private_Clean pages are mapped weights that only this process uses, so
+ * they count too. */
 static uint64_t resident_bytes(void)
 {
 #ifdef __APPLE__
@@ -115,7 +118,7 @@ static uint64_t memory_bytes(void)
 #endif
 }
 
-/* Built anew for every report; reports are rare. */
+/* The GPU is null here: `segue units` reports it. Nothing is cached, because a process builds few reports. */
 json_t *machine_json(void)
 {
     json_t *m = json_object();

@@ -1,5 +1,5 @@
 /* serve_unit.c: `segue --serve-unit`, started by the library only: standard input is a socket to the parent. It is
- * not in the table of commands. Includes a library header behind segue.h (listed as an exception in
+ * not in the table of commands. Includes an internal header of the library (listed as an exception in
  * tests/api/layers.sh), because it serves the function table of a unit. Never writes to standard output.
  * SPDX-License-Identifier: MIT */
 #include "host/serve_unit.h"

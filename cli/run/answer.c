@@ -19,7 +19,7 @@ static uint64_t random_seed(void)
         if (fread(&seed, sizeof seed, 1, f) != 1) seed ^= seed >> 31;
         fclose(f);
     }
-    return seed & (((uint64_t)1 << 53) - 1); 
+    return seed & (((uint64_t)1 << 53) - 1);
 }
 
 /* A negative value in segue_model_info means that the model does not specify the parameter. */
@@ -31,10 +31,10 @@ static segue_status read_bias(struct sampler *c, const struct args *args, const 
 {
     const char *text;
     for (size_t i = 0; (text = args_nth(args, "logit-bias", i)); i++) {
-        char *finish_answer, *rest = NULL;
-        long id = strtol(text, &finish_answer, 10);
-        float v = finish_answer != text && *finish_answer == '=' ? strtof(finish_answer + 1, &rest) : 0;
-        if (!rest || rest == finish_answer + 1 || *rest || isnan(v) || id < 0 || (unsigned long)id >= info->vocab)
+        char *id_end, *rest = NULL;
+        long id = strtol(text, &id_end, 10);
+        float v = id_end != text && *id_end == '=' ? strtof(id_end + 1, &rest) : 0;
+        if (!rest || rest == id_end + 1 || *rest || isnan(v) || id < 0 || (unsigned long)id >= info->vocab)
             return out_fail(err, SEGUE_EARG,
                             "flag --logit-bias: \"%.60s\": not ID=V; expected ID=V with a token id from 0 to %u",
                             text, info->vocab - 1);
@@ -80,6 +80,10 @@ void sampler_free(struct sampler *c)
     *c = (struct sampler){0};
 }
 
+/* TOKEN_BYTES: text bytes reserved per token, about four times the average. MAX_RESERVED_TOKENS bounds the memory
+ * reserved for an answer without a limit. */
+/* The chosen token and the alternatives that the library can report. */
+enum { MAX_LOGPROBS = 21 };
 enum { TOKEN_BYTES = 16, MAX_RESERVED_TOKENS = 1 << 16 };
 
 /* Allocate for the whole answer as far as its length is known, so that nothing is allocated between two tokens. */
@@ -124,6 +128,7 @@ void answer_begin(struct answer *a, const struct placement *p, const struct args
     a->at_begin = a->at_first = a->at_end = SEGUE_INIT(segue_stats);
     a->joules[0] = a->joules[1] = a->joules[2] = -1;
     segue_session_stats_get(session, &a->at_begin, &ignored);
+    work_get(&a->work_begin, session);
 }
 
 /* The first reading belongs to the start of the answer. */
@@ -199,12 +204,12 @@ static json_t *logprob_json(const struct answer *a, const segue_logprob *l)
 /* The session keeps the log-probabilities of the last token only, so they are collected after each token. */
 static void append_logprobs(struct answer *a)
 {
-    segue_stats s = SEGUE_INIT(segue_stats);
+    segue_logprob list[MAX_LOGPROBS];
+    size_t n = 0;
     segue_error ignored;
-    if (!a->logprobs || segue_session_stats_get(a->session, &s, &ignored) || s.logprobs_n == 0) return;
-    json_t *o = logprob_json(a, &s.logprobs[0]), *top = json_array();
-    for (size_t i = 1; i < s.logprobs_n && i < a->logprobs; i++)
-        json_array_append_new(top, logprob_json(a, &s.logprobs[i]));
+    if (!a->logprobs || segue_session_logprobs(a->session, list, MAX_LOGPROBS, &n, &ignored) || n == 0) return;
+    json_t *o = logprob_json(a, &list[0]), *top = json_array();
+    for (size_t i = 1; i < n && i < a->logprobs; i++) json_array_append_new(top, logprob_json(a, &list[i]));
     json_object_set_new(o, "top", top);
     json_array_append_new(a->logprob_list, o);
 }
@@ -223,7 +228,10 @@ static bool finish_answer(struct answer *a, const char *finish, segue_status sta
     }
     a->end_ns = out_now_ns();
     a->joules[2] = a->meter ? meter_read(a->meter) : -1;
-    if (a->session) segue_session_stats_get(a->session, &a->at_end, &ignored);
+    if (a->session) {
+        segue_session_stats_get(a->session, &a->at_end, &ignored);
+        work_get(&a->work_end, a->session);
+    }
     return true;
 }
 
@@ -256,7 +264,7 @@ bool answer_push(struct answer *a, segue_status status, int32_t token, const seg
 }
 
 /* Prefill a long prompt chunk by chunk to show progress. The last chunk is left to the first call of
- * segue_session_next. The chunk boundaries are those the engine uses anyway, so the result does not depend on it. */
+ * segue_session_next. The engine divides a prompt at the same boundaries, so the result does not change. */
 static segue_status prefill_prompt(struct answer *a, segue_error *err)
 {
     struct progress progress;
@@ -300,6 +308,7 @@ void answer_run(struct answer *a)
     }
 }
 
+/* Also called for an answer that was never started. */
 void answer_free(struct answer *a)
 {
     free(a->stops);

@@ -1,12 +1,13 @@
 /* answer.h: generation of one answer: sampling parameters from the flags, and the loop from a session to text, token
  * by token. Used by run, chat and run --requests.
  * SPDX-License-Identifier: MIT */
-#ifndef SEGUE_CLI_GENERATE_H
-#define SEGUE_CLI_GENERATE_H
+#ifndef SEGUE_CLI_ANSWER_H
+#define SEGUE_CLI_ANSWER_H
 
 #include "run/meter.h"
 #include "run/placement.h"
 #include "run/read_ahead.h"
+#include "run/work.h"
 
 /* Sampling parameters. The library copies them when a session is opened or its sampling is set. */
 struct sampler {
@@ -16,6 +17,7 @@ struct sampler {
 /* Each parameter comes from its flag, else from generation_config.json of the model, else from llama.cpp's default. */
 segue_status sampler_read(struct sampler *c, const struct args *args, const segue_model_info *info,
                           segue_error *err);
+/* Free the bias list. The library copied the parameters, so sessions stay valid. */
 void sampler_free(struct sampler *c);
 
 /* An answer while it is generated, and its figures afterwards. Set up by answer_begin, freed by answer_free. */
@@ -38,10 +40,13 @@ struct answer {
     const char *finish;  /* "stop" | "length" | "cancel"; NULL while generating or after a failure */
     segue_status status; /* of the failure; SEGUE_OK otherwise */
     segue_error err;
-    uint64_t start_ns, first_ns, end_ns;     /* request, first token (0: none), end */
-    segue_stats at_begin, at_first, at_end;  /* counters of the session at these times */
+    /* Times of the request, of the first token (0: none yet) and of the end; then the session's counters and the energy
+     * counter in joules at the same three moments. A negative energy means not measured. */
+    uint64_t start_ns, first_ns, end_ns;
+    segue_stats at_begin, at_first, at_end;
+    struct work work_begin, work_end; /* what the session had run before and after this answer */
     struct meter *meter;                     /* NULL: no energy measurement */
-    double joules[3];                        /* energy at these times; negative: not measured */
+    double joules[3];
 };
 
 /* Start an answer. start_ns: time of the request. The session stays with the caller. */
@@ -54,6 +59,7 @@ void answer_set_meter(struct answer *a, struct meter *m);
 bool answer_push(struct answer *a, segue_status status, int32_t token, const segue_error *err);
 /* Prefill the prompt and generate until the end. */
 void answer_run(struct answer *a);
+/* Free everything but the session and the meter. Safe on a zeroed answer. */
 void answer_free(struct answer *a);
 
 #endif

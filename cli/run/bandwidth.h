@@ -1,8 +1,8 @@
 /* bandwidth.h: memory bandwidth of a unit, measured with the unit's own threads. The value changes with caches and
  * other load within minutes, so it is never stored.
  * SPDX-License-Identifier: MIT */
-#ifndef SEGUE_CLI_ROOF_H
-#define SEGUE_CLI_ROOF_H
+#ifndef SEGUE_CLI_BANDWIDTH_H
+#define SEGUE_CLI_BANDWIDTH_H
 
 #include "term/out.h"
 

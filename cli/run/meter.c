@@ -1,20 +1,21 @@
-/* meter.c: see meter.h. A unit that counts its own energy tells it through the library; what the other parts of the machine
- * use is not in these figures. SPDX-License-Identifier: MIT */
+/* meter.c: energy of a run, see meter.h. The library reports the energy counter of a unit in its unit info. Only units
+ * are counted: the energy of the CPU, the memory and the fans is not included.
+ * SPDX-License-Identifier: MIT */
 #include "run/meter.h"
 
 #include <string.h>
 
+/* Read the energy counter of units[i]. False if the unit has none, or if an earlier index has the same unit, which
+ * would be counted twice. */
 static bool read_unit_joules(const struct placement *p, size_t i, double *joules)
 {
     for (size_t k = 0; k < i; k++)
-        if (p->units[k] == p->units[i]) return false; /* counted already */
-    segue_unit_info info = SEGUE_INIT(segue_unit_info);
-    info.count_joules = 1;
-    if (!p->units[i] || segue_unit_info_get(p->units[i], &info, NULL)) return false;
-    *joules = info.joules;
-    return info.joules >= 0;
+        if (p->units[k] == p->units[i]) return false; /* counted with the earlier index */
+    segue_error ignored;
+    return p->units[i] && segue_unit_joules(p->units[i], joules, &ignored) == SEGUE_OK;
 }
 
+/* The first unit with an energy counter decides that the meter works. */
 int meter_open(struct meter *m, const struct args *args, const struct placement *p)
 {
     const char *name = args_text(args, "meter");
@@ -23,17 +24,18 @@ int meter_open(struct meter *m, const struct args *args, const struct placement 
     *m = (struct meter){.placement = p};
     if (!name || !strcmp(name, "none")) return EXIT_DONE;
     if (strcmp(name, "nvml") != 0) {
-        out_fail(&err, SEGUE_EUNSUPPORTED, "option refused: --meter %.40s: not in this build; it has nvml and none", name);
+        out_fail(&err, SEGUE_EUNSUPPORTED, "flag --meter: %.40s: not in this build; expected nvml or none", name);
         return out_error(&err, EXIT_UNAVAILABLE);
     }
     for (size_t i = 0; i < p->units_n && !m->name; i++)
         if (read_unit_joules(p, i, &joules)) m->name = "nvml";
     if (m->name) return EXIT_DONE;
     out_fail(&err, SEGUE_EUNSUPPORTED,
-             "option refused: --meter nvml: no unit of this run has it, or NVML does not tell; leave it out");
+             "flag --meter: nvml: no unit of this run reports its energy; remove the flag");
     return out_error(&err, EXIT_UNAVAILABLE);
 }
 
+/* The sum over all units that have a counter. Only differences between two readings are meaningful. */
 double meter_read(struct meter *m)
 {
     double sum = 0, joules;
@@ -48,30 +50,32 @@ double meter_read(struct meter *m)
     return counted ? sum : -1;
 }
 
-static void put_or_null(json_t *o, const char *name, double v, const char *why)
+/* A negative value means not measured. */
+static void put_or_null(json_t *o, const char *name, double v, const char *reason)
 {
     if (v >= 0)
         json_object_set_new(o, name, out_real(v));
     else
-        out_null(o, name, why);
+        out_null(o, name, reason);
 }
 
-json_t *meter_json(const struct meter *m, double prefill_j, double decode_j, double watts)
+/* `sources` names the hardware that was measured; it is always the GPU with NVML. */
+json_t *meter_json(const struct meter *m, double prefill_j, double decode_j, double watts, bool per_token)
 {
     json_t *o = json_object();
     bool on = m && m->name;
-    const char *why = on ? "this phase was not measured" : "not asked for: --meter nvml";
-    put_or_null(o, "prefill_j", on ? prefill_j : -1, why);
-    put_or_null(o, "decode_j", on ? decode_j : -1, why);
-    put_or_null(o, "package_w", on ? watts : -1, why);
+    const char *reason = on ? "this phase was not measured" : "not requested; use --meter nvml";
+    put_or_null(o, per_token ? "prefill_j_per_token" : "prefill_j", on ? prefill_j : -1, reason);
+    put_or_null(o, per_token ? "decode_j_per_token" : "decode_j", on ? decode_j : -1, reason);
+    put_or_null(o, "power_w", on ? watts : -1, reason);
     if (on) {
-        json_object_set_new(o, "rails", json_pack("[s]", "GPU"));
+        json_object_set_new(o, "sources", json_pack("[s]", "GPU"));
         json_object_set_new(o, "samples", json_integer((json_int_t)m->readings));
         json_object_set_new(o, "meter", json_string(m->name));
     } else {
-        out_null(o, "rails", why);
-        out_null(o, "samples", why);
-        out_null(o, "meter", why);
+        out_null(o, "sources", reason);
+        out_null(o, "samples", reason);
+        out_null(o, "meter", reason);
     }
     return o;
 }

@@ -7,16 +7,17 @@
 
 enum { MAX_UNITS = 64 };
 
-/* The table of pipelines. */
+/* The table of pipelines. A pipeline without kinds and without NAME:U uses the fastest unit. */
 static const struct definition {
     const char *name;
     const char *kinds; /* of the prefill unit, in order of preference; NULL: any unit */
     uint32_t shapes[4];
     bool needs_unit; /* NAME:U */
 } definition[] = {
-    {"one", NULL, {0}, true},       {"gpu", "cuda mlx", {0}, false},   {"fixed", NULL, {64, 256, 512}, false},
+    {"single", NULL, {0}, true},       {"gpu", "cuda mlx", {0}, false},   {"fixed", NULL, {64, 256, 512}, false},
     {"ane-seq", "ane", {1}, false}, {"ane-batch", "ane", {32}, false},
 };
+/* The order of the rows of bench --pipelines. */
 const char *const pipeline_names[] = {"gpu", "fixed", "ane-seq", "ane-batch", NULL};
 
 /* The first present unit of the kinds in k->kinds, in order of preference; a software implementation counts. */
@@ -40,7 +41,7 @@ static segue_status find_unit(const struct definition *k, char *spec, size_t cap
             if (info[i].why[0]) why = info[i].why;
         }
     return out_fail(err, SEGUE_EUNSUPPORTED,
-                    "pipeline: %s: no unit of kind %s available: %.200s; choose another pipeline", k->name,
+                    "pipeline: %s: no unit of kind %s is available: %.200s; choose another pipeline", k->name,
                     k->kinds, why);
 }
 
@@ -51,13 +52,14 @@ static segue_status unknown_pipeline(const char *text, size_t len, segue_error *
     char typed[64];
     for (size_t i = 0; i < sizeof definition / sizeof *definition; i++) names[i] = definition[i].name;
     snprintf(typed, sizeof typed, "%.*s", (int)(len < 60 ? len : 60), text);
-    const char *near = args_suggest(typed, names, sizeof definition / sizeof *definition);
+    const char *suggestion = args_suggest(typed, names, sizeof definition / sizeof *definition);
     return out_fail(err, SEGUE_EARG, "pipeline: %s: no such pipeline; %s%s", typed,
-                    near ? "did you mean " : "expected ",
-                    near ? near : "one:U, gpu, fixed, ane-seq or ane-batch, optionally with +U");
+                    suggestion ? "did you mean " : "expected ",
+                    suggestion ? suggestion : "single:U, gpu, fixed, ane-seq or ane-batch, optionally with +U");
 }
 
-/* Split NAME[:P][+U] into its parts. *what is the entry of the table. */
+/* Split NAME[:P][+U] into the two unit specs and the shapes. *def is the entry of the table. The first + ends the
+ * prefill spec, so a spec cannot contain one. */
 static segue_status parse_name(struct pipeline *out, const char *text, const struct definition **def, segue_error *err)
 {
     size_t len = strcspn(text, ":+"), i = 0;
@@ -72,14 +74,15 @@ static segue_status parse_name(struct pipeline *out, const char *text, const str
     size_t unit_len = !unit ? 0 : plus ? (size_t)(plus - unit) : strlen(unit);
     if ((plus && !plus[1]) || (unit && !unit_len) || (definition[i].needs_unit && !unit))
         return out_fail(err, SEGUE_EARG, "pipeline: %.100s: unit missing; expected %s", text,
-                        definition[i].needs_unit ? "one:U" : "NAME or NAME+U");
+                        definition[i].needs_unit ? "single:U" : "NAME or NAME+U");
     if (unit_len >= sizeof out->prefill || (plus && strlen(plus) > sizeof out->decode))
-        return out_fail(err, SEGUE_EARG, "pipeline: %.60s: unit spec too long", text);
+        return out_fail(err, SEGUE_EARG, "pipeline: %.60s: unit spec too long; use --prefill and --decode", text);
     if (unit) memcpy(out->prefill, unit, unit_len);
     if (plus) memcpy(out->decode, plus + 1, strlen(plus + 1));
     return SEGUE_OK;
 }
 
+/* Used before a long benchmark, so that a misspelt name fails at once. */
 segue_status pipeline_check(const char *text, segue_error *err)
 {
     struct pipeline ignored;

@@ -16,7 +16,7 @@ struct pipeline {
 segue_status pipeline_read(struct pipeline *out, const char *text, segue_error *err);
 /* Check the syntax of text only; no unit is searched. */
 segue_status pipeline_check(const char *text, segue_error *err);
-/* Names that need no unit; ends with NULL. `one` is missing because it requires :U. */
+/* Names that need no unit; ends with NULL. `single` is missing because it requires :U. */
 extern const char *const pipeline_names[];
 
 #endif

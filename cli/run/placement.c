@@ -103,8 +103,8 @@ static segue_status open_unit(struct placement *p, size_t at, const char *spec, 
     return st;
 }
 
-/* Index in p->units of the unit with this spec; opens it if it is new. NULL stands for the fastest unit, which may
- * turn out to be one that is open already; then the second handle is closed. */
+/* Index in p->units of the unit with this spec; the unit is opened if it is new. spec NULL: the fastest unit. If that
+ * turns out to be a unit that is already open, the second handle is closed and the index of the first one returned. */
 static segue_status unit_index(struct placement *p, const char *spec, unsigned threads, uint32_t *index,
                                segue_error *err)
 {
@@ -114,7 +114,7 @@ static segue_status unit_index(struct placement *p, const char *spec, unsigned t
             return SEGUE_OK;
         }
     if (p->units_n == PLACEMENT_UNITS)
-        return out_fail(err, SEGUE_EARG, "units: more than %d units given", PLACEMENT_UNITS);
+        return out_fail(err, SEGUE_EARG, "units: more than %d units; use fewer --prefill and --decode", PLACEMENT_UNITS);
     size_t at = p->units_n;
     segue_status st = open_unit(p, at, spec, threads, err);
     if (st) return st;
@@ -140,7 +140,7 @@ static segue_status add_plan_part(struct placement *p, const char *text, uint32_
                              segue_error *err)
 {
     char *spec = out_strdup(text), *at = strrchr(spec, '@');
-    segue_part part = {.phase = phase, .from = 0, .to = p->info.layers, .expect_j = -1};
+    segue_part part = {.size = sizeof part, .phase = phase, .to = p->info.layers, .expect_j = -1};
     segue_status st = SEGUE_OK;
     if (at) {
         unsigned a, b;
@@ -154,9 +154,9 @@ static segue_status add_plan_part(struct placement *p, const char *text, uint32_
             part.to = b + 1;
         }
     }
-    if (!st && p->plan.parts_n == 8) st = out_fail(err, SEGUE_EARG, "plan: more than 8 parts; use fewer --prefill and --decode");
+    if (!st && p->parts_n == PLACEMENT_PARTS) st = out_fail(err, SEGUE_EARG, "plan: more than 16 parts; use fewer --prefill and --decode");
     if (!st) st = unit_index(p, spec, threads, &part.unit, err);
-    if (!st) p->plan.parts[p->plan.parts_n++] = part;
+    if (!st) p->parts[p->parts_n++] = part;
     free(spec);
     return st;
 }
@@ -165,23 +165,23 @@ static segue_status add_plan_part(struct placement *p, const char *text, uint32_
 static segue_status pipeline_part(struct placement *p, const char *spec, uint32_t phase, unsigned threads,
                                   segue_error *err)
 {
-    segue_part *part = &p->plan.parts[p->plan.parts_n++];
-    *part = (segue_part){.phase = phase, .to = p->info.layers, .expect_j = -1};
+    segue_part *part = &p->parts[p->parts_n++];
+    *part = (segue_part){.size = sizeof *part, .phase = phase, .to = p->info.layers, .expect_j = -1};
     return unit_index(p, *spec ? spec : NULL, threads, &part->unit, err);
 }
 
-/* Build the plan of --pipeline, which excludes the flags that name units. */
+/* Build the plan of --pipeline. The flags that name units exclude it. */
 static segue_status open_pipeline(struct placement *p, const struct args *args, unsigned threads,
                                   segue_error *err)
 {
     struct pipeline pipeline;
     if (args_has(args, "unit") || args_has(args, "prefill") || args_has(args, "decode"))
         return out_fail(err, SEGUE_EARG,
-                        "flag --pipeline: cannot be combined with --unit, --prefill or --decode");
+                        "flag --pipeline: cannot be combined with --unit, --prefill or --decode; remove one of them");
     p->pipeline = args_text(args, "pipeline");
     p->planned = true;
     segue_status st = pipeline_read(&pipeline, p->pipeline, err);
-    memcpy(p->plan.shapes, pipeline.shapes, sizeof p->plan.shapes);
+    memcpy(p->shapes, pipeline.shapes, sizeof p->shapes);
     if (!st) st = pipeline_part(p, pipeline.prefill, 0, threads, err);
     if (!st) st = pipeline_part(p, pipeline.decode, 1, threads, err);
     return st;
@@ -194,7 +194,6 @@ static segue_status open_units(struct placement *p, const struct args *args, seg
     static const char *const phases[] = {"prefill", "decode"};
     unsigned threads = (unsigned)args_number(args, "threads", 0);
     const char *all = args_text(args, "unit"), *text;
-    p->plan = SEGUE_INIT(segue_plan);
     if (args_find(args->command, "pipeline", 8) && args_has(args, "pipeline"))
         return open_pipeline(p, args, threads, err);
     p->planned = args_has(args, "prefill") || args_has(args, "decode");
@@ -207,15 +206,24 @@ static segue_status open_units(struct placement *p, const struct args *args, seg
             st = add_plan_part(p, text, phase, threads, err);
         if (st) return st;
         if (i) continue;
-        segue_part whole = {.phase = phase, .to = p->info.layers, .expect_j = -1};
+        segue_part whole = {.size = sizeof whole, .phase = phase, .to = p->info.layers, .expect_j = -1};
         st = unit_index(p, all, threads, &whole.unit, err);
         if (st) return st;
-        p->plan.parts[p->plan.parts_n++] = whole;
+        p->parts[p->parts_n++] = whole;
     }
     return SEGUE_OK;
 }
 
-/* If a file of the full name exists, '=' is part of the name. Otherwise the number after the last '=' is the scale. */
+/* Make the plan of the parts that the flags have named. */
+static segue_status make_plan(struct placement *p, segue_error *err)
+{
+    segue_plan_info info = SEGUE_INIT(segue_plan_info);
+    memcpy(info.shapes, p->shapes, sizeof info.shapes);
+    return segue_plan_new(&p->plan, p->parts, p->parts_n, &info, err);
+}
+
+/* PATH may contain '=': if a file or folder of the whole text exists, the text is the path. Otherwise the number after
+ * the last '=' is the scale. */
 segue_status placement_load_adapter(segue_adapter **out, const segue_model *model, const char *text, segue_error *err)
 {
     char *path = out_strdup(text), *sign = strrchr(path, '='), *end = NULL;
@@ -232,21 +240,22 @@ segue_status placement_load_adapter(segue_adapter **out, const segue_model *mode
     return st;
 }
 
+/* The adapters apply to every session that is opened without its own list. */
 segue_status placement_add_adapter(struct placement *p, const char *text, segue_error *err)
 {
     if (p->adapters_n == PLACEMENT_ADAPTERS)
-        return out_fail(err, SEGUE_EARG, "adapters: more than %d adapters given", PLACEMENT_ADAPTERS);
+        return out_fail(err, SEGUE_EARG, "adapters: more than %d adapters; remove some --lora flags", PLACEMENT_ADAPTERS);
     segue_status st = placement_load_adapter(&p->adapters[p->adapters_n], p->model, text, err);
     if (!st) p->adapters_n++;
     return st;
 }
 
 /* The number of a KV cache type in segue.h, by the name of --kv. */
-static uint32_t kv_type(const char *name)
+static segue_kv kv_storage_of(const char *name)
 {
     static const char *const names[] = {"", "f32", "f16", "bf16", "q8"};
     for (uint32_t i = 1; name && i < 5; i++)
-        if (!strcmp(name, names[i])) return i;
+        if (!strcmp(name, names[i])) return (segue_kv)i;
     return SEGUE_KV_DEFAULT;
 }
 
@@ -256,17 +265,17 @@ static uint64_t megabytes(const struct args *args, const char *name)
     return args_find(args->command, name, strlen(name)) ? (uint64_t)args_number(args, name, 0) << 20 : 0;
 }
 
-/* Folder of the prefix cache; NULL: off. It is on with --store on, and by default in chat. If the folder cannot be
+/* Folder of the prefix store; NULL: off. It is on with --store on, and by default in chat. If the folder cannot be
  * created, --store on fails later, while chat continues without the cache. */
 static char *store_folder(const struct args *args)
 {
     segue_error err;
-    const char *wish = args_find(args->command, "store", 5) ? args_text(args, "store") : "off";
-    if (!wish) wish = strcmp(args->command->name, "chat") != 0 ? "off" : "auto";
-    if (!strcmp(wish, "off")) return NULL;
+    const char *mode = args_find(args->command, "store", 5) ? args_text(args, "store") : "off";
+    if (!mode) mode = strcmp(args->command->name, "chat") != 0 ? "off" : "auto";
+    if (!strcmp(mode, "off")) return NULL;
     char *folder = folders_path("cache", "prefixes");
-    if (!strcmp(wish, "on") || folders_make(folder, &err) == SEGUE_OK) return folder;
-    out_note("%s; continuing without the prefix cache", err.text);
+    if (!strcmp(mode, "on") || folders_make(folder, &err) == SEGUE_OK) return folder;
+    out_note("%s; continuing without the prefix store", err.text);
     free(folder);
     return NULL;
 }
@@ -275,8 +284,8 @@ static char *store_folder(const struct args *args)
 static segue_status open_engine(struct placement *p, const struct args *args, unsigned flags, segue_error *err)
 {
     segue_engine_opts opts = SEGUE_INIT(segue_engine_opts);
-    opts.kv = kv_type(args_text(args, "kv"));
-    opts.chunk_rows = (uint32_t)args_number(args, "chunk", 0);
+    opts.kv = kv_storage_of(args_text(args, "kv"));
+    opts.chunk_tokens = (uint32_t)args_number(args, "chunk", 0);
     opts.keep_values = flags & PLACEMENT_KEEP_VALUES ? 1 : 0;
     char *cache = folders_home("cache"), *store = store_folder(args);
     opts.store = store;
@@ -308,6 +317,7 @@ segue_status placement_try(struct placement *p, const struct args *args, unsigne
         st = placement_add_adapter(p, lora, err);
         if (st) *unsupported_code = EXIT_BAD_INPUT;
     }
+    if (!st && p->planned) st = make_plan(p, err);
     if (!st) st = open_engine(p, args, flags, err);
     p->compile_ns = out_now_ns() - start_ns;
     machine_peak_bytes();
@@ -329,6 +339,7 @@ void placement_close(struct placement *p)
 {
     for (size_t i = 0; i < p->adapters_n; i++) segue_adapter_close(p->adapters[i]);
     segue_engine_close(p->engine);
+    segue_plan_close(p->plan);
     for (size_t i = 0; i < PLACEMENT_UNITS; i++) {
         segue_unit_close(p->units[i]);
         segue_model_close(p->models[i]);
@@ -339,4 +350,4 @@ void placement_close(struct placement *p)
     *p = (struct placement){0};
 }
 
-const segue_plan *placement_plan(const struct placement *p) { return p->planned ? &p->plan : NULL; }
+const segue_plan *placement_plan(const struct placement *p) { return p->plan; }

@@ -7,7 +7,8 @@
 #include "term/args.h"
 #include "term/out.h"
 
-enum { PLACEMENT_UNITS = 8, PLACEMENT_ADAPTERS = 16 };
+/* Largest number of different units in a plan, and of adapters given with --lora. */
+enum { PLACEMENT_UNITS = 8, PLACEMENT_ADAPTERS = 16, PLACEMENT_PARTS = 16 };
 /* Flags of placement_open. KEEP_VALUES: the engine can dump the intermediate values of every layer. */
 enum { PLACEMENT_KEEP_VALUES = 1 };
 
@@ -16,22 +17,25 @@ enum { PLACEMENT_KEEP_VALUES = 1 };
 struct placement {
     char *path;          /* of the model file or folder */
     const char *storage; /* --storage; NULL: as in the file */
-    segue_model *model;
-    segue_model_info info;
+    segue_model *model; /* the model of -m */
+    segue_model_info info; /* of model; its strings belong to the model */
     segue_unit *units[PLACEMENT_UNITS];
     char *specs[PLACEMENT_UNITS]; /* as given by the user; NULL: chosen by the library */
     segue_unit_info unit_info[PLACEMENT_UNITS];
     segue_model *models[PLACEMENT_UNITS]; /* another storage of the model for one unit (model=, storage=); NULL: model */
     segue_model_info model_info[PLACEMENT_UNITS];
     size_t units_n;
-    segue_engine *engine;
-    segue_plan plan;
+    segue_engine *engine; /* NULL after placement_open_model */
+    segue_part parts[PLACEMENT_PARTS];  /* [parts_n] parts of the plan; none unless planned */
+    size_t parts_n;
+    uint32_t shapes[SEGUE_PLAN_SHAPES]; /* tokens of the prefill runs of a pipeline; 0: none */
+    segue_plan *plan;     /* made of parts and shapes; NULL unless planned */
     bool planned;         /* the flags define a plan; otherwise unit 0 runs both phases */
     const char *pipeline; /* name given with --pipeline, or NULL */
     segue_adapter *adapters[PLACEMENT_ADAPTERS];
     size_t adapters_n;
     uint64_t load_ns, compile_ns; /* time to open the model; time to open units, adapters and engine */
-    double stream_gb_s;           /* memory bandwidth, measured by the first report of the process; 0: not measured */
+    double memory_bandwidth_gb_s;           /* memory bandwidth, measured by the first report of the process; 0: not measured */
 };
 
 /* Open the model only, or model, units, adapters and engine. On failure they print the error, close everything and return
@@ -42,6 +46,7 @@ int placement_open(struct placement *p, const struct args *args, unsigned flags)
  * was rejected (EXIT_BAD_INPUT), or a unit is missing (EXIT_UNAVAILABLE). */
 segue_status placement_try(struct placement *p, const struct args *args, unsigned flags, int *unsupported_code,
                            segue_error *err);
+/* Close everything and zero *p. Sessions of the engine must be closed before. */
 void placement_close(struct placement *p);
 
 /* Open one unit by its spec; NULL: the fastest available one. threads 0: as the spec says. Threads apply to CPU units. */

@@ -26,7 +26,7 @@ segue_status prompt_file(const char *path, struct out_text *out, segue_error *er
         if (n == 0) break;
         out_add(out, block, n);
         if (out->len > FILE_LIMIT)
-            st = out_fail(err, SEGUE_ELIMIT, "reading: %.300s: larger than 1 GiB", path);
+            st = out_fail(err, SEGUE_ELIMIT, "reading: %.300s: larger than 1 GiB; use a shorter text", path);
     }
     free(block);
     if (f && !standard) fclose(f);
@@ -93,6 +93,7 @@ segue_status prompt_tokenize(const segue_model *model, const char *text, size_t 
     return SEGUE_OK;
 }
 
+/* Bytes of the text that are not valid UTF-8 become U+FFFD. */
 json_t *prompt_message(const char *role, const char *text, size_t len)
 {
     json_t *m = json_object();
@@ -106,13 +107,13 @@ segue_status prompt_messages(const char *path, json_t **request, segue_error *er
 {
     struct out_text file = {0};
     segue_status st = prompt_file(path, &file, err);
-    json_error_t why;
-    json_t *value = st ? NULL : json_loadb(file.data, file.len, JSON_REJECT_DUPLICATES, &why);
+    json_error_t json_err;
+    json_t *value = st ? NULL : json_loadb(file.data, file.len, JSON_REJECT_DUPLICATES, &json_err);
     free(file.data);
     if (st) return st;
     if (!value)
         return out_fail(err, SEGUE_EFORMAT, "messages: %.200s: line %d: %.100s; expected OpenAI's message format", path,
-                        why.line, why.text);
+                        json_err.line, json_err.text);
     if (json_is_array(value)) {
         json_t *object = json_object();
         json_object_set_new(object, "messages", value);
@@ -127,6 +128,7 @@ segue_status prompt_messages(const char *path, json_t **request, segue_error *er
     return SEGUE_OK;
 }
 
+/* Without --think the variable stays undefined, so the template uses its default. */
 void prompt_set_thinking(json_t *request, const struct args *args)
 {
     const char *think = args_text(args, "think");
@@ -240,6 +242,7 @@ segue_status prompt_read(struct prompt *out, const struct args *args, const stru
     return st;
 }
 
+/* Also clears `given`. */
 void prompt_free(struct prompt *prompt)
 {
     free(prompt->ids);

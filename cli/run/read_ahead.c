@@ -9,20 +9,25 @@
 #include <string.h>
 #include "run/sessions.h"
 
+/* MIN_BATCH: tokens collected before a prefill during an answer; smaller batches would read all weights for few tokens.
+ * QUEUE: capacity in tokens; if it overflows, read-ahead is given up for this turn. */
 enum { MIN_BATCH = 32, QUEUE = 1 << 16 };
 
 struct read_ahead {
     pthread_t thread;
-    pthread_mutex_t lock; /* of all below */
-    pthread_cond_t changed;
-    segue_session *next, *spare; /* the thread's while busy */
-    int32_t *queue, *batch; /* [QUEUE] tokens that follow what `next` has; those being read, the thread's */
+    pthread_mutex_t lock;        /* protects everything below, except for `batch` and `next` while running */
+    pthread_cond_t changed;      /* signalled when the thread has work, and when it finished some */
+    segue_session *next, *spare; /* session that reads ahead; its fork for the following turn */
+    int32_t *queue;              /* [QUEUE] tokens to append to `next` */
+    int32_t *batch;              /* [QUEUE] tokens of the running prefill; used by the thread only */
     size_t queue_n;
-    bool answer_done; /* no more tokens of this answer come: read what there is */
-    bool running, stop, failed;
-    size_t tokens_read; /* tokens read ahead since the turn began */
+    bool answer_done; /* the answer is complete: prefill the rest of the queue, however short */
+    bool running;     /* the thread computes, the lock is released */
+    bool stop;        /* the thread must end */
+    bool failed;      /* an error occurred: the read-ahead of this turn is not used */
+    size_t tokens_read; /* tokens prefilled since the turn began, in `ns` nanoseconds */
     uint64_t ns;
-    size_t last_read;
+    size_t last_read; /* figures of the last completed read-ahead, for read_ahead_stats */
     uint64_t last_ns;
 };
 
@@ -59,6 +64,7 @@ static void read_batch(struct read_ahead *a)
     pthread_cond_broadcast(&a->changed);
 }
 
+/* Prefill until read_ahead_close. */
 static void *thread_main(void *arg)
 {
     struct read_ahead *a = arg;
@@ -73,6 +79,7 @@ static void *thread_main(void *arg)
     return NULL;
 }
 
+/* Queue and batch are allocated once, so that read_ahead_push does not allocate. */
 struct read_ahead *read_ahead_open(void)
 {
     struct read_ahead *a = out_alloc(sizeof *a);
@@ -93,6 +100,7 @@ static void wait_idle(struct read_ahead *a, bool cancel)
     while (a->running || (!cancel && work_pending(a))) pthread_cond_wait(&a->changed, &a->lock);
 }
 
+/* Lock held, or the thread has ended. Close both sessions and forget all tokens. */
 static void discard(struct read_ahead *a)
 {
     segue_session_close(a->next);
@@ -102,6 +110,7 @@ static void discard(struct read_ahead *a)
     a->answer_done = a->failed = false;
 }
 
+/* The thread may be waiting or computing: a running prefill is cancelled first. */
 void read_ahead_close(struct read_ahead *a)
 {
     if (!a) return;
@@ -118,6 +127,7 @@ void read_ahead_close(struct read_ahead *a)
     free(a);
 }
 
+/* Number of leading tokens of ids[n] that the session holds; 0 if s is NULL. */
 static size_t common_prefix(const segue_session *s, const int32_t *ids, size_t n)
 {
     const int32_t *held;
@@ -126,6 +136,7 @@ static size_t common_prefix(const segue_session *s, const int32_t *ids, size_t n
     return same;
 }
 
+/* If the user edited the conversation, the old session may match more of the prompt; then the read-ahead is discarded. */
 void read_ahead_begin_turn(struct read_ahead *a, segue_session **session, const int32_t *ids, size_t n, uint64_t *waited_ns)
 {
     *waited_ns = 0;
@@ -137,8 +148,7 @@ void read_ahead_begin_turn(struct read_ahead *a, segue_session **session, const 
     a->last_read = a->last_ns = 0;
     if (a->next && !a->failed && a->answer_done && common_prefix(a->next, ids, n) >= common_prefix(*session, ids, n)) {
         *session = a->next;
-        a->next =
-            a->spare; /* it has the same tokens, and will read the new words once more, beside the answer */
+        a->next = a->spare; /* holds the same tokens; it prefills the new user message again during the answer */
         a->spare = NULL;
         a->last_read = a->tokens_read;
         a->last_ns = a->ns;
@@ -183,6 +193,7 @@ segue_status read_ahead_attach(struct read_ahead *a, segue_session *session, seg
     return st;
 }
 
+/* The thread is woken only for a full batch, because waking it costs time of the answer. */
 void read_ahead_push(struct read_ahead *a, int32_t token)
 {
     if (!a) return;

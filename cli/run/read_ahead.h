@@ -3,15 +3,16 @@
  * continues in that session, so only its new words and the hand-off remain before the first token. All functions
  * accept NULL, which means no read-ahead.
  * SPDX-License-Identifier: MIT */
-#ifndef SEGUE_CLI_AHEAD_H
-#define SEGUE_CLI_AHEAD_H
+#ifndef SEGUE_CLI_READ_AHEAD_H
+#define SEGUE_CLI_READ_AHEAD_H
 
 #include "term/out.h"
 
-struct read_ahead; /* NULL is allowed everywhere: nothing is read ahead */
+struct read_ahead;
 
 /* Start the thread; NULL if it cannot be started. */
-struct read_ahead *read_ahead_open(void); /* NULL: no thread */
+struct read_ahead *read_ahead_open(void);
+/* Cancel a running prefill, stop the thread and close its sessions. */
 void read_ahead_close(struct read_ahead *a);
 
 /* A turn begins with the prompt ids[n]: wait for the running prefill. If the read-ahead session holds at least as
@@ -21,7 +22,7 @@ void read_ahead_begin_turn(struct read_ahead *a, segue_session **session, const 
  * needed. */
 segue_status read_ahead_attach(struct read_ahead *a, segue_session *session, segue_error *err);
 /* Queue a token of the answer. Does not allocate. */
-void read_ahead_push(struct read_ahead *a, int32_t token); /* of the answer; allocates nothing */
+void read_ahead_push(struct read_ahead *a, int32_t token);
 /* The answer is complete; ids[n] is the known beginning of the next prompt, which the thread prefills. */
 void read_ahead_finish(struct read_ahead *a, const int32_t *ids, size_t n);
 /* Discard everything read ahead, for example after the session was replaced. */

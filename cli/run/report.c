@@ -8,8 +8,10 @@
 #include "host/machine.h"
 #include "run/bandwidth.h"
 
+/* Milliseconds between two times in ns; 0 if the second one was not recorded. */
 static double ms(uint64_t from, uint64_t to) { return to > from ? (double)(to - from) / 1e6 : 0; }
 
+/* The JSON object `model`. Strings that the library leaves NULL become empty. */
 static json_t *model_json(const segue_model_info *info)
 {
     json_t *m = json_object();
@@ -25,26 +27,27 @@ json_t *report_model_json(const struct placement *p) { return model_json(&p->inf
 
 size_t report_phase_unit(const struct placement *p, uint32_t phase)
 {
-    for (uint32_t i = 0; p->planned && i < p->plan.parts_n; i++)
-        if (p->plan.parts[i].phase == phase) return p->plan.parts[i].unit;
+    for (uint32_t i = 0; p->planned && i < p->parts_n; i++)
+        if (p->parts[i].phase == phase) return p->parts[i].unit;
     return 0;
 }
 
-/* Rates of an answer. What came before the first token is reading, what came after it writing; so a prompt of
- * one row counts as read, though the unit wrote it like any other row. */
+/* Rates of an answer. Work before the first token counts as prefill and work after it as decode, so a prompt of one
+ * token counts as prefill although the unit computes it like a decode step. */
 struct rates {
-    segue_stats first; /* at the first token, or at the end when none came */
-    double prefill_s, decode_s, prefill_tok_s, decode_tok_s, gb_s;
-    uint64_t token_bytes; /* of weights, per token written */
+    segue_stats first; /* counters at the first token, or at the end if there is none */
+    double prefill_s, decode_s, prefill_tok_s, decode_tok_s;
+    double gb_s;          /* weight bytes read per second of decode, in 1e9 */
+    uint64_t token_bytes; /* weight bytes read per generated token */
 };
 
+/* Seconds in which a unit computed for the session between two snapshots of its counters. */
 static double busy_s(const segue_stats *from, const segue_stats *to)
 {
     return (double)(to->prefill_ns + to->decode_ns - from->prefill_ns - from->decode_ns) / 1e9;
 }
 
-/* Time before the first token counts as prefill, time after it as decode; a prompt of one token therefore counts as
- * prefill. */
+/* Compute the rates from the counters at the start, at the first token and at the end of the answer. */
 static struct rates compute_rates(const struct answer *a)
 {
     const segue_stats *b = &a->at_begin, *e = &a->at_end;
@@ -60,7 +63,7 @@ static struct rates compute_rates(const struct answer *a)
     return r;
 }
 
-/* 0 would be a measurement. */
+/* A value of 0 would read as a measurement, so it becomes null. */
 void report_positive_or_null(json_t *o, const char *name, double v, const char *reason)
 {
     if (v > 0)
@@ -71,25 +74,26 @@ void report_positive_or_null(json_t *o, const char *name, double v, const char *
 
 /* Bandwidth at the working set of the answer (weights per token and state), measured once per process; not after an
  * interrupt. */
-static segue_status measure_stream(const struct report *r, const struct rates *rates, segue_error *err)
+static segue_status measure_read_bandwidth(const struct report *r, const struct rates *rates, segue_error *err)
 {
     struct placement *p = r->placement;
-    if (p->stream_gb_s > 0) return SEGUE_OK;
+    if (p->memory_bandwidth_gb_s > 0) return SEGUE_OK;
     err->status = SEGUE_ECANCELED;
     snprintf(err->text, sizeof err->text, "not measured: the run was interrupted");
     if (!r->measure_bandwidth) return SEGUE_ECANCELED;
     uint64_t weights = rates->token_bytes ? rates->token_bytes : p->info.weight_bytes;
     return bandwidth_measure(p->units[report_phase_unit(p, 1)], weights + r->answer->at_end.state_bytes,
-                        &p->stream_gb_s, err);
+                        &p->memory_bandwidth_gb_s, err);
 }
 
+/* Set memory_bandwidth_gb_s and bandwidth_utilization. */
 static void put_bandwidth(json_t *o, const struct report *r, const struct rates *rates)
 {
     segue_error err;
-    double roof = measure_stream(r, rates, &err) ? 0 : r->placement->stream_gb_s;
-    report_positive_or_null(o, "stream_gb_s", roof, err.text);
-    report_positive_or_null(o, "roof_share", roof > 0 ? rates->gb_s / roof : 0,
-                    roof > 0 ? "no bytes were counted" : err.text);
+    double bandwidth = measure_read_bandwidth(r, rates, &err) ? 0 : r->placement->memory_bandwidth_gb_s;
+    report_positive_or_null(o, "memory_bandwidth_gb_s", bandwidth, err.text);
+    report_positive_or_null(o, "bandwidth_utilization", bandwidth > 0 ? rates->gb_s / bandwidth : 0,
+                    bandwidth > 0 ? "the unit counted no bytes" : err.text);
 }
 
 /* State bytes are those of the session; weights are counted as stored in the file. */
@@ -98,40 +102,44 @@ void report_memory(json_t *o, const struct placement *p, uint64_t state_bytes)
     if (machine_peak_bytes())
         json_object_set_new(o, "peak_bytes", json_integer((json_int_t)machine_peak_bytes()));
     else
-        out_null(o, "peak_bytes", "this system does not say");
+        out_null(o, "peak_bytes", "the system does not report it");
     json_object_set_new(o, "weight_bytes", json_integer((json_int_t)p->info.weight_bytes));
     json_object_set_new(o, "state_bytes", json_integer((json_int_t)state_bytes));
 }
 
-static void put_packed(json_t *o, const segue_stats *s)
+/* Set weight_cache: "mapped", "written", "repacked" or null. A reason next to a value means that an invalid entry was
+ * replaced. */
+static void put_weight_cache(json_t *o, const segue_stats *s)
 {
-    const char *why = s->packed_why ? s->packed_why : "this unit repacks nothing";
+    const char *reason = s->packed_why ? s->packed_why : "the unit does not repack weights";
     if (!s->packed)
-        out_null(o, "packed", why);
+        out_null(o, "weight_cache", reason);
     else
-        json_object_set_new(o, "packed", json_string(s->packed));
-    if (s->packed && s->packed_why) json_object_set_new(o, "packed_reason", json_string(why));
+        json_object_set_new(o, "weight_cache", json_string(s->packed));
+    if (s->packed && s->packed_why) json_object_set_new(o, "weight_cache_reason", json_string(reason));
 }
 
+/* Set the times and the token rates. Counters of the session are differences to the start of this answer, because a
+ * chat uses one session for many answers. */
 static void put_times(json_t *o, const struct report *r, const struct rates *rates)
 {
     const struct answer *a = r->answer;
     json_object_set_new(o, "load_ms", out_real((double)r->placement->load_ns / 1e6));
     json_object_set_new(o, "compile_ms", out_real((double)r->placement->compile_ns / 1e6));
-    report_positive_or_null(o, "ttft_ms", a->first_ns ? ms(a->start_ns, a->first_ns) : 0, "no token came out");
+    report_positive_or_null(o, "ttft_ms", a->first_ns ? ms(a->start_ns, a->first_ns) : 0, "no token was generated");
     report_positive_or_null(o, "start_ms", a->first_ns ? ms(machine_start_ns(), a->first_ns) : 0,
-                    "no token came out");
+                    "no token was generated");
     json_object_set_new(o, "prefill_ms", out_real(rates->prefill_s * 1e3));
     uint64_t handoff = a->at_end.handoff_ns - a->at_begin.handoff_ns;
     bool two = report_phase_unit(r->placement, 0) != report_phase_unit(r->placement, 1);
     report_positive_or_null(o, "handoff_ms", (double)handoff / 1e6,
-                 two ? "nothing was handed over" : "one unit: no hand-off");
+                 two ? "there was no hand-off" : "one unit: no hand-off");
     report_positive_or_null(o, "handoff_exposed_ms",
                  (double)(a->at_end.handoff_exposed_ns - a->at_begin.handoff_exposed_ns) / 1e6,
-                 two ? "nothing was handed over" : "one unit: no hand-off");
+                 two ? "there was no hand-off" : "one unit: no hand-off");
     json_object_set_new(o, "decode_ms", out_real(rates->decode_s * 1e3));
     report_positive_or_null(o, "prefill_tok_s", rates->prefill_tok_s, "no prompt token was computed");
-    report_positive_or_null(o, "decode_tok_s", rates->decode_tok_s, "fewer than two tokens came out");
+    report_positive_or_null(o, "decode_tok_s", rates->decode_tok_s, "fewer than two tokens were generated");
 }
 
 const char *report_phase_name(uint32_t phase)
@@ -140,8 +148,8 @@ const char *report_phase_name(uint32_t phase)
     return names[phase < 3 ? phase : 0];
 }
 
-/* Which operations a part has: those of its layers, those outside every layer, or both. */
-enum { OPS_LAYERS = 1, OPS_OUTSIDE = 2, PHASE_HELPER = 2 };
+/* Which operations part_json counts: those of its layers, those outside of every layer (embedding, head), or both. */
+enum { OPS_LAYERS = 1, OPS_OUTSIDE = 2 };
 
 /* Count the operations of layers [from, to) in the listing of the graph ("%3 = linear ... # layer 0"). Operations
  * outside of all layers belong to the first or last layer. */
@@ -168,6 +176,7 @@ static json_t *ops_json(const struct placement *p, const char *listing, uint32_t
     return ops;
 }
 
+/* Set ops: {name: count} of the operations of layers [from, to). */
 static void put_ops(json_t *o, const struct placement *p, uint32_t from, uint32_t to, int ops_scope)
 {
     struct out_text listing = {0};
@@ -177,19 +186,10 @@ static void put_ops(json_t *o, const struct placement *p, uint32_t from, uint32_
              segue_model_describe(p->model, SEGUE_DESCRIBE_GRAPH, listing.data, listing.cap, &listing.len,
                                   &ignored));
     if (st)
-        out_null(o, "ops", "the model gives no listing");
+        out_null(o, "ops", "the graph cannot be listed");
     else
         json_object_set_new(o, "ops", ops_json(p, listing.data, from, to, ops_scope));
     free(listing.data);
-}
-
-static segue_use find_use(const segue_stats *s, uint32_t phase, size_t unit, uint32_t from, uint32_t to)
-{
-    for (size_t i = 0; i < s->uses_n; i++)
-        if (s->uses[i].unit == unit && s->uses[i].phase == phase && s->uses[i].from == from &&
-            s->uses[i].to == to)
-            return s->uses[i];
-    return (segue_use){0};
 }
 
 json_t *report_unit_name(const segue_unit_info *u)
@@ -197,10 +197,10 @@ json_t *report_unit_name(const segue_unit_info *u)
     return json_sprintf("%s%s", u->spec, u->simulated ? " (software)" : "");
 }
 
-/* One unit in one phase: operations, passes, time and traffic of this answer. */
+/* One unit in one phase: operations, runs, time and traffic of this answer. */
 static json_t *part_json(const struct report *r, uint32_t phase, size_t unit, uint32_t from, uint32_t to)
 {
-    const segue_stats *e = &r->answer->at_end;
+    const struct work *e = &r->answer->work_end;
     json_t *o = json_object(), *layers = json_array();
     json_object_set_new(o, "unit", report_unit_name(&r->placement->unit_info[unit]));
     json_object_set_new(o, "phase", json_string(report_phase_name(phase)));
@@ -208,40 +208,39 @@ static json_t *part_json(const struct report *r, uint32_t phase, size_t unit, ui
     json_array_append_new(layers, json_integer(from));
     json_array_append_new(layers, json_integer(to ? to - 1 : 0));
     json_object_set_new(o, "layers", layers);
-    int helped = find_use(e, PHASE_HELPER, unit, from, to).runs != 0; /* outside the layers, its processor does the work */
-    put_ops(o, r->placement, from, to, phase == PHASE_HELPER ? OPS_OUTSIDE : helped ? OPS_LAYERS : OPS_LAYERS | OPS_OUTSIDE);
-    segue_use use = find_use(e, phase, unit, from, to),
-              before = find_use(&r->answer->at_begin, phase, unit, from, to);
+    int helped = work_find(e, SEGUE_HELPER, unit, from, to).runs != 0; /* the CPU runs the operations outside of the layers */
+    put_ops(o, r->placement, from, to, phase == SEGUE_HELPER ? OPS_OUTSIDE : helped ? OPS_LAYERS : OPS_LAYERS | OPS_OUTSIDE);
+    segue_use use = work_find(e, phase, unit, from, to),
+              before = work_find(&r->answer->work_begin, phase, unit, from, to);
     json_object_set_new(o, "runs", json_integer((json_int_t)(use.runs - before.runs)));
     json_object_set_new(o, "dispatches", json_integer((json_int_t)(use.dispatches - before.dispatches)));
     if (use.host_bytes)
         json_object_set_new(o, "host_bytes", json_integer((json_int_t)(use.host_bytes - before.host_bytes)));
     else
-        out_null(o, "host_bytes", "this unit has no memory of its own, or does not count");
-    if (use.columns > before.columns)
+        out_null(o, "host_bytes", "the unit has no separate memory, or does not count it");
+    if (use.padded_tokens > before.padded_tokens)
         json_object_set_new(o, "padded_ratio",
-                            out_real((double)(use.columns - before.columns) / (double)(use.rows - before.rows)));
+                            out_real((double)(use.padded_tokens - before.padded_tokens) / (double)(use.tokens - before.tokens)));
     else
-        out_null(o, "padded_ratio", "this unit pads no rows, or had none");
+        out_null(o, "padded_ratio", "the unit computed no padded tokens");
     json_object_set_new(o, "tokens_truncated", json_integer((json_int_t)use.tokens_truncated));
     json_object_set_new(o, "ms", out_real((double)(use.ns - before.ns) / 1e6));
-    segue_unit_info now = SEGUE_INIT(segue_unit_info); /* a unit that was lost may be another process by now */
+    segue_unit_info now = SEGUE_INIT(segue_unit_info); /* a unit that was lost may have been restarted as another process */
     bool apart = segue_unit_info_get(r->placement->units[unit], &now, NULL) == SEGUE_OK && now.pid;
     json_object_set_new(o, "pid", json_integer(apart ? (json_int_t)now.pid : (json_int_t)getpid()));
-    json_object_set_new(o, "refused", json_array());
     return o;
 }
 
 /* Operations that the CPU ran for a unit that does not support them. */
 static void put_helpers(json_t *list, const struct report *r)
 {
-    const segue_stats *s = &r->answer->at_end;
+    const struct work *s = &r->answer->work_end;
     for (size_t i = 0; i < s->uses_n; i++)
-        if (s->uses[i].phase == PHASE_HELPER)
-            json_array_append_new(list, part_json(r, PHASE_HELPER, s->uses[i].unit, s->uses[i].from, s->uses[i].to));
+        if (s->uses[i].phase == SEGUE_HELPER)
+            json_array_append_new(list, part_json(r, SEGUE_HELPER, s->uses[i].unit, s->uses[i].from, s->uses[i].to));
 }
 
-/* Without a plan unit 0 runs both phases. */
+/* The list units: one entry per part of the plan, then the helper entries. Without a plan unit 0 runs both phases. */
 static json_t *units_json(const struct report *r)
 {
     const struct placement *p = r->placement;
@@ -252,23 +251,27 @@ static json_t *units_json(const struct report *r)
         put_helpers(list, r);
         return list;
     }
-    for (uint32_t i = 0; i < p->plan.parts_n; i++) {
-        const segue_part *part = &p->plan.parts[i];
+    for (uint32_t i = 0; i < p->parts_n; i++) {
+        const segue_part *part = &p->parts[i];
         json_array_append_new(list, part_json(r, part->phase, part->unit, part->from, part->to));
     }
     put_helpers(list, r);
     return list;
 }
 
+/* The object energy. joules[] holds the counter at the start, at the first token and at the end; a negative value means
+ * not measured. If no token was generated, all energy belongs to prefill. */
 static json_t *energy_json(const struct answer *a)
 {
     const double *j = a->joules;
-    bool read = j[0] >= 0 && (a->first_ns ? j[1] : j[2]) >= j[0], wrote = a->first_ns && j[1] >= 0 && j[2] >= j[1];
-    double whole = read ? (wrote ? j[2] : a->first_ns ? j[1] : j[2]) - j[0] : -1;
-    return meter_json(a->meter, read ? (a->first_ns ? j[1] : j[2]) - j[0] : -1, wrote ? j[2] - j[1] : -1,
-                      whole >= 0 ? whole * 1e9 / (double)(a->end_ns - a->start_ns) : -1);
+    double prefill_end = a->first_ns ? j[1] : j[2];
+    bool prefill_ok = j[0] >= 0 && prefill_end >= j[0], decode_ok = a->first_ns && j[1] >= 0 && j[2] >= j[1];
+    double total = prefill_ok ? (decode_ok ? j[2] : prefill_end) - j[0] : -1;
+    return meter_json(a->meter, prefill_ok ? prefill_end - j[0] : -1, decode_ok ? j[2] - j[1] : -1,
+                      total >= 0 ? total * 1e9 / (double)(a->end_ns - a->start_ns) : -1, false);
 }
 
+/* Set the answer itself: text, ids, finish, reuse and log-probabilities. */
 static void put_text(json_t *o, const struct report *r)
 {
     const struct answer *a = r->answer;
@@ -292,39 +295,40 @@ static void put_text(json_t *o, const struct report *r)
     if (a->logprob_list)
         json_object_set(o, "logprobs", a->logprob_list);
     else
-        out_null(o, "logprobs", "not asked for: --logprobs K");
+        out_null(o, "logprobs", "not requested; use --logprobs K");
 }
 
-/* Units lost during this answer and their replacements; the session keeps the last few. */
-static json_t *losses_json(const segue_stats *b, const segue_stats *e)
+/* The list lost: units lost during this answer and their replacements. The session records the last few losses in a
+ * ring. */
+static json_t *losses_json(const struct answer *a)
 {
-    const size_t kept = sizeof e->losses / sizeof *e->losses;
     json_t *list = json_array();
-    size_t i = e->losses_n > kept ? e->losses_n - kept : 0;
-    for (i = i < b->losses_n ? b->losses_n : i; i < e->losses_n; i++) {
-        const segue_loss *l = &e->losses[i % kept];
+    for (size_t i = work_first_new_loss(&a->work_end, &a->work_begin); i < a->work_end.losses_n; i++) {
+        const segue_loss *l = &a->work_end.losses[i];
         json_t *o = json_object();
         json_object_set_new(o, "unit", json_string(l->unit));
-        json_object_set_new(o, "to", json_string(l->to));
-        json_object_set_new(o, "rows", json_integer((json_int_t)l->rows));
-        json_object_set_new(o, "replayed_rows", json_integer((json_int_t)l->replayed));
+        json_object_set_new(o, "replacement", json_string(l->to));
+        json_object_set_new(o, "position", json_integer((json_int_t)l->tokens));
+        json_object_set_new(o, "recomputed_tokens", json_integer((json_int_t)l->replayed));
         json_object_set_new(o, "ms", out_real((double)l->ns / 1e6));
-        json_object_set_new(o, "why", json_string(l->why));
+        json_object_set_new(o, "reason", json_string(l->why));
         json_array_append_new(list, o);
     }
     return list;
 }
 
+/* True if prefill and decode run on different units, so that there is a hand-off. */
 static bool uses_two_units(const struct placement *p) { return report_phase_unit(p, 0) != report_phase_unit(p, 1); }
 
+/* Set verify: the result of --verify, or null if nothing was compared. */
 static void put_verify(json_t *o, const segue_verify *v, bool two)
 {
-    if (!v->rows) {
-        out_null(o, "verify", two ? "not asked for, or nothing was handed over" : "one unit: no hand-off");
+    if (!v->tokens) {
+        out_null(o, "verify", two ? "not requested with --verify, or there was no hand-off" : "one unit: no hand-off");
         return;
     }
     json_t *j = json_object();
-    json_object_set_new(j, "rows", json_integer((json_int_t)v->rows));
+    json_object_set_new(j, "tokens", json_integer((json_int_t)v->tokens));
     json_object_set_new(j, "max_abs", out_real(v->max_abs));
     json_object_set_new(j, "bound", out_real(v->bound));
     json_object_set_new(j, "near_ties", json_integer((json_int_t)v->near_ties));
@@ -349,17 +353,17 @@ json_t *report_json(const struct report *r)
     json_object_set_new(o, "version", json_string(version));
     put_times(o, r, &rates);
     report_memory(o, r->placement, e->state_bytes);
-    put_packed(o, e);
+    put_weight_cache(o, e);
     json_object_set_new(o, "handoff_bytes", json_integer((json_int_t)(e->handoff_bytes - b->handoff_bytes)));
     json_object_set_new(o, "copied_bytes", json_integer((json_int_t)(e->copied_bytes - b->copied_bytes)));
-    report_positive_or_null(o, "gb_s", rates.gb_s, "fewer than two tokens came out");
+    report_positive_or_null(o, "weight_read_gb_s", rates.gb_s, "fewer than two tokens were generated");
     put_bandwidth(o, r, &rates);
     json_object_set_new(o, "machine", machine_json());
     json_object_set_new(o, "compiles", json_integer((json_int_t)e->compiles));
     json_object_set_new(o, "dispatches", json_integer((json_int_t)(e->dispatches - b->dispatches)));
     json_object_set_new(o, "energy", energy_json(a));
     json_object_set_new(o, "units", units_json(r));
-    json_object_set_new(o, "lost", losses_json(b, e));
+    json_object_set_new(o, "lost", losses_json(a));
     out_null(o, "plan", "no planner in this build");
     put_verify(o, &e->verify, uses_two_units(r->placement));
     return o;
@@ -372,30 +376,30 @@ void report_print_line(const struct report *r)
     struct rates rates = compute_rates(a);
     size_t unit = report_phase_unit(r->placement, 1), other = report_phase_unit(r->placement, 0);
     segue_error ignored;
-    double roof = rates.gb_s > 0 && !measure_stream(r, &rates, &ignored) ? r->placement->stream_gb_s : 0;
+    double bandwidth = rates.gb_s > 0 && !measure_read_bandwidth(r, &rates, &ignored) ? r->placement->memory_bandwidth_gb_s : 0;
     struct out_text t = {0};
     out_addf(&t, "%zu + %zu tokens", r->prompt_n, a->ids_n);
     if (a->first_ns) out_addf(&t, ", first after %.0f ms", ms(a->start_ns, a->first_ns));
     if (rates.prefill_tok_s > 0) out_addf(&t, ", prefill %.1f tok/s", rates.prefill_tok_s);
     if (rates.decode_tok_s > 0) out_addf(&t, ", decode %.1f tok/s", rates.decode_tok_s);
     if (rates.gb_s > 0) out_addf(&t, " at %.1f GB/s", rates.gb_s);
-    if (roof > 0) out_addf(&t, " (%.0f %% of the %.1f GB/s memory bandwidth)", 100 * rates.gb_s / roof, roof);
+    if (bandwidth > 0) out_addf(&t, " (%.0f %% of the %.1f GB/s memory bandwidth)", 100 * rates.gb_s / bandwidth, bandwidth);
     out_addf(&t, ", %.0f MB", (double)machine_peak_bytes() / 1e6);
     if (!a->at_end.packed && a->at_end.packed_why) out_addf(&t, ", packed weights not cached (reason: --json)");
     const segue_unit_info *prefill_unit = &r->placement->unit_info[other], *decode_unit = &r->placement->unit_info[unit];
     out_addf(&t, ", %s%s", prefill_unit->spec, prefill_unit->simulated ? " (software)" : "");
     if (other != unit) out_addf(&t, " -> %s%s", decode_unit->spec, decode_unit->simulated ? " (software)" : "");
     uint64_t unseen = 0;
-    for (size_t i = 0; i < a->at_end.uses_n; i++)
-        if (a->at_end.uses[i].tokens_truncated > unseen) unseen = a->at_end.uses[i].tokens_truncated;
+    for (size_t i = 0; i < a->work_end.uses_n; i++)
+        if (a->work_end.uses[i].tokens_truncated > unseen) unseen = a->work_end.uses[i].tokens_truncated;
     if (unseen) out_addf(&t, "; the first %llu tokens were truncated", (unsigned long long)unseen);
-    for (size_t i = a->at_begin.losses_n; i < a->at_end.losses_n && i < a->at_begin.losses_n + 4; i++) {
-        const segue_loss *l = &a->at_end.losses[i % 4];
-        out_addf(&t, "; lost %s at token %llu, continued on %s", l->unit, (unsigned long long)l->rows, l->to);
+    for (size_t i = work_first_new_loss(&a->work_end, &a->work_begin); i < a->work_end.losses_n; i++) {
+        const segue_loss *l = &a->work_end.losses[i];
+        out_addf(&t, "; lost %s at token %llu, continued on %s", l->unit, (unsigned long long)l->tokens, l->to);
     }
-    if (a->at_end.verify.rows)
+    if (a->at_end.verify.tokens)
         out_addf(&t, "; hand-off %s over %zu tokens", a->at_end.verify.ok ? "verified" : "FAILED, recomputed on the decode unit,",
-                 a->at_end.verify.rows);
+                 a->at_end.verify.tokens);
     out_note("%s", t.data);
     free(t.data);
 }

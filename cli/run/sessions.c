@@ -14,6 +14,7 @@ char *sessions_file(const char *name, const char *ending)
     return path;
 }
 
+/* --load takes precedence over --session. */
 char *sessions_path(const struct args *args)
 {
     if (args_has(args, "load")) return out_strdup(args_text(args, "load"));
@@ -53,7 +54,7 @@ segue_status sessions_sync(segue_session *session, const int32_t *ids, size_t n,
     return st ? st : segue_session_append(session, ids + same, n - same, err);
 }
 
-/* The prompt tokens that were not found in the state or in the prefix cache. */
+/* Tokens found in a loaded state or in the prefix store are already computed. */
 size_t sessions_pending(const segue_session *session)
 {
     segue_stats stats = SEGUE_INIT(segue_stats);
@@ -64,6 +65,7 @@ size_t sessions_pending(const segue_session *session)
                : n - stats.tokens_reused;
 }
 
+/* The library takes 0 as its default, so --checkpoints 0 needs a separate value. */
 uint64_t sessions_checkpoint_bytes(const struct args *args)
 {
     if (!args_has(args, "checkpoints")) return 0;
@@ -71,7 +73,7 @@ uint64_t sessions_checkpoint_bytes(const struct args *args)
     return mb ? mb << 20 : SEGUE_NO_CHECKPOINTS;
 }
 
-/* SEGUE_EFORMAT and SEGUE_EUNSUPPORTED mean that not even the tokens of the file are usable. */
+/* With --repair, SEGUE_EFORMAT and SEGUE_EUNSUPPORTED mean that even the tokens of the file are unusable. */
 segue_status sessions_load(segue_session **out, segue_engine *engine, segue_session_opts *opts,
                            const struct args *args, const char *path, bool may_be_new, const char **reason,
                            segue_error *err)
@@ -84,6 +86,7 @@ segue_status sessions_load(segue_session **out, segue_engine *engine, segue_sess
     return segue_session_open(out, engine, opts, err);
 }
 
+/* NULL leaves the reason to the session. */
 const char *sessions_reuse_reason(const struct args *args)
 {
     const char *store = args_text(args, "store");

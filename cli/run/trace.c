@@ -1,11 +1,13 @@
-/* trace.c: see trace.h. SPDX-License-Identifier: MIT */
+/* trace.c: trace files, see trace.h. Times are microseconds of the monotonic clock; `pid` is the process and `tid` the
+ * index of the unit.
+ * SPDX-License-Identifier: MIT */
 #include "run/trace.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { MAX_INTERVALS = 1 << 16 };
+enum { MAX_INTERVALS = 1 << 16 }; /* per session; the session drops later ones */
 
 void trace_begin(struct trace *t, const struct args *args)
 {
@@ -15,25 +17,26 @@ void trace_begin(struct trace *t, const struct args *args)
 
 size_t trace_capacity(const struct trace *t) { return t->path ? MAX_INTERVALS : 0; }
 
+/* One complete event ("ph": "X") per interval. A hand-off names the receiving unit in `to`. */
 void trace_append(struct trace *t, const struct placement *p, const segue_session *session, size_t number)
 {
-    static const char *const names[] = {"prefill", "decode", "hand-off"};
-    segue_stats s = SEGUE_INIT(segue_stats);
+    static const char *const names[] = {"prefill", "decode", "helper", "hand-off"};
+    segue_interval interval = SEGUE_INIT(segue_interval), *x = &interval;
     segue_error ignored;
-    if (!t->path || !session || segue_session_stats_get(session, &s, &ignored)) return;
-    for (size_t i = 0; i < s.spans_n; i++) {
-        const segue_interval *x = &s.spans[i];
+    if (!t->path || !session) return;
+    for (size_t i = 0; segue_session_interval_get(session, i, x, &ignored) == SEGUE_OK; i++) {
         json_t *e = json_pack(
-            "{s:s,s:s,s:f,s:f,s:i,s:i,s:{s:I,s:I,s:I,s:[i,i]}}", "name", names[x->what % 3], "ph", "X", "ts",
+            "{s:s,s:s,s:f,s:f,s:i,s:i,s:{s:I,s:I,s:I,s:[i,i]}}", "name", names[x->phase % 4], "ph", "X", "ts",
             (double)x->begin_ns / 1e3, "dur", (double)(x->end_ns - x->begin_ns) / 1e3, "pid", (int)getpid(),
-            "tid", (int)x->unit, "args", "session", (json_int_t)number, "first", (json_int_t)x->first, "rows",
-            (json_int_t)x->rows, "layers", (int)x->from, (int)(x->to ? x->to - 1 : 0));
+            "tid", (int)x->unit, "args", "session", (json_int_t)number, "first_pos", (json_int_t)x->pos, "tokens",
+            (json_int_t)x->tokens, "layers", (int)x->from, (int)(x->to ? x->to - 1 : 0));
         if (x->to_unit != x->unit)
             json_object_set_new(json_object_get(e, "args"), "to", json_string(p->unit_info[x->to_unit].spec));
         json_array_append_new(t->events, e);
     }
 }
 
+/* The events of type "M" name the rows after the units. */
 segue_status trace_end(struct trace *t, const struct placement *p, segue_error *err)
 {
     if (!t->path) return SEGUE_OK;

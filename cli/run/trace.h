@@ -6,13 +6,15 @@
 
 #include "run/placement.h"
 
+/* A trace while it is recorded. */
 struct trace {
-    const char *path; /* NULL: nothing is kept */
-    json_t *events;
+    const char *path; /* output file, of --trace; NULL: no trace */
+    json_t *events;   /* list of events in Chrome's format; NULL without a path */
 };
+/* Start recording if --trace was given. */
 void trace_begin(struct trace *t, const struct args *args);
 /* Number of intervals a session must record, for segue_session_opts; 0 without --trace. */
-size_t trace_capacity(const struct trace *t); /* for segue_session_opts */
+size_t trace_capacity(const struct trace *t);
 /* Collect the intervals of a session before it is closed. number: of the request or turn. */
 void trace_append(struct trace *t, const struct placement *p, const segue_session *session, size_t number);
 /* Write the file under a temporary name, rename it, and free the trace. SEGUE_EIO on failure. */

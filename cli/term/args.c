@@ -22,6 +22,7 @@ const struct arg_def *args_find(const struct command *command, const char *name,
     return NULL;
 }
 
+/* The definition of the flag with this short name, in any group of the command; NULL if there is none. */
 static const struct arg_def *find_letter(const struct command *command, char letter)
 {
     for (const struct arg_group *const *g = command->groups; *g; g++)
@@ -34,7 +35,8 @@ static const struct arg_def *find_letter(const struct command *command, char let
  * characters count as distance 99, which bounds the table. */
 static size_t edit_distance(const char *a, const char *b)
 {
-    size_t n = strlen(a), m = strlen(b), cells[33][33];
+    size_t n = strlen(a), m = strlen(b);
+    size_t cells[33][33]; /* cells[i][j]: distance between the first i characters of a and the first j of b */
     if (n > 32 || m > 32) return 99;
     for (size_t i = 0; i <= n; i++)
         for (size_t j = 0; j <= m; j++) {
@@ -160,6 +162,7 @@ static segue_status store_value(struct args *args, const struct arg_def *def, co
     return SEGUE_OK;
 }
 
+/* Compacts the list of values in place. */
 void args_unset(struct args *args, const char *name)
 {
     size_t kept = 0;
@@ -201,7 +204,7 @@ static segue_status parse_flag(struct args *args, int argc, char **argv, int *i,
     }
     if (!def) return unknown_flag(args->command, word, err);
     if (def->kind == ARG_SWITCH) {
-        if (value) return out_fail(err, SEGUE_EARG, "flag --%s: \"%.80s\": the flag takes no value", def->name, value);
+        if (value) return out_fail(err, SEGUE_EARG, "flag --%s: \"%.80s\": the flag takes no value; remove it", def->name, value);
         return store_value(args, def, "", err);
     }
     if (!value) {
@@ -238,6 +241,7 @@ segue_status args_parse(struct args *args, const struct command *command, int ar
     return SEGUE_OK;
 }
 
+/* The definitions are static, so only the texts are duplicated. */
 struct args args_copy(const struct args *args)
 {
     struct args c = {.command = args->command, .values_n = args->values_n};
@@ -247,6 +251,7 @@ struct args args_copy(const struct args *args)
     return c;
 }
 
+/* Operands point into argv, so only their list is freed. */
 void args_free(struct args *args)
 {
     for (size_t i = 0; i < args->values_n; i++) free(args->values[i].text);
@@ -255,6 +260,7 @@ void args_free(struct args *args)
     *args = (struct args){0};
 }
 
+/* Values of a repeatable flag are stored in the order in which they were given. */
 const char *args_nth(const struct args *args, const char *name, size_t i)
 {
     for (size_t k = 0; k < args->values_n; k++)

@@ -1,5 +1,5 @@
 /* flags.c: definitions of the shared flags. Help texts start with a lower-case letter and have no final period;
- * help.c adds the default and punctuation. Names and meaning are specified in docs/INTERFACE.md.
+ * help.c adds the default and punctuation. Names and meaning are specified in docs/CLI.md.
  * SPDX-License-Identifier: MIT */
 #include "term/flags.h"
 
@@ -30,7 +30,7 @@ static const struct arg_def unit_defs[] = {
      "unit for decode, or for layers A to B of decode; may be repeated"},
     {"threads", 't', ARG_COUNT, 0, "N", "all cores", 1, 4096, "CPU threads; does not change the output"},
     {"pipeline", 0, ARG_TEXT, ARG_ADVANCED, "NAME[+U]", NULL, 0, 0,
-     "predefined placement: one:U, gpu, fixed, ane-seq, ane-batch; +U decodes on unit U"},
+     "predefined placement: single:U, gpu, fixed, ane-seq, ane-batch; +U decodes on unit U"},
     ARG_END};
 const struct arg_group flags_units = {"Units", unit_defs};
 
@@ -111,10 +111,10 @@ static const struct arg_def state_defs[] = {
     {"repair", 0, ARG_SWITCH, ARG_ADVANCED, NULL, NULL, 0, 0,
      "recompute the invalid parts of a state instead of failing with exit 4"},
     {"store", 0, ARG_CHOICE, ARG_ADVANCED, "on|off", "on in chat, off elsewhere", 0, 0,
-     "prefix cache: reuse the state of equal prompt prefixes, in memory and in the cache folder"},
-    {"store-memory", 0, ARG_COUNT, ARG_ADVANCED, "MB", "512", 1, 1 << 30, "memory limit of the prefix cache in MB"},
+     "prefix store: reuse the state of equal prompt prefixes, in memory and in the cache folder"},
+    {"store-memory", 0, ARG_COUNT, ARG_ADVANCED, "MB", "512", 1, 1 << 30, "memory limit of the prefix store in MB"},
     {"store-disk", 0, ARG_COUNT, ARG_ADVANCED, "MB", "4096", 1, 1 << 30,
-     "disk limit of the prefix cache in MB, for all models together"},
+     "disk limit of the prefix store in MB, for all models together"},
     ARG_END};
 const struct arg_group flags_state = {"State", state_defs};
 

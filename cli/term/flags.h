@@ -15,9 +15,7 @@ extern const struct arg_group flags_generation; /* -n -c --greedy --seed --temp 
 extern const struct arg_group flags_state;      /* --save --load --session ... */
 extern const struct arg_group flags_reports;    /* --verify --record --trace --meter */
 
-/* Terminator of a table of struct arg_def. */
-/* Terminator of a table of struct arg_def. */
-/* Terminator of a table of struct arg_def. */
+/* Last entry of a table of struct arg_def: an entry without a name. */
 #define ARG_END      \
     {                \
         .name = NULL \

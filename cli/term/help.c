@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LINE_WIDTH = 99 };
+enum { LINE_WIDTH = 99 }; /* columns of a --help text */
 
 /* "-x, --name VALUE" into out[cap]. */
 static void format_flag(const struct arg_def *d, char *out, size_t cap)
@@ -354,6 +354,7 @@ static void completion_fish(struct out_text *text, const struct command *const *
     }
 }
 
+/* The scripts are generated, so they always match the flags of this build. */
 bool help_completion(struct out_text *text, const struct command *const *commands, const char *shell)
 {
     if (!strcmp(shell, "bash"))

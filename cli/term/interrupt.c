@@ -9,8 +9,9 @@
 #include <unistd.h>
 
 enum { MAX_SESSIONS = 256 };
-/* Sessions to cancel; NULL: free entry. Written by the main thread, read by the handler. */
+/* Sessions that a signal cancels; NULL: free entry. Written by the main thread, read by the handler. */
 static segue_session *volatile sessions[MAX_SESSIONS];
+/* A signal arrived; a signal does not end the process; the error is printed as JSON too. */
 static volatile sig_atomic_t pending, deferred, json;
 
 /* Async-signal-safe calls only: segue_session_cancel sets a flag, write and _exit are system calls. */
@@ -26,7 +27,7 @@ static void on_signal(int signal_number)
         }
     if (!handled) {
         static const char line[] =
-            "segue: interrupted by a signal: no answer was in progress\n";
+            "segue: interrupted by a signal before an answer was started\n";
         static const char object[] =
             "{\"error\":{\"code\":130,\"name\":\"canceled\",\"text\":\"interrupted\"}}\n";
         ssize_t n = write(2, line, sizeof line - 1);
@@ -67,6 +68,8 @@ void interrupt_init(void)
     sigaction(SIGPIPE, &a, NULL);
 }
 
+/* A signal between the test and the assignment is not lost: it sets `pending`, which the generation loop reads after
+ * every token. */
 void interrupt_watch(segue_session *s)
 {
     for (int i = 0; i < MAX_SESSIONS; i++)
@@ -76,6 +79,7 @@ void interrupt_watch(segue_session *s)
         }
 }
 
+/* Call it before the session is closed, because the handler uses the pointer. */
 void interrupt_unwatch(segue_session *s)
 {
     for (int i = 0; i < MAX_SESSIONS; i++)
@@ -84,7 +88,7 @@ void interrupt_unwatch(segue_session *s)
 
 void interrupt_json(bool on) { json = on; }
 
-void interrupt_defer(bool hold) { deferred = hold; }
+void interrupt_defer(bool defer) { deferred = defer; }
 
 bool interrupt_pending(void) { return pending; }
 

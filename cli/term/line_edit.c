@@ -14,16 +14,17 @@
 #include <histedit.h>
 #endif
 
+/* An open source of lines. */
 struct line_edit {
-    bool interactive;
-    char *line; /* buffer of getline */
-    char *history_path;
+    bool interactive;       /* libedit edits the lines */
+    char *history_path;     /* NULL: no history file */
+    char *line;             /* buffer of getline, of cap bytes */
     size_t cap;
-    struct out_text joined; /* an edited line with its continuations */
+    struct out_text joined; /* an edited line with its continuation lines */
 #ifdef SEGUE_EDIT
     EditLine *edit;
     History *history;
-    const char *prompt;
+    const char *prompt; /* returned by prompt_callback */
 #endif
 };
 
@@ -105,6 +106,7 @@ static void close_editor(struct line_edit *l)
 }
 #endif
 
+/* Editing needs a terminal for input and for the prompt, which is written to stderr. */
 struct line_edit *line_edit_open(const char *history_path)
 {
     struct line_edit *l = out_alloc(sizeof *l);
@@ -133,6 +135,7 @@ char *line_edit_read(struct line_edit *l, const char *prompt)
     return l->line;
 }
 
+/* NULL is allowed. */
 void line_edit_close(struct line_edit *l)
 {
     if (!l) return;

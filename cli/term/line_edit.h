@@ -14,6 +14,7 @@ bool line_edit_interactive(const struct line_edit *l);
 /* The next line without its newline; NULL at the end of input. In interactive mode a backslash at the end of a line
  * continues it. The result is valid until the next call. */
 char *line_edit_read(struct line_edit *l, const char *prompt);
+/* Save the history and free everything. */
 void line_edit_close(struct line_edit *l);
 
 #endif

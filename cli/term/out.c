@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static bool json_errors;
+static bool json_errors; /* set by --json: errors are printed as JSON on stdout too */
 
 /* Exit with EXIT_LIMIT if an allocation failed. The library survives a failed allocation; a command does not need to.
  * No partial file remains, because files are written under a temporary name and renamed. */
@@ -32,6 +32,7 @@ void *out_realloc(void *p, size_t size) { return exit_if_null(realloc(p, size ? 
 
 char *out_strdup(const char *s) { return exit_if_null(strdup(s)); }
 
+/* The text is formatted twice: once to find its length. */
 char *out_printf(const char *format, ...)
 {
     va_list ap;
@@ -84,6 +85,7 @@ segue_status out_fail(segue_error *err, segue_status status, const char *format,
     return status;
 }
 
+/* errno is read first, because formatting may change it. */
 segue_status out_fail_errno(segue_error *err, const char *what, const char *object, const char *remedy)
 {
     int e = errno;
@@ -145,6 +147,7 @@ int out_error(const segue_error *err, int unsupported_code)
     return out_exit_code(err->status, unsupported_code);
 }
 
+/* Notes are not errors: they do not change the exit code and are not part of the JSON. */
 void out_note(const char *format, ...)
 {
     va_list ap;
@@ -236,6 +239,7 @@ json_t *out_string(const char *bytes, size_t n)
     return value ? value : json_string("");
 }
 
+/* JSON has no NaN and no infinity. */
 json_t *out_real(double v) { return isfinite(v) ? json_real(v) : json_null(); }
 
 json_t *out_id_list(const int32_t *ids, size_t n)
@@ -245,6 +249,7 @@ json_t *out_id_list(const int32_t *ids, size_t n)
     return list;
 }
 
+/* The field NAME_reason explains the null. */
 void out_null(json_t *object, const char *name, const char *reason)
 {
     char *key = out_printf("%s_reason", name);

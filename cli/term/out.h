@@ -16,7 +16,7 @@
 #define OUT_FORMAT(f, a)
 #endif
 
-/* Exit codes of the program, documented in docs/INTERFACE.md. */
+/* Exit codes of the program, documented in docs/CLI.md. */
 enum {
     EXIT_DONE = 0,
     EXIT_INPUT_OUTPUT = 1, /* a read, a write or the network failed */
@@ -31,7 +31,7 @@ enum {
 
 /* Allocation that never returns NULL: without memory the program prints an error and exits with EXIT_LIMIT. out_alloc
  * zeroes the block; all blocks are freed with free(). */
-void *out_alloc(size_t size); /* zeroed */
+void *out_alloc(size_t size);
 void *out_realloc(void *p, size_t size);
 char *out_strdup(const char *s);
 char *out_printf(const char *format, ...) OUT_FORMAT(1, 2); /* a new string */
@@ -41,6 +41,7 @@ struct out_text {
     char *data;
     size_t len, cap;
 };
+/* Append n bytes, or formatted text. */
 void out_add(struct out_text *text, const char *bytes, size_t n);
 void out_addf(struct out_text *text, const char *format, ...) OUT_FORMAT(2, 3);
 
@@ -70,8 +71,8 @@ segue_status out_json(json_t *value, int indent, segue_error *err);
 /* Print a JSON value, steal the reference, and return the exit code. The usual end of a command. */
 int out_json_exit(json_t *value);
 
-/* JSON values from data that jansson would reject: out_string replaces bytes that are not UTF-8 by U+FFFD, out_real
- * turns NaN and infinity into null. */
+/* JSON values as new references. out_string replaces bytes that are not UTF-8 by U+FFFD, and out_real turns NaN and
+ * infinity into null, because jansson rejects both. out_id_list: an array of ids[n]. */
 json_t *out_string(const char *bytes, size_t n);
 json_t *out_real(double v);
 json_t *out_id_list(const int32_t *ids, size_t n);

@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+/* Nothing is printed before progress_step, so that a short operation stays silent. */
 void progress_begin(struct progress *p, const char *what, bool quiet)
 {
     *p = (struct progress){.what = what, .start_ns = out_now_ns(), .enabled = !quiet && isatty(2)};
@@ -33,6 +34,7 @@ void progress_step(struct progress *p, uint64_t done, uint64_t total, bool bytes
     fflush(stderr);
 }
 
+/* Overwrites the line with blanks. The line has no newline, so the next output starts in its first column. */
 void progress_end(struct progress *p)
 {
     if (p->visible) fprintf(stderr, "\r%78s\r", "");
@@ -66,6 +68,7 @@ static void *show_after_delay(void *total)
     return NULL;
 }
 
+/* The label must stay valid until progress_wait_end. */
 struct progress_wait *progress_wait_begin(const char *what, bool quiet)
 {
     if (quiet || !isatty(2)) return NULL;

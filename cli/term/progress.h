@@ -6,11 +6,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* A progress line. */
 struct progress {
-    const char *what; /* label; must outlive the line */
-    uint64_t start_ns, shown_ns;
-    bool enabled, visible;
+    const char *what;            /* label; must outlive the line */
+    uint64_t start_ns, shown_ns; /* start of the operation; last time the line was drawn */
+    bool enabled, visible;       /* stderr is a terminal and not quiet; the line is on the screen */
 };
+/* Start an operation. quiet: show nothing. */
 void progress_begin(struct progress *p, const char *what, bool quiet);
 /* Report that done of total units are finished. total 0: not known. bytes: units are bytes, shown in MB. */
 void progress_step(struct progress *p, uint64_t done, uint64_t total, bool bytes);

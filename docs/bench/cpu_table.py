@@ -78,12 +78,12 @@ class Table:
             ratio, ok, raw = middle(ratios), None, {}
             more = (f"{middle([x['avg_ts'] for x in m]):.1f} to {middle([y['avg_ts'] for y in p]):.1f} tok/s; "
                     f"pairs {min(ratios):.2f} to {max(ratios):.2f}")
-            if phase == "decode" and m[0]["gb_s"]:
-                share = middle([x["roof_share"] for x in m])
-                more += (f"; {middle([x['gb_s'] for x in m]):.1f} of {middle([x['stream_gb_s'] for x in m]):.1f} GB/s, "
+            if phase == "decode" and m[0]["weight_read_gb_s"]:
+                share = middle([x["bandwidth_utilization"] for x in m])
+                more += (f"; {middle([x['weight_read_gb_s'] for x in m]):.1f} of {middle([x['memory_bandwidth_gb_s'] for x in m]):.1f} GB/s, "
                          f"{100 * share:.0f} % of the stream")
                 ok = (ratio >= goal and share >= SHARE) if both else (ratio >= goal or share >= SHARE)
-                raw = dict(share=share, gb_s=[x["gb_s"] for x in m], stream_gb_s=[s for x in m for s in x["samples_stream_gb_s"]])
+                raw = dict(share=share, gb_s=[x["weight_read_gb_s"] for x in m], memory_bandwidth_gb_s=[s for x in m for s in x["samples_memory_bandwidth_gb_s"]])
             self.row(phase, name, ratio, goal, more, ok, segue=[x["avg_ts"] for x in m], llama=[y["avg_ts"] for y in p], **raw)
 
     def against(self, kind, name, goal, base, other):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Run the programs of `segue mil emit` one after the other: what goes into their ports, in NumPy.
 
-    segue mil emit -m MODEL --rows 32 -o programs
+    segue mil emit -m MODEL --tokens-per-dispatch 32 -o programs
     python3 docs/examples/mil_ports.py programs rows.safetensors out.safetensors
 
 rows.safetensors holds `x` [n, width]: the embedded rows of a prompt, n at most the rows of a dispatch; out.safetensors gets `y`, the

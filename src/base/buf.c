@@ -1,4 +1,4 @@
-/* buf.c: growing bytes.
+/* buf.c: see buf.h.
  * SPDX-License-Identifier: MIT */
 #include "base/buf.h"
 
@@ -8,6 +8,8 @@
 
 #include "base/mem.h"
 
+/* Grows by half, so that n appended bytes cost O(n) copies. The bounds of SIZE_MAX / 4 keep the
+ * sums from overflowing. */
 segue_status sg_buf_reserve(struct sg_buf *buf, size_t more)
 {
     if (buf->failed) return buf->failed;
@@ -35,6 +37,7 @@ segue_status sg_buf_add(struct sg_buf *buf, const void *bytes, size_t n)
 
 segue_status sg_buf_puts(struct sg_buf *buf, const char *s) { return sg_buf_add(buf, s, strlen(s)); }
 
+/* Formats twice: once to measure, once into the buffer. */
 segue_status sg_buf_printf(struct sg_buf *buf, const char *format, ...)
 {
     va_list args, again;
@@ -51,6 +54,7 @@ segue_status sg_buf_printf(struct sg_buf *buf, const char *format, ...)
     return s;
 }
 
+/* Resets all fields, also limit and failed. */
 void sg_buf_free(struct sg_buf *buf)
 {
     sg_free(buf->data);
@@ -61,9 +65,9 @@ segue_status sg_text_out(const char *s, size_t n, char *text, size_t cap, size_t
                          segue_error *err)
 {
     if (len) *len = n;
-    if (!text && cap) return sg_fail(err, SEGUE_EARG, "%s: no room given: text is NULL; pass a buffer or cap 0", what);
+    if (!text && cap) return sg_fail(err, SEGUE_EARG, "%s: text is NULL but cap is not 0; pass a buffer or cap 0", what);
     if (n > cap)
-        return sg_fail(err, SEGUE_ELIMIT, "%s: buffer too small: %zu bytes needed, %zu given; call again", what, n, cap);
+        return sg_fail(err, SEGUE_ELIMIT, "%s: buffer too small: %zu bytes needed, %zu given; pass a larger one", what, n, cap);
     if (n) memcpy(text, s, n);
     if (n < cap) text[n] = 0;
     return SEGUE_OK;

@@ -1,4 +1,4 @@
-/* clock.c: the monotonic clock.
+/* clock.c: see clock.h.
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 

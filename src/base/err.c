@@ -1,4 +1,4 @@
-/* err.c: the one place that writes error texts.
+/* err.c: formats error texts; see err.h. Texts that exceed segue_error.text are truncated.
  * SPDX-License-Identifier: MIT */
 #include "base/err.h"
 

@@ -1,4 +1,4 @@
-/* file.c: mapping, reading, writing aside. The only file that opens files.
+/* file.c: see file.h. Mapping, reading, atomic writing, folders and paths.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 
@@ -21,7 +21,7 @@
 #include "base/mem.h"
 
 #ifdef SEGUE_FAULTS
-static atomic_ullong fault_countdown; /* development builds only: writes until the one that fails */
+static atomic_ullong fault_countdown; /* writes left until the one that fails; 0 = off */
 
 void sg_fault_write(uint64_t nth) { atomic_store(&fault_countdown, nth); }
 
@@ -30,6 +30,7 @@ static int fault_now(void) { return sg_countdown(&fault_countdown); }
 static int fault_now(void) { return 0; }
 #endif
 
+/* Fails with EIO (EMEMORY for ENOMEM): `what` names the operation, code is the errno. */
 static segue_status io_failed(const char *what, const char *path, int code, segue_error *err)
 {
     const char *remedy = code == ENOENT   ? "check the name"
@@ -40,18 +41,21 @@ static segue_status io_failed(const char *what, const char *path, int code, segu
     return sg_fail(err, code == ENOMEM ? SEGUE_EMEMORY : SEGUE_EIO, "%s: %s: %s; %s", what, path, strerror(code), remedy);
 }
 
-/* Left out on purpose: network and memory file systems, where writes through a mapping or by another host are not dated. */
+/* The list holds local file systems only. Network file systems and tmpfs are excluded: there a
+ * write through a mapping, or by another host, may not change ctime. */
 int sg_file_id_is_exact(uint64_t kind, uint64_t changed_ns, uint64_t now_ns)
 {
     static const uint64_t dated[] = {0xEF53, 0x58465342, 0x9123683E, 0xF2F52010, 0x2FC12FC1, 0x794C7630};
-    int known = 0;                /* ext, xfs, btrfs, f2fs, zfs, overlay */
+    int known = 0;                /* f_type of ext2-4, xfs, btrfs, f2fs, zfs, overlayfs */
     for (size_t i = 0; i < sizeof dated / sizeof dated[0]; i++) known |= kind == dated[i];
     return known && changed_ns <= now_ns && now_ns - changed_ns >= SG_FILE_ID_SETTLE_S * UINT64_C(1000000000);
 }
 
 static uint64_t ns_of(struct timespec t) { return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec; }
 
-static struct sg_file_id stamp_of(int fd, const struct stat *st)
+/* The id of an open file; fd and st belong to the same file. Only Linux reports the kind of file
+ * system, so that ids on other systems are never exact. */
+static struct sg_file_id file_id_of(int fd, const struct stat *st)
 {
     struct sg_file_id s = {.device = (uint64_t)st->st_dev,
                          .inode = (uint64_t)st->st_ino,
@@ -74,8 +78,9 @@ static struct sg_file_id stamp_of(int fd, const struct stat *st)
     return s;
 }
 
-/* Opens a regular file and says how large it is. */
-static segue_status open_regular(const char *path, int *fd, size_t *size, struct sg_file_id *stamp, segue_error *err)
+/* Opens a regular file; sets *size and, unless NULL, *id. O_NONBLOCK keeps open() from waiting when
+ * the path is a FIFO, which is then refused. */
+static segue_status open_regular(const char *path, int *fd, size_t *size, struct sg_file_id *id, segue_error *err)
 {
     struct stat st;
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -83,7 +88,7 @@ static segue_status open_regular(const char *path, int *fd, size_t *size, struct
     int code = fstat(*fd, &st) ? errno : S_ISDIR(st.st_mode) ? EISDIR : 0;
     if (!code && S_ISREG(st.st_mode)) {
         *size = (size_t)st.st_size;
-        if (stamp) *stamp = stamp_of(*fd, &st);
+        if (id) *id = file_id_of(*fd, &st);
         return SEGUE_OK;
     }
     close(*fd);
@@ -91,12 +96,13 @@ static segue_status open_regular(const char *path, int *fd, size_t *size, struct
     return sg_fail(err, SEGUE_EIO, "open: %s: not a regular file; name a file", path);
 }
 
+/* Empty files are not mapped: mmap rejects a length of 0. */
 segue_status sg_map_open(struct sg_map *out, const char *path, segue_error *err)
 {
     int fd;
     size_t size = 0;
-    struct sg_file_id stamp;
-    SG_TRY(open_regular(path, &fd, &size, &stamp, err));
+    struct sg_file_id id;
+    SG_TRY(open_regular(path, &fd, &size, &id, err));
     if (!size) {
         close(fd);
         *out = (struct sg_map){.data = (const uint8_t *)"", .fd = -1};
@@ -108,11 +114,11 @@ segue_status sg_map_open(struct sg_map *out, const char *path, segue_error *err)
         close(fd);
         return io_failed("map", path, code, err);
     }
-    *out = (struct sg_map){p, size, stamp, fd};
+    *out = (struct sg_map){p, size, id, fd};
     return SEGUE_OK;
 }
 
-/* Whole pages around the bytes. */
+/* madvise over all pages that contain some of the n bytes. */
 static void advise(const void *bytes, size_t n, int advice)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)bytes / page * page,
@@ -120,9 +126,9 @@ static void advise(const void *bytes, size_t n, int advice)
     if (n) (void)madvise((void *)from, to - from, advice);
 }
 
-void sg_map_forget(const void *p, size_t n) { advise(p, n, MADV_DONTNEED); }
+void sg_map_release(const void *p, size_t n) { advise(p, n, MADV_DONTNEED); }
 
-void sg_map_want(const struct sg_map *map)
+void sg_map_prefetch(const struct sg_map *map)
 {
 #ifdef MADV_HUGEPAGE
     advise(map->data, map->size, MADV_HUGEPAGE);
@@ -130,7 +136,7 @@ void sg_map_want(const struct sg_map *map)
     advise(map->data, map->size, MADV_WILLNEED);
 }
 
-void sg_map_touch(const void *p, size_t n)
+void sg_map_populate(const void *p, size_t n)
 {
 #ifdef MADV_POPULATE_READ
     advise(p, n, MADV_POPULATE_READ);
@@ -140,6 +146,7 @@ void sg_map_touch(const void *p, size_t n)
 #endif
 }
 
+/* memcpy removes the const qualifier from the pointer without a warning. */
 void sg_map_close(struct sg_map *map)
 {
     if (map->size) {
@@ -159,7 +166,7 @@ segue_status sg_file_read(struct sg_buf *out, const char *path, size_t limit, se
     segue_status s = SEGUE_OK;
     out->len = 0;
     if (size > limit)
-        s = sg_fail(err, SEGUE_ELIMIT, "read: %s: %zu bytes, at most %zu are read; it is not what it claims to be", path,
+        s = sg_fail(err, SEGUE_ELIMIT, "read: %s: %zu bytes, the limit is %zu; check that it is the right file", path,
                     size, limit);
     else if (sg_buf_reserve(out, size))
         s = sg_no_memory(path, size, err);
@@ -167,7 +174,7 @@ segue_status sg_file_read(struct sg_buf *out, const char *path, size_t limit, se
         ssize_t n = read(fd, out->data + out->len, size - out->len);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) s = io_failed("read", path, errno, err);
-        if (n <= 0) break;
+        if (n <= 0) break;       /* 0: the file was truncated while it is read; return what there is */
         out->len += (size_t)n;
     }
     if (s == SEGUE_OK) out->data[out->len] = 0;
@@ -175,25 +182,29 @@ segue_status sg_file_read(struct sg_buf *out, const char *path, size_t limit, se
     return s;
 }
 
-/* --- writing --- */
+/* --- writing files --- */
 
+/* O_NOFOLLOW: a symbolic link under the temporary name, in a folder that others can write, is not
+ * followed. */
 segue_status sg_file_begin(struct sg_file_out *out, const char *path, unsigned mode, segue_error *err)
 {
     size_t n = strlen(path) + 64;
-    *out = (struct sg_file_out){.path = sg_strndup(path, strlen(path)), .aside = sg_alloc(n), .fd = -1};
-    if (!out->path || !out->aside) {
+    *out = (struct sg_file_out){.path = sg_strndup(path, strlen(path)), .tmp_path = sg_alloc(n), .fd = -1};
+    if (!out->path || !out->tmp_path) {
         sg_file_close(out);
         return sg_no_memory(path, n, err);
     }
-    /* the address tells two threads of a process apart */
-    snprintf(out->aside, n, "%s.tmp-%ld-%zx", path, (long)getpid(), (size_t)(uintptr_t)out);
-    out->fd = open(out->aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, mode);
+    /* The process id and the address of `out` make the name unique among concurrent writers of the
+     * same path. */
+    snprintf(out->tmp_path, n, "%s.tmp-%ld-%zx", path, (long)getpid(), (size_t)(uintptr_t)out);
+    out->fd = open(out->tmp_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, mode);
     if (out->fd >= 0) return SEGUE_OK;
-    segue_status s = io_failed("create", out->aside, errno, err);
+    segue_status s = io_failed("create", out->tmp_path, errno, err);
     sg_file_close(out);
     return s;
 }
 
+/* Loops because pwrite may write less than requested. */
 segue_status sg_file_put_at(struct sg_file_out *out, uint64_t offset, const void *bytes, size_t n, segue_error *err)
 {
     const char *p = bytes;
@@ -215,29 +226,32 @@ segue_status sg_file_put(struct sg_file_out *out, const void *bytes, size_t n, s
     return SEGUE_OK;
 }
 
+/* Sync the data, rename, then sync the folder: without the last step a power failure could undo the
+ * rename. Truncates out->path to the folder's name on the way. */
 segue_status sg_file_commit(struct sg_file_out *out, segue_error *err)
 {
     int bad = fsync(out->fd);
     if (close(out->fd)) bad = 1;
     out->fd = -1;
-    if (bad || rename(out->aside, out->path)) return io_failed("write", out->path, errno, err);
-    sg_free(out->aside);
-    out->aside = NULL;
+    if (bad || rename(out->tmp_path, out->path)) return io_failed("write", out->path, errno, err);
+    sg_free(out->tmp_path);
+    out->tmp_path = NULL;
     char *slash = strrchr(out->path, '/');
     if (slash) *slash = 0;
     int folder = open(slash ? (slash == out->path ? "/" : out->path) : ".", O_RDONLY | O_CLOEXEC);
     if (folder >= 0) {
-        (void)!fsync(folder); /* the rename itself; some file systems refuse, and then there is nothing to do */
+        (void)!fsync(folder); /* not all file systems support it; ignore the error */
         close(folder);
     }
     return SEGUE_OK;
 }
 
+/* Deletes the temporary file unless it was committed. */
 void sg_file_close(struct sg_file_out *out)
 {
     if (out->fd >= 0) close(out->fd);
-    if (out->aside) unlink(out->aside);
-    sg_free(out->aside);
+    if (out->tmp_path) unlink(out->tmp_path);
+    sg_free(out->tmp_path);
     sg_free(out->path);
     *out = (struct sg_file_out){.fd = -1};
 }
@@ -257,12 +271,12 @@ segue_status sg_file_write_in(const char *folder, const char *name, const void *
     return status;
 }
 
-/* --- looking after --- */
+/* --- file metadata --- */
 
-segue_status sg_file_look(const char *path, uint64_t *bytes, uint64_t *changed_ns, segue_error *err)
+segue_status sg_file_stat(const char *path, uint64_t *bytes, uint64_t *changed_ns, segue_error *err)
 {
     struct stat st;
-    if (stat(path, &st)) return io_failed("look", path, errno, err);
+    if (stat(path, &st)) return io_failed("stat", path, errno, err);
     *bytes = (uint64_t)st.st_size;
     *changed_ns = (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec;
     return SEGUE_OK;
@@ -272,24 +286,26 @@ void sg_file_remove(const char *path) { (void)!unlink(path); }
 
 void sg_file_touch(const char *path) { (void)!utimensat(AT_FDCWD, path, NULL, 0); }
 
+/* The process id follows ".tmp-". kill with signal 0 only tests whether the process exists. */
 int sg_file_abandoned(const char *name)
 {
-    const char *mark = strstr(name, ".tmp-");
+    const char *suffix = strstr(name, ".tmp-");
     char *end;
-    long pid = mark ? strtol(mark + 5, &end, 10) : 0;
+    long pid = suffix ? strtol(suffix + 5, &end, 10) : 0;
     return pid > 0 && (*end == '-' || !*end) && kill((pid_t)pid, 0) && errno == ESRCH;
 }
 
 segue_status sg_folder_private(const char *path, segue_error *err)
 {
     struct stat st;
-    if (stat(path, &st)) return io_failed("look", path, errno, err);
-    if ((st.st_mode & 077) && chmod(path, 0700)) return io_failed("make private", path, errno, err);
+    if (stat(path, &st)) return io_failed("stat", path, errno, err);
+    if ((st.st_mode & 077) && chmod(path, 0700)) return io_failed("restrict permissions", path, errno, err);
     return SEGUE_OK;
 }
 
 /* --- paths --- */
 
+/* stat, not lstat: a link to a folder counts as a folder. */
 int sg_path_kind(const char *path)
 {
     struct stat st;
@@ -309,18 +325,27 @@ char *sg_path_join(const char *folder, const char *name)
     return path;
 }
 
+char *sg_path_folder(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    if (sg_path_kind(path) == SG_PATH_FOLDER) return sg_strndup(path, strlen(path));
+    return slash ? sg_strndup(path, slash == path ? 1 : (size_t)(slash - path)) : sg_strndup(".", 1);
+}
+
+/* For qsort: the order of bytes, independent of the locale. */
 static int compare_names(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
-static segue_status list_names(DIR *dir, const char *path, const char *ending, size_t most, char ***names, size_t *n,
+/* Appends the matching names to *names, which has *n entries also on failure. */
+static segue_status list_names(DIR *dir, const char *path, const char *ending, size_t max, char ***names, size_t *n,
                                segue_error *err)
 {
     size_t end = strlen(ending);
     for (const struct dirent *d; (d = readdir(dir));) {
         size_t len = strlen(d->d_name);
         if (d->d_name[0] == '.' || len < end || strcmp(d->d_name + len - end, ending)) continue;
-        if (*n == most)
-            return sg_fail(err, SEGUE_ELIMIT, "list folder: %s: more than %zu files end in %s; name one of them", path,
-                           most, ending);
+        if (*n == max)
+            return sg_fail(err, SEGUE_ELIMIT, "list folder: %s: more than %zu files end in \"%s\"; name one of them", path,
+                           max, ending);
         char **more = sg_realloc(*names, (*n + 1) * sizeof *more);
         if (!more) return sg_no_memory(path, len, err);
         *names = more;
@@ -331,14 +356,14 @@ static segue_status list_names(DIR *dir, const char *path, const char *ending, s
     return SEGUE_OK;
 }
 
-segue_status sg_folder_list(const char *path, const char *ending, size_t most, char ***names, size_t *n,
+segue_status sg_folder_list(const char *path, const char *ending, size_t max, char ***names, size_t *n,
                             segue_error *err)
 {
     char **list = NULL;
     size_t count = 0;
     DIR *dir = opendir(path);
     if (!dir) return io_failed("list folder", path, errno, err);
-    segue_status s = list_names(dir, path, ending, most, &list, &count, err);
+    segue_status s = list_names(dir, path, ending, max, &list, &count, err);
     closedir(dir);
     if (s != SEGUE_OK) {
         while (count) sg_free(list[--count]);
@@ -351,6 +376,8 @@ segue_status sg_folder_list(const char *path, const char *ending, size_t most, c
     return SEGUE_OK;
 }
 
+/* Creates every prefix of the path that ends before a slash, then the path itself. EEXIST is not an
+ * error. */
 segue_status sg_make_folders(const char *path, segue_error *err)
 {
     char *copy = sg_strndup(path, strlen(path));
@@ -358,11 +385,11 @@ segue_status sg_make_folders(const char *path, segue_error *err)
     segue_status s = SEGUE_OK;
     for (char *p = copy + 1; s == SEGUE_OK; p++) {
         if (*p && *p != '/') continue;
-        char kept = *p;
+        char end = *p;
         *p = 0;
         if (mkdir(copy, 0700) && errno != EEXIST) s = io_failed("make folder", copy, errno, err);
-        if (!kept) break;
-        *p = kept;
+        if (!end) break;
+        *p = end;
     }
     sg_free(copy);
     return s;
@@ -371,9 +398,9 @@ segue_status sg_make_folders(const char *path, segue_error *err)
 char *sg_home(const char *which)
 {
     int cache = !strcmp(which, "cache");
-    const char *own = getenv("SEGUE_HOME"), *xdg = getenv(cache ? "XDG_CACHE_HOME" : "XDG_DATA_HOME");
+    const char *segue_home = getenv("SEGUE_HOME"), *xdg = getenv(cache ? "XDG_CACHE_HOME" : "XDG_DATA_HOME");
     const char *home = getenv("HOME");
-    if (own && *own) return sg_path_join(own, which);
+    if (segue_home && *segue_home) return sg_path_join(segue_home, which);
     if (xdg && *xdg) return sg_path_join(xdg, "segue");
     return sg_path_join(home && *home ? home : "/tmp", cache ? ".cache/segue" : ".local/share/segue");
 }

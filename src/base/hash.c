@@ -1,4 +1,4 @@
-/* hash.c: thin doors to xxHash and libsodium.
+/* hash.c: wrappers of xxHash and libsodium; see hash.h.
  * SPDX-License-Identifier: MIT */
 #include "base/hash.h"
 
@@ -16,6 +16,7 @@ struct sg_hash sg_hash_bytes(const void *bytes, size_t n, uint64_t seed)
     return (struct sg_hash){h.low64, h.high64};
 }
 
+/* Hashes the 32 bytes of both values. */
 struct sg_hash sg_hash_join(struct sg_hash a, struct sg_hash b)
 {
     struct sg_hash pair[2] = {a, b};
@@ -27,7 +28,8 @@ void sg_hash_hex(struct sg_hash h, char out[33])
     snprintf(out, 33, "%016llx%016llx", (unsigned long long)h.hi, (unsigned long long)h.lo);
 }
 
-/* libsodium's state is copied in and out, because sg_sha256 promises no alignment. */
+/* The state is copied in and out of s because libsodium's type has an alignment that struct
+ * sg_sha256 does not guarantee. */
 void sg_sha256_begin(struct sg_sha256 *s)
 {
     crypto_hash_sha256_state st;

@@ -1,5 +1,6 @@
-/* num.h: number formats that C lacks, and little-endian loads from unaligned bytes. Values are integer storage;
- * arithmetic is fp32. Rounding is to nearest, ties to even.
+/* num.h: conversions between fp32 and bf16, fp16 and fp8 e4m3, and little-endian loads from
+ * unaligned bytes. Narrow formats are held as integers with the bits of the format; arithmetic is
+ * done in fp32. Conversions round to nearest, ties to even, and keep NaN a NaN.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_BASE_NUM_H
 #define SG_BASE_NUM_H
@@ -7,6 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Reinterpret 32 bits as a float and back, without undefined behaviour. */
 static inline float sg_f32_of_bits(uint32_t u)
 {
     float f;
@@ -21,15 +23,18 @@ static inline uint32_t sg_bits_of_f32(float f)
     return u;
 }
 
+/* bf16 is the upper half of an fp32. Adding 0x7fff plus the lowest kept bit rounds to nearest even. */
 static inline float sg_f32_of_bf16(uint16_t h) { return sg_f32_of_bits((uint32_t)h << 16); }
 
 static inline uint16_t sg_bf16_of_f32(float f)
 {
     uint32_t u = sg_bits_of_f32(f);
-    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((u >> 16) | 64); /* keep NaN a NaN */
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((u >> 16) | 64); /* quiet NaN; rounding could carry into infinity */
     return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
+/* fp16: 5 exponent bits (bias 15), 10 mantissa bits. Normal numbers need the exponent rebased by
+ * 112 = 127 - 15, which is 0x38000000 in fp32; subnormal ones are multiples of 2^-24. */
 static inline float sg_f32_of_f16(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = h & 0x7fffu;
@@ -45,7 +50,7 @@ static inline uint16_t sg_f16_of_f32(float f)
     u &= 0x7fffffffu;
     if (u > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);
     if (u >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* rounds to infinity */
-    if (u < 0x38800000u) {                                     /* below 2^-14: let fp32 addition round */
+    if (u < 0x38800000u) {   /* subnormal in fp16 (below 2^-14): adding 0.5 makes fp32 round to multiples of 2^-24 */
         float g = sg_f32_of_bits(u) + 0.5f;
         return (uint16_t)(sign | (sg_bits_of_f32(g) - 0x3f000000u));
     }
@@ -53,7 +58,8 @@ static inline uint16_t sg_f16_of_f32(float f)
     return (uint16_t)(sign | ((u - 0x38000000u) >> 13));
 }
 
-/* e4m3: 4 bits of exponent (bias 7), 3 of mantissa; no infinity, 0x7f and 0xff are NaN, 448 is the largest. */
+/* e4m3 (OCP FP8, the variant without infinity): 4 exponent bits (bias 7), 3 mantissa bits. 0x7f and
+ * 0xff are NaN; the largest magnitude is 448; subnormal numbers are multiples of 2^-9. */
 static inline float sg_f32_of_e4m3(uint8_t c)
 {
     uint32_t sign = (uint32_t)(c & 0x80u) << 24, rest = c & 0x7fu;
@@ -63,7 +69,9 @@ static inline float sg_f32_of_e4m3(uint8_t c)
     return sg_f32_of_bits(sign | sg_bits_of_f32(tiny));
 }
 
-/* Beyond 448, infinity too, becomes 448. Signed and without branches, so that loops of it vectorise anywhere. */
+/* Saturates: larger magnitudes and infinity become 448. Computes the subnormal and the normal
+ * result and selects with masks in signed integers, without branches, so that compilers vectorise
+ * loops over it on every target. */
 static inline uint32_t sg_e4m3_of_f32(float f)
 {
     int32_t u = (int32_t)sg_bits_of_f32(f), rest = u & 0x7fffffff, a = rest < 0x43e00000 ? rest : 0x43e00000;
@@ -73,6 +81,7 @@ static inline uint32_t sg_e4m3_of_f32(float f)
     return (uint32_t)((u >> 24 & 0x80) | (small & tiny) | (large & ~tiny) | (0x7f & none));
 }
 
+/* Little-endian loads; p needs no alignment, and the host may be big endian. */
 static inline uint16_t sg_le16(const void *p)
 {
     const uint8_t *b = (const uint8_t *)p;

@@ -1,4 +1,5 @@
-/* shared.c: see shared.h. Linux has memory without a name; elsewhere a name is made up and taken away at once.
+/* shared.c: see shared.h. Linux uses memfd_create and seals. Other systems use shm_open with a
+ * random name that is unlinked at once.
  * SPDX-License-Identifier: MIT */
 #ifdef __linux__
 #define _GNU_SOURCE                  /* memfd_create, seals */
@@ -17,9 +18,11 @@
 #include "base/mem.h"
 
 #ifdef __linux__
-static int nameless(void) { return memfd_create("segue", MFD_CLOEXEC | MFD_ALLOW_SEALING); }
+/* A descriptor of new memory of size 0 that no other process can open; -1 on failure. */
+static int open_unnamed(void) { return memfd_create("segue", MFD_CLOEXEC | MFD_ALLOW_SEALING); }
 
-/* Pages are taken now: memory that runs out later would be a signal, not an error. */
+/* 0 or an errno. posix_fallocate reserves the pages now: without it, touching a page when memory
+ * has run out raises SIGBUS instead of giving an error. */
 static int set_size(int fd, size_t size)
 {
     if (ftruncate(fd, (off_t)size)) return errno;
@@ -28,13 +31,14 @@ static int set_size(int fd, size_t size)
     return fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) ? errno : 0;
 }
 
+/* 1: the file could still be shortened, and accesses beyond its new end would raise SIGBUS. */
 static int may_shrink(int fd)
 {
     int seals = fcntl(fd, F_GET_SEALS);
     return seals < 0 || !(seals & F_SEAL_SHRINK);
 }
 #else
-static int nameless(void)
+static int open_unnamed(void)
 {
     char name[32];
     for (unsigned i = 0; i < 100; i++) {
@@ -56,11 +60,12 @@ static int set_size(int fd, size_t size) { return ftruncate(fd, (off_t)size) ? e
 static int may_shrink(int fd)
 {
     (void)fd;
-    return 0;                        /* this system has no seals: the other side must be trusted that far */
+    return 0;                        /* no seals on this system: a peer that shrinks the memory causes SIGBUS here */
 }
 #endif
 
-static segue_status map(struct sg_shared *out, int fd, size_t size, int writable, segue_error *err)
+/* Takes ownership of fd. */
+static segue_status map_fd(struct sg_shared *out, int fd, size_t size, int writable, segue_error *err)
 {
     void *p = mmap(NULL, size, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
     if (p == MAP_FAILED) {
@@ -74,27 +79,29 @@ static segue_status map(struct sg_shared *out, int fd, size_t size, int writable
 segue_status sg_shared_new(struct sg_shared *out, size_t size, segue_error *err)
 {
     if (!size || size > PTRDIFF_MAX) return sg_no_memory("shared memory", size, err);
-    int fd = nameless();
+    int fd = open_unnamed();
     if (fd < 0) return sg_no_memory("shared memory", size, err);
     if (set_size(fd, size)) {
         close(fd);
         return sg_no_memory("shared memory", size, err);
     }
-    return map(out, fd, size, 1, err);
+    return map_fd(out, fd, size, 1, err);
 }
 
 segue_status sg_shared_map(struct sg_shared *out, int fd, size_t size, int writable, segue_error *err)
 {
     struct stat st;
-    if (fd < 0) return sg_fail(err, SEGUE_EFORMAT, "message refused: memory: none was lent with it");
+    if (fd < 0) return sg_fail(err, SEGUE_EFORMAT, "message refused: shared memory: no descriptor was sent with it");
     if (!size || size > PTRDIFF_MAX || fstat(fd, &st) || st.st_size < 0 || (uint64_t)st.st_size < size ||
         (writable && may_shrink(fd))) {
         close(fd);
-        return sg_fail(err, SEGUE_EFORMAT, "message refused: memory of %zu bytes: the descriptor is not of so many", size);
+        return sg_fail(err, SEGUE_EFORMAT,
+                       "message refused: shared memory of %zu bytes: the descriptor is shorter, or its size is not sealed", size);
     }
-    return map(out, fd, size, writable, err);
+    return map_fd(out, fd, size, writable, err);
 }
 
+/* Other processes keep their mapping. */
 void sg_shared_free(struct sg_shared *s)
 {
     if (s->data) munmap(s->data, s->size);

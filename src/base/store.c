@@ -1,4 +1,6 @@
-/* store.c: see store.h. Only names of the form STEM.ENDING without a leading dot are looked at; the lock file has none.
+/* store.c: see store.h. Only regular files named STEM.ENDING without a leading dot are considered;
+ * the lock file, named "lock", is therefore never evicted. The time of last use is the file's
+ * modification time, which readers update with sg_file_touch.
  * SPDX-License-Identifier: MIT */
 #include "base/store.h"
 
@@ -12,8 +14,10 @@
 #include "base/file.h"
 #include "base/mem.h"
 
-enum { FILES_MOST = 4096 };
+enum { FILES_MAX = 4096 };       /* files per folder; more fail with ELIMIT */
 
+/* The lock is an flock, which the kernel releases when the process ends, so that no stale locks
+ * remain. */
 segue_status sg_store_lock(const char *folder, int *lock, segue_error *err)
 {
     SG_TRY(sg_make_folders(folder, err));
@@ -21,35 +25,37 @@ segue_status sg_store_lock(const char *folder, int *lock, segue_error *err)
     if (!path) return sg_no_memory(folder, strlen(folder), err);
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600), code = errno;
     segue_status s = SEGUE_OK;
-    if (fd < 0) s = sg_fail(err, SEGUE_EIO, "lock: %s: %s; check the folder's permissions", path, strerror(code));
+    if (fd < 0) s = sg_fail(err, SEGUE_EIO, "lock cache: %s: %s; check the folder's permissions", path, strerror(code));
     else if (flock(fd, LOCK_EX | LOCK_NB)) {
         code = errno;
         close(fd);
-        s = sg_fail(err, SEGUE_EIO, "lock: %s: %s; it goes on without", path,
-                    code == EWOULDBLOCK ? "another process is writing there" : strerror(code));
+        s = sg_fail(err, SEGUE_EIO, "lock cache: %s: %s; continuing without writing to it", path,
+                    code == EWOULDBLOCK ? "another process is writing to it" : strerror(code));
     }
     sg_free(path);
     if (s == SEGUE_OK) *lock = fd;
     return s;
 }
 
+/* Closing the descriptor releases the flock. */
 void sg_store_unlock(int lock) { close(lock); }
 
-void sg_store_touch(const char *path) { (void)!utimensat(AT_FDCWD, path, NULL, 0); }
 
-/* --- trimming --- */
-
+/* One file of the folder while it is trimmed. */
 struct entry {
-    char *path;                  /* NULL: gone */
-    size_t stem;                 /* bytes of the path before the name's first dot */
-    uint64_t bytes, used_ns;
+    char *path;                  /* owned; NULL: not considered, or already deleted */
+    size_t stem;                 /* length of the path up to the name's first dot; files with equal stems are one entry */
+    uint64_t bytes, used_ns;     /* size; time of last use, wall clock */
 };
 
+/* 1: both files belong to the same entry. */
 static int same_stem(const struct entry *a, const struct entry *b)
 {
     return a->stem == b->stem && !memcmp(a->path, b->path, a->stem);
 }
 
+/* e->path stays NULL for names without a dot and for anything but regular files; symbolic links are
+ * not followed. */
 static segue_status entry_of(struct entry *e, const char *folder, const char *name, segue_error *err)
 {
     struct stat st;
@@ -70,15 +76,17 @@ static segue_status entry_of(struct entry *e, const char *folder, const char *na
     return SEGUE_OK;
 }
 
-static void entry_drop(struct entry *e, uint64_t *total)
+/* Subtracts the size from *total only if the file could be deleted. */
+static void entry_delete(struct entry *e, uint64_t *total)
 {
     if (!unlink(e->path)) *total -= e->bytes;
     sg_free(e->path);
     e->path = NULL;
 }
 
-/* An entry was used when the latest of its files was. Names come sorted, so that those of one stem are neighbours. */
-static void share_dates(struct entry *list, size_t n)
+/* Set the time of every file of an entry to the latest of them. The names are sorted, so that files
+ * with the same stem are adjacent. */
+static void propagate_last_use(struct entry *list, size_t n)
 {
     for (size_t i = 0, end; i < n; i = end) {
         uint64_t last = 0;
@@ -88,38 +96,41 @@ static void share_dates(struct entry *list, size_t n)
     }
 }
 
-/* A file of the entry used longest ago; the others of it have the same date and follow. */
-static int drop_oldest(struct entry *list, size_t n, uint64_t *total)
+/* Delete one file of the least recently used entry; 0 when none is left. The entry's other files
+ * have the same time and are the next candidates. */
+static int evict_oldest(struct entry *list, size_t n, uint64_t *total)
 {
     struct entry *oldest = NULL;
     for (size_t i = 0; i < n; i++)
         if (list[i].path && (!oldest || list[i].used_ns < oldest->used_ns)) oldest = &list[i];
-    if (oldest) entry_drop(oldest, total);
+    if (oldest) entry_delete(oldest, total);
     return oldest != NULL;
 }
 
-static void trim(struct entry *list, size_t n, uint64_t room, uint64_t most)
+/* Temporary files can only be leftovers here: their writer would hold the lock. */
+static void evict(struct entry *list, size_t n, uint64_t reserve, uint64_t max)
 {
     uint64_t total = 0;
     for (size_t i = 0; i < n; i++) total += list[i].path ? list[i].bytes : 0;
     for (size_t i = 0; i < n; i++)
-        if (list[i].path && strstr(list[i].path + list[i].stem, ".tmp-")) entry_drop(&list[i], &total);
-    share_dates(list, n);
-    while (total + room > most && drop_oldest(list, n, &total)) {}
+        if (list[i].path && strstr(list[i].path + list[i].stem, ".tmp-")) entry_delete(&list[i], &total);
+    propagate_last_use(list, n);
+    while (total + reserve > max && evict_oldest(list, n, &total)) {}
 }
 
-segue_status sg_store_trim(const char *folder, uint64_t room, uint64_t most, segue_error *err)
+segue_status sg_store_trim(const char *folder, uint64_t reserve, uint64_t max, segue_error *err)
 {
     char **names = NULL;
     size_t n = 0;
-    if (room > most)
-        return sg_fail(err, SEGUE_ELIMIT, "keep: %s: %llu bytes, the folder may hold %llu; raise its bound", folder,
-                       (unsigned long long)room, (unsigned long long)most);
-    SG_TRY(sg_folder_list(folder, "", FILES_MOST, &names, &n, err));
+    if (reserve > max)
+        return sg_fail(err, SEGUE_ELIMIT,
+                       "write cache: %s: %llu bytes needed, the folder's limit is %llu; raise the limit", folder,
+                       (unsigned long long)reserve, (unsigned long long)max);
+    SG_TRY(sg_folder_list(folder, "", FILES_MAX, &names, &n, err));
     struct entry *list = sg_alloc(n * sizeof *list);
     segue_status s = list ? SEGUE_OK : sg_no_memory(folder, n * sizeof *list, err);
     for (size_t i = 0; i < n && s == SEGUE_OK; i++) s = entry_of(&list[i], folder, names[i], err);
-    if (s == SEGUE_OK) trim(list, n, room, most);
+    if (s == SEGUE_OK) evict(list, n, reserve, max);
     for (size_t i = 0; i < n; i++) {
         if (list) sg_free(list[i].path);
         sg_free(names[i]);

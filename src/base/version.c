@@ -1,4 +1,5 @@
-/* version.c: the library's version. Low in the tree, because units and state files store it.
+/* version.c: the library's version. In base because units and state files, below the public API,
+ * also store it.
  * SPDX-License-Identifier: MIT */
 #include "segue.h"
 

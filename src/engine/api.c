@@ -53,15 +53,14 @@ static segue_status hand_out(struct sg_buf *b, segue_status status, char *text, 
     return status;
 }
 
-segue_status segue_model_describe(const segue_model *model, int what, char *text, size_t cap, size_t *len,
+segue_status segue_model_describe(const segue_model *model, segue_describe what, char *text, size_t cap, size_t *len,
                                   segue_error *err)
 {
     struct sg_buf b = {0};
     if (!model || !len || (cap && !text)) return no_place("model not described", err);
-    if (what < SEGUE_DESCRIBE_JSON || what > SEGUE_DESCRIBE_TEMPLATE)
-        return sg_fail(err, SEGUE_EARG, "model not described: form %d: no such form; use SEGUE_DESCRIBE_*",
-                       what);
-    return hand_out(&b, sg_model_describe(model, what, &b, err), text, cap, len, "description of a model",
+    if ((unsigned)what > SEGUE_DESCRIBE_TEMPLATE)
+        return sg_fail(err, SEGUE_EARG, "model not described: form %d does not exist; use SEGUE_DESCRIBE_*", (int)what);
+    return hand_out(&b, sg_model_describe(model, (int)what, &b, err), text, cap, len, "description of a model",
                     err);
 }
 

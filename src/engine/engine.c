@@ -1,18 +1,19 @@
-/* engine.c: placing a model on units. Holds programs and nothing of any sequence; what a session needs of a
- * unit beyond its programs is in layout.c. SPDX-License-Identifier: MIT */
+/* engine.c: opens an engine: places a model on units and compiles its layer ranges. An engine holds no state of any sequence.
+ * SPDX-License-Identifier: MIT */
 #include "engine/engine.h"
 
 #include <string.h>
 
 #include "base/mem.h"
+#include "engine/placement/plan.h"
 #include "engine/sized.h"
 #include "engine/store/prefixstore.h"
 
-enum { CHUNK_ROWS = 512, CHUNK_ROWS_MAX = 1 << 20 };
+enum { CHUNK_TOKENS = 512, CHUNK_TOKENS_MAX = 1 << 20 };
 
 /* --- what sampling needs of the vocabulary --- */
 
-/* One pass over the vocabulary; done when the first session turns DRY on, since few do. */
+/* One pass over the vocabulary, on the first use of DRY sampling. */
 static uint8_t *make_breakers(const struct sg_tokenizer *t, size_t n)
 {
     uint8_t *flags = sg_alloc(n);
@@ -44,9 +45,8 @@ segue_status sg_engine_breakers(struct segue_engine *e, const uint8_t **out, siz
 
 /* --- open, close --- */
 
-/* Half precision unless asked: decoding reads the whole cache for each token. The specification stays fp32.
- */
-static enum sg_storage kv_storage(uint32_t wish, const struct sg_unit_desc *desc)
+/* f16 by default, since decode reads the whole KV cache for each token; f32 on the reference unit. */
+static enum sg_storage kv_storage(segue_kv wish, const struct sg_unit_desc *desc)
 {
     switch (wish) {
     case SEGUE_KV_F32:
@@ -64,19 +64,18 @@ static enum sg_storage kv_storage(uint32_t wish, const struct sg_unit_desc *desc
 
 static segue_status check_opts(const segue_engine_opts *o, size_t n, segue_error *err)
 {
-    if (n == 0) return sg_fail(err, SEGUE_EARG, "engine not opened: no unit given; open one and pass it");
+    if (n == 0) return sg_fail(err, SEGUE_EARG, "engine not opened: there are no units; pass at least one");
     if (n > 64)
-        return sg_fail(err, SEGUE_EARG, "engine not opened: %zu units given: at most 64; pass fewer", n);
-    if (o->kv > SEGUE_KV_Q8)
-        return sg_fail(err, SEGUE_EARG, "engine not opened: kv %u: no such storage; use SEGUE_KV_*", o->kv);
-    if (o->chunk_rows > CHUNK_ROWS_MAX)
-        return sg_fail(err, SEGUE_EARG, "engine not opened: chunk of %u rows: at most %d; ask for less",
-                       o->chunk_rows, CHUNK_ROWS_MAX);
+        return sg_fail(err, SEGUE_EARG, "engine not opened: %zu units: the maximum is 64; pass fewer", n);
+    if ((unsigned)o->kv > SEGUE_KV_Q8)
+        return sg_fail(err, SEGUE_EARG, "engine not opened: kv %d: no such storage; use SEGUE_KV_*", (int)o->kv);
+    if (o->chunk_tokens > CHUNK_TOKENS_MAX)
+        return sg_fail(err, SEGUE_EARG, "engine not opened: chunk_tokens %u: the maximum is %d; use a smaller number",
+                       o->chunk_tokens, CHUNK_TOKENS_MAX);
     return SEGUE_OK;
 }
 
-/* What the graph and the tokenizer say about the ends of their tables: learned positions, padded
- * vocabularies. */
+/* Limits from the model: the number of learned positions, and where the padding of the vocabulary starts. */
 static void read_limits(struct segue_engine *e)
 {
     struct sg_tokenizer_info info;
@@ -90,7 +89,8 @@ static void read_limits(struct segue_engine *e)
     if (info.vocab < e->model->info.vocab) e->token_limit = info.vocab;
 }
 
-/* Another storage of the engine's model: numbers and vocabulary must be the same, or states would not fit. */
+/* The model whose weights the unit uses: the engine's, or another storage of it. The shape must be the same, because states are
+ * exchanged. */
 static segue_status place_model(struct segue_engine *e, struct sg_placement *p, struct segue_model *model,
                                 const segue_engine_opts *o, segue_error *err)
 {
@@ -98,7 +98,7 @@ static segue_status place_model(struct segue_engine *e, struct sg_placement *p, 
     if (strcmp(model->info.shape_id, e->model->info.shape_id) != 0)
         return sg_fail(
             err, SEGUE_EFORMAT,
-            "engine not opened: %s: another shape (%s) than %s (%s); give another storage of one model",
+            "engine not opened: %s: its shape %s differs from that of %s (%s); pass another storage of the same model",
             model->info.path, model->info.shape_id, e->model->info.path, e->model->info.shape_id);
     p->model = sg_model_ref(model);
     p->weight_cache.folder = e->cache;
@@ -107,11 +107,11 @@ static segue_status place_model(struct segue_engine *e, struct sg_placement *p, 
     p->weight_cache.exact = sg_archive_file_id(model->archive, &p->weight_cache.stamp);
     uint32_t late = p->unit->desc.select_late;
     if (model == e->model && (!late || e->keep_values)) return SEGUE_OK;
-    struct sg_graph_wish wish = {.head = 1, .values = e->keep_values, .select_late = late};
+    struct sg_graph_request wish = {.head = 1, .values = e->keep_values, .select_late = late};
     return sg_model_graph(model, &wish, &p->graph, err);
 }
 
-/* A state that two storages of a model made together is neither's alone: it fits where the same pair was declared. */
+/* States computed by two storages of a model fit only engines with the same pair: weights_id joins both ids. */
 static void name_weights(struct segue_engine *e)
 {
     struct sg_hash all = e->model->weights_hash;
@@ -120,21 +120,67 @@ static void name_weights(struct segue_engine *e)
     sg_hash_hex(all, e->weights_id);
 }
 
-/* What is going to run is compiled now; without a plan everything on every unit. */
-static segue_status compile_all(struct segue_engine *e, const segue_plan *wish, segue_error *err)
+/* --- compilation with progress --- */
+
+/* Progress over all ranges of segue_engine_open, in bytes of weights. */
+struct compile_progress {
+    const segue_engine_opts *opts;
+    uint64_t before, range, total; /* bytes of the ranges that are complete; of the present one; of all */
+    int canceled;
+};
+
+/* sg_progress of the unit: adds the bytes of earlier ranges. */
+static int report_progress(void *arg, uint64_t done)
 {
-    const struct sg_layer_range *layer_range;
-    segue_plan plan;
-    SG_TRY(sg_sized_in(&plan, sizeof plan, wish, "plan", err));
-    if (wish) SG_TRY(sg_plan_check(e, &plan, err));
-    for (uint32_t i = 0; wish && i < plan.parts_n; i++)
-        SG_TRY(sg_engine_layer_range(e, plan.parts[i].unit, plan.parts[i].from, plan.parts[i].to, &layer_range, err));
-    for (uint32_t i = 0; !wish && i < e->placements_n; i++)
-        SG_TRY(sg_engine_layer_range(e, i, 0, e->graph->layers, &layer_range, err));
+    struct compile_progress *p = arg;
+    uint64_t sum = p->before + (done < p->range ? done : p->range);
+    if (!p->canceled && p->opts->progress)
+        p->canceled = p->opts->progress(p->opts->progress_context, sum, p->total) != 0;
+    return p->canceled;
+}
+
+/* Stored bytes of the weights of layers [from, to), in proportion to the whole model. */
+static uint64_t range_bytes(const struct segue_engine *e, uint32_t placement, uint32_t from, uint32_t to)
+{
+    uint64_t bytes = e->placements[placement].model->info.weight_bytes, layers = e->graph->layers;
+    return to - from == layers ? bytes : bytes / layers * (to - from);
+}
+
+static segue_status compile_range(struct segue_engine *e, uint32_t placement, uint32_t from, uint32_t to,
+                                  struct compile_progress *p, segue_error *err)
+{
+    const struct sg_layer_range *range;
+    struct sg_progress progress = {report_progress, p};
+    p->range = range_bytes(e, placement, from, to);
+    SG_TRY(report_progress(p, 0) ? SEGUE_ECANCELED : SEGUE_OK);
+    SG_TRY(sg_engine_layer_range(e, placement, from, to, &progress, &range, err));
+    p->before += p->range;
+    return report_progress(p, 0) ? SEGUE_ECANCELED : SEGUE_OK;
+}
+
+/* Compiles the parts of the plan; without a plan all layers on every unit. The remaining ranges are compiled on first use. */
+static segue_status compile_ranges(struct segue_engine *e, const struct segue_plan *plan, struct compile_progress *p,
+                                   segue_error *err)
+{
+    for (size_t i = 0; plan && i < plan->info.parts_n; i++)
+        SG_TRY(compile_range(e, plan->parts[i].unit, plan->parts[i].from, plan->parts[i].to, p, err));
+    for (uint32_t i = 0; !plan && i < e->placements_n; i++) SG_TRY(compile_range(e, i, 0, e->graph->layers, p, err));
     return SEGUE_OK;
 }
 
-/* places_n counts only units whose reference was taken, so that close gives back exactly those. */
+static segue_status compile_all(struct segue_engine *e, const segue_engine_opts *o, segue_error *err)
+{
+    struct compile_progress p = {.opts = o};
+    if (o->plan) SG_TRY(sg_plan_check(e, o->plan, err));
+    for (size_t i = 0; o->plan && i < o->plan->info.parts_n; i++)
+        p.total += range_bytes(e, o->plan->parts[i].unit, o->plan->parts[i].from, o->plan->parts[i].to);
+    for (uint32_t i = 0; !o->plan && i < e->placements_n; i++) p.total += range_bytes(e, i, 0, e->graph->layers);
+    segue_status status = compile_ranges(e, o->plan, &p, err);
+    if (!p.canceled || status == SEGUE_OK) return status;
+    return sg_fail(err, SEGUE_ECANCELED, "engine not opened: canceled by the progress function; open it again");
+}
+
+/* placements_n counts the units whose reference was taken, which close releases. */
 static segue_status place_units(struct segue_engine *e, segue_unit *const *units, size_t n,
                                 const segue_engine_opts *o, segue_error *err)
 {
@@ -142,9 +188,9 @@ static segue_status place_units(struct segue_engine *e, segue_unit *const *units
     if (!e->placements) return sg_no_memory("engine", n * sizeof *e->placements, err);
     for (size_t i = 0; i < n; i++) {
         if (!units[i])
-            return sg_fail(err, SEGUE_EARG, "engine not opened: unit %zu: it is NULL; open it first", i);
+            return sg_fail(err, SEGUE_EARG, "engine not opened: unit %zu is NULL; open it first", i);
         const struct sg_unit_desc *desc = &units[i]->desc;
-        uint32_t rows = o->chunk_rows ? o->chunk_rows : CHUNK_ROWS;
+        uint32_t rows = o->chunk_tokens ? o->chunk_tokens : CHUNK_TOKENS;
         if (desc->rows_max && desc->rows_max < rows) rows = desc->rows_max;
         e->placements[i] = (struct sg_placement){
             .unit = sg_unit_share(units[i]), .kv = kv_storage(o->kv, desc), .chunk_tokens = rows};
@@ -152,11 +198,10 @@ static segue_status place_units(struct segue_engine *e, segue_unit *const *units
         SG_TRY(place_model(e, &e->placements[i], o->models ? o->models[i] : NULL, o, err));
     }
     name_weights(e);
-    return compile_all(e, o->plan, err);
+    return compile_all(e, o, err);
 }
 
-/* What is kept is named by the weights' content, so that a copied model is the same model. */
-static segue_status name_cache(struct segue_engine *e, const segue_engine_opts *o, segue_error *err)
+static segue_status copy_cache_name(struct segue_engine *e, const segue_engine_opts *o, segue_error *err)
 {
     if (!o->cache || !*o->cache) return SEGUE_OK;
     e->cache = sg_strndup(o->cache, strlen(o->cache));
@@ -164,14 +209,14 @@ static segue_status name_cache(struct segue_engine *e, const segue_engine_opts *
     return SEGUE_OK;
 }
 
-/* Everything that may fail; the caller closes what was made so far. */
+/* Everything that may fail. After a failure the caller closes the engine. */
 static segue_status fill(struct segue_engine *e, segue_unit *const *units, size_t n,
                          const segue_engine_opts *o, segue_error *err)
 {
-    struct sg_graph_wish wish = {.head = 1, .values = o->keep_values != 0};
+    struct sg_graph_request wish = {.head = 1, .values = o->keep_values != 0};
     e->keep_values = o->keep_values != 0;
     SG_TRY(sg_model_graph(e->model, &wish, &e->graph, err));
-    SG_TRY(name_cache(e, o, err));
+    SG_TRY(copy_cache_name(e, o, err));
     read_limits(e);
     SG_TRY(place_units(e, units, n, o, err));
     return o->store ? sg_store_open(&e->store, e, o->store, o->store_memory_bytes, o->store_disk_bytes, err) : SEGUE_OK;
@@ -182,7 +227,7 @@ segue_status segue_engine_open(segue_engine **out, segue_model *model, segue_uni
 {
     segue_engine_opts o;
     if (!out || !model || (n && !units))
-        return sg_fail(err, SEGUE_EARG, "engine not opened: out, model or units missing; pass all three");
+        return sg_fail(err, SEGUE_EARG, "engine not opened: out, model or units is NULL; pass all three");
     SG_TRY(sg_sized_in(&o, sizeof o, opts, "engine options", err));
     SG_TRY(check_opts(&o, n, err));
     struct segue_engine *e = sg_alloc(sizeof *e);

@@ -161,6 +161,7 @@ segue_status segue_session_dump(segue_session *session, const int32_t *tokens, s
     if (session->layouts[session->active].n != 1)
         return sg_fail(err, SEGUE_EUNSUPPORTED,
                        "session not dumped: the layers are on several units; use a plan with one unit");
+    sg_session_begin_call(session);
     SG_TRY(segue_session_append(session, tokens, n, err));
     struct dump d = {.session = session};
     segue_status status = collect(&d, err);

@@ -1,6 +1,6 @@
-/* build.c: appending operations. A family calls these in the order of its paper; the first failure is
- * remembered and every later call does nothing, so that a family needs no error handling of its own. Shapes
- * are judged by graphcheck.c, op by op as they come.
+/* build.c: appends operations to a graph. The first failure is kept in the builder and all later
+ * calls do nothing, so that model families need no error handling. Each op is validated by
+ * graphcheck.c when it is appended.
  * SPDX-License-Identifier: MIT */
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,11 +10,11 @@
 
 enum { FIRST_CAP = 64 };
 
-/* Once failed, always failed: the first reason is the one worth reading. */
+/* 1 after the first failure. */
 static int failed(const struct sg_builder *b) { return b->error.status != SEGUE_OK; }
 
-/* Room for one more entry: the array itself, or a moved one; the old copy stays in the arena until the graph
- * goes. NULL: failed. */
+/* Make space for one more entry: returns `array`, or a copy with twice the capacity. The old array
+ * stays in the arena until the graph is freed. NULL: failed. */
 static void *grow(struct sg_builder *b, void *array, uint32_t n, uint32_t *cap, size_t entry)
 {
     if (failed(b)) return NULL;
@@ -31,6 +31,7 @@ static void *grow(struct sg_builder *b, void *array, uint32_t n, uint32_t *cap, 
     return moved;
 }
 
+/* layer starts as -1: outside of layers. */
 segue_status sg_builder_begin(struct sg_builder *b, segue_error *err)
 {
     *b = (struct sg_builder){.layer = -1};
@@ -41,7 +42,7 @@ segue_status sg_builder_begin(struct sg_builder *b, segue_error *err)
 segue_status sg_builder_end(struct sg_builder *b, struct sg_graph **out, segue_error *err)
 {
     struct sg_graph *g = b->graph;
-    /* The vocabulary is not said twice: it is the width of the logits. */
+    /* The vocabulary size is the width of the logits. */
     int32_t logits = failed(b) ? -1 : sg_graph_output(g, "logits");
     if (logits >= 0) g->vocab = g->values[g->outputs[logits].value].width;
     segue_status status = failed(b) ? b->error.status : sg_graph_check(g, &b->error);
@@ -54,8 +55,9 @@ segue_status sg_builder_end(struct sg_builder *b, struct sg_graph **out, segue_e
     return SEGUE_OK;
 }
 
-/* --- values, ports, weights, tables --- */
+/* --- values, inputs, outputs, weights, tables --- */
 
+/* Append a value that op `op` computes (-1: an input); returns its index. */
 static int32_t value_new(struct sg_builder *b, enum sg_value_kind kind, uint32_t width, uint32_t wanted,
                          int32_t op)
 {
@@ -67,7 +69,7 @@ static int32_t value_new(struct sg_builder *b, enum sg_value_kind kind, uint32_t
     return (int32_t)g->values_n++;
 }
 
-/* Inputs are one or two, so their array grows by one. */
+/* A graph has one or two inputs, so that the array grows by one entry at a time. */
 static int32_t input_new(struct sg_builder *b, const char *name, enum sg_value_kind kind, uint32_t width)
 {
     struct sg_graph *g = b->graph;
@@ -93,6 +95,7 @@ int32_t sg_input_rows(struct sg_builder *b, uint32_t width)
     return failed(b) ? -1 : input_new(b, "rows", SG_VALUE_ROWS, width);
 }
 
+/* The value is checked here because sg_graph_check would only report its index. */
 void sg_output(struct sg_builder *b, int32_t value, const char *format, ...)
 {
     char name[64];
@@ -105,6 +108,7 @@ void sg_output(struct sg_builder *b, int32_t value, const char *format, ...)
     va_start(args, format);
     vsnprintf(name, sizeof name, format, args);
     va_end(args);
+    /* Names are copied, so that callers may format them in temporary buffers. */
     char *copy = sg_arena_strndup(&g->arena, name, strlen(name));
     if (!copy) {
         sg_no_memory("graph output", sizeof name, &b->error);
@@ -117,15 +121,17 @@ void sg_output(struct sg_builder *b, int32_t value, const char *format, ...)
     g->outputs[g->outputs_n++] = (struct sg_port){.name = copy, .value = value};
 }
 
-/* Zero is a tensor's index; absent is -1. */
+/* An absent weight. 0 would be the index of the first tensor. */
 static const struct sg_weight no_weight = {.tensor = -1};
 
+/* Adds the tensor to the graph's list if it is not in it. */
 struct sg_weight sg_weight_rows(struct sg_builder *b, const struct sg_tensor *t, uint32_t at, uint32_t rows)
 {
     struct sg_graph *g = b->graph;
     uint32_t i = 0;
     if (!t || failed(b)) return no_weight;
-    /* A tensor that several ops use (a tied head) is one entry, and one copy on a unit. */
+    /* A tensor used by several ops (tied embedding and head) gets one entry, so that a unit loads
+     * it once. */
     while (i < g->tensors_n && g->tensors[i] != t) i++;
     if (i == g->tensors_n) {
         const struct sg_tensor **wider = grow(b, g->tensors, g->tensors_n, &b->tensors_cap, sizeof *wider);
@@ -177,7 +183,8 @@ int32_t sg_rope_table_add(struct sg_builder *b, uint32_t pairs, const float *inv
 
 /* --- operations --- */
 
-/* Slots are numbered in the order of the ops, which is the order in which a hand-off streams them. */
+/* Append a slot of the current layer. Slots have the order of the ops that use them, in which state
+ * transfers send them. */
 static int32_t slot_new(struct sg_builder *b, struct sg_slot slot)
 {
     struct sg_graph *g = b->graph;
@@ -193,7 +200,7 @@ static int32_t slot_new(struct sg_builder *b, struct sg_slot slot)
     return (int32_t)g->slots_n++;
 }
 
-/* All inputs absent but the first. */
+/* An op with the first input x and the other inputs absent. */
 static struct sg_op op_of(enum sg_op_code code, struct sg_operand x)
 {
     struct sg_op op = {.code = code, .layer = -1, .in = {x}};
@@ -201,8 +208,9 @@ static struct sg_op op_of(enum sg_op_code code, struct sg_operand x)
     return op;
 }
 
-/* Append op with a result of `width` columns. A product of two 32-bit numbers comes as width64 and is refused
- * when it does not fit. The result has R rows behind `rows`, else as many as the first operand. */
+/* Append op with a result of width64 columns and validate it. The width is 64 bits wide because it
+ * may be a product of two 32-bit numbers; too large ones are refused. The result has R rows if the
+ * op is `rows` or its first operand has R rows. */
 static int32_t append(struct sg_builder *b, struct sg_op op, uint64_t width64)
 {
     struct sg_graph *g = b->graph;
@@ -222,7 +230,7 @@ static int32_t append(struct sg_builder *b, struct sg_op op, uint64_t width64)
     op.out = value_new(b, SG_VALUE_ROWS, (uint32_t)width64, wanted, (int32_t)g->ops_n);
     if (op.out < 0) return -1;
     g->ops[g->ops_n++] = op;
-    /* Judged at once, while the family's line that asked for it is known. */
+    /* Checked now, so that the error names the first op that is wrong. */
     if (sg_op_check(g, g->ops_n - 1, &b->error) != SEGUE_OK) return -1;
     return op.out;
 }
@@ -242,11 +250,12 @@ int32_t sg_norm(struct sg_builder *b, struct sg_operand x, struct sg_norm p, str
     struct sg_op op = op_of(SG_OP_NORM, x);
     op.in[1] = gate;
     op.u.norm = p;
-    /* Left out means one group: the whole row. */
+    /* 0 stands for one group: the whole row. */
     if (!p.groups) op.u.norm.groups = 1;
     return append(b, op, x.width);
 }
 
+/* The width of the result is the number of weight rows. */
 int32_t sg_linear(struct sg_builder *b, struct sg_operand x, struct sg_weight w, struct sg_weight bias,
                   struct sg_operand residual)
 {
@@ -256,6 +265,7 @@ int32_t sg_linear(struct sg_builder *b, struct sg_operand x, struct sg_weight w,
     return append(b, op, w.rows);
 }
 
+/* Forward rotation; head_width 0 (no heads) is refused by the check. */
 int32_t sg_rope(struct sg_builder *b, struct sg_operand x, uint32_t heads, int32_t table)
 {
     struct sg_op op = op_of(SG_OP_ROPE, x);
@@ -264,6 +274,8 @@ int32_t sg_rope(struct sg_builder *b, struct sg_operand x, uint32_t heads, int32
     return append(b, op, x.width);
 }
 
+/* Slots are added before the op is validated, because the check compares them with the op's
+ * parameters. */
 int32_t sg_attend(struct sg_builder *b, struct sg_operand q, struct sg_operand k, struct sg_operand v,
                   struct sg_attend p, struct sg_operand gate)
 {
@@ -272,6 +284,8 @@ int32_t sg_attend(struct sg_builder *b, struct sg_operand q, struct sg_operand k
     op.in[2] = v;
     op.in[3] = gate;
     if (failed(b)) return -1;
+    /* Both slots have the window of the op, so that units can free positions that are no longer
+     * attended. */
     p.slot_k = slot_new(
         b, (struct sg_slot){.kind = SG_SLOT_K, .heads = p.kv_heads, .width = p.d, .window = p.window});
     p.slot_v = slot_new(
@@ -280,7 +294,7 @@ int32_t sg_attend(struct sg_builder *b, struct sg_operand q, struct sg_operand k
     return append(b, op, (uint64_t)p.heads * p.dv);
 }
 
-/* The memory is the taps before the current one; taps == 0 is refused by the check. */
+/* The state holds the taps - 1 previous inputs. taps == 0 is refused by the check. */
 int32_t sg_conv(struct sg_builder *b, struct sg_operand x, struct sg_conv p)
 {
     struct sg_op op = op_of(SG_OP_CONV, x);
@@ -291,6 +305,7 @@ int32_t sg_conv(struct sg_builder *b, struct sg_operand x, struct sg_conv p)
     return append(b, op, x.width);
 }
 
+/* qkvab: q, k, v, a, b in the order of op.h. */
 int32_t sg_delta(struct sg_builder *b, const struct sg_operand qkvab[5], struct sg_delta p)
 {
     struct sg_op op = op_of(SG_OP_DELTA, qkvab[0]);
@@ -331,6 +346,7 @@ int32_t sg_scale(struct sg_builder *b, struct sg_operand x, float value, struct 
     return append(b, op, x.width);
 }
 
+/* The result holds k indices and k weights. */
 int32_t sg_route(struct sg_builder *b, struct sg_operand logits, struct sg_route p)
 {
     struct sg_op op = op_of(SG_OP_ROUTE, logits);
@@ -338,6 +354,8 @@ int32_t sg_route(struct sg_builder *b, struct sg_operand logits, struct sg_route
     return append(b, op, 2 * (uint64_t)p.k);
 }
 
+/* down stacks the experts' matrices: the width of the result is its rows divided by the number of
+ * experts. */
 int32_t sg_experts(struct sg_builder *b, struct sg_operand x, struct sg_operand routing, struct sg_experts p)
 {
     struct sg_op op = op_of(SG_OP_EXPERTS, x);
@@ -351,6 +369,7 @@ int32_t sg_rows(struct sg_builder *b, struct sg_operand x)
     return append(b, op_of(SG_OP_ROWS, x), x.width);
 }
 
+/* A sum keeps the width; a concatenation multiplies it by the number of ranks. */
 int32_t sg_join(struct sg_builder *b, struct sg_operand x, struct sg_join p)
 {
     struct sg_op op = op_of(SG_OP_JOIN, x);

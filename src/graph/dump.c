@@ -1,10 +1,10 @@
-/* dump.c: a graph as text, one op a line, for people and for goldens. Stable: the same graph gives the same
- * bytes.
+/* dump.c: prints a graph as text, one op per line, for debugging and for golden tests.
+ * Deterministic: equal graphs give equal text. graph.h shows an example line.
  * SPDX-License-Identifier: MIT */
 #include "base/buf.h"
 #include "graph/graph.h"
 
-/* `%9`, or `%9[0:64]` when it is a window. */
+/* `%9`, or `%9[0:64]` for a column range. Nothing for an absent operand. */
 static void put_operand(const struct sg_graph *g, struct sg_buf *out, const char *label,
                         const struct sg_operand *x)
 {
@@ -14,7 +14,7 @@ static void put_operand(const struct sg_graph *g, struct sg_buf *out, const char
         sg_buf_printf(out, "[%u:%u]", x->at, x->at + x->width);
 }
 
-/* `blk.0.attn_q.weight [576x576 q4_1]`, with [from:to] behind the name when it is a window. */
+/* `blk.0.attn_q.weight [576x576 q4_1]`, with [from:to] after the name for a row range. */
 static void put_weight(const struct sg_graph *g, struct sg_buf *out, const char *label,
                        const struct sg_weight *w)
 {
@@ -29,7 +29,7 @@ static void put_weight(const struct sg_graph *g, struct sg_buf *out, const char 
                       sg_storage_info(t->storage)->name);
 }
 
-/* heads=query/kv d=key/value width. */
+/* heads=query/KV heads, d=key/value width of a head. */
 static void put_attend(const struct sg_graph *g, struct sg_buf *out, const struct sg_op *op)
 {
     const struct sg_attend *p = &op->u.attend;
@@ -42,7 +42,7 @@ static void put_attend(const struct sg_graph *g, struct sg_buf *out, const struc
     sg_buf_printf(out, " slots=%d,%d", p->slot_k, p->slot_v);
 }
 
-/* heads=key/value; decay=exp: the tensor holds a logarithm. */
+/* heads=key/value heads. decay=exp: the tensor holds the logarithm of the decay. */
 static void put_delta(const struct sg_graph *g, struct sg_buf *out, const struct sg_op *op)
 {
     const struct sg_delta *p = &op->u.delta;
@@ -54,7 +54,7 @@ static void put_delta(const struct sg_graph *g, struct sg_buf *out, const struct
     sg_buf_printf(out, " l2_eps=%.9g slot=%d", (double)p->l2_eps, p->slot);
 }
 
-/* 1+ before the weight: one is added to it. */
+/* `1+` before the weight: 1 is added to each weight. */
 static void put_norm(const struct sg_graph *g, struct sg_buf *out, const struct sg_op *op)
 {
     const struct sg_norm *p = &op->u.norm;
@@ -65,7 +65,7 @@ static void put_norm(const struct sg_graph *g, struct sg_buf *out, const struct 
     if (p->groups > 1) sg_buf_printf(out, " groups=%u", p->groups);
 }
 
-/* Everything of the op behind its first operand. */
+/* Everything after the first operand: further operands, weights and parameters. */
 static void put_rest(const struct sg_graph *g, struct sg_buf *out, const struct sg_op *op)
 {
     switch (op->code) {
@@ -124,12 +124,12 @@ static void put_rest(const struct sg_graph *g, struct sg_buf *out, const struct 
         sg_buf_printf(out, " %u of %u %s", op->u.experts.k, op->u.experts.experts,
                       sg_act_name(op->u.experts.act));
         break;
-    case SG_OP_JOIN: sg_buf_printf(out, " %s %u ranks", op->u.join.sum ? "sum of" : "beside", op->u.join.ranks); break;
+    case SG_OP_JOIN: sg_buf_printf(out, " %s %u ranks", op->u.join.sum ? "sum of" : "concatenation of", op->u.join.ranks); break;
     default: break;
     }
 }
 
-/* Slots are part of what a reader wants to know: they are the state. */
+/* One line per state slot: kind, heads x [depth x] width, window, layer. */
 static void put_slot(struct sg_buf *out, uint32_t i, const struct sg_slot *s)
 {
     static const char *const kinds[] = {"k", "v", "conv", "delta"};

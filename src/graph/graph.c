@@ -1,10 +1,11 @@
-/* graph.c: a finished graph: finding outputs, letting it go. Building is in build.c, the rules in
- * graphcheck.c.
+/* graph.c: lookup and release of a finished graph. build.c builds graphs, graphcheck.c validates
+ * them.
  * SPDX-License-Identifier: MIT */
 #include "graph/graph.h"
 
 #include <string.h>
 
+/* The arena owns all lists of the graph. */
 void sg_graph_free(struct sg_graph *g)
 {
     if (!g) return;

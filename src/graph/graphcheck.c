@@ -1,7 +1,7 @@
-/* graphcheck.c: the rules of a graph, one function per op. A graph that passes can be run by any unit without
- * looking again: every index is in range, every width fits, every tensor has the numbers that its op reads.
- * Shapes come from files, so a wrong tensor is EFORMAT; a wrong index is our own mistake and EINTERNAL. Must
- * not change anything.
+/* graphcheck.c: the validity rules of a graph, one function per op. A unit can execute a graph that
+ * passes without further checks: every index is in range, every width matches, every tensor has the
+ * numbers that its op reads. Tensors come from files, so that a wrong shape is EFORMAT; a wrong
+ * index is a bug and EINTERNAL. Changes nothing.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <stdarg.h>
@@ -10,17 +10,18 @@
 
 #include "graph/graph.h"
 
-/* The op being judged; everything that fails is said about it. */
-struct judge {
+/* The op being checked and where errors go. */
+struct check {
     const struct sg_graph *g;
     const struct sg_op *op;
     uint32_t index;
     segue_error *err;
 };
 
-static segue_status wrong(const struct judge *j, segue_status status, const char *format, ...)
+/* Fails with a message that names the op and its layer. */
+static segue_status op_fail(const struct check *j, segue_status status, const char *format, ...)
     SG_FORMAT(3, 4);
-static segue_status wrong(const struct judge *j, segue_status status, const char *format, ...)
+static segue_status op_fail(const struct check *j, segue_status status, const char *format, ...)
 {
     char text[320];
     va_list args;
@@ -32,299 +33,317 @@ static segue_status wrong(const struct judge *j, segue_status status, const char
                    status == SEGUE_EFORMAT ? "the file is damaged or of another family" : "report this");
 }
 
-/* Input i: rows, defined before this op, a window inside it, `width` columns (0 = any), as many rows as the
- * result. */
-static segue_status input(const struct judge *j, int i, const char *what, uint64_t width)
+/* Input i must be present: ROWS, computed by an earlier op, a column range inside the value,
+ * `width` columns (0 = any), and the same kind of rows (T or R) as the result. */
+static segue_status check_input(const struct check *j, int i, const char *what, uint64_t width)
 {
     const struct sg_operand *x = &j->op->in[i];
-    if (x->value < 0) return wrong(j, SEGUE_EINTERNAL, "%s is absent", what);
+    if (x->value < 0) return op_fail(j, SEGUE_EINTERNAL, "%s is absent", what);
     if ((uint32_t)x->value >= j->g->values_n || x->value == j->op->out)
-        return wrong(j, SEGUE_EINTERNAL, "%s: value %d is not defined", what, x->value);
+        return op_fail(j, SEGUE_EINTERNAL, "%s: value %d is not defined", what, x->value);
     const struct sg_value *v = &j->g->values[x->value];
+    /* Ops are executed in order: an operand must have been computed before. */
     if (v->op >= 0 && (uint32_t)v->op >= j->index)
-        return wrong(j, SEGUE_EINTERNAL, "%s: value %d is defined later, by op %d", what, x->value, v->op);
+        return op_fail(j, SEGUE_EINTERNAL, "%s: value %d is defined later, by op %d", what, x->value, v->op);
     if (v->kind != SG_VALUE_ROWS)
-        return wrong(j, SEGUE_EINTERNAL, "%s: value %d holds tokens", what, x->value);
+        return op_fail(j, SEGUE_EINTERNAL, "%s: value %d is of kind tokens, expected rows", what, x->value);
     if (!x->width || x->at > v->width || x->width > v->width - x->at)
-        return wrong(j, SEGUE_EINTERNAL, "%s: columns [%u, %llu) of value %d, which has %u", what, x->at,
+        return op_fail(j, SEGUE_EINTERNAL, "%s: columns [%u, %llu) of value %d, which has %u columns", what, x->at,
                      (unsigned long long)x->at + x->width, x->value, v->width);
     if (width && x->width != width)
-        return wrong(j, SEGUE_EFORMAT, "%s has %u columns, wants %llu", what, x->width,
+        return op_fail(j, SEGUE_EFORMAT, "%s has %u columns, expected %llu", what, x->width,
                      (unsigned long long)width);
-    /* T and R rows do not mix: row 3 of one is not row 3 of the other. */
+    /* T and R rows cannot be combined: the same row index means different tokens. */
     if (j->op->code != SG_OP_ROWS && v->wanted != j->g->values[j->op->out].wanted)
-        return wrong(j, SEGUE_EINTERNAL, "%s: value %d has %s rows", what, x->value,
-                     v->wanted ? "wanted" : "all");
+        return op_fail(j, SEGUE_EINTERNAL, "%s: value %d has rows for %s", what, x->value,
+                       v->wanted ? "the requested tokens only" : "all tokens");
     return SEGUE_OK;
 }
 
-/* Absent is allowed. */
-static segue_status maybe_input(const struct judge *j, int i, const char *what, uint64_t width)
+/* The same, but the input may be absent. */
+static segue_status check_optional_input(const struct check *j, int i, const char *what, uint64_t width)
 {
-    return j->op->in[i].value < 0 ? SEGUE_OK : input(j, i, what, width);
+    return j->op->in[i].value < 0 ? SEGUE_OK : check_input(j, i, what, width);
 }
 
-/* A tensor that can be computed with; *t is set. */
-static segue_status tensor(const struct judge *j, const struct sg_weight *w, const char *what,
+/* A weight must be present, readable, and its row range inside the tensor. Sets *t. */
+static segue_status check_tensor(const struct check *j, const struct sg_weight *w, const char *what,
                            const struct sg_tensor **t)
 {
-    if (w->tensor < 0) return wrong(j, SEGUE_EINTERNAL, "%s is absent", what);
+    if (w->tensor < 0) return op_fail(j, SEGUE_EINTERNAL, "%s is absent", what);
     if ((uint32_t)w->tensor >= j->g->tensors_n)
-        return wrong(j, SEGUE_EINTERNAL, "%s: tensor %d of %u", what, w->tensor, j->g->tensors_n);
+        return op_fail(j, SEGUE_EINTERNAL, "%s: tensor index %d, the graph has %u tensors", what, w->tensor, j->g->tensors_n);
     *t = j->g->tensors[w->tensor];
     const struct sg_storage_info *info = sg_storage_info((*t)->storage);
     if (!info || !info->computable)
         return sg_fail(j->err, SEGUE_EUNSUPPORTED,
-                       "check graph: op %u %s (layer %d): %s %s is stored as %s, which is not computed with; "
-                       "convert the file", j->index, sg_op_name(j->op->code), j->op->layer, what, (*t)->name,
+                       "check graph: op %u %s (layer %d): %s %s uses %s, which is not supported; "
+                       "convert the file, for example to Q8_0", j->index, sg_op_name(j->op->code), j->op->layer, what, (*t)->name,
                        info && info->name ? info->name : "an unknown type");
     if (!w->rows || w->at > (*t)->rows || w->rows > (*t)->rows - w->at)
-        return wrong(j, SEGUE_EFORMAT, "%s: rows [%u, %llu) of %s, which has %llu", what, w->at,
+        return op_fail(j, SEGUE_EFORMAT, "%s: rows [%u, %llu) of %s, which has %llu rows", what, w->at,
                      (unsigned long long)w->at + w->rows, (*t)->name, (unsigned long long)(*t)->rows);
     return SEGUE_OK;
 }
 
-/* A window of rows, all columns: shapes as Hugging Face writes them, n x k. */
-static segue_status matrix(const struct judge *j, const struct sg_weight *w, const char *what, uint64_t rows,
+/* A matrix weight must have exactly rows x cols, in the order of PyTorch: output features x input
+ * features. */
+static segue_status check_matrix(const struct check *j, const struct sg_weight *w, const char *what, uint64_t rows,
                            uint64_t cols)
 {
     const struct sg_tensor *t = NULL;
-    SG_TRY(tensor(j, w, what, &t));
+    SG_TRY(check_tensor(j, w, what, &t));
     if (w->rows != rows || t->cols != cols)
-        return wrong(j, SEGUE_EFORMAT, "%s %s is %u x %llu, wants %llu x %llu", what, t->name, w->rows,
+        return op_fail(j, SEGUE_EFORMAT, "%s %s is %u x %llu, expected %llu x %llu", what, t->name, w->rows,
                      (unsigned long long)t->cols, (unsigned long long)rows, (unsigned long long)cols);
     return SEGUE_OK;
 }
 
-/* n numbers in all, whatever rank the file gives them. */
-static segue_status vector(const struct judge *j, const struct sg_weight *w, const char *what, uint64_t n)
+/* A vector weight must have n numbers in total, whatever its dimensions in the file. The comparison
+ * of rows and cols with n keeps their product from overflowing. */
+static segue_status check_vector(const struct check *j, const struct sg_weight *w, const char *what, uint64_t n)
 {
     const struct sg_tensor *t = NULL;
-    SG_TRY(tensor(j, w, what, &t));
+    SG_TRY(check_tensor(j, w, what, &t));
     if (w->at || w->rows != t->rows || t->cols > n || t->rows > n || t->rows * t->cols != n)
-        return wrong(j, SEGUE_EFORMAT, "%s %s has %llu x %llu numbers, wants %llu", what, t->name,
+        return op_fail(j, SEGUE_EFORMAT, "%s %s has %llu x %llu numbers, expected %llu", what, t->name,
                      (unsigned long long)t->rows, (unsigned long long)t->cols, (unsigned long long)n);
     return SEGUE_OK;
 }
 
-static segue_status maybe_vector(const struct judge *j, const struct sg_weight *w, const char *what,
+/* The same, but the weight may be absent. */
+static segue_status check_optional_vector(const struct check *j, const struct sg_weight *w, const char *what,
                                  uint64_t n)
 {
-    return w->tensor < 0 ? SEGUE_OK : vector(j, w, what, n);
+    return w->tensor < 0 ? SEGUE_OK : check_vector(j, w, what, n);
 }
 
-/* Numbers of a model come from its file: NaN and infinity would be found much later. */
-static segue_status is_number(const struct judge *j, const char *what, float x)
+/* Parameters come from files: NaN or infinity is reported here instead of as bad output later. */
+static segue_status check_finite(const struct check *j, const char *what, float x)
 {
-    return isfinite(x) ? SEGUE_OK : wrong(j, SEGUE_EFORMAT, "%s is not a finite number", what);
+    return isfinite(x) ? SEGUE_OK : op_fail(j, SEGUE_EFORMAT, "%s is not a finite number", what);
 }
 
-static segue_status activation(const struct judge *j, enum sg_act act)
+/* The activation must be a value of its enum. */
+static segue_status check_activation(const struct check *j, enum sg_act act)
 {
-    return (unsigned)act > SG_ACT_TANH ? wrong(j, SEGUE_EINTERNAL, "activation %d is unknown", (int)act)
+    return (unsigned)act > SG_ACT_TANH ? op_fail(j, SEGUE_EINTERNAL, "activation %d is unknown", (int)act)
                                        : SEGUE_OK;
 }
 
-/* The op owns this slot, and the slot says what the op needs. */
-static segue_status slot(const struct judge *j, int32_t index, const struct sg_slot *want)
+/* The slot must exist, have the shape `want` and belong to the op's layer. Ops with state need all
+ * tokens, so that their result cannot have R rows. */
+static segue_status check_slot(const struct check *j, int32_t index, const struct sg_slot *want)
 {
     if (index < 0 || (uint32_t)index >= j->g->slots_n)
-        return wrong(j, SEGUE_EINTERNAL, "slot %d of %u", index, j->g->slots_n);
+        return op_fail(j, SEGUE_EINTERNAL, "slot index %d, the graph has %u slots", index, j->g->slots_n);
     const struct sg_slot *s = &j->g->slots[index];
     if (s->kind != want->kind || s->heads != want->heads || s->width != want->width ||
         s->depth != want->depth || s->window != want->window || j->op->layer < 0 ||
         s->layer != (uint32_t)j->op->layer)
-        return wrong(j, SEGUE_EINTERNAL, "slot %d does not fit the op", index);
-    if (j->g->values[j->op->out].wanted) return wrong(j, SEGUE_EINTERNAL, "state behind rows");
+        return op_fail(j, SEGUE_EINTERNAL, "slot %d does not match the op", index);
+    if (j->g->values[j->op->out].wanted) return op_fail(j, SEGUE_EINTERNAL, "an op with state after rows");
     return SEGUE_OK;
 }
 
-/* --- one function per op; each returns the width of its result in *width --- */
+/* --- one function per op; each sets *width to the width of the result --- */
 
-/* Table and positions of one width; which ids are in range is a matter of the run. */
-static segue_status check_embed(const struct judge *j, uint64_t *width)
+/* Table and positions must have the same width. Token ids are checked when a run starts. */
+static segue_status check_embed(const struct check *j, uint64_t *width)
 {
     const struct sg_embed *p = &j->op->u.embed;
     const struct sg_tensor *table = NULL;
     int32_t x = j->op->in[0].value;
     if (x < 0 || (uint32_t)x >= j->g->values_n || j->g->values[x].kind != SG_VALUE_TOKENS)
-        return wrong(j, SEGUE_EINTERNAL, "value %d holds no tokens", x);
-    SG_TRY(tensor(j, &p->table, "table", &table));
-    SG_TRY(matrix(j, &p->table, "table", table->rows, table->cols));
+        return op_fail(j, SEGUE_EINTERNAL, "value %d is not of kind tokens", x);
+    SG_TRY(check_tensor(j, &p->table, "table", &table));
+    SG_TRY(check_matrix(j, &p->table, "table", table->rows, table->cols));
     if (p->positions.tensor >= 0) {
         const struct sg_tensor *positions = NULL;
-        SG_TRY(tensor(j, &p->positions, "positions", &positions));
-        SG_TRY(matrix(j, &p->positions, "positions", positions->rows, table->cols));
+        SG_TRY(check_tensor(j, &p->positions, "positions", &positions));
+        SG_TRY(check_matrix(j, &p->positions, "positions", positions->rows, table->cols));
     }
     *width = table->cols;
-    return is_number(j, "scale", p->scale);
+    return check_finite(j, "scale", p->scale);
 }
 
-/* Weight and bias have the width of one group and serve all of them. */
-static segue_status check_norm(const struct judge *j, uint64_t *width)
+/* Weight and bias have the width of one group. */
+static segue_status check_norm(const struct check *j, uint64_t *width)
 {
     const struct sg_norm *p = &j->op->u.norm;
-    SG_TRY(input(j, 0, "x", 0));
+    SG_TRY(check_input(j, 0, "x", 0));
     *width = j->op->in[0].width;
     if (!p->groups || *width % p->groups)
-        return wrong(j, SEGUE_EFORMAT, "%llu columns in %u groups", (unsigned long long)*width, p->groups);
+        return op_fail(j, SEGUE_EFORMAT, "%llu columns cannot be divided into %u groups", (unsigned long long)*width, p->groups);
     if (p->kind != SG_NORM_RMS && p->kind != SG_NORM_LAYER)
-        return wrong(j, SEGUE_EINTERNAL, "kind %d is unknown", (int)p->kind);
-    SG_TRY(maybe_input(j, 1, "gate", *width));
-    SG_TRY(maybe_vector(j, &p->weight, "weight", *width / p->groups));
-    SG_TRY(maybe_vector(j, &p->bias, "bias", *width / p->groups));
-    return p->eps >= 0 ? is_number(j, "eps", p->eps) : wrong(j, SEGUE_EFORMAT, "eps is negative");
+        return op_fail(j, SEGUE_EINTERNAL, "kind %d is unknown", (int)p->kind);
+    SG_TRY(check_optional_input(j, 1, "gate", *width));
+    SG_TRY(check_optional_vector(j, &p->weight, "weight", *width / p->groups));
+    SG_TRY(check_optional_vector(j, &p->bias, "bias", *width / p->groups));
+    return p->eps >= 0 ? check_finite(j, "eps", p->eps) : op_fail(j, SEGUE_EFORMAT, "eps is negative");
 }
 
-/* The weight is named first: it is the file that is wrong far more often than the graph. */
-static segue_status check_linear(const struct judge *j, uint64_t *width)
+/* The weight is checked before bias and residual: a file with other shapes than expected is the
+ * most common error. */
+static segue_status check_linear(const struct check *j, uint64_t *width)
 {
     const struct sg_linear *p = &j->op->u.linear;
-    SG_TRY(input(j, 0, "x", 0));
-    SG_TRY(matrix(j, &p->weight, "weight", p->weight.rows, j->op->in[0].width));
+    SG_TRY(check_input(j, 0, "x", 0));
+    SG_TRY(check_matrix(j, &p->weight, "weight", p->weight.rows, j->op->in[0].width));
     *width = p->weight.rows;
-    SG_TRY(maybe_vector(j, &p->bias, "bias", *width));
-    return maybe_input(j, 1, "residual", *width);
+    SG_TRY(check_optional_vector(j, &p->bias, "bias", *width));
+    return check_optional_input(j, 1, "residual", *width);
 }
 
-/* The rotated columns are the first 2 * pairs of each head. */
-static segue_status check_rope(const struct judge *j, uint64_t *width)
+/* The rotated columns are the first 2 * pairs of each head. The op needs the positions of its rows,
+ * which are only known for T rows. */
+static segue_status check_rope(const struct check *j, uint64_t *width)
 {
     const struct sg_rope *p = &j->op->u.rope;
-    SG_TRY(input(j, 0, "x", 0));
+    SG_TRY(check_input(j, 0, "x", 0));
     *width = j->op->in[0].width;
     if (!p->heads || (uint64_t)p->heads * p->head_width != *width)
-        return wrong(j, SEGUE_EFORMAT, "%llu columns are not %u heads of %u", (unsigned long long)*width,
+        return op_fail(j, SEGUE_EFORMAT, "%llu columns are not %u heads of %u", (unsigned long long)*width,
                      p->heads, p->head_width);
     if (p->table < 0 || (uint32_t)p->table >= j->g->ropes_n)
-        return wrong(j, SEGUE_EINTERNAL, "table %d of %u", p->table, j->g->ropes_n);
+        return op_fail(j, SEGUE_EINTERNAL, "table index %d, the graph has %u rotary tables", p->table, j->g->ropes_n);
     const struct sg_rope_table *t = &j->g->ropes[p->table];
     if (!t->pairs || t->pairs > p->head_width / 2)
-        return wrong(j, SEGUE_EFORMAT, "%u rotated pairs in heads of %u columns", t->pairs, p->head_width);
-    if (p->sign != 1 && p->sign != -1) return wrong(j, SEGUE_EINTERNAL, "sign is %d", p->sign);
-    if (j->g->values[j->op->out].wanted) return wrong(j, SEGUE_EINTERNAL, "positions behind rows");
-    for (uint32_t i = 0; i < t->pairs; i++) SG_TRY(is_number(j, "an inverse frequency", t->inverse[i]));
-    return is_number(j, "mscale", t->mscale);
+        return op_fail(j, SEGUE_EFORMAT, "%u rotated pairs do not fit in heads of %u columns", t->pairs, p->head_width);
+    if (p->sign != 1 && p->sign != -1) return op_fail(j, SEGUE_EINTERNAL, "sign is %d", p->sign);
+    if (j->g->values[j->op->out].wanted) return op_fail(j, SEGUE_EINTERNAL, "an op with positions after rows");
+    for (uint32_t i = 0; i < t->pairs; i++) SG_TRY(check_finite(j, "an inverse frequency", t->inverse[i]));
+    return check_finite(j, "mscale", t->mscale);
 }
 
-/* Query heads share kv heads evenly; both slots have the window of the op. */
-static segue_status check_attend(const struct judge *j, uint64_t *width)
+/* The number of query heads must be a multiple of the number of KV heads. Both slots have the op's
+ * window. */
+static segue_status check_attend(const struct check *j, uint64_t *width)
 {
     const struct sg_attend *p = &j->op->u.attend;
     if (!p->kv_heads || !p->heads || p->heads % p->kv_heads || !p->d || !p->dv)
-        return wrong(j, SEGUE_EFORMAT, "%u heads, %u kv heads, widths %u and %u", p->heads, p->kv_heads, p->d,
+        return op_fail(j, SEGUE_EFORMAT, "invalid head counts or widths: %u heads, %u KV heads, widths %u and %u",
+                       p->heads, p->kv_heads, p->d,
                      p->dv);
     *width = (uint64_t)p->heads * p->dv;
-    SG_TRY(input(j, 0, "q", (uint64_t)p->heads * p->d));
-    SG_TRY(input(j, 1, "k", (uint64_t)p->kv_heads * p->d));
-    SG_TRY(input(j, 2, "v", (uint64_t)p->kv_heads * p->dv));
-    SG_TRY(maybe_input(j, 3, "gate", *width));
-    SG_TRY(maybe_vector(j, &p->sinks, "sinks", p->heads));
-    SG_TRY(is_number(j, "scale", p->scale));
-    if (!(p->softcap >= 0)) return wrong(j, SEGUE_EFORMAT, "softcap is negative");
-    SG_TRY(is_number(j, "softcap", p->softcap));
+    SG_TRY(check_input(j, 0, "q", (uint64_t)p->heads * p->d));
+    SG_TRY(check_input(j, 1, "k", (uint64_t)p->kv_heads * p->d));
+    SG_TRY(check_input(j, 2, "v", (uint64_t)p->kv_heads * p->dv));
+    SG_TRY(check_optional_input(j, 3, "gate", *width));
+    SG_TRY(check_optional_vector(j, &p->sinks, "sinks", p->heads));
+    SG_TRY(check_finite(j, "scale", p->scale));
+    if (!(p->softcap >= 0)) return op_fail(j, SEGUE_EFORMAT, "softcap is negative");
+    SG_TRY(check_finite(j, "softcap", p->softcap));
     struct sg_slot want = {.kind = SG_SLOT_K, .heads = p->kv_heads, .width = p->d, .window = p->window};
-    SG_TRY(slot(j, p->slot_k, &want));
+    SG_TRY(check_slot(j, p->slot_k, &want));
     want.kind = SG_SLOT_V;
     want.width = p->dv;
-    return slot(j, p->slot_v, &want);
+    return check_slot(j, p->slot_v, &want);
 }
 
-static segue_status check_conv(const struct judge *j, uint64_t *width)
+/* The limit on taps bounds the memory of the slot. */
+static segue_status check_conv(const struct check *j, uint64_t *width)
 {
     const struct sg_conv *p = &j->op->u.conv;
-    SG_TRY(input(j, 0, "x", 0));
+    SG_TRY(check_input(j, 0, "x", 0));
     *width = j->op->in[0].width;
-    if (!p->taps || p->taps > 1024) return wrong(j, SEGUE_EFORMAT, "%u taps", p->taps);
-    SG_TRY(vector(j, &p->weight, "weight", *width * p->taps));
-    SG_TRY(maybe_vector(j, &p->bias, "bias", *width));
-    SG_TRY(activation(j, p->act));
+    if (!p->taps || p->taps > 1024) return op_fail(j, SEGUE_EFORMAT, "%u taps, allowed are 1 to 1024", p->taps);
+    SG_TRY(check_vector(j, &p->weight, "weight", *width * p->taps));
+    SG_TRY(check_optional_vector(j, &p->bias, "bias", *width));
+    SG_TRY(check_activation(j, p->act));
     struct sg_slot want = {.kind = SG_SLOT_CONV, .heads = p->taps - 1, .width = (uint32_t)*width};
-    return slot(j, p->slot, &want);
+    return check_slot(j, p->slot, &want);
 }
 
-/* Value heads share key heads evenly; one decay and one dt for each value head. */
-static segue_status check_delta(const struct judge *j, uint64_t *width)
+/* The number of value heads must be a multiple of the number of key heads. decay and dt have one
+ * number per value head. */
+static segue_status check_delta(const struct check *j, uint64_t *width)
 {
     const struct sg_delta *p = &j->op->u.delta;
     if (!p->k_heads || !p->v_heads || p->v_heads % p->k_heads || !p->dk || !p->dv)
-        return wrong(j, SEGUE_EFORMAT, "%u key heads, %u value heads, widths %u and %u", p->k_heads,
+        return op_fail(j, SEGUE_EFORMAT, "invalid head counts or widths: %u key heads, %u value heads, widths %u and %u",
+                       p->k_heads,
                      p->v_heads, p->dk, p->dv);
     *width = (uint64_t)p->v_heads * p->dv;
-    SG_TRY(input(j, 0, "q", (uint64_t)p->k_heads * p->dk));
-    SG_TRY(input(j, 1, "k", (uint64_t)p->k_heads * p->dk));
-    SG_TRY(input(j, 2, "v", *width));
-    SG_TRY(input(j, 3, "a", p->v_heads));
-    SG_TRY(input(j, 4, "b", p->v_heads));
-    SG_TRY(vector(j, &p->decay, "decay", p->v_heads));
-    SG_TRY(vector(j, &p->dt, "dt", p->v_heads));
-    if (!(p->l2_eps >= 0)) return wrong(j, SEGUE_EFORMAT, "l2_eps is negative");
-    SG_TRY(is_number(j, "l2_eps", p->l2_eps));
+    SG_TRY(check_input(j, 0, "q", (uint64_t)p->k_heads * p->dk));
+    SG_TRY(check_input(j, 1, "k", (uint64_t)p->k_heads * p->dk));
+    SG_TRY(check_input(j, 2, "v", *width));
+    SG_TRY(check_input(j, 3, "a", p->v_heads));
+    SG_TRY(check_input(j, 4, "b", p->v_heads));
+    SG_TRY(check_vector(j, &p->decay, "decay", p->v_heads));
+    SG_TRY(check_vector(j, &p->dt, "dt", p->v_heads));
+    if (!(p->l2_eps >= 0)) return op_fail(j, SEGUE_EFORMAT, "l2_eps is negative");
+    SG_TRY(check_finite(j, "l2_eps", p->l2_eps));
     struct sg_slot want = {.kind = SG_SLOT_DELTA, .heads = p->v_heads, .depth = p->dk, .width = p->dv};
-    return slot(j, p->slot, &want);
+    return check_slot(j, p->slot, &want);
 }
 
-static segue_status check_pair(const struct judge *j, const char *x, const char *y, uint64_t *width)
+/* Two inputs of the same width, which is the width of the result. */
+static segue_status check_pair(const struct check *j, const char *x, const char *y, uint64_t *width)
 {
-    SG_TRY(input(j, 0, x, 0));
+    SG_TRY(check_input(j, 0, x, 0));
     *width = j->op->in[0].width;
-    return input(j, 1, y, *width);
+    return check_input(j, 1, y, *width);
 }
 
-static segue_status check_scale(const struct judge *j, uint64_t *width)
+/* The weight has one number per column, or a single number. */
+static segue_status check_scale(const struct check *j, uint64_t *width)
 {
     const struct sg_scale *p = &j->op->u.scale;
-    SG_TRY(input(j, 0, "x", 0));
+    SG_TRY(check_input(j, 0, "x", 0));
     *width = j->op->in[0].width;
-    if (p->weight.tensor < 0) return is_number(j, "value", p->value);
+    if (p->weight.tensor < 0) return check_finite(j, "value", p->value);
     const struct sg_tensor *t = NULL;
-    SG_TRY(tensor(j, &p->weight, "weight", &t));
-    return vector(j, &p->weight, "weight", t->rows == 1 && t->cols == 1 ? 1 : *width);
+    SG_TRY(check_tensor(j, &p->weight, "weight", &t));
+    return check_vector(j, &p->weight, "weight", t->rows == 1 && t->cols == 1 ? 1 : *width);
 }
 
-/* Indices travel as fp32, which counts exactly up to 2^24. */
-static segue_status check_route(const struct judge *j, uint64_t *width)
+/* Expert indices are stored as fp32, which represents integers exactly up to 2^24. */
+static segue_status check_route(const struct check *j, uint64_t *width)
 {
     const struct sg_route *p = &j->op->u.route;
     if (!p->k || p->k > p->experts || p->experts > 1u << 24)
-        return wrong(j, SEGUE_EFORMAT, "%u of %u experts", p->k, p->experts);
+        return op_fail(j, SEGUE_EFORMAT, "cannot select %u of %u experts", p->k, p->experts);
     *width = 2 * (uint64_t)p->k;
-    SG_TRY(input(j, 0, "logits", p->experts));
-    SG_TRY(is_number(j, "scale", p->scale));
-    return maybe_vector(j, &p->bias, "bias", p->experts);
+    SG_TRY(check_input(j, 0, "logits", p->experts));
+    SG_TRY(check_finite(j, "scale", p->scale));
+    return check_optional_vector(j, &p->bias, "bias", p->experts);
 }
 
-/* Experts are stacked: expert e has rows [e * ff, (e + 1) * ff) of gate and up. */
-static segue_status check_experts(const struct judge *j, uint64_t *width)
+/* Experts are stacked by rows: expert e has rows [e * ff, (e + 1) * ff) of gate and up. */
+static segue_status check_experts(const struct check *j, uint64_t *width)
 {
     const struct sg_experts *p = &j->op->u.experts;
     if (!p->experts || !p->k || p->k > p->experts || !p->ff)
-        return wrong(j, SEGUE_EFORMAT, "%u of %u experts of %u columns", p->k, p->experts, p->ff);
-    SG_TRY(input(j, 0, "x", 0));
-    SG_TRY(input(j, 1, "routing", 2 * (uint64_t)p->k));
-    SG_TRY(matrix(j, &p->gate, "gate", (uint64_t)p->experts * p->ff, j->op->in[0].width));
-    SG_TRY(matrix(j, &p->up, "up", (uint64_t)p->experts * p->ff, j->op->in[0].width));
+        return op_fail(j, SEGUE_EFORMAT, "cannot select %u of %u experts with %u columns", p->k, p->experts, p->ff);
+    SG_TRY(check_input(j, 0, "x", 0));
+    SG_TRY(check_input(j, 1, "routing", 2 * (uint64_t)p->k));
+    SG_TRY(check_matrix(j, &p->gate, "gate", (uint64_t)p->experts * p->ff, j->op->in[0].width));
+    SG_TRY(check_matrix(j, &p->up, "up", (uint64_t)p->experts * p->ff, j->op->in[0].width));
     *width = p->down.rows / p->experts;
-    SG_TRY(matrix(j, &p->down, "down", *width * p->experts, p->ff));
-    return activation(j, p->act);
+    SG_TRY(check_matrix(j, &p->down, "down", *width * p->experts, p->ff));
+    return check_activation(j, p->act);
 }
 
-static segue_status check_rows(const struct judge *j, uint64_t *width)
+/* The input must have T rows: `rows` cannot be applied twice. */
+static segue_status check_rows(const struct check *j, uint64_t *width)
 {
-    SG_TRY(input(j, 0, "x", 0));
+    SG_TRY(check_input(j, 0, "x", 0));
     *width = j->op->in[0].width;
-    return j->g->values[j->op->in[0].value].wanted ? wrong(j, SEGUE_EINTERNAL, "rows behind rows") : SEGUE_OK;
+    return j->g->values[j->op->in[0].value].wanted ? op_fail(j, SEGUE_EINTERNAL, "rows after rows") : SEGUE_OK;
 }
 
-static segue_status check_join(const struct judge *j, uint64_t *width)
+/* A collective of one rank would be useless and is refused. */
+static segue_status check_join(const struct check *j, uint64_t *width)
 {
     const struct sg_join *p = &j->op->u.join;
-    SG_TRY(input(j, 0, "x", 0));
+    SG_TRY(check_input(j, 0, "x", 0));
     *width = p->sum ? j->op->in[0].width : (uint64_t)j->op->in[0].width * p->ranks;
-    return p->ranks > 1 ? SEGUE_OK : wrong(j, SEGUE_EINTERNAL, "%u ranks", p->ranks);
+    return p->ranks > 1 ? SEGUE_OK : op_fail(j, SEGUE_EINTERNAL, "%u ranks, expected at least 2", p->ranks);
 }
 
-static segue_status check_code(const struct judge *j, uint64_t *width)
+/* Dispatch on the op code. */
+static segue_status check_code(const struct check *j, uint64_t *width)
 {
     switch (j->op->code) {
     case SG_OP_EMBED: return check_embed(j, width);
@@ -334,10 +353,10 @@ static segue_status check_code(const struct judge *j, uint64_t *width)
     case SG_OP_ATTEND: return check_attend(j, width);
     case SG_OP_CONV: return check_conv(j, width);
     case SG_OP_DELTA: return check_delta(j, width);
-    case SG_OP_GLU: SG_TRY(activation(j, j->op->u.glu.act)); return check_pair(j, "gate", "up", width);
+    case SG_OP_GLU: SG_TRY(check_activation(j, j->op->u.glu.act)); return check_pair(j, "gate", "up", width);
     case SG_OP_ACT:
-        SG_TRY(activation(j, j->op->u.act.act));
-        SG_TRY(input(j, 0, "x", 0));
+        SG_TRY(check_activation(j, j->op->u.act.act));
+        SG_TRY(check_input(j, 0, "x", 0));
         *width = j->op->in[0].width;
         return SEGUE_OK;
     case SG_OP_ADD: return check_pair(j, "x", "y", width);
@@ -346,34 +365,35 @@ static segue_status check_code(const struct judge *j, uint64_t *width)
     case SG_OP_EXPERTS: return check_experts(j, width);
     case SG_OP_ROWS: return check_rows(j, width);
     case SG_OP_JOIN: return check_join(j, width);
-    default: return wrong(j, SEGUE_EINTERNAL, "code %d is unknown", (int)j->op->code);
+    default: return op_fail(j, SEGUE_EINTERNAL, "code %d is unknown", (int)j->op->code);
     }
 }
 
 segue_status sg_op_check(const struct sg_graph *g, uint32_t index, segue_error *err)
 {
-    /* The result first: every rule below looks at its rows. */
-    struct judge j = {.g = g, .op = &g->ops[index], .index = index, .err = err};
+    /* The result value is checked first, because the rules of the ops read its kind of rows. */
+    struct check j = {.g = g, .op = &g->ops[index], .index = index, .err = err};
     uint64_t width = 0;
     int32_t out = j.op->out;
     if (out < 0 || (uint32_t)out >= g->values_n || g->values[out].op != (int32_t)index ||
         g->values[out].kind != SG_VALUE_ROWS)
-        return wrong(&j, SEGUE_EINTERNAL, "result: value %d is not its own", out);
+        return op_fail(&j, SEGUE_EINTERNAL, "result: value %d is not computed by this op", out);
     SG_TRY(check_code(&j, &width));
     if (g->values[out].width != width)
-        return wrong(&j, SEGUE_EINTERNAL, "result has %u columns, wants %llu", g->values[out].width,
+        return op_fail(&j, SEGUE_EINTERNAL, "result has %u columns, expected %llu", g->values[out].width,
                      (unsigned long long)width);
     if (j.op->code == SG_OP_ROWS && !g->values[out].wanted)
-        return wrong(&j, SEGUE_EINTERNAL, "result has all rows");
+        return op_fail(&j, SEGUE_EINTERNAL, "the result of rows has rows for all tokens");
     if (j.op->layer >= 0 && g->layer_to &&
         ((uint32_t)j.op->layer < g->layer_from || (uint32_t)j.op->layer >= g->layer_to))
-        return wrong(&j, SEGUE_EINTERNAL, "outside of layers [%u, %u)", g->layer_from, g->layer_to);
+        return op_fail(&j, SEGUE_EINTERNAL, "it is outside of the graph's layers [%u, %u)", g->layer_from, g->layer_to);
     return SEGUE_OK;
 }
 
-/* --- the whole --- */
+/* --- the whole graph --- */
 
-/* Inputs are defined by no op, outputs by one; names are what callers find them by. */
+/* Inputs are values without an op, outputs are ROWS values computed by an op. Names must be unique:
+ * callers look outputs up by name. */
 static segue_status check_ports(const struct sg_graph *g, const struct sg_port *ports, uint32_t n,
                                 const char *what, int inputs, segue_error *err)
 {
@@ -385,17 +405,17 @@ static segue_status check_ports(const struct sg_graph *g, const struct sg_port *
         if ((inputs != 0) != (g->values[p->value].op < 0) ||
             (!inputs && g->values[p->value].kind != SG_VALUE_ROWS))
             return sg_fail(err, SEGUE_EINTERNAL,
-                           "check graph: %s %s: value %d is of a wrong kind; report this", what, p->name,
+                           "check graph: %s %s: value %d has the wrong kind; report this", what, p->name,
                            p->value);
         for (uint32_t k = 0; k < i; k++)
             if (!strcmp(ports[k].name, p->name))
-                return sg_fail(err, SEGUE_EINTERNAL, "check graph: %s %s is named twice; report this", what,
+                return sg_fail(err, SEGUE_EINTERNAL, "check graph: duplicate %s %s; report this", what,
                                p->name);
     }
     return SEGUE_OK;
 }
 
-/* A span brings tokens or rows, one of each at most: their names say which. */
+/* A graph has the input "tokens", the input "rows", or both; the name must match the kind. */
 static segue_status check_inputs(const struct sg_graph *g, segue_error *err)
 {
     SG_TRY(check_ports(g, g->inputs, g->inputs_n, "input", 1, err));
@@ -404,13 +424,13 @@ static segue_status check_inputs(const struct sg_graph *g, segue_error *err)
         const struct sg_value *v = &g->values[g->inputs[i].value];
         const char *name = v->kind == SG_VALUE_TOKENS ? "tokens" : "rows";
         if (strcmp(g->inputs[i].name, name) || v->wanted || !v->width)
-            return sg_fail(err, SEGUE_EINTERNAL, "check graph: input %s is not called %s; report this",
+            return sg_fail(err, SEGUE_EINTERNAL, "check graph: input %s: its name should be %s; report this",
                            g->inputs[i].name, name);
     }
     return SEGUE_OK;
 }
 
-/* How many ops use the slot. */
+/* Number of ops that use the slot. */
 static uint32_t slot_uses(const struct sg_graph *g, int32_t slot)
 {
     uint32_t n = 0;
@@ -423,10 +443,12 @@ static uint32_t slot_uses(const struct sg_graph *g, int32_t slot)
     return n;
 }
 
+/* A slot that two ops used would be written twice per run. */
 segue_status sg_graph_check(const struct sg_graph *g, segue_error *err)
 {
     SG_TRY(check_inputs(g, err));
-    /* Every value has exactly one origin, or a unit would read memory that nothing wrote. */
+    /* Every value must be an input or the result of exactly one op; otherwise a unit would read
+     * uninitialised memory. */
     uint32_t defined = 0;
     for (uint32_t i = 0; i < g->values_n; i++) {
         if (g->values[i].op < 0 || (uint32_t)g->values[i].op >= g->ops_n) defined += g->values[i].op < 0;
@@ -442,6 +464,7 @@ segue_status sg_graph_check(const struct sg_graph *g, segue_error *err)
                            slot_uses(g, (int32_t)i));
     SG_TRY(check_ports(g, g->outputs, g->outputs_n, "output", 0, err));
     if (!g->outputs_n) return sg_fail(err, SEGUE_EINTERNAL, "check graph: no output; report this");
+    /* vocab is what callers use to size logit buffers. */
     int32_t logits = sg_graph_output(g, "logits");
     uint32_t vocab = logits < 0 ? 0 : g->values[g->outputs[logits].value].width;
     if (vocab != g->vocab)

@@ -1,66 +1,72 @@
-/* graphwire.c: a graph as bytes. Ops, values and slots consist of 32-bit words only, so they are sent as they lie in
- * memory; both sides are the same version of this library on machines of the same byte order, which the greeting of a
- * unit says first.
+/* graphwire.c: serialises graphs. Ops, values and slots consist of 32-bit words only and are sent
+ * as they are in memory: both processes run the same version of the library with the same byte
+ * order, which the handshake between them verifies first.
  * SPDX-License-Identifier: MIT */
 #include "graph/graphwire.h"
 
+/* Limits for untrusted input. They bound memory and keep products of sizes from overflowing; real
+ * models are far below. */
 enum {
-    OPS_MOST = 1 << 18,
-    PORTS_MOST = 4096,
-    SLOTS_MOST = 1 << 16,
-    PAIRS_MOST = 1 << 16,
-    WIDTH_MOST = 1 << 26,
-    NAME_MOST = 64,
-    SLOT_NUMBERS_MOST = 1 << 28
+    OPS_MAX = 1 << 18,
+    PORTS_MAX = 4096,
+    SLOTS_MAX = 1 << 16,
+    PAIRS_MAX = 1 << 16,
+    WIDTH_MAX = 1 << 26,
+    NAME_BYTES = 64,
+    SLOT_NUMBERS_MAX = 1 << 28
 };
 
 _Static_assert(sizeof(struct sg_op) % 4 == 0 && _Alignof(struct sg_op) == 4, "ops are 32-bit words");
 _Static_assert(sizeof(struct sg_value) == 16 && sizeof(struct sg_slot) == 24, "values and slots are 32-bit words");
 
+/* Fails with EFORMAT. */
 static segue_status refuse(segue_error *err, const char *what)
 {
-    return sg_fail(err, SEGUE_EFORMAT, "message refused: graph: %s; the other side is damaged or hostile", what);
+    return sg_fail(err, SEGUE_EFORMAT, "message refused: graph: %s; the peer is damaged or hostile", what);
 }
 
 /* --- slots --- */
 
-void sg_wire_slots_put(struct sg_buf *out, const struct sg_slot *slots, uint32_t n)
+void sg_wire_slots_write(struct sg_buf *out, const struct sg_slot *slots, uint32_t n)
 {
     sg_put_u32(out, n);
     sg_buf_add(out, slots, n * sizeof *slots);
 }
 
-/* Numbers of one row, or of the whole of a recurrent slot, stay below a bound: products are safe behind it. */
-static int slot_sound(const struct sg_slot *s)
+/* 1 when the number of elements of a row, or of a whole recurrent slot, is within the limit. Later
+ * products cannot overflow. */
+static int slot_valid(const struct sg_slot *s)
 {
-    uint64_t n = s->heads > WIDTH_MOST || s->width > WIDTH_MOST ? UINT64_MAX : (uint64_t)s->heads * s->width;
-    if ((unsigned)s->kind > SG_SLOT_DELTA || n > SLOT_NUMBERS_MOST) return 0;
+    uint64_t n = s->heads > WIDTH_MAX || s->width > WIDTH_MAX ? UINT64_MAX : (uint64_t)s->heads * s->width;
+    if ((unsigned)s->kind > SG_SLOT_DELTA || n > SLOT_NUMBERS_MAX) return 0;
     if (s->kind != SG_SLOT_DELTA) return 1;
-    return s->depth <= SLOT_NUMBERS_MOST && n * s->depth <= SLOT_NUMBERS_MOST;
+    return s->depth <= SLOT_NUMBERS_MAX && n * s->depth <= SLOT_NUMBERS_MAX;
 }
 
-segue_status sg_wire_slots_take(struct sg_reader *in, uint32_t most, struct sg_slot **out, uint32_t *n,
+segue_status sg_wire_slots_read(struct sg_reader *in, uint32_t max, struct sg_slot **out, uint32_t *n,
                                 segue_error *err)
 {
-    uint32_t count = sg_take_u32(in);
-    if (in->bad || count > most || count > SLOTS_MOST || count > in->left / sizeof **out)
+    uint32_t count = sg_reader_u32(in);
+    /* The count is compared with the bytes left before memory is allocated. */
+    if (in->bad || count > max || count > SLOTS_MAX || count > in->left / sizeof **out)
         return refuse(err, "too many slots");
     struct sg_slot *slots = sg_alloc(count * sizeof *slots);
     if (!slots) return sg_no_memory("slots", count * sizeof *slots, err);
-    sg_take_into(in, slots, count, sizeof *slots);
+    sg_reader_array(in, slots, count, sizeof *slots);
     for (uint32_t i = 0; i < count; i++)
-        if (!slot_sound(&slots[i])) {
+        if (!slot_valid(&slots[i])) {
             sg_free(slots);
-            return refuse(err, "a slot of an absurd shape");
+            return refuse(err, "invalid shape of a slot");
         }
     *out = slots;
     *n = count;
     return SEGUE_OK;
 }
 
-/* --- out --- */
+/* --- writing --- */
 
-static void ports_put(struct sg_buf *out, const struct sg_port *ports, uint32_t n)
+/* A list of inputs or outputs. */
+static void write_ports(struct sg_buf *out, const struct sg_port *ports, uint32_t n)
 {
     sg_put_u32(out, n);
     for (uint32_t i = 0; i < n; i++) {
@@ -69,7 +75,8 @@ static void ports_put(struct sg_buf *out, const struct sg_port *ports, uint32_t 
     }
 }
 
-void sg_wire_graph_put(struct sg_buf *out, const struct sg_graph *g, const uint32_t *ids)
+/* The order of the parts is that of read_graph. */
+void sg_wire_graph_write(struct sg_buf *out, const struct sg_graph *g, const uint32_t *ids)
 {
     const uint32_t numbers[] = {g->layers, g->layer_from, g->layer_to, g->vocab};
     for (int i = 0; i < 4; i++) sg_put_u32(out, numbers[i]);
@@ -83,81 +90,87 @@ void sg_wire_graph_put(struct sg_buf *out, const struct sg_graph *g, const uint3
         sg_buf_add(out, &g->ropes[i].mscale, 4);
         sg_buf_add(out, g->ropes[i].inverse, g->ropes[i].pairs * sizeof(float));
     }
-    sg_wire_slots_put(out, g->slots, g->slots_n);
-    ports_put(out, g->inputs, g->inputs_n);
-    ports_put(out, g->outputs, g->outputs_n);
+    sg_wire_slots_write(out, g->slots, g->slots_n);
+    write_ports(out, g->inputs, g->inputs_n);
+    write_ports(out, g->outputs, g->outputs_n);
     sg_put_u32(out, g->ops_n);
     sg_buf_add(out, g->ops, g->ops_n * sizeof *g->ops);
 }
 
-/* --- in --- */
+/* --- reading --- */
 
-/* A list of n items of `size` bytes each in the graph's arena. */
-static segue_status list_take(struct sg_reader *in, struct sg_graph *g, uint32_t most, size_t size, void *list,
+/* Read a list of up to `max` items of `size` bytes into the graph's arena. `list` is the address of
+ * the pointer to set; it is written with memcpy because its type varies. */
+static segue_status read_list(struct sg_reader *in, struct sg_graph *g, uint32_t max, size_t size, void *list,
                               uint32_t *n, segue_error *err)
 {
-    uint32_t count = sg_take_u32(in);
-    if (in->bad || count > most || count > in->left / size) return refuse(err, "a list that is cut off");
+    uint32_t count = sg_reader_u32(in);
+    if (in->bad || count > max || count > in->left / size) return refuse(err, "truncated list");
     void *items = sg_arena_alloc(&g->arena, count * size);
     if (!items) return sg_no_memory("graph", count * size, err);
-    sg_take_into(in, items, count, size);
+    sg_reader_array(in, items, count, size);
     memcpy(list, &items, sizeof items);
     *n = count;
     return SEGUE_OK;
 }
 
-static segue_status tensors_take(struct sg_reader *in, struct sg_graph *g, const struct sg_tensor *const *tensors,
+/* Tensors are sent as ids. */
+static segue_status read_tensors(struct sg_reader *in, struct sg_graph *g, const struct sg_tensor *const *tensors,
                                  uint32_t tensors_n, segue_error *err)
 {
-    uint32_t n = sg_take_u32(in);
-    if (in->bad || n > in->left / 4) return refuse(err, "a list of tensors that is cut off");
+    uint32_t n = sg_reader_u32(in);
+    if (in->bad || n > in->left / 4) return refuse(err, "truncated list of tensors");
     g->tensors = sg_arena_alloc(&g->arena, n * sizeof *g->tensors);
     if (!g->tensors) return sg_no_memory("graph", n * sizeof *g->tensors, err);
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t id = sg_take_u32(in);
-        if (id >= tensors_n || !tensors[id]) return refuse(err, "a tensor that nobody named");
+        uint32_t id = sg_reader_u32(in);
+        /* Only tensors that the sender registered before can be used. */
+        if (id >= tensors_n || !tensors[id]) return refuse(err, "unknown tensor id");
         g->tensors[i] = tensors[id];
     }
     g->tensors_n = n;
     return SEGUE_OK;
 }
 
-static segue_status values_take(struct sg_reader *in, struct sg_graph *g, segue_error *err)
+/* Widths are limited here; sg_graph_check validates the rest. */
+static segue_status read_values(struct sg_reader *in, struct sg_graph *g, segue_error *err)
 {
-    SG_TRY(list_take(in, g, OPS_MOST, sizeof *g->values, &g->values, &g->values_n, err));
+    SG_TRY(read_list(in, g, OPS_MAX, sizeof *g->values, &g->values, &g->values_n, err));
     for (uint32_t i = 0; i < g->values_n; i++) {
         const struct sg_value *v = &g->values[i];
-        if ((unsigned)v->kind > SG_VALUE_ROWS || v->wanted > 1 || v->width > WIDTH_MOST)
-            return refuse(err, "a value of an absurd shape");
+        if ((unsigned)v->kind > SG_VALUE_ROWS || v->wanted > 1 || v->width > WIDTH_MAX)
+            return refuse(err, "invalid kind or width of a value");
     }
     return SEGUE_OK;
 }
 
-static segue_status ropes_take(struct sg_reader *in, struct sg_graph *g, segue_error *err)
+/* The tables are copied into the arena. */
+static segue_status read_ropes(struct sg_reader *in, struct sg_graph *g, segue_error *err)
 {
-    uint32_t n = sg_take_u32(in);
-    if (in->bad || n > in->left / 8) return refuse(err, "rotary tables that are cut off");
+    uint32_t n = sg_reader_u32(in);
+    if (in->bad || n > in->left / 8) return refuse(err, "truncated list of rotary tables");
     g->ropes = sg_arena_alloc(&g->arena, n * sizeof *g->ropes);
     if (!g->ropes) return sg_no_memory("graph", n * sizeof *g->ropes, err);
     for (g->ropes_n = 0; g->ropes_n < n; g->ropes_n++) {
         struct sg_rope_table *t = &g->ropes[g->ropes_n];
-        t->pairs = sg_take_u32(in);
-        sg_take_into(in, &t->mscale, 1, 4);
-        if (in->bad || t->pairs > PAIRS_MOST || t->pairs > in->left / 4)
-            return refuse(err, "a rotary table that is cut off");
+        t->pairs = sg_reader_u32(in);
+        sg_reader_array(in, &t->mscale, 1, 4);
+        if (in->bad || t->pairs > PAIRS_MAX || t->pairs > in->left / 4)
+            return refuse(err, "truncated rotary table");
         float *inverse = sg_arena_alloc(&g->arena, t->pairs * sizeof *inverse);
         if (!inverse) return sg_no_memory("graph", t->pairs * sizeof *inverse, err);
-        sg_take_into(in, inverse, t->pairs, sizeof *inverse);
+        sg_reader_array(in, inverse, t->pairs, sizeof *inverse);
         t->inverse = inverse;
     }
     return SEGUE_OK;
 }
 
-static segue_status slots_take(struct sg_reader *in, struct sg_graph *g, segue_error *err)
+/* Copies the slots from the heap to the graph's arena. */
+static segue_status read_slots(struct sg_reader *in, struct sg_graph *g, segue_error *err)
 {
     struct sg_slot *slots;
     uint32_t n;
-    SG_TRY(sg_wire_slots_take(in, SLOTS_MOST, &slots, &n, err));
+    SG_TRY(sg_wire_slots_read(in, SLOTS_MAX, &slots, &n, err));
     g->slots = sg_arena_alloc(&g->arena, n * sizeof *g->slots);
     if (g->slots && n) memcpy(g->slots, slots, n * sizeof *slots);
     sg_free(slots);
@@ -165,57 +178,60 @@ static segue_status slots_take(struct sg_reader *in, struct sg_graph *g, segue_e
     return g->slots ? SEGUE_OK : sg_no_memory("graph", n * sizeof *slots, err);
 }
 
-static segue_status ports_take(struct sg_reader *in, struct sg_graph *g, struct sg_port **ports, uint32_t *ports_n,
+/* A list of inputs or outputs. Values are validated by sg_graph_check. */
+static segue_status read_ports(struct sg_reader *in, struct sg_graph *g, struct sg_port **ports, uint32_t *ports_n,
                                segue_error *err)
 {
-    uint32_t n = sg_take_u32(in);
-    char name[NAME_MOST];
-    if (in->bad || n > PORTS_MOST || n > in->left / 8) return refuse(err, "too many inputs or outputs");
+    uint32_t n = sg_reader_u32(in);
+    char name[NAME_BYTES];
+    if (in->bad || n > PORTS_MAX || n > in->left / 8) return refuse(err, "too many inputs or outputs");
     *ports = sg_arena_alloc(&g->arena, n * sizeof **ports);
     if (!*ports) return sg_no_memory("graph", n * sizeof **ports, err);
     for (*ports_n = 0; *ports_n < n; ++*ports_n) {
         struct sg_port *p = &(*ports)[*ports_n];
-        sg_take_text(in, name, sizeof name);
-        if (in->bad) return refuse(err, "a name that is too long");
+        sg_reader_text(in, name, sizeof name);
+        if (in->bad) return refuse(err, "truncated or too long name");
         p->name = sg_arena_strndup(&g->arena, name, strlen(name));
-        p->value = (int32_t)sg_take_u32(in);
+        p->value = (int32_t)sg_reader_u32(in);
         if (!p->name) return sg_no_memory("graph", sizeof name, err);
     }
     return SEGUE_OK;
 }
 
-/* Indices that the rules of a graph do not look at because its op does not use them. */
-static segue_status ops_take(struct sg_reader *in, struct sg_graph *g, segue_error *err)
+/* Checks all operands, also those that sg_graph_check ignores because the op does not use them:
+ * units may copy them. */
+static segue_status read_ops(struct sg_reader *in, struct sg_graph *g, segue_error *err)
 {
-    SG_TRY(list_take(in, g, OPS_MOST, sizeof *g->ops, &g->ops, &g->ops_n, err));
+    SG_TRY(read_list(in, g, OPS_MAX, sizeof *g->ops, &g->ops, &g->ops_n, err));
     for (uint32_t i = 0; i < g->ops_n; i++)
         for (int k = 0; k < SG_OP_INPUTS; k++)
-            if (g->ops[i].in[k].value >= (int32_t)g->values_n) return refuse(err, "an operand that nobody defined");
+            if (g->ops[i].in[k].value >= (int32_t)g->values_n) return refuse(err, "undefined operand");
     return SEGUE_OK;
 }
 
-static segue_status take(struct sg_reader *in, struct sg_graph *g, const struct sg_tensor *const *tensors,
+/* Read all parts into g and validate the graph. */
+static segue_status read_graph(struct sg_reader *in, struct sg_graph *g, const struct sg_tensor *const *tensors,
                          uint32_t tensors_n, segue_error *err)
 {
     uint32_t *const numbers[] = {&g->layers, &g->layer_from, &g->layer_to, &g->vocab};
-    for (int i = 0; i < 4; i++) *numbers[i] = sg_take_u32(in);
-    SG_TRY(tensors_take(in, g, tensors, tensors_n, err));
-    SG_TRY(values_take(in, g, err));
-    SG_TRY(ropes_take(in, g, err));
-    SG_TRY(slots_take(in, g, err));
-    SG_TRY(ports_take(in, g, &g->inputs, &g->inputs_n, err));
-    SG_TRY(ports_take(in, g, &g->outputs, &g->outputs_n, err));
-    SG_TRY(ops_take(in, g, err));
-    if (in->bad) return refuse(err, "it is cut off");
+    for (int i = 0; i < 4; i++) *numbers[i] = sg_reader_u32(in);
+    SG_TRY(read_tensors(in, g, tensors, tensors_n, err));
+    SG_TRY(read_values(in, g, err));
+    SG_TRY(read_ropes(in, g, err));
+    SG_TRY(read_slots(in, g, err));
+    SG_TRY(read_ports(in, g, &g->inputs, &g->inputs_n, err));
+    SG_TRY(read_ports(in, g, &g->outputs, &g->outputs_n, err));
+    SG_TRY(read_ops(in, g, err));
+    if (in->bad) return refuse(err, "truncated");
     return sg_graph_check(g, err);
 }
 
-segue_status sg_wire_graph_take(struct sg_reader *in, const struct sg_tensor *const *tensors, uint32_t tensors_n,
+segue_status sg_wire_graph_read(struct sg_reader *in, const struct sg_tensor *const *tensors, uint32_t tensors_n,
                                 struct sg_graph **out, segue_error *err)
 {
     struct sg_graph *g = sg_alloc(sizeof *g);
     if (!g) return sg_no_memory("graph", sizeof *g, err);
-    segue_status status = take(in, g, tensors, tensors_n, err);
+    segue_status status = read_graph(in, g, tensors, tensors_n, err);
     if (status != SEGUE_OK) {
         sg_graph_free(g);
         return status;

@@ -1,4 +1,4 @@
-/* lora.c: finding the low-rank change of one tensor.
+/* lora.c: see lora.h.
  * SPDX-License-Identifier: MIT */
 #include "graph/lora.h"
 

@@ -1,5 +1,5 @@
-/* slot.c: what a slot of a state weighs, and K and V rows to and from their storage. This is the canonical
- * layout that units exchange; it must not know how a unit keeps its own rows.
+/* slot.c: sizes of state slots, and conversion of K and V rows to and from their storage. This is
+ * the layout in which units exchange state; a unit may store it differently in its memory.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 
@@ -8,13 +8,13 @@
 
 enum { Q8_BLOCK = 32 };
 
-int sg_slot_same(const struct sg_slot *a, const struct sg_slot *b)
+int sg_slot_equal(const struct sg_slot *a, const struct sg_slot *b)
 {
     return a->kind == b->kind && a->layer == b->layer && a->heads == b->heads && a->width == b->width &&
            a->depth == b->depth && a->window == b->window;
 }
 
-/* In q8 each head has blocks of its own, so that a head can be read by itself. */
+/* Q8_0 has separate blocks for each head, so that a head can be read alone. */
 size_t sg_slot_row_bytes(const struct sg_slot *s, enum sg_storage storage)
 {
     if (s->kind != SG_SLOT_K && s->kind != SG_SLOT_V) return 0;
@@ -35,23 +35,26 @@ size_t sg_slot_fixed_bytes(const struct sg_slot *s)
     return 0;
 }
 
+/* A window of w positions includes the position itself. */
 uint64_t sg_slot_first_needed(const struct sg_slot *s, uint64_t rows)
 {
     return s->window && rows + 1 > s->window ? rows + 1 - s->window : 0;
 }
 
-/* One block: fp16 scale, then n int8. A number that is not finite makes the whole block NaN, so that it stays
- * visible. */
+/* Encode n <= 32 numbers as one block: fp16 scale, then n int8 codes. Returns the end of the block.
+ * A number that is not finite makes the scale NaN, and with it the whole block, so that the error
+ * is not hidden. */
 static uint8_t *q8_encode(const float *x, uint32_t n, uint8_t *out)
 {
-    float most = 0;
+    float max = 0;
     int finite = 1;
     for (uint32_t i = 0; i < n; i++) {
         if (!isfinite(x[i])) finite = 0;
-        if (fabsf(x[i]) > most) most = fabsf(x[i]);
+        if (fabsf(x[i]) > max) max = fabsf(x[i]);
     }
-    /* The scale is used in fp32 and stored in fp16, as GGUF's Q8_0 does it. */
-    float scale = finite ? most / 127.0f : NAN, inverse = finite && scale > 0 ? 1.0f / scale : 0.0f;
+    /* As in ggml's Q8_0, the codes are computed with the fp32 scale, although fp16 is stored. */
+    float scale = finite ? max / 127.0f : NAN, inverse = finite && scale > 0 ? 1.0f / scale : 0.0f;
+    /* The inverse of a scale below 2^-128 is infinite; such tiny numbers become 0. */
     if (isinf(inverse)) inverse = 0.0f;
     uint16_t half = sg_f16_of_f32(scale);
     out[0] = (uint8_t)(half & 0xff);
@@ -63,6 +66,7 @@ static uint8_t *q8_encode(const float *x, uint32_t n, uint8_t *out)
     return out + 2 + n;
 }
 
+/* The inverse; returns the end of the block. */
 static const uint8_t *q8_decode(const uint8_t *in, uint32_t n, float *x)
 {
     float scale = sg_f32_of_f16(sg_le16(in));
@@ -74,7 +78,7 @@ static const uint8_t *q8_decode(const uint8_t *in, uint32_t n, float *x)
     return in + 2 + n;
 }
 
-/* 16-bit numbers are in the machine's order, which is little-endian on everything that runs this. */
+/* 16-bit numbers are in the byte order of the machine; all supported ones are little endian. */
 void sg_slot_encode(const struct sg_slot *s, enum sg_storage storage, const float *row, void *out)
 {
     size_t n = (size_t)s->heads * s->width;
@@ -94,6 +98,7 @@ void sg_slot_encode(const struct sg_slot *s, enum sg_storage storage, const floa
     }
 }
 
+/* The inverse of sg_slot_encode. */
 void sg_slot_decode(const struct sg_slot *s, enum sg_storage storage, const void *in, float *row)
 {
     size_t n = (size_t)s->heads * s->width;

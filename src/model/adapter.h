@@ -1,6 +1,7 @@
-/* adapter.h: a low-rank change to a model: for some of its weight tensors W a pair A [r, k], B [n, r], so
- * that y = x W^T + scale * (x A^T) B^T. Read from a PEFT folder, MLX adapters.safetensors or a GGUF adapter.
- * Bound to a span of a batch, never part of a program. Read-only after open; counted references.
+/* adapter.h: LoRA adapters: for some weights W a pair A [r, k], B [n, r], so that y = x W^T + scale
+ * * (x A^T) B^T. Read from a PEFT folder, MLX's adapters.safetensors or a GGUF adapter. An adapter
+ * is applied per span of a batch and is not part of a graph. Immutable after opening;
+ * reference-counted.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_MODEL_ADAPTER_H
 #define SG_MODEL_ADAPTER_H
@@ -10,12 +11,14 @@
 
 struct segue_adapter {
     atomic_uint references;
-    struct segue_model *model;  /* referenced */
-    struct sg_archive *archive; /* while it is being opened; NULL afterwards: everything was read */
-    struct sg_lora lora;        /* pairs point into arena: fp32, house order */
+    struct segue_model *model;  /* the model it was opened for; holds a reference */
+    struct sg_archive *archive; /* only while opening; NULL afterwards */
+    struct sg_lora lora;        /* the matrices, fp32 in logical order, in arena */
     struct sg_arena arena;
-    char *path;
+    char *path;                 /* as given */
 };
+/* Open an adapter for m with one reference. scale: additional factor on its effect. EFORMAT: it
+ * does not fit the model. */
 segue_status sg_adapter_open(struct segue_adapter **out, const struct segue_model *m, const char *path,
                              float scale, segue_error *err);
 struct segue_adapter *sg_adapter_ref(struct segue_adapter *a);

@@ -1,33 +1,37 @@
-/* describe.c: says what a model is: the JSON of `inspect`, the dump of its graph, the source of its template.
- * Reads the model and changes nothing.
+/* describe.c: describes a model: the JSON of `segue inspect --json`, the dump of its graph, the
+ * source of its chat template.
  * SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <string.h>
 
 #include "model/family.h"
 
-/* Steals value; a failure of jansson is memory and is asked for once, at the end. */
+/* Takes ownership of value, which is NULL when jansson ran out of memory. Failures are collected in
+ * *failed and reported once, at the end. */
 static void put(json_t *o, const char *key, json_t *value, int *failed)
 {
     if (!value || json_object_set_new(o, key, value)) *failed = 1;
 }
 
-/* Paths and names in files need not be UTF-8, which JSON must be: what is not ASCII becomes '?' then. */
+/* JSON strings must be UTF-8, but paths and names need not be: if the string is invalid, each
+ * non-ASCII byte becomes '?'. */
 static json_t *text_of(const char *s)
 {
-    json_t *sound = json_string(s);
-    char *copy = sound ? NULL : sg_strndup(s, strlen(s));
+    json_t *valid = json_string(s);
+    char *copy = valid ? NULL : sg_strndup(s, strlen(s));
     for (char *c = copy; c && *c; c++)
         if ((unsigned char)*c >= 0x80) *c = '?';
-    if (copy) sound = json_string(copy);
+    if (copy) valid = json_string(copy);
     sg_free(copy);
-    return sound;
+    return valid;
 }
 
+/* A string, or null for NULL; a token id, or null for -1. */
 static json_t *text_or_null(const char *s) { return s ? text_of(s) : json_null(); }
 
 static json_t *id_or_null(int32_t id) { return id < 0 ? json_null() : json_integer(id); }
 
+/* Parameters of a rotary table. */
 static json_t *rotary_of(const struct sg_rotary *r, int *failed)
 {
     json_t *o = json_object();
@@ -39,6 +43,7 @@ static json_t *rotary_of(const struct sg_rotary *r, int *failed)
     return o;
 }
 
+/* The kind of each layer, in order. */
 static json_t *kinds_of(const struct sg_numbers *n, int *failed)
 {
     json_t *list = json_array();
@@ -51,16 +56,19 @@ static json_t *kinds_of(const struct sg_numbers *n, int *failed)
     return list;
 }
 
+/* All hyperparameters of the family by name. `tied` reports whether head and embedding are the same
+ * tensor, which the file may not say. */
 static json_t *numbers_of(const struct segue_model *m, int *failed)
 {
     const struct sg_numbers *n = m->numbers;
     json_t *o = json_object();
     for (const struct sg_number_row *row = NULL; (row = sg_number_next(m->family, row));) {
         double value = sg_number_value(n, row);
+        /* The stored value may be 2 (not specified): report what the model uses. */
         if (row->at == offsetof(struct sg_numbers, tied))
             value = sg_model_weight(m, n->layers, SG_HEAD)->weight ==
                     sg_model_weight(m, n->layers, SG_EMBED)->weight;
-        if (row->kind == SG_NUMBER_SWITCH)
+        if (row->kind == SG_NUMBER_FLAG)
             put(o, row->name, json_boolean(value > 0), failed);
         else if (row->kind != SG_NUMBER_ACT)
             put(o, row->name,
@@ -68,11 +76,12 @@ static json_t *numbers_of(const struct segue_model *m, int *failed)
     }
     put(o, "act", json_string(sg_act_name((enum sg_act)n->act)), failed);
     put(o, "layer_kinds", kinds_of(n, failed), failed);
-    if (!m->family->learnt) put(o, "rope", rotary_of(&n->rotary[0], failed), failed);
-    if (!m->family->learnt && n->window) put(o, "rope_sliding", rotary_of(&n->rotary[1], failed), failed);
+    if (!m->family->learned_positions) put(o, "rope", rotary_of(&n->rotary[0], failed), failed);
+    if (!m->family->learned_positions && n->window) put(o, "rope_sliding", rotary_of(&n->rotary[1], failed), failed);
     return o;
 }
 
+/* A tensor as it is in the file. */
 static json_t *tensor_of(const struct sg_tensor *t, int *failed)
 {
     json_t *o = json_object(), *shape = json_array();
@@ -89,6 +98,7 @@ static json_t *tensor_of(const struct sg_tensor *t, int *failed)
     return o;
 }
 
+/* All tensors of the archive, also those that the model does not use. */
 static json_t *tensors_of(const struct segue_model *m, int *failed)
 {
     json_t *list = json_array();
@@ -97,6 +107,7 @@ static json_t *tensors_of(const struct segue_model *m, int *failed)
     return list;
 }
 
+/* Properties of the tokenizer; null without one. */
 static json_t *tokenizer_of(const struct segue_model *m, int *failed)
 {
     if (!m->tokenizer) return json_null();
@@ -111,6 +122,7 @@ static json_t *tokenizer_of(const struct segue_model *m, int *failed)
     return o;
 }
 
+/* A hash of the template's source, to compare templates of different files. */
 static json_t *template_hash_of(const struct segue_model *m)
 {
     char hex[33];
@@ -119,6 +131,7 @@ static json_t *template_hash_of(const struct segue_model *m)
     return json_string(hex);
 }
 
+/* The complete document. */
 static json_t *inspect(const struct segue_model *m, int *failed)
 {
     const segue_model_info *info = &m->info;
@@ -141,11 +154,13 @@ static json_t *inspect(const struct segue_model *m, int *failed)
     return o;
 }
 
+/* Callback of json_dump_callback. */
 static int append(const char *bytes, size_t n, void *out)
 {
     return sg_buf_add(out, bytes, n) == SEGUE_OK ? 0 : -1;
 }
 
+/* Numbers are printed with 9 digits, enough to restore a float. */
 static segue_status describe_json(const struct segue_model *m, struct sg_buf *out, segue_error *err)
 {
     int failed = 0;
@@ -156,19 +171,20 @@ static segue_status describe_json(const struct segue_model *m, struct sg_buf *ou
     return failed ? sg_no_memory("description", out->len, err) : SEGUE_OK;
 }
 
+/* The graph dump shows the graph of all layers with head. */
 segue_status sg_model_describe(const struct segue_model *m, int what, struct sg_buf *out, segue_error *err)
 {
     if (what == SEGUE_DESCRIBE_JSON) return describe_json(m, out, err);
     if (what == SEGUE_DESCRIBE_GRAPH) {
-        struct sg_graph_wish wish = {.head = 1, .select_late = 1}; /* as the family writes it */
+        struct sg_graph_request request = {.head = 1, .select_late = 1}; /* as the family builds it */
         struct sg_graph *g = NULL;
-        SG_TRY(sg_model_graph(m, &wish, &g, err));
+        SG_TRY(sg_model_graph(m, &request, &g, err));
         segue_status s = sg_graph_dump(g, out);
         sg_graph_free(g);
         return s == SEGUE_OK ? s : sg_no_memory("graph dump", out->len, err);
     }
     if (what != SEGUE_DESCRIBE_TEMPLATE)
-        return sg_fail(err, SEGUE_EARG, "describe model: %d: no such description; see segue.h", what);
+        return sg_fail(err, SEGUE_EARG, "describe model: %d is not a kind of description; use one of SEGUE_DESCRIBE_*", what);
     if (!m->template_source)
         return sg_fail(err, SEGUE_EUNSUPPORTED,
                        "describe model: %s: it has no chat template; use another model", m->info.path);

@@ -1,6 +1,6 @@
-/* export.c: writes a model as GGUF in another storage. A GGUF source is copied tensor by tensor under its own
- * names; any other source goes through the family's tables, which know both names and both layouts. Reads
- * rows, encodes rows; never holds more than one row of floats beside one row of blocks.
+/* export.c: writes a model as GGUF in another storage type. A GGUF source is copied tensor by
+ * tensor under the same names; other sources are written by the family's tables, which have the
+ * names and layouts of both formats. At most one row is held in memory, as fp32 and encoded.
  * SPDX-License-Identifier: MIT */
 #include "model/export.h"
 
@@ -12,29 +12,30 @@
 #include "tensor/ggufout.h"
 #include "text/tokenizer/tokggufout.h"
 
-/* Where one written tensor comes from. */
+/* The source of one written tensor. */
 struct origin {
     const struct sg_tensor *tensor;
-    struct sg_perm rows, cols; /* of the file to be written */
-    uint32_t plus_one;         /* add 1: the source holds w - 1 */
-    uint32_t log_decay;        /* write -exp(x) */
-    const float *values;       /* or: numbers of our own making */
+    struct sg_perm rows, cols; /* logical to stored order in the new file */
+    uint32_t plus_one;         /* 1: the source stores w - 1, add 1 */
+    uint32_t log_decay;        /* 1: the source stores the logarithm, write -exp(x) */
+    const float *values;       /* not NULL: computed numbers instead of a tensor */
 };
 
+/* An export in progress. */
 struct sg_export {
-    const struct segue_model *m;
-    enum sg_storage storage;
+    const struct segue_model *m; /* holds a reference */
+    enum sg_storage storage;     /* requested for matrices */
     struct sg_gguf_out out;
-    struct sg_gguf_item *items;
-    struct origin *origins;
-    uint8_t *fallback;
-    uint32_t items_n, next;
-    float *row, *turned; /* [widest row] */
-    uint8_t *blocks;
+    struct sg_gguf_item *items;  /* [items_n] the tensors to write */
+    struct origin *origins;      /* [items_n] */
+    uint8_t *fallback;           /* [items_n] 1: another storage than requested */
+    uint32_t items_n, next;      /* next: the tensor that sg_export_next writes */
+    float *row, *logical;        /* [widest row] in stored and in logical order */
+    uint8_t *blocks;             /* an encoded row */
     struct sg_arena arena;
 };
 
-/* --- which storage --- */
+/* --- choice of storage --- */
 
 static int ends_with(const char *name, const char *end)
 {
@@ -42,13 +43,15 @@ static int ends_with(const char *name, const char *end)
     return a >= b && !strcmp(name + a - b, end);
 }
 
+/* 1 for weights of linear layers and tables, which are quantised; norms, convolutions, position
+ * tables and routers are not. */
 static int is_matrix(const char *name, uint32_t rank)
 {
     return rank >= 2 && ends_with(name, ".weight") && !ends_with(name, "_norm.weight") &&
            !strstr(name, "ssm_conv1d") && !strstr(name, "position_embd") && !strstr(name, "ffn_gate_inp");
 }
 
-/* The head, or the table that serves as one, keeps more bits than its neighbours. */
+/* The head, or the tied embedding, gets at least 6 bits, as in llama.cpp. */
 static enum sg_storage wanted_storage(const struct sg_export *e, const char *name, int tied)
 {
     int head = !strcmp(name, "output.weight") || (tied && !strcmp(name, "token_embd.weight"));
@@ -57,7 +60,7 @@ static enum sg_storage wanted_storage(const struct sg_export *e, const char *nam
     return head && coarse ? SG_Q6_K : e->storage;
 }
 
-/* Rows that the block does not divide take the type that llama.cpp takes. */
+/* If rows are not whole blocks: the substitute that llama.cpp uses, or F16. */
 static enum sg_storage fitting_storage(enum sg_storage s, uint64_t cols)
 {
     if (cols % sg_storage_info(s)->block == 0) return s;
@@ -66,6 +69,7 @@ static enum sg_storage fitting_storage(enum sg_storage s, uint64_t cols)
     return cols % sg_storage_info(s)->block == 0 ? s : SG_F16;
 }
 
+/* Set the storage of item i. */
 static void choose_storage(struct sg_export *e, uint32_t i, int tied)
 {
     struct sg_gguf_item *t = &e->items[i];
@@ -76,9 +80,10 @@ static void choose_storage(struct sg_export *e, uint32_t i, int tied)
     e->fallback[i] = t->storage != want;
 }
 
-/* --- the list --- */
+/* --- the list of tensors --- */
 
-static segue_status make_room(struct sg_export *e, uint32_t n, segue_error *err)
+/* Lists for up to n tensors. */
+static segue_status alloc_lists(struct sg_export *e, uint32_t n, segue_error *err)
 {
     e->items = sg_arena_alloc(&e->arena, n * sizeof *e->items);
     e->origins = sg_arena_alloc(&e->arena, n * sizeof *e->origins);
@@ -86,10 +91,11 @@ static segue_status make_room(struct sg_export *e, uint32_t n, segue_error *err)
     return e->items && e->origins && e->fallback ? SEGUE_OK : sg_no_memory("list of tensors", n, err);
 }
 
+/* GGUF source: the same tensors, already in stored order. */
 static segue_status list_gguf(struct sg_export *e, segue_error *err)
 {
     const struct sg_archive *a = e->m->archive;
-    SG_TRY(make_room(e, a->tensors_n, err));
+    SG_TRY(alloc_lists(e, a->tensors_n, err));
     int tied = !sg_archive_find(a, "output.weight");
     for (uint32_t i = 0; i < a->tensors_n; i++) {
         const struct sg_tensor *t = &a->tensors[i];
@@ -102,16 +108,18 @@ static segue_status list_gguf(struct sg_export *e, segue_error *err)
     return SEGUE_OK;
 }
 
+/* The GGUF name of a tensor; NULL: out of memory. */
 static const char *gguf_name(struct sg_export *e, const char *pattern, uint32_t layer, int bias)
 {
-    const char *mark = strstr(pattern, "%u");
-    char *name = mark
-                     ? sg_arena_printf(&e->arena, "%.*s%u%s", (int)(mark - pattern), pattern, layer, mark + 2)
+    const char *slot = strstr(pattern, "%u");
+    char *name = slot
+                     ? sg_arena_printf(&e->arena, "%.*s%u%s", (int)(slot - pattern), pattern, layer, slot + 2)
                      : sg_arena_printf(&e->arena, "%s", pattern);
     if (name && bias && ends_with(name, ".weight")) memcpy(name + strlen(name) - 7, ".bias", 6);
     return name;
 }
 
+/* Append the weight or bias of a role in one layer, with the conversions from its layout to GGUF's. */
 static segue_status add_role(struct sg_export *e, const struct sg_tensor_row *row, uint32_t layer, int bias,
                              segue_error *err)
 {
@@ -130,6 +138,7 @@ static segue_status add_role(struct sg_export *e, const struct sg_tensor_row *ro
     *from = (struct origin){
         .tensor = t, .plus_one = !bias && bound->plus_one, .log_decay = row->role == SG_DELTA_DECAY};
     SG_TRY(sg_fix_perms(m->family, m->numbers, row, 1, &from->rows, &from->cols, err));
+    /* A vector is written as one row: its row permutation applies to the columns. */
     if (vector) from->cols = from->rows, from->rows = (struct sg_perm){0};
     choose_storage(e, e->items_n++,
                    sg_model_weight(m, m->numbers->layers, SG_HEAD)->weight ==
@@ -137,7 +146,8 @@ static segue_status add_role(struct sg_export *e, const struct sg_tensor_row *ro
     return SEGUE_OK;
 }
 
-/* Llama 3's scaling is a tensor of divisors in GGUF. */
+/* GGUF stores Llama 3's frequency scaling as a tensor of divisors: unscaled frequency / scaled
+ * frequency. */
 static segue_status add_divisors(struct sg_export *e, segue_error *err)
 {
     const struct sg_rotary *r = &e->m->numbers->rotary[0];
@@ -145,6 +155,7 @@ static segue_status add_divisors(struct sg_export *e, segue_error *err)
     float *divisors = sg_arena_alloc(&e->arena, r->pairs * sizeof *divisors);
     if (!divisors) return sg_no_memory("rotary divisors", r->pairs, err);
     for (uint32_t j = 0; j < r->pairs; j++)
+        /* r->inverse has the scaled frequencies. */
         divisors[j] = (float)(pow(r->theta, -(double)j / r->pairs) / (double)r->inverse[j]);
     e->items[e->items_n] =
         (struct sg_gguf_item){.name = "rope_freqs.weight", .storage = SG_F32, .rank = 1, .shape = {r->pairs}};
@@ -152,12 +163,13 @@ static segue_status add_divisors(struct sg_export *e, segue_error *err)
     return SEGUE_OK;
 }
 
+/* Other sources: all weights and biases, layer by layer. */
 static segue_status list_roles(struct sg_export *e, segue_error *err)
 {
     const struct segue_model *m = e->m;
     uint32_t layers = m->numbers->layers;
-    SG_TRY(make_room(e, 2 * (layers + 1) * SG_ROLE_N + 1, err));
-    for (uint32_t i = 0; i <= layers; i++) /* the last round: what belongs to no layer */
+    SG_TRY(alloc_lists(e, 2 * (layers + 1) * SG_ROLE_N + 1, err));
+    for (uint32_t i = 0; i <= layers; i++) /* the last iteration: weights outside the layers */
         for (enum sg_role role = SG_ROLE_NONE + 1; role < SG_ROLE_N; role++) {
             const struct sg_tensor_row *row = sg_tensor_find(m->family, role);
             if (!row || (i == layers) != !row->layers || role == SG_DIVISORS) continue;
@@ -169,7 +181,7 @@ static segue_status list_roles(struct sg_export *e, segue_error *err)
 
 /* --- keys --- */
 
-/* File types of general.file_type, by the format's numbering. */
+/* The number of a storage type in general.file_type. */
 static uint32_t file_type(enum sg_storage s)
 {
     switch (s) {
@@ -196,81 +208,87 @@ static uint32_t file_type(enum sg_storage s)
     }
 }
 
+/* Keys that describe the new file. */
 static void general_keys(struct sg_export *e)
 {
-    sg_gguf_key_count(&e->out, "general.file_type", file_type(e->storage));
-    sg_gguf_key_count(&e->out, "general.quantization_version", 2);
+    sg_gguf_key_u32(&e->out, "general.file_type", file_type(e->storage));
+    sg_gguf_key_u32(&e->out, "general.quantization_version", 2);
 }
 
+/* Copy the keys of a GGUF source, except those that describe the file itself. */
 static void copy_keys(struct sg_export *e)
 {
-    static const char *const own[] = {"general.file_type", "general.quantization_version",
+    static const char *const excluded[] = {"general.file_type", "general.quantization_version",
                                       "general.alignment", "split.no",
                                       "split.count",       "split.tensors.count"};
     const struct sg_archive *a = e->m->archive;
     for (uint32_t i = 0; i < a->meta_n; i++) {
         int skip = 0;
-        for (size_t k = 0; k < sizeof own / sizeof *own; k++) skip |= !strcmp(a->meta[i].key, own[k]);
+        for (size_t k = 0; k < sizeof excluded / sizeof *excluded; k++) skip |= !strcmp(a->meta[i].key, excluded[k]);
         if (!skip) sg_gguf_key_copy(&e->out, &a->meta[i]);
     }
     general_keys(e);
 }
 
+/* Rotary parameters. Llama 3's scaling is written as a tensor instead. */
 static void rope_keys(struct sg_export *e, const char *arch)
 {
     const struct sg_rotary *r = &e->m->numbers->rotary[0];
     char key[160];
     snprintf(key, sizeof key, "%s.rope.dimension_count", arch);
-    sg_gguf_key_count(&e->out, key, 2 * r->pairs);
+    sg_gguf_key_u32(&e->out, key, 2 * r->pairs);
     snprintf(key, sizeof key, "%s.rope.freq_base", arch);
-    sg_gguf_key_real(&e->out, key, (float)r->theta);
+    sg_gguf_key_f32(&e->out, key, (float)r->theta);
     if (r->scaling == SG_SCALING_NONE || r->scaling == SG_SCALING_LLAMA3) return;
     const char *name = sg_scaling_name(r->scaling);
     snprintf(key, sizeof key, "%s.rope.scaling.type", arch);
-    sg_gguf_key_text(&e->out, key, name, strlen(name));
+    sg_gguf_key_string(&e->out, key, name, strlen(name));
     snprintf(key, sizeof key, "%s.rope.scaling.factor", arch);
-    sg_gguf_key_real(&e->out, key, (float)r->factor);
+    sg_gguf_key_f32(&e->out, key, (float)r->factor);
     if (r->scaling == SG_SCALING_LINEAR) return;
     snprintf(key, sizeof key, "%s.rope.scaling.original_context_length", arch);
-    sg_gguf_key_count(&e->out, key, (uint32_t)r->original);
+    sg_gguf_key_u32(&e->out, key, (uint32_t)r->original);
 }
 
-/* Pairs that follow time, height and width of an image; for text all three are the position, so thirds will
- * do. */
+/* How many rotary pairs encode time, height and width in multimodal models. For text all three are
+ * the position, so that any split gives the same result; thirds are written. */
 static void section_keys(struct sg_export *e, const char *arch)
 {
     uint32_t pairs = e->m->numbers->rotary[0].pairs, time = (pairs + 2) / 3, height = (pairs - time + 1) / 2;
     const uint32_t sections[4] = {time, height, pairs - time - height, 0};
     char key[160];
     snprintf(key, sizeof key, "%s.rope.dimension_sections", arch);
-    sg_gguf_key_counts(&e->out, key, 4);
-    for (int i = 0; i < 4; i++) sg_gguf_put_count(&e->out, (int32_t)sections[i]);
+    sg_gguf_key_i32_array(&e->out, key, 4);
+    for (int i = 0; i < 4; i++) sg_gguf_put_i32(&e->out, (int32_t)sections[i]);
 }
 
+/* Keys from the family's table of hyperparameters. */
 static void make_keys(struct sg_export *e)
 {
     const struct sg_family *f = e->m->family;
     const char *arch = f->gguf[0], *name = e->m->info.name;
     char key[160];
-    sg_gguf_key_text(&e->out, "general.architecture", arch, strlen(arch));
-    if (name) sg_gguf_key_text(&e->out, "general.name", name, strlen(name));
+    sg_gguf_key_string(&e->out, "general.architecture", arch, strlen(arch));
+    if (name) sg_gguf_key_string(&e->out, "general.name", name, strlen(name));
     general_keys(e);
     for (const struct sg_number_row *r = NULL; (r = sg_number_next(f, r));) {
         double v = sg_number_value(e->m->numbers, r);
-        if (!r->gguf || (v == 0 && !r->need)) continue;
+        /* 0 stands for an absent optional value; files do not have the key then. */
+        if (!r->gguf || (v == 0 && !r->required)) continue;
         snprintf(key, sizeof key, "%s.%s", arch, r->gguf);
         if (r->kind == SG_NUMBER_REAL)
-            sg_gguf_key_real(&e->out, key, (float)v);
+            sg_gguf_key_f32(&e->out, key, (float)v);
         else if (r->kind == SG_NUMBER_COUNT)
-            sg_gguf_key_count(&e->out, key, (uint32_t)v);
+            sg_gguf_key_u32(&e->out, key, (uint32_t)v);
     }
-    if (!f->learnt) rope_keys(e, arch);
+    if (!f->learned_positions) rope_keys(e, arch);
     if (f->sections) section_keys(e, arch);
 }
 
-/* --- the data --- */
+/* --- data --- */
 
-/* order[stored] = logical */
+/* The inverse of a permutation of n indices: order[stored] = logical. The caller frees it; NULL:
+ * out of memory. */
 static uint32_t *stored_order(const struct sg_perm *p, uint64_t n)
 {
     uint32_t *order = sg_alloc(n * sizeof *order);
@@ -278,12 +296,14 @@ static uint32_t *stored_order(const struct sg_perm *p, uint64_t n)
     return order;
 }
 
+/* Convert the values of a row to GGUF's convention. */
 static void finish_row(const struct origin *from, float *row, uint64_t cols)
 {
     for (uint64_t c = 0; from->plus_one && c < cols; c++) row[c] += 1;
     for (uint64_t c = 0; from->log_decay && c < cols; c++) row[c] = -expf(row[c]);
 }
 
+/* Write a tensor row by row in stored order: rows[] and cols[] map stored to logical indices. */
 static segue_status write_rows(struct sg_export *e, uint32_t i, const uint32_t *rows, const uint32_t *cols,
                                segue_error *err)
 {
@@ -291,14 +311,15 @@ static segue_status write_rows(struct sg_export *e, uint32_t i, const uint32_t *
     const struct origin *from = &e->origins[i];
     uint64_t width = item->shape[item->rank - 1], n = from->tensor->rows, bytes = item->bytes / n;
     for (uint64_t r = 0; r < n; r++) {
-        sg_tensor_row(from->tensor, rows[r], 0, width, e->turned);
-        for (uint64_t c = 0; c < width; c++) e->row[c] = e->turned[cols[c]];
+        /* Reading undoes the permutations of the source; cols[] applies those of the new file. */
+        sg_tensor_row(from->tensor, rows[r], 0, width, e->logical);
+        for (uint64_t c = 0; c < width; c++) e->row[c] = e->logical[cols[c]];
         finish_row(from, e->row, width);
         for (uint64_t c = 0; c < width; c++)
             if (!isfinite(e->row[c]))
                 return sg_fail(
                     err, SEGUE_EFORMAT,
-                    "quantize: %s: row %llu holds a number that is not finite; the file is damaged",
+                    "quantize: %s: row %llu has a number that is not finite; the file is damaged",
                     item->name, (unsigned long long)r);
         SG_TRY(sg_quant_row(item->storage, e->row, width, e->blocks, err));
         SG_TRY(sg_gguf_out_data(&e->out, i, r * bytes, e->blocks, (size_t)bytes, err));
@@ -306,6 +327,7 @@ static segue_status write_rows(struct sg_export *e, uint32_t i, const uint32_t *
     return SEGUE_OK;
 }
 
+/* Write tensor i. */
 static segue_status write_item(struct sg_export *e, uint32_t i, segue_error *err)
 {
     const struct origin *from = &e->origins[i];
@@ -319,8 +341,9 @@ static segue_status write_item(struct sg_export *e, uint32_t i, segue_error *err
     return s;
 }
 
-/* --- the door --- */
+/* --- opening and closing --- */
 
+/* EUNSUPPORTED for storage types without an encoder. */
 static segue_status check_storage(enum sg_storage s, segue_error *err)
 {
     switch (s) {
@@ -339,11 +362,12 @@ static segue_status check_storage(enum sg_storage s, segue_error *err)
         break;
     }
     return sg_fail(err, SEGUE_EUNSUPPORTED,
-                   "quantize: %s: this type is not written; choose f32, f16, bf16, q8_0, q6_k, q5_0, q5_1, "
+                   "quantize: %s: writing this type is not supported; choose f32, f16, bf16, q8_0, q6_k, q5_0, q5_1, "
                    "q4_0, q4_1 or q4_k",
                    sg_storage_info(s) ? sg_storage_info(s)->name : "?");
 }
 
+/* List the tensors, collect the keys, allocate the row buffers and write the header. */
 static segue_status begin(struct sg_export *e, const char *path, segue_error *err)
 {
     const struct segue_model *m = e->m;
@@ -354,17 +378,19 @@ static segue_status begin(struct sg_export *e, const char *path, segue_error *er
         uint64_t width = e->items[i].rank ? e->items[i].shape[e->items[i].rank - 1] : 1;
         if (width > widest) widest = width;
     }
+    /* Keys of a GGUF source are copied; other sources have none and their keys are made from the model. */
     if (gguf)
         copy_keys(e);
     else
         make_keys(e);
     if (!gguf && m->tokenizer) SG_TRY(sg_tokenizer_to_gguf(m->tokenizer, m->numbers->vocab, &e->out, err));
     if (!gguf && m->template_source)
-        sg_gguf_key_text(&e->out, "tokenizer.chat_template", m->template_source, m->template_len);
+        sg_gguf_key_string(&e->out, "tokenizer.chat_template", m->template_source, m->template_len);
     e->row = sg_alloc(widest * sizeof *e->row);
-    e->turned = sg_alloc(widest * sizeof *e->turned);
+    e->logical = sg_alloc(widest * sizeof *e->logical);
+    /* 4 bytes per number is the size of F32, the largest storage. */
     e->blocks = sg_alloc(widest * 4);
-    if (!e->row || !e->turned || !e->blocks) return sg_no_memory("rows", (size_t)widest * 12, err);
+    if (!e->row || !e->logical || !e->blocks) return sg_no_memory("rows", (size_t)widest * 12, err);
     return sg_gguf_out_begin(&e->out, path, e->items, e->items_n, err);
 }
 
@@ -387,6 +413,7 @@ segue_status sg_export_open(struct sg_export **out, const struct segue_model *m,
 
 uint32_t sg_export_count(const struct sg_export *e) { return e->items_n; }
 
+/* The call after the last tensor commits the file. */
 segue_status sg_export_next(struct sg_export *e, struct sg_export_item *item, segue_error *err)
 {
     uint32_t i = e->next;
@@ -406,12 +433,13 @@ segue_status sg_export_next(struct sg_export *e, struct sg_export_item *item, se
     return SEGUE_OK;
 }
 
+/* Before SEGUE_END was returned, this deletes the incomplete file. */
 void sg_export_close(struct sg_export *e)
 {
     if (!e) return;
     sg_gguf_out_close(&e->out);
     sg_free(e->row);
-    sg_free(e->turned);
+    sg_free(e->logical);
     sg_free(e->blocks);
     sg_arena_free(&e->arena);
     sg_model_unref((struct segue_model *)(uintptr_t)e->m);

@@ -1,26 +1,28 @@
-/* gpt2.c: GPT-2: learnt positions, layer norms with biases, one matrix for q, k and v, no rotation. Hugging
- * Face files hold its matrices [in, out]; GGUF and MLX files turn them.
+/* gpt2.c: GPT-2: learned position embeddings, layer norms with biases, one matrix for q, k and v.
+ * Hugging Face stores its matrices as [in, out] (Conv1D), GGUF and MLX as [out, in].
  * SPDX-License-Identifier: MIT */
 #include "model/family.h"
 
+/* A complete table: GPT-2's keys in config.json differ from llama's. */
 static const struct sg_number_row numbers[] = {
-    {SG_COUNT(layers), .hf = {"n_layer"}, .gguf = "block_count", .need = 1, .least = 1, .most = 4096},
-    {SG_COUNT(width), .hf = {"n_embd"}, .gguf = "embedding_length", .need = 1, .least = 1, .most = 1 << 20},
-    {SG_COUNT(ff), .hf = {"n_inner"}, .gguf = "feed_forward_length", .least = 1, .most = 1 << 22},
-    {SG_COUNT(heads), .hf = {"n_head"}, .gguf = "attention.head_count", .need = 1, .least = 1, .most = 65536},
-    {SG_COUNT(vocab), .hf = {"vocab_size"}, .least = 1, .most = 1 << 24},
-    {SG_COUNT(context), .hf = {"n_positions", "n_ctx"}, .gguf = "context_length", .need = 1, .least = 1,
-     .most = 1 << 24},
+    {SG_COUNT(layers), .hf = {"n_layer"}, .gguf = "block_count", .required = 1, .min = 1, .max = 4096},
+    {SG_COUNT(width), .hf = {"n_embd"}, .gguf = "embedding_length", .required = 1, .min = 1, .max = 1 << 20},
+    {SG_COUNT(ff), .hf = {"n_inner"}, .gguf = "feed_forward_length", .min = 1, .max = 1 << 22},
+    {SG_COUNT(heads), .hf = {"n_head"}, .gguf = "attention.head_count", .required = 1, .min = 1, .max = 65536},
+    {SG_COUNT(vocab), .hf = {"vocab_size"}, .min = 1, .max = 1 << 24},
+    {SG_COUNT(context), .hf = {"n_positions", "n_ctx"}, .gguf = "context_length", .required = 1, .min = 1,
+     .max = 1 << 24},
     {SG_REAL(eps), .hf = {"layer_norm_epsilon"}, .gguf = "attention.layer_norm_epsilon", .fallback = 1e-5,
-     .most = 0.1},
+     .max = 0.1},
     {SG_ACT(act), .hf = {"activation_function"}, .fallback = SG_ACT_GELU_TANH},
-    {SG_SWITCH(tied), .hf = {"tie_word_embeddings"}, .fallback = 2},
+    {SG_FLAG(tied), .hf = {"tie_word_embeddings"}, .fallback = 2},
+    /* Options of the Hugging Face class that change the computation and are not supported. */
     {SG_ONLY("scale_attn_by_inverse_layer_idx", 0)},
     {SG_ONLY("add_cross_attention", 0)},
     {0},
 };
 
-/* Norms of weight and bias; every linear layer has a bias. */
+/* Norms and linear layers all have biases. */
 static const struct sg_tensor_row tensors[] = {
     {SG_TENSOR(SG_EMBED, 0, "wte.weight", "token_embd.weight", "vocab", "width")},
     {SG_TENSOR(SG_POSITIONS, 0, "wpe.weight", "position_embd.weight", "context", "width")},
@@ -41,6 +43,7 @@ static const struct sg_tensor_row tensors[] = {
     {.role = SG_ROLE_NONE},
 };
 
+/* The MLP is four times as wide as the model unless n_inner is given. */
 static segue_status derive(struct sg_numbers *n, unsigned gguf, segue_error *err)
 {
     (void)gguf, (void)err;
@@ -48,7 +51,7 @@ static segue_status derive(struct sg_numbers *n, unsigned gguf, segue_error *err
     return SEGUE_OK;
 }
 
-/* One projection gives q, k and v; attention reads it through three windows. */
+/* One projection computes q, k and v; attention reads them as column ranges of its result. */
 static int32_t layer(struct sg_layer *l, int32_t x)
 {
     uint32_t width = l->n->width;
@@ -67,7 +70,7 @@ const struct sg_family sg_family_gpt2 = {
     .numbers = {numbers},
     .tensors = {tensors},
     .norm = SG_NORM_LAYER,
-    .learnt = 1,
+    .learned_positions = 1,
     .derive = derive,
     .layer = layer,
 };

@@ -1,6 +1,6 @@
-/* layer.c: the words of layer.h, and the tables and the layer that the llama-like families share. Appends
- * operations only: it never reads tensor data and never looks at a file's format, except to ask which norms
- * hold w - 1.
+/* layer.c: the building blocks of layer.h, and the tables and the layer of llama-like families.
+ * Only appends ops; reads no tensor data, and depends on the file only in which norms are stored as
+ * w - 1.
  * SPDX-License-Identifier: MIT */
 #include "model/layer.h"
 
@@ -18,6 +18,7 @@ const struct sg_tensor *sg_layer_bias(const struct sg_layer *l, enum sg_role rol
     return sg_model_weight(l->m, l->i, role)->bias;
 }
 
+/* Weight and bias are absent operands if the model does not have them. */
 static int32_t norm(struct sg_layer *l, struct sg_operand x, enum sg_role role, uint32_t groups)
 {
     struct sg_norm p = {.kind = l->m->family->norm, .eps = (float)l->n->eps, .groups = groups};
@@ -38,6 +39,7 @@ struct sg_operand sg_layer_heads_norm(struct sg_layer *l, struct sg_operand x, e
     return sg_layer_tensor(l, role) ? sg_whole(l->b, norm(l, x, role, heads)) : x;
 }
 
+/* The op with the role's weight and bias. */
 static int32_t linear(struct sg_layer *l, int32_t x, enum sg_role role, struct sg_operand residual)
 {
     return sg_linear(l->b, sg_whole(l->b, x), sg_weight_of(l->b, sg_layer_tensor(l, role)),
@@ -59,6 +61,7 @@ struct sg_operand sg_layer_rope(struct sg_layer *l, struct sg_operand x, uint32_
     return sg_whole(l->b, sg_rope(l->b, x, heads, l->rope));
 }
 
+/* n->attention_scalar is positive: derive in numbers.c sets the default. */
 int32_t sg_layer_attend(struct sg_layer *l, struct sg_operand q, struct sg_operand k, struct sg_operand v,
                         struct sg_operand gate)
 {
@@ -72,7 +75,7 @@ int32_t sg_layer_attend(struct sg_layer *l, struct sg_operand q, struct sg_opera
     return sg_attend(l->b, q, k, v, p, gate);
 }
 
-/* Absent head norms leave q and k as they are: Llama and Qwen3 are one phrase. */
+/* Absent head norms leave q and k unchanged, so that llama and qwen3 share this function. */
 int32_t sg_layer_attention(struct sg_layer *l, int32_t h, int32_t residual)
 {
     const struct sg_numbers *n = l->n;
@@ -91,49 +94,54 @@ int32_t sg_layer_mlp(struct sg_layer *l, int32_t h, int32_t residual)
     return sg_layer_linear_add(l, sg_glu(l->b, gate, up, (enum sg_act)l->n->act), SG_DOWN, residual);
 }
 
+/* Pre-norm: each block reads the normalised residual stream and adds to the original one. */
 int32_t sg_layer_decoder(struct sg_layer *l, int32_t x)
 {
     x = sg_layer_attention(l, sg_layer_norm(l, x, SG_ATTN_NORM), x);
     return sg_layer_mlp(l, sg_layer_norm(l, x, SG_FFN_NORM), x);
 }
 
-/* head_width and value_width of 0 are derived; kv_heads of 0 are as many as heads. */
+/* The keys of llama-like models. Fallbacks of 0 are replaced in numbers.c: head_width by width /
+ * heads, value_width by head_width, kv_heads by heads. */
 const struct sg_number_row sg_decoder_numbers[] = {
-    {SG_COUNT(layers), .hf = {"num_hidden_layers"}, .gguf = "block_count", .need = 1, .least = 1,
-     .most = 4096},
-    {SG_COUNT(width), .hf = {"hidden_size"}, .gguf = "embedding_length", .need = 1, .least = 1,
-     .most = 1 << 20},
-    {SG_COUNT(ff), .hf = {"intermediate_size"}, .gguf = "feed_forward_length", .need = 1, .least = 1,
-     .most = 1 << 22},
-    {SG_COUNT(heads), .hf = {"num_attention_heads"}, .gguf = "attention.head_count", .need = 1, .least = 1,
-     .most = 65536},
-    {SG_COUNT(kv_heads), .hf = {"num_key_value_heads"}, .gguf = "attention.head_count_kv", .least = 1,
-     .most = 65536},
-    {SG_COUNT(head_width), .hf = {"head_dim"}, .gguf = "attention.key_length", .least = 2, .most = 65536},
-    {SG_COUNT(value_width), .gguf = "attention.value_length", .least = 1, .most = 65536},
-    {SG_COUNT(vocab), .hf = {"vocab_size"}, .least = 1, .most = 1 << 24},
-    {SG_COUNT(context), .hf = {"max_position_embeddings"}, .gguf = "context_length", .need = 1, .least = 1,
-     .most = 1 << 30},
+    {SG_COUNT(layers), .hf = {"num_hidden_layers"}, .gguf = "block_count", .required = 1, .min = 1,
+     .max = 4096},
+    {SG_COUNT(width), .hf = {"hidden_size"}, .gguf = "embedding_length", .required = 1, .min = 1,
+     .max = 1 << 20},
+    {SG_COUNT(ff), .hf = {"intermediate_size"}, .gguf = "feed_forward_length", .required = 1, .min = 1,
+     .max = 1 << 22},
+    {SG_COUNT(heads), .hf = {"num_attention_heads"}, .gguf = "attention.head_count", .required = 1, .min = 1,
+     .max = 65536},
+    {SG_COUNT(kv_heads), .hf = {"num_key_value_heads"}, .gguf = "attention.head_count_kv", .min = 1,
+     .max = 65536},
+    /* Widths of one head; values have the width of keys unless GGUF says otherwise. */
+    {SG_COUNT(head_width), .hf = {"head_dim"}, .gguf = "attention.key_length", .min = 2, .max = 65536},
+    {SG_COUNT(value_width), .gguf = "attention.value_length", .min = 1, .max = 65536},
+    {SG_COUNT(vocab), .hf = {"vocab_size"}, .min = 1, .max = 1 << 24},
+    {SG_COUNT(context), .hf = {"max_position_embeddings"}, .gguf = "context_length", .required = 1, .min = 1,
+     .max = 1 << 30},
     {SG_REAL(eps), .hf = {"rms_norm_eps"}, .gguf = "attention.layer_norm_rms_epsilon", .fallback = 1e-6,
-     .most = 0.1},
-    {SG_REAL(rotated_share), .hf = {"partial_rotary_factor"}, .fallback = 1, .least = 1e-6, .most = 1},
+     .max = 0.1},
+    {SG_REAL(rotated_share), .hf = {"partial_rotary_factor"}, .fallback = 1, .min = 1e-6, .max = 1},
     {SG_ACT(act), .hf = {"hidden_act", "hidden_activation"}, .fallback = SG_ACT_SILU},
-    {SG_SWITCH(tied), .hf = {"tie_word_embeddings"}, .fallback = 2},
-    {SG_SWITCH(attention_bias), .hf = {"attention_bias"}},
-    {SG_SWITCH(output_bias), .hf = {"attention_bias"}},
-    {SG_SWITCH(mlp_bias), .hf = {"mlp_bias"}},
+    /* 2: not specified; weights.c then uses the embedding if the file has no separate head. */
+    {SG_FLAG(tied), .hf = {"tie_word_embeddings"}, .fallback = 2},
+    /* config.json has one key for the biases of q, k, v and of the output projection. */
+    {SG_FLAG(attention_bias), .hf = {"attention_bias"}},
+    {SG_FLAG(output_bias), .hf = {"attention_bias"}},
+    {SG_FLAG(mlp_bias), .hf = {"mlp_bias"}},
     {0},
 };
 
-/* Qwen files carry a window that is switched off. */
+/* Qwen files contain a window that use_sliding_window disables. */
 const struct sg_number_row sg_window_numbers[] = {
-    {SG_SWITCH(use_window), .hf = {"use_sliding_window"}},
-    {SG_COUNT(window), .hf = {"sliding_window"}, .most = 1 << 30},
-    {SG_COUNT(window_from), .hf = {"max_window_layers"}, .most = 1 << 20},
+    {SG_FLAG(use_window), .hf = {"use_sliding_window"}},
+    {SG_COUNT(window), .hf = {"sliding_window"}, .max = 1 << 30},
+    {SG_COUNT(window_from), .hf = {"max_window_layers"}, .max = 1 << 20},
     {0},
 };
 
-/* q and k are marked for every family; only `interleaved` ones have them permuted in GGUF files. */
+/* SG_FIX_INTERLEAVED on q and k takes effect for families with `interleaved` only. */
 const struct sg_tensor_row sg_decoder_tensors[] = {
     {SG_TENSOR(SG_EMBED, 0, "embed_tokens.weight", "token_embd.weight", "vocab", "width")},
     {SG_TENSOR(SG_FINAL_NORM, 0, "norm.weight", "output_norm.weight", NULL, "width")},
@@ -142,10 +150,10 @@ const struct sg_tensor_row sg_decoder_tensors[] = {
                NULL, "width")},
     {SG_TENSOR(SG_Q, SG_LAYER_ATTENDS, "layers.%u.self_attn.q_proj.weight", "blk.%u.attn_q.weight",
                "heads*head_width", "width"),
-     .fix = SG_FIX_HALVES, .bias = SG_BIAS_MAY, .bias_if = "attention_bias"},
+     .fix = SG_FIX_INTERLEAVED, .bias = SG_BIAS_MAY, .bias_if = "attention_bias"},
     {SG_TENSOR(SG_K, SG_LAYER_ATTENDS, "layers.%u.self_attn.k_proj.weight", "blk.%u.attn_k.weight",
                "kv_heads*head_width", "width"),
-     .fix = SG_FIX_HALVES, .bias = SG_BIAS_MAY, .bias_if = "attention_bias"},
+     .fix = SG_FIX_INTERLEAVED, .bias = SG_BIAS_MAY, .bias_if = "attention_bias"},
     {SG_TENSOR(SG_V, SG_LAYER_ATTENDS, "layers.%u.self_attn.v_proj.weight", "blk.%u.attn_v.weight",
                "kv_heads*value_width", "width"),
      .bias = SG_BIAS_MAY, .bias_if = "attention_bias"},

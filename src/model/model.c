@@ -1,6 +1,6 @@
-/* model.c: opens a model: archive, configuration, family, numbers, tensors, text; and lets the family build
- * graphs. The list of families stands here. A model is read-only once it is open; nothing of it is written
- * again, and no tensor data is copied.
+/* model.c: opens a model (archive, configuration, family, hyperparameters, tensors, text) and
+ * builds its graphs with the family's layer function. Contains the list of families. No tensor data
+ * is copied.
  * SPDX-License-Identifier: MIT */
 #include "model/model.h"
 
@@ -12,35 +12,38 @@
 #include "model/family.h"
 #include "model/textfiles.h"
 
-/* The list of families: a new one adds its name here. */
+/* The list of families. To add one, add its name here and define sg_family_NAME. */
 #define SG_FAMILIES(F) F(gpt2) F(llama) F(qwen2) F(qwen3) F(qwen35) F(gemma3)
-#define SG_DECLARED(name) extern const struct sg_family sg_family_##name;
-#define SG_LISTED(name) &sg_family_##name,
+#define SG_FAMILY_DECLARE(name) extern const struct sg_family sg_family_##name;
+#define SG_FAMILY_ADDRESS(name) &sg_family_##name,
 
-SG_FAMILIES(SG_DECLARED)
-static const struct sg_family *const families[] = {SG_FAMILIES(SG_LISTED)};
+SG_FAMILIES(SG_FAMILY_DECLARE)
+static const struct sg_family *const families[] = {SG_FAMILIES(SG_FAMILY_ADDRESS)};
 enum { FAMILIES_N = sizeof families / sizeof *families, CONFIG_LIMIT = 16 << 20 };
 
+/* The state of opening a model. */
 struct opening {
     struct segue_model *m;
     const char *path;
-    char *folder; /* where the files beside the weights are */
-    char *config_path;
-    json_t *config; /* NULL: GGUF */
+    char *folder;        /* contains the weights */
+    char *config_path;   /* NULL: no config.json */
+    json_t *config;      /* NULL: GGUF */
     struct sg_source source;
-    const char *storage; /* made at load; NULL: as the file says */
+    const char *storage; /* storage to convert matrices to; NULL: as in the file */
     segue_error *err;
 };
 
-/* --- what the file says --- */
+/* --- configuration and family --- */
 
-static int listed(const char *const *names, const char *name)
+/* 1 when name is in the NULL-terminated list. */
+static int in_list(const char *const *names, const char *name)
 {
     for (; *names; names++)
         if (!strcmp(*names, name)) return 1;
     return 0;
 }
 
+/* EUNSUPPORTED with the list of supported families. */
 static segue_status unknown_family(const struct opening *o, const char *what)
 {
     return sg_fail(o->err, SEGUE_EUNSUPPORTED,
@@ -49,7 +52,8 @@ static segue_status unknown_family(const struct opening *o, const char *what)
                    o->path, what);
 }
 
-/* model_type is the stronger word; architectures help where it is missing or is a wrapper's. */
+/* Tries model_type of text_config, model_type, then architectures: wrappers of image-and-text
+ * models have another outer model_type, and some files have none. */
 static segue_status find_json_family(struct opening *o)
 {
     const json_t *architectures = json_object_get(o->config, "architectures");
@@ -59,7 +63,7 @@ static segue_status find_json_family(struct opening *o)
     for (size_t i = 0; i < 3; i++) {
         const char *name = json_string_value(names[i]);
         for (size_t f = 0; name && f < FAMILIES_N; f++)
-            if (listed(families[f]->hf, name)) {
+            if (in_list(families[f]->hf, name)) {
                 o->m->family = families[f];
                 return SEGUE_OK;
             }
@@ -67,9 +71,10 @@ static segue_status find_json_family(struct opening *o)
     }
     if (first) return unknown_family(o, first);
     return sg_fail(o->err, SEGUE_EFORMAT,
-                   "open model: %s: model_type is missing; take a complete config.json", o->config_path);
+                   "open model: %s: model_type is missing; download the complete config.json", o->config_path);
 }
 
+/* GGUF files name the family in general.architecture. */
 static segue_status find_gguf_family(struct opening *o)
 {
     const char *text;
@@ -77,20 +82,20 @@ static segue_status find_gguf_family(struct opening *o)
     SG_TRY(sg_meta_string(o->m->archive, "general.architecture", &text, &len, o->err));
     if (!text || len > 64)
         return sg_fail(o->err, SEGUE_EFORMAT,
-                       "open model: %s: general.architecture is missing or absurd; take a complete file",
+                       "open model: %s: general.architecture is missing or too long; download the complete file",
                        o->path);
     char *arch = sg_arena_strndup(&o->m->arena, text, len);
     if (!arch) return sg_no_memory("architecture", len, o->err);
     o->source.arch = arch;
     for (size_t f = 0; f < FAMILIES_N; f++)
-        if (listed(families[f]->gguf, arch)) {
+        if (in_list(families[f]->gguf, arch)) {
             o->m->family = families[f];
             return SEGUE_OK;
         }
     return unknown_family(o, arch);
 }
 
-/* The header of a llama2.c file, as config.json would say it. */
+/* Make the equivalent of config.json from the header of a llama2.c file. */
 static segue_status config_of_llama2c(struct opening *o)
 {
     static const struct {
@@ -113,6 +118,7 @@ static segue_status config_of_llama2c(struct opening *o)
     return SEGUE_OK;
 }
 
+/* Read config.json, and join MLX tensors, whose quantisation it describes. */
 static segue_status read_config(struct opening *o)
 {
     if (!(o->config_path = sg_path_join(o->folder, "config.json")))
@@ -120,16 +126,17 @@ static segue_status read_config(struct opening *o)
     if (sg_path_kind(o->config_path) != SG_PATH_FILE)
         return sg_fail(
             o->err, SEGUE_EFORMAT,
-            "open model: %s: there is no config.json beside the weights; download the model's whole folder",
+            "open model: %s: no config.json next to the weights; download the complete folder of the model",
             o->path);
     SG_TRY(sg_json_read(&o->config, o->config_path, CONFIG_LIMIT, o->err));
     if (!json_is_object(o->config))
-        return sg_fail(o->err, SEGUE_EFORMAT, "open model: %s: no JSON object; fetch the file again",
+        return sg_fail(o->err, SEGUE_EFORMAT, "open model: %s: not a JSON object; download the file again",
                        o->config_path);
     return sg_archive_join_affine(o->m->archive, o->config, o->err);
 }
 
-static segue_status read_announcement(struct opening *o)
+/* Set up o->source and find the family, by the format of the archive. */
+static segue_status detect_family(struct opening *o)
 {
     const struct sg_archive *a = o->m->archive;
     o->source.archive = a;
@@ -144,9 +151,10 @@ static segue_status read_announcement(struct opening *o)
     return find_json_family(o);
 }
 
-/* --- what follows --- */
+/* --- derived data --- */
 
-/* Llama 3's scaling in GGUF: f / divisor, whatever numbers made the divisors. */
+/* GGUF stores Llama 3's frequency scaling as a tensor of divisors. Recompute the tables of matching
+ * width with it. */
 static segue_status apply_divisors(struct opening *o)
 {
     struct segue_model *m = o->m;
@@ -159,14 +167,14 @@ static segue_status apply_divisors(struct opening *o)
     for (uint64_t j = 0; j < t->cols; j++)
         if (!(divisors[j] > 0) || !isfinite(divisors[j]))
             return sg_fail(o->err, SEGUE_EFORMAT,
-                           "open model: %s: %s holds %g; the file is damaged, fetch it again", o->path,
+                           "open model: %s: invalid value in %s: %g; the file is damaged, download it again", o->path,
                            t->name, (double)divisors[j]);
     for (size_t i = 0; i < 2; i++)
         if (m->numbers->rotary[i].pairs == t->cols) sg_rotary_make(&m->numbers->rotary[i], divisors);
     return SEGUE_OK;
 }
 
-/* Scales lie apart from some storages' values, and are read with them. */
+/* Bytes read when the tensor is used, including scales and biases that are stored separately. */
 static uint64_t stored_bytes(const struct sg_tensor *t)
 {
     uint64_t groups = t->affine.group ? t->rows * (t->cols / t->affine.group) : 0;
@@ -174,40 +182,44 @@ static uint64_t stored_bytes(const struct sg_tensor *t)
     return t->storage == SG_Q8_GROUP ? t->bytes + 4 * groups : t->bytes;
 }
 
+/* info.storage: the storage type with the most weights. */
 static segue_status name_storage(struct segue_model *m, const uint64_t weights[SG_STORAGE_N], uint32_t bits,
                                  segue_error *err)
 {
-    enum sg_storage most = SG_F32;
+    enum sg_storage main = SG_F32;
     for (enum sg_storage s = SG_F32; s < SG_STORAGE_N; s++)
-        if (weights[s] > weights[most]) most = s;
-    m->info.storage = sg_storage_info(most)->name;
-    if (most == SG_AFFINE && !(m->info.storage = sg_arena_printf(&m->arena, "mlx%u", bits)))
+        if (weights[s] > weights[main]) main = s;
+    m->info.storage = sg_storage_info(main)->name;
+    if (main == SG_AFFINE && !(m->info.storage = sg_arena_printf(&m->arena, "mlx%u", bits)))
         return sg_no_memory("name", 8, err);
     return SEGUE_OK;
 }
 
+/* Sum of bytes and of weights per storage. A tied head is counted once. bits: of the last MLX
+ * tensor other than the embedding, if there is one. */
 static segue_status sum_weights(struct segue_model *m, segue_error *err)
 {
     uint64_t weights[SG_STORAGE_N] = {0};
     uint32_t bits = 0;
     size_t n = ((size_t)m->numbers->layers + 1) * SG_ROLE_N;
     for (size_t i = 0; i < n; i++) {
-        const struct sg_tensor *both[2] = {m->weights[i].weight, m->weights[i].bias};
-        int copy = i % SG_ROLE_N == SG_HEAD && both[0] == m->weights[i - SG_HEAD + SG_EMBED].weight;
+        const struct sg_tensor *pair[2] = {m->weights[i].weight, m->weights[i].bias};
+        /* The head of a tied model is the embedding, which was counted already. */
+        int copy = i % SG_ROLE_N == SG_HEAD && pair[0] == m->weights[i - SG_HEAD + SG_EMBED].weight;
         for (size_t k = 0; k < 2 && !copy; k++) {
-            if (!both[k]) continue;
-            weights[both[k]->storage] += both[k]->rows * both[k]->cols;
-            m->info.weight_bytes += stored_bytes(both[k]);
-            if (both[k]->storage == SG_AFFINE && (!bits || i % SG_ROLE_N != SG_EMBED))
-                bits = both[k]->affine.bits;
+            if (!pair[k]) continue;
+            weights[pair[k]->storage] += pair[k]->rows * pair[k]->cols;
+            m->info.weight_bytes += stored_bytes(pair[k]);
+            if (pair[k]->storage == SG_AFFINE && (!bits || i % SG_ROLE_N != SG_EMBED))
+                bits = pair[k]->affine.bits;
         }
     }
     return name_storage(m, weights, bits, err);
 }
 
-/* Only what a state depends on, in a form that no file format changes: the same model as GGUF and as
- * safetensors has one shape id. Hence rounded reals, kinds instead of the rules that made them, and no
- * context length. */
+/* shape_id identifies what a state depends on, independent of the file format: the same model as
+ * GGUF and as safetensors has the same id. Therefore reals are rounded, layer kinds are used
+ * instead of the rules behind them, and the context length is omitted. */
 static segue_status hash_shape(struct segue_model *m, segue_error *err)
 {
     const struct sg_numbers *n = m->numbers;
@@ -227,13 +239,13 @@ static segue_status hash_shape(struct segue_model *m, segue_error *err)
     return s == SEGUE_OK ? s : sg_no_memory("shape id", 1024, err);
 }
 
-/* What a state costs is asked of the graph, which alone knows the slots. Building it here also proves that it
- * can be. */
+/* Size of a state, from the slots of the complete graph. Building it here also verifies that it can
+ * be built. */
 static segue_status sum_state(struct segue_model *m, segue_error *err)
 {
     struct sg_graph *g = NULL;
-    struct sg_graph_wish wish = {.head = 1};
-    SG_TRY(sg_model_graph(m, &wish, &g, err));
+    struct sg_graph_request request = {.head = 1};
+    SG_TRY(sg_model_graph(m, &request, &g, err));
     for (uint32_t i = 0; i < g->slots_n; i++) {
         const struct sg_slot *s = &g->slots[i];
         m->info.state_fixed_bytes += sg_slot_fixed_bytes(s);
@@ -244,7 +256,7 @@ static segue_status sum_state(struct segue_model *m, segue_error *err)
     return SEGUE_OK;
 }
 
-/* Last part of a path, without slashes at its end. */
+/* The last component of a path, without trailing slashes. */
 static char *base_name(struct sg_arena *arena, const char *path)
 {
     size_t to = strlen(path);
@@ -254,6 +266,8 @@ static char *base_name(struct sg_arena *arena, const char *path)
     return sg_arena_strndup(arena, path + from, to - from);
 }
 
+/* Fill m->info. A storage conversion is part of weights_id: its results differ from those of the
+ * file. */
 static segue_status fill_info(struct opening *o)
 {
     static const char *const formats[] = {"safetensors", "gguf", "llama2c"};
@@ -277,36 +291,34 @@ static segue_status fill_info(struct opening *o)
     info->stops = m->stops;
     info->stops_n = m->stops_n;
     m->weights_hash = sg_archive_hash(m->archive);
-    if (o->storage) m->weights_hash = sg_hash_join(m->weights_hash, sg_hash_bytes(o->storage, strlen(o->storage), 0));
+    if (o->storage)
+        m->weights_hash = sg_hash_join(m->weights_hash, sg_hash_bytes(o->storage, strlen(o->storage), 0));
     sg_hash_hex(m->weights_hash, info->weights_id);
     SG_TRY(sum_weights(m, o->err));
     SG_TRY(hash_shape(m, o->err));
     return sum_state(m, o->err);
 }
 
-/* --- open, share, close --- */
+/* --- open, reference, close --- */
 
-static char *folder_of(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    if (sg_path_kind(path) == SG_PATH_FOLDER) return sg_strndup(path, strlen(path));
-    return slash ? sg_strndup(path, slash == path ? 1 : (size_t)(slash - path)) : sg_strndup(".", 1);
-}
-
-/* From cheap to dear: a file of a wrong kind is refused before its tokenizer is read. */
+/* Cheap steps first: a file of another kind is refused before its tokenizer is read. Fields of opts
+ * are read only if its size includes them. */
 static segue_status open_parts(struct opening *o, const segue_model_opts *opts)
 {
     struct segue_model *m = o->m;
     int no_text = opts && opts->size >= sizeof opts->size + sizeof opts->no_text && opts->no_text;
     o->storage = opts && opts->size >= offsetof(segue_model_opts, storage) + sizeof opts->storage ? opts->storage : NULL;
     if (o->storage && strcmp(o->storage, "fp8") != 0)
-        return sg_fail(o->err, SEGUE_EARG, "open model: %s: storage %.40s: no such storage is made at load; use fp8, or none",
+        return sg_fail(o->err, SEGUE_EARG,
+                       "open model: %s: storage %.40s is not supported as a conversion when loading; use fp8 or none",
                        o->path, o->storage);
-    if (!(o->folder = folder_of(o->path))) return sg_no_memory("path", strlen(o->path), o->err);
+    if (!(o->folder = sg_path_folder(o->path))) return sg_no_memory("path", strlen(o->path), o->err);
     SG_TRY(sg_archive_open(&m->archive, o->path, o->err));
-    SG_TRY(read_announcement(o));
+    SG_TRY(detect_family(o));
     if (!(m->numbers = sg_arena_alloc(&m->arena, sizeof *m->numbers)))
         return sg_no_memory("numbers", sizeof *m->numbers, o->err);
+    /* The tables of tensors need the hyperparameters; the divisors are a tensor; the rest needs all
+     * of it. */
     SG_TRY(sg_numbers_read(m->numbers, m->family, &o->source, &m->arena, o->err));
     SG_TRY(sg_weights_bind(m, m->numbers, o->err));
     if (o->storage) SG_TRY(sg_weights_fp8(m, o->err));
@@ -319,7 +331,8 @@ segue_status sg_model_open(struct segue_model **out, const char *path, const seg
                            segue_error *err)
 {
     struct opening o = {.path = path, .err = err};
-    if (!path || !*path) return sg_fail(err, SEGUE_EARG, "open model: no path: give a file or a folder");
+    if (!path || !*path) return sg_fail(err, SEGUE_EARG, "open model: the path is empty; name a file or a folder");
+    /* From here on sg_model_unref frees everything that was opened, also after a failure. */
     if (!(o.m = sg_alloc(sizeof *o.m))) return sg_no_memory("model", sizeof *o.m, err);
     atomic_init(&o.m->references, 1);
     segue_status s = open_parts(&o, opts);
@@ -336,11 +349,12 @@ segue_status sg_model_open(struct segue_model **out, const char *path, const seg
 struct segue_model *sg_model_ref(const struct segue_model *m)
 {
     struct segue_model *shared =
-        (struct segue_model *)(uintptr_t)m; /* the count is the one thing that changes */
+        (struct segue_model *)(uintptr_t)m; /* only the reference count changes */
     if (shared) atomic_fetch_add(&shared->references, 1);
     return shared;
 }
 
+/* The tokenizer and the views point into the archive: nothing of the model may be used after this. */
 void sg_model_unref(struct segue_model *m)
 {
     if (!m || atomic_fetch_sub(&m->references, 1) != 1) return;
@@ -354,15 +368,16 @@ void sg_model_unref(struct segue_model *m)
 
 /* --- graphs --- */
 
-static int32_t begin(struct sg_layer *l, const struct sg_graph_wish *wish)
+/* The input of the graph: embedded tokens, or the hidden states of the previous layer range. */
+static int32_t begin(struct sg_layer *l, const struct sg_graph_request *request)
 {
-    if (wish->from) return sg_input_rows(l->b, l->n->width);
+    if (request->from) return sg_input_rows(l->b, l->n->width);
     l->i = l->n->layers;
     return sg_embed(l->b, sg_input_tokens(l->b), sg_layer_tensor(l, SG_EMBED),
                     sg_layer_tensor(l, SG_POSITIONS), (float)l->n->embed_scale);
 }
 
-/* c * tanh(x / c): three plain operations, because only the head needs it. */
+/* cap * tanh(x / cap) as three ops: only the head needs it. */
 static int32_t cap_logits(struct sg_builder *b, int32_t x, double cap)
 {
     if (!(cap > 0)) return x;
@@ -371,59 +386,64 @@ static int32_t cap_logits(struct sg_builder *b, int32_t x, double cap)
     return sg_scale(b, sg_whole(b, x), (float)cap, sg_weight_of(b, NULL));
 }
 
-/* The final norm sees all rows when they are asked for by name, else only the wanted ones. */
-static void end(struct sg_layer *l, const struct sg_graph_wish *wish, int32_t x)
+/* The end of the graph. The final norm is computed for all tokens if its result is an output, else
+ * for the requested tokens only. */
+static void end(struct sg_layer *l, const struct sg_graph_request *request, int32_t x)
 {
     const struct sg_numbers *n = l->n;
     l->b->layer = -1;
     l->i = n->layers;
-    if (wish->head && !wish->values) x = sg_rows(l->b, sg_whole(l->b, x));
-    if (wish->to == n->layers) x = sg_layer_norm(l, x, SG_FINAL_NORM);
-    if (wish->values || !wish->head) sg_output(l->b, x, "hidden.%u", wish->to);
-    if (!wish->head) return;
-    if (wish->values) x = sg_rows(l->b, sg_whole(l->b, x));
+    if (request->head && !request->values) x = sg_rows(l->b, sg_whole(l->b, x));
+    if (request->to == n->layers) x = sg_layer_norm(l, x, SG_FINAL_NORM);
+    if (request->values || !request->head) sg_output(l->b, x, "hidden.%u", request->to);
+    if (!request->head) return;
+    if (request->values) x = sg_rows(l->b, sg_whole(l->b, x));
     l->b->graph->vocab = n->vocab;
     sg_output(l->b, cap_logits(l->b, sg_layer_linear(l, x, SG_HEAD), n->final_softcap), "logits");
 }
 
-/* Rotary tables are added when the first layer of their kind needs them, so a range holds no unused one. */
-static void build(struct sg_builder *b, const struct segue_model *m, const struct sg_graph_wish *wish)
+/* Append all ops. A rotary table is added with the first layer that needs it, so that graphs of
+ * layer ranges have no unused tables. */
+static void build(struct sg_builder *b, const struct segue_model *m, const struct sg_graph_request *request)
 {
     const struct sg_numbers *n = m->numbers;
+    /* tables: rotary table of full and of sliding layers; -1: not added yet. */
     struct sg_layer l = {.b = b, .m = m, .n = n, .rope = -1};
     int32_t tables[2] = {-1, -1};
     b->layer = -1;
     b->graph->layers = n->layers;
-    b->graph->layer_from = wish->from;
-    b->graph->layer_to = wish->to;
-    int32_t x = begin(&l, wish);
-    for (l.i = wish->from; l.i < wish->to; l.i++) {
-        if (wish->values) sg_output(b, x, "hidden.%u", l.i);
+    b->graph->layer_from = request->from;
+    b->graph->layer_to = request->to;
+    int32_t x = begin(&l, request);
+    for (l.i = request->from; l.i < request->to; l.i++) {
+        if (request->values) sg_output(b, x, "hidden.%u", l.i);
         l.kind = (enum sg_layer_kind)n->kinds[l.i];
         size_t which = l.kind == SG_LAYER_SLIDING;
         const struct sg_rotary *r = &n->rotary[which];
-        if (!m->family->learnt && l.kind != SG_LAYER_LINEAR && tables[which] < 0)
+        if (!m->family->learned_positions && l.kind != SG_LAYER_LINEAR && tables[which] < 0)
             tables[which] = sg_rope_table_add(b, r->pairs, r->inverse, r->mscale);
         l.rope = tables[which];
         b->layer = (int32_t)l.i;
         x = m->family->layer(&l, x);
     }
-    end(&l, wish, x);
+    end(&l, request, x);
 }
 
-segue_status sg_model_graph(const struct segue_model *m, const struct sg_graph_wish *wish,
+/* The graph refers to tensors of the model, which must stay open. */
+segue_status sg_model_graph(const struct segue_model *m, const struct sg_graph_request *request,
                             struct sg_graph **out, segue_error *err)
 {
-    struct sg_graph_wish w = *wish;
+    struct sg_graph_request w = *request;
     struct sg_builder b;
     if (!w.to) w.to = m->numbers->layers;
     if (w.from >= w.to || w.to > m->numbers->layers)
         return sg_fail(err, SEGUE_EARG,
-                       "build graph: layers %u to %u: the model has %u; ask for a range of them", w.from,
+                       "build graph: layers %u to %u: the model has %u layers; request a range of them", w.from,
                        w.to, m->numbers->layers);
+    /* A head on anything but the last layer would compute meaningless logits. */
     if (w.to < m->numbers->layers) w.head = 0;
     SG_TRY(sg_builder_begin(&b, err));
     build(&b, m, &w);
-    if (w.head && !w.values && !w.select_late) sg_rows_early(&b);
+    if (w.head && !w.values && !w.select_late) sg_hoist_rows(&b);
     return sg_builder_end(&b, out, err);
 }

@@ -1,6 +1,6 @@
-/* numbers.c: reads a family's numbers from config.json or GGUF keys by its table, fills in what follows from
- * others, checks every bound, and evaluates the size expressions of tensor tables. It must never allocate by
- * a number that has not passed its bounds.
+/* numbers.c: reads a family's hyperparameters from config.json or GGUF keys, computes those that
+ * follow from others, checks all bounds, and evaluates the size expressions of tensor tables.
+ * Memory is never allocated by a number that was not checked.
  * SPDX-License-Identifier: MIT */
 #include <ctype.h>
 #include <math.h>
@@ -10,11 +10,11 @@
 
 #include "model/family.h"
 
-/* --- the table in force --- */
+/* --- rows of the tables --- */
 
-/* Tables are searched to the end: a family's own row replaces the shared one of the same name. Names in size
- * expressions are not NUL-terminated, hence len. */
-static const struct sg_number_row *last_of(const struct sg_family *f, const char *name, size_t len)
+/* The last row of this name in all tables: a family's row replaces the shared one. The name has len
+ * bytes and no NUL, because it may be part of a size expression. */
+static const struct sg_number_row *find_row(const struct sg_family *f, const char *name, size_t len)
 {
     const struct sg_number_row *found = NULL;
     for (size_t t = 0; f->numbers[t]; t++)
@@ -25,9 +25,10 @@ static const struct sg_number_row *last_of(const struct sg_family *f, const char
 
 const struct sg_number_row *sg_number_find(const struct sg_family *f, const char *name)
 {
-    return last_of(f, name, strlen(name));
+    return find_row(f, name, strlen(name));
 }
 
+/* Skips rows that a later one replaces. */
 const struct sg_number_row *sg_number_next(const struct sg_family *f, const struct sg_number_row *row)
 {
     int passed = !row;
@@ -39,7 +40,7 @@ const struct sg_number_row *sg_number_next(const struct sg_family *f, const stru
     return NULL;
 }
 
-/* Fields are reached by their offset, so through memcpy: the row alone knows their type. */
+/* memcpy, because the type of the field at the offset is only known from the row. */
 double sg_number_value(const struct sg_numbers *n, const struct sg_number_row *row)
 {
     const char *at = (const char *)n + row->at;
@@ -51,6 +52,7 @@ double sg_number_value(const struct sg_numbers *n, const struct sg_number_row *r
     return d;
 }
 
+/* The counterpart of sg_number_value. */
 static void store(struct sg_numbers *n, const struct sg_number_row *row, double value)
 {
     uint32_t u = (uint32_t)value;
@@ -63,6 +65,7 @@ static void store(struct sg_numbers *n, const struct sg_number_row *row, double 
 
 /* --- reading one number --- */
 
+/* Names of activations in config.json. gelu_new and gelu_fast are the tanh approximation. */
 static const struct {
     const char *name;
     enum sg_act act;
@@ -78,6 +81,7 @@ static const struct {
     {"relu2", SG_ACT_RELU2},
 };
 
+/* The activation of this name. */
 static segue_status act_of(const char *text, const char *path, double *out, segue_error *err)
 {
     for (size_t i = 0; i < sizeof acts / sizeof *acts; i++)
@@ -86,19 +90,20 @@ static segue_status act_of(const char *text, const char *path, double *out, segu
             return SEGUE_OK;
         }
     return sg_fail(err, SEGUE_EUNSUPPORTED,
-                   "open model: %s: activation \"%.40s\" is not known; use a model with silu or gelu", path,
+                   "open model: %s: activation \"%.40s\" is not supported; use a model with silu or gelu", path,
                    text);
 }
 
-/* Wrappers of image-and-text models hold the text model's numbers inside; a few (tied embeddings) only
- * outside. */
-static segue_status of_json(const struct sg_source *src, const struct sg_number_row *row, double *out,
+/* Read a row from config.json; *found = 0 when absent. The configuration of image-and-text models
+ * has the text model's values inside (text_config) and a few, such as tied embeddings, outside:
+ * inside is searched first. */
+static segue_status read_json(const struct sg_source *src, const struct sg_number_row *row, double *out,
                             int *found, segue_error *err)
 {
-    const json_t *places[2] = {src->inner, src->outer};
+    const json_t *objects[2] = {src->inner, src->outer};
     for (size_t p = 0; p < 2; p++)
         for (size_t k = 0; k < 2 && row->hf[k]; k++) {
-            const json_t *o = places[p];
+            const json_t *o = objects[p];
             const char *key = row->hf[k], *text;
             int64_t count;
             int on;
@@ -109,7 +114,7 @@ static segue_status of_json(const struct sg_source *src, const struct sg_number_
                 SG_TRY(sg_json_text(o, key, "", &text, src->path, err));
                 return act_of(text, src->path, out, err);
             }
-            if (row->kind == SG_NUMBER_SWITCH) {
+            if (row->kind == SG_NUMBER_FLAG) {
                 SG_TRY(sg_json_bool(o, key, 0, &on, src->path, err));
                 count = on;
             } else {
@@ -121,13 +126,13 @@ static segue_status of_json(const struct sg_source *src, const struct sg_number_
     return SEGUE_OK;
 }
 
-/* Some keys are arrays with one number a layer: all must be equal, or zero where the layer does not use it.
- */
-static segue_status of_array(const struct sg_meta *m, const char *path, double *out, segue_error *err)
+/* GGUF arrays with one number per layer. Supported if all numbers are equal, except zeros for
+ * layers that do not use it. */
+static segue_status read_array(const struct sg_meta *m, const char *path, double *out, segue_error *err)
 {
     double all = 0;
     if (m->v.a.n > 65536 || m->item == SG_META_STRING || m->item == SG_META_ARRAY)
-        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: %s is no list of numbers; fetch the file again",
+        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: %s is not a list of numbers; download the file again",
                        path, m->key);
     for (uint64_t i = 0; i < m->v.a.n; i++) {
         double one = sg_meta_item_float(m, i);
@@ -141,8 +146,9 @@ static segue_status of_array(const struct sg_meta *m, const char *path, double *
     return SEGUE_OK;
 }
 
-/* Integers of any width are read; the archive checks their kind. */
-static segue_status of_gguf(const struct sg_source *src, const struct sg_number_row *row, double *out,
+/* Read a row from GGUF keys; *found = 0 when absent. An array of bools is a flag per layer, which
+ * read_kinds reads. */
+static segue_status read_gguf(const struct sg_source *src, const struct sg_number_row *row, double *out,
                             int *found, segue_error *err)
 {
     char key[160];
@@ -153,11 +159,11 @@ static segue_status of_gguf(const struct sg_source *src, const struct sg_number_
     const struct sg_meta *m = sg_meta_find(src->archive, key);
     if (!m) return SEGUE_OK;
     *found =
-        m->type != SG_META_ARRAY || m->item != SG_META_BOOL; /* switches for each layer: see read_kinds */
+        m->type != SG_META_ARRAY || m->item != SG_META_BOOL;
     if (!*found) return SEGUE_OK;
-    if (m->type == SG_META_ARRAY) return of_array(m, src->path, out, err);
+    if (m->type == SG_META_ARRAY) return read_array(m, src->path, out, err);
     if (row->kind == SG_NUMBER_REAL) return sg_meta_float(src->archive, key, 0, out, err);
-    if (row->kind == SG_NUMBER_SWITCH) {
+    if (row->kind == SG_NUMBER_FLAG) {
         SG_TRY(sg_meta_bool(src->archive, key, 0, &on, err));
         count = on;
     } else {
@@ -167,52 +173,55 @@ static segue_status of_gguf(const struct sg_source *src, const struct sg_number_
     return SEGUE_OK;
 }
 
-/* Names the key as the file spells it: that is what its owner can look up. */
+/* Fails because a value is out of bounds. The message has the key as the file spells it, so that
+ * users can find it. Equal bounds mean that only one value is supported. */
 static segue_status refuse(const struct sg_source *src, const struct sg_number_row *row, double value,
                            segue_error *err)
 {
     const char *key = src->inner ? row->hf[0] : row->gguf;
     if (!key) key = row->name;
-    if (row->most <= row->least)
+    if (row->max <= row->min)
         return sg_fail(err, SEGUE_EUNSUPPORTED,
                        "open model: %s: %s is %g, only %g is supported; use another model", src->path, key,
-                       value, row->least);
+                       value, row->min);
     return sg_fail(
         err, SEGUE_EFORMAT,
-        "open model: %s: %s is %g, a value from %g to %g was expected; correct or replace the file",
-        src->path, key, value, row->least, row->most);
+        "open model: %s: %s is %g, expected %g to %g; correct or replace the file",
+        src->path, key, value, row->min, row->max);
 }
 
-/* Fallbacks are not held against the bounds: 0 may mean that derive fills the number in. */
+/* Read, check and store one row. Fallbacks are not checked: 0 may mean that the value is derived
+ * later. */
 static segue_status read_row(struct sg_numbers *n, const struct sg_source *src,
                              const struct sg_number_row *row, segue_error *err)
 {
     double value = 0;
     int found = 0;
-    SG_TRY(src->inner ? of_json(src, row, &value, &found, err) : of_gguf(src, row, &value, &found, err));
-    if (!found && row->need)
-        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: %s is missing; take a complete file", src->path,
+    SG_TRY(src->inner ? read_json(src, row, &value, &found, err) : read_gguf(src, row, &value, &found, err));
+    if (!found && row->required)
+        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: %s is missing; download the complete file", src->path,
                        src->inner ? row->hf[0] : row->gguf);
     if (!found) {
         store(n, row, row->fallback);
         return SEGUE_OK;
     }
-    if (!(value >= row->least && value <= row->most)) return refuse(src, row, value, err);
+    if (!(value >= row->min && value <= row->max)) return refuse(src, row, value, err);
     store(n, row, value);
     return SEGUE_OK;
 }
 
-/* --- what follows from other numbers --- */
+/* --- derived numbers --- */
 
-/* Divisions come after the bounds have excluded zero. */
+/* Defaults and relations that hold for all families. Divisors are not zero: their bounds were
+ * checked. */
 static segue_status derive(struct sg_numbers *n, const struct sg_source *src, segue_error *err)
 {
     if (!n->kv_heads) n->kv_heads = n->heads;
     if (!n->head_width) {
         if (n->width % n->heads)
             return sg_fail(err, SEGUE_EFORMAT,
-                           "open model: %s: %u heads do not divide width %u; correct or replace the file",
-                           src->path, n->heads, n->width);
+                           "open model: %s: width %u is not divisible by %u heads; correct or replace the file",
+                           src->path, n->width, n->heads);
         n->head_width = n->width / n->heads;
     }
     if (!n->value_width) n->value_width = n->head_width;
@@ -221,17 +230,19 @@ static segue_status derive(struct sg_numbers *n, const struct sg_source *src, se
     if (n->heads % n->kv_heads)
         return sg_fail(
             err, SEGUE_EFORMAT,
-            "open model: %s: %u key-value heads do not divide %u heads; correct or replace the file",
-            src->path, n->kv_heads, n->heads);
+            "open model: %s: %u heads are not divisible by %u key-value heads; correct or replace the file",
+            src->path, n->heads, n->kv_heads);
     if (n->predict_layers >= n->layers)
         return sg_fail(err, SEGUE_EFORMAT,
-                       "open model: %s: %u of %u layers only predict; correct or replace the file", src->path,
+                       "open model: %s: %u of %u layers are prediction layers; correct or replace the file", src->path,
                        n->predict_layers, n->layers);
+    /* The prediction layers are the last ones and are not loaded. */
     n->layers -= n->predict_layers;
     return SEGUE_OK;
 }
 
-/* For files that give a rule instead of a list. The rules are exclusive in all families read so far. */
+/* The kind of layer i by the rule that the file gives instead of a list. No family has more than
+ * one rule. */
 static enum sg_layer_kind kind_by_rule(const struct sg_numbers *n, uint32_t i)
 {
     if (n->full_every) return (i + 1) % n->full_every ? SG_LAYER_LINEAR : SG_LAYER_FULL;
@@ -240,6 +251,7 @@ static enum sg_layer_kind kind_by_rule(const struct sg_numbers *n, uint32_t i)
     return i >= n->window_from ? SG_LAYER_SLIDING : SG_LAYER_FULL;
 }
 
+/* An entry of layer_types in config.json. */
 static segue_status kind_by_name(const struct sg_source *src, const json_t *name, uint8_t *out,
                                  segue_error *err)
 {
@@ -249,7 +261,7 @@ static segue_status kind_by_name(const struct sg_source *src, const json_t *name
     } kinds[] = {{"full_attention", SG_LAYER_FULL},
                  {"sliding_attention", SG_LAYER_SLIDING},
                  {"linear_attention", SG_LAYER_LINEAR}};
-    const char *text = json_is_string(name) ? json_string_value(name) : "(no text)";
+    const char *text = json_is_string(name) ? json_string_value(name) : "(not a string)";
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (!strcmp(kinds[i].name, text)) {
             *out = (uint8_t)kinds[i].kind;
@@ -257,12 +269,12 @@ static segue_status kind_by_name(const struct sg_source *src, const json_t *name
         }
     return sg_fail(
         err, SEGUE_EUNSUPPORTED,
-        "open model: %s: layer_types holds \"%.40s\"; use a model with full, sliding or linear attention",
+        "open model: %s: \"%.40s\" in layer_types is not supported; use a model with full, sliding or linear attention",
         src->path, text);
 }
 
-/* GGUF may say for each layer whether it slides; NULL: it does not. */
-static const struct sg_meta *find_switches(const struct sg_numbers *n, const struct sg_source *src)
+/* The GGUF array with one bool per layer, 1 for sliding layers; NULL: absent. */
+static const struct sg_meta *find_pattern(const struct sg_numbers *n, const struct sg_source *src)
 {
     char key[160];
     snprintf(key, sizeof key, "%s.attention.sliding_window_pattern", src->arch ? src->arch : "");
@@ -270,26 +282,29 @@ static const struct sg_meta *find_switches(const struct sg_numbers *n, const str
     return m && m->type == SG_META_ARRAY && m->item == SG_META_BOOL && m->v.a.n >= n->layers ? m : NULL;
 }
 
-/* A list may say anything; what the family's layer function cannot build must not reach it. */
+/* Refuse kinds that the family's layer function cannot build. */
 static segue_status check_kind(const struct sg_numbers *n, const struct sg_family *f,
                                const struct sg_source *src, uint32_t i, segue_error *err)
 {
     if (n->kinds[i] == SG_LAYER_SLIDING && !n->window)
         return sg_fail(err, SEGUE_EFORMAT,
-                       "open model: %s: layer %u slides but there is no window; correct or replace the file",
+                       "open model: %s: layer %u has a sliding window of unknown size; correct or replace the file",
                        src->path, i);
     if (n->kinds[i] == SG_LAYER_LINEAR && !sg_number_find(f, "full_every"))
         return sg_fail(err, SEGUE_EUNSUPPORTED,
-                       "open model: %s: layer %u is linear, which family %s has not; use another model",
+                       "open model: %s: layer %u has linear attention, which is not supported for family %s; use another "
+                       "model",
                        src->path, i, f->name);
     return SEGUE_OK;
 }
 
+/* Set n->kinds: from layer_types or the GGUF pattern if present, else by the rules. */
 static segue_status read_kinds(struct sg_numbers *n, const struct sg_family *f, const struct sg_source *src,
                                struct sg_arena *arena, segue_error *err)
 {
     const json_t *types = src->inner ? json_object_get(src->inner, "layer_types") : NULL;
-    const struct sg_meta *switches = n->window ? find_switches(n, src) : NULL;
+    const struct sg_meta *pattern = n->window ? find_pattern(n, src) : NULL;
+    /* Some files list types for models that have one kind only: the list is ignored then. */
     int used = json_is_array(types) && (n->window || n->full_every);
     if (used && json_array_size(types) != n->layers)
         return sg_fail(
@@ -299,43 +314,46 @@ static segue_status read_kinds(struct sg_numbers *n, const struct sg_family *f, 
     if (!(n->kinds = sg_arena_alloc(arena, n->layers))) return sg_no_memory("layer kinds", n->layers, err);
     for (uint32_t i = 0; i < n->layers; i++) {
         n->kinds[i] = (uint8_t)kind_by_rule(n, i);
-        if (switches) n->kinds[i] = sg_meta_item_int(switches, i) ? SG_LAYER_SLIDING : SG_LAYER_FULL;
+        if (pattern) n->kinds[i] = sg_meta_item_int(pattern, i) ? SG_LAYER_SLIDING : SG_LAYER_FULL;
         if (used) SG_TRY(kind_by_name(src, json_array_get(types, i), &n->kinds[i], err));
         SG_TRY(check_kind(n, f, src, i, err));
     }
     return SEGUE_OK;
 }
 
-/* The order matters: what a family derives may change what the general rules derive, and kinds need the
- * window. */
+/* Order: the family's derived numbers may change the input of the general rules; kinds need the
+ * window; rotary tables need the kinds' numbers. GGUF has no vocabulary size: it is the number of
+ * rows of the embedding. */
 segue_status sg_numbers_read(struct sg_numbers *n, const struct sg_family *f, const struct sg_source *src,
                              struct sg_arena *arena, segue_error *err)
 {
     for (const struct sg_number_row *row = NULL; (row = sg_number_next(f, row));)
         SG_TRY(read_row(n, src, row, err));
+    /* GGUF has no key for the vocabulary size. */
     const struct sg_tensor_row *embed = sg_tensor_find(f, SG_EMBED);
     const struct sg_tensor *table = !src->inner ? sg_archive_find(src->archive, embed->gguf) : NULL;
     if (table && table->rows <= (1u << 24)) n->vocab = (uint32_t)table->rows;
     if (!n->vocab)
-        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: vocab_size is missing; take a complete file",
+        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: vocab_size is missing; download the complete file",
                        src->path);
     if (f->derive) SG_TRY(f->derive(n, !src->inner, err));
     SG_TRY(derive(n, src, err));
     if (sg_number_find(f, "use_window") && !n->use_window) n->window = 0;
     SG_TRY(read_kinds(n, f, src, arena, err));
-    return f->learnt ? SEGUE_OK : sg_rotary_read(n, f, src, arena, err);
+    return f->learned_positions ? SEGUE_OK : sg_rotary_read(n, f, src, arena, err);
 }
 
 /* --- size expressions --- */
 
+/* EFORMAT: a size does not fit in 32 bits. */
 static segue_status bad_size(const char *expression, segue_error *err)
 {
     return sg_fail(err, SEGUE_EFORMAT,
-                   "open model: size %s: leaves 32 bits; the file's numbers are absurd, replace it",
+                   "open model: size %s: exceeds 32 bits; the file's hyperparameters are invalid, replace it",
                    expression);
 }
 
-/* One factor at *p: digits or the name of a number. */
+/* Read a factor at *p, digits or the name of a hyperparameter, and advance *p. */
 static segue_status factor(const struct sg_family *f, const struct sg_numbers *n, const char **p,
                            uint64_t *out, segue_error *err)
 {
@@ -345,16 +363,16 @@ static segue_status factor(const struct sg_family *f, const struct sg_numbers *n
         *out = strtoull(from, NULL, 10);
         return SEGUE_OK;
     }
-    const struct sg_number_row *row = last_of(f, from, (size_t)(*p - from));
+    const struct sg_number_row *row = find_row(f, from, (size_t)(*p - from));
     if (!row || row->kind == SG_NUMBER_REAL)
-        return sg_fail(err, SEGUE_EINTERNAL, "open model: size %s: family %s has no such number; report this",
+        return sg_fail(err, SEGUE_EINTERNAL, "open model: size %s: unknown hyperparameter of family %s; report this",
                        from, f->name);
     *out = (uint64_t)sg_number_value(n, row);
     return SEGUE_OK;
 }
 
-/* Sums of products, without parentheses: enough for every tensor so far, and too little to hide a mistake in.
- */
+/* Grammar: products and quotients of factors, joined by '+', evaluated from left to right, without
+ * parentheses. */
 segue_status sg_size_of(const struct sg_family *f, const struct sg_numbers *n, const char *expression,
                         uint32_t *out, segue_error *err)
 {
@@ -365,6 +383,7 @@ segue_status sg_size_of(const struct sg_family *f, const struct sg_numbers *n, c
         while (*p == '*' || *p == '/') {
             char op = *p++;
             SG_TRY(factor(f, n, &p, &next, err));
+            /* Both operands fit in 32 bits, so that the check before the multiplication is exact. */
             if (op == '/' ? !next : (next && product > UINT32_MAX / next)) return bad_size(expression, err);
             product = op == '/' ? product / next : product * next;
         }

@@ -1,10 +1,11 @@
-/* qwen2.c: Qwen2 and Qwen2.5: llama's layer with biases on q, k and v, which every file must have.
+/* qwen2.c: Qwen2 and Qwen2.5: llama's layer with biases on q, k and v.
  * SPDX-License-Identifier: MIT */
 #include "model/family.h"
 
+/* The biases of q, k and v are required; config.json does not mention them. */
 static const struct sg_number_row numbers[] = {
-    {SG_SWITCH(attention_bias), .fallback = 1},
-    {SG_SWITCH(output_bias), .fallback = 0},
+    {SG_FLAG(attention_bias), .fallback = 1},
+    {SG_FLAG(output_bias), .fallback = 0},
     {0},
 };
 

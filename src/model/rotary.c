@@ -1,6 +1,7 @@
-/* rotary.c: reads theta, rotated width and scaling of a model's rotary tables, in the old and new spelling of
- * config.json and from GGUF keys, and makes the tables. Scalings other than linear, llama3 and yarn are
- * refused by name, because a position read wrongly looks almost right.
+/* rotary.c: reads base, rotated width and scaling of a model's rotary embeddings, in the old and
+ * new form of config.json and from GGUF keys, and computes the tables. Scalings other than linear,
+ * llama3 and yarn are refused: with wrong positions a model produces output that looks almost
+ * right.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <stdio.h>
@@ -8,10 +9,12 @@
 
 #include "model/family.h"
 
+/* In the order of enum sg_scaling. */
 static const char *const scaling_names[] = {"none", "linear", "llama3", "yarn"};
 
 const char *sg_scaling_name(enum sg_scaling s) { return scaling_names[s]; }
 
+/* The scaling with this name of len bytes. "mrope" equals no scaling for text. */
 static segue_status scaling_of(const char *text, size_t len, const char *path, enum sg_scaling *out,
                                segue_error *err)
 {
@@ -31,8 +34,9 @@ static segue_status scaling_of(const char *text, size_t len, const char *path, e
         path, (int)(len < 40 ? len : 40), text);
 }
 
-/* Absurd values would not crash: they would make tables of NaN, and answers of noise. */
-static segue_status check(const struct sg_rotary *r, const struct sg_numbers *n, const char *path,
+/* Check the parameters that the scaling uses. Invalid ones would give tables of NaN instead of an
+ * error. */
+static segue_status check_rotary(const struct sg_rotary *r, const struct sg_numbers *n, const char *path,
                           segue_error *err)
 {
     const char *bad = NULL;
@@ -61,14 +65,15 @@ static segue_status check(const struct sg_rotary *r, const struct sg_numbers *n,
     if (!r->pairs || r->pairs > n->head_width / 2)
         return sg_fail(
             err, SEGUE_EFORMAT,
-            "open model: %s: rope: %u columns of heads of %u would be rotated; correct or replace the file",
+            "open model: %s: rope: %u columns are rotated in heads of %u; correct or replace the file",
             path, 2 * r->pairs, n->head_width);
     return SEGUE_OK;
 }
 
 /* --- config.json --- */
 
-/* yarn's factor on cosine and sine, from whichever of its spellings is there. */
+/* yarn's factor on cosine and sine: given directly, as a quotient of two mscale values, or the
+ * default 0.1 ln(factor) + 1. */
 static double yarn_attention(double given, double factor, double mscale, double mscale_all)
 {
     double log_factor = factor > 1 ? 0.1 * log(factor) : 0;
@@ -77,8 +82,9 @@ static double yarn_attention(double given, double factor, double mscale, double 
                                         : log_factor + 1;
 }
 
-/* One dictionary of either spelling. What it leaves out keeps the value that r has. */
-static segue_status of_dict(struct sg_rotary *r, const json_t *o, const struct sg_numbers *n,
+/* Read one dictionary of parameters, old or new form. If it omits theta or the original context
+ * length, r keeps its value; other parameters get their defaults. */
+static segue_status read_dict(struct sg_rotary *r, const json_t *o, const struct sg_numbers *n,
                             const char *path, segue_error *err)
 {
     const char *type;
@@ -99,14 +105,16 @@ static segue_status of_dict(struct sg_rotary *r, const json_t *o, const struct s
     SG_TRY(sg_json_real(o, "mscale", 0, &mscale, path, err));
     SG_TRY(sg_json_real(o, "mscale_all_dim", 0, &mscale_all, path, err));
     SG_TRY(sg_json_bool(o, "truncate", 1, &truncate, path, err));
+    /* truncate is a flag of yarn only; the other scalings ignore it. */
     r->truncate = truncate != 0;
     if (r->scaling == SG_SCALING_YARN) r->attention = yarn_attention(given, r->factor, mscale, mscale_all);
     return SEGUE_OK;
 }
 
-/* Three layouts in the wild: rope_theta beside rope_scaling (old), one rope_parameters, and one for each kind
- * of attention inside it. The newest wins where two are there. */
-static segue_status of_config(struct sg_numbers *n, const struct sg_source *src, double base,
+/* config.json has three forms: rope_theta next to rope_scaling (old), one object rope_parameters,
+ * and rope_parameters with an object per kind of attention. The newest form that is present is
+ * used. base: theta if the file has none. */
+static segue_status read_config(struct sg_numbers *n, const struct sg_source *src, double base,
                               segue_error *err)
 {
     const json_t *c = src->inner, *now = json_object_get(c, "rope_parameters"),
@@ -117,9 +125,9 @@ static segue_status of_config(struct sg_numbers *n, const struct sg_source *src,
                          : json_is_object(now)    ? now
                          : json_is_object(old)    ? old
                                                   : NULL;
-    double theta, share, whole;
+    double theta, share, original;
     SG_TRY(sg_json_real(c, "rope_theta", base, &theta, src->path, err));
-    SG_TRY(sg_json_real(c, "original_max_position_embeddings", n->context, &whole, src->path, err));
+    SG_TRY(sg_json_real(c, "original_max_position_embeddings", n->context, &original, src->path, err));
     SG_TRY(sg_json_real(full, "partial_rotary_factor", n->rotated_share, &share, src->path, err));
     if (!(share > 0 && share <= 1))
         return sg_fail(err, SEGUE_EFORMAT,
@@ -127,93 +135,100 @@ static segue_status of_config(struct sg_numbers *n, const struct sg_source *src,
                        share);
     for (size_t i = 0; i < 2; i++) {
         n->rotary[i] = (struct sg_rotary){
-            .theta = theta, .original = whole, .pairs = (uint32_t)(n->head_width * share / 2)};
-        if (full) SG_TRY(of_dict(&n->rotary[i], full, n, src->path, err));
+            .theta = theta, .original = original, .pairs = (uint32_t)(n->head_width * share / 2)};
+        if (full) SG_TRY(read_dict(&n->rotary[i], full, n, src->path, err));
     }
+    /* A separate base for sliding layers is used without the scaling of the full layers. */
     if (n->local_theta > 0)
         n->rotary[1] = (struct sg_rotary){.theta = n->local_theta, .pairs = n->rotary[0].pairs};
-    if (json_is_object(parts[1])) SG_TRY(of_dict(&n->rotary[1], parts[1], n, src->path, err));
+    if (json_is_object(parts[1])) SG_TRY(read_dict(&n->rotary[1], parts[1], n, src->path, err));
     return SEGUE_OK;
 }
 
 /* --- GGUF --- */
 
-static segue_status real_of(const struct sg_source *src, const char *key, double fallback, double *out,
+/* A GGUF key under "<architecture>.rope.". */
+static segue_status read_real(const struct sg_source *src, const char *key, double fallback, double *out,
                             segue_error *err)
 {
-    char whole[160];
-    snprintf(whole, sizeof whole, "%s.rope.%s", src->arch, key);
-    return sg_meta_float(src->archive, whole, fallback, out, err);
+    char full_key[160];
+    snprintf(full_key, sizeof full_key, "%s.rope.%s", src->arch, key);
+    return sg_meta_float(src->archive, full_key, fallback, out, err);
 }
 
-/* Sliding layers with a base of their own are never scaled; GGUF has keys for the full layers only. */
-static segue_status of_keys(struct sg_numbers *n, const struct sg_source *src, double base, segue_error *err)
+/* GGUF has keys for full layers only. Sliding layers with another base are never scaled. */
+static segue_status read_gguf(struct sg_numbers *n, const struct sg_source *src, double base, segue_error *err)
 {
     struct sg_rotary *r = &n->rotary[0];
     char key[160];
     const char *type;
     size_t len;
     double columns, given;
-    SG_TRY(real_of(src, "dimension_count", n->head_width, &columns, err));
+    SG_TRY(read_real(src, "dimension_count", n->head_width, &columns, err));
     if (!(columns >= 2 && columns <= n->head_width))
         return sg_fail(
             err, SEGUE_EFORMAT,
-            "open model: %s: rope.dimension_count is %g for heads of %u; correct or replace the file",
+            "open model: %s: rope.dimension_count is %g, expected 2 to the head width %u; correct or replace the file",
             src->path, columns, n->head_width);
     *r = (struct sg_rotary){.pairs = (uint32_t)columns / 2, .truncate = 1, .beta_fast = 32, .beta_slow = 1};
-    SG_TRY(real_of(src, "freq_base", base, &r->theta, err));
+    SG_TRY(read_real(src, "freq_base", base, &r->theta, err));
     snprintf(key, sizeof key, "%s.rope.scaling.type", src->arch);
     SG_TRY(sg_meta_string(src->archive, key, &type, &len, err));
     if (type) SG_TRY(scaling_of(type, len, src->path, &r->scaling, err));
-    SG_TRY(real_of(src, "scale_linear", 1, &r->factor, err)); /* the older spelling, which needs no type */
+    SG_TRY(read_real(src, "scale_linear", 1, &r->factor, err)); /* the old key; implies linear scaling */
     if (!type && r->factor != 1) r->scaling = SG_SCALING_LINEAR;
-    SG_TRY(real_of(src, "scaling.factor", r->factor, &r->factor, err));
-    SG_TRY(real_of(src, "scaling.original_context_length", n->context, &r->original, err));
-    SG_TRY(real_of(src, "scaling.attn_factor", 1, &given, err));
-    SG_TRY(real_of(src, "scaling.yarn_beta_fast", r->beta_fast, &r->beta_fast, err));
-    SG_TRY(real_of(src, "scaling.yarn_beta_slow", r->beta_slow, &r->beta_slow, err));
+    SG_TRY(read_real(src, "scaling.factor", r->factor, &r->factor, err));
+    SG_TRY(read_real(src, "scaling.original_context_length", n->context, &r->original, err));
+    SG_TRY(read_real(src, "scaling.attn_factor", 1, &given, err));
+    SG_TRY(read_real(src, "scaling.yarn_beta_fast", r->beta_fast, &r->beta_fast, err));
+    SG_TRY(read_real(src, "scaling.yarn_beta_slow", r->beta_slow, &r->beta_slow, err));
     if (r->scaling == SG_SCALING_YARN) r->attention = given * yarn_attention(0, r->factor, 0, 0);
     n->rotary[1] = *r;
     if (n->local_theta > 0) n->rotary[1] = (struct sg_rotary){.theta = n->local_theta, .pairs = r->pairs};
     return SEGUE_OK;
 }
 
-/* --- the tables --- */
+/* --- tables --- */
 
-/* Long waves are stretched, short ones left, those between blended by how often they turn in the original
- * length. */
+/* Scaled inverse frequency by Llama 3's rule: divide long wavelengths by the factor, keep short
+ * ones, interpolate between. */
 static double llama3(const struct sg_rotary *r, double f)
 {
     double wave = 2 * acos(-1.0) / f;
     if (wave < r->original / r->high) return f;
     if (wave > r->original / r->low) return f / r->factor;
+    /* 0 at the long end of the interpolated range, 1 at the short end. */
     double s = (r->original / wave - r->low) / (r->high - r->low);
     return (1 - s) * f / r->factor + s * f;
 }
 
-/* Pair whose wave turns `turns` times within the original length. */
+/* The (fractional) pair that makes `turns` rotations within the original context. */
 static double yarn_pair(const struct sg_rotary *r, double turns)
 {
     return r->pairs * log(r->original / (turns * 2 * acos(-1.0))) / log(r->theta);
 }
 
-/* The same idea over pairs instead of waves: a ramp from `f` (below low) to `f / factor` (above high). */
+/* Scaled inverse frequency of pair j by YaRN: a linear ramp over the pairs from f (fast rotations)
+ * to f / factor (slow ones). */
 static double yarn(const struct sg_rotary *r, double f, uint32_t j)
 {
     double low = yarn_pair(r, r->beta_fast), high = yarn_pair(r, r->beta_slow);
+    /* Pairs below `low` rotate fast and keep their frequency; pairs above `high` are fully scaled. */
     if (r->truncate) low = floor(low), high = ceil(high);
     low = fmax(low, 0);
     high = fmin(high, 2.0 * r->pairs - 1);
-    if (low == high) high += 0.001;
+    if (low == high) high += 0.001;   /* as the reference does, to avoid a division by zero */
     double ramp = fmin(fmax((j - low) / (high - low), 0), 1);
     return f / r->factor * ramp + f * (1 - ramp);
 }
 
-/* In double, rounded once: at position 1e5 an error of one fp32 step of the frequency is already visible. */
+/* Computed in double and rounded once: at position 1e5 an error of one fp32 step in the frequency
+ * changes the angle visibly. */
 void sg_rotary_make(struct sg_rotary *r, const float *divisors)
 {
     r->mscale = r->scaling == SG_SCALING_YARN ? (float)r->attention : 1.0f;
     for (uint32_t j = 0; j < r->pairs; j++) {
+        /* The unscaled inverse frequency: theta^(-2j / rotated columns). */
         double f = pow(r->theta, -(double)j / r->pairs);
         if (r->scaling == SG_SCALING_LINEAR) f /= r->factor;
         if (r->scaling == SG_SCALING_LLAMA3) f = llama3(r, f);
@@ -222,17 +237,18 @@ void sg_rotary_make(struct sg_rotary *r, const float *divisors)
     }
 }
 
+/* Partial rotation is refused for interleaved families, whose row permutation assumes whole heads. */
 segue_status sg_rotary_read(struct sg_numbers *n, const struct sg_family *f, const struct sg_source *src,
                             struct sg_arena *arena, segue_error *err)
 {
     double base = f->theta > 0 ? f->theta : 10000;
-    SG_TRY(src->inner ? of_config(n, src, base, err) : of_keys(n, src, base, err));
+    SG_TRY(src->inner ? read_config(n, src, base, err) : read_gguf(n, src, base, err));
     for (size_t i = 0; i < 2; i++) {
         struct sg_rotary *r = &n->rotary[i];
-        SG_TRY(check(r, n, src->path, err));
+        SG_TRY(check_rotary(r, n, src->path, err));
         if (f->interleaved && 2 * r->pairs != n->head_width)
             return sg_fail(err, SEGUE_EUNSUPPORTED,
-                           "open model: %s: rope: %u of %u columns are rotated, which family %s has not; use "
+                           "open model: %s: rope: %u of %u columns are rotated, which is not supported for family %s; use "
                            "another model",
                            src->path, 2 * r->pairs, n->head_width, f->name);
         size_t bytes = r->pairs * sizeof *r->inverse;

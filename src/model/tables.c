@@ -1,5 +1,5 @@
-/* tables.c: looking up a row in a family's tables of tensors: of two tables with the same role the later one counts, so that a
- * family says only where it differs from the shared table.
+/* tables.c: looks up a role in a family's tables of tensors. The last row of a role is valid, so
+ * that a family's table only lists differences from the shared one.
  * SPDX-License-Identifier: MIT */
 #include "model/family.h"
 

@@ -1,6 +1,7 @@
-/* textfiles.c: reads tokenizer, chat template, stop tokens and sampling defaults from the files beside the
- * weights or from GGUF keys. Files that are absent leave their part empty; files that are damaged are
- * refused. A template that cannot be parsed is remembered with its error, because the model works without it.
+/* textfiles.c: reads tokenizer, chat template, stop tokens and sampling defaults from the files
+ * next to the weights, or from GGUF keys. Absent files leave their fields empty, damaged files are
+ * refused. A template that cannot be parsed is not an error: its error is stored, because the model
+ * can be used without it.
  * SPDX-License-Identifier: MIT */
 #include "model/textfiles.h"
 
@@ -10,17 +11,19 @@
 
 #include "model/family.h"
 
+/* Maximum sizes in bytes: of tokenizer.json, and of all other files. */
 enum { JSON_LIMIT = 256 << 20, SMALL_LIMIT = 16 << 20 };
 
-struct reading {
+/* The state of reading. */
+struct text_reader {
     struct segue_model *m;
     const char *folder;
     struct sg_buf config; /* tokenizer_config.json; empty: absent */
     segue_error *err;
 };
 
-/* Reads folder/name; an absent file gives an empty buffer. */
-static segue_status read_beside(const struct reading *r, const char *name, size_t limit, struct sg_buf *out,
+/* Read FOLDER/NAME; an absent file gives an empty buffer. The caller frees *path. */
+static segue_status read_sibling(const struct text_reader *r, const char *name, size_t limit, struct sg_buf *out,
                                 char **path)
 {
     *path = sg_path_join(r->folder, name);
@@ -31,12 +34,12 @@ static segue_status read_beside(const struct reading *r, const char *name, size_
 
 /* --- tokenizer --- */
 
-/* The configuration says which tokens begin and end a text; the tokenizer file says the rest. */
-static segue_status tokenizer_of_folder(struct reading *r)
+/* tokenizer.json, with the special tokens of tokenizer_config.json. */
+static segue_status tokenizer_of_folder(struct text_reader *r)
 {
     struct sg_buf text = {0};
     char *path = NULL;
-    segue_status s = read_beside(r, "tokenizer.json", JSON_LIMIT, &text, &path);
+    segue_status s = read_sibling(r, "tokenizer.json", JSON_LIMIT, &text, &path);
     if (s == SEGUE_OK && text.len)
         s = sg_tokenizer_of_json(&r->m->tokenizer, text.data, text.len, r->config.len ? r->config.data : NULL,
                                  r->config.len, path, r->err);
@@ -45,16 +48,17 @@ static segue_status tokenizer_of_folder(struct reading *r)
     return s;
 }
 
-/* Stories of other vocabularies come with tokNNN.bin; tokenizer.bin is Llama 2's. */
-static segue_status tokenizer_of_bin(struct reading *r)
+/* llama2.c: tokN.bin for vocabularies of N tokens other than Llama 2's, else tokenizer.bin. */
+static segue_status tokenizer_of_bin(struct text_reader *r)
 {
     struct sg_buf bytes = {0};
-    char own[32], *path = NULL;
-    snprintf(own, sizeof own, "tok%u.bin", r->m->numbers->vocab);
-    segue_status s = read_beside(r, own, SMALL_LIMIT, &bytes, &path);
+    char name[32], *path = NULL;
+    snprintf(name, sizeof name, "tok%u.bin", r->m->numbers->vocab);
+    segue_status s = read_sibling(r, name, SMALL_LIMIT, &bytes, &path);
+    /* Absent: try the name of Llama 2's tokenizer. */
     if (s == SEGUE_OK && !bytes.len) {
         sg_free(path);
-        s = read_beside(r, "tokenizer.bin", SMALL_LIMIT, &bytes, &path);
+        s = read_sibling(r, "tokenizer.bin", SMALL_LIMIT, &bytes, &path);
     }
     if (s == SEGUE_OK && bytes.len)
         s = sg_tokenizer_of_bin(&r->m->tokenizer, (const uint8_t *)bytes.data, bytes.len,
@@ -64,7 +68,8 @@ static segue_status tokenizer_of_bin(struct reading *r)
     return s;
 }
 
-static segue_status read_tokenizer(struct reading *r)
+/* Read the tokenizer by the format of the weights, and set the fields that depend on it. */
+static segue_status read_tokenizer(struct text_reader *r)
 {
     struct segue_model *m = r->m;
     if (m->archive->format == SG_FORMAT_GGUF)
@@ -76,9 +81,10 @@ static segue_status read_tokenizer(struct reading *r)
     if (!m->tokenizer) return SEGUE_OK;
     struct sg_tokenizer_info info;
     sg_tokenizer_info_get(m->tokenizer, &info);
+    /* Embeddings often have more rows than the tokenizer has tokens (padding), but never fewer. */
     if (info.vocab > m->numbers->vocab)
         return sg_fail(r->err, SEGUE_EFORMAT,
-                       "open model: %s: its tokenizer has %u tokens but the embedding only %u rows; take the "
+                       "open model: %s: the tokenizer has %u tokens, but the embedding only %u rows; use the "
                        "tokenizer of this model",
                        m->archive->path, info.vocab, m->numbers->vocab);
     m->bos = info.bos;
@@ -93,9 +99,9 @@ static segue_status read_tokenizer(struct reading *r)
 
 /* --- template --- */
 
-/* The source is kept even if it cannot be parsed: `template` shows it, and the error says why it is not used.
- */
-static segue_status keep_template(struct reading *r, const char *source, size_t len, const char *what)
+/* Store the source and parse it. If parsing fails, the source is still available, and m->chat_error
+ * has the reason. */
+static segue_status set_template(struct text_reader *r, const char *source, size_t len, const char *what)
 {
     struct segue_model *m = r->m;
     if (!(m->template_source = sg_arena_strndup(&m->arena, source, len)))
@@ -107,7 +113,7 @@ static segue_status keep_template(struct reading *r, const char *source, size_t 
     return SEGUE_OK;
 }
 
-/* tokenizer_config.json holds a string, or a list of named templates of which "default" is meant. */
+/* tokenizer_config.json has a string, or a list of named templates, of which "default" is used. */
 static const json_t *template_in(const json_t *config)
 {
     const json_t *t = json_object_get(config, "chat_template");
@@ -119,12 +125,13 @@ static const json_t *template_in(const json_t *config)
     return t;
 }
 
-static segue_status template_of_folder(struct reading *r)
+/* chat_template.jinja has precedence over tokenizer_config.json. */
+static segue_status template_of_folder(struct text_reader *r)
 {
     struct sg_buf text = {0};
     char *path = NULL;
-    segue_status s = read_beside(r, "chat_template.jinja", SMALL_LIMIT, &text, &path);
-    if (s == SEGUE_OK && text.len) s = keep_template(r, text.data, text.len, path);
+    segue_status s = read_sibling(r, "chat_template.jinja", SMALL_LIMIT, &text, &path);
+    if (s == SEGUE_OK && text.len) s = set_template(r, text.data, text.len, path);
     sg_buf_free(&text);
     sg_free(path);
     if (s != SEGUE_OK || r->m->template_source || !r->config.len) return s;
@@ -132,23 +139,24 @@ static segue_status template_of_folder(struct reading *r)
     SG_TRY(sg_json_parse(&config, r->config.data, r->config.len, "tokenizer_config.json", r->err));
     const json_t *t = template_in(config);
     if (json_is_string(t))
-        s = keep_template(r, json_string_value(t), json_string_length(t), "tokenizer_config.json");
+        s = set_template(r, json_string_value(t), json_string_length(t), "tokenizer_config.json");
     json_decref(config);
     return s;
 }
 
-static segue_status template_of_gguf(struct reading *r)
+/* GGUF stores the template in a key. */
+static segue_status template_of_gguf(struct text_reader *r)
 {
     const char *source;
     size_t len;
     SG_TRY(sg_meta_string(r->m->archive, "tokenizer.chat_template", &source, &len, r->err));
-    return source && len ? keep_template(r, source, len, r->m->archive->path) : SEGUE_OK;
+    return source && len ? set_template(r, source, len, r->m->archive->path) : SEGUE_OK;
 }
 
 /* --- stop tokens and sampling defaults --- */
 
-/* Ids outside the vocabulary are dropped: published files hold such leftovers, and they can never be chosen.
- */
+/* Add a stop token unless it is present. Ids outside the vocabulary, which published files contain,
+ * are ignored: they can never be generated. */
 static segue_status add_stop(struct segue_model *m, int64_t token, segue_error *err)
 {
     if (token < 0 || token >= m->numbers->vocab) return SEGUE_OK;
@@ -161,7 +169,8 @@ static segue_status add_stop(struct segue_model *m, int64_t token, segue_error *
     return SEGUE_OK;
 }
 
-/* "eos_token_id": an integer or a list. The first one becomes the model's own when no tokenizer said one. */
+/* Add "eos_token_id", an integer or a list. The first id becomes the model's EOS if the tokenizer
+ * defines none. */
 static segue_status add_eos(struct segue_model *m, const json_t *o, segue_error *err)
 {
     const json_t *eos = json_object_get(o, "eos_token_id");
@@ -176,7 +185,7 @@ static segue_status add_eos(struct segue_model *m, const json_t *o, segue_error 
     return SEGUE_OK;
 }
 
-/* Absent or absurd: -1, not said. */
+/* A sampling parameter; -1 when absent or out of range. */
 static segue_status real_in(const json_t *o, const char *key, const char *what, float *out, segue_error *err)
 {
     double value;
@@ -185,7 +194,7 @@ static segue_status real_in(const json_t *o, const char *key, const char *what, 
     return SEGUE_OK;
 }
 
-/* do_sample false means greedy, whatever temperature stands beside it. */
+/* Sampling defaults. do_sample false means greedy decoding, whatever the temperature. */
 static segue_status sampling_of(segue_model_info *info, const json_t *o, const char *what, segue_error *err)
 {
     int64_t top_k;
@@ -201,12 +210,13 @@ static segue_status sampling_of(segue_model_info *info, const json_t *o, const c
     return SEGUE_OK;
 }
 
-static segue_status read_generation(struct reading *r)
+/* generation_config.json: sampling defaults and stop tokens. */
+static segue_status read_generation(struct text_reader *r)
 {
     struct sg_buf text = {0};
     char *path = NULL;
     json_t *o = NULL;
-    segue_status s = read_beside(r, "generation_config.json", SMALL_LIMIT, &text, &path);
+    segue_status s = read_sibling(r, "generation_config.json", SMALL_LIMIT, &text, &path);
     if (s == SEGUE_OK && text.len) s = sg_json_parse(&o, text.data, text.len, path, r->err);
     if (s == SEGUE_OK && o) s = sampling_of(&r->m->info, o, path, r->err);
     if (s == SEGUE_OK && o) s = add_eos(r->m, o, r->err);
@@ -216,8 +226,9 @@ static segue_status read_generation(struct reading *r)
     return s;
 }
 
-/* A union: config.json alone misses the end of a turn in several families (models stop late, or never). */
-static segue_status read_stops(struct reading *r, const json_t *outer, const json_t *inner)
+/* The union of all sources: in several families config.json lacks the token that ends a turn, and
+ * generation would not stop. */
+static segue_status read_stops(struct text_reader *r, const json_t *outer, const json_t *inner)
 {
     struct segue_model *m = r->m;
     struct sg_tokenizer_info info = {.bos = -1, .eos = -1};
@@ -227,6 +238,7 @@ static segue_status read_stops(struct reading *r, const json_t *outer, const jso
     if (m->archive->format == SG_FORMAT_SAFETENSORS) SG_TRY(read_generation(r));
     SG_TRY(add_eos(m, inner, r->err));
     SG_TRY(add_eos(m, outer, r->err));
+    /* The tokenizer's BOS has precedence over the configuration's. */
     const json_t *bos = json_object_get(inner, "bos_token_id");
     if (m->bos < 0 && json_is_integer(bos) && json_integer_value(bos) >= 0 &&
         json_integer_value(bos) < m->numbers->vocab)
@@ -234,17 +246,19 @@ static segue_status read_stops(struct reading *r, const json_t *outer, const jso
     return SEGUE_OK;
 }
 
+/* tokenizer_config.json is read once, because both the tokenizer and the template use it. */
 segue_status sg_textfiles_read(struct segue_model *m, const char *folder, const json_t *outer,
                                const json_t *inner, int no_text, segue_error *err)
 {
-    struct reading r = {.m = m, .folder = folder, .err = err};
+    struct text_reader r = {.m = m, .folder = folder, .err = err};
     char *path = NULL;
     segue_status s = SEGUE_OK;
+    /* -1 in m->info means: the model specifies no default. */
     m->bos = m->eos = -1;
     m->info.temperature = m->info.top_p = m->info.min_p = m->info.repeat_penalty = -1;
     m->info.top_k = -1;
     if (m->archive->format == SG_FORMAT_SAFETENSORS && !no_text)
-        s = read_beside(&r, "tokenizer_config.json", SMALL_LIMIT, &r.config, &path);
+        s = read_sibling(&r, "tokenizer_config.json", SMALL_LIMIT, &r.config, &path);
     if (s == SEGUE_OK && !no_text) s = read_tokenizer(&r);
     if (s == SEGUE_OK && !no_text)
         s = m->archive->format == SG_FORMAT_GGUF ? template_of_gguf(&r) : template_of_folder(&r);

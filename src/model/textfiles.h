@@ -1,4 +1,4 @@
-/* textfiles.h: what stands beside the weights and is about text: tokenizer, chat template, stop tokens,
+/* textfiles.h: reads the text-related files of a model: tokenizer, chat template, stop tokens,
  * sampling defaults.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_MODEL_TEXTFILES_H
@@ -6,9 +6,9 @@
 
 #include "model/model.h"
 
-/* Fills the text part of m and the sampling part of m->info. folder: where the weights lie; config (may be
- * NULL): config.json, its inner part. no_text: tokenizer and template are left alone. Absent files are no
- * error. */
+/* Fill the text fields of m and the sampling fields of m->info. folder: contains the weights.
+ * outer, inner: config.json and its text_config, may be NULL. no_text: skip tokenizer and template.
+ * Absent files are not an error, damaged ones are. */
 segue_status sg_textfiles_read(struct segue_model *m, const char *folder, const json_t *outer,
                                const json_t *inner, int no_text, segue_error *err);
 

@@ -1,17 +1,18 @@
-/* weights.c: finds every tensor of a family's table in an archive, whatever its naming convention, checks
- * existence, shape and storage, and binds each to its role as a view that undoes the file's layout. Tensor
- * data is neither read nor copied. A tensor that neither the table nor the list of known extras names is
- * refused: ignoring it would give answers of another model.
+/* weights.c: finds every tensor of a family's table in an archive under any naming convention,
+ * checks its shape and storage, and binds it to its role as a view that describes the file's
+ * layout. Tensor data is neither read nor copied. A tensor that is neither in the table nor in the
+ * list of known extras is refused, because ignoring it could give the results of another model.
  * SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <string.h>
 
 #include "model/family.h"
 
+/* The state of binding. */
 struct binding {
     struct segue_model *m;
     const struct sg_numbers *n;
-    uint8_t *claimed; /* [tensors_n] 1: has a role or is skipped by name */
+    uint8_t *claimed; /* [tensors_n] 1: bound to a role */
     segue_error *err;
 };
 
@@ -24,19 +25,22 @@ const struct sg_bound *sg_model_weight(const struct segue_model *m, uint32_t lay
 
 /* --- names --- */
 
+/* Write prefix and pattern to out, with %u in the pattern replaced by the layer. */
 static void format_name(char *out, size_t cap, const char *prefix, const char *pattern, uint32_t layer)
 {
-    const char *mark = strstr(pattern, "%u");
-    if (mark)
-        snprintf(out, cap, "%s%.*s%u%s", prefix, (int)(mark - pattern), pattern, layer, mark + 2);
+    const char *slot = strstr(pattern, "%u");
+    if (slot)
+        snprintf(out, cap, "%s%.*s%u%s", prefix, (int)(slot - pattern), pattern, layer, slot + 2);
     else
         snprintf(out, cap, "%s%s", prefix, pattern);
 }
 
+/* Prefixes of the names of the transformer body in published files: plain models, image-and-text
+ * models (two forms), GPT-2, and bodies saved without a head. */
 static const char *const prefixes[] = {"model.", "model.language_model.", "language_model.model.",
                                        "transformer.", ""};
 
-/* Prefix of the body's names, by where the embedding is; NULL: nowhere. */
+/* The prefix under which the embedding exists; NULL: none. */
 static const char *find_prefix(const struct sg_archive *a, const struct sg_tensor_row *embed)
 {
     char name[256];
@@ -47,7 +51,8 @@ static const char *find_prefix(const struct sg_archive *a, const struct sg_tenso
     return NULL;
 }
 
-/* Name of a row's tensor (or of its bias) in this file; "" when the convention has none. */
+/* The name of a row's tensor (or of its bias) in this file; "" when the convention has none. A name
+ * outside the body may have the prefix of image-and-text models. */
 static void name_of(const struct segue_model *m, const struct sg_tensor_row *row, uint32_t layer, int bias,
                     char *out, size_t cap)
 {
@@ -64,12 +69,13 @@ static void name_of(const struct segue_model *m, const struct sg_tensor_row *row
             if (sg_archive_find(m->archive, wrapped)) snprintf(out, cap, "%s", wrapped);
         }
     }
+    /* A bias has the name of its weight with another ending. */
     size_t len = strlen(out);
     if (bias && len > 7 && !strcmp(out + len - 7, ".weight")) snprintf(out + len - 7, cap - len + 7, ".bias");
 }
 
-/* Parts of names that a text model need not have: image towers, layers that guess further tokens, buffers
- * that old files carry. */
+/* 1 for tensors that a text model does not need: image towers, layers for multi-token prediction,
+ * and buffers in files of old versions. */
 static int is_extra(const struct segue_model *m, const struct sg_numbers *n, const char *name)
 {
     static const char *const parts[] = {
@@ -81,6 +87,7 @@ static int is_extra(const struct segue_model *m, const struct sg_numbers *n, con
     }
     size_t len = strlen(name);
     if (len > 10 && !strcmp(name + len - 10, ".attn.bias")) return 1;
+    /* GGUF stores the layers for multi-token prediction after the ordinary ones. */
     unsigned layer;
     return m->convention.gguf && sscanf(name, "blk.%u.", &layer) == 1 && layer >= n->layers &&
            layer - n->layers < n->predict_layers;
@@ -88,7 +95,8 @@ static int is_extra(const struct segue_model *m, const struct sg_numbers *n, con
 
 /* --- conventions --- */
 
-/* MLX and straight layouts look like Hugging Face's; one tensor whose shape differs tells them apart. */
+/* MLX files, and GPT-2 files with linear layers, use the names of Hugging Face. They are recognised
+ * by the shape of one tensor: a convolution [C, taps, 1], or a QKV matrix [3 * width, width]. */
 static void find_convention(struct segue_model *m, const struct sg_family *f, const struct sg_numbers *n)
 {
     char name[256];
@@ -103,23 +111,25 @@ static void find_convention(struct segue_model *m, const struct sg_family *f, co
     if (qkv && (qkv->fix & SG_FIX_CONV1D)) {
         name_of(m, qkv, 0, 0, name, sizeof name);
         const struct sg_tensor *t = sg_archive_find(m->archive, name);
-        m->convention.straight =
+        m->convention.conv1d_as_linear =
             m->convention.gguf || (t && t->rank == 2 && t->shape[0] == 3 * (uint64_t)n->width);
     }
 }
 
-/* Within a head: pair j's two rows stand side by side in the file, half a head apart here. */
-static struct sg_perm halves(uint32_t head_width)
+/* Per head: the two rows of a rotary pair are adjacent in the file, but half a head apart in the
+ * logical order. */
+static struct sg_perm interleaved_perm(uint32_t head_width)
 {
     return (struct sg_perm){.a = 2, .b = head_width / 2, .w = 1};
 }
 
+/* Tiling makes no difference when there is one value head per key head. */
 segue_status sg_fix_perms(const struct sg_family *f, const struct sg_numbers *n,
                           const struct sg_tensor_row *row, unsigned gguf, struct sg_perm *rows,
                           struct sg_perm *cols, segue_error *err)
 {
     *rows = *cols = (struct sg_perm){0};
-    if ((row->fix & SG_FIX_HALVES) && gguf && f->interleaved) *rows = halves(n->head_width);
+    if ((row->fix & SG_FIX_INTERLEAVED) && gguf && f->interleaved) *rows = interleaved_perm(n->head_width);
     if (row->fix & SG_FIX_QUERY_GATE) *rows = (struct sg_perm){.a = 2, .b = n->heads, .w = n->head_width};
     if ((row->fix & (SG_FIX_TILED | SG_FIX_TILED_COLUMNS)) && gguf && n->value_heads != n->key_heads) {
         struct sg_perm tiles = {.a = n->key_heads, .b = n->value_heads / n->key_heads};
@@ -132,7 +142,8 @@ segue_status sg_fix_perms(const struct sg_family *f, const struct sg_numbers *n,
 
 /* --- one tensor --- */
 
-/* Compares what the file has with what the numbers demand; the message shows both and the expression. */
+/* Compare the shape in the file with the expected one. The message shows both, and the expression
+ * with the names of the hyperparameters. */
 static segue_status check_shape(const struct binding *b, const struct sg_tensor *t,
                                 const struct sg_tensor_row *row, uint32_t rows, uint32_t cols, int vector)
 {
@@ -152,25 +163,28 @@ static segue_status check_shape(const struct binding *b, const struct sg_tensor 
         at += (uint32_t)snprintf(found + at, sizeof found - at, "%s%llu", i ? "x" : "",
                                  (unsigned long long)t->shape[i]);
     return sg_fail(b->err, SEGUE_EFORMAT,
-                   "open model: %s: tensor %s has shape %s, %s%s%s = %ux%u was expected; the file is damaged "
+                   "open model: %s: tensor %s has shape %s, expected %s%s%s = %ux%u; the file is damaged "
                    "or its configuration belongs to another model",
                    b->m->archive->path, t->name, found, vector ? "" : row->rows, vector ? "" : " x ",
                    vector && row->rows ? row->rows : row->cols, rows, cols);
 }
 
-/* Quantised rows cannot be read column by column, so only plain storages may be transposed. */
+/* The storage must be readable. Only plain storages can be transposed: a column of quantised blocks
+ * cannot be read. */
 static segue_status check_storage(const struct binding *b, const struct sg_tensor *t, int transposed)
 {
     const struct sg_storage_info *info = sg_storage_info(t->storage);
     int plain = t->storage == SG_F32 || t->storage == SG_F16 || t->storage == SG_BF16;
     if (info && info->computable && (plain || !transposed)) return SEGUE_OK;
     return sg_fail(b->err, SEGUE_EUNSUPPORTED,
-                   "open model: %s: tensor %s is stored as %s, which %s; take another file of this model",
+                   "open model: %s: tensor %s uses %s, which %s; use another file of this model",
                    b->m->archive->path, t->name, info ? info->name : "an unknown type",
-                   transposed ? "cannot be read transposed" : "cannot be computed with");
+                   transposed ? "cannot be read transposed" : "is not supported");
 }
 
-/* The view of a checked tensor with the file's layout undone. */
+/* Make the view of a tensor: a copy of its descriptor with transposition, permutations and the
+ * two-dimensional shape of convolutions. bias: the row describes its weight. A permutation of rows
+ * applies to the elements of a vector. */
 static segue_status make_view(const struct binding *b, const struct sg_tensor *t,
                               const struct sg_tensor_row *row, uint32_t rows, uint32_t cols, int bias,
                               const struct sg_tensor **out)
@@ -178,12 +192,13 @@ static segue_status make_view(const struct binding *b, const struct sg_tensor *t
     const struct segue_model *m = b->m;
     struct sg_tensor *view = sg_arena_alloc(&b->m->arena, sizeof *view);
     if (!view) return sg_no_memory("tensor views", sizeof *view, b->err);
-    int transposed = (row->fix & SG_FIX_CONV1D) && !m->convention.straight && !bias;
-    struct sg_tensor turned = *t;
-    if (transposed) turned.transposed = 1, turned.rows = t->cols, turned.cols = t->rows;
-    SG_TRY(check_shape(b, &turned, row, rows, cols, bias || !row->rows));
+    int transposed = (row->fix & SG_FIX_CONV1D) && !m->convention.conv1d_as_linear && !bias;
+    struct sg_tensor oriented = *t;
+    if (transposed) oriented.transposed = 1, oriented.rows = t->cols, oriented.cols = t->rows;
+    /* The shape is checked after the transposition, the storage as the file has it. */
+    SG_TRY(check_shape(b, &oriented, row, rows, cols, bias || !row->rows));
     SG_TRY(check_storage(b, t, transposed));
-    *view = turned;
+    *view = oriented;
     if (row->fix & SG_FIX_TAPS) {
         view->rank = 2;
         view->shape[0] = view->rows = rows;
@@ -193,6 +208,7 @@ static segue_status make_view(const struct binding *b, const struct sg_tensor *t
     struct sg_perm row_perm, col_perm;
     SG_TRY(sg_fix_perms(m->family, b->n, row, m->convention.gguf, &row_perm, &col_perm, b->err));
     int vector = bias || !row->rows;
+    /* A vector is a single row: what permutes the rows of its matrix permutes its columns. */
     if (row_perm.a && vector)
         view->col_perm = row_perm;
     else if (row_perm.a)
@@ -202,8 +218,8 @@ static segue_status make_view(const struct binding *b, const struct sg_tensor *t
     return SEGUE_OK;
 }
 
-/* Finds the tensor named `name`; *out = NULL when it may be and is absent. */
-static segue_status take(const struct binding *b, const struct sg_tensor_row *row, const char *name, int must,
+/* Find the tensor `name` and make its view. *out = NULL when it is absent and not required. */
+static segue_status bind_tensor(const struct binding *b, const struct sg_tensor_row *row, const char *name, int must,
                          int bias, const struct sg_tensor **out)
 {
     const struct sg_archive *a = b->m->archive;
@@ -222,7 +238,8 @@ static segue_status take(const struct binding *b, const struct sg_tensor_row *ro
     return make_view(b, t, row, rows, cols, bias, out);
 }
 
-/* Binds the weight of a role and the bias that goes with it. */
+/* Bind weight and bias of a row in one layer. The head is required unless it may be the embedding;
+ * GGUF files omit it then. */
 static segue_status bind_row(const struct binding *b, const struct sg_tensor_row *row, uint32_t layer)
 {
     const struct sg_numbers *n = b->n;
@@ -231,16 +248,16 @@ static segue_status bind_row(const struct binding *b, const struct sg_tensor_row
     int must = row->need == SG_NEED_MUST;
     if (row->role == SG_HEAD) must = n->tied == 0 && !b->m->convention.gguf;
     name_of(b->m, row, layer, 0, name, sizeof name);
-    SG_TRY(take(b, row, name, must, 0, &to->weight));
-    to->plus_one = (row->fix & SG_FIX_CENTRED) && !b->m->convention.gguf && !b->m->convention.mlx;
+    SG_TRY(bind_tensor(b, row, name, must, 0, &to->weight));
+    to->plus_one = (row->fix & SG_FIX_MINUS_ONE) && !b->m->convention.gguf && !b->m->convention.mlx;
     if (row->bias == SG_BIAS_NONE || !to->weight) return SEGUE_OK;
-    const struct sg_number_row *said = row->bias_if ? sg_number_find(b->m->family, row->bias_if) : NULL;
-    must = row->bias == SG_BIAS_MUST || (said && sg_number_value(n, said) > 0);
+    const struct sg_number_row *flag = row->bias_if ? sg_number_find(b->m->family, row->bias_if) : NULL;
+    must = row->bias == SG_BIAS_MUST || (flag && sg_number_value(n, flag) > 0);
     name_of(b->m, row, layer, 1, name, sizeof name);
-    return take(b, row, name, must, 1, &to->bias);
+    return bind_tensor(b, row, name, must, 1, &to->bias);
 }
 
-/* Role by role, so that the first message names what comes first in a model. */
+/* In the order of the roles, so that the first error concerns the first part of the model. */
 static segue_status bind_all(struct binding *b)
 {
     for (enum sg_role role = SG_ROLE_NONE + 1; role < SG_ROLE_N; role++) {
@@ -250,15 +267,17 @@ static segue_status bind_all(struct binding *b)
         for (uint32_t i = 0; row->layers && i < b->n->layers; i++)
             if (row->layers & b->n->kinds[i]) SG_TRY(bind_row(b, row, i));
     }
+    /* Weights outside the layers are in the entry after the last layer. */
     struct sg_bound *whole = &b->m->weights[(size_t)b->n->layers * SG_ROLE_N];
-    /* A tied file may hold a copy of the embedding under the head's name; GGUF stores heads of their own
-     * there. */
+    /* Files with a tied head may contain a copy of the embedding as head, which is ignored; a head
+     * in a GGUF is always separate. */
     if (!whole[SG_HEAD].weight || (b->n->tied == 1 && !b->m->convention.gguf))
         whole[SG_HEAD].weight = whole[SG_EMBED].weight;
     return SEGUE_OK;
 }
 
-/* A q_norm in a Llama, a second MLP, ...: computing without it would give fluent nonsense. */
+/* For example head norms in a llama model or a second MLP: without them the model would produce
+ * plausible but wrong text. */
 static segue_status refuse_unclaimed(const struct binding *b)
 {
     const struct sg_archive *a = b->m->archive;
@@ -266,7 +285,7 @@ static segue_status refuse_unclaimed(const struct binding *b)
         if (!b->claimed[i] && !is_extra(b->m, b->n, a->tensors[i].name))
             return sg_fail(
                 b->err, SEGUE_EUNSUPPORTED,
-                "open model: %s: tensor %.120s is not known to family %s; use a model of a supported family",
+                "open model: %s: tensor %.120s is unknown in family %s; use a model of a supported family",
                 a->path, a->tensors[i].name, b->m->family->name);
     return SEGUE_OK;
 }
@@ -275,11 +294,12 @@ segue_status sg_weights_bind(struct segue_model *m, const struct sg_numbers *n, 
 {
     const struct sg_tensor_row *embed = sg_tensor_find(m->family, SG_EMBED);
     struct binding b = {.m = m, .n = n, .err = err};
+    /* GGUF has fixed names; others are found by the name of the embedding, which every model has. */
     m->convention.prefix = m->convention.gguf ? "" : find_prefix(m->archive, embed);
     if (!m->convention.prefix)
         return sg_fail(err, SEGUE_EFORMAT,
                        "open model: %s: tensor %s is missing under every known prefix; the file is "
-                       "incomplete or no %s model",
+                       "incomplete or not a %s model",
                        m->archive->path, embed->hf, m->family->name);
     size_t bytes;
     SG_TRY(sg_mul(((size_t)n->layers + 1) * SG_ROLE_N, sizeof *m->weights, &bytes, "layers", err));

@@ -1,5 +1,5 @@
-/* archive.c: opening weights by what they are, not by what they are called; finding tensors and facts in
- * them; telling two models apart. Formats are read by gguf.c, safetensors.c and llama2c.c.
+/* archive.c: opens weights, recognising the format by content, not by name; looks up tensors and
+ * metadata; identifies models. gguf.c, safetensors.c and llama2c.c read the formats.
  * SPDX-License-Identifier: MIT */
 #include "tensor/archive.h"
 
@@ -15,9 +15,9 @@ static int ends_with(const char *s, const char *end)
     return n >= k && !strcmp(s + n - k, end);
 }
 
-/* --- parts: PREFIX-00001-of-00003ENDING --- */
+/* --- split models: files named PREFIX-00001-of-00003ENDING --- */
 
-/* 0 when they are not five digits; parts count from 1. */
+/* The value of five decimal digits; 0 when they are not digits. Parts count from 1. */
 static uint32_t digits5(const char *s)
 {
     uint32_t v = 0;
@@ -28,7 +28,8 @@ static uint32_t digits5(const char *s)
     return v;
 }
 
-/* Length of the prefix, and which part of how many the name says; *count = 0 when it is no such name. */
+/* Parse the name of a part: returns the length of PREFIX and sets part number and count. *count = 0
+ * when the name has another form. */
 static size_t part_name(const char *path, const char *ending, uint32_t *no, uint32_t *count)
 {
     size_t n = strlen(path), tail = 15 + strlen(ending); /* "-00001-of-00003" */
@@ -40,18 +41,22 @@ static size_t part_name(const char *path, const char *ending, uint32_t *no, uint
     return n - tail;
 }
 
-/* A later part alone is never a model: refused, rather than opened with most tensors missing. */
+/* EFORMAT unless this is part 1 of `wanted`: a later part alone contains only some of the tensors. */
 static segue_status need_first_part(const char *path, uint32_t no, uint32_t count, uint32_t wanted,
                                     segue_error *err)
 {
     if (no == 1 && count == wanted) return SEGUE_OK;
+    if (!count)
+        return sg_fail(err, SEGUE_EFORMAT,
+                       "open model: %s: it has %u parts, but its name does not end like NAME-00001-of-00003; rename the parts",
+                       path, wanted);
     return sg_fail(err, SEGUE_EFORMAT,
-                   "open model: %s: its name says part %u of %u, part 1 of %u is opened; name the first part "
-                   "and keep the names of all",
+                   "open model: %s: this is part %u of %u by its name, expected part 1 of %u; name the first part "
+                   "and do not rename the parts",
                    path, no, count, wanted);
 }
 
-/* Part i, counted from 0, beside the first. Renamed parts are not searched for. */
+/* Open part i, counted from 0, which must be in the same folder under the expected name. */
 static segue_status add_part(struct sg_build *b, const char *path, size_t prefix, uint32_t i, uint32_t count,
                              const char *ending, segue_error *err)
 {
@@ -66,23 +71,25 @@ static segue_status add_part(struct sg_build *b, const char *path, size_t prefix
     SG_TRY(sg_gguf_add(b, file, i, &same, err));
     if (same == count) return SEGUE_OK;
     return sg_fail(err, SEGUE_EFORMAT,
-                   "open model: %s: it says %u parts, the first part says %u; fetch them again",
+                   "open model: %s: it belongs to a set of %u parts, the first part to a set of %u; download them again",
                    b->a->files[file], same, count);
 }
 
-/* A GGUF says itself whether it is split; its name only says where the others are. */
+/* The header of a GGUF file tells whether it is split; the file name is only used to find the other
+ * parts. */
 static segue_status add_gguf(struct sg_build *b, uint32_t file, segue_error *err)
 {
     const char *path = b->a->files[file];
     uint32_t parts, no, count;
     b->a->format = SG_FORMAT_GGUF;
     SG_TRY(sg_gguf_add(b, file, 0, &parts, err));
+    /* A part in memory has no neighbours in a folder. */
     if (parts > 1) {
         size_t prefix = part_name(path, ".gguf", &no, &count);
         SG_TRY(need_first_part(path, no, count, parts, err));
         if (b->a->borrowed)
             return sg_fail(err, SEGUE_EUNSUPPORTED,
-                           "open model: %s: one part of %u in memory; open the file by its name", path,
+                           "open model: %s: one of %u parts cannot be opened from memory; open the file by its name", path,
                            parts);
         for (uint32_t i = 1; i < parts; i++)
             SG_TRY(add_part(b, b->a->files[0], prefix, i, parts, ".gguf", err));
@@ -90,7 +97,7 @@ static segue_status add_gguf(struct sg_build *b, uint32_t file, segue_error *err
     return sg_gguf_check_split(b, err);
 }
 
-/* A shard does not know that it is one: here the name decides. */
+/* The header of a shard does not tell that it is one, so that the file name decides. */
 static segue_status add_safetensors(struct sg_build *b, uint32_t file, segue_error *err)
 {
     uint32_t no, count;
@@ -98,41 +105,44 @@ static segue_status add_safetensors(struct sg_build *b, uint32_t file, segue_err
     b->a->format = SG_FORMAT_SAFETENSORS;
     if (count > 1) SG_TRY(need_first_part(b->a->files[file], no, count, count, err));
     SG_TRY(sg_safetensors_add(b, file, 1, err));
+    /* A single shard in memory is opened alone. */
     for (uint32_t i = 1; i < count && !b->a->borrowed; i++)
         SG_TRY(add_part(b, b->a->files[0], prefix, i, count, ".safetensors", err));
     return SEGUE_OK;
 }
 
-/* --- one file --- */
+/* --- detecting the format --- */
 
-static int begins(const struct sg_map *map, const char *s, size_t n)
+/* 1 when the file starts with these n bytes. */
+static int starts_with(const struct sg_map *map, const char *s, size_t n)
 {
     return map->size >= n && !memcmp(map->data, s, n);
 }
 
-/* What people hand us by mistake; each has its own remedy. */
+/* Recognise files that users often pass by mistake and say what to do. */
 static segue_status unknown_file(const struct sg_map *map, const char *path, segue_error *err)
 {
-    const char *what = !map->size                   ? "empty; fetch it again"
-                       : begins(map, "PK\3\4", 4)   ? "a PyTorch or zip file; convert it to safetensors"
-                       : begins(map, "\x80\x02", 2) ? "a Python pickle; convert it to safetensors"
-                       : begins(map, "version https://git-lfs", 23)
-                           ? "a Git LFS pointer; fetch the file itself"
-                       : begins(map, "tjgg", 4) || begins(map, "fmgg", 4) || begins(map, "lmgg", 4)
+    const char *what = !map->size                   ? "empty; download it again"
+                       : starts_with(map, "PK\3\4", 4)   ? "a PyTorch or zip file; convert it to safetensors"
+                       : starts_with(map, "\x80\x02", 2) ? "a Python pickle; convert it to safetensors"
+                       : starts_with(map, "version https://git-lfs", 23)
+                           ? "a Git LFS pointer; download the file itself"
+                       : starts_with(map, "tjgg", 4) || starts_with(map, "fmgg", 4) || starts_with(map, "lmgg", 4)
                            ? "an old GGML file; convert it to GGUF"
-                       : begins(map, "<", 1) ? "a web page or XML; fetch the file itself"
-                       : begins(map, "{", 1) ? "JSON; name the folder or the weight file"
-                                             : "neither GGUF nor safetensors nor llama2.c; check what it is";
+                       : starts_with(map, "<", 1) ? "a web page or XML; download the file itself"
+                       : starts_with(map, "{", 1) ? "JSON; name the folder or the weight file"
+                                             : "neither GGUF nor safetensors nor llama2.c; name a weight file";
     return sg_fail(err, SEGUE_EFORMAT, "open model: %s: it is %s", path, what);
 }
 
-/* GGUF has a magic; safetensors is told by a plausible length and its brace; the llama2.c files come last,
- * for the oldest of them are seven bare numbers. */
+/* GGUF has a magic number. safetensors is recognised by a plausible header length followed by a
+ * brace. llama2.c is tried last, because its oldest files are only recognised by plausible numbers.
+ * Files too short for their magic are passed to their reader, which reports them as truncated. */
 static segue_status add_file(struct sg_build *b, uint32_t file, segue_error *err)
 {
     const struct sg_map *map = &b->a->maps[file];
     const char *path = b->a->files[file];
-    if (begins(map, "GGUF", 4)) return add_gguf(b, file, err);
+    if (starts_with(map, "GGUF", 4)) return add_gguf(b, file, err);
     if (sg_safetensors_is(map) || (map->size && map->size < 10 && ends_with(path, ".safetensors")))
         return add_safetensors(b, file, err);
     b->a->format = SG_FORMAT_LLAMA2C;
@@ -141,6 +151,7 @@ static segue_status add_file(struct sg_build *b, uint32_t file, segue_error *err
     return unknown_file(map, path, err);
 }
 
+/* Map the file and add it by its format. */
 static segue_status add_path(struct sg_build *b, const char *path, segue_error *err)
 {
     uint32_t file;
@@ -156,7 +167,7 @@ static void free_names(char **names, size_t n)
     sg_free(names);
 }
 
-/* Metadata of the first shard stands for all: every shard repeats it. */
+/* Open all named files of a folder. The metadata is taken from the first one; the others repeat it. */
 static segue_status add_shards(struct sg_build *b, const char *folder, char **names, size_t n,
                                segue_error *err)
 {
@@ -172,34 +183,33 @@ static segue_status add_shards(struct sg_build *b, const char *folder, char **na
     return SEGUE_OK;
 }
 
-/* Shards lie beside their index. */
+/* Open the shards that an index lists; they are in the folder of the index. */
 static segue_status add_index(struct sg_build *b, const char *path, segue_error *err)
 {
     char **names, *folder;
     size_t n;
-    const char *slash = strrchr(path, '/');
     SG_TRY(sg_safetensors_index(path, &names, &n, err));
-    folder = slash ? sg_strndup(path, (size_t)(slash - path) + 1) : sg_strndup(".", 1);
+    folder = sg_path_folder(path);
     segue_status s = folder ? add_shards(b, folder, names, n, err) : sg_no_memory(path, strlen(path), err);
     sg_free(folder);
     free_names(names, n);
     return s;
 }
 
-/* The only GGUF of a folder, or the first part of the only split one. */
+/* Open the only GGUF file of a folder, or the first part if the folder has exactly one split model. */
 static segue_status add_only_gguf(struct sg_build *b, const char *folder, segue_error *err)
 {
     char **names, *path = NULL;
     size_t n;
     uint32_t no = 0, count = 0;
-    SG_TRY(sg_folder_list(folder, ".gguf", SG_FILES_MOST, &names, &n, err));
+    SG_TRY(sg_folder_list(folder, ".gguf", SG_FILES_MAX, &names, &n, err));
     if (n) part_name(names[0], ".gguf", &no, &count);
     segue_status s = SEGUE_OK;
     if (!n)
         s = sg_fail(err, SEGUE_EIO,
-                    "open model: %s: no *.safetensors and no .gguf in this folder; name the weights", folder);
+                    "open model: %s: the folder has no .safetensors and no .gguf file; name the weight file", folder);
     else if (n > 1 && !(no == 1 && count == n))
-        s = sg_fail(err, SEGUE_EIO, "open model: %s: %zu .gguf files in this folder (%s, ...); name one",
+        s = sg_fail(err, SEGUE_EIO, "open model: %s: the folder has %zu .gguf files (%s, ...); name one of them",
                     folder, n, names[0]);
     else if (!(path = sg_path_join(folder, names[0]))) s = sg_no_memory(folder, strlen(folder), err);
     if (s == SEGUE_OK) s = add_path(b, path, err);
@@ -208,7 +218,7 @@ static segue_status add_only_gguf(struct sg_build *b, const char *folder, segue_
     return s;
 }
 
-/* *path = FOLDER/NAME when that is a file, else NULL. */
+/* *path = FOLDER/NAME if that is a file, else NULL. The caller frees it. */
 static segue_status file_inside(const char *folder, const char *name, char **path, segue_error *err)
 {
     *path = sg_path_join(folder, name);
@@ -219,7 +229,7 @@ static segue_status file_inside(const char *folder, const char *name, char **pat
     return SEGUE_OK;
 }
 
-/* The order in which downloads are to be read: index, single file, any shards, GGUF. */
+/* Search order: index, model.safetensors, all *.safetensors, GGUF. */
 static segue_status add_folder(struct sg_build *b, const char *folder, segue_error *err)
 {
     char *path, **names;
@@ -232,7 +242,7 @@ static segue_status add_folder(struct sg_build *b, const char *folder, segue_err
         sg_free(path);
         return s;
     }
-    SG_TRY(sg_folder_list(folder, ".safetensors", SG_FILES_MOST, &names, &n, err));
+    SG_TRY(sg_folder_list(folder, ".safetensors", SG_FILES_MAX, &names, &n, err));
     if (!n) {
         free_names(names, n);
         return add_only_gguf(b, folder, err);
@@ -244,6 +254,7 @@ static segue_status add_folder(struct sg_build *b, const char *folder, segue_err
 
 /* --- open and close --- */
 
+/* An empty archive with its path. */
 static segue_status new_archive(struct sg_archive **out, const char *path, segue_error *err)
 {
     struct sg_archive *a = sg_alloc(sizeof *a);
@@ -256,7 +267,7 @@ static segue_status new_archive(struct sg_archive **out, const char *path, segue
     return SEGUE_OK;
 }
 
-/* Takes b->a over: it becomes *out or is closed. */
+/* Complete the archive if s is OK. Takes ownership of b->a: it becomes *out or is closed. */
 static segue_status finish_open(struct sg_archive **out, struct sg_build *b, segue_status s, segue_error *err)
 {
     if (s == SEGUE_OK) s = sg_build_finish(b, err);
@@ -275,7 +286,7 @@ segue_status sg_archive_open(struct sg_archive **out, const char *path, segue_er
     return finish_open(out, &b, s, err);
 }
 
-/* No file behind it: the one map is the caller's and is not unmapped. */
+/* The only map is the caller's memory; sg_archive_close does not unmap it. */
 segue_status sg_archive_open_memory(struct sg_archive **out, const uint8_t *bytes, size_t n, const char *name,
                                     segue_error *err)
 {
@@ -313,7 +324,7 @@ void sg_archive_close(struct sg_archive *a)
     sg_free(a);
 }
 
-/* --- finding --- */
+/* --- lookup: binary search in the sorted index --- */
 
 const struct sg_tensor *sg_archive_find(const struct sg_archive *a, const char *name)
 {
@@ -341,14 +352,14 @@ const struct sg_meta *sg_meta_find(const struct sg_archive *a, const char *key)
     return NULL;
 }
 
-/* Present and of another kind is damage, not absence: a fallback would hide it. */
+/* A key with a value of another type is an error, not an absent key: the fallback would hide a
+ * damaged file. */
 static segue_status wrong_kind(const struct sg_archive *a, const struct sg_meta *m, const char *wanted,
                                segue_error *err)
 {
-    static const char *const kinds[] = {"a whole number", "a real number", "a truth value", "a string",
-                                        "an array"};
+    static const char *const kinds[] = {"an integer", "a real number", "a boolean", "a string", "an array"};
     return sg_fail(err, SEGUE_EFORMAT,
-                   "read model: %s: key %s is %s, where %s was expected; convert the model again", a->path,
+                   "read model: %s: key %s is %s, expected %s; convert the model again", a->path,
                    m->key, kinds[m->type], wanted);
 }
 
@@ -356,7 +367,7 @@ segue_status sg_meta_int(const struct sg_archive *a, const char *key, int64_t fa
                          segue_error *err)
 {
     const struct sg_meta *m = sg_meta_find(a, key);
-    if (m && m->type != SG_META_INT) return wrong_kind(a, m, "a whole number below 2^63", err);
+    if (m && m->type != SG_META_INT) return wrong_kind(a, m, "an integer below 2^63", err);
     *out = m ? m->v.i : fallback;
     return SEGUE_OK;
 }
@@ -391,22 +402,25 @@ segue_status sg_meta_string(const struct sg_archive *a, const char *key, const c
 
 /* --- content hash --- */
 
+/* Files of up to HASH_ALL_BELOW bytes in total are hashed completely; of larger ones, PAGE bytes
+ * every STRIDE bytes. */
 enum { HASH_ALL_BELOW = 64 * 1024 * 1024, PAGE = 4096, STRIDE = 1024 * 1024 };
 
+/* Include the n bytes at p; the length is part of the hash. */
 static struct sg_hash add_bytes(struct sg_hash h, const void *p, uint64_t n)
 {
     return sg_hash_join(h, sg_hash_bytes(p, n, n));
 }
 
-/* First and last page and one per STRIDE. */
+/* The first PAGE bytes of every STRIDE, and the last PAGE bytes. */
 static struct sg_hash add_sample(struct sg_hash h, const uint8_t *p, uint64_t n)
 {
     for (uint64_t at = 0; at < n; at += STRIDE) h = add_bytes(h, p + at, n - at < PAGE ? n - at : PAGE);
     return n > PAGE ? add_bytes(h, p + n - PAGE, PAGE) : h;
 }
 
-/* Scales and biases of joined groups are no tensors of the list any more, so they are added with their
- * codes. */
+/* A sample of the tensor's data. The scales and biases of joined MLX tensors are no longer in the
+ * list, so they are sampled here. */
 static struct sg_hash add_tensor(struct sg_hash h, const struct sg_tensor *t)
 {
     uint64_t size = t->affine.scales ? sg_storage_info(t->affine.storage)->bytes : 0;
@@ -416,13 +430,12 @@ static struct sg_hash add_tensor(struct sg_hash h, const struct sg_tensor *t)
     return groups && t->affine.biases ? add_sample(h, t->affine.biases, groups * size) : h;
 }
 
-/* Of all parts; 1 when every one is exact. */
 int sg_archive_file_id(const struct sg_archive *a, struct sg_hash *out)
 {
     int exact = a->files_n > 0;
     *out = (struct sg_hash){a->files_n, 0};
     for (uint32_t i = 0; i < a->files_n; i++) {
-        const struct sg_file_id *s = &a->maps[i].stamp;
+        const struct sg_file_id *s = &a->maps[i].id;
         const uint64_t words[5] = {s->device, s->inode, s->size, s->modified_ns, s->changed_ns};
         *out = add_bytes(*out, words, sizeof words);
         exact &= s->exact != 0;
@@ -430,9 +443,9 @@ int sg_archive_file_id(const struct sg_archive *a, struct sg_hash *out)
     return exact;
 }
 
-/* Small archives: all bytes of all files. Large ones: of each file what lies before its first tensor (names,
- * shapes and keys are there), then samples of every tensor. Paths are left out, so that a copied model is the
- * same model. */
+/* Small archives: all bytes of all files. Large ones: the part of each file before its first
+ * tensor, which contains names, shapes and metadata, then a sample of every tensor. Paths are not
+ * included, so that copies of a model have equal hashes. */
 struct sg_hash sg_archive_hash(const struct sg_archive *a)
 {
     struct sg_hash h = {a->files_n, a->format};
@@ -445,7 +458,7 @@ struct sg_hash sg_archive_hash(const struct sg_archive *a)
         h = add_bytes(h, a->maps[i].data, header);
     }
     for (uint32_t k = 0; k < a->tensors_n && total > HASH_ALL_BELOW; k++) h = add_tensor(h, &a->tensors[k]);
-    for (uint32_t k = 0; k < a->tensors_n; k++) /* the system maps many pages around each that was looked at */
-        if (a->tensors[k].mapped) sg_map_forget(a->tensors[k].data, a->tensors[k].bytes);
+    for (uint32_t k = 0; k < a->tensors_n; k++) /* the kernel read ahead around each sample: release those pages */
+        if (a->tensors[k].mapped) sg_map_release(a->tensors[k].data, a->tensors[k].bytes);
     return h;
 }

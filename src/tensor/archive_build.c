@@ -1,5 +1,5 @@
-/* archive_build.c: the growing lists behind an archive that is being read. Every bound on names, counts and
- * places is kept here, so that each reader refuses the same things in the same words.
+/* archive_build.c: see archive_build.h. All limits on names, counts and offsets are checked here,
+ * so that every format is validated by the same rules and with the same messages.
  * SPDX-License-Identifier: MIT */
 #include "tensor/archive_build.h"
 
@@ -13,13 +13,14 @@ int sg_mul64(uint64_t a, uint64_t b, uint64_t *out)
     return 1;
 }
 
-/* Each list grows before the map is opened, so that a failure leaves nothing mapped and forgotten. */
+/* Both lists grow before the file is mapped, so that running out of memory cannot leave a mapping
+ * without an owner. */
 segue_status sg_build_file(struct sg_build *b, const char *path, uint32_t *file, segue_error *err)
 {
     struct sg_archive *a = b->a;
-    if (a->files_n == SG_FILES_MOST)
-        return sg_fail(err, SEGUE_ELIMIT, "open model: %s: more than %d parts; join them first", a->path,
-                       SG_FILES_MOST);
+    if (a->files_n == SG_FILES_MAX)
+        return sg_fail(err, SEGUE_ELIMIT, "open model: %s: more than %d parts; merge them first", a->path,
+                       SG_FILES_MAX);
     struct sg_map *maps = sg_realloc(a->maps, (a->files_n + 1) * sizeof *maps);
     if (!maps) return sg_no_memory(path, sizeof *maps, err);
     a->maps = maps;
@@ -40,7 +41,8 @@ segue_status sg_build_file(struct sg_build *b, const char *path, uint32_t *file,
     return SEGUE_OK;
 }
 
-/* Grows to hold need items of size bytes; the new ones are zeroed. */
+/* Grow a list of n items of `size` bytes to hold `need`, zeroing the new ones. A single append
+ * doubles the capacity, a larger request allocates exactly what it needs. */
 static segue_status grow(void **list, uint32_t n, uint32_t need, uint32_t *cap, size_t size, const char *what,
                          segue_error *err)
 {
@@ -54,17 +56,17 @@ static segue_status grow(void **list, uint32_t n, uint32_t need, uint32_t *cap, 
     return SEGUE_OK;
 }
 
-/* The bounds are asked before the memory. Readers that know their counts get exactly that much. */
+/* The limits are checked before memory is allocated. */
 segue_status sg_build_reserve(struct sg_build *b, uint32_t tensors, uint32_t meta, segue_error *err)
 {
     struct sg_archive *a = b->a;
     void *list = a->tensors;
-    if (tensors > SG_TENSORS_MOST - a->tensors_n)
+    if (tensors > SG_TENSORS_MAX - a->tensors_n)
         return sg_fail(err, SEGUE_EFORMAT, "open model: %s: more than %d tensors; the file is damaged",
-                       a->path, SG_TENSORS_MOST);
-    if (meta > SG_META_MOST - a->meta_n)
+                       a->path, SG_TENSORS_MAX);
+    if (meta > SG_META_MAX - a->meta_n)
         return sg_fail(err, SEGUE_EFORMAT, "open model: %s: more than %d keys; the file is damaged", a->path,
-                       SG_META_MOST);
+                       SG_META_MAX);
     segue_status s =
         grow(&list, a->tensors_n, a->tensors_n + tensors, &b->tensors_cap, sizeof *a->tensors, a->path, err);
     a->tensors = list;
@@ -75,10 +77,11 @@ segue_status sg_build_reserve(struct sg_build *b, uint32_t tensors, uint32_t met
     return s;
 }
 
-/* Bytes of the UTF-8 character at s, 0 when it is none. Overlong forms and surrogates are none. */
+/* Length in bytes of the UTF-8 character at s, of n >= 1 bytes; 0 when it is invalid, overlong or a
+ * surrogate. */
 static size_t utf8_size(const uint8_t *s, size_t n)
 {
-    static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
+    static const uint32_t min_code[5] = {0, 0, 0x80, 0x800, 0x10000};   /* smallest code point of each length */
     size_t size = s[0] < 0x80 ? 1 : s[0] >> 5 == 6 ? 2 : s[0] >> 4 == 14 ? 3 : s[0] >> 3 == 30 ? 4 : 0;
     if (!size || size > n) return 0;
     uint32_t c = size == 1 ? s[0] : s[0] & (0x7fu >> size);
@@ -86,19 +89,20 @@ static size_t utf8_size(const uint8_t *s, size_t n)
         if (s[i] >> 6 != 2) return 0;
         c = c << 6 | (s[i] & 63u);
     }
-    return c < least[size] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000) ? 0 : size;
+    return c < min_code[size] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000) ? 0 : size;
 }
 
-/* Names go to terminals, JSON and error lines, so what could break those is refused here, once. A NUL would
- * let two names look alike to strcmp. */
+/* Names are printed to terminals, JSON and error messages, and compared with strcmp: characters
+ * that would break any of these are refused once, here. A NUL inside a name would make two
+ * different names compare equal. */
 segue_status sg_build_name(struct sg_build *b, uint32_t file, const char *what, const char *s, size_t n,
                            const char **out, segue_error *err)
 {
     const char *path = b->a->files[file];
-    if (!n || n > SG_NAME_MOST)
+    if (!n || n > SG_NAME_MAX)
         return sg_fail(err, SEGUE_EFORMAT,
-                       "open model: %s: a %s of %zu bytes, 1 to %d are allowed; the file is damaged", path,
-                       what, n, SG_NAME_MOST);
+                       "open model: %s: a %s name of %zu bytes, allowed are 1 to %d; the file is damaged", path,
+                       what, n, SG_NAME_MAX);
     for (size_t i = 0, k; i < n; i += k) {
         k = utf8_size((const uint8_t *)s + i, n - i);
         if (!k || (unsigned char)s[i] < 0x20 || s[i] == 0x7f)
@@ -107,14 +111,13 @@ segue_status sg_build_name(struct sg_build *b, uint32_t file, const char *what, 
                            path, what, (int)(n < 80 ? n : 80), s, i, k ? "a control character" : "not UTF-8");
     }
     b->names += n + 1;
-    if (b->names > SG_NAMES_MOST)
+    if (b->names > SG_NAMES_MAX)
         return sg_fail(err, SEGUE_EFORMAT, "open model: %s: more than %d bytes of names; the file is damaged",
-                       path, SG_NAMES_MOST);
+                       path, SG_NAMES_MAX);
     *out = sg_arena_strndup(&b->a->arena, s, n);
     return *out ? SEGUE_OK : sg_no_memory(path, n, err);
 }
 
-/* The pointer lives until the next tensor is added. */
 segue_status sg_build_tensor(struct sg_build *b, uint32_t file, const char *name, struct sg_tensor **out,
                              segue_error *err)
 {
@@ -132,8 +135,8 @@ segue_status sg_build_meta(struct sg_build *b, const char *key, struct sg_meta *
     return SEGUE_OK;
 }
 
-/* The row must be whole blocks, and both the count of numbers and the count of bytes must fit, before anybody
- * multiplies them again without looking. */
+/* Also bounds the number of elements to INT64_MAX, so that later code can multiply rows and cols
+ * without checks. */
 segue_status sg_build_shape(struct sg_build *b, struct sg_tensor *t, segue_error *err)
 {
     const char *path = b->a->files[t->file];
@@ -145,44 +148,46 @@ segue_status sg_build_shape(struct sg_build *b, struct sg_tensor *t, segue_error
     if (!fits || !sg_mul64(t->rows, t->cols, &total) || total > INT64_MAX)
         return sg_fail(
             err, SEGUE_EFORMAT,
-            "open model: %s: tensor %s: its %u dimensions overflow (last %llu); the file is damaged", path,
+            "open model: %s: tensor %s: the product of its %u dimensions overflows (last %llu); the file is damaged", path,
             t->name, t->rank, (unsigned long long)t->cols);
     if (t->storage == SG_OTHER) return SEGUE_OK;
     segue_error why;
     if (sg_storage_row_bytes(t->storage, t->cols, &row, &why) || !sg_mul64(row, t->rows, &t->bytes))
         return sg_fail(
             err, SEGUE_EFORMAT,
-            "open model: %s: tensor %s: %llu columns of type %s (blocks of %u): no whole rows below 2^64 "
+            "open model: %s: tensor %s: %llu columns of type %s (blocks of %u) are not whole blocks, or exceed 2^64 "
             "bytes; the file is damaged",
             path, t->name, (unsigned long long)t->cols, t->stored_as, sg_storage_info(t->storage)->block);
     return SEGUE_OK;
 }
 
-/* Written as two comparisons without a sum: offset + bytes may wrap. */
-segue_status sg_build_place(struct sg_build *b, struct sg_tensor *t, segue_error *err)
+/* Two comparisons without a sum, because offset + bytes may wrap around. */
+segue_status sg_build_set_data(struct sg_build *b, struct sg_tensor *t, segue_error *err)
 {
     const struct sg_map *map = &b->a->maps[t->file];
     if (t->offset > map->size || t->bytes > map->size - t->offset)
         return sg_fail(
             err, SEGUE_EFORMAT,
-            "open model: %s: tensor %s: bytes %llu to %llu+%llu, but the file has %zu; it is cut off or "
-            "damaged, fetch it again",
+            "open model: %s: tensor %s: bytes %llu to %llu+%llu, but the file has %zu; it is truncated or "
+            "damaged, download it again",
             b->a->files[t->file], t->name, (unsigned long long)t->offset, (unsigned long long)t->offset,
             (unsigned long long)t->bytes, map->size);
     t->data = map->data + t->offset;
-    t->mapped = map->stamp.size != 0;
+    t->mapped = map->id.size != 0;
     return SEGUE_OK;
 }
 
-/* --- sorting: qsort takes no third argument, so the keys travel with the indices --- */
+/* --- sorting --- */
 
+/* qsort passes no context to the comparison, so that records with keys and indices are sorted
+ * instead of indices. */
 struct by_offset {
     uint64_t offset, bytes;
     uint32_t index;
 };
 
-/* Empty tensors before full ones at the same offset: they overlap nothing. The index makes the order
- * total. */
+/* At the same offset, empty tensors sort before others: they overlap nothing. Comparing the index
+ * makes the order total. */
 static int compare_offsets(const void *x, const void *y)
 {
     const struct by_offset *a = x, *b = y;
@@ -212,6 +217,7 @@ segue_status sg_build_by_offset(struct sg_build *b, uint32_t from, uint32_t to, 
     return SEGUE_OK;
 }
 
+/* Sort record of a tensor or key name. */
 struct by_name {
     const char *name;
     uint32_t index;
@@ -224,7 +230,7 @@ static int compare_names(const void *x, const void *y)
     return c ? c : a->index < b->index ? -1 : 1;
 }
 
-/* keys -> indices into `out`; two equal names are refused. */
+/* Sort keys[n] and write their indices to out. EFORMAT for duplicates. */
 static segue_status sort_names(struct by_name *keys, uint32_t n, uint32_t *out, const char *what,
                                const char *path, segue_error *err)
 {
@@ -233,24 +239,24 @@ static segue_status sort_names(struct by_name *keys, uint32_t n, uint32_t *out, 
         if (i && !strcmp(keys[i - 1].name, keys[i].name))
             return sg_fail(
                 err, SEGUE_EFORMAT,
-                "open model: %s: %s %s stands there twice (entries %u and %u); the file is damaged", path,
+                "open model: %s: duplicate %s %s (entries %u and %u); the file is damaged", path,
                 what, keys[i].name, keys[i - 1].index, keys[i].index);
         out[i] = keys[i].index;
     }
     return SEGUE_OK;
 }
 
-/* May run again on a changed list (mlx.c): both index lists are made anew. */
+/* May be called again after the lists changed (mlx.c): both indices are rebuilt. */
 segue_status sg_build_finish(struct sg_build *b, segue_error *err)
 {
     struct sg_archive *a = b->a;
-    uint32_t most = a->tensors_n > a->meta_n ? a->tensors_n : a->meta_n;
-    struct by_name *keys = sg_alloc(most * sizeof *keys);
+    uint32_t keys_n = a->tensors_n > a->meta_n ? a->tensors_n : a->meta_n;
+    struct by_name *keys = sg_alloc(keys_n * sizeof *keys);
     a->by_name = sg_realloc(a->by_name, a->tensors_n * sizeof *a->by_name);
     a->meta_by_key = sg_realloc(a->meta_by_key, a->meta_n * sizeof *a->meta_by_key);
     if (!keys || !a->by_name || !a->meta_by_key) {
         sg_free(keys);
-        return sg_no_memory(a->path, most * sizeof *keys, err);
+        return sg_no_memory(a->path, keys_n * sizeof *keys, err);
     }
     for (uint32_t i = 0; i < a->tensors_n; i++) {
         keys[i] = (struct by_name){a->tensors[i].name, i};

@@ -1,5 +1,6 @@
-/* encode.c: fp32 to stored blocks, byte-equal to the reference rule of the formats (the Python package gguf).
- * Division and rounding stay in fp32, statement by statement: a fused product would change bytes.
+/* encode.c: fp32 to stored blocks, byte-identical to the reference encoder (the Python package
+ * gguf). Divisions, products and sums are separate fp32 statements: fused or reordered operations
+ * would change bytes.
  * SPDX-License-Identifier: MIT */
 #include "base/num.h"
 #include "tensor/kencode.h"
@@ -7,6 +8,7 @@
 
 #include <math.h>
 
+/* Store 16 bits little endian, or an fp32 number as fp16, at an unaligned address. */
 static void put16(uint8_t *p, uint16_t v)
 {
     p[0] = (uint8_t)v;
@@ -15,8 +17,8 @@ static void put16(uint8_t *p, uint16_t v)
 
 static void put_half(uint8_t *p, float f) { put16(p, sg_f16_of_f32(f)); }
 
-/* Value of the largest magnitude, the first of equals. */
-static float widest(const float *x, int n)
+/* The value of the largest magnitude, with its sign; the first one of equal magnitudes. n >= 1. */
+static float largest_magnitude(const float *x, int n)
 {
     float best = x[0];
     for (int i = 1; i < n; i++)
@@ -24,7 +26,7 @@ static float widest(const float *x, int n)
     return best;
 }
 
-/* Minimum and maximum. */
+/* Minimum and maximum of n >= 1 numbers. */
 static void range_of(const float *x, int n, float *low, float *high)
 {
     *low = *high = x[0];
@@ -34,14 +36,15 @@ static void range_of(const float *x, int n, float *low, float *high)
     }
 }
 
-/* Truncates: the callers have added the half already. NaN becomes 0. */
-static int clip(float v, int most)
+/* Truncate v to a code in [0, max]; NaN becomes 0. The callers have added 0.5 for rounding. */
+static int clip(float v, int max)
 {
     if (!(v > 0)) return 0;
-    return v >= (float)most ? most : (int)v; /* truncates */
+    return v >= (float)max ? max : (int)v;
 }
 
-/* Nibbles of i and i+16 share a byte; fifth bits, when there are any, go to qh. */
+/* Pack 32 codes: elements i and i + 16 share byte i of qs; the fifth bits go to qh[4], which is
+ * NULL for 4-bit formats. */
 static void put_codes(const int *q, uint8_t *qh, uint8_t *qs)
 {
     uint32_t high = 0;
@@ -53,11 +56,12 @@ static void put_codes(const int *q, uint8_t *qh, uint8_t *qs)
     for (int i = 0; i < 16; i++) qs[i] = (uint8_t)((q[i] & 15) | (q[i + 16] & 15) << 4);
 }
 
-/* Q4_0 and Q5_0: symmetric; the widest value gets the code 0, whichever its sign. */
+/* Q4_0 and Q5_0, levels = 16 or 32. The number of the largest magnitude, whatever its sign, gets
+ * code 0, so that the range is used fully on its side. */
 static void put_symmetric(const float *x, int levels, uint8_t *d_at, uint8_t *qh, uint8_t *qs)
 {
     int q[32];
-    float d = widest(x, 32) / (float)-(levels / 2), inverse = d == 0 ? 0 : 1 / d,
+    float d = largest_magnitude(x, 32) / (float)-(levels / 2), inverse = d == 0 ? 0 : 1 / d,
           middle = (float)(levels / 2) + 0.5f;
     for (int i = 0; i < 32; i++) {
         float v = x[i] * inverse;
@@ -68,7 +72,7 @@ static void put_symmetric(const float *x, int levels, uint8_t *d_at, uint8_t *qh
     put_codes(q, qh, qs);
 }
 
-/* Q4_1 and Q5_1: from the minimum up. */
+/* Q4_1 and Q5_1: the range from minimum to maximum is divided evenly. */
 static void put_ranged(const float *x, int levels, uint8_t *d_at, uint8_t *qh, uint8_t *qs)
 {
     int q[32];
@@ -85,10 +89,11 @@ static void put_ranged(const float *x, int levels, uint8_t *d_at, uint8_t *qh, u
     put_codes(q, qh, qs);
 }
 
-/* Rounds half away from zero, unlike the others, which add a half and truncate. */
+/* Rounds half away from zero, as the reference does for this format only; the others add 0.5 and
+ * truncate. */
 static void put_q8_0(const float *x, uint8_t *out)
 {
-    float d = fabsf(widest(x, 32)) / 127, inverse = d == 0 ? 0 : 1 / d;
+    float d = fabsf(largest_magnitude(x, 32)) / 127, inverse = d == 0 ? 0 : 1 / d;
     put_half(out, d);
     for (int i = 0; i < 32; i++) {
         float v = x[i] * inverse;
@@ -97,7 +102,7 @@ static void put_q8_0(const float *x, uint8_t *out)
     }
 }
 
-/* d first, then m where there is one, then fifth bits, then nibbles. */
+/* One block of 32. Order in all formats: d, then m if there is one, fifth bits, nibbles. */
 static void put_block(enum sg_storage s, const float *x, uint8_t *out)
 {
     switch (s) {
@@ -109,18 +114,19 @@ static void put_block(enum sg_storage s, const float *x, uint8_t *out)
     }
 }
 
+/* K-quants have their own encoders in kencode.c. */
 segue_status sg_quant_row(enum sg_storage s, const float *src, uint64_t n, void *out, segue_error *err)
 {
     const struct sg_storage_info *info = sg_storage_info(s);
     uint8_t *p = out;
     if (s > SG_Q8_0 && s != SG_Q4_K && s != SG_Q6_K)
         return sg_fail(err, SEGUE_EUNSUPPORTED,
-                       "quantise: %s: this type is not written; choose f32, f16, bf16, q8_0, q6_k, q5_1, q5_0, q4_k, "
+                       "quantize: %s: writing this type is not supported; choose f32, f16, bf16, q8_0, q6_k, q5_1, q5_0, q4_k, "
                        "q4_1 or q4_0",
                        info->name);
     if (n % info->block)
         return sg_fail(err, SEGUE_EARG,
-                       "quantise: %s: %llu numbers are no multiple of its block of %u; keep it in f16",
+                       "quantize: %s: %llu numbers are not a multiple of the block size %u; use f16 for this tensor",
                        info->name, (unsigned long long)n, info->block);
     if (s == SG_Q4_K) sg_encode_q4_k(src, n, p);
     if (s == SG_Q6_K) sg_encode_q6_k(src, n, p);

@@ -1,6 +1,5 @@
-/* json.c: jansson with this house's errors: every text is parsed whole, duplicate keys are refused, and
- * members are taken by kind with a fallback. It must never trust a member's kind, and never touch jansson's
- * global hooks, which belong to the host program.
+/* json.c: see json.h. Does not set jansson's global allocation hooks: they belong to the host
+ * program.
  * SPDX-License-Identifier: MIT */
 #include "tensor/json.h"
 
@@ -14,9 +13,9 @@ segue_status sg_json_parse(json_t **out, const char *text, size_t len, const cha
     json_t *root = json_loadb(text ? text : "", len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
     if (!root) {
         if (json_error_code(&why) == json_error_out_of_memory)
-            return sg_fail(err, SEGUE_EMEMORY, "parse JSON: %s: out of memory at byte %d; free some memory",
+            return sg_fail(err, SEGUE_EMEMORY, "parse JSON: %s: out of memory at byte %d; free some memory and try again",
                            what, why.position);
-        return sg_fail(err, SEGUE_EFORMAT, "parse JSON: %s: line %d, column %d: %s; fetch the file again",
+        return sg_fail(err, SEGUE_EFORMAT, "parse JSON: %s: line %d, column %d: %s; the file is damaged, download it again",
                        what, why.line, why.column, why.text);
     }
     *out = root;
@@ -32,6 +31,7 @@ segue_status sg_json_read(json_t **out, const char *path, size_t limit, segue_er
     return s;
 }
 
+/* The type of a value, for error messages. */
 static const char *kind_name(const json_t *v)
 {
     switch (json_typeof(v)) {
@@ -52,15 +52,16 @@ static const char *kind_name(const json_t *v)
     }
 }
 
+/* Fails with EFORMAT: the member has the value v, but a value of type `wanted` was expected. */
 static segue_status wrong_kind(const char *what, const char *key, const json_t *v, const char *wanted,
                                segue_error *err)
 {
     return sg_fail(err, SEGUE_EFORMAT,
-                   "read JSON: %s: member \"%s\" is %s, %s expected; fetch the file again", what, key,
+                   "read JSON: %s: member \"%s\" is %s, expected %s; download the file again", what, key,
                    kind_name(v), wanted);
 }
 
-/* NULL: absent or null, which mean the same in configuration files. */
+/* The member, or NULL when it is absent or null, which configuration files use interchangeably. */
 static const json_t *member(const json_t *o, const char *key)
 {
     const json_t *v = json_object_get(o, key);
@@ -76,7 +77,8 @@ segue_status sg_json_int(const json_t *o, const char *key, int64_t fallback, int
     } else if (json_is_integer(v)) {
         *out = json_integer_value(v);
     } else {
-        /* Some writers print whole numbers as 1e6 or 32.0; beyond 2^53 a double is no longer one number. */
+        /* Some programs write integers as 1e6 or 32.0. Doubles above 2^53 no longer represent every
+         * integer: refuse them. */
         double d = json_is_real(v) ? json_real_value(v) : 0.5;
         if (!(fabs(d) <= 9007199254740992.0) || d != floor(d))
             return wrong_kind(what, key, v, "an integer", err);

@@ -1,4 +1,5 @@
-/* json.h: jansson with this house's errors and bounds.
+/* json.h: reading JSON documents with jansson: strict parsing, typed access with defaults, errors
+ * as segue_error.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_TENSOR_JSON_H
 #define SG_TENSOR_JSON_H
@@ -7,19 +8,21 @@
 
 #include "base/err.h"
 
-/* Parse a whole text; duplicate keys are refused; `what` names it in errors (with line and column). Free with
- * json_decref. */
+/* Parse a complete text. Duplicate keys are refused. `what` names the text in error messages, which
+ * also give line and column. EFORMAT, EMEMORY. The caller frees *out with json_decref. */
 segue_status sg_json_parse(json_t **out, const char *text, size_t len, const char *what, segue_error *err);
+/* The same for a file of at most `limit` bytes. */
 segue_status sg_json_read(json_t **out, const char *path, size_t limit, segue_error *err);
 
-/* Member `key` of an object; fallback when absent or null; EFORMAT when of another kind. */
+/* Read member `key` of object o: `fallback` when it is absent or null, EFORMAT when it has another
+ * type. */
 segue_status sg_json_int(const json_t *o, const char *key, int64_t fallback, int64_t *out, const char *what,
                          segue_error *err);
 segue_status sg_json_real(const json_t *o, const char *key, double fallback, double *out, const char *what,
                           segue_error *err);
 segue_status sg_json_bool(const json_t *o, const char *key, int fallback, int *out, const char *what,
                           segue_error *err);
-/* Borrowed from o; *out = fallback when absent. */
+/* The same for strings. *out is owned by o. */
 segue_status sg_json_text(const json_t *o, const char *key, const char *fallback, const char **out,
                           const char *what, segue_error *err);
 

@@ -1,18 +1,18 @@
-/* json_scan.c: see json_scan.h. Never allocates and never looks behind the end of its text.
+/* json_scan.c: see json_scan.h. Never reads beyond text[len].
  * SPDX-License-Identifier: MIT */
 #include "tensor/json_scan.h"
 
 #include <string.h>
 
-/* Cut off or damaged: two remedies. */
+/* Truncated and damaged files get different messages. */
 segue_status sg_scan_fail(const struct sg_json_scan *s, const char *expected, segue_error *err)
 {
     if (s->at >= s->len)
         return sg_fail(err, SEGUE_EFORMAT,
-                       "read JSON: %s: it ends at byte %zu, where %s was expected; fetch it again", s->what,
+                       "read JSON: %s: it ends at byte %zu, expected %s; download it again", s->what,
                        s->base + s->len, expected);
     return sg_fail(err, SEGUE_EFORMAT,
-                   "read JSON: %s: byte %zu is 0x%02x, where %s was expected; the file is damaged", s->what,
+                   "read JSON: %s: byte %zu is 0x%02x, expected %s; the file is damaged", s->what,
                    s->base + s->at, (unsigned char)s->text[s->at], expected);
 }
 
@@ -43,7 +43,7 @@ segue_status sg_scan_more(struct sg_json_scan *s, char end, int *first, int *mor
     return SEGUE_OK;
 }
 
-/* Four hex digits at s->at. */
+/* Consume four hexadecimal digits. */
 static segue_status scan_hex(struct sg_json_scan *s, uint32_t *out, segue_error *err)
 {
     uint32_t v = 0;
@@ -60,7 +60,8 @@ static segue_status scan_hex(struct sg_json_scan *s, uint32_t *out, segue_error 
     return SEGUE_OK;
 }
 
-/* The lead byte's marker slides out of 0xf00: 0xc0, 0xe0 or 0xf0 for two, three or four bytes. */
+/* Encode a code point as UTF-8 in out[4]; returns the number of bytes. For n = 2, 3, 4 bytes, 0xf00
+ * >> n gives the marker bits of the lead byte: 0xc0, 0xe0, 0xf0. */
 static size_t put_utf8(uint32_t c, char *out)
 {
     if (c < 0x80) {
@@ -73,7 +74,8 @@ static size_t put_utf8(uint32_t c, char *out)
     return n;
 }
 
-/* After a backslash: one character, up to 4 bytes. */
+/* Decode one escape sequence, after the backslash: one code point of up to 4 bytes. \u escapes of
+ * surrogates must come in pairs. */
 static segue_status scan_escape(struct sg_json_scan *s, char out[4], size_t *n, segue_error *err)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
@@ -90,21 +92,21 @@ static segue_status scan_escape(struct sg_json_scan *s, char out[4], size_t *n, 
     s->at++;
     SG_TRY(scan_hex(s, &high, err));
     if (high >= 0xdc00 && high < 0xe000)
-        return sg_scan_fail(s, "a first half of a surrogate pair before this", err);
+        return sg_scan_fail(s, "a high surrogate before this", err);
     if (high >= 0xd800 && high < 0xdc00) {
         if (s->len - s->at < 2 || s->text[s->at] != '\\' || s->text[s->at + 1] != 'u')
-            return sg_scan_fail(s, "the second half of a surrogate pair", err);
+            return sg_scan_fail(s, "a low surrogate", err);
         s->at += 2;
         SG_TRY(scan_hex(s, &low, err));
         if (low < 0xdc00 || low >= 0xe000)
-            return sg_scan_fail(s, "the second half of a surrogate pair before this", err);
+            return sg_scan_fail(s, "a low surrogate before this", err);
         high = 0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00);
     }
     *n = put_utf8(high, out);
     return SEGUE_OK;
 }
 
-/* Whether the bytes are UTF-8 is asked where names are kept, not here. */
+/* The bytes are not checked to be UTF-8; sg_build_name does that for names. */
 segue_status sg_scan_string(struct sg_json_scan *s, char *out, size_t cap, size_t *len, segue_error *err)
 {
     size_t n = 0, k;
@@ -117,7 +119,7 @@ segue_status sg_scan_string(struct sg_json_scan *s, char *out, size_t cap, size_
         k = 1;
         if (piece[0] == '"') break;
         if (piece[0] == '\\') SG_TRY(scan_escape(s, piece, &k, err));
-        if (n + k >= cap) return sg_scan_fail(s, "a shorter string", err);
+        if (n + k >= cap) return sg_scan_fail(s, "a string below the length limit", err);
         memcpy(out + n, piece, k);
     }
     out[n] = 0;
@@ -125,12 +127,12 @@ segue_status sg_scan_string(struct sg_json_scan *s, char *out, size_t cap, size_
     return SEGUE_OK;
 }
 
-/* Refuses what JSON allows and sizes never are: signs, fractions, exponents. */
+/* Sizes and offsets are never negative or fractional, so that other JSON numbers are refused. */
 segue_status sg_scan_uint(struct sg_json_scan *s, uint64_t *out, segue_error *err)
 {
     uint64_t v = 0;
     char c = sg_scan_peek(s);
-    if (c < '0' || c > '9') return sg_scan_fail(s, "a whole number", err);
+    if (c < '0' || c > '9') return sg_scan_fail(s, "a non-negative integer", err);
     size_t start = s->at;
     for (; s->at < s->len && (c = s->text[s->at]) >= '0' && c <= '9'; s->at++) {
         if (v > (UINT64_MAX - (uint64_t)(c - '0')) / 10) return sg_scan_fail(s, "a number below 2^64", err);
@@ -139,12 +141,12 @@ segue_status sg_scan_uint(struct sg_json_scan *s, uint64_t *out, segue_error *er
     if (s->text[start] == '0' && s->at - start > 1)
         return sg_scan_fail(s, "a number without leading zeros before this", err);
     if (s->at < s->len && s->text[s->at] && strchr(".eE+-", s->text[s->at]))
-        return sg_scan_fail(s, "a whole number", err);
+        return sg_scan_fail(s, "a non-negative integer", err);
     *out = v;
     return SEGUE_OK;
 }
 
-/* A string that nobody wants. */
+/* Consume a string without decoding it. A backslash skips the next byte, whatever it is. */
 static segue_status skip_string(struct sg_json_scan *s, segue_error *err)
 {
     SG_TRY(sg_scan_char(s, '"', err));
@@ -160,8 +162,8 @@ static segue_status skip_string(struct sg_json_scan *s, segue_error *err)
     return sg_scan_fail(s, "the end of a string", err);
 }
 
-/* A loop with a small stack of brackets instead of recursion: depth is bounded by the array, not by the
- * thread's stack. Numbers and words are only skipped over; nobody reads them. */
+/* Iterative, with a stack of open brackets: the depth is bounded by the array and cannot overflow
+ * the thread's stack. */
 segue_status sg_scan_skip(struct sg_json_scan *s, segue_error *err)
 {
     char open[32];
@@ -169,7 +171,7 @@ segue_status sg_scan_skip(struct sg_json_scan *s, segue_error *err)
     for (;;) {
         char c = sg_scan_peek(s);
         if (c == '{' || c == '[') {
-            if (depth == 32) return sg_scan_fail(s, "at most 32 levels", err);
+            if (depth == 32) return sg_scan_fail(s, "at most 32 nesting levels", err);
             open[depth++] = c;
             s->at++;
             first = 1;

@@ -1,6 +1,7 @@
-/* llama2c.c: reading the .bin files of llama2.c: legacy, version 1 (fp32) and version 2 (int8 groups). The
- * files have no names: tensors get those of a Hugging Face llama, and q and k a row permutation, because
- * their rotary pairs are neighbours there. Sizes follow from seven numbers and must add up to the file
+/* llama2c.c: reads the .bin files of llama2.c: legacy, version 1 (fp32) and version 2 (int8
+ * groups). The files contain no names. Tensors get the names of a Hugging Face llama model. q and k
+ * get a row permutation, because llama2.c rotates adjacent pairs of rows where Hugging Face rotates
+ * halves. All sizes follow from the seven numbers of the header and must add up to the file size
  * exactly.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
@@ -8,40 +9,43 @@
 #include "base/num.h"
 #include "tensor/archive_build.h"
 
-/* legacy:  7 x i32; embedding; of each kind of weight all layers; final norm; two tables; [classifier]; fp32
- * v1:      magic, version, 7 x i32, u8 shared, zeros to 256; norms, embedding, matrices by kind; fp32
- * v2:      as v1 with an i32 group at byte 37; norms fp32, then each matrix as int8, its scales behind it
- * The seven are dim, hidden, layers, heads, key-value heads, vocabulary, length. */
-enum { MAGIC = 0x616b3432, HEADER_BYTES = 256, LAYERS_MOST = 1024 };
+/* File layouts:
+ *  legacy  7 x i32; embedding; the weights of each kind for all layers; final norm; two rotary tables; [classifier]; fp32
+ *  v1      magic, version, 7 x i32, u8 shared, zeros up to 256; norms, embedding, matrices by kind; fp32
+ *  v2      as v1 with the i32 group size at byte 37; norms in fp32, each matrix as int8 followed by its scales
+ * The seven are dim, hidden, layers, heads, key-value heads, vocabulary size, context length. */
+enum { MAGIC = 0x616b3432, HEADER_BYTES = 256, LAYERS_MAX = 1024 };
 
+/* The decoded header. */
 struct header {
     uint32_t version; /* 0 = legacy */
     int64_t dim, hidden, layers, heads, kv_heads, vocab, length;
-    uint64_t shared, group;
+    uint64_t shared, group; /* 1: the embedding is also the classifier; version 2: numbers per scale */
 };
 
+/* The state of reading one file. */
 struct reader {
     struct sg_build *b;
     uint32_t file;
     struct header h;
-    uint64_t at; /* where the next tensor begins */
+    uint64_t at; /* file offset of the next tensor */
     segue_error *err;
 };
 
 static int64_t int_at(const uint8_t *p) { return (int32_t)sg_le32(p); }
 
-/* Also what tells a legacy file from any other: its bounds are wide for models and narrow for noise. They
- * keep every product below 2^63. */
+/* Legacy files have no magic: these bounds, wide for models and narrow for random bytes, detect
+ * them. They also keep every product of sizes below 2^63. */
 static int header_plausible(const struct header *h)
 {
     return h->dim > 0 && h->dim <= 1 << 20 && h->hidden > 0 && h->hidden <= 1 << 22 && h->layers > 0 &&
-           h->layers <= LAYERS_MOST && h->heads > 0 && h->heads <= h->dim && h->dim % h->heads == 0 &&
+           h->layers <= LAYERS_MAX && h->heads > 0 && h->heads <= h->dim && h->dim % h->heads == 0 &&
            h->dim / h->heads % 2 == 0 && h->kv_heads > 0 && h->kv_heads <= h->heads &&
            h->heads % h->kv_heads == 0 && h->vocab > 0 && h->vocab <= 1 << 24 && h->length > 0 &&
            h->length <= 1 << 28;
 }
 
-/* Fills h from the first bytes; 0 when the file is too short even for that. */
+/* Decode the header; 0 when the file is too short for one. */
 static int read_header(const struct sg_map *map, struct header *h)
 {
     const uint8_t *p = map->data;
@@ -61,7 +65,7 @@ static int read_header(const struct sg_map *map, struct header *h)
     h->kv_heads = int_at(p + 16);
     h->vocab = int_at(p + 20);
     h->length = int_at(p + 24);
-    if (!h->version) { /* legacy: a negative vocabulary says that the classifier is apart */
+    if (!h->version) { /* legacy: a negative vocabulary size means that the file has a separate classifier */
         h->shared = h->vocab > 0;
         if (h->vocab < 0) h->vocab = -h->vocab;
     }
@@ -75,13 +79,14 @@ int sg_llama2c_is(const struct sg_map *map)
     return read_header(map, &h) && header_plausible(&h);
 }
 
-/* One tensor of rows x cols (rows 0: a vector) at r->at; `plain`: fp32 also in version 2. */
+/* Append a tensor [rows, cols] (rows 0: a vector) stored at r->at, and advance r->at. plain 1: fp32
+ * also in version 2. */
 static segue_status add_tensor(struct reader *r, const char *name, uint64_t rows, uint64_t cols, int plain)
 {
     struct sg_tensor *t;
-    const char *kept = sg_arena_strndup(&r->b->a->arena, name, strlen(name));
-    if (!kept) return sg_no_memory(r->b->a->path, strlen(name), r->err);
-    SG_TRY(sg_build_tensor(r->b, r->file, kept, &t, r->err));
+    const char *name_copy = sg_arena_strndup(&r->b->a->arena, name, strlen(name));
+    if (!name_copy) return sg_no_memory(r->b->a->path, strlen(name), r->err);
+    SG_TRY(sg_build_tensor(r->b, r->file, name_copy, &t, r->err));
     int grouped = r->h.version == 2 && !plain;
     t->storage = grouped ? SG_Q8_GROUP : SG_F32;
     t->stored_as = sg_storage_info(t->storage)->name;
@@ -90,15 +95,16 @@ static segue_status add_tensor(struct reader *r, const char *name, uint64_t rows
     t->shape[1] = rows ? cols : 0;
     t->offset = r->at;
     SG_TRY(sg_build_shape(r->b, t, r->err));
-    SG_TRY(sg_build_place(r->b, t, r->err));
+    SG_TRY(sg_build_set_data(r->b, t, r->err));
     r->at += t->bytes;
     if (!grouped) return SEGUE_OK;
+    /* Version 2: one fp32 scale per group of numbers directly after the codes. */
     uint64_t numbers = t->rows * t->cols, scales = numbers / r->h.group * 4;
     const struct sg_map *map = &r->b->a->maps[r->file];
     if (numbers % r->h.group || scales > map->size - r->at)
         return sg_fail(
             r->err, SEGUE_EFORMAT,
-            "open model: %s: tensor %s: %llu numbers in groups of %llu need %llu bytes of scales, %llu are "
+            "open model: %s: tensor %s: %llu numbers in groups of %llu need %llu bytes of scales, only %llu are "
             "left; the file is damaged",
             r->b->a->path, name, (unsigned long long)numbers, (unsigned long long)r->h.group,
             (unsigned long long)scales, (unsigned long long)(map->size - r->at));
@@ -109,7 +115,8 @@ static segue_status add_tensor(struct reader *r, const char *name, uint64_t rows
     return SEGUE_OK;
 }
 
-/* An early export script wrote all scales behind all numbers, in a file of the same size. */
+/* An early export script of llama2.c wrote all scales after all codes, in a file of the same size.
+ * Such files are detected by scales outside [0, 1): the first 64 of each tensor are checked. */
 static segue_status check_scales(struct reader *r)
 {
     const struct sg_archive *a = r->b->a;
@@ -121,22 +128,22 @@ static segue_status check_scales(struct reader *r)
             if (scale >= 0 && scale < 1) continue;
             return sg_fail(
                 r->err, SEGUE_EFORMAT,
-                "open model: %s: tensor %s: scale %llu is %g, 0 to 1 are sound; an early export script "
-                "ordered the file differently, export it again",
+                "open model: %s: tensor %s: scale %llu is %g, expected 0 to 1; the file may be of an early export "
+                "script with another layout, export it again",
                 a->path, t->name, (unsigned long long)k, (double)scale);
         }
     }
     return SEGUE_OK;
 }
 
-/* One of the nine kinds of weights of a layer, in the file's order. */
+/* One of the nine kinds of weights of a layer. */
 struct part {
     const char *name;
     uint64_t rows, cols;
-    int64_t heads; /* of q and k: rows come in interleaved pairs */
+    int64_t heads; /* not 0 for q and k, whose rows are in interleaved order */
 };
 
-/* The same tensor of every layer. */
+/* Append the tensor of this kind for every layer: the files store each kind consecutively. */
 static segue_status add_layers(struct reader *r, const struct part *part)
 {
     for (int64_t layer = 0; layer < r->h.layers; layer++) {
@@ -147,6 +154,8 @@ static segue_status add_layers(struct reader *r, const struct part *part)
         sg_buf_free(&name);
         if (s != SEGUE_OK) return s;
         if (part->heads) {
+            /* Pair j of a head is stored in rows 2j and 2j + 1, its logical rows are j and j +
+             * half. */
             uint32_t half = (uint32_t)(r->h.dim / r->h.heads / 2);
             r->b->a->tensors[r->b->a->tensors_n - 1].row_perm = (struct sg_perm){.a = 2, .b = half, .w = 1};
         }
@@ -154,7 +163,7 @@ static segue_status add_layers(struct reader *r, const struct part *part)
     return SEGUE_OK;
 }
 
-/* The order differs between legacy and the others: there the norms come first. */
+/* All tensors in the order of the file. Versions 1 and 2 store all norms first. */
 static segue_status add_all(struct reader *r)
 {
     const struct header *h = &r->h;
@@ -171,12 +180,13 @@ static segue_status add_all(struct reader *r)
         {"mlp.down_proj", dim, hidden, 0},
         {"mlp.up_proj", hidden, dim, 0},
     };
+    /* In all versions, each kind of weight is stored for all layers before the next kind. */
     int legacy = !h->version;
     if (legacy) {
         SG_TRY(add_tensor(r, "model.embed_tokens.weight", vocab, dim, 0));
         for (int i = 0; i < 9; i++) SG_TRY(add_layers(r, &parts[i]));
         SG_TRY(add_tensor(r, "model.norm.weight", 0, dim, 1));
-        r->at += (uint64_t)h->length * (dim / (uint64_t)h->heads / 2) * 2 * 4; /* tables of the rotation */
+        r->at += (uint64_t)h->length * (dim / (uint64_t)h->heads / 2) * 2 * 4; /* skip the cosine and sine tables */
     } else {
         SG_TRY(add_layers(r, &parts[0]));
         SG_TRY(add_layers(r, &parts[5]));
@@ -188,7 +198,7 @@ static segue_status add_all(struct reader *r)
     return h->shared ? SEGUE_OK : add_tensor(r, "lm_head.weight", vocab, dim, 0);
 }
 
-/* The header's numbers as keys, since no config.json comes with these files. */
+/* Store the header fields as metadata: these files have no config.json. */
 static segue_status add_numbers(struct reader *r)
 {
     const struct header *h = &r->h;
@@ -211,8 +221,8 @@ static segue_status add_numbers(struct reader *r)
     return SEGUE_OK;
 }
 
-/* The size must come out exactly: it is the only check that the format allows against a legacy file of other
- * numbers. */
+/* The exact size is the only check that can detect a legacy file whose header does not match its
+ * data. */
 segue_status sg_llama2c_add(struct sg_build *b, uint32_t file, segue_error *err)
 {
     const struct sg_map *map = &b->a->maps[file];
@@ -220,18 +230,17 @@ segue_status sg_llama2c_add(struct sg_build *b, uint32_t file, segue_error *err)
     struct reader r = {.b = b, .file = file, .err = err};
     if (!read_header(map, &r.h))
         return sg_fail(err, SEGUE_EFORMAT,
-                       "open model: %s: a llama2.c header takes %d bytes and a version from 1, the file has "
-                       "%zu; fetch it again",
+                       "open model: %s: a llama2.c header has %d bytes and a version of at least 1, the file has "
+                       "%zu bytes; download it again",
                        path, HEADER_BYTES, map->size);
     if (r.h.version > 2)
         return sg_fail(err, SEGUE_EUNSUPPORTED,
-                       "open model: %s: llama2.c version %u, 0 to 2 are read; export it again", path,
+                       "open model: %s: llama2.c version %u, supported are 0 to 2; export it again", path,
                        r.h.version);
     if (!header_plausible(&r.h) || (r.h.version == 2 && (!r.h.group || r.h.group > 1 << 20)))
         return sg_fail(err, SEGUE_EFORMAT,
-                       "open model: %s: llama2.c header says dim %lld, hidden %lld, layers %lld, heads "
-                       "%lld/%lld, vocabulary %lld, length %lld, group %llu: no such model; the file is "
-                       "damaged",
+                       "open model: %s: implausible llama2.c header: dim %lld, hidden %lld, layers %lld, heads "
+                       "%lld/%lld, vocabulary %lld, length %lld, group %llu; the file is damaged",
                        path, (long long)r.h.dim, (long long)r.h.hidden, (long long)r.h.layers,
                        (long long)r.h.heads, (long long)r.h.kv_heads, (long long)r.h.vocab,
                        (long long)r.h.length, (unsigned long long)r.h.group);
@@ -241,7 +250,7 @@ segue_status sg_llama2c_add(struct sg_build *b, uint32_t file, segue_error *err)
     if (r.at != map->size)
         return sg_fail(err, SEGUE_EFORMAT,
                        "open model: %s: its header describes %llu bytes, the file has %zu; it is damaged or "
-                       "no llama2.c file",
+                       "not a llama2.c file",
                        path, (unsigned long long)r.at, map->size);
     return r.h.version == 2 ? check_scales(&r) : SEGUE_OK;
 }

@@ -1,18 +1,18 @@
-/* mlx.c: the three tensors of an MLX-quantised module (U32 codes, scales, biases) become one tensor of the
- * house. The numbers of bits and of a group stand in config.json and are checked against the shapes.
+/* mlx.c: joins the three tensors of an MLX-quantised module (U32 codes, scales, biases) into one
+ * SG_AFFINE tensor. Bits and group size come from config.json and are checked against the shapes.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "tensor/archive_build.h"
 #include "tensor/json.h"
 
-/* How a module was quantised. */
+/* Quantisation parameters of a module. */
 struct rule {
-    int64_t bits, group; /* 0: not said */
-    const char *mode;    /* NULL: not said */
+    int64_t bits, group; /* 0: not specified */
+    const char *mode;    /* NULL: not specified */
 };
 
-/* Keeps what the object does not say. */
+/* Members that the object does not have keep their value in *rule. */
 static segue_status read_rule(const json_t *o, struct rule *rule, segue_error *err)
 {
     SG_TRY(sg_json_int(o, "bits", rule->bits, &rule->bits, "config.json quantization", err));
@@ -20,7 +20,8 @@ static segue_status read_rule(const json_t *o, struct rule *rule, segue_error *e
     return sg_json_text(o, "mode", rule->mode, &rule->mode, "config.json quantization", err);
 }
 
-/* The global rule, then what is said of module `path` alone. */
+/* The global parameters, overridden by those of module `path`. "quantization" has precedence over
+ * "quantization_config"; many files have both. */
 static segue_status find_rule(const json_t *config, const char *path, struct rule *rule, segue_error *err)
 {
     *rule = (struct rule){0};
@@ -28,13 +29,15 @@ static segue_status find_rule(const json_t *config, const char *path, struct rul
     if (!json_is_object(all)) all = json_object_get(config, "quantization_config");
     if (!json_is_object(all)) return SEGUE_OK;
     SG_TRY(read_rule(all, rule, err));
-    const json_t *own = json_object_get(all, path);
-    return json_is_object(own) ? read_rule(own, rule, err) : SEGUE_OK;
+    const json_t *module = json_object_get(all, path);
+    return json_is_object(module) ? read_rule(module, rule, err) : SEGUE_OK;
 }
 
-static int bits_known(int64_t bits) { return bits >= 2 && bits <= 8 && bits != 7; }
+/* MLX packs 2, 3, 4, 5, 6 or 8 bits. */
+static int bits_supported(int64_t bits) { return bits >= 2 && bits <= 8 && bits != 7; }
 
-/* With words of 32 bits and one scale per group, bits * group = 32 * words / scales. */
+/* Infer the parameters from the shapes: with 32-bit words and one scale per group, bits * group =
+ * 32 * words / scales. Fails unless exactly one combination fits. */
 static segue_status infer_rule(const char *name, uint64_t words, uint64_t scales, struct rule *rule,
                                segue_error *err)
 {
@@ -43,7 +46,7 @@ static segue_status infer_rule(const char *name, uint64_t words, uint64_t scales
     struct rule best = *rule;
     for (int64_t bits = 2; bits <= 8; bits++) {
         for (int64_t group = 32; group <= 128; group *= 2) {
-            if (!bits_known(bits) || (uint64_t)(bits * group) != product) continue;
+            if (!bits_supported(bits) || (uint64_t)(bits * group) != product) continue;
             if ((rule->bits && rule->bits != bits) || (rule->group && rule->group != group)) continue;
             best.bits = bits;
             best.group = group;
@@ -55,14 +58,14 @@ static segue_status infer_rule(const char *name, uint64_t words, uint64_t scales
         return SEGUE_OK;
     }
     return sg_fail(err, found ? SEGUE_EUNSUPPORTED : SEGUE_EFORMAT,
-                   "join MLX tensor: %s: %llu words and %llu scales per row allow %d readings of bits and "
-                   "group size; put its config.json beside it",
+                   "join MLX tensor: %s: %llu words and %llu scales per row fit %d combinations of bits and "
+                   "group size; add the model's config.json to the folder",
                    name, (unsigned long long)words, (unsigned long long)scales, found);
 }
 
-/* X.weight -> X.suffix; NULL when there is none. *path gets X. */
+/* The tensor X.suffix for the tensor X.weight; NULL when absent. path is set to X. */
 static const struct sg_tensor *sibling(const struct sg_archive *a, const char *weight, const char *suffix,
-                                       char path[SG_NAME_MOST + 16])
+                                       char path[SG_NAME_MAX + 16])
 {
     size_t n = strlen(weight) - strlen(".weight");
     memcpy(path, weight, n);
@@ -72,14 +75,14 @@ static const struct sg_tensor *sibling(const struct sg_archive *a, const char *w
     return t;
 }
 
-/* One scale per group of each row, in a type that scales come in. */
-static int same_places(const struct sg_tensor *w, const struct sg_tensor *s)
+/* 1 when s has one row per row of w and a type that scales and biases may have. */
+static int scales_fit(const struct sg_tensor *w, const struct sg_tensor *s)
 {
     return s->rows == w->rows && (s->storage == SG_F32 || s->storage == SG_F16 || s->storage == SG_BF16);
 }
 
-/* w: U32 codes [rows, words]; scales and biases [rows, groups]. It becomes [rows, groups * group] of
- * SG_AFFINE; the codes' bytes stay where they are. */
+/* Turn the codes w, U32 [rows, words], with scales and biases [rows, groups], into an SG_AFFINE
+ * tensor [rows, groups * group]. Its data stays where it is. */
 static segue_status join_one(struct sg_archive *a, struct sg_tensor *w, const char *path,
                              const struct sg_tensor *scales, const struct sg_tensor *biases,
                              const json_t *config, segue_error *err)
@@ -89,17 +92,17 @@ static segue_status join_one(struct sg_archive *a, struct sg_tensor *w, const ch
     if ((rule.mode && strcmp(rule.mode, "affine")) || !biases)
         return sg_fail(
             err, SEGUE_EUNSUPPORTED,
-            "join MLX tensor: %s: quantised in mode %s, only affine is read; take another quantisation",
+            "join MLX tensor: %s: quantisation mode %s is not supported, only affine is; use another model file",
             w->name,
-            rule.mode && strcmp(rule.mode, "affine") ? rule.mode : "unknown (it has scales, but no biases)");
+            rule.mode && strcmp(rule.mode, "affine") ? rule.mode : "unknown (scales without biases)");
     if (!rule.bits || !rule.group) SG_TRY(infer_rule(w->name, w->cols, scales->cols, &rule, err));
-    if (!bits_known(rule.bits) || (rule.group != 32 && rule.group != 64 && rule.group != 128))
+    if (!bits_supported(rule.bits) || (rule.group != 32 && rule.group != 64 && rule.group != 128))
         return sg_fail(err, SEGUE_EUNSUPPORTED,
-                       "join MLX tensor: %s: %lld bits in groups of %lld; 2, 3, 4, 5, 6, 8 bits in groups of "
-                       "32, 64, 128 are read",
+                       "join MLX tensor: %s: %lld bits in groups of %lld are not supported; use 2, 3, 4, 5, 6 or 8 bits "
+                       "in groups of 32, 64 or 128",
                        w->name, (long long)rule.bits, (long long)rule.group);
-    uint64_t cols = scales->cols * (uint64_t)rule.group; /* wraps only where the next line refuses */
-    if (scales->cols > UINT32_MAX || !same_places(w, scales) || !same_places(w, biases) ||
+    uint64_t cols = scales->cols * (uint64_t)rule.group; /* may wrap; the next check refuses such sizes */
+    if (scales->cols > UINT32_MAX || !scales_fit(w, scales) || !scales_fit(w, biases) ||
         biases->cols != scales->cols || biases->storage != scales->storage || w->cols > UINT32_MAX ||
         cols * (uint64_t)rule.bits != w->cols * 32)
         return sg_fail(err, SEGUE_EFORMAT,
@@ -120,26 +123,28 @@ static segue_status join_one(struct sg_archive *a, struct sg_tensor *w, const ch
     return SEGUE_OK;
 }
 
-/* Joins in `list`, a copy of a's tensors, and marks in `gone` what was joined to another. */
-static segue_status join_all(struct sg_archive *a, struct sg_tensor *list, uint8_t *gone,
+/* Join all triples in `list`, a copy of a's tensors, and set joined[i] = 1 for each scale and bias
+ * tensor that was merged. */
+static segue_status join_all(struct sg_archive *a, struct sg_tensor *list, uint8_t *joined,
                              const json_t *config, segue_error *err)
 {
     for (uint32_t i = 0; i < a->tensors_n; i++) {
-        char path[SG_NAME_MOST + 16];
+        char path[SG_NAME_MAX + 16];
         size_t n = strlen(list[i].name);
-        if (list[i].storage != SG_U32 || n < 8 || n > SG_NAME_MOST || strcmp(list[i].name + n - 7, ".weight"))
+        if (list[i].storage != SG_U32 || n < 8 || n > SG_NAME_MAX || strcmp(list[i].name + n - 7, ".weight"))
             continue;
         const struct sg_tensor *scales = sibling(a, list[i].name, ".scales", path);
         const struct sg_tensor *biases = sibling(a, list[i].name, ".biases", path);
         if (!scales) continue;
         SG_TRY(join_one(a, &list[i], path, scales, biases, config, err));
-        gone[scales - a->tensors] = gone[biases - a->tensors] = 1;
+        joined[scales - a->tensors] = joined[biases - a->tensors] = 1;
     }
     return SEGUE_OK;
 }
 
-/* Sorts the new list beside the old one, then takes its place. */
-static segue_status replace_list(struct sg_archive *a, struct sg_tensor *list, const uint8_t *gone,
+/* Replace the archive's tensors by `list` without the merged ones. The new index is built first, so
+ * that a failure leaves the archive unchanged. Takes ownership of `list` on success. */
+static segue_status replace_list(struct sg_archive *a, struct sg_tensor *list, const uint8_t *joined,
                                  segue_error *err)
 {
     struct sg_archive next = *a;
@@ -148,7 +153,7 @@ static segue_status replace_list(struct sg_archive *a, struct sg_tensor *list, c
     next.tensors_n = 0;
     next.by_name = next.meta_by_key = NULL;
     for (uint32_t i = 0; i < a->tensors_n; i++)
-        if (!gone[i]) list[next.tensors_n++] = list[i];
+        if (!joined[i]) list[next.tensors_n++] = list[i];
     segue_status s = sg_build_finish(&b, err);
     if (s != SEGUE_OK) {
         sg_free(next.by_name);
@@ -166,14 +171,14 @@ segue_status sg_archive_join_affine(struct sg_archive *a, const json_t *config, 
 {
     if (a->format != SG_FORMAT_SAFETENSORS || !a->tensors_n) return SEGUE_OK;
     struct sg_tensor *list = sg_alloc(a->tensors_n * sizeof *list);
-    uint8_t *gone = sg_alloc(a->tensors_n);
-    segue_status s = list && gone ? SEGUE_OK : sg_no_memory(a->path, a->tensors_n * sizeof *list, err);
+    uint8_t *joined = sg_alloc(a->tensors_n);
+    segue_status s = list && joined ? SEGUE_OK : sg_no_memory(a->path, a->tensors_n * sizeof *list, err);
     if (s == SEGUE_OK) {
         memcpy(list, a->tensors, a->tensors_n * sizeof *list);
-        s = join_all(a, list, gone, config, err);
+        s = join_all(a, list, joined, config, err);
     }
-    if (s == SEGUE_OK) s = replace_list(a, list, gone, err);
+    if (s == SEGUE_OK) s = replace_list(a, list, joined, err);
     if (s != SEGUE_OK) sg_free(list);
-    sg_free(gone);
+    sg_free(joined);
     return s;
 }

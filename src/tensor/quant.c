@@ -1,17 +1,20 @@
-/* quant.c: blocks of stored numbers to fp32, one function per format. Products are kept in their own
- * statements and in the order of the formats' authors, so that every value is theirs to the last bit. Nothing
- * here checks: sizes were checked when the archive was opened.
+/* quant.c: decodes stored rows to fp32, one function per format. The order of operations is that of
+ * the formats' reference implementation (ggml), and products are separate statements so that
+ * compilers do not fuse them: results are bit-identical. Sizes are not checked here;
+ * archive_build.c checked them when the file was opened.
  * SPDX-License-Identifier: MIT */
 #include "base/num.h"
 #include "tensor/tensor.h"
 
 #include <math.h>
 
+/* The non-linear code book of IQ4_NL. */
 static const int8_t iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                       1,    13,   25,  38,  53,  69,  89,  113};
-/* E2M1 doubled: the block's exponent is halved to match. */
+/* E2M1 values times two, to be integers; read_mxfp4 halves the block's scale in exchange. */
 static const int8_t fp4_values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
+/* The fp16 number at p, unaligned. */
 static float half_at(const uint8_t *p) { return sg_f32_of_f16(sg_le16(p)); }
 
 static void read_f32(const uint8_t *p, uint64_t n, float *out)
@@ -19,8 +22,9 @@ static void read_f32(const uint8_t *p, uint64_t n, float *out)
     for (uint64_t i = 0; i < n; i++) out[i] = sg_f32_of_bits(sg_le32(p + 4 * i));
 }
 
-/* Without branches, so that it vectorises; halves below 2^-14 go through 0.5 + x, which is exact and, unlike
- * a product with a denormal number, fast. */
+/* Branch-free, so that it vectorises. Subnormal fp16 numbers are decoded as (0.5 + x) - 0.5, which
+ * is exact and avoids a multiplication with subnormal fp32 operands, which is slow on many
+ * processors. */
 static void read_f16(const uint8_t *p, uint64_t n, float *out)
 {
     for (uint64_t i = 0; i < n; i++) {
@@ -38,7 +42,8 @@ static void read_bf16(const uint8_t *p, uint64_t n, float *out)
 
 /* --- blocks of 32 --- */
 
-/* fp16 d, 16 bytes: element i in the low nibbles, i + 16 in the high ones. So all formats of 32 below. */
+/* Block: fp16 d, 16 bytes. Element i has the low nibble of byte i, element i + 16 the high one; the
+ * same in all formats with blocks of 32. Value: d * (q - 8). */
 static void read_q4_0(const uint8_t *p, uint64_t n, float *out)
 {
     for (; n; n -= 32, p += 18, out += 32) {
@@ -50,7 +55,7 @@ static void read_q4_0(const uint8_t *p, uint64_t n, float *out)
     }
 }
 
-/* d, m, nibbles: d * q + m. */
+/* Block: fp16 d, fp16 m, 16 bytes of nibbles. Value: d * q + m. */
 static void read_q4_1(const uint8_t *p, uint64_t n, float *out)
 {
     for (; n; n -= 32, p += 20, out += 32) {
@@ -63,7 +68,7 @@ static void read_q4_1(const uint8_t *p, uint64_t n, float *out)
     }
 }
 
-/* d, 32 fifth bits, nibbles. */
+/* Block: fp16 d, 32 fifth bits, 16 bytes of nibbles. Value: d * (q - 16). */
 static void read_q5_0(const uint8_t *p, uint64_t n, float *out)
 {
     for (; n; n -= 32, p += 22, out += 32) {
@@ -78,7 +83,7 @@ static void read_q5_0(const uint8_t *p, uint64_t n, float *out)
     }
 }
 
-/* d, m, 32 fifth bits, nibbles. */
+/* Block: fp16 d, fp16 m, 32 fifth bits, 16 bytes of nibbles. Value: d * q + m. */
 static void read_q5_1(const uint8_t *p, uint64_t n, float *out)
 {
     for (; n; n -= 32, p += 24, out += 32) {
@@ -93,7 +98,7 @@ static void read_q5_1(const uint8_t *p, uint64_t n, float *out)
     }
 }
 
-/* d, 32 signed bytes. */
+/* Block: fp16 d, 32 signed bytes. Value: d * q. */
 static void read_q8_0(const uint8_t *p, uint64_t n, float *out)
 {
     for (; n; n -= 32, p += 34, out += 32) {
@@ -102,7 +107,7 @@ static void read_q8_0(const uint8_t *p, uint64_t n, float *out)
     }
 }
 
-/* Nibbles that are indices into a table of values. */
+/* 32 nibbles as indices into a table of values, times d. */
 static void read_nibbles(const uint8_t *p, float d, const int8_t values[16], float *out)
 {
     for (int i = 0; i < 16; i++) {
@@ -111,16 +116,17 @@ static void read_nibbles(const uint8_t *p, float d, const int8_t values[16], flo
     }
 }
 
+/* Block: fp16 d, 16 bytes of table indices. */
 static void read_iq4_nl(const uint8_t *p, uint64_t n, float *out)
 {
     for (; n; n -= 32, p += 18, out += 32) read_nibbles(p + 2, half_at(p), iq4_values, out);
 }
 
-/* One byte of exponent (E8M0), nibbles of E2M1. */
+/* Block: one exponent byte (E8M0), 16 bytes of E2M1 codes. */
 static void read_mxfp4(const uint8_t *p, uint64_t n, float *out)
 {
     for (; n; n -= 32, p += 17, out += 32) {
-        uint32_t e = p[0]; /* 2^(e-128); its two lowest values are denormal in fp32 */
+        uint32_t e = p[0]; /* scale 2^(e - 127) / 2; for e < 2 this is subnormal in fp32 */
         float d = sg_f32_of_bits(e < 2 ? 0x00200000u << e : (e - 1) << 23);
         read_nibbles(p + 1, d, fp4_values, out);
     }
@@ -128,7 +134,8 @@ static void read_mxfp4(const uint8_t *p, uint64_t n, float *out)
 
 /* --- super-blocks of 256 --- */
 
-/* sc[16] @0, qs[64] @16, d @80, dmin @82: scale and minimum of each 16 share a byte. */
+/* Super-block: 16 scale bytes @0, 64 code bytes @16, fp16 d @80, fp16 dmin @82. Each 16 numbers
+ * have a 4-bit scale and a 4-bit minimum in one byte. Value: d * scale * q - dmin * minimum. */
 static void read_q2_k(const uint8_t *p, uint64_t n, float *out)
 {
     for (; n; n -= 256, p += 84) {
@@ -145,7 +152,8 @@ static void read_q2_k(const uint8_t *p, uint64_t n, float *out)
     }
 }
 
-/* hm[32] @0, qs[64] @32, sc[12] @96, d @108: a cleared bit of hm subtracts 4. */
+/* Super-block: hm[32] third bits @0, 64 code bytes @32, sc[12] @96, fp16 d @108. The 16 scales have
+ * 6 bits each, spread over sc. A cleared bit of hm subtracts 4 from the code. */
 static void read_q3_k(const uint8_t *p, uint64_t n, float *out)
 {
     for (; n; n -= 256, p += 110) {
@@ -162,7 +170,9 @@ static void read_q3_k(const uint8_t *p, uint64_t n, float *out)
     }
 }
 
-/* 6-bit scale and minimum of the 32 numbers j of Q4_K and Q5_K, packed into 12 bytes. */
+/* Unpack scale and minimum number j, 6 bits each, from the 12 bytes of Q4_K and Q5_K: 0 to 3 are in
+ * the low 6 bits of bytes 0-3 and 4-7, the others have their low 4 bits in bytes 8-11 and their
+ * upper 2 bits in the top of the former. */
 static void scales_k4(const uint8_t *sc, int j, int *scale, int *low)
 {
     if (j < 4) {
@@ -174,7 +184,8 @@ static void scales_k4(const uint8_t *sc, int j, int *scale, int *low)
     }
 }
 
-/* d @0, dmin @2, sc[12] @4, qs[128] @16: two neighbouring 32s share 32 bytes. */
+/* Super-block: fp16 d @0, fp16 dmin @2, sc[12] @4, qs[128] @16. Two consecutive sub-blocks of 32
+ * share 32 bytes: the low and the high nibbles. Value: d * scale * q - dmin * minimum. */
 static void read_q4_k(const uint8_t *p, uint64_t n, float *out)
 {
     for (; n; n -= 256, p += 144) {
@@ -192,7 +203,8 @@ static void read_q4_k(const uint8_t *p, uint64_t n, float *out)
     }
 }
 
-/* As Q4_K with qh[32] @16: bit j of qh[i] is the fifth bit; qs @48. */
+/* As Q4_K with qh[32] @16 and qs at 48: bit j of qh[i] is the fifth bit of element i of sub-block
+ * j. */
 static void read_q5_k(const uint8_t *p, uint64_t n, float *out)
 {
     for (; n; n -= 256, p += 176) {
@@ -210,7 +222,8 @@ static void read_q5_k(const uint8_t *p, uint64_t n, float *out)
     }
 }
 
-/* ql[128] @0, qh[64] @128, i8 sc[16] @192, d @208. */
+/* Super-block: ql[128] low nibbles @0, qh[64] upper 2 bits @128, int8 sc[16] @192, fp16 d @208.
+ * Each 16 numbers have one scale. Value: d * scale * (q - 32). */
 static void read_q6_k(const uint8_t *p, uint64_t n, float *out)
 {
     for (; n; n -= 256, p += 210) {
@@ -247,5 +260,5 @@ void sg_dequant_row(enum sg_storage s, const void *src, uint64_t n, float *out)
     default: break;
     }
     for (uint64_t i = 0; i < n; i++)
-        out[i] = NAN; /* a caller that skipped sg_tensor_computable must notice */
+        out[i] = NAN; /* makes a missing call of sg_tensor_computable visible */
 }

@@ -1,12 +1,13 @@
-/* storage.c: the table of number formats: their names, block sizes and ids in files, and the size of a row.
- * It holds facts only; reading and writing blocks is quant.c's and encode.c's.
+/* storage.c: the table of storage types (names, block sizes, GGUF ids) and the size of a stored
+ * row. quant.c decodes them, encode.c encodes them.
  * SPDX-License-Identifier: MIT */
 #include "tensor/tensor.h"
 
 #include <stddef.h>
 
-/* name, weights per block, bytes per block, id in GGUF, whether rows can be read */
-static const struct sg_storage_info infos[SG_STORAGE_N] = {
+/* Columns: name, weights per block, bytes per block, GGUF id (-1: none), 1 if sg_tensor_row reads
+ * it. */
+static const struct sg_storage_info storage_table[SG_STORAGE_N] = {
     [SG_F32] = {"f32", 1, 4, 0, 1},
     [SG_F16] = {"f16", 1, 2, 1, 1},
     [SG_BF16] = {"bf16", 1, 2, 30, 1},
@@ -22,7 +23,7 @@ static const struct sg_storage_info infos[SG_STORAGE_N] = {
     [SG_Q6_K] = {"q6_k", 256, 210, 14, 1},
     [SG_IQ4_NL] = {"iq4_nl", 32, 18, 20, 1},
     [SG_MXFP4] = {"mxfp4", 32, 17, 39, 1},
-    [SG_AFFINE] = {"affine", 32, 0, -1, 1}, /* bytes depend on the bits */
+    [SG_AFFINE] = {"affine", 32, 0, -1, 1}, /* bytes depend on the bits per code */
     [SG_Q8_GROUP] = {"q8_group", 1, 1, -1, 1},
     [SG_FP8] = {"fp8", 1, 1, -1, 1},
     [SG_I8] = {"i8", 1, 1, 24, 0},
@@ -40,11 +41,11 @@ static const struct sg_storage_info infos[SG_STORAGE_N] = {
     [SG_OTHER] = {"other", 1, 0, -1, 0},
 };
 
-/* GGUF types that are met in the field and not read: their names make a refusal useful. */
+/* GGUF types that occur in published files but are not supported. Error messages use their names. */
 static const struct {
     uint32_t id;
     const char *name;
-} unread[] = {
+} unsupported_ggml[] = {
     {4, "q4_2"},    {5, "q4_3"},     {9, "q8_1"},        {15, "q8_k"},       {16, "iq2_xxs"},
     {17, "iq2_xs"}, {18, "iq3_xxs"}, {19, "iq1_s"},      {21, "iq3_s"},      {22, "iq2_s"},
     {23, "iq4_xs"}, {29, "iq1_m"},   {31, "q4_0_4_4"},   {32, "q4_0_4_8"},   {33, "q4_0_8_8"},
@@ -54,20 +55,20 @@ static const struct {
 
 const struct sg_storage_info *sg_storage_info(enum sg_storage s)
 {
-    return &infos[(unsigned)s < SG_STORAGE_N ? s : SG_OTHER];
+    return &storage_table[(unsigned)s < SG_STORAGE_N ? s : SG_OTHER];
 }
 
-/* Linear: it is asked once per tensor. */
+/* A linear search is fast enough: one call per tensor of a file. */
 enum sg_storage sg_storage_of_ggml(uint32_t id, const char **name)
 {
     for (int s = 0; s < SG_STORAGE_N; s++) {
-        if (infos[s].ggml < 0 || (uint32_t)infos[s].ggml != id) continue;
-        if (name) *name = infos[s].name;
+        if (storage_table[s].ggml < 0 || (uint32_t)storage_table[s].ggml != id) continue;
+        if (name) *name = storage_table[s].name;
         return (enum sg_storage)s;
     }
     if (name) *name = NULL;
-    for (size_t i = 0; name && i < sizeof unread / sizeof *unread; i++)
-        if (unread[i].id == id) *name = unread[i].name;
+    for (size_t i = 0; name && i < sizeof unsupported_ggml / sizeof *unsupported_ggml; i++)
+        if (unsupported_ggml[i].id == id) *name = unsupported_ggml[i].name;
     return SG_STORAGE_N;
 }
 
@@ -76,10 +77,10 @@ segue_status sg_storage_row_bytes(enum sg_storage s, uint64_t cols, uint64_t *by
     const struct sg_storage_info *info = sg_storage_info(s);
     if (!info->bytes)
         return sg_fail(err, SEGUE_EFORMAT,
-                       "row size: %s: it has no fixed size per row; store it in another type", info->name);
+                       "row size: %s: this type has no fixed row size; use another type", info->name);
     if (cols % info->block)
         return sg_fail(err, SEGUE_EFORMAT,
-                       "row size: %s: %llu columns are no multiple of its block of %u; the file is damaged",
+                       "row size: %s: %llu columns are not a multiple of the block size %u; the file is damaged",
                        info->name, (unsigned long long)cols, info->block);
     if (cols / info->block > UINT64_MAX / info->bytes)
         return sg_fail(err, SEGUE_EFORMAT, "row size: %s: %llu columns overflow 64 bits; the file is damaged",
@@ -93,6 +94,6 @@ segue_status sg_tensor_computable(const struct sg_tensor *t, segue_error *err)
     if (sg_storage_info(t->storage)->computable) return SEGUE_OK;
     return sg_fail(
         err, SEGUE_EUNSUPPORTED,
-        "read tensor: %s: it is stored as %s, which is not computed with; take a file in another type",
+        "read tensor: %s: it uses %s, which is not supported; use a file in another type, for example Q4_K or Q8_0",
         t->name, t->stored_as ? t->stored_as : sg_storage_info(t->storage)->name);
 }

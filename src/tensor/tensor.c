@@ -1,5 +1,6 @@
-/* tensor.c: a row of a tensor as fp32, whatever its file did to it: stored in blocks or groups, permuted,
- * transposed. Only reads; knows no file format.
+/* tensor.c: reads rows of a tensor as fp32, whatever their layout in the file: quantised in blocks
+ * or groups, permuted, transposed, a part of another tensor, or an fp8 view. Also checks for NaN
+ * and infinity. Knows no file format.
  * SPDX-License-Identifier: MIT */
 #include "tensor/tensor.h"
 
@@ -9,7 +10,8 @@
 #include "base/num.h"
 #include "tensor/fp8.h"
 
-/* The three digits x, y, z of the index, with the first two exchanged. */
+/* Splits the index into the digits (x, y, z) and recombines them with x and y exchanged; see struct
+ * sg_perm. */
 uint64_t sg_perm_stored(const struct sg_perm *p, uint64_t logical)
 {
     if (!p->a || logical < p->first) return logical;
@@ -18,15 +20,17 @@ uint64_t sg_perm_stored(const struct sg_perm *p, uint64_t logical)
     return p->first + base + (y * p->a + x) * p->w + z;
 }
 
-/* 0 for what is stored in blocks. */
+/* Bytes per number; 0 for storages with blocks or groups. */
 static uint32_t plain_size(enum sg_storage s)
 {
     return s == SG_F32 ? 4 : s == SG_F16 || s == SG_BF16 ? 2 : 0;
 }
 
-/* --- MLX groups --- */
+/* --- storages with separate scales --- */
 
-/* 32 codes of `bits` bits each: exactly 4 * bits bytes, least significant bit first. */
+/* Unpack 32 codes of `bits` bits each, least significant bit first, from exactly 4 * bits bytes.
+ * The common widths 4 and 8 have their own loops. The copy has spare bytes because a code of other
+ * widths is read as a 16-bit word. */
 static void unpack32(const uint8_t *p, uint32_t bits, float *out)
 {
     uint8_t bytes[32 + 4] = {0};
@@ -43,12 +47,13 @@ static void unpack32(const uint8_t *p, uint32_t bits, float *out)
     }
     memcpy(bytes, p, 4 * (size_t)bits);
     for (uint32_t i = 0; i < 32; i++) {
+        /* A code of up to 8 bits spans at most two bytes. */
         uint32_t at = i * bits, word = (uint32_t)bytes[at / 8] | (uint32_t)bytes[at / 8 + 1] << 8;
         out[i] = (float)(word >> at % 8 & ((1u << bits) - 1));
     }
 }
 
-/* Number i of a plain list; unaligned, for so is the map. */
+/* Number i of an unaligned array of F32, F16 or BF16. */
 static float scale_at(enum sg_storage s, const void *list, uint64_t i)
 {
     const uint8_t *p = (const uint8_t *)list + i * plain_size(s);
@@ -57,7 +62,9 @@ static float scale_at(enum sg_storage s, const void *list, uint64_t i)
                          : sg_f32_of_bf16(sg_le16(p));
 }
 
-/* Groups are multiples of 32, so 32 codes share a scale and fill whole bytes. */
+/* Columns [from, from + n), multiples of 32. A group has a multiple of 32 columns, so that 32 codes
+ * share one scale and fill whole bytes. Product and sum are separate statements, because MLX rounds
+ * both: a fused multiply-add would differ. */
 static void read_affine(const struct sg_tensor *t, uint64_t row, uint64_t from, uint64_t n, float *out)
 {
     const struct sg_affine *f = &t->affine;
@@ -74,26 +81,30 @@ static void read_affine(const struct sg_tensor *t, uint64_t row, uint64_t from, 
     }
 }
 
-/* llama2.c counts groups over the whole tensor: one may span two rows. */
+/* llama2.c numbers the groups over the whole tensor, so that a group may cover the end of one row
+ * and the start of the next. */
 static void read_q8_group(const struct sg_tensor *t, uint64_t row, uint64_t from, uint64_t n, float *out)
 {
     const int8_t *q = (const int8_t *)t->data;
     uint64_t at = row * t->cols + from, end = at + n, group = t->affine.group;
     while (at < end) {
+        /* The end of the current group, or of the range. */
         uint64_t stop = (at / group + 1) * group;
         float scale = sg_f32_of_bits(sg_le32((const uint8_t *)t->affine.scales + at / group * 4));
         for (stop = stop < end ? stop : end; at < stop; at++) *out++ = scale * (float)q[at];
     }
 }
 
-/* --- rows as stored --- */
+/* --- stored rows, without permutation --- */
 
-/* Blocks of 256 may be cut at multiples of 32: whole blocks go straight to out, the ends through a buffer. */
+/* Any column range: whole blocks are converted directly to out, a block that is cut by the range's
+ * start or end goes through a buffer. */
 static void read_blocks(const struct sg_tensor *t, const uint8_t *row, uint64_t from, uint64_t n, float *out)
 {
     const struct sg_storage_info *info = sg_storage_info(t->storage);
     float part[256];
     while (n) {
+        /* skip: columns before `from` in its block; whole: columns in complete blocks. */
         uint64_t skip = from % info->block, whole = n - n % info->block;
         const uint8_t *p = row + from / info->block * info->bytes;
         uint64_t take = whole;
@@ -110,7 +121,7 @@ static void read_blocks(const struct sg_tensor *t, const uint8_t *row, uint64_t 
     }
 }
 
-/* Stored row and stored columns. */
+/* Dispatch on the storage. `row` and the columns are stored indices. */
 static void read_stored(const struct sg_tensor *t, uint64_t row, uint64_t from, uint64_t n, float *out)
 {
     const struct sg_storage_info *info = sg_storage_info(t->storage);
@@ -119,9 +130,9 @@ static void read_stored(const struct sg_tensor *t, uint64_t row, uint64_t from, 
     else read_blocks(t, t->data + row * (t->cols / info->block * info->bytes), from, n, out);
 }
 
-/* --- rows as meant --- */
+/* --- logical rows --- */
 
-/* Stored [cols, rows]: one number from each stored row. */
+/* A logical row is a stored column: gather one number from each stored row. */
 static void read_transposed(const struct sg_tensor *t, uint64_t row, uint64_t from, uint64_t n, float *out)
 {
     for (uint64_t i = 0; i < n; i++) {
@@ -130,14 +141,16 @@ static void read_transposed(const struct sg_tensor *t, uint64_t row, uint64_t fr
     }
 }
 
-/* How many columns from `col` on are neighbours in the file too. */
+/* Number of columns from `col` on whose stored positions are consecutive. */
 static uint64_t run_length(const struct sg_perm *p, uint64_t col)
 {
     return col < p->first ? p->first - col : p->w - (col - p->first) % p->w;
 }
 
-/* Permuted columns, run by run: straight where the run has whole 32s, else through the 32 numbers around
- * it. */
+/* Permuted columns, one run of consecutive stored columns at a time. Plain storages are read
+ * directly. Blocks need ranges aligned to 32: runs that start at a multiple of 32 are read directly
+ * as far as they contain whole 32s, the others through a buffer with the surrounding 32 columns,
+ * which is reused while consecutive runs fall into it. */
 static void read_permuted(const struct sg_tensor *t, uint64_t row, uint64_t from, uint64_t n, float *out)
 {
     int straight = sg_storage_info(t->storage)->block == 1;
@@ -159,11 +172,13 @@ static void read_permuted(const struct sg_tensor *t, uint64_t row, uint64_t from
     }
 }
 
+/* A part: map the row to the whole tensor, then read the requested range of each column run. Ranges
+ * inside a run keep the alignment of 32 because run boundaries are multiples of the block size. */
 static void read_part(const struct sg_tensor_part *p, uint64_t row, uint64_t from, uint64_t n, float *out)
 {
     uint64_t whole = sg_part_at(p->rows, p->rows_n, row);
     for (uint32_t k = 0; k < p->cols_n && n; k++) {
-        const struct sg_run_of *run = &p->cols[k];
+        const struct sg_index_run *run = &p->cols[k];
         if (from >= run->n) {
             from -= run->n;
             continue;
@@ -176,10 +191,30 @@ static void read_part(const struct sg_tensor_part *p, uint64_t row, uint64_t fro
     }
 }
 
+/* Columns [from, from + n) of an fp8 view, rounded to e4m3. The scale depends on the maximum of the
+ * whole row, so that for a partial range the row is read once more, in blocks of 256 columns. */
+static void read_fp8(const struct sg_tensor *t, uint64_t row, uint64_t from, uint64_t n, float *out)
+{
+    const struct sg_tensor *source = t->fp8_source;
+    uint32_t max = 0;
+    float block[256];
+    const uint64_t width = sizeof block / sizeof *block;
+    for (uint64_t c = 0; n < t->cols && c < t->cols; c += width) {
+        uint64_t count = t->cols - c < width ? t->cols - c : width;
+        sg_tensor_row(source, row, c, count, block);
+        uint32_t block_max = sg_fp8_max_bits(block, count);
+        max = block_max > max ? block_max : max;
+    }
+    sg_tensor_row(source, row, from, n, out);
+    if (n == t->cols) max = sg_fp8_max_bits(out, n);
+    sg_fp8_round(out, n, sg_fp8_scale_of(max));
+}
+
+/* Resolves, in this order: fp8 views, parts, row permutation, then the layout of the columns. */
 void sg_tensor_row(const struct sg_tensor *t, uint64_t row, uint64_t from, uint64_t n, float *out)
 {
-    if (t->made_of) {
-        sg_fp8_read(t, row, from, n, out);
+    if (t->fp8_source) {
+        read_fp8(t, row, from, n, out);
         return;
     }
     if (t->part) {
@@ -204,10 +239,36 @@ void sg_tensor_read(const struct sg_tensor *t, float *out)
         sg_tensor_row(t, row, 0, t->cols, out + row * t->cols);
 }
 
-/* --- looking for NaN and infinity --- */
+/* --- fp8 views --- */
 
-/* All exponent bits set: infinite or NaN. Eight bytes at a time, because this reads whole models: a lane whose exponent is
- * full becomes zero, and the borrow of a subtraction finds zero lanes. */
+/* The view has the shape of `from`, but no permutation or transposition: these are undone when
+ * `from` is read. */
+struct sg_tensor sg_tensor_fp8(const struct sg_tensor *from)
+{
+    struct sg_tensor t = *from;
+    t.storage = SG_FP8;
+    t.stored_as = sg_storage_info(SG_FP8)->name;
+    t.bytes = t.rows * (t.cols + sizeof(float));
+    t.transposed = 0;
+    t.row_perm = t.col_perm = (struct sg_perm){0};
+    t.fp8_source = from;
+    return t;
+}
+
+float sg_tensor_fp8_row(const struct sg_tensor *t, uint64_t row, float *buffer, uint8_t *codes)
+{
+    sg_tensor_row(t->fp8_source, row, 0, t->cols, buffer);
+    struct sg_fp8_scale s = sg_fp8_scale_of(sg_fp8_max_bits(buffer, t->cols));
+    if (!isfinite(s.scale)) memset(codes, 0x7f, t->cols); /* NaN in e4m3 */
+    else sg_fp8_encode(buffer, t->cols, s.inverse, codes);
+    return s.scale;
+}
+
+/* --- checks for NaN and infinity --- */
+
+/* A number is infinite or NaN when all its exponent bits are set. Tests 8 bytes (2 or 4 lanes) at a
+ * time, because this reads whole models: the XOR turns a full exponent into a zero lane, and
+ * (lanes - ones) & ~lanes has the top bit of some lane set if and only if a lane is zero. */
 static int plain_finite(enum sg_storage s, const uint8_t *p, uint64_t n)
 {
     const uint64_t full = s == SG_F32   ? 0x7f8000007f800000u
@@ -229,21 +290,22 @@ static int plain_finite(enum sg_storage s, const uint8_t *p, uint64_t n)
     return !bad;
 }
 
-/* Offsets of the fp16 scale and minimum within a block; -1: none. */
-static void scale_places(enum sg_storage s, int at[2])
+/* Byte offsets of the fp16 scale and of the fp16 minimum within a block; -1: the block has none. */
+static void scale_offsets(enum sg_storage s, int at[2])
 {
     at[0] = s == SG_Q2_K ? 80 : s == SG_Q3_K ? 108 : s == SG_Q6_K ? 208 : 0;
     at[1] = s == SG_Q2_K ? 82 : s == SG_Q4_1 || s == SG_Q5_1 || s == SG_Q4_K || s == SG_Q5_K ? 2 : -1;
 }
 
+/* Checks the scales of consecutive blocks. */
 static int blocks_finite(enum sg_storage s, const uint8_t *p, uint64_t blocks)
 {
     uint32_t size = sg_storage_info(s)->bytes;
     int at[2];
-    scale_places(s, at);
+    scale_offsets(s, at);
     for (uint64_t b = 0; b < blocks; b++, p += size) {
         if (s == SG_MXFP4) {
-            if (p[0] == 255) return 0; /* E8M0 says NaN so */
+            if (p[0] == 255) return 0; /* NaN in E8M0 */
             continue;
         }
         for (int k = 0; k < 2; k++)
@@ -252,6 +314,7 @@ static int blocks_finite(enum sg_storage s, const uint8_t *p, uint64_t blocks)
     return 1;
 }
 
+/* Checks stored row `row` of a matrix with `rows` stored rows of `cols` numbers. */
 static int row_finite(const struct sg_tensor *t, uint64_t row, uint64_t rows, uint64_t cols)
 {
     const struct sg_storage_info *info = sg_storage_info(t->storage);
@@ -260,7 +323,7 @@ static int row_finite(const struct sg_tensor *t, uint64_t row, uint64_t rows, ui
         return plain_finite(t->affine.storage, (const uint8_t *)t->affine.scales + at, groups) &&
                plain_finite(t->affine.storage, (const uint8_t *)t->affine.biases + at, groups);
     }
-    if (t->storage == SG_Q8_GROUP) { /* groups starting in this row; the last row takes what is left */
+    if (t->storage == SG_Q8_GROUP) { /* each group is checked in the row where it starts */
         uint64_t group = t->affine.group, first = (row * cols + group - 1) / group;
         uint64_t end = row + 1 == rows ? rows * cols / group : ((row + 1) * cols + group - 1) / group;
         return end <= first ||
@@ -271,17 +334,18 @@ static int row_finite(const struct sg_tensor *t, uint64_t row, uint64_t rows, ui
                             : blocks_finite(t->storage, p, cols / info->block);
 }
 
+/* An fp8 view has the stored rows of its source. */
 uint64_t sg_tensor_stored_rows(const struct sg_tensor *t)
 {
-    if (t->made_of) t = t->made_of;
+    if (t->fp8_source) t = t->fp8_source;
     uint64_t rows = t->transposed ? t->cols : t->rows, cols = t->transposed ? t->rows : t->cols;
-    return cols ? rows : 0; /* an empty tensor may claim any number of rows */
+    return cols ? rows : 0; /* the header of an empty tensor may declare any number of rows */
 }
 
-/* A block's own numbers are integers and cannot be bad. */
+/* Parts and unreadable storages count as finite, see struct sg_tensor. */
 int sg_tensor_finite_rows(const struct sg_tensor *t, uint64_t from, uint64_t to, uint64_t *bad_row)
 {
-    if (t->made_of) t = t->made_of;
+    if (t->fp8_source) t = t->fp8_source;
     uint64_t rows = sg_tensor_stored_rows(t), cols = t->transposed ? t->rows : t->cols;
     if (!sg_storage_info(t->storage)->computable || t->part) return 1;
     for (uint64_t row = from; row < to; row++) {
@@ -297,17 +361,18 @@ int sg_tensor_finite(const struct sg_tensor *t, uint64_t *bad_row)
     return sg_tensor_finite_rows(t, 0, sg_tensor_stored_rows(t), bad_row);
 }
 
-segue_status sg_tensor_not_finite(const struct sg_tensor *t, uint64_t row, segue_error *err)
+segue_status sg_tensor_fail_not_finite(const struct sg_tensor *t, uint64_t row, segue_error *err)
 {
     return sg_fail(err, SEGUE_EFORMAT,
-                   "engine not opened: %s: row %llu holds a weight or scale that is not finite; the file is damaged, "
-                   "fetch it again",
+                   "open engine: %s: row %llu has a weight or scale that is not finite; the file is damaged, "
+                   "download it again",
                    t->name, (unsigned long long)row);
 }
 
+/* Sizes are computed from the shape, because t->bytes covers the codes only. */
 uint32_t sg_tensor_regions(const struct sg_tensor *t, struct sg_region out[3])
 {
-    if (t->made_of) t = t->made_of;
+    if (t->fp8_source) t = t->fp8_source;
     int affine = t->storage == SG_AFFINE, grouped = t->storage == SG_Q8_GROUP;
     uint64_t groups = t->affine.group ? t->rows * t->cols / t->affine.group : 0;
     uint64_t bytes = groups * (affine ? plain_size(t->affine.storage) : sizeof(float));

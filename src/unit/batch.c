@@ -19,7 +19,7 @@ static segue_status check_state(const struct sg_batch_rules *r, const struct sg_
         return sg_fail(err, SEGUE_EARG, "run: %s: span %u: its state belongs to another unit or model; create one on this unit",
                        r->unit, i);
     for (uint32_t k = 0; k < g->slots_n; k++)
-        if (!r->slot(s->state, k) || !sg_slot_same(r->slot(s->state, k), &g->slots[k]))
+        if (!r->slot(s->state, k) || !sg_slot_equal(r->slot(s->state, k), &g->slots[k]))
             return sg_fail(err, SEGUE_EARG,
                            "run: %s: span %u: slot %u of its state belongs to another model; create one from this graph", r->unit,
                            i, k);

@@ -16,11 +16,11 @@ struct sg_rank_sync {
     const atomic_int *cancel;        /* the caller's, or NULL */
     uint32_t ranks, arrived;         /* arrived: at the barrier */
     uint64_t round;                  /* barriers that were passed */
-    uint64_t queries[SG_RANKS_MOST]; /* should_stop calls of each rank; query i of all ranks has the same answer */
+    uint64_t queries[SG_RANKS_MAX]; /* should_stop calls of each rank; query i of all ranks has the same answer */
     uint64_t continued, end;         /* queries answered "continue" so far; the first one answered "stop" */
     int canceled;                    /* the stop was requested by *cancel */
     int broken;                      /* a rank failed */
-    const float *x[SG_RANKS_MOST];   /* join: the input of each rank */
+    const float *x[SG_RANKS_MAX];   /* join: the input of each rank */
 };
 
 void sg_rank_sync_open(struct sg_rank_sync *m, uint32_t ranks, const atomic_int *cancel);

@@ -111,7 +111,7 @@ static int same_slots(const struct sg_state_core *a, const struct sg_state_core 
 {
     if (a->slots_n != b->slots_n || a->storage != b->storage) return 0;
     for (uint32_t i = 0; i < a->slots_n; i++)
-        if (!sg_slot_same(&sg_core_slot_at(a, i)->slot, &sg_core_slot_at(b, i)->slot)) return 0;
+        if (!sg_slot_equal(&sg_core_slot_at(a, i)->slot, &sg_core_slot_at(b, i)->slot)) return 0;
     return 1;
 }
 

@@ -147,6 +147,18 @@ struct sg_weight_cache {
     int exact;                       /* ... 1: equal ids prove equal bytes */
 };
 
+/* Progress of a compilation. report is called from the compiling thread with the bytes of weights that are in place; a result
+ * other than 0 asks the unit to return ECANCELED. */
+struct sg_progress {
+    int (*report)(void *context, uint64_t done);
+    void *context;
+};
+/* 1: the compilation is to stop. progress NULL: never. */
+static inline int sg_progress_stop(const struct sg_progress *progress, uint64_t done)
+{
+    return progress && progress->report(progress->context, done);
+}
+
 /* Members are required unless they are listed as optional. */
 struct sg_unit_ops {
     const char *kind;                /* what a spec begins with */
@@ -230,7 +242,7 @@ struct sg_unit_ops {
     segue_status (*weight_get)(struct sg_program *p, uint32_t tensor, float *out, segue_error *err);
     segue_status (*weight_put)(struct sg_program *p, uint32_t tensor, const float *in, segue_error *err);
     segue_status (*stream)(struct sg_unit *u, uint64_t bytes, double *gb_s, segue_error *err); /* measures read bandwidth */
-    /* Outcome of the weight cache: "mapped" (found), "written", "anew" (prepared again, the faster choice), or NULL: not used.
+    /* Outcome of the weight cache: "mapped" (found), "written", "repacked" (prepared again, the faster choice), or NULL: not used.
      * *why: NULL or the reason. The texts live as long as the program. */
     const char *(*kept)(const struct sg_program *p, const char **why);
     /* Compilations by the device's compiler for this program. Absent: see sg_program_compiles. */
@@ -240,6 +252,8 @@ struct sg_unit_ops {
     segue_status (*state_logits)(struct sg_state *s, float *out, segue_error *err);
     /* Energy counter in joules with an arbitrary zero; any thread, also during runs. */
     segue_status (*meter)(struct sg_unit *u, double *joules, segue_error *err);
+    /* Optional: the next compilations report their progress; NULL: no more. The struct outlives them. */
+    void (*progress)(struct sg_unit *u, const struct sg_progress *progress);
     /* After ELOST: restarts the unit, with no other call in progress. Programs become valid again; states and runs from
      * before stay lost. OK also when it was not lost. */
     segue_status (*restart)(struct sg_unit *u, segue_error *err);

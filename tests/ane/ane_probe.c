@@ -1,4 +1,4 @@
-/* ane_probe.c: the probe's questions, asked of the software engine: each is answered, and as the profile says.
+/* ane_probe.c: every question of the probe on the software engine: the answers are those of the profile.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <setjmp.h>

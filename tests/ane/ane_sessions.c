@@ -1,6 +1,6 @@
-/* ane_sessions.c: sessions on the unit `ane`: prompts around the edges of a dispatch, on attention, sliding windows and
- * the delta rule, beside `ref`; how many dispatches they take; sessions that outgrow a number of keys; what the host
- * copies for a token.
+/* ane_sessions.c: sessions on the unit `ane`, compared with `ref`: prompt lengths around the sizes of dispatches, on attention,
+ * sliding windows and the delta rule; the number of dispatches; sessions that need more keys than before; bytes that the host
+ * copies per token.
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "../api/plans.h"
 #include "../api/tiny.h"
 #include "segue.h"
 
@@ -53,24 +54,24 @@ static int close_all(void **state)
     return 0;
 }
 
-struct place {
+struct setup {
     segue_unit *unit;
     segue_engine *engine;
 };
 
-static struct place place_of(const char *spec, segue_model *model)
+static struct setup setup_of(const char *spec, segue_model *model)
 {
-    struct place p = {0};
+    struct setup p = {0};
     segue_engine_opts o = SEGUE_INIT(segue_engine_opts);
-    o.chunk_rows = 4096;
+    o.chunk_tokens = 4096;
     OK(segue_unit_open(&p.unit, spec, &err));
     OK(segue_engine_open(&p.engine, model, &p.unit, 1, &o, &err));
     return p;
 }
 
-static struct place place_on(const char *spec, int model) { return place_of(spec, models[model]); }
+static struct setup setup_on(const char *spec, int model) { return setup_of(spec, models[model]); }
 
-static void leave(struct place *p)
+static void close_setup(struct setup *p)
 {
     segue_engine_close(p->engine);
     segue_unit_close(p->unit);
@@ -90,29 +91,22 @@ static segue_session *session_of(segue_engine *e, size_t n)
     return s;
 }
 
-static segue_use use_of(segue_session *s, uint32_t phase)
-{
-    segue_stats stats = SEGUE_INIT(segue_stats);
-    OK(segue_session_stats_get(s, &stats, &err));
-    for (size_t i = 0; i < stats.uses_n; i++)
-        if (stats.uses[i].phase == phase) return stats.uses[i];
-    return (segue_use){0};
-}
+static segue_use use_of(segue_session *s, segue_phase phase) { return first_use(s, phase); }
 
-/* Logits of two sessions whose text is the same; fp16 all the way, recurrent memory too, against fp32. */
+/* The logits of two sessions with the same text agree: fp16 in all operations and states against fp32, hence 3 %. */
 static void same_logits(segue_session *a, segue_session *b, const char *what)
 {
     float x[TINY_VOCAB], y[TINY_VOCAB];
-    double most = 0, apart = 0;
+    double max = 0, apart = 0;
     size_t n;
     OK(segue_session_logits(a, x, TINY_VOCAB, &n, &err));
     OK(segue_session_logits(b, y, TINY_VOCAB, &n, &err));
     assert_int_equal(n, TINY_VOCAB);
     for (size_t i = 0; i < n; i++) {
-        most = fmax(most, fabs((double)y[i]));
+        max = fmax(max, fabs((double)y[i]));
         apart = fmax(apart, fabs((double)x[i] - (double)y[i]));
     }
-    if (!(apart <= 0.03 * most)) fail_msg("%s: logits %g apart, the largest is %g", what, apart, most);
+    if (!(apart <= 0.03 * max)) fail_msg("%s: logits %g apart, the largest is %g", what, apart, max);
 }
 
 static void prompts(const char *spec, uint32_t rows)
@@ -120,23 +114,23 @@ static void prompts(const char *spec, uint32_t rows)
     static const size_t lengths[] = {1, 2, 31, 32, 33, 63, 64, 65, 500, 1000};
     char what[96];
     for (int m = 0; m < TINY_MODELS; m++) {
-        struct place p = place_on(spec, m);
+        struct setup p = setup_on(spec, m);
         for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
             size_t n = lengths[i];
-            if (rows == 1 && n > 65 && m != (int)(i % TINY_MODELS)) continue; /* one model is enough for each long one */
+            if (rows == 1 && n > 65 && m != (int)(i % TINY_MODELS)) continue; /* one model is enough for each long prompt */
             segue_session *s = session_of(p.engine, n), *r = session_of(references[m], n);
             snprintf(what, sizeof what, "%s on %s, %zu tokens", tiny_models[m].name, spec, n);
-            segue_use use = use_of(s, n == 1 ? 1 : 0);
+            segue_use use = use_of(s, n == 1 ? SEGUE_DECODE : SEGUE_PREFILL);
             if (!use.dispatches) use = use_of(s, n != 1);
             if (use.dispatches != (n + rows - 1) / rows * PARTS)
                 fail_msg("%s: %llu dispatches", what, (unsigned long long)use.dispatches);
-            assert_int_equal(use.columns, (n + rows - 1) / rows * 32); /* of surfaces, which are no narrower */
+            assert_int_equal(use.padded_tokens, (n + rows - 1) / rows * 32); /* a surface has at least 32 columns */
             assert_int_equal(use.tokens_truncated, 0);
             same_logits(s, r, what);
             segue_session_close(s);
             segue_session_close(r);
         }
-        leave(&p);
+        close_setup(&p);
     }
 }
 
@@ -152,17 +146,17 @@ static void prompts_token_by_token(void **state)
     prompts("ane:soft,layers=2,rows=1,threads=2", 1);
 }
 
-/* The next number of keys is taken with the state brought along; beyond the last the session says so. */
+/* A session takes its state along to programs with more keys; beyond the largest number it fails with an error. */
 static void sessions_grow(void **state)
 {
     (void)state;
     static const size_t edges[] = {512, 1024, 2048};
     for (int m = 0; m < TINY_MODELS; m++) {
-        struct place p = place_on("ane:soft,layers=2,threads=2", m);
+        struct setup p = setup_on("ane:soft,layers=2,threads=2", m);
         for (size_t i = 0; i < sizeof edges / sizeof *edges; i++) {
             if (i == 2 && m != 0) continue;
             segue_session *s = session_of(p.engine, edges[i] - 2), *r = session_of(references[m], edges[i] - 2);
-            for (size_t k = 0; k < 5; k++) { /* the same tokens on both, two before the edge to three behind it */
+            for (size_t k = 0; k < 5; k++) { /* the same tokens on both, from two before the limit to three after it */
                 OK(segue_session_append(s, text + edges[i] - 2 + k, 1, &err));
                 OK(segue_session_append(r, text + edges[i] - 2 + k, 1, &err));
                 OK(segue_session_prefill(s, 0, NULL, &err));
@@ -172,12 +166,12 @@ static void sessions_grow(void **state)
             segue_session_close(s);
             segue_session_close(r);
         }
-        leave(&p);
+        close_setup(&p);
     }
 }
 
-/* From token to token: a row in, a row out, the angles of one position, and where it stands: two numbers for the place
- * of K and V in each ring, one for each kind of mask, a second one where a window moves on. States stay where they are. */
+/* Host copies per token, in fp16 elements: a row in and a row out, the RoPE angles of one position, two elements per ring for
+ * the entry of K and V, one per kind of mask, and another where a full window moves. States are not copied. */
 static void host_bytes_of_a_token(void **state)
 {
     (void)state;
@@ -185,26 +179,26 @@ static void host_bytes_of_a_token(void **state)
         int model;
         uint64_t numbers;
     } cases[] = {{0, 2 * WIDTH + 16 + 2 + 1},           /* 8 pairs of angles */
-                 {1, 2 * WIDTH + 16 + 16 + 2 + 1 + 2 + 2}, /* two tables, two rings, two masks, a window of 8 that is full */
+                 {1, 2 * WIDTH + 16 + 16 + 2 + 1 + 2 + 2}, /* two RoPE tables, two rings, two masks, a full window of 8 */
                  {2, 2 * WIDTH + 8 + 2 + 1}};           /* 4 pairs */
     enum { TOKENS = 20 };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct place p = place_on("ane:soft,layers=2,threads=2", cases[i].model);
+        struct setup p = setup_on("ane:soft,layers=2,threads=2", cases[i].model);
         segue_session *s = session_of(p.engine, 40);
         int32_t token;
         OK(segue_session_next(s, &token, &err)); /* of the prompt */
-        OK(segue_session_next(s, &token, &err)); /* the first of one row: all of `info` is written, the state turned to it */
-        uint64_t before = use_of(s, 1).host_bytes;
+        OK(segue_session_next(s, &token, &err)); /* first one-row dispatch: writes all of info, uploads the state */
+        uint64_t before = use_of(s, SEGUE_DECODE).host_bytes;
         for (int k = 0; k < TOKENS; k++) OK(segue_session_next(s, &token, &err));
-        segue_use use = use_of(s, 1);
+        segue_use use = use_of(s, SEGUE_DECODE);
         assert_int_equal(use.host_bytes - before, TOKENS * 2 * cases[i].numbers);
         assert_int_equal(use.dispatches, (TOKENS + 1) * PARTS);
         segue_session_close(s);
-        leave(&p);
+        close_setup(&p);
     }
 }
 
-/* A model with other windows: the tiny one's weights under another configuration. */
+/* A model with other windows: the weights of a tiny model with another configuration. */
 static segue_model *model_with(const char *name, const char *layers, unsigned window, unsigned theta)
 {
     struct tiny_model m = tiny_models[1];
@@ -239,12 +233,12 @@ static void model_gone(segue_model *m, const char *name)
 #define SLIDES "\"sliding_attention\""
 #define SEES_ALL "\"full_attention\""
 
-/* The same text in pieces on both, logits alike behind each; then back to its middle, and on from there. seen: rows that
- * the first unit was opened with; 0: as many as the model has. */
+/* Both sessions read the same text in pieces, with the same logits after each piece; then both go back to its middle and
+ * continue. seen: option keys= of the first unit; 0: none. */
 static void alike(const char *spec, segue_model *model, segue_model *than, const size_t *pieces, size_t n, size_t seen)
 {
     size_t rows = 0;
-    struct place p = place_of(spec, model), r = place_of("ref:threads=2", than);
+    struct setup p = setup_of(spec, model), r = setup_of("ref:threads=2", than);
     segue_session *s = session_of(p.engine, pieces[0]), *t = session_of(r.engine, pieces[0]);
     for (size_t i = 0, at = 0; i < n; at += pieces[i++]) {
         for (int k = 0; i && k < 2; k++) {
@@ -264,12 +258,12 @@ static void alike(const char *spec, segue_model *model, segue_model *than, const
     same_logits(s, t, "gone back");
     segue_session_close(s);
     segue_session_close(t);
-    leave(&p);
-    leave(&r);
+    close_setup(&p);
+    close_setup(&r);
 }
 
-/* Rings of 64 columns, whatever else the state holds: rows that wrap one by one, in dispatches that cross the edge, and
- * more of them at once than the ring has. */
+/* Rings of 64 columns beside other slots: rows that wrap one by one, dispatches that cross the end of a ring, and dispatches
+ * with more rows than a ring has. */
 static void windows_are_rings(void **state)
 {
     (void)state;
@@ -281,8 +275,8 @@ static void windows_are_rings(void **state)
     model_gone(m, "rings");
 }
 
-/* Where every layer has a window no row needs more than its ring: the text may be longer than any program's keys. */
-static void windows_alone_go_on(void **state)
+/* When every layer has a sliding window, the text may be longer than the keys of any program. */
+static void all_windows_have_no_limit(void **state)
 {
     (void)state;
     static const size_t pieces[] = {1000, 1, 3200, 1, 1};
@@ -291,7 +285,7 @@ static void windows_alone_go_on(void **state)
     model_gone(m, "alone");
 }
 
-/* keys=64 on a model that sees all is that model with windows of 64: shorter windows stay. */
+/* keys=64 on a model without windows gives the results of that model with windows of 64; shorter windows are unchanged. */
 static void fixed_keys_forget(void **state)
 {
     (void)state;
@@ -307,26 +301,26 @@ static void fixed_keys_forget(void **state)
     assert_non_null(strstr(err.text, "keys=100"));
 }
 
-/* Two programs a shape and a budget of two or three compiles: each new shape asks for a new process, which the software
- * engine begins in place; states stay, the answer is the same. */
-static void spent_budgets(void **state)
+/* Two programs per shape and a budget of two or three compiles: each new shape needs a new process, which the software engine
+ * starts in place. States survive, and the result is the same. */
+static void exhausted_budgets(void **state)
 {
     (void)state;
     static const char *const specs[] = {"ane:soft,layers=2,threads=2", "ane:soft,layers=2,threads=2,compiles=2",
                                         "ane:soft,layers=2,threads=2,compiles=3"};
     int32_t tokens[3][6];
     for (int i = 0; i < 3; i++) {
-        struct place p = place_on(specs[i], 2);
+        struct setup p = setup_on(specs[i], 2);
         segue_session *s = session_of(p.engine, 70); /* in one dispatch */
         for (int k = 0; k < 6; k++) OK(segue_session_next(s, &tokens[i][k], &err)); /* one row */
         segue_session *again = session_of(p.engine, 33); /* of fewer rows */
         OK(segue_session_next(again, &tokens[i][5], &err));
         segue_session_close(again);
         segue_session_close(s);
-        leave(&p);
+        close_setup(&p);
         assert_memory_equal(tokens[i], tokens[0], sizeof tokens[0]);
     }
-    struct place p = place_on("ane:soft,layers=1,threads=2,compiles=2", 0); /* three programs never fit */
+    struct setup p = setup_on("ane:soft,layers=1,threads=2,compiles=2", 0); /* three programs never fit */
     segue_session_opts o = SEGUE_INIT(segue_session_opts);
     segue_session *s = NULL;
     OK(segue_session_open(&s, p.engine, &o, &err));
@@ -334,7 +328,7 @@ static void spent_budgets(void **state)
     assert_int_equal(segue_session_prefill(s, 0, NULL, &err), SEGUE_ELIMIT);
     assert_non_null(strstr(err.text, "constraint 5"));
     segue_session_close(s);
-    leave(&p);
+    close_setup(&p);
 }
 
 int main(void)
@@ -345,9 +339,9 @@ int main(void)
         cmocka_unit_test(sessions_grow),
         cmocka_unit_test(host_bytes_of_a_token),
         cmocka_unit_test(windows_are_rings),
-        cmocka_unit_test(windows_alone_go_on),
+        cmocka_unit_test(all_windows_have_no_limit),
         cmocka_unit_test(fixed_keys_forget),
-        cmocka_unit_test(spent_budgets),
+        cmocka_unit_test(exhausted_budgets),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

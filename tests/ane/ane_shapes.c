@@ -1,6 +1,7 @@
-/* ane_shapes.c: into which dispatches the unit `ane` cuts a prompt: shapes that are filled have no padding, no fixed number of
- * rows takes less simulated time, programs that differ in their rows share one copy of the weights, and operations of one input
- * one convolution. SPDX-License-Identifier: MIT */
+/* ane_shapes.c: the dispatches into which the unit `ane` cuts a prompt: full shapes have no padding, no fixed number of rows
+ * takes less simulated time; programs of different shapes share the weights; linear operations with the same input are one
+ * convolution.
+ * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -54,7 +55,7 @@ struct place {
 static void open_place(struct place *p, int model, const char *spec)
 {
     segue_engine_opts o = SEGUE_INIT(segue_engine_opts);
-    o.chunk_rows = LONGEST;
+    o.chunk_tokens = LONGEST;
     OK(segue_unit_open(&p->unit, spec, &err));
     OK(segue_engine_open(&p->engine, models[model], &p->unit, 1, &o, &err));
     p->program = p->engine->layer_ranges->program;
@@ -74,11 +75,10 @@ static struct sg_ane_counters counters(const struct place *p)
     return c;
 }
 
-/* What reading a prompt of n tokens came to. */
+/* The usage that the engine reports for a prompt of n tokens. */
 static segue_use read_prompt(struct place *p, size_t n)
 {
     segue_session_opts o = SEGUE_INIT(segue_session_opts);
-    segue_stats stats = SEGUE_INIT(segue_stats);
     segue_session *s = NULL;
     segue_use use = {0};
     o.context = 4096;
@@ -86,9 +86,9 @@ static segue_use read_prompt(struct place *p, size_t n)
     OK(segue_session_open(&s, p->engine, &o, &err));
     OK(segue_session_append(s, text, n, &err));
     OK(segue_session_prefill(s, 0, NULL, &err));
-    OK(segue_session_stats_get(s, &stats, &err));
-    for (size_t i = 0; i < stats.uses_n; i++)
-        if (stats.uses[i].phase < 2) use = stats.uses[i];
+    segue_use entry = SEGUE_INIT(segue_use);
+    for (size_t i = 0; segue_session_use_get(s, i, &entry, &err) == SEGUE_OK; i++)
+        if (entry.phase != SEGUE_HELPER) use = entry;
     segue_session_close(s);
     return use;
 }
@@ -103,18 +103,18 @@ static void filled_shapes_have_no_padding(void **state)
         uint32_t parts = p.program->cut[0].parts_n;
         for (size_t i = 0; i < 5; i++) {
             segue_use use = read_prompt(&p, shapes[i]);
-            assert_int_equal(use.columns, shapes[i]);
+            assert_int_equal(use.padded_tokens, shapes[i]);
             assert_int_equal(use.dispatches, parts);
         }
         segue_use use = read_prompt(&p, 1);
-        assert_int_equal(use.columns, 32);
+        assert_int_equal(use.padded_tokens, 32);
         use = read_prompt(&p, 1024 + 130);
-        assert_true(use.columns >= 1024 + 160 && use.columns <= 1024 + 256);
+        assert_true(use.padded_tokens >= 1024 + 160 && use.padded_tokens <= 1024 + 256);
         close_place(&p);
     }
 }
 
-/* The second time, when programs are loaded. */
+/* Simulated time of a prompt of n tokens, when all programs are loaded. */
 static uint64_t simulated(struct place *p, size_t n)
 {
     read_prompt(p, n);
@@ -142,7 +142,7 @@ static void no_fixed_shape_is_faster(void **state)
     close_place(&free_one);
 }
 
-/* Without a cache folder; the copy goes when the last program of the weights goes. */
+/* Without a cache folder. The packed weights are freed with the last program that uses them. */
 static void weights_are_shared(void **state)
 {
     (void)state;
@@ -163,7 +163,7 @@ static void weights_are_shared(void **state)
     }
 }
 
-/* Shapes and keys beyond the budget of loaded programs: those used longest ago go. */
+/* More shapes than the budget of loaded programs: the least recently used are unloaded. */
 static void budget_of_loaded_programs(void **state)
 {
     (void)state;
@@ -187,7 +187,7 @@ static void budget_of_loaded_programs(void **state)
     close_place(&p);
 }
 
-/* The operation of a layer whose weight's name ends so. */
+/* The linear operation of a layer whose weight's name ends with `end`. */
 static uint32_t op_named(const struct sg_graph *g, int32_t layer, const char *end)
 {
     for (uint32_t i = 0; i < g->ops_n; i++) {
@@ -215,7 +215,7 @@ static uint32_t convolutions(const struct sg_mil_program *p)
     return n;
 }
 
-/* q, k and v; gate and up: one convolution each, unless it would be too wide. */
+/* q, k and v are one convolution, gate and up another, unless it would have too many channels. */
 static void inputs_are_read_once(void **state)
 {
     (void)state;
@@ -235,7 +235,7 @@ static void inputs_are_read_once(void **state)
         if (p.program->sets[i]) assert_int_equal(convolutions(sg_npu_program_of(p.program->sets[i]->programs[0])), 4);
     struct sg_linear *up = &g->ops[op_named(g, 0, wide[1])].u.linear;
     uint32_t rows = up->weight.rows;
-    up->weight.rows = SG_ANE_FUSED_CHANNELS_MAX; /* more than one convolution has */
+    up->weight.rows = SG_ANE_FUSED_CHANNELS_MAX; /* gate and up together exceed the limit */
     together(g, part, wide, 1);
     up->weight.rows = rows;
     close_place(&p);

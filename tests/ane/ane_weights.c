@@ -1,5 +1,5 @@
-/* ane_weights.c: weights of programs that stand: compiled ones stay as they were; a change compiles again, or reloads
- * patched files where a canary has shown that this works.
+/* ane_weights.c: replacing weights of a program on the unit `ane`: compiled weights do not change; a change compiles again, or
+ * reloads patched files where a probe has shown that this works. Also the hashes of source tensors in the cache.
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -89,7 +89,7 @@ static void three_ways_of(const char *name)
     static float before[TINY_VOCAB], anew[TINY_VOCAB], after[TINY_VOCAB];
     static const struct {
         const char *spec;
-        uint32_t pretend; /* weights=delta on a device that keeps what it compiled */
+        uint32_t pretend; /* 1: weights=delta on a device where a reload has no effect */
         uint32_t found;
     } cases[] = {{"ane:soft,threads=2", 0, ANE_DELTA_OFF},
                  {"ane:soft,threads=2,weights=delta", 0, ANE_DELTA_PROVEN},
@@ -115,7 +115,7 @@ static void three_ways_of(const char *name)
     }
 }
 
-/* A weight alone, and the lower half of a shared convolution's. */
+/* A weight with a convolution of its own, and the second of two weights in one convolution. */
 static void three_ways(void **state)
 {
     (void)state;
@@ -124,7 +124,7 @@ static void three_ways(void **state)
     three_ways_of("layers.1.mlp.down_proj");
 }
 
-/* Bytes of a blob file that change under a loaded program change nothing, on either kind of engine. */
+/* Changed bytes of a blob file do not change a loaded program, in refuse and faithful mode. */
 static void baked_weights_stay(void **state)
 {
     (void)state;
@@ -143,8 +143,8 @@ static void baked_weights_stay(void **state)
     }
 }
 
-/* What the helper reads from the file cannot be put. */
-static void helpers_weights(void **state)
+/* Weights of host operations are read from the model file, so they cannot be replaced. */
+static void host_weights(void **state)
 {
     (void)state;
     struct place p;
@@ -168,16 +168,16 @@ static struct sg_program *compiled(struct place *p, const struct sg_weight_cache
 static int same_sources(struct place *a, struct place *b, const struct sg_weight_cache *keep)
 {
     struct sg_program *x = compiled(a, keep), *y = compiled(b, keep);
-    int same = !memcmp(x->sources, y->sources, x->base.graph->tensors_n * sizeof *x->sources);
-    assert_int_equal(atomic_load(&x->keep->written) + atomic_load(&y->keep->written), 0); /* a seal is no work kept */
+    int same = !memcmp(x->source_hashes, y->source_hashes, x->base.graph->tensors_n * sizeof *x->source_hashes);
+    assert_int_equal(atomic_load(&x->cache->written) + atomic_load(&y->cache->written), 0); /* "sources" do not count */
     ane_discard(x);
     ane_discard(y);
     return same;
 }
 
-/* Files with exact stamps are hashed once: what has the same stamp is taken for the same, another stamp, or none that proves
- * anything, or a damaged seal means another look. Two models of one shape stand for the file and for other bytes. */
-static void firm_files_are_hashed_once(void **state)
+/* A file with an exact identity is hashed once. Another identity, an inexact one, or a damaged entry means that it is hashed
+ * again. Two models of one shape are used as the same file with different bytes. */
+static void exact_files_are_hashed_once(void **state)
 {
     (void)state;
     char at[512], home[] = "/tmp/segue_seal_XXXXXX", line[600];
@@ -201,10 +201,10 @@ static void firm_files_are_hashed_once(void **state)
              home);
     assert_int_equal(system(line), 0);
     struct sg_program *x = compiled(&first, &keep), *y;
-    assert_int_equal(atomic_load(&x->keep->refused), 1);
+    assert_int_equal(atomic_load(&x->cache->refused), 1);
     y = compiled(&first, &keep);
-    assert_int_equal(atomic_load(&y->keep->refused), 0);
-    assert_memory_equal(x->sources, y->sources, x->base.graph->tensors_n * sizeof *x->sources);
+    assert_int_equal(atomic_load(&y->cache->refused), 0);
+    assert_memory_equal(x->source_hashes, y->source_hashes, x->base.graph->tensors_n * sizeof *x->source_hashes);
     ane_discard(x);
     ane_discard(y);
     close_place(&first);
@@ -217,6 +217,6 @@ static void firm_files_are_hashed_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(three_ways), cmocka_unit_test(baked_weights_stay),
-                                       cmocka_unit_test(helpers_weights), cmocka_unit_test(firm_files_are_hashed_once)};
+                                       cmocka_unit_test(host_weights), cmocka_unit_test(exact_files_are_hashed_once)};
     return cmocka_run_group_tests(tests, open_model, close_model);
 }

@@ -1,5 +1,6 @@
-/* apple_sequence.c: the private interface against the double: order, arguments, lifetimes; each failure; ten
- * thousand loads. SPDX-License-Identifier: MIT */
+/* apple_sequence.c: the private interface against the test double: order of calls, arguments, lifetimes; each failure; ten
+ * thousand loads.
+ * SPDX-License-Identifier: MIT */
 #include <dirent.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -49,7 +50,7 @@ static const struct sg_ane_file *weights(void)
     struct sg_buf file = {0};
     uint16_t w[1024] = {0};
     uint64_t at;
-    if (bytes[0]) return &f; /* made once */
+    if (bytes[0]) return &f; /* written by the first call */
     sg_blob_begin(&file, NULL);
     sg_blob_add(&file, SG_MIL_FP16, w, sizeof w, 0, &at, NULL);
     memcpy(bytes, file.data, sizeof bytes);
@@ -94,7 +95,7 @@ static void rig_close(struct rig *g)
     g->d = NULL;
 }
 
-/* Nothing was called wrongly, nothing is left. */
+/* The double has seen no wrong call, and no object is left. */
 static void all_gone(const char *when)
 {
     struct double_counts c = double_counts();
@@ -157,8 +158,8 @@ static void whole_sequence(void **state)
     all_gone("the whole sequence");
 }
 
-/* Surfaces find their symbols by name, whatever order the system gives; output surfaces become inputs without
- * a copy. */
+/* Surfaces are bound by the names of symbols, in any order that the system reports. An output surface is used as an input
+ * without a copy. */
 static void bound_by_name(void **state)
 {
     (void)state;
@@ -261,7 +262,7 @@ static void each_failure(void **state)
     }
 }
 
-/* A path that leaves the folder is refused before anything is written. */
+/* A path that leaves the program's folder is refused before anything is written. */
 static void paths_stay_inside(void **state)
 {
     const struct sg_ane_file bad[] = {{"../w.bin", (const uint8_t *)"x", 1},
@@ -280,10 +281,10 @@ static void paths_stay_inside(void **state)
     }
 }
 
-/* A service that does not answer loses the device, and nothing more: calls after it fail at once. */
+/* After a call that does not return the device is lost: later calls fail at once. Nothing else is affected. */
 static void hang_is_bounded(void **state)
 {
-    static struct rig g; /* what the lost call holds lives on */
+    static struct rig g; /* static: the lost call still uses it */
     segue_error err = {0};
     (void)state;
     if (rig_open(&g, &(struct double_opts){.hangs = "evaluateWithQoS:options:request:error:"}, one_text,
@@ -295,11 +296,11 @@ static void hang_is_bounded(void **state)
     static struct sg_ane_device *lost;
     lost = g.d;
     rig_close(&g);
-    double_release_hang(); /* the call comes back to a device that everybody has left */
+    double_release_hang(); /* the call returns after the device was closed */
     for (long turn = 0; turn < 100000000 && double_counts().open_pools; turn++) sched_yield();
     assert_int_equal(double_counts().open_pools, 0);
     assert_non_null(lost);
-    double_end(); /* nobody else takes away what the lost call was given */
+    double_end(); /* frees what the lost call used */
 }
 
 static int descriptors(void)
@@ -364,7 +365,7 @@ static void described(void **state)
 #endif
 }
 
-/* The unit takes the device that the world offers, and the software engine where there is none or it is asked for. */
+/* The unit uses the engine of the machine, and the software engine where there is none or the spec says soft. */
 static void unit_on_an_engine(void **state)
 {
     static const struct {
@@ -395,7 +396,7 @@ static void unit_on_an_engine(void **state)
             sg_unit_ane.close(u);
         } else {
             assert_int_equal(s, SEGUE_EARG);
-            assert_non_null(strstr(err.text, "name ane:soft"));
+            assert_non_null(strstr(err.text, "use ane:soft"));
         }
         all_gone(cases[i].spec);
     }
@@ -404,15 +405,15 @@ static void unit_on_an_engine(void **state)
     struct sg_unit_spec spec;
     struct sg_unit *u = NULL;
     segue_error err = {0};
-    lacking.class_method = no_method; /* a system that changed: refused, never the software engine in its place */
+    lacking.class_method = no_method; /* a changed system is refused; the software engine does not replace it */
     assert_int_equal(sg_spec_parse(&spec, "ane", &err), SEGUE_OK);
     assert_int_equal(ane_open_on(&u, &spec, &lacking, &err), SEGUE_EUNIT);
     assert_null(u);
     all_gone("a changed system");
 }
 
-/* Each allocation on the way from opening the interface to a dispatch fails once: the status says so, what was made is undone
- * in its order. */
+/* Each allocation from opening the interface to a dispatch fails once: the call reports it, and what was made is released in
+ * order. */
 static void every_allocation_may_fail(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* keep.c: entries of the unit's cache folder: found byte for byte, refused when anything differs, written by one at a
- * time, those used longest ago first to go.
+/* keep.c: entries of the ane unit's cache folder: an entry is found with the bytes that were written, refused when anything
+ * differs, written by one process at a time; the least recently used entries are evicted.
  * SPDX-License-Identifier: MIT */
 #include <dirent.h>
 #include <fcntl.h>
@@ -20,11 +20,11 @@
 
 static char folder[64], inner[80];
 
-static struct sg_ane_cache *open_keep(uint64_t most)
+static struct sg_ane_cache *open_cache(uint64_t bytes_max)
 {
     struct sg_ane_cache *k = NULL;
     segue_error err;
-    assert_int_equal(sg_ane_cache_open(&k, folder, most, &err), SEGUE_OK);
+    assert_int_equal(sg_ane_cache_open(&k, folder, bytes_max, &err), SEGUE_OK);
     return k;
 }
 
@@ -63,7 +63,7 @@ static int has(struct sg_ane_cache *k, uint64_t n, size_t bytes)
 static void hits_and_misses(void **state)
 {
     (void)state;
-    struct sg_ane_cache *k = open_keep(1 << 20);
+    struct sg_ane_cache *k = open_cache(1 << 20);
     assert_false(has(k, 1, 1000));
     put(k, 1, 1000);
     put(k, 2, 0);
@@ -74,13 +74,14 @@ static void hits_and_misses(void **state)
     assert_int_equal(k->misses, 2);
     assert_int_equal(k->written, 2);
     assert_int_equal(k->refused, 0);
-    assert_false(k->told);
+    assert_false(k->has_problem);
     sg_ane_cache_close(k);
     assert_false(sg_ane_cache_find(NULL, key_of(1), "program", &(struct sg_ane_cache_entry){0}));
     sg_ane_cache_write(NULL, key_of(1), "program", NULL, 0);
 }
 
-static void spoil(const char *path, long at, int c)
+/* Writes byte c at an offset of a file. */
+static void damage_byte(const char *path, long at, int c)
 {
     FILE *f = fopen(path, "r+b");
     assert_non_null(f);
@@ -98,19 +99,19 @@ static void damage(void **state)
     path_of(10, path);
     path_of(11, other);
     for (long at = 0; at < 128 + 500; at += at < 72 ? 1 : 37) {
-        struct sg_ane_cache *k = open_keep(1 << 20);
+        struct sg_ane_cache *k = open_cache(1 << 20);
         put(k, 10, 500);
-        spoil(path, at, 0x41);
-        if (at < 72 || at >= 128) { /* between them lies room that nobody reads */
+        damage_byte(path, at, 0x41);
+        if (at < 72 || at >= 128) { /* the bytes between are padding of the header */
             assert_false(has(k, 10, 500));
-            assert_true(k->told && strstr(k->why, "it is replaced"));
+            assert_true(k->has_problem && strstr(k->why, "it is written again"));
             assert_int_equal(k->refused, 1);
         }
         put(k, 10, 500);
         assert_true(has(k, 10, 500));
         sg_ane_cache_close(k);
     }
-    struct sg_ane_cache *k = open_keep(1 << 20);
+    struct sg_ane_cache *k = open_cache(1 << 20);
     const long cuts[] = {0, 1, 127, 128, 300, 627};
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
         put(k, 10, 500);
@@ -124,10 +125,10 @@ static void damage(void **state)
     assert_false(has(k, 10, 500));
     put(k, 10, 500);
     put(k, 11, 500);
-    assert_int_equal(rename(path, other), 0); /* another key's entry */
+    assert_int_equal(rename(path, other), 0); /* the entry of another key */
     assert_false(has(k, 11, 500));
     unlink(other);
-    mkdir(path, 0700); /* a folder in its place: not found, and nothing is written */
+    mkdir(path, 0700); /* a folder with the name of an entry: not found, not written */
     assert_false(has(k, 10, 500));
     uint64_t written = k->written;
     put(k, 10, 500);
@@ -139,12 +140,12 @@ static void damage(void **state)
 static void one_writer(void **state)
 {
     (void)state;
-    struct sg_ane_cache *k = open_keep(1 << 20);
+    struct sg_ane_cache *k = open_cache(1 << 20);
     segue_error err;
     int lock;
     assert_int_equal(sg_store_lock(inner, &lock, &err), SEGUE_OK);
     put(k, 20, 100);
-    assert_true(k->told && strstr(k->why, "another process"));
+    assert_true(k->has_problem && strstr(k->why, "another process"));
     assert_false(has(k, 20, 100));
     sg_store_unlock(lock);
     put(k, 20, 100);
@@ -152,61 +153,61 @@ static void one_writer(void **state)
     sg_ane_cache_close(k);
 }
 
-static void oldest_go(void **state)
+static void oldest_evicted(void **state)
 {
     (void)state;
-    enum { ROOM = 10 * (1000 + 128) };
-    struct sg_ane_cache *k = open_keep(ROOM);
+    enum { BYTES_MAX = 10 * (1000 + 128) };
+    struct sg_ane_cache *k = open_cache(BYTES_MAX);
     uint64_t there = 0;
     for (uint64_t n = 100; n < 140; n++) {
         put(k, n, 1000);
-        if (n > 100) assert_true(has(k, 100, 1000)); /* used all the time */
+        if (n > 100) assert_true(has(k, 100, 1000)); /* used after every write */
         usleep(2000); /* dates differ */
     }
     for (uint64_t n = 100; n < 140; n++) there += (uint64_t)has(k, n, 1000);
     assert_int_equal(there, 10);
     assert_true(has(k, 139, 1000));
     assert_false(has(k, 101, 1000));
-    assert_false(k->told);
-    put(k, 200, ROOM); /* with its head it is more than all may be: nothing goes for it */
-    assert_true(k->told);
-    assert_false(has(k, 200, ROOM));
+    assert_false(k->has_problem);
+    put(k, 200, BYTES_MAX); /* larger than the limit with its header: not written, nothing is evicted */
+    assert_true(k->has_problem);
+    assert_false(has(k, 200, BYTES_MAX));
     assert_true(has(k, 139, 1000));
     sg_ane_cache_close(k);
 }
 
-/* An entry that was found whole is not looked at again while its file's stamp stays; whatever changes it changes the stamp. */
-static void seals(void **state)
+/* A verified entry is not hashed again while the identity of its file is unchanged; every change of the file changes that. */
+static void stamps(void **state)
 {
     (void)state;
     char path[160], seal[168];
     path_of(300, path);
     snprintf(seal, sizeof seal, "%s.seal", path);
-    struct sg_ane_cache *k = open_keep(1 << 20);
+    struct sg_ane_cache *k = open_cache(1 << 20);
     put(k, 300, 700);
     assert_true(has(k, 300, 700));
-    if (access(seal, F_OK)) assert_int_equal(k->sealed, 0); /* young: its date proves nothing yet */
-    k->young_too = 1;
+    if (access(seal, F_OK)) assert_int_equal(k->verified, 0); /* too young: a later change could have the same date */
+    k->verify_young = 1;
     assert_true(has(k, 300, 700));
     assert_int_equal(access(seal, F_OK), 0);
-    assert_int_equal(k->sealed, 0);
+    assert_int_equal(k->verified, 0);
     assert_true(has(k, 300, 700));
     assert_true(has(k, 300, 700));
-    assert_int_equal(k->sealed, 2);
-    spoil(path, 128 + 5, 0x41);
-    assert_int_equal(utimensat(AT_FDCWD, path, (struct timespec[2]){{1, 0}, {1, 0}}, 0), 0); /* dates are as coarse as ticks */
+    assert_int_equal(k->verified, 2);
+    damage_byte(path, 128 + 5, 0x41);
+    assert_int_equal(utimensat(AT_FDCWD, path, (struct timespec[2]){{1, 0}, {1, 0}}, 0), 0); /* dates change with clock ticks */
     assert_false(has(k, 300, 700));
     assert_int_equal(k->refused, 1);
-    put(k, 300, 700); /* another file of the same name: the old seal is none of it */
+    put(k, 300, 700); /* another file of the same name: the old stamp does not match */
     assert_true(has(k, 300, 700));
-    assert_int_equal(k->sealed, 2);
+    assert_int_equal(k->verified, 2);
     assert_true(has(k, 300, 700));
-    assert_int_equal(k->sealed, 3);
-    spoil(seal, 3, 0x41);
+    assert_int_equal(k->verified, 3);
+    damage_byte(seal, 3, 0x41);
     assert_true(has(k, 300, 700));
-    assert_int_equal(k->sealed, 3);
+    assert_int_equal(k->verified, 3);
     assert_true(has(k, 300, 700));
-    assert_int_equal(k->sealed, 4);
+    assert_int_equal(k->verified, 4);
     assert_int_equal(k->refused, 1);
     sg_ane_cache_close(k);
 }
@@ -237,6 +238,6 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(hits_and_misses), cmocka_unit_test(damage),
-                                       cmocka_unit_test(one_writer), cmocka_unit_test(oldest_go), cmocka_unit_test(seals)};
+                                       cmocka_unit_test(one_writer), cmocka_unit_test(oldest_evicted), cmocka_unit_test(stamps)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

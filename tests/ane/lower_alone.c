@@ -1,5 +1,6 @@
-/* lower_alone.c: the cut of a graph and its bounds, each by itself: every operation has one place, what crosses a border was made
- * before it, states have one owner; no product can be larger than its bound says, and some row reaches it.
+/* lower_alone.c: the partition of a graph and its range analysis, each alone. Every operation is in exactly one part, values are
+ * defined before the parts that read them, and each slot belongs to one part. No product exceeds its bound, and some row
+ * reaches it.
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,7 +25,7 @@ static int begin(void **state)
         char at[512];
         tiny_folder(at, sizeof at, "alone", tiny_models[i].name);
         if (!tiny_write(&tiny_models[i], at, 5u + (unsigned)i) || segue_model_open(&models[i], at, NULL, NULL) ||
-            sg_model_graph(models[i], &(struct sg_graph_wish){.head = 1, .select_late = 1}, &graphs[i], NULL))
+            sg_model_graph(models[i], &(struct sg_graph_request){.head = 1, .select_late = 1}, &graphs[i], NULL))
             return -1;
     }
     return 0;
@@ -41,8 +42,8 @@ static int end(void **state)
     return 0;
 }
 
-/* Where each value is made: 0 before all parts, part + 1, or parts + 1 behind them. */
-static uint32_t *places_of(const struct sg_graph *g, const struct sg_ane_partition *c)
+/* Part that defines each value: 0 before all parts, part number + 1, or parts_n + 1 after them. */
+static uint32_t *defining_parts(const struct sg_graph *g, const struct sg_ane_partition *c)
 {
     uint32_t *at = calloc(g->values_n, sizeof *at), *times = calloc(g->ops_n, sizeof *times);
     for (uint32_t i = 0; i < c->before_n; i++) times[c->before[i]]++;
@@ -57,7 +58,7 @@ static uint32_t *places_of(const struct sg_graph *g, const struct sg_ane_partiti
         times[c->behind[i]]++;
         at[g->ops[c->behind[i]].out] = c->parts_n + 1;
     }
-    for (uint32_t i = 0; i < g->ops_n; i++) assert_int_equal(times[i], 1); /* one place, and none forgotten */
+    for (uint32_t i = 0; i < g->ops_n; i++) assert_int_equal(times[i], 1); /* in exactly one part */
     free(times);
     return at;
 }
@@ -80,7 +81,7 @@ static void check_part(const struct sg_graph *g, const struct sg_ane_partition *
                 fail_msg("part %u reads %%%d, which does not come in", p, v);
         }
     for (uint32_t i = 0; i < part->out_n; i++) assert_true(at[part->out[i]] <= p + 1);
-    if (p + 1 < c->parts_n) /* what the next one takes is what this one leaves */
+    if (p + 1 < c->parts_n) /* the inputs of the next part are the outputs of this one */
         for (uint32_t i = 0; i < c->parts[p + 1].in_n; i++) assert_true(holds(part->out, part->out_n, c->parts[p + 1].in[i]));
     assert_int_equal(part->layer_from, p ? c->parts[p - 1].layer_to : 0);
 }
@@ -89,14 +90,14 @@ static void every_operation_has_one_place(void **state)
 {
     (void)state;
     for (int m = 0; m < TINY_MODELS; m++)
-        for (uint32_t layers = 0; layers <= 4; layers++) { /* 0: as many as fit */
+        for (uint32_t layers = 0; layers <= 4; layers++) { /* 0: the default rule */
             const struct sg_graph *g = graphs[m];
             struct sg_ane_partition c;
             uint32_t slots = 0, *owned = calloc(g->slots_n, sizeof *owned);
             assert_int_equal(sg_ane_partition_make(&c, g, layers, 0, NULL), SEGUE_OK);
             assert_int_equal(c.parts_n, layers ? (g->layers + layers - 1) / layers : 1);
             assert_int_equal(c.parts[c.parts_n - 1].layer_to, g->layers);
-            uint32_t *at = places_of(g, &c);
+            uint32_t *at = defining_parts(g, &c);
             for (uint32_t p = 0; p < c.parts_n; p++) {
                 check_part(g, &c, p, at);
                 for (uint32_t i = 0; i < c.parts[p].slots_n; i++) slots += !owned[c.parts[p].slots[i]]++;
@@ -117,8 +118,8 @@ static const struct sg_op *maker(const struct sg_graph *g, int32_t value)
     return NULL;
 }
 
-/* A row behind an RMS norm has length sqrt(k) before its weight: the product's largest number is that of the longest row of
- * W diag(w), and the row of the batch that lies along it reaches it. */
+/* The output of an RMS norm without its weight has length sqrt(k), so the bound of a product is sqrt(k) times the longest row of
+ * W diag(w). An input parallel to that row reaches the bound. */
 static double largest_product(const struct sg_graph *g, const struct sg_op *op, const struct sg_op *norm)
 {
     const struct sg_tensor *t = g->tensors[op->u.linear.weight.tensor];

@@ -1,6 +1,7 @@
-/* lower_faults.c: every allocation that can fail while a graph is cut, bounded, lowered and written, while each pass runs alone,
- * while programs are read from a folder and run, while entries are kept and a probe asks, is made to fail once: the status says
- * so, nothing leaks (the address sanitizer watches), no half a file stays. Needs a build with SEGUE_FAULTS.
+/* lower_faults.c: fault injection: each allocation fails once while a graph is partitioned, analysed, lowered and written, while
+ * each pass runs alone, while programs are read from a folder and run, and while cache entries are stored and probes run. The
+ * status must report the failure, nothing may leak (checked by the address sanitizer), and no partial file may remain. Needs a
+ * build with SEGUE_FAULTS.
  * SPDX-License-Identifier: MIT */
 #include <dirent.h>
 #include <setjmp.h>
@@ -44,7 +45,7 @@ static int begin(void **state)
         char at[512];
         tiny_folder(at, sizeof at, "lower", tiny_models[i].name);
         if (!tiny_write(&tiny_models[i], at, 5u + (unsigned)i) || segue_model_open(&models[i], at, NULL, &err) ||
-            sg_model_graph(models[i], &(struct sg_graph_wish){.head = 1, .select_late = 1}, &graphs[i], &err))
+            sg_model_graph(models[i], &(struct sg_graph_request){.head = 1, .select_late = 1}, &graphs[i], &err))
             return -1;
     }
     return 0;
@@ -63,8 +64,6 @@ static int end(void **state)
     snprintf(line, sizeof line, "rm -r %s", folder);
     return system(line);
 }
-
-/* --- what is done --- */
 
 static segue_status cut_and_bound(int m)
 {
@@ -109,7 +108,7 @@ static segue_status emit(int m, segue_status (*how)(struct sg_ane_emit *, const 
 static segue_status emit_folder(int m) { return emit(m, sg_ane_emit_folder, "texts"); }
 static segue_status emit_packages(int m) { return emit(m, sg_ane_emit_packages, "packages"); }
 
-/* A folder is read, checked and run. */
+/* Reads, checks and runs a folder of programs. */
 static segue_status run_folder(int m)
 {
     struct sg_mil_folder f = {0};
@@ -130,7 +129,7 @@ static segue_status run_folder(int m)
     }
     if (!s) s = sg_npu_open(&d, &o, NULL);
     if (!s) s = sg_mil_run_folder(d, &f, &in, &r, NULL);
-    if (s == SEGUE_EARG) s = SEGUE_OK; /* the input has no tensor: as far as this goes */
+    if (s == SEGUE_EARG) s = SEGUE_OK; /* expected: there is no tensor for the input */
     if (d) sg_ane_ops_of(d)->close(d);
     sg_mil_faults_free(&faults);
     sg_mil_results_free(&r);
@@ -138,7 +137,7 @@ static segue_status run_folder(int m)
     return s;
 }
 
-/* Entries: what cannot be kept is no failure; one that was kept is whole. */
+/* Cache entries: failing to store one is no error, but a stored entry must be complete. */
 static segue_status keep(int m)
 {
     struct sg_ane_cache *k = NULL;
@@ -167,7 +166,7 @@ static segue_status probe(int m)
     for (size_t i = 0; !s && i < sg_probe_count(); i++) {
         if (strcmp(sg_probe_name(i), "reload") && strcmp(sg_probe_name(i), "order")) continue;
         s = sg_probe_run(d, i, &a, NULL);
-        if (!s && !a.settled) s = SEGUE_EMEMORY; /* a question that could not be asked */
+        if (!s && !a.settled) s = SEGUE_EMEMORY; /* the probe could not run */
         if (!s && strcmp(a.verdict, "reload fails") == 0) s = SEGUE_EMEMORY;
     }
     if (d) {
@@ -196,7 +195,7 @@ static segue_status layout(struct sg_mil_program *p, uint64_t *changes, segue_er
 static segue_status (*const passes[])(struct sg_mil_program *, uint64_t *, segue_error *) = {
     sg_pass_legal, sg_pass_named, sg_pass_const, sg_pass_fuse, sg_pass_dead, layout};
 
-/* A pass that fails leaves a program that can be freed; one that does not leaves a sound one. */
+/* After a failed pass the program can be freed; after a successful one it is valid. */
 static segue_status one_pass(int m)
 {
     struct sg_mil_program *p = NULL;
@@ -228,8 +227,6 @@ static segue_status compress(int m)
     sg_buf_free(&file);
     return s;
 }
-
-/* --- each allocation --- */
 
 static uint64_t allocations(segue_status (*once)(int), int arg)
 {

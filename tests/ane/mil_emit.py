@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""segue mil emit and explain -m: a model as files; what the programs compute against NumPy. SPDX-License-Identifier: MIT"""
+"""segue mil emit and explain -m: the files, and the results of the programs against NumPy. SPDX-License-Identifier: MIT"""
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cli"))
 from clitest import *
@@ -14,7 +14,7 @@ except ImportError:
 layers, width, rows = 3, 32, 32
 model = tiny_model(layers=layers, width=width)
 folder = os.path.join(top.name, "p")
-code, out, err = run("mil", "emit", "-m", model, "--rows", rows, "--fuse", 2, "-o", folder, "--json")
+code, out, err = run("mil", "emit", "-m", model, "--tokens-per-dispatch", rows, "--layers-per-program", 2, "-o", folder, "--json")
 report = json.loads(out or "{}")
 expect("emitted programs break no rule", code == 0 and report["programs"] == 2 and report["violations"] == [], (code, out, err))
 manifest = json.load(open(os.path.join(folder, "manifest.json")))
@@ -22,9 +22,9 @@ expect("two layers, then one", [p["layers"] for p in manifest["programs"]] == [[
 shapes = {i["name"]: i["shape"] for i in manifest["programs"][0]["inputs"]}
 expect("ports rise in size", list(shapes) == ["a_x", "b_state", "c_info"] and shapes["a_x"] == [1, width, 1, rows], shapes)
 expect("the helper's part is named", [h["op"] for h in manifest["helper"]] == ["embed", "rows", "norm", "linear"] and
-       all(h["why"] for h in manifest["helper"]), manifest["helper"])
+       all(h["reason"] for h in manifest["helper"]), manifest["helper"])
 
-# Weights: those of the file, in fp16, where the manifest says.
+# Weights: those of the model in fp16, at the offsets of the manifest.
 given = load_file(os.path.join(model, "model.safetensors"))
 for p in manifest["programs"]:
     blob = open(os.path.join(folder, p["weights"]), "rb").read()
@@ -38,7 +38,7 @@ for p in manifest["programs"]:
                blob[mine:mine + want.nbytes] == want.tobytes(), t)
 
 
-# What the layers compute, restated: 20 rows from an empty memory, the rest is padding.
+# The layers in NumPy: 20 rows from an empty state, the remaining columns are padding.
 def layer(x, i):
     w = lambda name: given[f"model.layers.{i}.{name}.weight"].astype(np.float64)
     norm = lambda v, g: v / np.sqrt((v * v).mean(-1, keepdims=True) + 1e-5) * g
@@ -87,7 +87,7 @@ for p in manifest["programs"]:
     expect("memory holds the real rows alone", np.abs(state[0, :, 0, :n]).min(1).max() > 0 and not state[0, :, 0, n:].any())
 
 again = os.path.join(top.name, "q")
-# Families against what transformers recorded: rows into the first layer, rows into the last, by docs/examples/mil_ports.py.
+# Model families against activations recorded from transformers, run with docs/examples/mil_ports.py.
 sys.path.insert(0, os.path.join(source, "docs", "examples"))
 sys.dont_write_bytecode = True
 import mil_ports
@@ -96,20 +96,20 @@ for family in ("llama", "llama3", "gemma3", "gpt2", "qwen3_5"):
     golden = load_file(os.path.join(tiny, "golden.safetensors"))
     deep = max(int(k[7:]) for k in golden if k.startswith("hidden.")) - 1
     n = len(golden["hidden.0"])
-    code, out, err = run("mil", "emit", "-m", tiny, "--layers", f"0-{deep - 1}", "--fuse", 2, "--rows", 32 if n <= 32 else 128, "-o", again)
+    code, out, err = run("mil", "emit", "-m", tiny, "--layers", f"0-{deep - 1}", "--layers-per-program", 2, "--tokens-per-dispatch", 32 if n <= 32 else 128, "-o", again)
     expect(f"{family}: written", code == 0, err)
     got, want = mil_ports.run_programs(again, golden["hidden.0"], command), golden[f"hidden.{deep}"]
     off = np.abs(got[:, :want.shape[1]] - want).max() / np.abs(want).max()
     expect(f"{family}: what goes into layer {deep} is as recorded", off < 5e-3, off)
 
 # The same model again is the same program; other rows are another one. Explaining needs no files.
-run("mil", "emit", "-m", model, "--rows", rows, "--fuse", 2, "-o", again)
+run("mil", "emit", "-m", model, "--tokens-per-dispatch", rows, "--layers-per-program", 2, "-o", again)
 expect("equal programs", run("mil", "diff", folder, again)[0] == 0)
-run("mil", "emit", "-m", model, "--rows", 64, "--fuse", 2, "-o", again)
+run("mil", "emit", "-m", model, "--tokens-per-dispatch", 64, "--layers-per-program", 2, "-o", again)
 expect("other programs", run("mil", "diff", folder, again)[0] == 6)
 written = json.loads(run("mil", "explain", folder, "--json")[1])
-thought = json.loads(run("mil", "explain", "-m", model, "--rows", rows, "--fuse", 2, "--json")[1])
-expect("explained alike", all(written[k] == thought[k] for k in ("dispatches", "ops", "weight_bytes", "working_set_bytes", "expected_us")), (written, thought))
+thought = json.loads(run("mil", "explain", "-m", model, "--tokens-per-dispatch", rows, "--layers-per-program", 2, "--json")[1])
+expect("explained alike", all(written[k] == thought[k] for k in ("dispatches", "ops", "weight_bytes", "working_set_bytes", "estimated_us")), (written, thought))
 expect("and the helper", [h["op"] for h in thought["helper"]] == ["embed", "rows", "norm", "linear", "sample"], thought)
 fixed = ["run", "-m", model, "-n", 3, "--greedy", "--ignore-eos", "--json"]  # an answer that stops early has fewer runs
 units = json.loads(run(*fixed, "--ids", "1,2,3", "--unit", "ane")[1])["units"]
@@ -129,7 +129,7 @@ expect("one layer alone", only["dispatches"] == 1 and only["helper"] == [], only
 
 
 def zeros(name, dim, hidden, deep, heads, kv):
-    """A model of that shape: a file of zeros without blocks on the disk; explaining reads no weight."""
+    """A model of that shape as a sparse file of zeros: explain reads no weights."""
     path, vocab, context = os.path.join(top.name, name), 32000, 1024
     numbers = vocab * dim + deep * (2 * dim + 2 * dim * dim + 2 * dim * dim // heads * kv + 3 * dim * hidden) + dim + context * dim // heads
     with open(path, "wb") as f:
@@ -139,25 +139,25 @@ def zeros(name, dim, hidden, deep, heads, kv):
 
 
 def explained(*args):
-    code, out, err = run("mil", "explain", "-m", *args, "--rows", 256, "--json")
+    code, out, err = run("mil", "explain", "-m", *args, "--tokens-per-dispatch", 256, "--json")
     expect(f"{args}: explained", code == 0, err)
     return json.loads(out)
 
 
 stories = zeros("stories110M.bin", 768, 2048, 12, 12, 12)
-for more in ([], ["--fuse", 6]):
+for more in ([], ["--layers-per-program", 6]):
     r = explained(stories, *more)
     expect("110M: two layer dispatches, head apart", r["dispatches"] == 2 and "linear" in [h["op"] for h in r["helper"]], r)
     expect("110M: weights of six layers each", [round(p["weight_bytes"] / 1e5) for p in r["programs"]] == [850, 850], r)
-# 2 x 6 layers' K and V of 512 rows, 2 borders and 2 masks of 256 columns, an attention's rows and scores: in fp16.
+# Bytes in fp16: old and new K and V of 6 layers with 512 rows, 2 ports and 2 masks of 256 columns, rows and scores of one attention.
 held = 2 * (2 * 12 * 768 * 512 + 2 * 768 * 256 + 2 * 512 * 256 + 256 * (4 * 768 + 2 * 12 * 512))
-expect("110M: what a dispatch holds", [p["held_bytes"] for p in r["programs"]] == [held, held], (held, r["programs"]))
-expect("110M: all in one, when asked", explained(stories, "--fuse", 12)["dispatches"] == 1)
+expect("110M: what a dispatch holds", [p["resident_bytes"] for p in r["programs"]] == [held, held], (held, r["programs"]))
+expect("110M: all in one, when asked", explained(stories, "--layers-per-program", 12)["dispatches"] == 1)
 r = explained(zeros("wide.bin", 1024, 12288, 4, 16, 16))
-expect("a wider model is cut finer", 1 < r["dispatches"] < 4 and max(p["held_bytes"] for p in r["programs"]) <= 32 << 20, r)
+expect("a wider model is cut finer", 1 < r["dispatches"] < 4 and max(p["resident_bytes"] for p in r["programs"]) <= 32 << 20, r)
 
-refused(2, ["mil", "emit", "-m", model, "--rows", 48, "-o", folder], "48 rows")
-refused(2, ["mil", "emit", "-m", model, "--keys", 700, "-o", folder], "700 keys")
+refused(2, ["mil", "emit", "-m", model, "--tokens-per-dispatch", 48, "-o", folder], "48 rows")
+refused(2, ["mil", "emit", "-m", model, "--context", 700, "-o", folder], "700 keys")
 refused(2, ["mil", "emit", "-m", model, "--layers", "2-9", "-o", folder], "A-B")
 refused(2, ["mil", "emit", "-m", model], "-o DIR")
 refused(1, ["mil", "emit", "-m", model, "-o", os.path.join(model, "config.json")], "config.json")

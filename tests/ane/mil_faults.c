@@ -1,5 +1,5 @@
-/* mil_faults.c: every allocation that can fail while a program is read, checked, printed, loaded and run is made to fail once:
- * the status says so and nothing leaks (the address sanitizer watches). Needs a build with SEGUE_FAULTS.
+/* mil_faults.c: fault injection: each allocation fails once while a program is parsed, checked, printed, loaded and run. The status
+ * must report the failure and nothing may leak (checked by the address sanitizer). Needs a build with SEGUE_FAULTS.
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -53,7 +53,7 @@ static segue_status build(const char *unused)
     return s;
 }
 
-/* Something for every pass, then a Core ML model of it. */
+/* A program with work for every pass, then its Core ML model. */
 static const char for_passes[] =
     "program(1.3)\n{\n    func main<ios18>(tensor<fp16, [1, 20, 1, 32]> a) {\n"
     "fp16 h = const()[val = fp16(0.5)]; fp16 g = const()[val = fp16(0.5)]; fp16 k = add(x = h, y = g);\n"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every operation of the software engine against NumPy, under the profile ieee: shapes with odd sizes, broadcasts, constants from blobs.
+"""Every operation of the software engine against NumPy under the profile ieee: odd shapes, broadcasts, constants from blobs.
 SPDX-License-Identifier: MIT"""
 import math, os, struct, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cli"))
@@ -50,7 +50,7 @@ def half(x): return np.asarray(x, np.float32).astype(np.float16).astype(np.float
 
 
 def case(op, body, inputs, want, rel=2e-3, absolute=1e-6, dtype="fp16"):
-    """body makes z; want is what NumPy makes of it."""
+    """Runs a body that computes z and compares it with want, the result of NumPy."""
     covered.add(op)
     want = np.asarray(want)
     got, err = execute(program(body.replace("$T", f"tensor<{dtype}, [{', '.join(map(str, want.shape))}]>"), inputs, ["z"]), inputs)
@@ -91,7 +91,7 @@ case("sub", "$T z = sub(x = a, y = b);", {"a": long, "b": long[:, ::-1].copy()},
 case("mul", "$T z = mul(x = a, y = fp16(-0x1.8p+0));", {"a": a}, A * -1.5)
 case("pow", "$T z = pow(x = a, y = fp16(-0.5));", {"a": p}, f(p) ** -0.5)
 case("pow", "$T z = pow(x = a, y = fp16(3.0));", {"a": a}, A ** 3)
-# A value just above half a step: one rounding, to even.
+# A value just above half a step shows double rounding: the result must be rounded once, to even.
 tie = np.full((1, 32, 1, 32), 2048, np.float16)
 case("add", "$T z = add(x = a, y = fp16(1.0));", {"a": tie}, np.full(tie.shape, 2048.0))
 for op, fn in (("greater", np.greater), ("greater_equal", np.greater_equal), ("less", np.less), ("less_equal", np.less_equal),
@@ -104,7 +104,7 @@ case("logical_not", "tensor<bool, [1, 32, 3, 64]> t = greater(x = a, y = b); ten
 c8 = x(1, 32, 3, 64, scale=90)
 case("cast", 'tensor<int8, [1, 32, 3, 64]> t = cast(x = a, dtype = string("int8")); $T z = cast(x = t, dtype = string("fp16"));',
      {"a": c8}, np.clip(np.trunc(f(c8)), -128, 127))
-# --- products ---
+# Products.
 w, xx = x(70, 33, 1, 1, scale=0.2), x(1, 33, 5, 64)
 CONV = ('conv(strides = tensor<int32, [2]>([{s}, {s}]), pad_type = string("{p}"), pad = tensor<int32, [4]>([{t}, {u}, {l}, {r}]), '
         'dilations = tensor<int32, [2]>([{d}, {d}]), groups = int32({g}), weight = w, x = a)')
@@ -152,7 +152,7 @@ s = np.einsum("bhqd,bhkd->bhqk", f(q), f(k)) / math.sqrt(32)
 e = np.exp(s - s.max(-1, keepdims=True))
 case("scaled_dot_product_attention", "$T z = scaled_dot_product_attention(query = a, key = b, value = c);", {"a": q, "b": k, "c": v},
      e / e.sum(-1, keepdims=True) @ f(v), absolute=2e-3)
-# --- along axes ---
+# Reductions and norms.
 for axis in range(4):
     e = np.exp(A - A.max(axis, keepdims=True))
     case("softmax", f"$T z = softmax(x = a, axis = int32({axis}));", {"a": a}, e / e.sum(axis, keepdims=True))
@@ -183,7 +183,7 @@ top_v = -np.sort(-A, axis=3)[..., :5]
 case("topk", "$T z, tensor<int32, [1, 32, 3, 5]> i = topk(x = a, k = int32(5), axis = int32(3), ascending = bool(false));", {"a": a}, top_v)
 case("argsort", "tensor<int32, [1, 32, 3, 64]> t = argsort(x = a, axis = int32(3), ascending = bool(true)); $T z = cast(x = t, dtype = string(\"fp16\"));",
      {"a": a}, np.argsort(A, axis=3, kind="stable"))
-# --- moving ---
+# Data movement.
 case("reshape", f"tensor<fp16, [1, 96, 1, 64]> t = reshape(x = a, shape = {ints(1, -1, 1, 64)}); $T z = mul(x = t, y = fp16(2));", {"a": a},
      A.reshape(1, 96, 1, 64) * 2)
 for perm in ((0, 2, 1, 3), (0, 3, 1, 2), (3, 2, 1, 0)):
@@ -218,7 +218,7 @@ case("space_to_depth", "$T z = space_to_depth(x = a, block_size = int32(2));", {
 case("pixel_shuffle", "$T z = pixel_shuffle(x = a, upscale_factor = int32(2));", {"a": a},
      A.reshape(1, 8, 2, 2, 3, 64).transpose(0, 1, 4, 2, 5, 3).reshape(1, 8, 6, 128))
 case("gather", "$T z = gather(x = a, indices = tensor<int32, [3]>([5, 0, -1]), axis = int32(1));", {"a": a}, A[:, [5, 0, -1]])
-# --- storages ---
+# Conversions and compressed constants.
 case("quantize", "tensor<int8, [1, 32, 3, 64]> t = quantize(input = a, scale = fp16(0x1p-5), zero_point = int8(3), output_dtype = string(\"int8\")); "
      "$T z = dequantize(input = t, scale = fp16(0x1p-5), zero_point = int8(3));", {"a": a}, (np.clip(np.rint(A * 32) + 3, -128, 127) - 3) / 32)
 covered.add("dequantize")
@@ -256,7 +256,7 @@ with open(os.path.join(folder, "p00.mil"), "w") as fh:
 got, err = execute(open(os.path.join(folder, "p00.mil")).read(), {"a": bb})
 expect("buffers", got is not None and np.allclose(got["z"], half(f(bb) ** 2)), err)
 covered |= {"tensor_buffer_to_tensor", "tensor_to_tensor_buffer"}
-# Every operation that has an answer was asked.
+# Every operation that the software engine computes was tested.
 table = open(os.path.join(source, "src", "unit", "ane", "mil", "milops.c")).read()
 import re
 known = set(re.findall(r'(?:\{|UNARY\(|UNARY_EPS\(|BINARY\(|COMPARE\(|REDUCE\()"([a-z0-9_]+)"', table)) - {"const", "read_state", "coreml_update_state"}

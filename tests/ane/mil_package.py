@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""segue mil emit --mlpackage, read by coremltools' own reader: operations and arguments by name, types and shapes as it infers
-them, blobs, constants as it computes them. SPDX-License-Identifier: MIT"""
+"""segue mil emit --mlpackage, read by coremltools: operations and arguments by name, inferred types and shapes, blobs, and
+evaluated constants. SPDX-License-Identifier: MIT"""
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cli"))
 from clitest import *
@@ -39,7 +39,7 @@ def inside(package): return os.path.join(package, "Data", "com.apple.CoreML")
 
 
 def opened(package):
-    """(the block as written, the function as coremltools builds it, which infers every type anew)"""
+    """Returns the block as written, and the function that coremltools builds from it with its own type inference."""
     manifest = json.load(open(os.path.join(package, "Manifest.json")))
     items = manifest["itemInfoEntries"]
     root = os.path.join(package, "Data", items[manifest["rootModelIdentifier"]]["path"])
@@ -52,7 +52,7 @@ def opened(package):
 
 
 def compare(what, spec, block, function):
-    """Every operation, argument, type and shape."""
+    """Compares every operation, argument, type and shape."""
     found = {o.name: o for op in function.operations for o in op.outputs}
     seen = set()
     for op in block.operations:
@@ -74,13 +74,13 @@ def compare(what, spec, block, function):
     return seen
 
 
-# Families: attention, sliding windows with softcaps, learnt positions, the gated delta rule; prefill and decode.
+# Model families: attention, sliding window with softcap, learned positions, gated delta rule; prefill and decode.
 everything = set()
 for family in ("llama", "gemma3", "gpt2", "qwen3_5"):
     model = os.path.join(source, "tests", "golden", "tiny", family)
     for rows in (1, 64):
         package, folder = (os.path.join(top.name, f"{family}{rows}{e}") for e in (".mlpackage", ""))
-        code, out, err = run("mil", "emit", "-m", model, "--rows", rows, "--fuse", 99, "-o", folder, "--mlpackage", package)
+        code, out, err = run("mil", "emit", "-m", model, "--tokens-per-dispatch", rows, "--layers-per-program", 99, "-o", folder, "--mlpackage", package)
         expect(f"{family}: written", code == 0, err)
         spec, block, function = opened(package)
         everything |= compare(f"{family} {rows}", spec, block, function) or set()
@@ -99,7 +99,7 @@ for family in ("llama", "gemma3", "gpt2", "qwen3_5"):
 expect("the set of operations is no small one", {"conv", "matmul", "softmax", "exp", "pow", "concat", "slice_by_size",
        "transpose", "softplus", "reduce_max"} <= everything, sorted(everything))
 
-# Constants from blobs and literals: what coremltools makes of them by value inference, and what the software engine computes.
+# Constants from blobs and literals: values that coremltools infers, against the software engine.
 rng = np.random.default_rng(3)
 folder = os.path.join(top.name, "text")
 os.makedirs(os.path.join(folder, "weights"))
@@ -119,7 +119,7 @@ parts = [("add", f"{wide} t0 = add(x = w, y = fp16(0.5));"), ("mul", f"{wide} t1
 body = "".join(f"{t} {n} = const()[val = {t}(BLOBFILE(path = string(\"@model_path/weights/a.bin\"), offset = uint64({at})))];\n"
                for n, t, at in (("w", wide, 64), ("u", square, 64 + 64 + w.nbytes)))
 for i, (name, text) in enumerate(parts):
-    # the port comes last, so that all before it is constant
+    # the input is used last, so that everything before it is constant
     program = (f"program(1.3)\n{{\n    func main<ios18>({wide} a) {{\n{body}{text}\n{wide} z = add(x = a, y = t{i});\n    }} -> (z);\n}}\n")
     path, package = os.path.join(folder, "p.mil"), os.path.join(top.name, f"{name}.mlpackage")
     with open(path, "w") as f: f.write(program)

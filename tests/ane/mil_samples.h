@@ -1,4 +1,4 @@
-/* mil_samples.h: one program in each dialect: the examples of docs/ANE.md.
+/* mil_samples.h: one program in each dialect, from the examples of docs/ANE.md.
  * SPDX-License-Identifier: MIT */
 #ifndef TESTS_ANE_MIL_SAMPLES_H
 #define TESTS_ANE_MIL_SAMPLES_H

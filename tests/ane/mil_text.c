@@ -1,4 +1,4 @@
-/* mil_text.c: MIL text: what is read, printed again and refused, with line and column; types of operations.
+/* mil_text.c: MIL text: parsing, printing and parsing again in every dialect, errors with line and column, and type inference.
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -43,7 +43,7 @@ static void samples_read_check_and_print(void **state)
         assert_int_equal(p->dialect, is[i]);
         sg_mil_check_types(p, &faults);
         if (faults.n) fail_msg("sample %d: %u:%u %s", i, faults.list[0].line, faults.list[0].column, faults.list[0].text);
-        for (int d = 0; d < 3; d++) {         /* every dialect of it reads, checks, and prints the same again */
+        for (int d = 0; d < 3; d++) {         /* printed in each dialect, it parses, checks and prints the same text again */
             char *once = print(p, (enum sg_mil_dialect)d);
             struct sg_mil_program *q = read(once, NULL);
             sg_mil_check_types(q, &faults);
@@ -58,7 +58,7 @@ static void samples_read_check_and_print(void **state)
     }
 }
 
-/* A body between fixed lines; the body begins on line 4. */
+/* A program with this body; the body begins on line 4. */
 static char *with_body(const char *body)
 {
     static const char head[] = "program(1.0)\n{\nfunc main<ios16>(tensor<fp16, [1, 32, 1, 32]> a) {\n", tail[] = "\n} -> (z);\n}\n";
@@ -92,7 +92,8 @@ static void numbers_are_exact(void **state)
     }
 }
 
-/* The list of the issue, by name. Blobs: weight_blob.c; a damaged cache: keep.c, program_cache.py; chip files: npu_rules.c. */
+/* Malformed texts by kind of damage; `word` must occur in the message. Damaged blobs, caches and chip files are tested in
+ * weight_blob.c, keep.c, program_cache.py and npu_rules.c. */
 static void bad_input_by_name(void **state)
 {
     static const char deep[] = "tensor<fp16, [1, 32, 1, 32]> z = relu(x = (((((((((((((((((((((((((((((((((a)))))))))))))))))))))))))))))))));";
@@ -191,10 +192,12 @@ static void types_are_held(void **state)
         {"tensor<fp16, [1, 32, 1, 32]> z = softmax(x = a, axis = int32(4));", "outside the rank"},
         {"tensor<fp16, [1, 32, 1, 8]> z = slice_by_size(x = a, begin = tensor<int32, [4]>([0, 0, 0, 30]), size = tensor<int32, [4]>([1, 32, 1, 8]));",
          "outside 32"},
+        {"tensor<fp16, [1, 32, 1, 64]> z = slice_by_index(x = a, begin = tensor<int32, [4]>([0, 0, 0, 31]), end = tensor<int32, [4]>([1, 32, 1, "
+         "-64]), stride = tensor<int32, [4]>([1, 1, 1, -1]));", "gives fp16 [1, 32, 1, 32]"},
         {"tensor<fp16, [1, 32, 1, 32]> z = matmul(x = a, y = a);", "differ"},
         {"tensor<fp16, [1, 32, 1, 32]> z = concat(values = (a, a), axis = int32(1));", "concat gives fp16 [1, 64, 1, 32]"},
         {"tensor<fp16, [1, 32, 1, 32]> z = frobnicate(x = a);", "not known"},
-        {"tensor<fp16, [1, 32, 1, 32]> z = cumsum(x = a);", "no path"},
+        {"tensor<fp16, [1, 32, 1, 32]> z = cumsum(x = a);", "not supported"},
         {"tensor<fp16, [1, ?, 1, 32]> z = relu(x = a);", "not known or not positive"},
         {"tensor<fp16, [1, 32, 1, 32]> b, tensor<fp16, [1, 32, 1, 32]> z = relu(x = a);", "2 results"},
     };
@@ -212,7 +215,7 @@ static void types_are_held(void **state)
     }
 }
 
-/* Time and memory stay linear: 10^6 operations are read; every cut of a text is refused, none is a crash. */
+/* Time and memory are linear in the text: 10^6 operations parse. Every truncation of a valid text is an error, not a crash. */
 static void long_and_cut_texts(void **state)
 {
     struct sg_buf text = {0};
@@ -232,7 +235,8 @@ static void long_and_cut_texts(void **state)
     for (size_t cut = 0; cut < n; cut++) assert_int_equal(sg_mil_parse(&p, sample_verbose, cut, "cut", &f, NULL), SEGUE_EFORMAT);
 }
 
-/* Constants that are given names of their own: alike from two operations, and alike where they are cut. */
+/* Names that the printer gives to inline constants are unique, also when two operations suggest the same name and when long
+ * names are truncated to the same text. */
 static void named_constants_differ(void **state)
 {
     enum { LONG = 200 };
@@ -275,7 +279,7 @@ static void builder_makes_what_the_reader_reads(void **state)
     sg_mil_check_types(q, &faults);
     assert_int_equal(faults.n, 0);
     assert_int_equal(q->functions[0].ops_n, p->functions[0].ops_n);
-    assert_int_equal(q->functions[0].ops_n, 2 + 4 + 3);    /* weights, shared constants (strides and dilations are one), operations */
+    assert_int_equal(q->functions[0].ops_n, 2 + 4 + 3);    /* weights; constants, where strides and dilations share one; operations */
     sg_mil_program_free(p);
     sg_mil_program_free(q);
     sg_free(text);

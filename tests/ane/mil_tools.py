@@ -37,7 +37,7 @@ write_text("p01.mil", sample[:900])
 code, out, err = run("mil", "check", folder)
 expect("a cut text has a place", code == 6 and "p01.mil:11:" in out and "constraint 0" in out, out)
 refused(4, ["mil", "explain", folder], "p01.mil:11:")
-# The same program by other names, in another dialect, is equal; another one is not.
+# Programs that differ only in value names or dialect are equal; others are not.
 renamed = sample.replace(" h = ", " hidden = ").replace("x = h)", "x = hidden)").replace('("h")', '("hidden")')
 write_text("p01.mil", renamed)
 expect("names do not matter", run("mil", "diff", good, bad)[0] == 0, run("mil", "diff", good, bad))
@@ -50,7 +50,7 @@ os.remove(bad)
 j = json.loads(run("mil", "explain", folder, "--json", "--profile", "m1")[1])
 expect("explain counts", j["dispatches"] == 1 and j["ops"] == 3 and j["programs"][0]["flops"] == 2 * 2 * 64 * 128 * 32 + 128 * 32, j)
 expect("explain: working set", j["working_set_bytes"] == 2 * (64 * 32 + 128 * 64 + 128 * 32) + 36, j)
-# A run, and what it refuses.
+# mil run, and its errors.
 try:
     import numpy as np
     from safetensors.numpy import load_file, save_file
@@ -82,6 +82,6 @@ chip = os.path.join(top.name, "x.chip")
 with open(chip, "w") as f: f.write("ane_tflops fast\n")
 refused(4, ["mil", "explain", folder, "--chip", chip], "line 1", "ane_tflops")
 with open(chip, "wb") as f: f.write(b"ane_row_bytes 64\n\x7fELF\x02\x01\x00\xff")
-refused(4, ["mil", "check", folder, "--chip", chip], "line 2", "no text")
+refused(4, ["mil", "check", folder, "--chip", chip], "line 2", "not text")
 if sys.platform != "darwin": refused(3, ["ane-probe"], "not on this machine")
 done()

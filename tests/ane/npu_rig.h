@@ -1,4 +1,4 @@
-/* npu_rig.h: what tests of the software engine share: pieces of text, and a device with one program and its surfaces.
+/* npu_rig.h: shared by tests of the software engine: pieces of MIL text, and a device with one program and its surfaces.
  * SPDX-License-Identifier: MIT */
 #ifndef TESTS_ANE_NPU_RIG_H
 #define TESTS_ANE_NPU_RIG_H
@@ -93,7 +93,7 @@ static inline segue_status rig_run(struct rig *g, segue_error *err)
     return sg_ane_ops_of(g->d)->evaluate(g->p, 0, g->in, g->out, err);
 }
 
-/* Input i all v, as its type has it. */
+/* Fills input i with v, in the type of the port. */
 static inline void rig_fill(struct rig *g, uint32_t i, float v)
 {
     uint8_t *p = (uint8_t *)bytes_of(g, g->in[i]);

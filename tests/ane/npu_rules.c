@@ -1,5 +1,5 @@
-/* npu_rules.c: what the software engine does when values, surfaces or budgets break a rule, in both modes. Rules of text and
- * blobs: rule_table.c.
+/* npu_rules.c: the software engine when values, surfaces or budgets break a rule, in both modes. Numbers are those of the
+ * constraints in docs/ANE.md. The rules of texts and blob files are tested by rule_table.c.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 
@@ -9,7 +9,7 @@
 #define ONE(body) "program(1.3)\n{\nfunc main<ios16>(" ABC " a) {\n" body "\n} -> (z);\n}\n"
 static const char conv_text[] = ONE(T("32, 32, 1, 1") " w = const()[val = " T("32, 32, 1, 1") "(1)]; " ABC " z = " CONV("x = a, weight = w") ";");
 
-/* 4.2: what an engine makes of numbers that are none. */
+/* NaN, infinity and signed zero under each profile. */
 static void numerics_by_profile(void **state)
 {
     struct rig g;
@@ -46,7 +46,7 @@ static void numerics_by_profile(void **state)
 static const char two_inputs[] = "program(1.3)\n{\nfunc main<ios16>(" T("1, 32, 1, 512") " a, " T("1, 32, 1, 512") " b) {\n" T("1, 32, 1, 512")
                                  " z = add(x = a, y = b);\n} -> (z);\n}\n";
 
-/* Bound as input 0 it is refused with these words; what was bound before is bound again. */
+/* A new surface of `bytes`, bound as input 0, is refused with this text. Afterwards the previous surface is bound again. */
 static void refuses_surface(struct rig *g, struct sg_ane_device *from, uint64_t bytes, const char *word)
 {
     struct sg_ane_surface *odd, *kept = g->in[0];
@@ -60,8 +60,8 @@ static void refuses_surface(struct rig *g, struct sg_ane_device *from, uint64_t 
     assert_int_equal(rig_run(g, &err), SEGUE_OK);
 }
 
-/* 1, 2, 43: an engine answers 0x1d, so both modes do: a unit less than what is needed, another size than the other input's, a
- * size that is no whole unit. Locked surfaces are not evaluated. */
+/* Constraints 1, 2, 43, where an engine reports 0x1d and so do both modes: a surface that is one unit too small, one of another
+ * size than the other input's, one that is not a multiple of the unit. Locked surfaces are refused. */
 static void surfaces(void **state)
 {
     (void)state;
@@ -88,7 +88,7 @@ static void surfaces(void **state)
         rig_close(&g);
         rig_close(&thin);
     }
-    struct rig g; /* without constraint 2: sizes may differ; 16 KiB are the least */
+    struct rig g; /* without constraint 2: sizes may differ; the minimum is 16 KiB */
     segue_error err;
     struct sg_npu_opts o = options("ieee", 0);
     rig_open(&g, &o);
@@ -101,15 +101,15 @@ static void surfaces(void **state)
     rig_close(&g);
 }
 
-/* 46, 40 and injected failures. */
-static void failures_to_order(void **state)
+/* Constraints 46 and 40, and injected failures. */
+static void injected_failures(void **state)
 {
     struct rig g;
     segue_error err;
     struct sg_npu_opts o = options("strict", 0);
     (void)state;
     o.fail_compile = 1;
-    o.rest = 2;
+    o.refusals = 2;
     o.fail_evaluate = 2;
     o.hang_evaluate = 3;
     rig_open(&g, &o);
@@ -126,7 +126,7 @@ static void failures_to_order(void **state)
     rig_close(&g);
 }
 
-/* 5 and 6: budgets, and what a restart gives back. */
+/* Constraints 5 and 6: budgets, and their reset by a restart. */
 static void budgets_and_restart(void **state)
 {
     struct sg_npu_opts o = options("ieee", 0);
@@ -143,7 +143,7 @@ static void budgets_and_restart(void **state)
     for (int i = 0; i < 119; i++) assert_int_equal(ops->load(d, &s, &p[i], &err), SEGUE_OK);
     assert_int_equal(ops->load(d, &s, &q, &err), SEGUE_ELIMIT);
     assert_non_null(strstr(err.text, "constraint 5"));
-    s.cached = 1;                            /* loads from the cache cost no compile */
+    s.cached = 1;                            /* a load from the cache costs no compile */
     for (int i = 119; i < 128; i++) assert_int_equal(ops->load(d, &s, &p[i], &err), SEGUE_OK);
     assert_int_equal(ops->load(d, &s, &q, &err), SEGUE_ELIMIT);
     assert_non_null(strstr(err.text, "constraint 6"));
@@ -162,8 +162,8 @@ static void budgets_and_restart(void **state)
     ops->close(d);
 }
 
-/* 8 and 15: weights are those of the compile: a reload of changed blobs is refused, or does nothing, or with delta takes them;
- * blobs are looked at. */
+/* Constraints 8 and 15: a reload of changed blob files is refused (refuse), has no effect (faithful), or changes the weights
+ * (delta). Blob files are validated. */
 static void weights_are_frozen(void **state)
 {
     const char *text = "program(1.3)\n{\nfunc main<ios16>(" ABC " a) {\n" T("1, 32, 1, 1") " w = const()[val = " T("1, 32, 1, 1")
@@ -210,7 +210,7 @@ static void weights_are_frozen(void **state)
     }
 }
 
-/* 3: ports come in the order of their names, whatever the declaration says, so that binding by name is right. */
+/* Constraint 3: ports are sorted by name, in any order of declaration, so that binding by name is correct. */
 static void ports_by_name(void **state)
 {
     struct rig g;
@@ -235,7 +235,7 @@ static void ports_by_name(void **state)
     rig_close(&g);
 }
 
-/* 21 and the chip file's figures: a dispatch, the greater of products and memory; compiles and loads. */
+/* Constraint 21 and the times of a profile: a dispatch, the larger of compute and memory time; compiles, loads. */
 static void simulated_time(void **state)
 {
     static const char slow[] = "ane_dispatch_us 100 us\nane_tflops 0.001 TFLOPS\nane_weight_gb_s 1000 GB/s\nane_activation_gb_s 1000 GB/s\n"
@@ -243,7 +243,7 @@ static void simulated_time(void **state)
     static const char narrow[] = "ane_dispatch_us 100 us\nane_tflops 1000 TFLOPS\nane_weight_gb_s 0.001 GB/s\nane_activation_gb_s 0.016384 GB/s\n"
                                  "ane_compile_ms 3 ms\nane_load_ms 2 ms\n";
     const struct { const char *chip; uint64_t dispatch_ns; } cases[] = {
-        {slow, 100000 + 65536},                                      /* 2 x 32 x 32 x 32 operations, 1 an ns */
+        {slow, 100000 + 65536},                                      /* 2 x 32 x 32 x 32 operations, 1 per ns */
         {narrow, 100000 + 2048 * 1000 + 2 * 1000 * 1000}};           /* 2,048 bytes of weights; two surfaces of 16,384 */
     (void)state;
     for (size_t i = 0; i < 2; i++) {
@@ -274,9 +274,9 @@ static void profiles_and_chip_files(void **state)
     segue_error err;
     const char *good = "name M9 # spec\nane_row_bytes 128 bytes # probe\nane_exp_limit 11.5 1 # probe\n  ane_dispatch_us 0x1p7 us\n";
     const struct { const char *text, *word; } bad[] = {
-        {"ane_rows 1", "not known"}, {"x 1\nane_row_bytes many", "line 2"}, {"ane_row_bytes -4", "whole number"}, {"ane_tflops nan", "from"},
+        {"ane_rows 1", "unknown key"}, {"x 1\nane_row_bytes many", "line 2"}, {"ane_row_bytes -4", "whole number"}, {"ane_tflops nan", "from"},
         {"ane_compiles 1e300", "from"}, {"ane_loads 0", "from"}, {"ane_dispatch_us -1", "from"}, {"ane_tflops = 3", "number"}, {"\x01\x7f\x45LF", "0x01"},
-        {"name x\nane_sram_bytes 0x", "line 2"}, {"# \x1b[2J", "0x1b"}, {"ane_ 3", "not known"}, {"ane_outputs 1.5", "whole"}, {"ane_channels", "number"}};
+        {"name x\nane_sram_bytes 0x", "line 2"}, {"# \x1b[2J", "0x1b"}, {"ane_ 3", "unknown key"}, {"ane_outputs 1.5", "whole"}, {"ane_channels", "number"}};
     (void)state;
     assert_int_equal(sg_ane_profile_named(&p, "h16", NULL), SEGUE_OK);
     assert_string_equal(p.name, "m4");
@@ -295,7 +295,7 @@ static void profiles_and_chip_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(numerics_by_profile), cmocka_unit_test(surfaces),
-                                       cmocka_unit_test(failures_to_order),   cmocka_unit_test(budgets_and_restart),
+                                       cmocka_unit_test(injected_failures),   cmocka_unit_test(budgets_and_restart),
                                        cmocka_unit_test(weights_are_frozen),  cmocka_unit_test(ports_by_name),
                                        cmocka_unit_test(simulated_time),      cmocka_unit_test(profiles_and_chip_files)};
     return cmocka_run_group_tests(tests, NULL, NULL);

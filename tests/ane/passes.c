@@ -1,5 +1,6 @@
-/* passes.c: each pass alone: what it takes away or writes otherwise, that the numbers stay, that a second time changes
- * nothing. SPDX-License-Identifier: MIT */
+/* passes.c: each pass alone: which operations it removes or replaces, that the results do not change, and that a second run makes
+ * no change.
+ * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -56,7 +57,7 @@ static void sound(const struct sg_mil_program *p)
     sg_mil_faults_free(&faults);
 }
 
-/* Runs it under the profile ieee: input number i of a port is a bounded wave. out [1024] of the last port. */
+/* Runs a program under the profile ieee with bounded sine waves as inputs. out: [1024], the last result. */
 static void run(const struct sg_mil_program *p, float *out)
 {
     struct sg_npu_opts o = {.threads = 1};
@@ -94,12 +95,12 @@ static void run(const struct sg_mil_program *p, float *out)
     sg_free(text);
 }
 
-/* A body and, after the pass, how often some operations stand in it; its first result [1, 32, 1, 32] is z. */
+/* A body, and how often some operations occur in it after the pass; its first result z is [1, 32, 1, 32]. */
 struct sample {
     const char *body;
     const char *kinds[4];
     uint32_t times[4];
-    float off; /* most difference of a number; below 0: it cannot run before the pass */
+    float off; /* largest accepted difference; below 0: the program cannot run before the pass */
 };
 
 static void passes(pass_fn *pass, const struct sample *s)
@@ -115,7 +116,7 @@ static void passes(pass_fn *pass, const struct sample *s)
     if (!changes) fail_msg("nothing changed: %s", s->body);
     for (int i = 0; i < 4 && s->kinds[i]; i++)
         if (count(p, s->kinds[i]) != s->times[i]) fail_msg("%u times %s:\n%s", count(p, s->kinds[i]), s->kinds[i], once);
-    if (pass != sg_pass_fuse) { /* which leaves what is no longer read, and that may be equal to something */
+    if (pass != sg_pass_fuse) { /* fuse leaves unread operations, which may equal others: a second run would merge them */
         changes = 0;
         assert_int_equal(pass(p, &changes, &err), SEGUE_OK);
         char *twice = print(p);
@@ -175,13 +176,16 @@ static void chains_shrink(void **state)
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) passes(sg_pass_fuse, &list[i]);
 }
 
-/* What must not be fused: other arguments, a window that spans two parts, a product that is not exact. */
+/* Cases that must not be fused: different arguments, a slice that spans two parts or interleaved ones, a product
+ * of scales that is not exact. */
 static void what_differs_stays(void **state)
 {
     const char *const bodies[] = {
         A " u = mul(x = a, y = b); " A " v = mul(x = a, y = a); " A " z = add(x = u, y = v);",
         T("1, 64, 1, 32") " u = concat(values = (a, b), axis = int32(1), interleave = bool(false)); " A " z = slice_by_size(x = u, begin = "
         I4("0, 16, 0, 0") ", size = " I4("1, 32, 1, 32") ");",
+        T("1, 64, 1, 32") " u = concat(values = (a, b), axis = int32(1), interleave = bool(true)); " A " z = slice_by_size(x = u, begin = "
+        I4("0, 0, 0, 0") ", size = " I4("1, 32, 1, 32") ");",
         A " u = mul(x = a, y = fp16(0x1.004p0)); " A " z = mul(x = u, y = fp16(0x1.004p0));"};
     uint64_t changes = 0;
     segue_error err = {0};
@@ -219,7 +223,7 @@ static void refused_operations_are_written_otherwise(void **state)
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) passes(sg_pass_legal, &list[i]);
 }
 
-/* Ports of odd sizes: padded, in order, padding zero; the numbers are those of the program as it was. */
+/* Ports of odd sizes are padded and sorted, the padding of results is 0, and the values equal those before the pass. */
 static void ports_become_surfaces(void **state)
 {
     static const char *const bad[] = {"tensor<fp16, [32, 32]> a", "tensor<fp16, [1, 32, 2, 32]> a",

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Compiled programs in the cache folder: a second start compiles nothing; profile, weights and rows are told apart; what
-is damaged is refused and replaced; the answer never depends on it.
+is damaged is refused and written again; the answer never depends on it.
 
     program_cache.py SEGUE [faults]      faults: the build has SEGUE_FAULT. Exit 77: the Python packages are missing
 """
@@ -39,7 +39,7 @@ def answer(home, model, unit=UNIT, ids="1,2,3", fault=None):
                         "-q"], capture_output=True, text=True, env=env, timeout=120)
     assert r.returncode == 0, (r.returncode, r.stderr)
     o = json.loads(r.stdout)
-    return o["packed"], o["compiles"], o["ids"], o.get("packed_reason")
+    return o["weight_cache"], o["compiles"], o["ids"], o.get("weight_cache_reason")
 
 
 def entries(home, ending=""):
@@ -98,13 +98,13 @@ def damaged(tmp, model, ids):
         for at in (12, 60, 128, len(whole) - 1):
             change_in_place(entry, at)
             packed, compiles, got, why = answer(home, model)
-            assert (packed, got) == ("written", ids) and "replaced" in why, (ending, at, packed, why, got)
+            assert (packed, got) == ("written", ids) and "written again" in why, (ending, at, packed, why, got)
             assert compiles == (ending == ".program"), (ending, at, compiles)
             assert open(entry, "rb").read() == whole, (ending, at)
         for n in (100, len(whole) - 1):
             os.truncate(entry, n)
             packed, _, got, why = answer(home, model)
-            assert (packed, got) == ("written", ids) and "cut off" in why, (ending, n, packed, why)
+            assert (packed, got) == ("written", ids) and "truncated" in why, (ending, n, packed, why)
     assert answer(home, model) == ("mapped", 0, ids, None)
 
 

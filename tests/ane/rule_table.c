@@ -1,6 +1,6 @@
-/* rule_table.c: a table of the rules that can be held, by the numbers of docs/ANE.md: for each limit a text that is accepted and
- * runs, and one that `refuse` mode names by its number and `faithful` mode answers with the engine's own symptom. A second table
- * says of every number where it is held.
+/* rule_table.c: the constraints of docs/ANE.md that a program can break, as a table: for each one a program within the limit,
+ * which runs, and one beyond it, which refuse mode refuses by its number and faithful mode runs with the symptom of the chip. A
+ * second table names the test of every number.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <stdlib.h>
@@ -8,9 +8,9 @@
 #include "npu_rig.h"
 #include "unit/ane/blob/blob.h"
 
-/* What a faithful engine does with the second text. */
+/* The symptom of the program beyond the limit in faithful mode. */
 enum shows { NO, X1D, INVALID, ZEROS, SWAPPED, LAST, UNMASKED, GARBAGE, INFINITE, HANGS, CRASHES, SLOW, ORDERED };
-/* A function's parameters, body, results, target; named: constants must be named, as outside the buffer dialect. */
+/* A function: parameters, body, results, target. named: constants must be named, as in all dialects but the buffer one. */
 struct side { const char *params, *body, *results, *target; int named; float value; };
 
 #define SAME(shape, op) {T(shape) " a", T(shape) " z = " op ";", "z", NULL, 0, 0}
@@ -149,7 +149,7 @@ static const struct row { uint32_t constraint; const char *profile; enum shows s
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 
-/* Every number of the constraint table: rows of the table above, or the test that holds it, or why nothing can. */
+/* Every number of the constraint table: by rows of the table above, by another test, or why no test is possible. */
 static const struct { uint32_t number; const char *by; } held[] = {
     {1, "rows; ane_npu_rules surfaces"}, {2, "ane_npu_rules surfaces"}, {3, "rows; ane_npu_rules ports_by_name; ane_apple bound_by_name"}, {4, "rows"},
     {5, "ane_npu_rules budgets_and_restart"}, {6, "ane_npu_rules budgets_and_restart"}, {7, "-: time only"}, {8, "ane_npu_rules weights_are_frozen; ane_weights"},
@@ -172,7 +172,7 @@ static const char *text_of(const struct side *s, const struct side *otherwise, c
 static uint8_t blob_bytes[256];
 static struct sg_ane_file blob = {"w.bin", blob_bytes, 0};
 
-/* 32 numbers, all 2. */
+/* A blob file with 32 elements of value 2. */
 static int make_blob(void **state)
 {
     struct sg_buf file = {0};
@@ -203,7 +203,7 @@ static void check_text(const char *text, const char *profile, struct sg_mil_faul
     sg_mil_program_free(p);
 }
 
-/* The first text is accepted; of the second nothing but the rule is found, at its place. */
+/* The first program has no findings; the second has exactly the one of the rule, at its position in the text. */
 static void each_rule_has_two_sides(void **state)
 {
     (void)state;
@@ -246,7 +246,7 @@ static void load_and_fill(struct rig *g, const struct row *row, const struct sid
         for (int k = 0; k < 2048; k++) bytes_of(g, g->in[0])[k] = sg_f16_of_f32((float)(k * 7 % 13 - 6) / 4);
 }
 
-/* `refuse`: the first text runs; the second does not get through, and the message names the rule. */
+/* Refuse mode: the first program runs; the second is refused, and the message names the rule. */
 static void refused_by_number(void **state)
 {
     (void)state;
@@ -284,11 +284,11 @@ static void expect_numbers(struct rig *g, const struct row *row, size_t i)
     if (!good) fail_msg("row %zu: constraint %u: %g, %g", i, row->constraint, (double)first, (double)last);
 }
 
-/* An engine that binds by sorted names gives what was declared first to what sorts first. */
+/* An engine that binds by sorted names exchanges two inputs whose names are not declared in that order. */
 static void expect_swapped(struct rig *g, segue_error *err)
 {
-    rig_fill(g, 0, 7);                                   /* meant for b */
-    rig_fill(g, 1, 5);                                   /* meant for a */
+    rig_fill(g, 0, 7);                                   /* intended for b */
+    rig_fill(g, 1, 5);                                   /* intended for a */
     assert_int_equal(rig_run(g, err), SEGUE_OK);
     assert_true(sg_f32_of_f16(bytes_of(g, g->out[0])[9]) == 2);
 }
@@ -314,8 +314,8 @@ static void expect_crash(struct rig *g, const struct row *row, segue_error *err)
     assert_int_equal(rig_load(g, text, &blob, 1, err), SEGUE_OK);
 }
 
-/* `faithful`: the second text meets the engine's own symptom. */
-static void symptoms_are_the_engines(void **state)
+/* Faithful mode: the second program shows the symptom of the chip. */
+static void symptoms_of_the_chip(void **state)
 {
     (void)state;
     for (size_t i = 0; i < ROWS; i++) {
@@ -350,8 +350,8 @@ static void symptoms_are_the_engines(void **state)
     }
 }
 
-/* Every number from 1 to 48 has its line; those "by rows" have rows, every rule of the engine is held by something. */
-static void no_number_is_forgotten(void **state)
+/* Every number from 1 to 48 has an entry; those "by rows" have rows; every rule of the checker has a test. */
+static void every_number_has_a_test(void **state)
 {
     (void)state;
     for (uint32_t n = 1; n <= 48; n++) {
@@ -369,6 +369,6 @@ static void no_number_is_forgotten(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(each_rule_has_two_sides), cmocka_unit_test(refused_by_number),
-                                       cmocka_unit_test(symptoms_are_the_engines), cmocka_unit_test(no_number_is_forgotten)};
+                                       cmocka_unit_test(symptoms_of_the_chip), cmocka_unit_test(every_number_has_a_test)};
     return cmocka_run_group_tests(tests, make_blob, NULL);
 }

@@ -1,4 +1,4 @@
-/* weight_blob.c: weight blobs byte for byte, what a reader refuses, and how much compressed weights lose.
+/* weight_blob.c: weight blob files byte for byte, rejection of damaged files, and the error of compressed weights.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <setjmp.h>
@@ -15,7 +15,7 @@
 
 static const uint16_t four[4] = {0x3c00, 0x4000, 0xb800, 0x7bff};    /* 1, 2, -0.5, 65504 */
 
-/* The published vector: one fp16 blob, 136 bytes. */
+/* Test vector of the format: a file with one fp16 blob, 136 bytes. */
 static void one_blob_byte_for_byte(void **state)
 {
     uint8_t want[136] = {1, 0, 0, 0, 2};
@@ -62,7 +62,7 @@ static void several_blobs_chain(void **state)
         assert_int_equal(b.offset % 64, 0);
     }
     assert_int_equal(sg_blob_next(&b, (uint8_t *)file.data, file.len, &i, &record, "t", NULL), SEGUE_END);
-    file.data[0] = 5;                    /* the header counts one more than there are */
+    file.data[0] = 5;                    /* the header counts one blob more than the file has */
     assert_int_equal(sg_blob_next(&b, (uint8_t *)file.data, file.len, &i, &record, "t", NULL), SEGUE_EFORMAT);
     sg_buf_free(&file);
 }
@@ -71,8 +71,8 @@ static void damage_is_refused(void **state)
 {
     const struct { size_t at; uint8_t byte; uint64_t record; const char *word; } bad[] = {
         {4, 1, 64, "version 1"}, {64, 0, 64, "sentinel"}, {68, 99, 64, "code 99"}, {72, 9, 64, "136"}, {79, 0xff, 64, "outside"},
-        {80, 0x81, 64, "unaligned"}, {80, 0x40, 64, "on top"}, {87, 0x80, 64, "outside"}, {88, 8, 64, "padding"},
-        {200, 0, 65, "multiple"}, {200, 0, 0, "no record"}, {200, 0, 128, "no record"}, {200, 0, (uint64_t)-64, "no record"}};
+        {80, 0x81, 64, "unaligned"}, {80, 0x40, 64, "overlap"}, {87, 0x80, 64, "outside"}, {88, 8, 64, "padding"},
+        {200, 0, 65, "multiple"}, {200, 0, 0, "does not fit"}, {200, 0, 128, "does not fit"}, {200, 0, (uint64_t)-64, "does not fit"}};
     struct sg_buf file = {0};
     uint64_t at;
     (void)state;
@@ -130,7 +130,7 @@ static double relative(const float *a, const float *b, size_t n)
     return sqrt(d / s);
 }
 
-/* The published bounds for Gaussian weights: int8 1 %, 4 bits 10.5 %, 6 bits 3 %. */
+/* Relative RMS error for Gaussian weights must stay below published bounds: int8 1 %, 4 bits 10.5 %, 6 bits 3 %. */
 static void losses_stay_within_bounds(void **state)
 {
     enum { ROWS = 64, COLS = 2048, N = ROWS * COLS };
@@ -153,7 +153,7 @@ static void losses_stay_within_bounds(void **state)
         print_message("%u bits %.4f\n", bits, loss);
         assert_true(loss <= (bits == 4 ? 0.105 : 0.03) && loss > 0.01);
     }
-    for (size_t i = 0; i < N; i++) w[i] = 3;       /* all alike, and an odd count of indices */
+    for (size_t i = 0; i < N; i++) w[i] = 3;       /* equal weights, and an odd number of indices */
     assert_int_equal(sg_compress_palette(w, 5, 6, table, packed, NULL), SEGUE_OK);
     for (size_t i = 0; i < 5; i++) assert_true(sg_f32_of_f16(table[sg_palette_index(packed, i, 6)]) == 3);
     sg_free(w);

@@ -56,7 +56,7 @@ static segue_engine *engine(uint32_t reader, uint32_t writer)
     segue_engine *e = NULL;
     segue_engine_opts o = SEGUE_INIT(segue_engine_opts);
     segue_unit *const list[2] = {units[reader], units[writer]};
-    o.chunk_rows = CHUNK;
+    o.chunk_tokens = CHUNK;
     o.kv = SEGUE_KV_F32;
     OK(segue_engine_open(&e, model, list, reader == writer ? 1 : 2, &o, &err));
     return e;

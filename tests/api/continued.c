@@ -118,7 +118,7 @@ static void continued_as_transformers_does(void **state)
         segue_engine *e = NULL;
         segue_engine_opts o = SEGUE_INIT(segue_engine_opts);
         o.store = ""; /* in memory */
-        o.chunk_rows = CHUNK;
+        o.chunk_tokens = CHUNK;
         read_golden(&g, names[i]);
         snprintf(path, sizeof path, SEGUE_SOURCE_DIR "/tests/golden/tiny/%s", names[i]);
         OK(segue_model_open(&m, path, NULL, &err));

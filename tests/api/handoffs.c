@@ -2,12 +2,15 @@
  * tokens are those of the unit that writes, whatever the chunks, shapes, storages and threads; two sessions on two units
  * work at the same time. SPDX-License-Identifier: MIT */
 #include <pthread.h>
+#include <stdatomic.h>
 #include <setjmp.h>
 #include <stdarg.h>
 
 #include <cmocka.h>
 
 #include "segue.h"
+#include "plans.h"
+#include "plans.h"
 #include "tiny.h"
 
 enum { MOST = 240, ANSWER = 10, UNITS_MAX = 12, SPANS = 4096 };
@@ -91,20 +94,13 @@ static segue_engine *engine(int model, uint32_t a, uint32_t b, uint32_t kv)
     segue_engine *e = NULL;
     segue_engine_opts o = SEGUE_INIT(segue_engine_opts);
     segue_unit *units[2] = {all.units[a], all.units[b]};
-    o.chunk_rows = 48;
+    o.chunk_tokens = 48;
     o.kv = kv;
     OK(segue_engine_open(&e, all.models[model], units, 2, &o, &err));
     return e;
 }
 
-static segue_plan plan_of(uint32_t read, uint32_t write)
-{
-    segue_plan p = SEGUE_INIT(segue_plan);
-    p.parts_n = 2;
-    p.parts[0] = (segue_part){.unit = read, .phase = 0, .to = 3, .expect_j = -1};
-    p.parts[1] = (segue_part){.unit = write, .phase = 1, .to = 3, .expect_j = -1};
-    return p;
-}
+static segue_plan *plan_of(uint32_t prefill, uint32_t decode) { return two_phase_plan(prefill, decode, 3); }
 
 static segue_session *session(segue_engine *e, const segue_plan *plan, size_t prompt)
 {
@@ -115,7 +111,7 @@ static segue_session *session(segue_engine *e, const segue_plan *plan, size_t pr
     o.sampling = &greedy;
     o.context = MOST + ANSWER;
     o.plan = plan;
-    o.spans = SPANS;
+    o.intervals = SPANS;
     OK(segue_session_open(&s, e, &o, &err));
     OK(segue_session_append(s, all.prompt, prompt, &err));
     return s;
@@ -161,8 +157,10 @@ static void one_pair(int model, uint32_t a, uint32_t b, size_t prompt, uint32_t 
 {
     static float got[ANSWER * TINY_VOCAB], want[ANSWER * TINY_VOCAB];
     segue_engine *e = engine(model, a, b, kv);
-    segue_plan split = plan_of(0, 1), alone = plan_of(1, 1);
-    segue_session *s = session(e, &split, prompt), *t = session(e, &alone, prompt);
+    segue_plan *split = plan_of(0, 1), *alone = plan_of(1, 1);
+    segue_session *s = session(e, split, prompt), *t = session(e, alone, prompt);
+    segue_plan_close(split);
+    segue_plan_close(alone);
     segue_stats stats = SEGUE_INIT(segue_stats);
     float scale;
     answer(s, got, TINY_VOCAB);
@@ -216,23 +214,28 @@ static void layers_may_be_split(void **state)
         for (uint32_t a = 0; a < all.units_n + all.fp16_n; a++) {
             uint32_t b = (a + 1) % (all.units_n + all.fp16_n);
             segue_engine *e = engine(m, a, b, SEGUE_KV_F16);
-            segue_plan split = SEGUE_INIT(segue_plan), alone = plan_of(1, 1);
-            split.parts_n = 4;
+            segue_plan *split = NULL, *alone = plan_of(1, 1);
+            segue_part parts[4];
             for (uint32_t i = 0; i < 4; i++)
-                split.parts[i] = (segue_part){.unit = (i == 1) | (i == 2),
-                                              .phase = i / 2,
-                                              .from = i % 2,
-                                              .to = i % 2 ? 3 : 1,
-                                              .expect_j = -1};
-            segue_session *s = session(e, &split, 70), *t = session(e, &alone, 70);
+                parts[i] = (segue_part){.size = sizeof *parts,
+                                        .unit = (i == 1) | (i == 2),
+                                        .phase = i < 2 ? SEGUE_PREFILL : SEGUE_DECODE,
+                                        .from = i % 2,
+                                        .to = i % 2 ? 3 : 1,
+                                        .expect_j = -1};
+            OK(segue_plan_new(&split, parts, 4, NULL, &err));
+            segue_session *s = session(e, split, 70), *t = session(e, alone, 70);
+            segue_plan_close(split);
+            segue_plan_close(alone);
             segue_stats stats = SEGUE_INIT(segue_stats);
             float scale;
             answer(s, got, TINY_VOCAB);
             answer(t, want, TINY_VOCAB);
             OK(segue_session_stats_get(s, &stats, &err));
-            size_t parts = 0; /* phase 2 is what a unit's processor did beside its device */
-            for (size_t i = 0; i < stats.uses_n; i++) parts += stats.uses[i].phase < 2;
-            assert_int_equal(parts, 4);
+            size_t used = 0;
+            segue_use use = SEGUE_INIT(segue_use);
+            for (size_t i = 0; segue_session_use_get(s, i, &use, &err) == SEGUE_OK; i++) used += use.phase != SEGUE_HELPER;
+            assert_int_equal(used, 4);
             float d = distance(got, want, ANSWER * TINY_VOCAB, &scale), bound = bound_of(a, b, SEGUE_KV_F16);
             if (d > bound * scale)
                 fail_msg("%s, layers of %s and %s: %g of %g", tiny_models[m].name, all.info[a].spec, all.info[b].spec, (double)d,
@@ -243,7 +246,19 @@ static void layers_may_be_split(void **state)
         }
 }
 
-/* A plan's shapes: how many runs a prompt takes. */
+static segue_plan *shaped_plan(uint32_t prefill, uint32_t decode, const uint32_t shapes[4])
+{
+    segue_plan *plan = NULL;
+    segue_plan_info info = SEGUE_INIT(segue_plan_info);
+    const segue_part parts[2] = {
+        {.size = sizeof *parts, .unit = prefill, .phase = SEGUE_PREFILL, .to = 3, .expect_j = -1},
+        {.size = sizeof *parts, .unit = decode, .phase = SEGUE_DECODE, .to = 3, .expect_j = -1}};
+    memcpy(info.shapes, shapes, sizeof info.shapes);
+    OK(segue_plan_new(&plan, parts, 2, &info, &err));
+    return plan;
+}
+
+/* The shapes of a plan determine the number of prefill runs. */
 static void shapes_count_runs(void **state)
 {
     (void)state;
@@ -252,32 +267,63 @@ static void shapes_count_runs(void **state)
     uint32_t other = all.units_n > 1;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         segue_engine *e = engine(2, 0, other, SEGUE_KV_F32);
-        segue_plan p = plan_of(0, 1);
-        memcpy(p.shapes, cases[i].shapes, sizeof p.shapes);
-        segue_session *s = session(e, &p, cases[i].prompt);
+        segue_plan *p = shaped_plan(0, 1, cases[i].shapes);
+        segue_session *s = session(e, p, cases[i].prompt);
+        segue_plan_close(p);
         segue_stats stats = SEGUE_INIT(segue_stats);
         int32_t token;
         OK(segue_session_next(s, &token, &err));
         OK(segue_session_next(s, &token, &err));
         OK(segue_session_stats_get(s, &stats, &err));
+        segue_use prefill = first_use(s, SEGUE_PREFILL), decode = first_use(s, SEGUE_DECODE);
         assert_int_equal(stats.uses_n, 2);
-        assert_int_equal(stats.uses[0].phase, 0);
-        assert_int_equal(stats.uses[0].runs, cases[i].runs);
-        assert_int_equal(stats.uses[0].rows, cases[i].prompt);
-        assert_int_equal(stats.uses[1].runs, 1);
-        assert_true(stats.spans_n == stats.uses[0].runs + 1 + 1); /* runs of reading, hand-off, one of writing */
+        assert_int_equal(prefill.runs, cases[i].runs);
+        assert_int_equal(prefill.tokens, cases[i].prompt);
+        assert_int_equal(decode.runs, 1);
+        assert_int_equal(stats.intervals_n, prefill.runs + 1 + 1); /* prefill runs, hand-off, one decode run */
         segue_session_close(s);
         segue_engine_close(e);
     }
-    segue_plan bad = plan_of(0, 0);
-    bad.shapes[0] = 64;
-    bad.shapes[1] = 64;
+    segue_plan *bad = shaped_plan(0, 0, (const uint32_t[4]){64, 64});
     segue_session *s = NULL;
     segue_session_opts o = SEGUE_INIT(segue_session_opts);
     segue_engine *e = engine(0, 0, other, 0);
-    o.plan = &bad;
+    o.plan = bad;
     assert_int_equal(segue_session_open(&s, e, &o, &err), SEGUE_EARG);
+    segue_plan_close(bad);
     segue_engine_close(e);
+}
+
+struct canceler {
+    segue_session *session;
+    atomic_int done;
+};
+
+/* Cancels a call of segue_session_next from another thread until it takes effect. Afterwards some tokens may be computed. */
+static void *cancel_until_done(void *arg)
+{
+    struct canceler *c = arg;
+    while (!atomic_load(&c->done)) segue_session_cancel(c->session);
+    return NULL;
+}
+
+/* The call may be over before the other thread runs; then it is repeated from the 60th token. */
+static void cancel_during_next(segue_session *s)
+{
+    int32_t token;
+    for (int i = 0; i < 1000; i++) {
+        struct canceler c = {.session = s};
+        pthread_t thread;
+        assert_int_equal(pthread_create(&thread, NULL, cancel_until_done, &c), 0);
+        segue_status status = segue_session_next(s, &token, &err);
+        atomic_store(&c.done, 1);
+        pthread_join(thread, NULL);
+        if (status == SEGUE_ECANCELED) return;
+        OK(status);
+        OK(segue_session_rewind(s, 60, &err));
+        OK(segue_session_append(s, all.prompt + 60, 140, &err));
+    }
+    fail_msg("no call was canceled");
 }
 
 /* Canceled while rows are on their way: what was sent is forgotten, and the answer is the same. */
@@ -287,13 +333,14 @@ static void canceled_flows_go_on(void **state)
     for (uint32_t a = 0; a < all.units_n; a++) {
         uint32_t b = (a + 1) % all.units_n;
         segue_engine *e = engine(2, a, b, SEGUE_KV_F16);
-        segue_plan split = plan_of(0, 1);
-        segue_session *s = session(e, &split, 200), *t = session(e, &split, 200);
+        segue_plan *split = plan_of(0, 1);
+        segue_session *s = session(e, split, 200), *t = session(e, split, 200);
+        segue_plan_close(split);
         int32_t got[ANSWER], want[ANSWER], k = 0;
         for (int i = 0; i < ANSWER; i++) OK(segue_session_next(t, &want[i], &err));
         OK(segue_session_prefill(s, 96, NULL, &err)); /* two chunks, sent */
-        segue_session_cancel(s);
-        assert_int_equal(segue_session_next(s, &got[0], &err), SEGUE_ECANCELED);
+        segue_session_cancel(s); /* no call is in progress: no effect */
+        cancel_during_next(s);
         OK(segue_session_rewind(s, 60, &err));
         OK(segue_session_append(s, all.prompt + 60, 140, &err));
         while (k < ANSWER) OK(segue_session_next(s, &got[k++], &err));
@@ -326,30 +373,29 @@ static void *work_main(void *arg)
 
 static void extent(const segue_session *s, uint64_t *from, uint64_t *to)
 {
-    segue_stats stats = SEGUE_INIT(segue_stats);
-    OK(segue_session_stats_get(s, &stats, &err));
-    assert_true(stats.spans_n > 0);
-    *from = stats.spans[0].begin_ns;
-    *to = stats.spans[stats.spans_n - 1].end_ns;
+    segue_interval interval = SEGUE_INIT(segue_interval);
+    OK(segue_session_interval_get(s, 0, &interval, &err));
+    *from = interval.begin_ns;
+    for (size_t i = 0; segue_session_interval_get(s, i, &interval, &err) == SEGUE_OK; i++) *to = interval.end_ns;
 }
 
 /* One session on each of two units: the tokens are those of the session alone, and neither waits for the other. */
 /* One try: the same tokens as alone; 1: the two worked at the same time for at least half of the shorter one. */
 static int worked_at_once(segue_engine *e)
 {
-    segue_plan plans[2] = {plan_of(0, 0), plan_of(1, 1)};
+    segue_plan *plans[2] = {plan_of(0, 0), plan_of(1, 1)};
     pthread_barrier_t begin;
     pthread_t threads[2];
     struct work work[2] = {{0}};
     uint64_t from[2], to[2];
     assert_int_equal(pthread_barrier_init(&begin, NULL, 2), 0);
     for (int i = 0; i < 2; i++) {
-        work[i] = (struct work){.s = session(e, &plans[i], 100), .tokens = 100, .begin = &begin};
+        work[i] = (struct work){.s = session(e, plans[i], 100), .tokens = 100, .begin = &begin};
         assert_int_equal(pthread_create(&threads[i], NULL, work_main, &work[i]), 0);
     }
     for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
     for (int i = 0; i < 2; i++) {
-        segue_session *alone = session(e, &plans[i], 100);
+        segue_session *alone = session(e, plans[i], 100);
         int32_t token;
         assert_int_equal(work[i].status, SEGUE_OK);
         for (size_t k = 0; k < work[i].tokens; k++) {
@@ -361,7 +407,10 @@ static int worked_at_once(segue_engine *e)
     }
     uint64_t overlap_from = from[0] > from[1] ? from[0] : from[1], overlap_to = to[0] < to[1] ? to[0] : to[1];
     uint64_t shorter = to[0] - from[0] < to[1] - from[1] ? to[0] - from[0] : to[1] - from[1];
-    for (int i = 0; i < 2; i++) segue_session_close(work[i].s);
+    for (int i = 0; i < 2; i++) {
+        segue_session_close(work[i].s);
+        segue_plan_close(plans[i]);
+    }
     pthread_barrier_destroy(&begin);
     return overlap_to > overlap_from && (overlap_to - overlap_from) * 2 >= shorter;
 }
@@ -396,8 +445,9 @@ static void storages_may_be_paired(void **state)
     models[1] = again;
     OK(segue_engine_open(&e, all.models[0], units, 2, &o, &err));
     segue_model_close(again); /* the engine holds it */
-    segue_plan split = plan_of(0, 1);
-    segue_session *s = session(e, &split, 20);
+    segue_plan *split = plan_of(0, 1);
+    segue_session *s = session(e, split, 20);
+    segue_plan_close(split);
     int32_t token;
     for (int i = 0; i < 4; i++) OK(segue_session_next(s, &token, &err));
     segue_session_close(s);

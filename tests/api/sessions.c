@@ -68,7 +68,7 @@ static segue_engine *engine(int model, uint32_t first, uint32_t second, uint32_t
     segue_engine *e = NULL;
     segue_engine_opts o = SEGUE_INIT(segue_engine_opts);
     segue_unit *units[2] = {all.units[first], all.units[second]};
-    o.chunk_rows = chunk;
+    o.chunk_tokens = chunk;
     o.kv = kv;
     OK(segue_engine_open(&e, all.models[model], units, first == second ? 1 : 2, &o, &err));
     return e;
@@ -124,16 +124,18 @@ static void tokens_are_the_highest_logits(void **state)
         segue_session *s = session(e, &p), *judge = session(e, NULL);
         static float logits[(PROMPT + ANSWER) * TINY_VOCAB], logprobs[PROMPT + ANSWER];
         int32_t sequence[PROMPT + ANSWER];
-        float said[ANSWER];
+        float chosen[ANSWER];
         memcpy(sequence, all.prompt, sizeof all.prompt);
         OK(segue_session_append(s, all.prompt, PROMPT, &err));
         for (int i = 0; i < ANSWER; i++) {
-            segue_stats stats = SEGUE_INIT(segue_stats);
+            segue_logprob list[4];
+            size_t n = 0;
             OK(segue_session_next(s, &sequence[PROMPT + i], &err));
-            OK(segue_session_stats_get(s, &stats, &err));
-            assert_int_equal(stats.logprobs_n, 4);
-            assert_int_equal(stats.logprobs[0].token, sequence[PROMPT + i]);
-            said[i] = stats.logprobs[0].logprob;
+            assert_int_equal(segue_session_logprobs(s, list, 3, &n, &err), SEGUE_ELIMIT);
+            OK(segue_session_logprobs(s, list, 4, &n, &err));
+            assert_int_equal(n, 4);
+            assert_int_equal(list[0].token, sequence[PROMPT + i]);
+            chosen[i] = list[0].logprob;
         }
         OK(segue_session_score(judge, sequence, PROMPT + ANSWER, logprobs, logits, &err));
         assert_true(logprobs[0] == 0);
@@ -141,7 +143,7 @@ static void tokens_are_the_highest_logits(void **state)
             const float *row = logits + (PROMPT + i - 1) * TINY_VOCAB;
             for (int t = 0; t < TINY_VOCAB; t++)
                 if (t != 2) assert_true(row[t] <= row[sequence[PROMPT + i]] + 1e-3f);
-            assert_true(fabsf(said[i] - logprobs[PROMPT + i]) < 2e-3f);
+            assert_true(fabsf(chosen[i] - logprobs[PROMPT + i]) < 2e-3f);
         }
         segue_session_close(s);
         segue_session_close(judge);
@@ -177,7 +179,7 @@ static void steps_with_others_equal_steps_alone(void **state)
         segue_engine *e = engine(m, u, u, 0, 0);
         segue_session *alone, *many[N];
         int32_t want[N][ANSWER], got[N];
-        segue_status each[N];
+        segue_error each[N];
         for (int i = 0; i < N; i++) {
             segue_sampling p = SEGUE_INIT(segue_sampling);
             p.ignore_stops = 1;
@@ -193,7 +195,7 @@ static void steps_with_others_equal_steps_alone(void **state)
         for (int t = 0; t < ANSWER; t++) {
             OK(segue_session_step(many, N, got, each, &err));
             for (int i = 0; i < N; i++) {
-                assert_int_equal(each[i], SEGUE_OK);
+                assert_int_equal(each[i].status, SEGUE_OK);
                 if (got[i] != want[i][t])
                     fail_msg("session %d token %d: %d, not %d", i, t, got[i], want[i][t]);
             }
@@ -213,7 +215,7 @@ static void first_rows_go_with_others(void **state)
         segue_engine *e = engine(m, u, u, 0, 0);
         segue_session *many[N];
         int32_t want[N][STEPS], got[N];
-        segue_status each[N];
+        segue_error each[N];
         segue_stats shared = SEGUE_INIT(segue_stats);
         segue_sampling p = SEGUE_INIT(segue_sampling);
         p.ignore_stops = 1;
@@ -228,7 +230,7 @@ static void first_rows_go_with_others(void **state)
         for (int t = 0; t < STEPS; t++) {
             OK(segue_session_step(many, N, got, each, &err));
             for (int i = 0; i < N; i++) {
-                assert_int_equal(each[i], SEGUE_OK);
+                assert_int_equal(each[i].status, SEGUE_OK);
                 assert_int_equal(got[i], want[i][t]);
                 /* a first row that goes alone is none of the answer, and its reading is not counted */
                 OK(segue_session_stats_get(many[i], &shared, &err));
@@ -368,20 +370,25 @@ static void layers_on_two_units(void **state)
     {
         segue_engine *e = engine(m, u, u, 16, 0);
         int32_t want[ANSWER], got[ANSWER];
-        segue_plan plan = SEGUE_INIT(segue_plan);
+        segue_plan *plan = NULL;
         segue_session_opts o = SEGUE_INIT(segue_session_opts);
         segue_sampling p = SEGUE_INIT(segue_sampling);
         segue_session *s = NULL;
         straight(e, want);
         p.ignore_stops = 1;
         o.sampling = &p;
-        o.plan = &plan;
-        plan.parts_n = 5; /* reading 0-1, 2; writing 0, 1, 2 */
-        static const uint32_t cuts[5][3] = {{0, 0, 2}, {0, 2, 3}, {1, 0, 1}, {1, 1, 2}, {1, 2, 3}};
+        segue_part parts[5]; /* prefill: layers 0-1, 2; decode: 0, 1, 2 */
+        static const uint32_t ranges[5][3] = {{0, 0, 2}, {0, 2, 3}, {1, 0, 1}, {1, 1, 2}, {1, 2, 3}};
         for (int i = 0; i < 5; i++)
-            plan.parts[i] =
-                (segue_part){.phase = cuts[i][0], .from = cuts[i][1], .to = cuts[i][2], .expect_j = -1};
+            parts[i] = (segue_part){.size = sizeof *parts,
+                                    .phase = (segue_phase)ranges[i][0],
+                                    .from = ranges[i][1],
+                                    .to = ranges[i][2],
+                                    .expect_j = -1};
+        OK(segue_plan_new(&plan, parts, 5, NULL, &err));
+        o.plan = plan;
         OK(segue_session_open(&s, e, &o, &err));
+        segue_plan_close(plan);
         OK(segue_session_append(s, all.prompt, PROMPT, &err));
         answer(s, got, ANSWER);
         same(got, want, ANSWER, "layers apart");
@@ -395,8 +402,11 @@ static void layers_on_two_units(void **state)
         same(got, want, ANSWER, "layers apart, forked");
         segue_session_close(fork);
         segue_session_close(s);
-        plan.parts[1].from = 1; /* a layer twice */
+        parts[1].from = 1; /* a layer twice */
+        OK(segue_plan_new(&plan, parts, 5, NULL, &err));
+        o.plan = plan;
         assert_int_equal(segue_session_open(&s, e, &o, &err), SEGUE_EARG);
+        segue_plan_close(plan);
         segue_engine_close(e);
     }
 }
@@ -437,9 +447,9 @@ static void canceled_sessions_go_on(void **state)
         straight(e, want);
         segue_session *s = session(e, NULL);
         OK(segue_session_append(s, all.prompt, PROMPT, &err));
-        segue_session_cancel(s);
-        assert_int_equal(segue_session_next(s, got, &err), SEGUE_ECANCELED);
-        for (int i = 0; i < ANSWER;) { /* a thread interrupts at whatever moment it comes */
+        segue_session_cancel(s); /* no call is in progress, so this has no effect */
+        OK(segue_session_prefill(s, 4, NULL, &err));
+        for (int i = 0; i < ANSWER;) { /* a thread cancels at any moment, also before or after the call */
             pthread_t thread;
             assert_int_equal(pthread_create(&thread, NULL, cancel_soon, s), 0);
             segue_status status = segue_session_next(s, &got[i], &err);

@@ -39,7 +39,7 @@ static int begin(void **state)
     (void)state;
     char folder[512];
     segue_engine_opts o = SEGUE_INIT(segue_engine_opts);
-    o.chunk_rows = 8;
+    o.chunk_tokens = 8;
     tiny_folder(folder, sizeof folder, "statedamage", tiny_models[HYBRID].name);
     tiny_folder(path, sizeof path, "statedamage", "file.state");
     return !tiny_write(&tiny_models[HYBRID], folder, 5) || segue_model_open(&model, folder, NULL, &err) ||

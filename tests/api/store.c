@@ -86,7 +86,7 @@ static segue_engine *engine(int model, struct wish w)
     segue_engine *e = NULL;
     segue_engine_opts o = SEGUE_INIT(segue_engine_opts);
     segue_unit *const list[2] = {units[w.reader], units[w.writer]};
-    o.chunk_rows = CHUNK;
+    o.chunk_tokens = CHUNK;
     o.kv = w.kv;
     o.store = w.store;
     o.store_memory_bytes = w.memory;
@@ -427,7 +427,7 @@ static void many_at_once(void **state)
             segue_unit *own = NULL; /* a child has none of its parent's threads */
             segue_engine *e = NULL;
             segue_engine_opts o = SEGUE_INIT(segue_engine_opts);
-            o.chunk_rows = CHUNK;
+            o.chunk_tokens = CHUNK;
             o.kv = w.kv;
             o.store = folder;
             o.store_disk_bytes = w.disk;

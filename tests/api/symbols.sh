@@ -1,5 +1,5 @@
 #!/bin/sh
-# symbols.sh SOURCE SHARED ARCHIVE: the library exports the functions of the header and nothing else, at most 40; it never
+# symbols.sh SOURCE SHARED ARCHIVE: the library exports the functions of the header and nothing else, at most 64; it never
 # ends the process or prints; it has no writable data of its own.
 # SPDX-License-Identifier: MIT
 set -eu
@@ -17,7 +17,7 @@ if ! diff "$work/header" "$work/library" > "$work/diff"; then
     bad=1
 fi
 count=$(wc -l < "$work/header")
-[ "$count" -le 40 ] || { echo "the header has $count functions, more than 40"; bad=1; }
+[ "$count" -le 64 ] || { echo "the header has $count functions, more than 64"; bad=1; }
 
 # Ends or prints: no object of the library may even refer to these. snprintf and the like are fine.
 nm -A --undefined-only "$archive" | awk '{print $1, $NF}' | sed 's/@.*//' > "$work/wants"
@@ -27,8 +27,9 @@ if grep -E ' (exit|_exit|_Exit|quick_exit|abort|printf|puts|putchar|fprintf|fput
     bad=1
 fi
 
-# Writable data: none. Tables of pointers stand in .data.rel.ro and are read-only once the library is loaded.
-nm -A -f sysv "$archive" 2> "$work/errors" | awk -F'|' '$NF ~ /\.(data|bss)[[:space:]]*$/ && $4 !~ /SECTION/ || $3 ~ /C/' > "$work/data"
+# Writable data: only the allocator that segue_allocator_set writes once. Tables of pointers are in .data.rel.ro, which is
+# read-only once the library is loaded.
+nm -A -f sysv "$archive" 2> "$work/errors" | grep -vE 'mem\.c\.o:(hook|hook_state) ' | awk -F'|' '$NF ~ /\.(data|bss)[[:space:]]*$/ && $4 !~ /SECTION/ || $3 ~ /C/' > "$work/data"
 if [ -s "$work/data" ]; then
     echo "writable data in the library:"
     cat "$work/data"

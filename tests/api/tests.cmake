@@ -1,7 +1,11 @@
-# The public interface: every way through a session, every argument, what the library exports, how the tree points.
+# The public interface: sessions, arguments, promises of the header, exported symbols, layers, vocabulary.
 if(TARGET segue) # the library is whole
   segue_test(api_sessions "api;quick" ${CMAKE_CURRENT_LIST_DIR}/sessions.c)
   segue_test(api_arguments "api;quick" ${CMAKE_CURRENT_LIST_DIR}/arguments.c)
+  segue_test(api_contracts "api;quick" ${CMAKE_CURRENT_LIST_DIR}/contracts.c)
+  if(NOT SEGUE_FAULTS) # there the allocations that fail are chosen by the tests themselves
+    segue_test(api_allocator "api;quick" ${CMAKE_CURRENT_LIST_DIR}/allocator.c)
+  endif()
   segue_test(api_verify "api;quick" ${CMAKE_CURRENT_LIST_DIR}/verify.c)
   segue_test(api_statefiles "api;quick" ${CMAKE_CURRENT_LIST_DIR}/statefiles.c)
   segue_test(api_statedamage "api" ${CMAKE_CURRENT_LIST_DIR}/statedamage.c) # seconds

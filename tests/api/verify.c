@@ -91,9 +91,9 @@ static void answer(int m, const char *reader, const char *decoder, size_t rows, 
     segue_engine_opts eo = SEGUE_INIT(segue_engine_opts);
     segue_session_opts o = SEGUE_INIT(segue_session_opts);
     segue_stats stats = SEGUE_INIT(segue_stats);
-    eo.chunk_rows = 8;
+    eo.chunk_tokens = 8;
     eo.kv = SEGUE_KV_F32;
-    o.verify_rows = rows;
+    o.verify_tokens = rows;
     segue_status s = segue_unit_open(&units[0], reader, &err);
     if (s == SEGUE_OK && decoder) s = segue_unit_open(&units[1], decoder, &err);
     if (s == SEGUE_OK && spoil_after >= 0) spoil(units[1], spoil_after);
@@ -119,18 +119,18 @@ static void sound_ones(void **state)
         int32_t want[TOKENS], ids[TOKENS];
         segue_verify v;
         answer(m, "cpu:threads=1", "ref", 0, -1, want, &v);
-        assert_int_equal(v.rows, 0);
+        assert_int_equal(v.tokens, 0);
         for (size_t rows = 1; rows <= 64; rows *= 4) {
             answer(m, "cpu:threads=1", "ref", rows, -1, ids, &v);
             if (!v.ok)
                 fail_msg("%s: %zu rows: %g of %g, states %g of %g", tiny_models[m].name, rows, v.max_abs, v.bound,
                          v.state_error, v.state_bound);
-            assert_int_equal(v.rows, rows < 8 ? rows : 8);
+            assert_int_equal(v.tokens, rows < 8 ? rows : 8);
             assert_true(v.max_abs > 0 && v.max_abs < v.bound && v.state_error > 0);
             assert_string_equal(v.action, "none");
         }
         answer(m, "ref", NULL, 4, -1, ids, &v); /* one unit: nothing is handed over */
-        assert_int_equal(v.rows, 0);
+        assert_int_equal(v.tokens, 0);
     }
 }
 
@@ -143,7 +143,7 @@ static void broken_ones(void **state)
             segue_verify v;
             answer(m, "ref", NULL, 0, -1, want, &v);
             answer(m, "cpu:threads=1", "ref", ROWS, after, ids, &v);
-            assert_int_equal(v.rows, ROWS);
+            assert_int_equal(v.tokens, ROWS);
             assert_int_equal(v.ok, 0);
             assert_string_equal(v.action, "recomputed");
             if (after) assert_true(v.max_abs <= v.bound && v.state_error > v.state_bound);
@@ -166,7 +166,7 @@ static void equal_kernels(void **state)
             answer(m, pairs[p][0], pairs[p][1], ROWS, -1, ids, &v);
             if (!v.ok || v.bound != 0 || v.max_abs != 0 || v.state_error != 0 || v.state_bound != 0)
                 fail_msg("%s to %s: %g, states %g", pairs[p][0], pairs[p][1], v.max_abs, v.state_error);
-            assert_int_equal(v.rows, ROWS);
+            assert_int_equal(v.tokens, ROWS);
             assert_memory_equal(ids, want, sizeof want);
 #ifdef SEGUE_FAULTS
             for (uint32_t layer = 0; layer < 3; layer++) {

@@ -109,7 +109,7 @@ static segue_status tiny_make(struct tiny *m, uint64_t seed, int recurrent, segu
     m->b.layer = -1;
     x = norm(m, sg_rows(&m->b, sg_whole(&m->b, x)), WIDTH, 1);
     sg_output(&m->b, linear(m, x, WIDTH, VOCAB, -1), "logits");
-    sg_rows_early(&m->b);
+    sg_hoist_rows(&m->b);
     for (int i = 0; i < ROWS_MOST + OTHER; i++) m->tokens[i] = (int32_t)check_below(&m->rng, VOCAB);
     return sg_builder_end(&m->b, &m->graph, err);
 }

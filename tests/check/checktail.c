@@ -117,7 +117,7 @@ static segue_status build(struct tail *t, int late, struct sg_graph **out, segue
     b->layer = -1;
     x = norm(t, sg_rows(b, sg_whole(b, x)), 1, sg_absent());
     sg_output(b, linear(t, x, VOCAB, -1), "logits");
-    if (!late) sg_rows_early(b);
+    if (!late) sg_hoist_rows(b);
     return sg_builder_end(b, out, err);
 }
 

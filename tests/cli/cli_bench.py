@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`segue bench`: rows, fields, forms of output. SPDX-License-Identifier: MIT"""
+"""`segue bench`: rows, JSON fields and output formats. SPDX-License-Identifier: MIT"""
 import csv, io, sqlite3
 from clitest import *
 
@@ -10,18 +10,18 @@ rows = json.loads(out)
 expect("rows", [(r["n_threads"], r["n_depth"], r["n_prompt"], r["n_gen"]) for r in rows]
        == [(t, d, p, n) for t in (1, 2) for d in (0, 8) for p, n in ((16, 0), (8, 0), (0, 4))], [list(r.items())[:12] for r in rows])
 FIELDS = """n_prompt n_gen n_depth n_threads avg_ns stddev_ns avg_ts stddev_ts samples_ns samples_ts model_filename model_type model_size
-ids_hash load_ms compile_ms peak_bytes weight_bytes state_bytes gb_s stream_gb_s roof_share machine unit seed model""".split()
+ids_hash load_ms compile_ms peak_bytes weight_bytes state_bytes weight_read_gb_s memory_bandwidth_gb_s bandwidth_utilization machine unit seed model""".split()
 expect("fields", all(not set(FIELDS) - set(r) for r in rows), set(FIELDS) - set(rows[0]))
 for r in rows:
     n = r["n_prompt"] + r["n_gen"]
     ts = [n * 1e9 / x for x in r["samples_ns"]]
     expect("figures", len(ts) == 2 and abs(r["avg_ts"] - sum(ts) / 2) < 1e-3 * r["avg_ts"] and abs(r["avg_ns"] - sum(r["samples_ns"]) / 2) <= 1, r)
     expect("nulls have reasons", all(v is not None or r.get(k + "_reason") for k, v in r.items()), r)
-expect("a stream for each sample of generation, one for a prompt", all(len(r["samples_stream_gb_s"]) == (2 if r["n_gen"] else 1) for r in rows), rows[0])
-expect("generation counts bytes", all(r["gb_s"] and r["gb_s"] > 0 for r in rows if r["n_gen"]), [r["gb_s"] for r in rows])
+expect("bandwidth samples: one per decode sample, one per prompt row", all(len(r["samples_memory_bandwidth_gb_s"]) == (2 if r["n_gen"] else 1) for r in rows), rows[0])
+expect("decode rows count weight bytes", all(r["weight_read_gb_s"] and r["weight_read_gb_s"] > 0 for r in rows if r["n_gen"]), [r["weight_read_gb_s"] for r in rows])
 same = {(r["n_depth"], r["n_prompt"], r["n_gen"]): set() for r in rows}
 for r in rows: same[(r["n_depth"], r["n_prompt"], r["n_gen"])].add(r["ids_hash"])
-expect("equal work has an equal hash", all(len(v) == 1 for v in same.values()) and len(set().union(*same.values())) == 5, same)  # 8 after 8 are the 16
+expect("same ids, same hash", all(len(v) == 1 for v in same.values()) and len(set().union(*same.values())) == 5, same)  # 8 ids after a depth of 8 are the same ids as 16
 again = json.loads(run(*base, "-p", "16", "-n", "0", "-o", "json", "--seed", "2")[1])
 expect("-n 0, another seed", len(again) == 1 and again[0]["ids_hash"] not in same[(0, 16, 0)], again)
 short = [*base, "-p", "8", "-n", "3"]
@@ -45,13 +45,13 @@ row, = json.loads(run(*base, "--handoff", "--prefill", "ref", *two[2:], "--json"
 expect("--handoff that copies", row["copied_bytes"] == row["bytes"] > 0 and row["gb_s"] > 0 and row["ids_equal"], row)
 expect("--handoff fields", all(v is not None or row.get(k + "_reason") for k, v in row.items()), row)
 expect("--handoff table", run(*base, "--handoff", *two)[1].count("\n") == 3)
-refused(2, [*base, "--handoff", "--prefill", "cpu", "--decode", "cpu"], "one unit")
-row, = json.loads(run(*base, "--beside", "64", "--unit", "cpu:threads=1", "--json")[1])
-expect("--beside", len(row["samples_ratio"]) == 2 and row["decode_alone_ts"] > 0 and row["prefill_beside_ms"] > 0 and row["n_prompt"] == 64
+refused(2, [*base, "--handoff", "--prefill", "cpu", "--decode", "cpu"], "same unit")
+row, = json.loads(run(*base, "--concurrent", "64", "--unit", "cpu:threads=1", "--json")[1])
+expect("--concurrent", len(row["samples_decode_slowdown"]) == 2 and row["decode_alone_tok_s"] > 0 and row["prefill_concurrent_ms"] > 0 and row["n_prompt"] == 64
        and all(v is not None or row.get(k + "_reason") for k, v in row.items()), row)
 refused(2, [*base, "-p", "8,", "-n", "0"])
 refused(2, [*base, "-t", "0"], "range")
 refused(3, [*base, "--unit", "cuda:0"], "cuda")
 code, out, err = run(*base, "-p", "5000", "-n", "0")
-expect("more than the model's context", code in (0, 5) and err.count("\n") <= 1, (code, err))
+expect("depth beyond the context of the model", code in (0, 5) and err.count("\n") <= 1, (code, err))
 done()

@@ -18,7 +18,7 @@ def answer(messages, n=8):
 user = lambda t: {"role": "user", "content": t}
 said = lambda t: {"role": "assistant", "content": t}
 
-# Two turns: the second is answered as if the whole conversation were one prompt, and keeps what is there.
+# Two turns: the second answer equals that to the whole conversation as one prompt, and reuses the computed tokens.
 code, out, err = chat(["hello", "", "and?"], "--json")
 o = json.loads(out)
 first = answer([user("hello")])
@@ -49,7 +49,7 @@ for bad in ("/frob", "/undo", "/retry", "/save", "/load", "/lora", "/set frob 1"
             "/load /nowhere/x.json", "/save /nowhere/x.json", "/lora /nowhere"):
     code, out, err = chat([bad, "hello"])
     lines = [l for l in err.split("\n") if l]
-    expect(f"{bad}: one line, and the chat goes on", len(lines) == 1 and lines[0].startswith("segue: "), err)
+    expect(f"{bad}: one error line, and the chat continues", len(lines) == 1 and lines[0].startswith("segue: "), err)
     expect(f"{bad}: exit code", code != 0, code)
 saved = os.path.join(top.name, "c.json")
 chat(["hello", "/save " + saved])
@@ -66,12 +66,12 @@ expect("--session", len(o["messages"]) == 4 and o["turns"][0]["reused_tokens"] >
 expect("--session files", {f: os.stat(os.path.join(home, "data/sessions", f)).st_mode & 0o777 for f in os.listdir(os.path.join(home, "data/sessions"))}
        == {"s.state": 0o600, "s.json": 0o600})
 code, out, err = chat(["hello " * 1000, "x"], "-c", 64)
-expect("a turn that does not fit", code == 5 and err.count("\n") == 1, (code, err))
+expect("a turn beyond the context", code == 5 and err.count("\n") == 1, (code, err))
 plain = tiny_model("plain", template=None)
 o = json.loads(run("chat", "-m", plain, "--greedy", "-n", 4, "--json", stdin="ab\ncd\n")[1])
 expect("without a template", bytes(o["turns"][0]["prompt_ids"]) == b"ab" and bytes(o["turns"][1]["prompt_ids"][:2]) == b"ab", o["turns"][1]["prompt_ids"])
 
-# A terminal: ^C stops the answer and the program goes on, ^C at the prompt drops the line, history is kept.
+# On a terminal: ^C stops the answer but not the program, ^C at the prompt clears the line, the history is saved.
 if "libedit" in subprocess.run(["ldd", command], capture_output=True, text=True).stdout:
     long = tiny_model("long", layers=4, width=128, context=200000)
     master, slave = pty.openpty()
@@ -94,21 +94,21 @@ if "libedit" in subprocess.run(["ldd", command], capture_output=True, text=True)
     expect("prompt", wait_for(lambda s: b"/help" in s and s.rstrip().endswith(b">")), seen)
     os.write(master, b"hello\r")
     before = len(seen)
-    expect("answer begins", wait_for(lambda s: len(s) > before + 100), seen)
+    expect("the answer starts", wait_for(lambda s: len(s) > before + 100), seen)
     p.send_signal(signal.SIGINT)
     expect("the answer stops", wait_for(lambda s: b"tok/s" in s), seen[-300:])
-    expect("the prompt is back", wait_for(lambda s: s.rstrip().endswith(b">")), seen[-300:])
+    expect("the prompt is shown again", wait_for(lambda s: s.rstrip().endswith(b">")), seen[-300:])
     p.send_signal(signal.SIGINT)
     os.write(master, b"/set\r")
-    expect("a signal at the prompt ends nothing", wait_for(lambda s: b"greedy" in s.split(b"/set")[-1]), seen[-300:])
+    expect("a signal at the prompt does not end the program", wait_for(lambda s: b"greedy" in s.split(b"/set")[-1]), seen[-300:])
     seen = b""
     os.write(master, b"some words\x03/stats\r")
-    expect("^C drops the line", wait_for(lambda s: b"output_tokens" in s), seen)
+    expect("^C clears the line", wait_for(lambda s: b"output_tokens" in s), seen)
     os.write(master, b"/exit\r")
     try:
         while more := os.read(master, 65536): seen += more
     except OSError: pass
-    expect("ends well", p.wait(timeout=60) == 0, (p.returncode, seen[-3000:]))
+    expect("exit code 0 at the end", p.wait(timeout=60) == 0, (p.returncode, seen[-3000:]))
     history = os.path.join(home, "data/chat_history")
     expect("history", "hello" in open(history).read() and os.stat(history).st_mode & 0o77 == 0)
 else:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Help fits a screen and is as the golden says, man pages and completions are well formed, typing errors are met with one
-line. UPDATE_GOLDEN=1 writes the goldens anew. SPDX-License-Identifier: MIT"""
+"""Help texts fit on a screen and equal the goldens, man pages and completions are well formed, usage errors print one
+line. UPDATE_GOLDEN=1 rewrites the goldens. SPDX-License-Identifier: MIT"""
 import os, shutil, subprocess, sys
 from clitest import *
 
@@ -16,15 +16,15 @@ for c in ["", *commands]:
     expect(f"{c} --help has an example", lines[-1].startswith("example: "), lines[-1])
     path = os.path.join(golden, (c or "segue") + ".txt")
     if os.environ.get("UPDATE_GOLDEN"): write(golden, (c or "segue") + ".txt", text)
-    expect(f"{c} --help is the golden", os.path.exists(path) and open(path).read() == text,
-           f"differs from {path}; UPDATE_GOLDEN=1 writes it anew")
+    expect(f"{c} --help equals the golden", os.path.exists(path) and open(path).read() == text,
+           f"differs from {path}; UPDATE_GOLDEN=1 rewrites it")
     code, page, err = run("--man", c or "segue")
     expect(f"--man {c}", code == 0 and page.startswith(".TH SEGUE") and ".SH NAME" in page, page[:80])
     for tool in (["mandoc", "-Tlint", "-Wwarning"], ["groff", "-man", "-ww", "-z", "-Tutf8"]):
         if not shutil.which(tool[0]): continue
         r = subprocess.run(tool, input=page.encode(), capture_output=True)
         expect(f"{tool[0]} on the page of {c}", not r.stderr and (tool[0] == "groff" or not r.stdout), (r.stdout[:300], r.stderr[:300]))
-# Every example is run, but those that need the network or write files.
+# Every example runs, except for those that need the network or write files.
 folder = tiny_model(context=8192)
 for c in commands:
     example = run(c, "--help")[1].rstrip("\n").split("\n")[-1][len("example: "):]
@@ -66,7 +66,7 @@ for later in ("plan", "calibrate", "state", "replay", "mil", "ane-probe", "serve
 for flag in (["--pipeline", "gpu"], ["--record", "x"], ["--trace", "x"], ["--meter", "rapl"], ["--store", "on"],
              ["--repair"], ["--keep", "4"]):
     if flag[0] in run("run", "--help")[1].split("Not in this build")[1]: refused(3, ["run", "-p", "x", *flag], flag[0])
-for flag in (["--handoff"], ["--pipelines"], ["--beside", "4"], ["--predict"]):
+for flag in (["--handoff"], ["--pipelines"], ["--concurrent", "4"], ["--predict"]):
     if flag[0] in run("bench", "--help")[1].split("Not in this build")[1]: refused(3, ["bench", *flag], flag[0])
 code, out, err = run("version", "--json")
 version = json.loads(out)

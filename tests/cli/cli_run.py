@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""`segue run`: prompts, figures, refusals, interrupts, batches, states. SPDX-License-Identifier: MIT"""
+"""`segue run`: prompts, report, rejected inputs, interrupts, --requests, states. SPDX-License-Identifier: MIT"""
 import fcntl, select, signal, subprocess
 from clitest import *
 
 m = tiny_model(generation={"temperature": 0.5, "top_k": 7, "eos_token_id": 258})
 base = ["run", "-m", m]
 
-# An answer, and what is said about it.
+# An answer and its report.
 code, text, err = run(*base, "-p", "hello", "-n", 12, "--seed", 3)
 expect("run", code == 0 and text.endswith("\n") and err.count("\n") == 1 and "tok/s" in err, (code, text, err))
 code, out, err = run(*base, "-p", "hello", "-n", 12, "--seed", 3, "--json", "--logprobs", 2)
@@ -14,7 +14,7 @@ o = json.loads(out)
 expect("same seed, same answer", o["text"].rstrip("\n") == text.rstrip("\n"), (o["text"], text))
 FIELDS = """text ids prompt_ids finish prompt_tokens output_tokens reused_tokens reuse_reason seed logprobs model version load_ms
 compile_ms ttft_ms start_ms prefill_ms handoff_ms handoff_exposed_ms decode_ms prefill_tok_s decode_tok_s peak_bytes weight_bytes
-state_bytes handoff_bytes copied_bytes gb_s stream_gb_s roof_share machine compiles dispatches energy units plan verify""".split()
+state_bytes handoff_bytes copied_bytes weight_read_gb_s memory_bandwidth_gb_s bandwidth_utilization machine compiles dispatches energy units plan verify""".split()
 expect("fields", not set(FIELDS) - set(o), set(FIELDS) - set(o))
 
 
@@ -34,12 +34,12 @@ expect("finish", o["finish"] in ("length", "stop"))
 expect("logprobs", len(o["logprobs"]) == len(o["ids"]) and all(len(l["top"]) == 2 and l["logprob"] <= 0 for l in o["logprobs"]), o["logprobs"][:2])
 expect("model", set(o["model"]) >= {"path", "family", "storage", "shape_id", "weights_id"} and o["model"]["family"] == "llama")
 expect("machine", set(o["machine"]) >= set("cpu cores memory_bytes os kernel gpu driver compiler".split()))
-expect("energy", set(o["energy"]) >= set("prefill_j decode_j package_w rails samples meter".split()))
+expect("energy", set(o["energy"]) >= set("prefill_j decode_j power_w sources samples meter".split()))
 expect("units", [u["phase"] for u in o["units"]] == ["prefill", "decode"] and all(
-    set(u) >= set("unit phase layers ops dispatches ms pid refused".split()) for u in o["units"]), o["units"])
+    set(u) >= set("unit phase layers ops dispatches ms pid".split()) for u in o["units"]), o["units"])
 expect("a named unit", json.loads(run(*base, "-p", "a", "-n", 1, "--unit", "ref", "--json")[1])["units"][0]["unit"].startswith("ref"))
 
-# Prompts: the template, raw, ids, files, messages all give the same tokens.
+# Prompts: the template, raw, ids, files, messages give the same tokens.
 rendered = "<|im_start|>system\nbe<|im_end|>\n<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
 want = json.loads(run("tokenize", "-m", m, "-p", rendered, "--json")[1])["ids"]
 expect("specials", want[0] == 257 and 258 in want, want)
@@ -61,10 +61,10 @@ expect("--messages", ids_of("--messages", write(top.name, "m.json", json.dumps(m
 expect("--messages object", ids_of("--messages", write(top.name, "m2.json", json.dumps({"messages": messages}))) == want)
 expect("--messages --system", ids_of("--messages", write(top.name, "m3.json", json.dumps(messages[1:])), "--system", "be") == want)
 
-# Choosing: greedy is the same on every unit and thread count; stops end the answer before them.
+# Sampling: greedy decoding gives the same tokens on every unit and thread count; an answer ends before a stop string.
 greedy = [json.loads(run(*base, "-p", "hi", "-n", 40, "--greedy", "--json", *u)[1]) for u in
           ([], ["-t", 1], ["--unit", "cpu:isa=generic"], ["--temp", "0"], ["--chunk", "3"], ["--prefill", "cpu", "--decode", "cpu"])]
-expect("greedy is one answer", all(g["ids"] == greedy[0]["ids"] for g in greedy), [g["ids"] for g in greedy])
+expect("greedy: the same answer everywhere", all(g["ids"] == greedy[0]["ids"] for g in greedy), [g["ids"] for g in greedy])
 full = greedy[0]["text"]
 if len(full) > 6:
     code, out, err = run(*base, "-p", "hi", "-n", 40, "--greedy", "--json", "--stop", full[3:6])
@@ -78,8 +78,8 @@ expect("--ignore-eos", json.loads(out)["output_tokens"] == 300 and 258 not in js
 seeds = {json.loads(run(*base, "-p", "hi", "-n", 1, "--json")[1])["seed"] for _ in range(3)}
 expect("a random seed is reported", len(seeds) == 3, seeds)
 
-# Refusals.
-refused(2, base, "no prompt")
+# Rejected inputs.
+refused(2, base, "prompt missing")
 refused(2, [*base, "-p", "x", "--ids", "1"], "two prompts")
 refused(2, [*base, "-p", "", "--raw"], "empty")
 refused(2, [*base, "--ids", "1,2,300"], "300")
@@ -98,7 +98,7 @@ refused(4, ["run", "-m", write(top.name, "x.gguf", b"GGUF" + b"\0" * 100), "-p",
 refused(4, [*base, "-p", "x", "--lora", write(top.name, "x.safetensors", b"\xff" * 64)])
 refused(4, [*base, "--load", write(top.name, "x.state", b"nonsense" * 9)])
 code, out, err = run(*base, "-p", "x", "--unit", "cpu:frob=1", "-n", 1)
-expect("a key that the unit does not know", code in (2, 3) and "frob" in err, (code, err))
+expect("an unknown option of a unit", code in (2, 3) and "frob" in err, (code, err))
 refused(5, [*base, "-f", write(top.name, "big.txt", "many words here " * 650000)])
 refused(5, [*base, "--raw", "-f", os.path.join(top.name, "big.txt")])
 code, out, err = run(*base, "-p", "hello", "-c", 64, "-n", 500, "--ignore-eos", "--json")
@@ -107,9 +107,9 @@ expect("a full context", code == 5 and o["error"]["code"] == 5 and 0 < o["output
 code, out, err = run(*base, "-p", "hello", "-c", 64, "-n", 500, "--ignore-eos")
 expect("a full context, text", code == 5 and len(out) > 0 and err.startswith("segue: ") and err.count("\n") == 1, (code, err))
 
-# Streams that end early.
+# stdout is full or closed.
 with open("/dev/full", "w") as full_disk:
-    for more in (["--ignore-eos"], ["--logit-bias", "258=100"], ["--json"]):   # a word, an end without any, an object
+    for more in (["--ignore-eos"], ["--logit-bias", "258=100"], ["--json"]):   # text, an immediate stop token, JSON
         r = subprocess.run([command, *base, "-p", "hello", "-n", "8", *more], stdout=full_disk, stderr=subprocess.PIPE, env=environment)
         expect(f"full disk, {more[0]}", r.returncode == 1 and b"No space" in r.stderr and r.stderr.count(b"\n") == 1, r)
 r = subprocess.Popen([command, *base, "-p", "hello", "-n", "-1", "--ignore-eos", "-c", "2000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
@@ -118,7 +118,7 @@ r.stdout.close()
 err = r.stderr.read()
 expect("closed pipe", r.wait() == 1 and err.count(b"\n") == 1, err)
 
-# An interrupt: exit 130, what was written stays, JSON is printed.
+# An interrupt: exit 130, the text so far is printed, also as JSON.
 def at_work(pid):
     """Its object comes at the end only: the time that it has used tells that it writes."""
     while sum(map(int, open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[11:13])) < 50: pass
@@ -142,12 +142,12 @@ reading, writing = os.pipe()
 fcntl.fcntl(writing, 1031, 4096)   # F_SETPIPE_SZ
 r = subprocess.Popen([command, "run", "-m", long, "-p", "hello", "-n", "-1", "-c", "190000", "--ignore-eos"], stdout=writing,
                      stderr=subprocess.DEVNULL, env=environment)
-while select.select([], [writing], [], 0)[1]: pass   # until it takes no more
+while select.select([], [writing], [], 0)[1]: pass   # until the pipe is full
 r.send_signal(signal.SIGINT)
 expect("interrupted before a full pipe", r.wait(timeout=60) == 130, r.returncode)
 os.close(reading), os.close(writing)
 
-# Many requests in one process, in order; one bad line does not end the others.
+# Many requests in one process, in order; an invalid line does not affect the others.
 lines = [{"id": "a", "prompt": "hello", "n": 5, "greedy": True}, {"id": 2, "prompt": "x", "temp": "hot"},
          {"id": 3, "ids": want, "tokens": 9, "greedy": True}, "not an object",
          {"id": 5, "messages": messages, "n": 9, "greedy": True}, {"prompt": "z", "n": 2, "stop": ["a", "b"], "top_k": 3},
@@ -160,15 +160,15 @@ for parallel in (1, 3, 8):
     expect("requests: exit code of the first failure", code == 2, code)
     expect("requests: errors", ["error" in r for r in replies] == [False, True, False, True, False, False, True, False], [r.get("error") for r in replies])
     alone = json.loads(run(*base, "--ids", ",".join(map(str, want)), "-n", 9, "--greedy", "--json")[1])
-    expect("requests: as alone", replies[2]["ids"] == alone["ids"] == replies[4]["ids"], (replies[2]["ids"], alone["ids"]))
+    expect("requests: same answers as alone", replies[2]["ids"] == alone["ids"] == replies[4]["ids"], (replies[2]["ids"], alone["ids"]))
 
-# States: saved, gone on from, reused; the conversation of a named session.
+# States: saved, continued, reused; named sessions.
 state = os.path.join(top.name, "s.state")
 whole = json.loads(run(*base, "-p", "hi", "-n", 20, "--greedy", "--json", "--ignore-eos")[1])
 code, out, err = run(*base, "-p", "hi", "-n", 8, "--greedy", "--json", "--ignore-eos", "--save", state)
 expect("--save", code == 0 and os.path.exists(state) and os.stat(state).st_mode & 0o77 == 0, err)
 o = json.loads(run(*base, "--load", state, "-n", 12, "--greedy", "--json", "--ignore-eos")[1])
-expect("--load goes on", o["ids"] == whole["ids"][8:20], (o["ids"], whole["ids"]))
+expect("--load continues", o["ids"] == whole["ids"][8:20], (o["ids"], whole["ids"]))
 o = json.loads(run(*base, "--load", state, "-p", "hi", "-n", 20, "--greedy", "--json", "--ignore-eos")[1])
 expect("--load with a prompt", o["ids"] == whole["ids"] and o["reused_tokens"] > 0 and o["reuse_reason"] == "edited", (o["ids"], o["reused_tokens"], o["reuse_reason"]))
 other = tiny_model("other", seed=9)
@@ -180,9 +180,9 @@ for turn in range(2):
 path = os.path.join(home, "data/sessions/one.state")
 expect("--session file", os.path.exists(path) and os.stat(path).st_mode & 0o777 == 0o600)
 r = run(*base, "-p", "hi", "-n", 2, "--save", "/nowhere/x.state")
-expect("--save into nowhere", r[0] == 1 and "/nowhere" in r[2], r)
+expect("--save into a missing folder", r[0] == 1 and "/nowhere" in r[2], r)
 
-# Models without words.
+# Models without a tokenizer.
 bare = tiny_model("bare", tokenizer=False)
 code, out, err = run("run", "-m", bare, "--ids", "1,2,3", "-n", 4, "--greedy")
 expect("ids only", code == 0 and len(out.strip().split(",")) == 4, (out, err))

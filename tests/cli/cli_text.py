@@ -4,7 +4,7 @@ from clitest import *
 
 m = tiny_model()
 
-# tokenize: the vocabulary is bytes, so the answer is known without another program.
+# tokenize: the vocabulary is the bytes, so the expected ids are known.
 for text in ("hello", "häß 日本 😀", " \n\t ", "a" * 5000):
     ids = list(text.encode())
     expect("ids", run("tokenize", "-m", m, "-p", text)[1] == ",".join(map(str, ids)) + "\n", text)
@@ -23,7 +23,7 @@ refused(4, ["tokenize", "-m", m, "--jsonl", "-f", write(top.name, "bad.jsonl", '
 refused(2, ["tokenize", "-m", m, "--detokenize", "--ids", "1,999"], "999")
 refused(4, ["tokenize", "-m", tiny_model("bare", tokenizer=False), "-p", "x"], "tokenizer")
 code, out, err = run("tokenize", "-m", m, stdin=b"\xff\xfe\x00a")
-expect("bytes that are no text", code == 0, (code, err))
+expect("bytes that are not UTF-8", code == 0, (code, err))
 
 # template
 messages = [{"role": "user", "content": "Hi"}]
@@ -62,8 +62,8 @@ expect("an empty folder", code in (1, 4) and err.count("\n") == 1, (code, err))
 # units
 code, out, err = run("units", "--json")
 units = json.loads(out)
-expect("units fields", all(set(u) >= set("unit built present why memory_bytes stream_gb_s features".split()) for u in units), units)
-expect("units", {"ref", "cpu"} <= {u["unit"].split(":")[0] for u in units if u["present"]} and all(u["present"] or u["why"] for u in units), units)
+expect("units fields", all(set(u) >= set("unit built available reason memory_bytes memory_bandwidth_gb_s features".split()) for u in units), units)
+expect("units", {"ref", "cpu"} <= {u["unit"].split(":")[0] for u in units if u["available"]} and all(u["available"] or u["reason"] for u in units), units)
 expect("units text", run("units")[1].count("\n") == len(units))
 
 # models, cache
@@ -79,7 +79,7 @@ expect("nothing was removed", os.path.isdir(models) and os.path.exists(os.path.j
 refused(1, ["models", "rm", "absent"], "absent")
 refused(2, ["models", "frob"], "frob")
 expect("models rm", run("models", "rm", "org/name")[0] == 0 and os.listdir(models) == [])
-expect("models of nothing", run("models")[0] == 0)
+expect("empty models folder", run("models")[0] == 0)
 os.makedirs(os.path.join(home, "cache"), exist_ok=True)
 write(os.path.join(home, "cache"), "entry", "packed")
 o = json.loads(run("cache", "--json")[1])

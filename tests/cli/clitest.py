@@ -1,5 +1,5 @@
-"""What the tests of the command share: a tiny model with a byte tokenizer and a chat template, written with the standard
-library only, and a way to run the command. SPDX-License-Identifier: MIT"""
+"""Helpers for the tests of the command: a tiny model with a byte tokenizer and a chat template, written with the standard
+library only, and functions that run the command. SPDX-License-Identifier: MIT"""
 import json, os, random, struct, subprocess, sys, tempfile
 
 command = os.environ.get("SEGUE_COMMAND", "")
@@ -19,7 +19,7 @@ for name in ("SEGUE_MODEL", "XDG_CACHE_HOME", "XDG_DATA_HOME", "HF_HOME", "HF_HU
 
 
 def run(*args, stdin="", **more):
-    """(exit code, stdout, stderr); no death by a signal, ever"""
+    """Run the command; returns (exit code, stdout, stderr). Death by a signal is a failure."""
     r = subprocess.run([command, *map(str, args)], input=stdin.encode() if isinstance(stdin, str) else stdin,
                        capture_output=True, env={**environment, **more}, timeout=240)
     expect(f"{args}: no death by a signal", r.returncode >= 0, r.returncode)

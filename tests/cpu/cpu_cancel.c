@@ -94,7 +94,7 @@ static void work_after_cancel_is_bounded(void **state)
     tiny_folder(folder, sizeof folder, "cancel", tiny_models[HYBRID].name);
     assert_int_equal(segue_model_open(&model, folder, NULL, &err), SEGUE_OK);
     assert_int_equal(segue_unit_open(&unit, "cpu:isa=generic,threads=1", &err), SEGUE_OK);
-    eo.chunk_rows = ROWS;
+    eo.chunk_tokens = ROWS;
     o.context = ROWS + 8;
     struct sg_cpu_unit *u = (struct sg_cpu_unit *)(void *)unit->unit;
     original = u->k;

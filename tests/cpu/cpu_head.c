@@ -79,7 +79,7 @@ static struct sg_graph *graph_of(struct sg_arena *arena)
     x = sg_rows(&b, sg_whole(&b, x));
     x = sg_linear(&b, sg_whole(&b, x), sg_weight_of(&b, tensor(arena, SG_F32, VOCAB)), sg_weight_of(&b, NULL), none);
     sg_output(&b, x, "logits");
-    sg_rows_early(&b);
+    sg_hoist_rows(&b);
     b.graph->layers = b.graph->layer_to = 1;
     segue_error err = {0};
     if (sg_builder_end(&b, &g, &err) != SEGUE_OK) fail_msg("%s", err.text);

@@ -133,7 +133,7 @@ static int setup(void **state)
     f->b.layer = -1;
     x = norm(f, sg_rows(&f->b, sg_whole(&f->b, x)));
     sg_output(&f->b, linear(f, x, SG_Q8_0, VOCAB, WIDTH, -1), "logits");
-    sg_rows_early(&f->b);
+    sg_hoist_rows(&f->b);
     f->b.graph->layers = f->b.graph->layer_to = LAYERS + 1;
     segue_error err = {0};
     if (sg_builder_end(&f->b, &f->graph, &err) != SEGUE_OK) fail_msg("%s", err.text);

@@ -43,7 +43,7 @@ def answer(home, model, *more, **other):
     r = run(home, model, *more, **other)
     assert r.returncode == 0, (r.returncode, r.stderr)
     o = json.loads(r.stdout)
-    return o["packed"], o["ids"], o.get("packed_reason")
+    return o["weight_cache"], o["ids"], o.get("weight_cache_reason")
 
 
 def entries(home, ending=".pack"):
@@ -150,7 +150,7 @@ def two_at_once(tmp, model, ids):
             out, err = p.communicate(timeout=120)
             assert p.returncode == 0, err
             o = json.loads(out)
-            assert o["ids"] == ids and (o["packed"] in ("written", "mapped") or "another process" in o["packed_reason"]), o
+            assert o["ids"] == ids and (o["weight_cache"] in ("written", "mapped") or "another process" in o["weight_cache_reason"]), o
         names = os.listdir(os.path.join(home, "cache", "cpu"))
         assert not [n for n in names if ".tmp-" in n] and len(entries(home)) == 1, names
         assert answer(home, model) == ("mapped", ids, None)

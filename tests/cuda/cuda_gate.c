@@ -1,5 +1,6 @@
-/* cuda_gate.c: when a product leaves the gate of a norm behind the delta rule as its SiLU, over the stub driver: only where the
- * one product that reads it is sure to come and to know. Numbers are check's, on a GPU. SPDX-License-Identifier: MIT */
+/* cuda_gate.c: when a product stores the gate of the norm after the delta rule as SiLU of the gate, over the stub driver: only if
+ * its one reader uses the kernel that knows about it. Results are checked on a GPU (check).
+ * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -40,11 +41,11 @@ static int32_t linear(struct sg_builder *b, int32_t x, const struct sg_tensor *w
     return sg_linear(b, sg_whole(b, x), sg_weight_of(b, w), sg_weight_of(b, NULL), sg_absent());
 }
 
-/* What the product back is: of which kind; whether another one of fp32 reads its norm; whether it makes logits; whether others
- * read the gate; whether a row is asked for besides, for which every op is a step. */
+/* The output product: type of its weight; twice: an fp32 product reads its norm too; head: it computes the logits; shared:
+ * another op reads the gate; requested: the gate is an output of the batch, so steps are not fused. */
 struct back {
     enum sg_storage storage;
-    int twice, head, shared, asked;
+    int twice, head, shared, requested;
 };
 
 static struct sg_graph *make(const struct back *l)
@@ -76,7 +77,7 @@ static struct sg_graph *make(const struct back *l)
     y = linear(&b, h, &w);
     if (l->twice) y = sg_add(&b, sg_whole(&b, y), sg_whole(&b, linear(&b, h, &wide)));
     if (l->shared) y = sg_add(&b, sg_whole(&b, y), sg_whole(&b, z));
-    if (l->asked) sg_output(&b, z, "z");
+    if (l->requested) sg_output(&b, z, "z");
     b.layer = -1;
     if (!l->head) y = linear(&b, sg_rows(&b, sg_whole(&b, y)), &head);
     sg_output(&b, y, "logits");
@@ -84,31 +85,31 @@ static struct sg_graph *make(const struct back *l)
     return g;
 }
 
-static uint32_t left, taken; /* gates that were left as their SiLU, and products that were told so */
+static uint32_t stored, used; /* launches that stored a gate after SiLU; launches that read such a gate */
 
 static void see(const char *name, const void *args)
 {
     struct ck_stream a;
     if (strncmp(name, "digits_", 7)) return;
     memcpy(&a, args, sizeof a);
-    left += a.gates != 0;
-    taken += a.gate_done;
+    stored += a.gates != 0;
+    used += a.gate_done;
 }
 
-static void gates_are_left_for_who_comes(void **state)
+static void gates_are_stored_after_silu(void **state)
 {
     static const struct {
         struct back back;
         const char *spec;
-        uint32_t rows, left;
+        uint32_t rows, stored;
     } cases[] = {{{.storage = SG_BF16}, "cuda:0,rank=0", 1, 1},
                  {{.storage = SG_F16}, "cuda:0,rank=0", 1, 1},
-                 {{.storage = SG_BF16}, "cuda:0,rank=0", 2, 0},                           /* another kernel's rows */
+                 {{.storage = SG_BF16}, "cuda:0,rank=0", 2, 0},                           /* several rows use another kernel */
                  {{.storage = SG_F32}, "cuda:0,rank=0", 1, 0},
-                 {{.storage = SG_BF16, .twice = 1}, "cuda:0,rank=0", 1, 0},               /* the other product does not know */
+                 {{.storage = SG_BF16, .twice = 1}, "cuda:0,rank=0", 1, 0}, /* the second product applies SiLU again */
                  {{.storage = SG_BF16, .shared = 1}, "cuda:0,rank=0", 1, 0},
-                 {{.storage = SG_BF16, .head = 1}, "cuda:0,rank=0,screen=1", 1, 0},       /* screened behind a norm of its own */
-                 {{.storage = SG_BF16, .asked = 1}, "cuda:0,rank=0", 1, 0}};
+                 {{.storage = SG_BF16, .head = 1}, "cuda:0,rank=0,screen=1", 1, 0},       /* the norm is computed separately */
+                 {{.storage = SG_BF16, .requested = 1}, "cuda:0,rank=0", 1, 0}};
     static const float x[2 * D];
     static float z[2 * D];
     (void)state;
@@ -124,20 +125,20 @@ static void gates_are_left_for_who_comes(void **state)
             {.spec = cases[i].spec,
              .state = &o,
              .outputs = &output,
-             .outputs_n = (uint32_t)cases[i].back.asked,
+             .outputs_n = (uint32_t)cases[i].back.requested,
              .result = {.values = values, .tokens = &token},
              .span = {.rows = cases[i].rows, .values = x, .wanted = wanted, .wanted_n = 1, .steps = 1, .sampler = &greedy}};
-        left = taken = 0;
+        stored = used = 0;
         watch(see);
         segue_status status = live(&l, make(&cases[i].back), &err);
         watch(NULL);
         if (status != SEGUE_OK) fail_msg("case %zu: %s", i, err.text);
-        if (left != cases[i].left || taken != left) fail_msg("case %zu: %u left, %u taken", i, left, taken);
+        if (stored != cases[i].stored || used != stored) fail_msg("case %zu: %u stored, %u used", i, stored, used);
     }
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(gates_are_left_for_who_comes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(gates_are_stored_after_silu)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

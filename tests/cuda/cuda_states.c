@@ -1,5 +1,6 @@
-/* cuda_states.c: rows and memory of the unit cuda's states over the stub driver, whose cards are host memory: from card to card,
- * to and from pinned memory, in fusions. What came is what went. SPDX-License-Identifier: MIT */
+/* cuda_states.c: states of the unit cuda over the stub driver, whose device memory is host memory: transfers between GPUs, copies
+ * from and to pinned memory, forks, marks and cuts. The contents are compared bit for bit.
+ * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,8 +12,8 @@
 #include "graph/graph.h"
 #include "stub.h"
 
-/* A state goes from one card to the other: what it held is there, bit for bit, and back again. */
-static void passes(void **state)
+/* A transfer between two GPUs, then one between two units on the same GPU. */
+static void transfers(void **state)
 {
     const struct sg_slot slots[] = {{.kind = SG_SLOT_K, .heads = 2, .width = 16},
                                     {.kind = SG_SLOT_V, .heads = 2, .width = 16},
@@ -34,8 +35,8 @@ static void passes(void **state)
     assert_int_equal(sg_unit_cuda.state_put(s[0], 1, 0, 300, SG_F32, in + 7, &err), SEGUE_OK);
     assert_int_equal(sg_unit_cuda.state_put(s[0], 2, 0, 300, SG_F32, in + 9, &err), SEGUE_OK);
     assert_int_equal(sg_unit_cuda.state_put(s[0], UINT32_MAX, 300, 300, SG_F32, NULL, &err), SEGUE_OK);
-    assert_int_equal(sg_unit_cuda.state_transfer(s[1], s[0], &err), SEGUE_OK); /* between cards */
-    assert_int_equal(sg_unit_cuda.state_transfer(s[2], s[1], &err), SEGUE_OK); /* on one */
+    assert_int_equal(sg_unit_cuda.state_transfer(s[1], s[0], &err), SEGUE_OK); /* between GPUs */
+    assert_int_equal(sg_unit_cuda.state_transfer(s[2], s[1], &err), SEGUE_OK); /* on one GPU */
     assert_int_equal(sg_unit_cuda.state_get(s[2], 0, 0, 300, SG_F32, out, &err), SEGUE_OK);
     assert_memory_equal(in, out, 300 * 32 * sizeof *in);
     assert_int_equal(sg_unit_cuda.state_get(s[2], 2, 0, 300, SG_F32, out, &err), SEGUE_OK);
@@ -46,8 +47,9 @@ static void passes(void **state)
     assert_int_equal(alive(), 0);
 }
 
-/* Something crosses from card to card, nothing on one; without memory for it nothing does, and nobody is told. */
-static void wakes_the_way(void **state)
+/* Prewarming copies between two GPUs, but not on one GPU; without memory for the probe buffer it does nothing and reports no
+ * error. */
+static void prewarms_the_link(void **state)
 {
     static const char *const specs[] = {"cuda:0", "cuda:1", "cuda:0"};
     struct sg_unit *u[3] = {NULL, NULL, NULL};
@@ -56,19 +58,19 @@ static void wakes_the_way(void **state)
     stub("");
     for (size_t i = 0; i < 3; i++) assert_int_equal(open_unit(&u[i], specs[i], &err), SEGUE_OK);
     sg_unit_cuda.peer_prewarm(u[0], u[2]);
-    assert_int_equal(ask("stub_crossings"), 0);
+    assert_int_equal(stub_count("stub_crossings"), 0);
     sg_unit_cuda.peer_prewarm(u[0], u[1]);
-    assert_int_equal(ask("stub_crossings"), 1);
+    assert_int_equal(stub_count("stub_crossings"), 1);
     stub("memory");
     sg_unit_cuda.peer_prewarm(u[2], u[1]);
-    assert_int_equal(ask("stub_crossings"), 0);
+    assert_int_equal(stub_count("stub_crossings"), 0);
     stub("");
     for (size_t i = 0; i < 3; i++) sg_unit_cuda.close(u[i]);
     assert_int_equal(alive(), 0);
 }
 
-/* The rows of a window that come from elsewhere begin behind what a fresh state has room for. */
-static void a_window_begins_far_on(void **state)
+/* The rows of a window are put at positions beyond the capacity of a new state. */
+static void window_starts_after_capacity(void **state)
 {
     const struct sg_slot slots[] = {{.kind = SG_SLOT_K, .heads = 2, .width = 16, .window = 70}};
     struct sg_state_opts o = {.kv = SG_F32, .rows = 32};
@@ -91,9 +93,8 @@ static void a_window_begins_far_on(void **state)
     assert_int_equal(alive(), 0);
 }
 
-/* Rows and memory of states from and to pinned memory: copies_started only, over when the state is sealed or flushed, or when either
- * side is let go. */
-static void copies_go_on(void **state)
+/* Copies from and to pinned memory may be pending after put and get; validation, flush, and freeing the memory complete them. */
+static void pinned_copies_are_deferred(void **state)
 {
     enum { ROW = 2 * 16, ROWS = 300, FIXED = 2 * 8 * 8 };
     const struct sg_slot slots[] = {{.kind = SG_SLOT_K, .heads = 2, .width = 16},
@@ -116,9 +117,9 @@ static void copies_go_on(void **state)
     for (int i = 0; i < FIXED; i++) fixed[i] = 2;
     assert_int_equal(sg_unit_cuda.state_put(s, 0, 0, ROWS, SG_F32, rows, &err), SEGUE_OK);
     assert_int_equal(sg_unit_cuda.state_put(s, 1, 0, ROWS, SG_F32, fixed, &err), SEGUE_OK);
-    rows[0] = 3; /* under way still */
+    rows[0] = 3; /* still pending: the copy has the new value */
     assert_int_equal(sg_unit_cuda.state_put(s, UINT32_MAX, ROWS, ROWS, SG_F32, NULL, &err), SEGUE_OK);
-    rows[1] = 4; /* over */
+    rows[1] = 4; /* complete: the copy has the old value */
     assert_int_equal(sg_unit_cuda.state_get(s, 0, 0, ROWS, SG_F32, out, &err), SEGUE_OK);
     assert_true(out[0] > 2 && out[1] < 2 && out[ROWS * ROW - 1] > 0);
     fixed[0] = rows[0] = 0;
@@ -130,7 +131,7 @@ static void copies_go_on(void **state)
     fixed[0] = 0;
     assert_int_equal(sg_unit_cuda.state_get(s, 1, 0, ROWS, SG_F32, fixed, &err), SEGUE_OK);
     host->leave(host->owner, fixed);
-    assert_true(fixed[0] > 1); /* nobody else is written to pending on */
+    assert_true(fixed[0] > 1); /* freeing the buffer has waited */
     assert_ptr_equal(host->take(host->owner, FIXED * sizeof *fixed), fixed);
     sg_unit_cuda.state_free(s);
     sg_unit_cuda.close(u);
@@ -138,7 +139,7 @@ static void copies_go_on(void **state)
     assert_int_equal(alive(), 0);
 }
 
-static segue_status all_rows(struct sg_state *s, uint32_t slots, uint32_t from, uint32_t rows, const size_t *at, float *memory,
+static segue_status copy_slots(struct sg_state *s, uint32_t slots, uint32_t from, uint32_t rows, const size_t *at, float *memory,
                              int put)
 {
     segue_error err;
@@ -149,9 +150,9 @@ static segue_status all_rows(struct sg_state *s, uint32_t slots, uint32_t from, 
     return status;
 }
 
-/* Rows of several slots that lie behind one another in pinned memory and apart on the card, one narrower than the others; then
- * more of them than a slot has room for. */
-static void lines_cross(void **state)
+/* Rows of several slots, contiguous in pinned memory and at a distance on the GPU, so that they are merged into 2D copies; one
+ * slot has narrower rows. Then more rows than the capacity, so that slots leave the shared block. */
+static void copies_of_several_slots(void **state)
 {
     enum { ROWS = 300, MORE = 40, ALL = 5 * ROWS * 32 };
     static const uint32_t widths[] = {32, 32, 32, 16, 32};
@@ -176,18 +177,18 @@ static void lines_cross(void **state)
     assert_int_equal(sg_unit_cuda.state_new(u, slots, 5, &o, &s, &err), SEGUE_OK);
     for (size_t i = 0; i < n; i++) in[i] = (float)i;
     memset(out, 0, ALL * sizeof *out);
-    assert_int_equal(all_rows(s, 5, 0, ROWS, at, in, 1), SEGUE_OK);
+    assert_int_equal(copy_slots(s, 5, 0, ROWS, at, in, 1), SEGUE_OK);
     assert_int_equal(sg_unit_cuda.state_put(s, UINT32_MAX, ROWS, ROWS, SG_F32, NULL, &err), SEGUE_OK);
-    assert_int_equal(all_rows(s, 5, 0, ROWS, at, out, 0), SEGUE_OK);
+    assert_int_equal(copy_slots(s, 5, 0, ROWS, at, out, 0), SEGUE_OK);
     assert_int_equal(sg_unit_cuda.state_flush(s, &err), SEGUE_OK);
     assert_memory_equal(in, out, n * sizeof *in);
-    assert_int_equal(all_rows(s, 5, ROWS, MORE, after, in, 1), SEGUE_OK); /* slots leave the piece that they had shared_block */
+    assert_int_equal(copy_slots(s, 5, ROWS, MORE, after, in, 1), SEGUE_OK);
     assert_int_equal(sg_unit_cuda.state_put(s, UINT32_MAX, ROWS + MORE, ROWS + MORE, SG_F32, NULL, &err), SEGUE_OK);
     memset(out, 0, ALL * sizeof *out);
-    assert_int_equal(all_rows(s, 5, ROWS, MORE, after, out, 0), SEGUE_OK);
+    assert_int_equal(copy_slots(s, 5, ROWS, MORE, after, out, 0), SEGUE_OK);
     assert_int_equal(sg_unit_cuda.state_flush(s, &err), SEGUE_OK);
     assert_memory_equal(in, out, m * sizeof *in);
-    assert_int_equal(all_rows(s, 5, 0, ROWS, at, out, 0), SEGUE_OK);
+    assert_int_equal(copy_slots(s, 5, 0, ROWS, at, out, 0), SEGUE_OK);
     assert_int_equal(sg_unit_cuda.state_flush(s, &err), SEGUE_OK);
     assert_memory_equal(in, out, n * sizeof *in);
     sg_unit_cuda.state_free(s);
@@ -196,12 +197,92 @@ static void lines_cross(void **state)
     assert_int_equal(alive(), 0);
 }
 
+/* Puts `value` into every number of K (slot 0) and of the recurrent memory (slot 1), and validates the state at `rows` tokens. */
+static void fill(struct sg_state *s, uint64_t rows, float value)
+{
+    float numbers[40 * 32], fixed[2 * 8 * 8];
+    segue_error err = {0};
+    for (size_t i = 0; i < 40 * 32; i++) numbers[i] = value;
+    for (size_t i = 0; i < 2 * 8 * 8; i++) fixed[i] = value;
+    assert_int_equal(sg_unit_cuda.state_put(s, 0, 0, rows, SG_F32, numbers, &err), SEGUE_OK);
+    assert_int_equal(sg_unit_cuda.state_put(s, 1, 0, rows, SG_F32, fixed, &err), SEGUE_OK);
+    assert_int_equal(sg_unit_cuda.state_put(s, UINT32_MAX, rows, rows, SG_F32, NULL, &err), SEGUE_OK);
+}
+
+/* The state holds `rows` tokens; K has `row_value` in the last of them, the recurrent memory `fixed_value`. */
+static void expect(struct sg_state *s, uint64_t rows, float row_value, float fixed_value)
+{
+    float row[32], fixed[2 * 8 * 8];
+    uint64_t first = 9, held = 9;
+    segue_error err = {0};
+    sg_unit_cuda.state_held(s, 0, &first, &held);
+    assert_int_equal(first, 0);
+    assert_int_equal(held, rows);
+    if (rows) {
+        assert_int_equal(sg_unit_cuda.state_get(s, 0, rows - 1, rows, SG_F32, row, &err), SEGUE_OK);
+        assert_memory_equal(&row[31], &row_value, sizeof row_value);
+    }
+    assert_int_equal(sg_unit_cuda.state_get(s, 0, rows, rows + 1, SG_F32, row, &err), SEGUE_EARG);
+    assert_int_equal(sg_unit_cuda.state_get(s, 1, 0, 0, SG_F32, fixed, &err), SEGUE_OK);
+    assert_memory_equal(&fixed[127], &fixed_value, sizeof fixed_value);
+}
+
+/* Forks are independent of the original; marks restore recurrent memory and length; a cut to 0 clears. With copies that are only
+ * executed when something waits for them. */
+static void forks_marks_and_cuts(void **state)
+{
+    const struct sg_slot slots[] = {{.kind = SG_SLOT_K, .heads = 2, .width = 16},
+                                    {.kind = SG_SLOT_DELTA, .heads = 2, .width = 8, .depth = 8}};
+    struct sg_state_opts o = {.kv = SG_F32, .undo = 2};
+    struct sg_unit *u = NULL;
+    struct sg_state *s = NULL, *fork = NULL;
+    uint32_t marks[3];
+    segue_error err = {0};
+    (void)state;
+    stub("late");
+    assert_int_equal(open_unit(&u, "cuda:0", &err), SEGUE_OK);
+    assert_int_equal(sg_unit_cuda.state_new(u, slots, 2, &o, &s, &err), SEGUE_OK);
+    expect(s, 0, 0, 0);
+    fill(s, 10, 1);
+    assert_int_equal(sg_unit_cuda.state_mark(s, &marks[0], &err), SEGUE_OK);
+    assert_int_equal(sg_unit_cuda.state_fork(s, &fork, &err), SEGUE_OK);
+    fill(fork, 20, 2); /* validating forgets the marks of this state only */
+    expect(s, 10, 1, 1);
+    expect(fork, 20, 2, 2);
+    assert_int_equal(sg_unit_cuda.state_mark(fork, &marks[1], &err), SEGUE_OK);
+    assert_int_equal(sg_unit_cuda.state_mark(fork, &marks[2], &err), SEGUE_OK);
+    assert_int_equal(sg_unit_cuda.state_mark(fork, &marks[2], &err), SEGUE_ELIMIT);
+    sg_unit_cuda.state_drop(fork, marks[1]);
+    assert_int_equal(sg_unit_cuda.state_back(fork, marks[1], &err), SEGUE_EARG);
+    uint64_t bytes = sg_unit_cuda.state_bytes(fork);
+    sg_unit_cuda.state_drop(fork, marks[2]);
+    assert_true(sg_unit_cuda.state_bytes(fork) < bytes);
+    float changed[2 * 8 * 8] = {0};
+    assert_int_equal(sg_unit_cuda.state_put(s, 1, 0, 0, SG_F32, changed, &err), SEGUE_OK);
+    expect(s, 10, 1, 0);
+    assert_int_equal(sg_unit_cuda.state_back(s, marks[0], &err), SEGUE_OK);
+    expect(s, 10, 1, 1);
+    assert_int_equal(sg_unit_cuda.state_cut(s, 5, &err), SEGUE_EUNSUPPORTED);
+    assert_int_equal(sg_unit_cuda.state_cut(s, 11, &err), SEGUE_EARG);
+    assert_int_equal(sg_unit_cuda.state_cut(s, 10, &err), SEGUE_OK);
+    assert_int_equal(sg_unit_cuda.state_cut(s, 0, &err), SEGUE_OK);
+    expect(s, 0, 0, 0);
+    expect(fork, 20, 2, 2);
+    sg_unit_cuda.state_free(s);
+    expect(fork, 20, 2, 2);
+    sg_unit_cuda.state_free(fork);
+    sg_unit_cuda.close(u);
+    stub("");
+    assert_int_equal(alive(), 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(passes),
-                                       cmocka_unit_test(wakes_the_way),
-                                       cmocka_unit_test(a_window_begins_far_on),
-                                       cmocka_unit_test(copies_go_on),
-                                       cmocka_unit_test(lines_cross)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(transfers),
+                                       cmocka_unit_test(prewarms_the_link),
+                                       cmocka_unit_test(window_starts_after_capacity),
+                                       cmocka_unit_test(pinned_copies_are_deferred),
+                                       cmocka_unit_test(copies_of_several_slots),
+                                       cmocka_unit_test(forks_marks_and_cuts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* cuda_stub.c: the host side of the unit cuda on days without a sound GPU, over the stub driver that
- * LD_LIBRARY_PATH leads to: what is said, which status comes back, and that nothing stays allocated. No
- * kernel is executed, so no number is compared. SPDX-License-Identifier: MIT */
+/* cuda_stub.c: failures of the host side of the unit cuda, over the stub driver that LD_LIBRARY_PATH selects: messages, status
+ * codes, and that nothing stays allocated. No kernel is executed, so no results are compared.
+ * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -48,7 +48,7 @@ static struct sg_graph *make_graph(const struct sg_tensor *weight)
     return g;
 }
 
-/* A product, an activation, a product: what two ranks deal, and join behind it. */
+/* A product, an activation, a product: two ranks split it and join the results. */
 static struct sg_graph *make_pair(const struct sg_tensor *up, const struct sg_tensor *back)
 {
     struct sg_builder b;
@@ -64,7 +64,8 @@ static struct sg_graph *make_pair(const struct sg_tensor *up, const struct sg_te
     return g;
 }
 
-/* Open, compile, one run; the first failure's status. The mode is set before opening when `early`, else behind it. */
+/* Open, compile, one run; returns the status of the first failure. early 1: the mode is set before the unit is opened, else
+ * after. */
 static segue_status life_of(const char *spec, const char *mode, int early, segue_error *err)
 {
     const float x[8] = {1};
@@ -91,7 +92,7 @@ static void check_list(const char *mode, const char *why)
     stub("");
 }
 
-static void lists_and_says_why(void **state)
+static void lists_with_a_reason(void **state)
 {
     (void)state;
     check_list("", getenv("SEGUE_STUB_SHORT") ? "cuGetErrorName" : NULL);
@@ -141,14 +142,14 @@ static void survives(void **state)
     }
 }
 
-/* Every call into the driver fails once: alone, and with all that follow it; the same for every allocation. Whatever it
- * was, a status comes back and nothing stays behind. */
+/* Every driver call fails, alone and together with all later ones; every allocation fails with all later ones. The unit returns a
+ * status and frees everything (checked by live). */
 static void fails_anywhere(void **state)
 {
     static const struct {
         const char *form;
         segue_status usual;
-    } cases[] = {{"once", SEGUE_ELOST}, {"from", SEGUE_ELOST}, {"room", SEGUE_EMEMORY}};
+    } cases[] = {{"once", SEGUE_ELOST}, {"from", SEGUE_ELOST}, {"alloc", SEGUE_EMEMORY}};
     (void)state;
     if (getenv("SEGUE_STUB_SHORT")) skip();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -162,7 +163,7 @@ static void fails_anywhere(void **state)
             status = whole_life(mode, 1, &err);
             assert_true(status == SEGUE_OK || status == SEGUE_EUNIT || status == cases[i].usual);
             if (status == SEGUE_EUNIT) assert_true(strlen(err.text) > 20);
-            sound = status == SEGUE_OK ? sound + 1 : 0; /* calls whose failure hurts nobody may stand between */
+            sound = status == SEGUE_OK ? sound + 1 : 0; /* some calls may fail without effect */
             failures += status != SEGUE_OK;
         }
         assert_int_equal(status, SEGUE_OK);
@@ -170,7 +171,7 @@ static void fails_anywhere(void **state)
     }
 }
 
-/* The same of two GPUs as one unit: nobody waits for a rank that failed. */
+/* The same with a group of two GPUs: no rank waits forever for one that failed. */
 static void several_fail_anywhere(void **state)
 {
     (void)state;
@@ -189,8 +190,8 @@ static void several_fail_anywhere(void **state)
     assert_true(failures > 5);
 }
 
-/* A card that is too small is refused by number before anything runs on it. */
-static void names_what_fits(void **state)
+/* A state that is too large is refused with the number of tokens that fits. */
+static void suggests_a_context(void **state)
 {
     const struct sg_slot slots[] = {{.kind = SG_SLOT_K, .heads = 64, .width = 256},
                                     {.kind = SG_SLOT_V, .heads = 64, .width = 256}};
@@ -206,17 +207,17 @@ static void names_what_fits(void **state)
     const char *text = strstr(err.text, "a context of ");
     assert_non_null(text);
     assert_non_null(strstr(err.text, "q8"));
-    o.rows = (uint64_t)atol(text + strlen("a context of ")); /* what it says is true */
+    o.rows = (uint64_t)atol(text + strlen("a context of ")); /* the suggestion is correct */
     assert_true(o.rows > 8192);
     assert_int_equal(sg_unit_cuda.state_new(u, slots, 2, &o, &s, &err), SEGUE_OK);
     sg_unit_cuda.state_free(s);
-    assert_int_equal(ask("stub_launches"), 0);
+    assert_int_equal(stub_count("stub_launches"), 0);
     sg_unit_cuda.close(u);
     assert_int_equal(alive(), 0);
 }
 
-/* The same for weights: 192 MB of them on a card of 160. */
-static void names_a_storage(void **state)
+/* The same for weights: 192 MB on a GPU of 160 MB. */
+static void suggests_a_storage(void **state)
 {
     struct sg_tensor large = matrix;
     struct sg_unit *u = NULL;
@@ -236,8 +237,8 @@ static void names_a_storage(void **state)
     assert_int_equal(setenv("SEGUE_STUB_MB", "160", 1), 0);
     assert_int_equal(open_unit(&u, "cuda:0", &err), SEGUE_OK);
     assert_int_equal(sg_unit_cuda.compile(u, graphs, 1, NULL, &p, &err), SEGUE_EMEMORY);
-    assert_non_null(strstr(err.text, "take --storage fp8, or quantize it to q8_0"));
-    const struct sg_tensor narrow = sg_tensor_fp8(&large); /* what it says is true: 48 MB and a scale a row */
+    assert_non_null(strstr(err.text, "use --storage fp8, or quantize it to q8_0"));
+    const struct sg_tensor narrow = sg_tensor_fp8(&large); /* the suggestion is correct: 48 MB and one scale per row */
     struct sg_graph *h = make_graph(&narrow);
     const struct sg_graph *narrower[] = {h};
     uint64_t own = 0;
@@ -245,7 +246,7 @@ static void names_a_storage(void **state)
     sg_unit_cuda.footprint(p, &own, NULL, NULL);
     assert_int_equal(own, narrow.bytes);
     sg_unit_cuda.discard(p);
-    assert_int_equal(ask("stub_launches"), 0);
+    assert_int_equal(stub_count("stub_launches"), 0);
     assert_int_equal(unsetenv("SEGUE_STUB_MB"), 0);
     sg_unit_cuda.close(u);
     sg_graph_free(g);
@@ -254,7 +255,7 @@ static void names_a_storage(void **state)
     assert_int_equal(alive(), 0);
 }
 
-/* A memory, a product behind it with what was before it added, and the head. */
+/* A convolution, a product with a residual, and the output head. */
 static struct sg_graph *make_tail(int early)
 {
     static const struct sg_tensor square = {.name = "square", .stored_as = "F32", .storage = SG_F32, .rank = 2, .shape = {8, 8},
@@ -273,12 +274,12 @@ static struct sg_graph *make_tail(int early)
     b.layer = -1;
     x = sg_rows(&b, sg_whole(&b, x));
     sg_output(&b, sg_linear(&b, sg_whole(&b, x), sg_weight_of(&b, &matrix), none, sg_absent()), "logits");
-    if (early) sg_rows_early(&b);
+    if (early) sg_hoist_rows(&b);
     assert_int_equal(sg_builder_end(&b, &g, &err), SEGUE_OK);
     return g;
 }
 
-/* Launches of a run of so many rows of which the last ones are wanted. */
+/* Launches of a run of `rows` rows, of which the last wanted_n are wanted. */
 static uint64_t launches_of(int early, uint32_t rows, uint32_t wanted_n)
 {
     static const float x[3 * 8];
@@ -291,8 +292,9 @@ static uint64_t launches_of(int early, uint32_t rows, uint32_t wanted_n)
     return l.result.dispatches;
 }
 
-/* Choosing all rows is no launch, wherever it stands; choosing none, nothing behind the memory is one. */
-static void chosen_rows_are_launched_for_themselves(void **state)
+/* Selecting all rows needs no launch, early or late in the graph. When no row is wanted nothing after the convolution is
+ * launched. */
+static void row_selection_launches(void **state)
 {
     (void)state;
     if (getenv("SEGUE_STUB_SHORT")) skip();
@@ -305,7 +307,7 @@ static void chosen_rows_are_launched_for_themselves(void **state)
     assert_int_equal(launches_of(1, 1, 1), launches_of(0, 1, 1));
 }
 
-static int says_whole(const char *mode, const char *spec)
+static int reports_no_partition(const char *mode, const char *spec)
 {
     struct sg_unit *u = NULL;
     struct sg_unit_desc d = {0};
@@ -316,11 +318,12 @@ static int says_whole(const char *mode, const char *spec)
     sg_unit_cuda.close(u);
     stub("");
     assert_int_equal(alive(), 0);
-    return strstr(d.info.features, ", not parted: priorities alone") != NULL;
+    return strstr(d.info.features, ", not partitioned: stream priorities only") != NULL;
 }
 
-/* A part that cannot be had, asked for or not, is named; where none is wanted there is nothing to say. */
-static void parts_that_are_none_are_named(void **state)
+/* Missing support for SM partitions is reported in the features, whether or not one was requested; with part=0 only if the driver
+ * lacks it. */
+static void missing_partition_is_reported(void **state)
 {
     struct sg_unit_desc d[2] = {0};
     size_t n = 0;
@@ -328,17 +331,17 @@ static void parts_that_are_none_are_named(void **state)
     if (getenv("SEGUE_STUB_SHORT")) skip();
     int partless = getenv("SEGUE_STUB_PARTLESS") != NULL;
     assert_int_equal(sg_unit_cuda.list(d, 2, &n, NULL), SEGUE_OK);
-    assert_int_equal(strstr(d[0].info.features, "not parted") != NULL, partless);
-    assert_int_equal(says_whole("", "cuda:0"), partless);
-    assert_int_equal(says_whole("", "cuda:0,part=64"), partless);
-    assert_int_equal(says_whole("", "cuda:0,part=0"), partless);
-    assert_int_equal(says_whole("whole", "cuda:0,part=64"), 1);
-    assert_int_equal(says_whole("whole", "cuda:0"), 1);
-    assert_int_equal(says_whole("whole", "cuda:0,part=0"), partless);
+    assert_int_equal(strstr(d[0].info.features, "not partitioned") != NULL, partless);
+    assert_int_equal(reports_no_partition("", "cuda:0"), partless);
+    assert_int_equal(reports_no_partition("", "cuda:0,part=64"), partless);
+    assert_int_equal(reports_no_partition("", "cuda:0,part=0"), partless);
+    assert_int_equal(reports_no_partition("whole", "cuda:0,part=64"), 1);
+    assert_int_equal(reports_no_partition("whole", "cuda:0"), 1);
+    assert_int_equal(reports_no_partition("whole", "cuda:0,part=0"), partless);
 }
 
-/* What lies on the card when threads have shared the work: row for row what one would have put there. */
-static void weights_arrive(void **state)
+/* Weights that several threads have converted are on the GPU row by row as expected. */
+static void weights_are_uploaded(void **state)
 {
     enum { ROWS = 1100, COLS = 1024 };
     static uint16_t numbers16[ROWS * COLS];
@@ -393,16 +396,16 @@ static void weights_arrive(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(lists_and_says_why),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(lists_with_a_reason),
                                        cmocka_unit_test(refuses_to_open),
                                        cmocka_unit_test(survives),
                                        cmocka_unit_test(fails_anywhere),
                                        cmocka_unit_test(several_fail_anywhere),
-                                       cmocka_unit_test(names_what_fits),
-                                       cmocka_unit_test(chosen_rows_are_launched_for_themselves),
-                                       cmocka_unit_test(parts_that_are_none_are_named),
-                                       cmocka_unit_test(names_a_storage),
-                                       cmocka_unit_test(weights_arrive)};
+                                       cmocka_unit_test(suggests_a_context),
+                                       cmocka_unit_test(row_selection_launches),
+                                       cmocka_unit_test(missing_partition_is_reported),
+                                       cmocka_unit_test(suggests_a_storage),
+                                       cmocka_unit_test(weights_are_uploaded)};
     if (getenv("SEGUE_STUB_PARTLESS")) cmocka_set_test_filter("parts_*");
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* cuda_vocab.c: the head of one row over the stub driver: which kernel makes it, and what is said where it makes no numbers.
- * Numbers are check's (head.*), on a GPU. SPDX-License-Identifier: MIT */
+/* cuda_vocab.c: the output head of one row over the stub driver: which kernel computes it, and the error when no logit is a
+ * number. Results are checked on a GPU (check, cases head.*).
+ * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +16,7 @@ enum { D = 256, LARGE = 16384, SMALL = 64, ROWS = 3 };
 
 static const uint16_t zeros[LARGE * D];
 
-/* A run of so many rows of which the last one is wanted. */
+/* Runs an output head alone, on `rows` rows of which the last one is wanted. chosen 1: with a greedy choice. */
 static segue_status head_of(enum sg_storage storage, uint32_t vocab, uint32_t rows, int chosen, segue_error *err)
 {
     static const float x[ROWS * D];
@@ -36,7 +37,7 @@ static segue_status head_of(enum sg_storage storage, uint32_t vocab, uint32_t ro
     return live(&l, g, err);
 }
 
-static void large_heads_are_streams(void **state)
+static void large_heads_use_vocab_kernel(void **state)
 {
     const struct {
         uint32_t vocab, rows;
@@ -51,14 +52,14 @@ static void large_heads_are_streams(void **state)
     }
 }
 
-/* As the kernel does where no logit is a number. */
+/* What the kernel reports when no logit is a number. */
 static void choose_none(const char *name, const void *args)
 {
     const struct ck_choose *c = args;
     if (!strcmp(name, "choose_best") && c->chosen) c->chosen[0] = -1;
 }
 
-static void no_number_is_no_token(void **state)
+static void no_finite_logit_is_an_error(void **state)
 {
     static const enum sg_storage storages[] = {SG_F16, SG_BF16};
     (void)state;
@@ -69,12 +70,13 @@ static void no_number_is_no_token(void **state)
         watch(NULL);
         assert_int_equal(status, SEGUE_EFORMAT);
         assert_non_null(strstr(err.text, "a logit is not a number"));
-        assert_int_equal(strstr(err.text, "F16 weights: try another unit") != NULL, storages[i] == SG_F16);
+        assert_int_equal(strstr(err.text, "range of its F16 weights") != NULL, storages[i] == SG_F16);
     }
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(large_heads_are_streams), cmocka_unit_test(no_number_is_no_token)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(large_heads_use_vocab_kernel),
+                                       cmocka_unit_test(no_finite_logit_is_an_error)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* stub.h: what tests over the stub driver share. cmocka's own headers come before it. SPDX-License-Identifier: MIT */
+/* stub.h: helpers of tests over the stub driver (stub_driver.c). Include it after cmocka's headers.
+ * SPDX-License-Identifier: MIT */
 #ifndef SG_TESTS_CUDA_STUB_H
 #define SG_TESTS_CUDA_STUB_H
 
@@ -13,7 +14,7 @@
 
 extern const struct sg_unit_ops sg_unit_cuda;
 
-/* One of the stub's own functions. The stub stays open from the first call on, or its counts would go with it. */
+/* A function of the stub itself. The library stays open, so that its counters survive units that are closed. */
 static inline void *stub_function(const char *name)
 {
     static void *library;
@@ -24,7 +25,7 @@ static inline void *stub_function(const char *name)
     return found;
 }
 
-static inline int ask(const char *name)
+static inline int stub_count(const char *name)
 {
     int (*function)(void);
     void *found = stub_function(name);
@@ -32,7 +33,7 @@ static inline int ask(const char *name)
     return function();
 }
 
-/* Launches of one kernel since the mode was set. */
+/* Launches of one kernel since stub() was called. */
 static inline int launches_of_kernel(const char *name)
 {
     int (*function)(const char *);
@@ -41,7 +42,7 @@ static inline int launches_of_kernel(const char *name)
     return function(name);
 }
 
-/* Told of every launch, with what the kernel is told; NULL: nobody. */
+/* Sets a function that is called for every launch, with the address of the kernel's arguments; NULL: none. */
 static inline void watch(void (*see)(const char *name, const void *args))
 {
     void (*function)(void (*)(const char *, const void *));
@@ -50,11 +51,13 @@ static inline void watch(void (*see)(const char *name, const void *args))
     function(see);
 }
 
-static inline int alive(void) { return ask("stub_alive"); }
+/* Objects of the driver that were not freed. */
+static inline int alive(void) { return stub_count("stub_alive"); }
 
+/* Resets the counters and sets the mode (SEGUE_STUB). */
 static inline void stub(const char *mode)
 {
-    ask("stub_reset");
+    stub_count("stub_reset");
     assert_int_equal(setenv("SEGUE_STUB", mode, 1), 0);
 }
 
@@ -65,9 +68,10 @@ static inline segue_status open_unit(struct sg_unit **u, const char *text, segue
     return sg_unit_cuda.open(u, &spec, err);
 }
 
-/* A unit, a graph of one program, a state, runs of one span each of which follows the one before. */
+/* A scenario: open a unit, compile one graph, create a state, execute runs of one span each, one after the other, and free
+ * all. */
 struct life {
-    const char *spec, *early, *late; /* NULL: cuda:0; modes: set before opening, and behind it */
+    const char *spec, *early, *late; /* spec NULL: cuda:0; stub modes set before the unit is opened, and after that */
     const struct sg_state_opts *state;
     struct sg_span span;
     struct sg_result result;
@@ -75,7 +79,8 @@ struct life {
     uint32_t outputs_n, runs; /* 0: one */
 };
 
-/* The first failure's status. The graph is let go, like all else; what was launched can still be asked for. */
+/* Executes the scenario; returns the status of the first failure. Frees the graph too. Afterwards nothing is allocated; launches
+ * can still be queried. */
 static inline segue_status live(struct life *l, struct sg_graph *g, segue_error *err)
 {
     const struct sg_graph *graphs[] = {g};

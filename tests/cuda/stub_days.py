@@ -1,5 +1,5 @@
-"""The command on days without a sound GPU, over the stub driver: what `units` and `run` say, which exit codes come, that
-no kernel is launched on a card that is too small, and that a session whose GPU is lost goes on elsewhere.
+"""The command with a missing, full or failing GPU, over the stub driver: output and exit codes of `units` and `run`, that no
+kernel is launched on a GPU with too little memory, and that a session continues on another unit when its GPU is lost.
 stub_days.py SEGUE STUB_FOLDER DRIVER_H MODEL
 SPDX-License-Identifier: MIT"""
 import json
@@ -29,8 +29,8 @@ def units(what, why, **env):
     r = call("units", "--json", **env)
     expect(f"units, {what}", r.returncode == 0, r.stderr)
     entry = next((u for u in json.loads(r.stdout) if u["unit"].startswith("cuda")), None)
-    expect(f"units, {what}: absent", entry and entry["built"] and not entry["present"], r.stdout)
-    expect(f"units, {what}: why", why in (entry or {}).get("why", ""), (entry or {}).get("why"))
+    expect(f"units, {what}: absent", entry and entry["built"] and not entry["available"], r.stdout)
+    expect(f"units, {what}: why", why in (entry or {}).get("reason", ""), (entry or {}).get("reason"))
     r = call("run", "--unit", "cuda:0", "-m", model, "--ids", "1,2", "-n", "1", **env)
     expect(f"run, {what}", r.returncode == 3, r.stderr)
     expect(f"run, {what}: one line", r.stderr.count("\n") == 1 and r.stderr.startswith("segue: "), r.stderr)
@@ -39,7 +39,7 @@ def units(what, why, **env):
 units("old driver", "too old", SEGUE_STUB="old")
 units("no GPU", "no GPU", SEGUE_STUB="none")
 
-# Each function that the unit looks up is missing once: its name in the library is changed.
+# Every function that the unit looks up is missing once: its name in the library is changed.
 whole = open(os.path.join(stub, "libcuda.so.1"), "rb").read()
 needed, wished = open(header).read().split("#define CU_GREEN_FUNCTIONS")
 symbols, parts = (re.findall(r'X\(\w+, "(cu\w+)"', text) for text in (needed, wished))
@@ -51,15 +51,15 @@ for name in symbols + parts:
         with open(os.path.join(folder, "libcuda.so.1"), "wb") as f:
             f.write(whole.replace(old, new))
         r = call("run", "--unit", "cuda:0", "-m", model, "--ids", "1,2", "-n", "1", library=folder)
-        if name in parts: # an older driver: no part of the card for reading beside writing
+        if name in parts: # an optional function: without SM partitions or tensor maps
             expect(f"without {name}", r.returncode == 0, r.stderr)
         else:
             expect(f"without {name}", r.returncode == 3 and name in r.stderr, r.stderr)
 
 task = ["-m", model, "--ids", "1,2,3,4,5", "-n", "8", "--greedy", "--ignore-eos", "--json"]
 r = call("run", "--unit", "cuda:0", *task, SEGUE_STUB_MB="0")
-expect("full card", r.returncode == 5 and "MB free" in r.stderr and "stub: launch" not in r.stderr, r.stderr)
-r = call("run", "--unit", "cuda:0", *task, SEGUE_STUB="room:12")
+expect("full GPU", r.returncode == 5 and "MB free" in r.stderr and "stub: launch" not in r.stderr, r.stderr)
+r = call("run", "--unit", "cuda:0", *task, SEGUE_STUB="alloc:12")
 expect("another process takes the memory", r.returncode == 5 and "MB free" in r.stderr, r.stderr)
 
 alone = call("run", "--unit", "cpu", *task)
@@ -83,18 +83,18 @@ for args in (("--unit", "cuda:0", "--storage", "fp8"), ("--prefill", "cpu", "--d
     one = o["units"][-1].get("model", o["model"]) if o else {}
     expect(f"fp8, {args}", one.get("storage") == "fp8" and len(o["ids"]) == 8, r.stderr or r.stdout[:300])
 
-# The stub's card uses half a joule between two readings: at the start, at the first token, at the end.
+# The stub's GPU uses half a joule between two readings: at the start, at the first token, at the end.
 r = call("run", "--unit", "cuda:0", *task, "--meter", "nvml")
 e = json.loads(r.stdout)["energy"] if r.returncode == 0 else {}
-expect("energy of a run", e.get("prefill_j") == 0.5 and e.get("decode_j") == 0.5 and e["package_w"] > 0, r.stderr or e)
+expect("energy of a run", e.get("prefill_j") == 0.5 and e.get("decode_j") == 0.5 and e["power_w"] > 0, r.stderr or e)
 r = call("bench", "--unit", "cuda:0", "-m", model, "-p", "4", "-n", "3", "-r", "1", "--meter", "nvml", "-o", "json")
 rows = [row["energy"] for row in json.loads(r.stdout)] if r.returncode == 0 else []
-expect("energy in bench", len(rows) == 2 and rows[0]["prefill_j"] > 0 and rows[1]["decode_j"] > 0, r.stderr or rows)
+expect("energy in bench", len(rows) == 2 and rows[0]["prefill_j_per_token"] > 0 and rows[1]["decode_j_per_token"] > 0, r.stderr or rows)
 for args, env in ((("--unit", "cuda:0"), {"SEGUE_STUB_NVML": "deaf"}), (("--unit", "cpu"), {})):
     r = call("run", *args, *task, "--meter", "nvml", **env)
     expect(f"no meter, {args}", r.returncode == 3 and "meter" in r.stderr, r.stderr)
 
-# Logits stay on the card until somebody asks: a saved session does.
+# Logits stay on the GPU until they are requested, which saving a session does.
 with tempfile.TemporaryDirectory() as folder:
     state = os.path.join(folder, "a.state")
     r = call("run", "--unit", "cuda:0", *task, "--save", state)

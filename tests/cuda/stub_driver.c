@@ -1,16 +1,16 @@
-/* stub_driver.c: stands in for libcuda.so.1 in tests: memory is the host's, copies copy, kernels do nothing. Environment:
- *   SEGUE_STUB=old      the driver is too old          none     it sees no GPU
- *              memory   no allocation succeeds         launch   every launch fails
- *              lost     waiting finds the GPU gone     lost:N   so does every call from the N-th launch on
- *              once:N   the N-th call fails, no other  from:N   every call from the N-th on
- *              late     copies and fills are done when somebody waits, not before
- *              apart    the GPUs do not reach each other       mapless  no tensor map can be made
- *              room:N   allocations fail from the N-th on, though memory is free: another process takes it
- *   SEGUE_STUB_MB=N     memory of the card; 1024 when not set
+/* stub_driver.c: replaces libcuda.so.1 in tests. Device memory is host memory, copies copy, kernels do nothing. Environment:
+ *   SEGUE_STUB=old      the driver is too old          none     it has no GPU
+ *              memory   all allocations fail           launch   all launches fail
+ *              lost     synchronisation reports a lost GPU      lost:N   so does every call after the N-th launch
+ *              once:N   the N-th call fails, no other  from:N   the N-th call and all after it fail
+ *              late     copies and fills are executed when something waits for them
+ *              apart    no peer access between GPUs    mapless  no tensor map can be made
+ *              whole    the GPU cannot be partitioned
+ *              alloc:N  allocations fail from the N-th on although memory is free, as if another process used it
+ *   SEGUE_STUB_MB=N     memory of a GPU in MB; default 1024
  *   SEGUE_STUB_LOG=1    a line on stderr at the first launch
- *              whole    the card cannot be parted
- * What frees is never refused, so that stub_alive counts what its caller forgot. Built with STUB_SHORT it lacks a function, with
- * STUB_PARTLESS all that part a card, as drivers before 12.4.
+ * Functions that free never fail, so stub_alive counts leaks. Built with STUB_SHORT one required function is missing, with
+ * STUB_PARTLESS all functions of green contexts, as in drivers before 12.4.
  * SPDX-License-Identifier: MIT */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -21,7 +21,7 @@
 enum { OLD = 803, BAD_VALUE = 1, NO_MEMORY = 2, GONE = 719 };
 
 static atomic_int alive, gone, crossings;
-static atomic_long calls, launches, rooms;
+static atomic_long calls, launches, allocations;
 static atomic_size_t used;
 
 static int mode(const char *name)
@@ -38,35 +38,35 @@ static long number(const char *name)
     return set && !strncmp(set, name, n) && set[n] == ':' ? atol(set + n + 1) : 0;
 }
 
-/* Kernels by name, each for all modules. */
+/* Launches by kernel name; kernels of equal names in several modules are one entry. */
 static struct kernel {
     char name[40];
     atomic_int launches;
 } kernels[512];
 static int kernels_n;
-static pthread_mutex_t naming = PTHREAD_MUTEX_INITIALIZER; /* of these */
+static pthread_mutex_t kernels_lock = PTHREAD_MUTEX_INITIALIZER; /* guards both */
 
 static struct kernel *kernel_of(const char *name)
 {
-    pthread_mutex_lock(&naming);
+    pthread_mutex_lock(&kernels_lock);
     int i = 0;
     while (i < kernels_n && strcmp(kernels[i].name, name)) i++;
     if (i == kernels_n && i < 511) strncpy(kernels[kernels_n++].name, name, sizeof kernels[i].name - 1);
-    pthread_mutex_unlock(&naming);
+    pthread_mutex_unlock(&kernels_lock);
     return &kernels[i];
 }
 
 int stub_alive(void), stub_launches(void), stub_crossings(void), stub_launches_of(const char *name);
 void stub_reset(void), stub_watch(void (*see)(const char *name, const void *args));
-static void (*watching)(const char *name, const void *args);
-void stub_watch(void (*see)(const char *name, const void *args)) { watching = see; }
+static void (*watcher)(const char *name, const void *args);
+void stub_watch(void (*see)(const char *name, const void *args)) { watcher = see; }
 int stub_alive(void) { return alive; }
 int stub_launches(void) { return (int)launches; }
 int stub_crossings(void) { return crossings; }
 int stub_launches_of(const char *name) { return kernel_of(name)->launches; }
 void stub_reset(void)
 {
-    calls = launches = rooms = 0;
+    calls = launches = allocations = 0;
     gone = crossings = 0;
     for (int i = 0; i < kernels_n; i++) kernels[i].launches = 0;
 }
@@ -77,7 +77,7 @@ static size_t card_bytes(void)
     return (size_t)(mb ? atol(mb) : 1024) << 20;
 }
 
-/* What every call that may fail asks first. */
+/* Called first by every function that may fail: 0, or the error that the mode requests. */
 static int fault(void)
 {
     calls++;
@@ -93,54 +93,54 @@ static int launch(void)
     return mode("launch") || gone ? GONE : 0;
 }
 
-/* Memory of the card that is alive: its size and the next one stand in front. */
-struct room {
+/* Header of an allocation of device memory, in the 64 bytes before it. */
+struct block {
     size_t n;
-    struct room *next;
+    struct block *next;
 };
-static struct room *all_rooms;
-static pthread_mutex_t rooming = PTHREAD_MUTEX_INITIALIZER; /* of these */
+static struct block *all_blocks;
+static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list above */
 
-static int inside_a_room(unsigned long long p, size_t n)
+static int is_allocated(unsigned long long p, size_t n)
 {
     int found = 0;
-    pthread_mutex_lock(&rooming);
-    for (const struct room *r = all_rooms; r && !found; r = r->next) {
+    pthread_mutex_lock(&blocks_lock);
+    for (const struct block *r = all_blocks; r && !found; r = r->next) {
         unsigned long long begin = (unsigned long long)r + 64;
         found = p >= begin && p + n <= begin + r->n;
     }
-    pthread_mutex_unlock(&rooming);
+    pthread_mutex_unlock(&blocks_lock);
     return found;
 }
 
 static int take(unsigned long long *p, size_t n)
 {
-    if (mode("memory") || (number("room") && ++rooms >= number("room")) || n > card_bytes() - used) return NO_MEMORY;
-    struct room *room = calloc(1, n + 64);
-    if (!room) return NO_MEMORY;
-    pthread_mutex_lock(&rooming);
-    *room = (struct room){n, all_rooms};
-    all_rooms = room;
-    pthread_mutex_unlock(&rooming);
+    if (mode("memory") || (number("alloc") && ++allocations >= number("alloc")) || n > card_bytes() - used) return NO_MEMORY;
+    struct block *block = calloc(1, n + 64);
+    if (!block) return NO_MEMORY;
+    pthread_mutex_lock(&blocks_lock);
+    *block = (struct block){n, all_blocks};
+    all_blocks = block;
+    pthread_mutex_unlock(&blocks_lock);
     used += n;
     alive++;
-    *p = (unsigned long long)((char *)room + 64);
+    *p = (unsigned long long)((char *)block + 64);
     return 0;
 }
 
 static void give(unsigned long long p)
 {
-    struct room *room = (struct room *)(void *)((char *)p - 64), **at = &all_rooms;
-    pthread_mutex_lock(&rooming);
-    while (*at != room) at = &(*at)->next;
-    *at = room->next;
-    pthread_mutex_unlock(&rooming);
-    used -= room->n;
+    struct block *block = (struct block *)(void *)((char *)p - 64), **at = &all_blocks;
+    pthread_mutex_lock(&blocks_lock);
+    while (*at != block) at = &(*at)->next;
+    *at = block->next;
+    pthread_mutex_unlock(&blocks_lock);
+    used -= block->n;
     alive--;
-    free(room);
+    free(block);
 }
 
-/* Copies and fills of mode "late", in order. */
+/* Copies and fills that mode "late" delays, in the order of the calls. */
 enum { LATER = 4096 };
 static struct pending {
     void *to;
@@ -149,7 +149,7 @@ static struct pending {
     int value;
 } pending[LATER];
 static int later_n;
-static pthread_mutex_t copy_lock = PTHREAD_MUTEX_INITIALIZER; /* of these */
+static pthread_mutex_t copy_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list above */
 
 static void catch_up_now(void)
 {
@@ -176,7 +176,7 @@ static void transfer(void *to, const void *from, size_t n, int value)
     pthread_mutex_unlock(&copy_lock);
 }
 
-/* Streams differ from each other. */
+/* Every stream has another address. */
 static void *new_stream(void)
 {
     static char streams[64];
@@ -244,7 +244,7 @@ API(cuMemcpy2DAsync_v2, (const struct lines *l, void *s),
     UNUSED(s) if (l->from.pitch < l->bytes || l->to.pitch < l->bytes || l->from.kind + l->to.kind != 3) return BAD_VALUE;
     for (size_t i = 0; i < l->n; i++) transfer(line(&l->to, i), line(&l->from, i), l->bytes, 0);)
 API(cuMemcpyDtoDAsync_v2, (unsigned long long to, unsigned long long from, size_t n, void *s),
-    UNUSED(s) if (!inside_a_room(to, n) || !inside_a_room(from, n)) return BAD_VALUE;
+    UNUSED(s) if (!is_allocated(to, n) || !is_allocated(from, n)) return BAD_VALUE;
     transfer((void *)to, (const void *)from, n, 0);)
 API(cuMemcpyPeerAsync, (unsigned long long to, void *a, unsigned long long from, void *b, size_t n, void *s),
     UNUSED(a) UNUSED(b) UNUSED(s) crossings++; transfer((void *)to, (const void *)from, n, 0);)
@@ -273,10 +273,10 @@ FREES(cuGraphExecDestroy, (void *e), UNUSED(e) alive--;)
 API(cuGraphLaunch, (void *e, void *s), UNUSED(e) UNUSED(s) return launch();)
 API(cuLaunchKernelEx, (const void *l, void *f, void **a, void **x),
     UNUSED(l) UNUSED(x) ((struct kernel *)f)->launches++;
-    if (watching) watching(((struct kernel *)f)->name, *a);
+    if (watcher) watcher(((struct kernel *)f)->name, *a);
     return launch();)
-/* As the driver has it: 4-byte numbers of up to five dimensions, rows in whole 16 bytes, boxes of at most 256 and, swizzled, of
- * 128 bytes a row. */
+/* The checks of the driver: 4-byte elements, up to five dimensions, strides in multiples of 16 bytes, boxes of at most 256, and
+ * rows of at most 128 bytes with a swizzle of 128. */
 static int is_map(const void *map, int type, unsigned rank, const void *p, const unsigned long long *dims,
                   const unsigned long long *strides, const unsigned *box, int swizzle)
 {
@@ -293,7 +293,7 @@ API(cuTensorMapEncodeTiled,
     memset(map, 0, 128);)
 #ifndef STUB_PARTLESS
 API(cuDeviceGetDevResource, (int card, void *r, int type), UNUSED(card) UNUSED(r) UNUSED(type) return mode("whole") ? 801 : 0;)
-/* The number of multiprocessors stands behind a word and 92 bytes. */
+/* The number of multiprocessors is word 24 of the resource. */
 API(cuDevSmResourceSplitByCount, (void *parts, unsigned *n, const void *all, void *rest, unsigned f, unsigned least),
     UNUSED(all) UNUSED(f) *n = 1; ((unsigned *)parts)[24] = least; ((unsigned *)rest)[24] = 132 - least;)
 API(cuDevResourceGenerateDesc, (void **desc, void *r, unsigned n), UNUSED(r) UNUSED(n) *desc = &alive;)

@@ -1,5 +1,6 @@
-/* stub_nvml.c: stands in for libnvidia-ml.so.1 in tests: one card, of the stub driver's UUID, that uses half a joule between
- * two readings. SEGUE_STUB_NVML=deaf: it does not count. SPDX-License-Identifier: MIT */
+/* stub_nvml.c: replaces libnvidia-ml.so.1 in tests: one GPU with the UUID of the stub driver that uses half a joule between two
+ * readings. SEGUE_STUB_NVML=deaf: it has no energy counter.
+ * SPDX-License-Identifier: MIT */
 #include <stdlib.h>
 #include <string.h>
 

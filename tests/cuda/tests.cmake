@@ -1,5 +1,4 @@
-# The unit cuda without a GPU: over a stub driver, which is a libcuda.so.1 of our own; and what the kernels were
-# compiled for.
+# The unit cuda without a GPU, over a stub driver (a libcuda.so.1 built here), and the targets of the compiled kernels.
 if(cuda IN_LIST SEGUE_UNITS)
   set(cuda_stubs "")
   foreach(kind whole short partless)
@@ -14,9 +13,9 @@ if(cuda IN_LIST SEGUE_UNITS)
   target_compile_definitions(cuda_stub_partless PRIVATE STUB_PARTLESS)
   segue_test(cuda_stub "small;fault;quick" ${CMAKE_CURRENT_LIST_DIR}/cuda_stub.c)
   add_dependencies(cuda_stub cuda_stub_whole cuda_stub_short cuda_stub_partless cuda_stub_nvml)
-  segue_test(cuda_rank "small;fault;quick" ${CMAKE_CURRENT_LIST_DIR}/cuda_rank.c)
-  add_dependencies(cuda_rank cuda_stub_whole)
-  set_property(TEST cuda_rank APPEND PROPERTY ENVIRONMENT "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/stub_whole")
+  segue_test(cuda_cluster "small;fault;quick" ${CMAKE_CURRENT_LIST_DIR}/cuda_cluster.c)
+  add_dependencies(cuda_cluster cuda_stub_whole)
+  set_property(TEST cuda_cluster APPEND PROPERTY ENVIRONMENT "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/stub_whole")
   foreach(what gate states vocab)
     segue_test(cuda_${what} "small;quick" ${CMAKE_CURRENT_LIST_DIR}/cuda_${what}.c)
     add_dependencies(cuda_${what} cuda_stub_whole)

@@ -70,7 +70,7 @@ with tempfile.TemporaryDirectory() as tmp:
     # The worked example of docs/ANE.md, from the model to programs that run.
     ids, folder, rows, out = ",".join(map(str, prompts[0][:20])), *(os.path.join(tmp, n) for n in ("programs", "rows.safetensors", "out.safetensors"))
     examples, model = os.path.join(source, "docs", "examples"), run("inspect", "--json")["path"]
-    run("mil", "emit", "-o", folder, "--rows", "32")
+    run("mil", "emit", "-o", folder, "--tokens-per-dispatch", "32")
     run("mil", "check", folder, "--profile", "m1")
     env = dict(os.environ, SEGUE_COMMAND=os.path.abspath(segue))
     for args in (("mil_rows.py", model, ids, rows), ("mil_ports.py", folder, rows, out), ("mil_rows.py", model, out)):

@@ -27,7 +27,7 @@ def answer(*units, prompt):
 units = []
 fp16 = set()
 for u in json.loads(subprocess.run([segue, "units", "--json"], capture_output=True, text=True).stdout):
-    if not u["present"] or u["unit"].startswith("proc"): continue
+    if not u["available"] or u["unit"].startswith("proc"): continue
     if u["simulated"]: fp16.add(u["unit"])
     units += [f"cpu:isa={isa}" for isa in u["features"].split()] if u["unit"].startswith("cpu") else [u["unit"]]
 if sys.argv[2:]: units = sys.argv[2:]

@@ -101,7 +101,7 @@ static segue_status walk(struct way *w, const char *folder, const char *spec)
     p.logprobs = 3;
     o.sampling = &p;
     o.context = 64;
-    eo.chunk_rows = 5;
+    eo.chunk_tokens = 5;
     eo.store = w->store;
     segue_status s = segue_model_open(&w->model, folder, NULL, &w->err);
     if (s == SEGUE_OK) s = segue_unit_open(&w->unit, spec, &w->err);
@@ -204,7 +204,7 @@ static void tokens_do_not_allocate(void **state)
             struct way w = {0};
             segue_session *both[2];
             int32_t tokens[2];
-            segue_status each[2];
+            segue_error each[2];
             assert_int_equal(walk(&w, folders[m], specs[u]), SEGUE_OK);
             both[0] = w.session;
             both[1] = w.fork;
@@ -217,8 +217,8 @@ static void tokens_do_not_allocate(void **state)
                     fail_msg("%s on %s: token %d: %s", tiny_models[m].name, specs[u], i, w.err.text);
                 assert_int_equal(segue_session_step(both, 2, tokens, each, &w.err), SEGUE_OK);
                 for (int k = 0; k < 2; k++)
-                    if (each[k] != SEGUE_OK)
-                        fail_msg("%s on %s: step %d: %s", tiny_models[m].name, specs[u], i, w.err.text);
+                    if (each[k].status != SEGUE_OK)
+                        fail_msg("%s on %s: step %d: %s", tiny_models[m].name, specs[u], i, each[k].text);
             }
             void *probe = sg_alloc(1); /* the fault waited all the time */
             sg_fault_alloc(0);

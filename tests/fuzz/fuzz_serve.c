@@ -36,9 +36,9 @@ static segue_status state_new(struct sg_unit *u, const struct sg_slot *slots, ui
 static int lend(const struct sg_message *m)
 {
     struct sg_reader in = sg_reader_of(m->body, m->body_n);
-    if (m->kind == SG_WIRE_REGION || m->kind == SG_WIRE_LORA) sg_take_u32(&in);
+    if (m->kind == SG_WIRE_REGION || m->kind == SG_WIRE_LORA) sg_reader_u32(&in);
     else if (m->kind != SG_WIRE_PAGE && m->kind != SG_WIRE_AREA) return -1;
-    uint64_t want = sg_take_u64(&in);
+    uint64_t want = sg_reader_u64(&in);
     struct sg_shared s;
     if (sg_shared_new(&s, want && want < LENT ? (size_t)want : LENT, NULL) != SEGUE_OK) return -1;
     int fd = dup(s.fd);

@@ -21,7 +21,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     segue_engine_opts o = SEGUE_INIT(segue_engine_opts);
     char folder[512];
     (void)argc, (void)argv;
-    o.chunk_rows = 8;
+    o.chunk_tokens = 8;
     tiny_folder(folder, sizeof folder, "fuzz", tiny_models[HYBRID].name);
     if (!tiny_write(&tiny_models[HYBRID], folder, 5) || segue_model_open(&m, folder, NULL, NULL) ||
         segue_unit_open(&u, "ref", NULL) || segue_engine_open(&engine, m, &u, 1, &o, NULL))

@@ -151,7 +151,7 @@ static void equals_on_two_ranks(void **state)
         struct tiny_error e;
         segue_error err = {0};
         segue_status s = run(cases[i].model, cases[i].golden, &wish, &e, &err);
-        int refused = s == SEGUE_EUNSUPPORTED && strstr(err.text, "deal graph to 2 ranks") != NULL;
+        int refused = s == SEGUE_EUNSUPPORTED && strstr(err.text, "split graph over 2 ranks") != NULL;
         int bad = !refused && (s != SEGUE_OK || e.max > BOUND_MAX || e.mean > BOUND_MEAN || !e.greedy_equal);
         failed += bad;
         dealt += s == SEGUE_OK;
@@ -162,8 +162,8 @@ static void equals_on_two_ranks(void **state)
     assert_true(dealt > 0);
     static const struct {
         const char *spec, *model, *golden, *why;
-    } refused[] = {{"ref:ranks=4,threads=1", "llama", "llama/golden", "heads do not divide by 4"},
-                   {"ref:ranks=3,threads=1", "gpt2", "gpt2/golden", "do not divide by 3"}};
+    } refused[] = {{"ref:ranks=4,threads=1", "llama", "llama/golden", "heads are not divisible by 4"},
+                   {"ref:ranks=3,threads=1", "gpt2", "gpt2/golden", "are not divisible by 3"}};
     for (size_t i = 0; i < 2; i++) {
         struct tiny_wish wish = {.spec = refused[i].spec};
         struct tiny_error e;

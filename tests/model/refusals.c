@@ -121,7 +121,7 @@ static const struct {
     {"llama", "intermediate_size", "65", SEGUE_EFORMAT, "mlp.gate_proj.weight"},
     {"llama", "num_attention_heads", "3", SEGUE_EFORMAT, "heads"},
     {"llama", "num_attention_heads", "0", SEGUE_EFORMAT, "num_attention_heads is 0"},
-    {"llama", "num_key_value_heads", "3", SEGUE_EFORMAT, "3 key-value heads do not divide 4 heads"},
+    {"llama", "num_key_value_heads", "3", SEGUE_EFORMAT, "4 heads are not divisible by 3 key-value heads"},
     {"llama", "num_key_value_heads", "4", SEGUE_EFORMAT, "k_proj.weight has shape 16x32"},
     {"llama", "head_dim", "65534", SEGUE_EFORMAT, "q_proj.weight"},
     {"llama", "head_dim", "9", SEGUE_EUNSUPPORTED, "rotated"},
@@ -147,9 +147,9 @@ static const struct {
     {"qwen2", "model_type", "\"llama\"", SEGUE_OK, ""}, /* a llama with biases */
     {"llama", "model_type", "\"qwen2\"", SEGUE_EFORMAT, "q_proj.bias is missing"},
     {"llama", "model_type", "\"qwen3\"", SEGUE_EFORMAT, "q_norm.weight is missing"},
-    {"qwen3", "model_type", "\"llama\"", SEGUE_EUNSUPPORTED, "_norm.weight is not known to family llama"},
+    {"qwen3", "model_type", "\"llama\"", SEGUE_EUNSUPPORTED, "_norm.weight is unknown in family llama"},
     {"gpt2", "n_positions", "65", SEGUE_EFORMAT, "wpe.weight has shape 64x32"},
-    {"gpt2", "n_head", "5", SEGUE_EFORMAT, "5 heads do not divide width 32"},
+    {"gpt2", "n_head", "5", SEGUE_EFORMAT, "width 32 is not divisible by 5 heads"},
     {"gpt2", "scale_attn_by_inverse_layer_idx", "true", SEGUE_EUNSUPPORTED,
      "scale_attn_by_inverse_layer_idx is 1"},
     {"gpt2", "n_inner", "127", SEGUE_EFORMAT, "c_fc.weight"},
@@ -157,7 +157,7 @@ static const struct {
      "layer_types has 1 entries for 3 layers"},
     {"gemma3", "layer_types", "[\"full_attention\",7,\"full_attention\"]", SEGUE_EUNSUPPORTED, "layer_types"},
     {"gemma3", "layer_types", "[\"full_attention\",\"linear_attention\",\"full_attention\"]",
-     SEGUE_EUNSUPPORTED, "layer 1 is linear"},
+     SEGUE_EUNSUPPORTED, "layer 1 has linear"},
     {"gemma3", "sliding_window", "-1", SEGUE_EFORMAT, "sliding_window is -1"},
     {"gemma3", "use_bidirectional_attention", "true", SEGUE_EUNSUPPORTED, "use_bidirectional_attention"},
     {"qwen3_5", "text_config.linear_num_value_heads", "3", SEGUE_EFORMAT, "3 value heads"},
@@ -213,9 +213,9 @@ static void folders(void **state)
     segue_error err = {0};
     drop("config.json");
     lead("model.safetensors", "llama/model.safetensors");
-    expect(open_folder(&err), SEGUE_EFORMAT, &err, "no config.json beside the weights", "bare weights");
+    expect(open_folder(&err), SEGUE_EFORMAT, &err, "no config.json next to the weights", "bare weights");
     put_text("config.json", "[]");
-    expect(open_folder(&err), SEGUE_EFORMAT, &err, "no JSON object", "a list");
+    expect(open_folder(&err), SEGUE_EFORMAT, &err, "not a JSON object", "a list");
     put_text("config.json", "{}");
     expect(open_folder(&err), SEGUE_EFORMAT, &err, "model_type is missing", "an empty object");
     put_text("config.json", "{\"model_type\":\"mamba2\"}");
@@ -314,7 +314,7 @@ static void vocabularies(void **state)
         segue_status s = open_folder(&err);
         if (tokens == 60 && s != SEGUE_OK) fail_msg("%s", err.text);
         if (tokens == 70)
-            expect(s, SEGUE_EFORMAT, &err, "70 tokens but the embedding only 64 rows", "vocabulary");
+            expect(s, SEGUE_EFORMAT, &err, "70 tokens, but the embedding only 64 rows", "vocabulary");
     }
     drop("tokenizer.json");
     assert_int_equal(failures, 0);
@@ -517,7 +517,7 @@ static void ranges_of_layers(void **state)
     segue_error err = {0};
     snprintf(path, sizeof path, "%s/qwen3_5", tiny_folder());
     assert_int_equal(sg_model_open(&m, path, NULL, NULL), SEGUE_OK);
-    struct sg_graph_wish first = {.to = 2}, rest = {.from = 2, .head = 1}, bad = {.from = 3, .to = 3},
+    struct sg_graph_request first = {.to = 2}, rest = {.from = 2, .head = 1}, bad = {.from = 3, .to = 3},
                          far = {.to = 5};
     assert_int_equal(sg_model_graph(m, &first, &g, &err), SEGUE_OK);
     assert_string_equal(g->inputs[0].name, "tokens");
@@ -620,8 +620,8 @@ static void adapters(void **state)
     expect(open_adapter("llama", folder, &err), SEGUE_EFORMAT, &err, "adapter_config.json",
            "no configuration");
     snprintf(path, sizeof path, "%s/lora/llama/peft", tiny_folder());
-    expect(open_adapter("llama3", path, &err), SEGUE_EFORMAT, &err, "was expected", "another shape");
-    expect(open_adapter("gpt2", path, &err), SEGUE_EFORMAT, &err, "no place", "another family");
+    expect(open_adapter("llama3", path, &err), SEGUE_EFORMAT, &err, "expected", "another shape");
+    expect(open_adapter("gpt2", path, &err), SEGUE_EFORMAT, &err, "no matching weight", "another family");
     snprintf(path, sizeof path, "%s/lora/llama/adapter.gguf", tiny_folder());
     expect(open_adapter("qwen2", path, &err), SEGUE_EFORMAT, &err, "general.architecture", "another family");
     snprintf(path, sizeof path, "%s/llama/model.gguf", tiny_folder());

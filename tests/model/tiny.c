@@ -249,7 +249,7 @@ static segue_status read_prompt(struct bench *b)
 
 static segue_status prepare(struct bench *b)
 {
-    struct sg_graph_wish wish = {.head = 1, .values = 1};
+    struct sg_graph_request wish = {.head = 1, .values = 1};
     struct sg_unit_spec spec = {0};
     SG_TRY(sg_model_graph(b->model, &wish, &b->graph, b->err));
     if (b->wish->mutate) b->wish->mutate(b->graph);

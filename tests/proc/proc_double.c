@@ -116,7 +116,7 @@ int main(void)
     after = getenv("PROC_DOUBLE_AFTER") ? atol(getenv("PROC_DOUBLE_AFTER")) : 0;
     if (getenv("PROC_DOUBLE_RECORD")) record = fopen(getenv("PROC_DOUBLE_RECORD"), "wb");
     if (sg_server_new(&v, open_unit, NULL) != SEGUE_OK) return 1;
-    sg_channel_take(&first, 0);
+    sg_channel_init(&first, 0);
     while ((s = sg_channel_receive(&first, &m, SG_WIRE_REQUEST, UINT64_MAX / 4, NULL)) == SEGUE_OK || s == SEGUE_END) {
         if (s == SEGUE_END) continue;
         answer(v, &first, 0, &m);

@@ -24,7 +24,7 @@ static segue_status answer(const char *first, const char *second, int32_t *ids, 
     segue_engine *engine = NULL;
     segue_session *session = NULL;
     segue_engine_opts eo = SEGUE_INIT(segue_engine_opts);
-    eo.chunk_rows = 8;
+    eo.chunk_tokens = 8;
     eo.kv = SEGUE_KV_F32;
     segue_status s = segue_unit_open(&units[0], first, err);
     if (s == SEGUE_OK && second) s = segue_unit_open(&units[1], second, err);

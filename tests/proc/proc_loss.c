@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "../api/plans.h"
 #include "../api/tiny.h"
 #include "base/clock.h"
 #include "segue.h"
@@ -84,7 +85,7 @@ static void world_open(struct world *w, const char *first, const char *second)
     check(segue_unit_open(&w->units[0], first, &err), &err, first);
     if (second) check(segue_unit_open(&w->units[1], second, &err), &err, second);
     segue_engine_opts eo = SEGUE_INIT(segue_engine_opts);
-    eo.chunk_rows = CHUNK;
+    eo.chunk_tokens = CHUNK;
     check(segue_engine_open(&w->engine, model, w->units, w->units_n, &eo, &err), &err, "engine");
 }
 
@@ -109,18 +110,17 @@ static void session_open(struct world *w, int one)
     segue_error err;
     segue_sampling p = SEGUE_INIT(segue_sampling);
     segue_session_opts o = SEGUE_INIT(segue_session_opts);
-    segue_plan plan = SEGUE_INIT(segue_plan);
     segue_model_info info = SEGUE_INIT(segue_model_info);
     check(segue_model_info_get(model, &info, &err), &err, "model");
-    plan.parts_n = 2;
-    for (uint32_t i = 0; i < 2; i++) plan.parts[i] = (segue_part){.phase = i, .to = info.layers, .expect_j = -1};
+    segue_plan *plan = two_phase_plan(0, 0, info.layers);
     p.temperature = 1;
     p.seed = 5;
     p.ignore_stops = 1;
     o.sampling = &p;
     o.context = 256;
-    o.plan = one ? &plan : NULL;
+    o.plan = one ? plan : NULL;
     check(segue_session_open(&w->session, w->engine, &o, &err), &err, "session");
+    segue_plan_close(plan);
 }
 
 static segue_status answer(struct world *w, segue_error *err)
@@ -152,13 +152,21 @@ static void *kill_main(void *arg)
     return NULL;
 }
 
+/* Loss i of the world's session, or zero. */
+static segue_loss loss_at(const struct world *w, size_t i)
+{
+    segue_loss loss = SEGUE_INIT(segue_loss);
+    if (!w->session || segue_session_loss_get(w->session, i, &loss, NULL) != SEGUE_OK) return (segue_loss){0};
+    return loss;
+}
+
 static void same(const struct world *a, const struct world *b, const char *what)
 {
     for (int i = 0; i < TOKENS; i++)
         if (a->ids[i] != b->ids[i])
             fail_msg("%s: token %d is %d, not %d (%zu losses, at row %llu, %llu again, %s)", what, i, a->ids[i], b->ids[i],
-                     a->stats.losses_n, (unsigned long long)a->stats.losses[0].rows,
-                     (unsigned long long)a->stats.losses[0].replayed, a->stats.losses[0].why);
+                     a->stats.losses_n, (unsigned long long)loss_at(a, 0).tokens,
+                     (unsigned long long)loss_at(a, 0).replayed, loss_at(a, 0).why);
     assert_memory_equal(a->logits, b->logits, sizeof a->logits);
 }
 
@@ -181,7 +189,7 @@ static unsigned kill_often(const char *first, const char *second, size_t which, 
         same(&w, want, first);
         struck += w.stats.losses_n != 0;
         for (size_t l = 0; l < w.stats.losses_n; l++) /* a chunk read, its rows, and the short runs between two copies */
-            assert_true(w.stats.losses[l].replayed <= CHUNK + 40);
+            assert_true(loss_at(&w, l).replayed <= CHUNK + 40);
         segue_session_close(w.session);
         w.session = NULL;
     }
@@ -273,9 +281,9 @@ static void taken_over(void **state)
     for (size_t i = 0; i < sizeof moments / sizeof *moments; i++) {
         check(cut_short(&w, "proc:cpu:threads=1", "cpu:threads=1", moments[i], &err), &err, "taken over");
         assert_int_equal(w.stats.losses_n, 1);
-        assert_string_equal(w.stats.losses[0].unit, "proc:cpu:threads=1");
-        assert_non_null(strstr(w.stats.losses[0].to, "cpu"));
-        assert_non_null(strstr(w.stats.losses[0].why, "process"));
+        assert_string_equal(loss_at(&w, 0).unit, "proc:cpu:threads=1");
+        assert_non_null(strstr(loss_at(&w, 0).to, "cpu"));
+        assert_non_null(strstr(loss_at(&w, 0).why, "process"));
         same(&w, &want, "taken over by the same kind");
         world_close(&w);
     }
@@ -292,7 +300,7 @@ static void switched(void **state)
         size_t n;
         check(cut_short(&w, "proc:ref", "cpu:threads=1", moments[i], &err), &err, "switched");
         assert_int_equal(w.stats.losses_n, 1);
-        size_t kept = (size_t)(w.stats.losses[0].rows - w.stats.losses[0].replayed);
+        size_t kept = (size_t)(loss_at(&w, 0).tokens - loss_at(&w, 0).replayed);
         world_open(&plan, "ref", "cpu:threads=1");
         session_open(&plan, 1);
         check(segue_session_append(plan.session, prompt, PROMPT, &err), &err, "append");

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`segue pull` against a server of its own: resumption, checksums, redirects, slow and lying servers, hostile names.
+"""`segue pull` against a local test server: resumption, checksums, redirects, slow and malicious servers, unsafe names.
 Takes the command from SEGUE_COMMAND. SPDX-License-Identifier: MIT"""
 import hashlib, http.server, json, os, subprocess, sys, tempfile, threading, time
 
@@ -128,25 +128,25 @@ with tempfile.TemporaryDirectory() as top:
     expect("url", code == 0 and out == path + "\n" and open(path, "rb").read() == DATA, (code, out, err))
     before = len(log)
     code, out, err = pull(h, base + "/x/model.gguf", "--sha256", SHA, "--json")
-    expect("kept", code == 0 and len(log) == before and json.loads(out)["files"][0]["kept"], (code, out, err))
+    expect("already present", code == 0 and len(log) == before and json.loads(out)["files"][0]["already_present"], (code, out, err))
     code, out, err = pull(h, base + "/y/other.gguf", "--sha256", "0" * 64)
-    expect("wrong sum", code == 4 and files_below(os.path.join(h, "data")) == ["models/model.gguf"], (code, files_below(h)))
-    one_line("wrong sum", err, "SHA-256")
+    expect("wrong checksum", code == 4 and files_below(os.path.join(h, "data")) == ["models/model.gguf"], (code, files_below(h)))
+    one_line("wrong checksum", err, "SHA-256")
 
     h = home("cut")
     cuts["/x/cut.gguf"] = 2
     code, out, err = pull(h, base + "/x/cut.gguf", "--sha256", SHA)
     ranges = [r for p, r, _ in log if p == "/x/cut.gguf"]
-    expect("cut, resumed at once", code == 0 and ranges == [None, "bytes=50000-", "bytes=100000-"], (code, err, ranges))
+    expect("connection lost, resumed at once", code == 0 and ranges == [None, "bytes=50000-", "bytes=100000-"], (code, err, ranges))
     cuts["/x/cut2.gguf"] = 99
     code, out, err = pull(h, base + "/x/cut2.gguf", "--sha256", SHA)
-    expect("cut for good", code == 1 and not os.path.exists(os.path.join(h, "data/models/cut2.gguf")), (code, err))
-    one_line("cut for good", err)
+    expect("connection lost for good", code == 1 and not os.path.exists(os.path.join(h, "data/models/cut2.gguf")), (code, err))
+    one_line("connection lost for good", err)
     cuts["/x/cut2.gguf"] = 0
     log.clear()
     code, out, err = pull(h, base + "/x/cut2.gguf", "--sha256", SHA)
     expect("resumed later", code == 0 and log[0][1] == "bytes=200000-", (code, err, log))
-    expect("nothing left over", files_below(os.path.join(h, "data/models")) == ["cut.gguf", "cut2.gguf"], files_below(h))
+    expect("no partial file is left", files_below(os.path.join(h, "data/models")) == ["cut.gguf", "cut2.gguf"], files_below(h))
     cuts["/x/noresume.gguf"] = 1
     code, out, err = pull(h, base + "/x/noresume.gguf", "--sha256", SHA)
     expect("server without ranges", code == 0, (code, err))
@@ -156,7 +156,7 @@ with tempfile.TemporaryDirectory() as top:
     open(os.path.join(part, ".model.gguf.part"), "wb").write(b"old version" * 100)
     open(os.path.join(part, ".model.gguf.part-etag"), "w").write('"v0"')
     code, out, err = pull(h, base + "/x/model.gguf", "--sha256", SHA)
-    expect("file changed between", code == 0 and open(os.path.join(part, "model.gguf"), "rb").read() == DATA, (code, err))
+    expect("file changed between two attempts", code == 0 and open(os.path.join(part, "model.gguf"), "rb").read() == DATA, (code, err))
     open(os.path.join(part, ".long.gguf.part"), "wb").write(DATA + b"more")
     code, out, err = pull(h, base + "/x/long.gguf", "--sha256", SHA)
     expect("part longer than the file", code == 0, (code, err))
@@ -181,7 +181,7 @@ with tempfile.TemporaryDirectory() as top:
     code, out, err = pull(h, base + "/x/gated.gguf", HF_TOKEN="letmein"); expect("token", code == 0, (code, err))
     log.clear()
     code, out, err = pull(h, f"http://localhost:{server.server_port}/x/model.gguf", HF_TOKEN="letmein")
-    expect("token for its own host only", code == 0 and log[0][2] is None, (code, err, log))
+    expect("token is sent to its host only", code == 0 and log[0][2] is None, (code, err, log))
     log.clear()
     code, out, err = pull(h, base + "/x/other.gguf", HF_TOKEN="letmein", HF_ENDPOINT=base[:-1])
     expect("a host whose name only begins like the hub's", code == 0 and log[0][2] is None, (code, err, log))
@@ -198,8 +198,8 @@ with tempfile.TemporaryDirectory() as top:
     code, out, err = pull(h, "org/many", "--file", "b.*"); expect("named gguf", code == 0 and "b.gguf" in out, (code, err))
     code, out, err = pull(h, "org/split"); expect("split gguf", code == 0 and len(files_below(models + "/org--split")) == 2, (code, err))
     code, out, err = pull(h, "org/evil", "--file", "*"); expect("name that leaves the folder", code == 4 and not any("evil.safe" in f for f in files_below(top)), (code, err))
-    code, out, err = pull(h, "org/liar"); expect("hub's sum is wrong", code == 4 and "SHA-256" in err, (code, err))
-    code, out, err = pull(h, "org/none"); expect("no model in it", code == 4, (code, err))
+    code, out, err = pull(h, "org/liar"); expect("wrong checksum of the hub", code == 4 and "SHA-256" in err, (code, err))
+    code, out, err = pull(h, "org/none"); expect("repository without a model", code == 4, (code, err))
     code, out, err = pull(h, "org/absent"); expect("unknown id", code == 1 and "404" in err, (code, err))
 
     h = home("hub")
@@ -209,7 +209,7 @@ with tempfile.TemporaryDirectory() as top:
     open(os.path.join(snapshot, "config.json"), "w").write("{}")
     log.clear()
     code, out, err = pull(h, "org/folder", HF_HOME=h)
-    expect("cache not whole: fetched", code == 0 and log, (code, err))
+    expect("incomplete cache: downloaded", code == 0 and log, (code, err))
     subprocess.run([command, "models", "rm", "org/folder"], env={**os.environ, "SEGUE_HOME": h})
     open(os.path.join(snapshot, "model.safetensors"), "wb").write(DATA)
     log.clear()

@@ -232,17 +232,17 @@ static void wrong_tensors_are_named(void **state)
     static const struct { size_t at; uint64_t rows, cols; const char *op, *what;
     } cases[] = {
         {offsetof(struct fixture, q), HEADS * D, WIDTH + 1, "op 1 linear (layer 0)",
-         "weight q is 8 x 9, wants 8 x 8"},
+         "weight q is 8 x 9, expected 8 x 8"},
         {offsetof(struct fixture, q), HEADS * D - 1, WIDTH, "rope (layer 0)",
          "7 columns are not 2 heads of 3"},
-        {offsetof(struct fixture, v), 3, WIDTH, "attend (layer 0)", "v has 3 columns, wants 4"},
-        {offsetof(struct fixture, norm), 1, WIDTH - 1, "norm", "weight norm has 1 x 7 numbers, wants 8"},
+        {offsetof(struct fixture, v), 3, WIDTH, "attend (layer 0)", "v has 3 columns, expected 4"},
+        {offsetof(struct fixture, norm), 1, WIDTH - 1, "norm", "weight norm has 1 x 7 numbers, expected 8"},
         {offsetof(struct fixture, conv), WIDTH, 3, "conv (layer 1)",
-         "weight conv has 8 x 3 numbers, wants 32"},
+         "weight conv has 8 x 3 numbers, expected 32"},
         {offsetof(struct fixture, decay), 1, 3, "delta (layer 1)", "decay"},
         {offsetof(struct fixture, dt), 2, 2, "delta (layer 1)", "dt"},
-        {offsetof(struct fixture, router), 3, WIDTH, "route (layer 1)", "logits has 3 columns, wants 4"},
-        {offsetof(struct fixture, gate), 23, WIDTH, "experts (layer 1)", "gate gate is 23 x 8, wants 24 x 8"},
+        {offsetof(struct fixture, router), 3, WIDTH, "route (layer 1)", "logits has 3 columns, expected 4"},
+        {offsetof(struct fixture, gate), 23, WIDTH, "experts (layer 1)", "gate gate is 23 x 8, expected 24 x 8"},
         {offsetof(struct fixture, down), 33, FF, "experts (layer 1)", "down"},
         {offsetof(struct fixture, vector), 1, 3, "scale (layer 1)", "weight vector"},
         {offsetof(struct fixture, table), 0, WIDTH, "op 0 embed", "rows [0, 0) of table"},
@@ -263,11 +263,11 @@ static void wrong_numbers_are_named(void **state)
     fixture_begin(&f);
     f.kv_heads = 3;
     build(&f);
-    refused(&f, SEGUE_EFORMAT, "attend (layer 0)", "2 heads, 3 kv heads");
+    refused(&f, SEGUE_EFORMAT, "attend (layer 0)", "2 heads, 3 KV heads");
     fixture_begin(&f);
     f.pairs = D;
     build(&f);
-    refused(&f, SEGUE_EFORMAT, "rope (layer 0)", "4 rotated pairs in heads of 4 columns");
+    refused(&f, SEGUE_EFORMAT, "rope (layer 0)", "4 rotated pairs do not fit in heads of 4 columns");
     fixture_begin(&f);
     f.experts_k = EXPERTS + 1;
     build(&f);
@@ -279,7 +279,7 @@ static void wrong_numbers_are_named(void **state)
     fixture_begin(&f);
     f.q.storage = SG_I32;
     build(&f);
-    refused(&f, SEGUE_EUNSUPPORTED, "linear (layer 0)", "q is stored as i32");
+    refused(&f, SEGUE_EUNSUPPORTED, "linear (layer 0)", "q uses i32");
 }
 
 static void wrong_builders_are_named(void **state)
@@ -289,7 +289,7 @@ static void wrong_builders_are_named(void **state)
     fixture_begin(&f);
     int32_t x = build(&f);
     sg_output(&f.b, x, "logits");
-    refused(&f, SEGUE_EINTERNAL, "output logits", "twice");
+    refused(&f, SEGUE_EINTERNAL, "output logits", "duplicate");
     fixture_begin(&f);
     build(&f);
     sg_output(&f.b, 999, "hidden.%d", 3);
@@ -297,11 +297,11 @@ static void wrong_builders_are_named(void **state)
     fixture_begin(&f);
     x = build(&f);
     sg_rows(&f.b, sg_whole(&f.b, x));
-    refused(&f, SEGUE_EINTERNAL, "rows", "rows behind rows");
+    refused(&f, SEGUE_EINTERNAL, "rows", "rows after rows");
     fixture_begin(&f);
     x = build(&f);
     sg_add(&f.b, sg_columns(&f.b, x, 0, 8), sg_whole(&f.b, 1));
-    refused(&f, SEGUE_EINTERNAL, "add", "all rows");
+    refused(&f, SEGUE_EINTERNAL, "add", "all tokens");
     fixture_begin(&f);
     x = build(&f);
     sg_columns(&f.b, x, 0, 4);
@@ -332,7 +332,7 @@ static void spoilt_graphs_are_named(void **state)
     *attend = saved;
     attend->u.attend.slot_v = attend->u.attend.slot_k;
     assert_int_equal(sg_graph_check(g, &err), SEGUE_EINTERNAL);
-    assert_non_null(strstr(err.text, "slot 0 does not fit"));
+    assert_non_null(strstr(err.text, "slot 0 does not match"));
     *attend = saved;
     attend->out = 0;
     assert_int_equal(sg_graph_check(g, &err), SEGUE_EINTERNAL);
@@ -344,14 +344,14 @@ static void spoilt_graphs_are_named(void **state)
     g->slots_n--;
     g->ops[0].u.embed.table.tensor = 99;
     assert_int_equal(sg_graph_check(g, &err), SEGUE_EINTERNAL);
-    assert_non_null(strstr(err.text, "tensor 99"));
+    assert_non_null(strstr(err.text, "tensor index 99"));
     g->ops[0].u.embed.table.tensor = 0;
     g->values[1].width++;
     assert_int_equal(sg_graph_check(g, &err), SEGUE_EINTERNAL);
     g->values[1].width--;
     g->layer_to = 1;
     assert_int_equal(sg_graph_check(g, &err), SEGUE_EINTERNAL);
-    assert_non_null(strstr(err.text, "outside of layers [0, 1)"));
+    assert_non_null(strstr(err.text, "outside of the graph's layers [0, 1)"));
     g->layer_to = 2;
     assert_int_equal(sg_graph_check(g, &err), SEGUE_OK);
     sg_graph_free(g);
@@ -365,7 +365,7 @@ static void rows_are_chosen_behind_the_last_state(void **state)
     struct sg_graph *late = built(&f), *g = NULL;
     fixture_begin(&f);
     build(&f);
-    sg_rows_early(&f.b);
+    sg_hoist_rows(&f.b);
     assert_int_equal(sg_builder_end(&f.b, &g, NULL), SEGUE_OK);
     assert_int_equal(g->ops_n, late->ops_n + 1);
     assert_int_equal(g->vocab, VOCAB);
@@ -380,16 +380,16 @@ static void rows_are_chosen_behind_the_last_state(void **state)
     /* again: there is no better place. Of a value that somebody asks for by name all rows are made. */
     fixture_begin(&f);
     int32_t x = build(&f);
-    sg_rows_early(&f.b);
+    sg_hoist_rows(&f.b);
     uint32_t ops = f.b.graph->ops_n;
-    sg_rows_early(&f.b);
+    sg_hoist_rows(&f.b);
     assert_int_equal(f.b.graph->ops_n, ops);
     assert_int_equal(sg_builder_end(&f.b, &g, NULL), SEGUE_OK);
     sg_graph_free(g);
     fixture_begin(&f);
     x = build(&f);
     sg_output(&f.b, x - 3, "hidden.2");
-    sg_rows_early(&f.b);
+    sg_hoist_rows(&f.b);
     assert_int_equal(f.b.graph->ops_n, late->ops_n);
     assert_int_equal(sg_builder_end(&f.b, &g, NULL), SEGUE_OK);
     sg_graph_free(g);

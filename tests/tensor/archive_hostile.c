@@ -138,11 +138,11 @@ static void gguf_names(void **state)
     struct gguf g = begin(0, 2);
     key_u32(&g, "same", 1);
     key_u32(&g, "same", 2);
-    gguf_refused("duplicate key", &g, SEGUE_EFORMAT, "key same stands there twice");
+    gguf_refused("duplicate key", &g, SEGUE_EFORMAT, "duplicate key same");
     g = begin(2, 0);
     tensor(&g, "same", 8, 1, 0, 0);
     tensor(&g, "same", 8, 1, 0, 32);
-    gguf_refused("duplicate tensor", &g, SEGUE_EFORMAT, "tensor same stands there twice");
+    gguf_refused("duplicate tensor", &g, SEGUE_EFORMAT, "duplicate tensor same");
     g = begin(1, 0);
     char name[1100];
     memset(name, 'x', sizeof name);
@@ -163,7 +163,7 @@ static void gguf_alignment(void **state)
     struct gguf g = begin(1, 1);
     key_u32(&g, "general.alignment", 0x80000000u);
     tensor(&g, "t", 8, 1, 0, 0);
-    gguf_refused("alignment beyond the file", &g, SEGUE_EFORMAT, "data begins");
+    gguf_refused("alignment beyond the file", &g, SEGUE_EFORMAT, "data starts");
     g = begin(1, 1);
     text(&g, "general.alignment");
     u32(&g, 8);
@@ -186,7 +186,7 @@ static void gguf_values(void **state)
     text(&g, "k");
     u32(&g, 7);
     sg_buf_add(&g.buf, "\2", 1);
-    gguf_refused("neither false nor true", &g, SEGUE_EFORMAT, "key k: 2");
+    gguf_refused("is not a boolean", &g, SEGUE_EFORMAT, "key k: 2");
     g = begin(0, 1);
     text(&g, "k");
     u32(&g, 9);
@@ -229,8 +229,8 @@ static void gguf_tensors(void **state)
     } one[] = {
         {33, 1, 0, 2, "33 columns"},                                   /* no whole blocks */
         {UINT64_MAX, 2, 0, 0, "overflow"},                             /* product of dimensions */
-        {(uint64_t)1 << 62, 1, 0, 0, "no whole rows below 2^64"},      /* bytes of a row */
-        {(uint64_t)1 << 32, (uint64_t)1 << 30, 0, 0, "no whole rows"}, /* bytes of all rows */
+        {(uint64_t)1 << 62, 1, 0, 0, "not whole blocks, or exceed 2^64"},      /* bytes of a row */
+        {(uint64_t)1 << 32, (uint64_t)1 << 30, 0, 0, "not whole blocks"}, /* bytes of all rows */
         {(uint64_t)1 << 40, 1, 0, 0, "but the file has"},              /* beyond the end */
         {8, 1, (uint64_t)1 << 62, 0, "but the file has"},              /* offset beyond the end */
         {8, 1, UINT64_MAX - 31, 0, "but the file has"},                /* offset wraps */
@@ -271,11 +271,11 @@ static void gguf_splits(void **state)
     gguf_refused("70000 parts", &g, SEGUE_EFORMAT, "70000");
     g = begin(0, 1);
     key_u32(&g, "split.count", 3);
-    gguf_refused("name without part", &g, SEGUE_EFORMAT, "keep the names");
+    gguf_refused("name without part", &g, SEGUE_EFORMAT, "rename");
     g = begin(1, 1);
     key_u32(&g, "split.tensors.count", 7);
     tensor(&g, "t", 8, 1, 0, 0);
-    gguf_refused("lost tensors", &g, SEGUE_EFORMAT, "split.tensors.count is 7, the parts hold 1");
+    gguf_refused("lost tensors", &g, SEGUE_EFORMAT, "split.tensors.count is 7, the parts have 1");
     g = begin(0, 1);
     text(&g, "split.no");
     u32(&g, 8);
@@ -296,7 +296,7 @@ static void unknown_types_are_refused_when_used(void **state)
     assert_int_equal(sg_archive_open_memory(&a, (uint8_t *)g.buf.data, g.buf.len, "x", &err), SEGUE_OK);
     assert_int_equal(sg_tensor_computable(sg_archive_find(a, "old"), NULL), SEGUE_OK);
     assert_int_equal(sg_tensor_computable(sg_archive_find(a, "new"), &err), SEGUE_EUNSUPPORTED);
-    assert_non_null(strstr(err.text, "new: it is stored as type 4242"));
+    assert_non_null(strstr(err.text, "new: it uses type 4242"));
     sg_archive_close(a);
     sg_buf_free(&g.buf);
 }
@@ -325,38 +325,38 @@ static void safetensors_that_lie(void **state)
     } cases[] = {
         {"{" T("a", "[2]", 0, 8) "}", 9, "the tensors end at byte"}, /* trailing bytes */
         {"{" T("a", "[2]", 0, 8) "}", 7, "but the file has"},        /* cut off */
-        {"{" T("a", "[2]", 4, 12) "}", 12, "hole"},
+        {"{" T("a", "[2]", 4, 12) "}", 12, "gap"},
         {"{" T("a", "[1]", 0, 4) "," T("b", "[1]", 8, 12) "}", 12,
-         "tensor b: its data begins"}, /* hole between */
-        {"{" T("a", "[2]", 0, 8) "," T("b", "[2]", 4, 12) "}", 12, "what lies before it ends"}, /* overlap */
-        {"{" T("a", "[3]", 0, 8) "}", 8, "takes 12 bytes"},
+         "tensor b: its data starts"}, /* hole between */
+        {"{" T("a", "[2]", 0, 8) "," T("b", "[2]", 4, 12) "}", 12, "the previous tensor ends"}, /* overlap */
+        {"{" T("a", "[3]", 0, 8) "}", 8, "needs 12 bytes"},
         {"{" T("a", "[2]", 8, 0) "}", 8, "data_offsets 8 to 0"},
         {"{" T("a", "[2]", 18446744073709551600, 18446744073709551608) "}", 8, "data_offsets"}, /* wraps */
         {"{" T("a", "[2]", 0, 18446744073709551616) "}", 8, "2^64"},
         {"{" T("a", "[4294967296,4294967296]", 0, 0) "}", 0, "overflow"},
-        {"{" T("a", "[4611686018427387904]", 0, 0) "}", 0, "no whole rows"},
-        {"{" T("a", "[4294967296,4294967296,4294967296,1,1,1]", 0, 0) "}", 0, "a smaller shape"},
-        {"{" T("a", "[-1]", 0, 4) "}", 4, "whole number"},
-        {"{" T("a", "[1.0]", 0, 4) "}", 4, "whole number"},
-        {"{" T("a", "[1e2]", 0, 4) "}", 4, "whole number"},
+        {"{" T("a", "[4611686018427387904]", 0, 0) "}", 0, "not whole blocks"},
+        {"{" T("a", "[4294967296,4294967296,4294967296,1,1,1]", 0, 0) "}", 0, "a shape whose size"},
+        {"{" T("a", "[-1]", 0, 4) "}", 4, "non-negative integer"},
+        {"{" T("a", "[1.0]", 0, 4) "}", 4, "non-negative integer"},
+        {"{" T("a", "[1e2]", 0, 4) "}", 4, "non-negative integer"},
         {"{" T("a", "[01]", 0, 4) "}", 4, "leading zeros"},
-        {"{" T("a", "[1,]", 0, 4) "}", 4, "whole number"},
+        {"{" T("a", "[1,]", 0, 4) "}", 4, "non-negative integer"},
         {"{" T("a", "1", 0, 4) "}", 4, "'['"},
-        {"{" T("a", "[1]", 0, 4) "," T("a", "[1]", 4, 8) "}", 8, "tensor a stands there twice"},
-        {"{" T("a", "[0]", 0, 0) "," T("a", "[0]", 0, 0) "}", 0, "tensor a stands there twice"},
+        {"{" T("a", "[1]", 0, 4) "," T("a", "[1]", 4, 8) "}", 8, "duplicate tensor a"},
+        {"{" T("a", "[0]", 0, 0) "," T("a", "[0]", 0, 0) "}", 0, "duplicate tensor a"},
         {"{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}", 4,
-         "not there before"},
+         "duplicate key"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[]}}", 4, "data_offsets before"},
         {"{\"a\":{\"dtype\":7,\"shape\":[],\"data_offsets\":[0,4]}}", 4, "'\"'"},
         {"{\"a\":{\"dtype\":\"a dtype with a long name\",\"shape\":[],\"data_offsets\":[0,4]}}", 4,
-         "shorter string"},
+         "below the length limit"},
         {"{\"a\":7}", 0, "'{'"},
         {"{\"a\"}", 0, "':'"},
         {"{\"a", 0, "ends at byte"},
         {"{} x", 0, "only spaces"},
         {"{\"__metadata__\":{\"k\":1}}", 0, "string as metadata"},
-        {"{\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"}}", 0, "key k stands there twice"},
-        {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "one __metadata__"},
+        {"{\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"}}", 0, "duplicate key k"},
+        {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "a single __metadata__"},
         {"{\"__metadata__\":[]}", 0, "'{'"},
         {"{" T("a\\u0001", "[1]", 0, 4) "}", 4, "control character"},
         {"{" T("a\\u0000b", "[1]", 0, 4) "}", 4, "u0000"},
@@ -366,7 +366,7 @@ static void safetensors_that_lie(void **state)
         {"{" T("a\\u12g4", "[1]", 0, 4) "}", 4, "hex digit"},
         {"{" T("a\xff", "[1]", 0, 4) "}", 4, "UTF-8"},
         {"{" T("", "[1]", 0, 4) "}", 4, "0 bytes"},
-        {"{\"a\":{\"x\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", 0, "32 levels"},
+        {"{\"a\":{\"x\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", 0, "32 nesting levels"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct sg_buf b = safetensors(cases[i].header, strlen(cases[i].header), cases[i].bytes);
@@ -451,7 +451,7 @@ static void llama2c_that_lie(void **state)
         const char *says;
     } v1[] = {
         {4, 3, SEGUE_EUNSUPPORTED, "version 3"},
-        {4, 0, SEGUE_EFORMAT, "version from 1"},
+        {4, 0, SEGUE_EFORMAT, "version of at least 1"},
         {8, 0, SEGUE_EFORMAT, "dim 0"},
         {8, -16, SEGUE_EFORMAT, "dim -16"},
         {8, 18, SEGUE_EFORMAT, "dim 18"}, /* heads of nine: no pairs */

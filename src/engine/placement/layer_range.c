@@ -16,11 +16,11 @@ void sg_layer_range_free(struct sg_layer_range *s)
 /* Builds the graph of the range, unless it is the whole model, and compiles it. The unit is entered for the compilation only,
  * so that other sessions can run between the compilations of two ranges. */
 static segue_status compile(struct segue_engine *e, const struct sg_placement *p, struct sg_layer_range *s,
-                            segue_error *err)
+                            const struct sg_progress *progress, segue_error *err)
 {
     int whole = s->from == 0 && s->to == e->graph->layers;
     if (!whole) {
-        struct sg_graph_wish wish = {s->from, s->to, s->to == e->graph->layers, e->keep_values,
+        struct sg_graph_request wish = {s->from, s->to, s->to == e->graph->layers, e->keep_values,
                                      s->unit->desc.select_late};
         SG_TRY(sg_model_graph(p->model, &wish, &s->local_graph, err));
     }
@@ -31,17 +31,19 @@ static segue_status compile(struct segue_engine *e, const struct sg_placement *p
     if (s->to < e->graph->layers && s->hidden < 0)
         return sg_fail(err, SEGUE_EINTERNAL, "graph refused: layers %u to %u: no output %s; report this",
                        s->from, s->to, name);
+    const struct sg_unit_ops *ops = sg_ops_of(s->unit->unit);
     SG_TRY(sg_unit_enter(s->unit, NULL, err));
+    if (ops->progress) ops->progress(s->unit->unit, progress);
     segue_status status =
-        sg_ops_of(s->unit->unit)
-            ->compile(s->unit->unit, &s->graph, 1, e->cache ? &p->weight_cache : NULL, &s->program, err);
+        ops->compile(s->unit->unit, &s->graph, 1, e->cache ? &p->weight_cache : NULL, &s->program, err);
+    if (ops->progress) ops->progress(s->unit->unit, NULL);
     sg_unit_leave(s->unit);
     return status;
 }
 
 /* The engine's lock is held, so that two sessions that request the same range get the same one. */
-static segue_status find_or_compile(struct segue_engine *e, const struct sg_placement *p, uint32_t from,
-                                    uint32_t to, const struct sg_layer_range **out, segue_error *err)
+static segue_status find_or_compile(struct segue_engine *e, const struct sg_placement *p, uint32_t from, uint32_t to,
+                                    const struct sg_progress *progress, const struct sg_layer_range **out, segue_error *err)
 {
     for (const struct sg_layer_range *s = e->layer_ranges; s; s = s->next)
         if (s->unit == p->unit && s->model == p->model && s->from == from && s->to == to) {
@@ -54,7 +56,7 @@ static segue_status find_or_compile(struct segue_engine *e, const struct sg_plac
     s->model = p->model;
     s->from = from;
     s->to = to;
-    segue_status status = compile(e, p, s, err);
+    segue_status status = compile(e, p, s, progress, err);
     if (status != SEGUE_OK) {
         sg_layer_range_free(s);
         return status;
@@ -66,10 +68,10 @@ static segue_status find_or_compile(struct segue_engine *e, const struct sg_plac
 }
 
 segue_status sg_engine_layer_range(struct segue_engine *e, uint32_t placement, uint32_t from, uint32_t to,
-                               const struct sg_layer_range **out, segue_error *err)
+                                   const struct sg_progress *progress, const struct sg_layer_range **out, segue_error *err)
 {
     pthread_mutex_lock(&e->lock);
-    segue_status status = find_or_compile(e, &e->placements[placement], from, to, out, err);
+    segue_status status = find_or_compile(e, &e->placements[placement], from, to, progress, out, err);
     pthread_mutex_unlock(&e->lock);
     return status;
 }

@@ -48,15 +48,12 @@ struct segue_engine {
     size_t breakers_n;
 };
 
-/* Layers [from, to) on a placement, compiled on first use and valid as long as the engine. */
+/* Layers [from, to) on a placement, compiled on first use and valid as long as the engine. progress (may be NULL) receives
+ * the unit's progress; ECANCELED: it asked to stop. */
 segue_status sg_engine_layer_range(struct segue_engine *e, uint32_t placement, uint32_t from, uint32_t to,
-                                   const struct sg_layer_range **out, segue_error *err);
+                                   const struct sg_progress *progress, const struct sg_layer_range **out, segue_error *err);
 void sg_layer_range_free(struct sg_layer_range *s); /* NULL is allowed */
 /* Number of compilations so far; programs loaded from the cache folder do not count. */
 uint64_t sg_engine_compiles(struct segue_engine *e);
-
-/* Checks a plan against the engine. EARG: a phase does not cover all layers once and in order, or names a unit that the
- * engine does not have. */
-segue_status sg_plan_check(const struct segue_engine *e, const segue_plan *plan, segue_error *err);
 
 #endif

@@ -2,6 +2,8 @@
  * sg_unit_enter and sg_unit_leave, which serialise the sessions of several threads. SPDX-License-Identifier: MIT */
 #include "engine/placement/layout.h"
 
+#include "engine/placement/plan.h"
+
 #include <string.h>
 
 /* Pinned memory of another unit of the engine, so that states which move there are copied faster; NULL: none offers it. */
@@ -20,7 +22,7 @@ static segue_status add_stage(struct sg_layout *l, struct segue_engine *e, uint3
 {
     struct sg_layout_stage *stage = &l->stages[l->n];
     const struct sg_placement *p = &e->placements[placement];
-    SG_TRY(sg_engine_layer_range(e, placement, from, to, &stage->layer_range, err));
+    SG_TRY(sg_engine_layer_range(e, placement, from, to, NULL, &stage->layer_range, err));
     stage->kv = p->kv;
     stage->placement = placement;
     stage->host = host_of(e, placement);
@@ -29,11 +31,11 @@ static segue_status add_stage(struct sg_layout *l, struct segue_engine *e, uint3
     return SEGUE_OK;
 }
 
-segue_status sg_layout_make(struct sg_layout *out, struct segue_engine *e, const segue_plan *plan,
-                            uint32_t phase, segue_error *err)
+segue_status sg_layout_make(struct sg_layout *out, struct segue_engine *e, const struct segue_plan *plan,
+                            segue_phase phase, segue_error *err)
 {
     memset(out, 0, sizeof *out);
-    for (uint32_t i = 0; i < plan->parts_n; i++) {
+    for (size_t i = 0; i < plan->info.parts_n; i++) {
         const segue_part *p = &plan->parts[i];
         if (p->phase == phase) SG_TRY(add_stage(out, e, p->unit, p->from, p->to, err));
     }

@@ -26,8 +26,8 @@ struct sg_layout {
 };
 
 /* The stages of one phase of a checked plan, without states. */
-segue_status sg_layout_make(struct sg_layout *out, struct segue_engine *e, const segue_plan *plan,
-                            uint32_t phase, segue_error *err);
+segue_status sg_layout_make(struct sg_layout *out, struct segue_engine *e, const struct segue_plan *plan,
+                            segue_phase phase, segue_error *err);
 /* All layers on one placement, without states. */
 segue_status sg_layout_of_placement(struct sg_layout *out, struct segue_engine *e, uint32_t placement,
                                     segue_error *err);

@@ -2,7 +2,6 @@
  * for their lanes. The only file that sees all units; it names none of them. SPDX-License-Identifier: MIT */
 #include "engine/placement/units.h"
 
-#include <stddef.h>
 #include <string.h>
 #include <time.h>
 
@@ -155,24 +154,22 @@ void segue_unit_close(segue_unit *u)
     sg_free(u);
 }
 
-/* The only field that is read; a caller's struct may be older and shorter. */
-static uint32_t asks_joules(const segue_unit_info *out)
-{
-    const size_t end = offsetof(segue_unit_info, count_joules) + sizeof out->count_joules;
-    return out && out->size >= end && out->count_joules;
-}
-
 segue_status segue_unit_info_get(const segue_unit *unit, segue_unit_info *out, segue_error *err)
 {
-    struct sg_unit_desc now; /* a restarted unit may be another process */
+    struct sg_unit_desc now; /* queried again: a restarted unit may be another process */
     if (!unit) return sg_fail(err, SEGUE_EARG, "unit not described: the unit is NULL; open one");
-    const struct sg_unit_ops *ops = sg_ops_of(unit->unit);
-    ops->describe(unit->unit, &now);
-    now.info.joules = -1;
-    now.info.count_joules = asks_joules(out);
-    if (now.info.count_joules && ops->meter && ops->meter(unit->unit, &now.info.joules, NULL) != SEGUE_OK)
-        now.info.joules = -1;
+    sg_ops_of(unit->unit)->describe(unit->unit, &now);
     return sg_sized_out(out, &now.info, sizeof now.info, "unit info", err);
+}
+
+segue_status segue_unit_joules(segue_unit *unit, double *joules, segue_error *err)
+{
+    if (!unit || !joules) return sg_fail(err, SEGUE_EARG, "energy not read: unit or joules is NULL; pass both");
+    const struct sg_unit_ops *ops = sg_ops_of(unit->unit);
+    if (!ops->meter)
+        return sg_fail(err, SEGUE_EUNSUPPORTED, "energy not read: %s: the unit has no energy counter; use another",
+                       unit->desc.info.spec);
+    return ops->meter(unit->unit, joules, err);
 }
 
 segue_status segue_unit_stream(segue_unit *unit, size_t bytes, double *gb_s, segue_error *err)

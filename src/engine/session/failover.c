@@ -118,17 +118,16 @@ static segue_status restore(struct segue_session *s, uint64_t target, uint32_t a
     return replay(s, target, at, err);
 }
 
-/* Adds the loss to the statistics. */
-static void record_loss(struct segue_session *s, const struct sg_layout *lost, uint64_t target, uint64_t kept, const char *why,
+/* Adds a loss to the record: which unit was lost, where the session continues, and what that cost. */
+static void note_loss(struct segue_session *s, const struct sg_layout *lost, uint64_t target, uint64_t kept, const char *why,
                  uint64_t start_ns)
 {
     const struct sg_layout *now = &s->layouts[s->active];
-    struct segue_loss *l = &s->stats.losses[s->stats.losses_n % (sizeof s->stats.losses / sizeof *s->stats.losses)];
-    *l = (struct segue_loss){.rows = target, .replayed = target - kept, .ns = sg_now_ns() - start_ns};
-    snprintf(l->unit, sizeof l->unit, "%s", lost->n ? lost->stages[0].layer_range->unit->desc.info.spec : "");
-    snprintf(l->to, sizeof l->to, "%s", now->n ? now->stages[0].layer_range->unit->desc.info.spec : "");
-    snprintf(l->why, sizeof l->why, "%.255s", why);
-    s->stats.losses_n++;
+    segue_loss l = {.size = sizeof l, .tokens = target, .replayed = target - kept, .ns = sg_now_ns() - start_ns};
+    snprintf(l.unit, sizeof l.unit, "%s", lost->n ? lost->stages[0].layer_range->unit->desc.info.spec : "");
+    snprintf(l.to, sizeof l.to, "%s", now->n ? now->stages[0].layer_range->unit->desc.info.spec : "");
+    snprintf(l.why, sizeof l.why, "%.255s", why);
+    sg_record_loss(s, &l);
 }
 
 /* Restores the states after a loss, on the same or on other units. err: in, the text of the loss. Another loss during recovery
@@ -155,7 +154,7 @@ static segue_status recover(struct segue_session *s, segue_error *err)
         lost = s->layouts[s->active];
     }
     if (status == SEGUE_OK) {
-        record_loss(s, &gone, target, kept, first.text, start_ns);
+        note_loss(s, &gone, target, kept, first.text, start_ns);
         s->logits_known = known == SG_LOGITS_HERE; /* logits on the unit are lost */
         return SEGUE_OK;
     }

@@ -6,15 +6,15 @@
 #include "engine/session/session.h"
 #include "engine/session/verify.h"
 
-/* Rows of the last chunk when those that wait are read in full chunks from the first on. */
+/* Tokens of the last chunk when the pending ones are computed in full chunks from the first on. */
 static size_t last_chunk(const struct segue_session *s)
 {
     size_t chunk = s->layouts[s->active].chunk_tokens, over = sg_session_pending(s) % chunk;
     return over || !sg_session_pending(s) ? over : chunk;
 }
 
-/* From the logits that are here already, or where the unit leaves the choice to us. */
-static segue_status choose_here(struct segue_session *s, const struct sg_sampler *sampler, int32_t *token,
+/* Chooses on the host: from logits that are known already, or because the unit cannot sample. */
+static segue_status choose_on_host(struct segue_session *s, const struct sg_sampler *sampler, int32_t *token,
                                 segue_error *err)
 {
     size_t vocab = s->engine->model->info.vocab;
@@ -27,19 +27,17 @@ static segue_status choose_here(struct segue_session *s, const struct sg_sampler
         return sg_fail(err, SEGUE_ELOST, "no token chosen: the unit lost the logits; call again");
     }
     memcpy(s->sampler_logits, logits, vocab * sizeof *s->sampler_logits);
-    return sg_choose(s->chooser, sampler, s->sampler_logits, s->tokens_n, token, s->stats.logprobs,
-                     &s->stats.logprobs_n, err);
+    return sg_choose(s->chooser, sampler, s->sampler_logits, s->tokens_n, token, s->logprobs, &s->logprobs_n, err);
 }
 
 segue_status sg_session_check_choose(const struct segue_session *s, segue_error *err)
 {
     if (s->tokens_n == 0)
         return sg_fail(err, SEGUE_EARG,
-                       "no token chosen: empty session: there is nothing to continue; append tokens first");
+                       "no token chosen: the session is empty; append tokens first");
     if (s->tokens_n >= s->context)
         return sg_fail(err, SEGUE_ELIMIT,
-                       "no token chosen: session of %zu tokens: its context of %zu is full; enlarge the"
-                       " context or start anew",
+                       "no token chosen: the session has %zu tokens, the context holds %zu; enlarge the context or start again",
                        s->tokens_n, s->context);
     return SEGUE_OK;
 }
@@ -58,11 +56,18 @@ segue_status sg_session_accept(struct segue_session *s, int32_t token, int32_t *
 
 segue_status segue_session_next(segue_session *session, int32_t *token, segue_error *err)
 {
-    struct segue_session *s = session;
+    SG_TRY(sg_session_check(session, "no token chosen", err));
+    if (!token) return sg_fail(err, SEGUE_EARG, "no token chosen: token is NULL; pass it");
+    sg_session_begin_call(session);
+    return sg_session_next_token(session, token, err);
+}
+
+/* Order: the prompt up to its last chunk (and its last tokens on both units, if a hand-off is verified), the last chunk with
+ * the choice on the unit where possible, the hand-off, the choice on the host otherwise. */
+segue_status sg_session_next_token(struct segue_session *s, int32_t *token, segue_error *err)
+{
     struct sg_sampler sampler;
     int32_t chosen = -1;
-    SG_TRY(sg_session_check(s, "no token chosen", err));
-    if (!token) return sg_fail(err, SEGUE_EARG, "no token chosen: no place to write it; pass token");
     SG_TRY(sg_session_check_choose(s, err));
     SG_TRY(sg_session_check_cancel(s, err));
     SG_TRY(sg_session_prepare(s, err));
@@ -72,11 +77,11 @@ segue_status segue_session_next(segue_session *session, int32_t *token, segue_er
     }
     SG_TRY(sg_session_catch_up(s, last_chunk(s), 0, err));
     sg_session_sampler(s, &sampler);
-    int here = !sg_session_pending(s) || !sg_session_unit_samples(s);
-    if (sg_session_pending(s)) SG_TRY(sg_session_run_chunk(s, sg_session_pending(s), 1, here ? NULL : &sampler, &chosen, err));
+    int on_host = !sg_session_pending(s) || !sg_session_unit_samples(s);
+    if (sg_session_pending(s)) SG_TRY(sg_session_run_chunk(s, sg_session_pending(s), 1, on_host ? NULL : &sampler, &chosen, err));
     if (s->split && s->active == SG_PREFILL_LAYOUT) SG_TRY(sg_session_to_layout_retry(s, SG_DECODE_LAYOUT, err));
     else sg_session_free_stale(s);
     if (s->verifier) SG_TRY(sg_verify_states(s, err));
-    if (here) SG_TRY(choose_here(s, &sampler, &chosen, err));
+    if (on_host) SG_TRY(choose_on_host(s, &sampler, &chosen, err));
     return sg_session_accept(s, chosen, token);
 }

@@ -88,8 +88,8 @@ static segue_status run_stage(struct segue_session *s, uint32_t k, struct sg_run
         result.logits = request->logits;
         result.values = request->values;
         result.tokens = &request->token;
-        result.logprobs = s->stats.logprobs;
-        result.logprobs_n = &s->stats.logprobs_n;
+        result.logprobs = s->logprobs;
+        result.logprobs_n = &s->logprobs_n;
     } else {
         batch.outputs = &layer_range->hidden;
         batch.outputs_n = 1;
@@ -103,7 +103,7 @@ static segue_status run_stage(struct segue_session *s, uint32_t k, struct sg_run
                                                   : sg_layer_range_run(layer_range, &batch, &result, err);
     count(s, &result, is_decode(s, request->tokens_n));
     if (status == SEGUE_OK)
-        sg_record_run(s, &l->stages[k], is_decode(s, request->tokens_n) != 0, start_ns, request->tokens_n, &result);
+        sg_record_run(s, &l->stages[k], is_decode(s, request->tokens_n) ? SEGUE_DECODE : SEGUE_PREFILL, start_ns, request->tokens_n, &result);
     return status;
 }
 

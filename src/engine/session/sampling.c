@@ -7,7 +7,7 @@
 #include "engine/session/session.h"
 #include "engine/sized.h"
 
-/* Refuse here what would make NaN later: a choice must never depend on a comparison with one. */
+/* Refuses parameters that would give NaN: a choice must not depend on a comparison with NaN. */
 static segue_status check_numbers(const segue_sampling *p, segue_error *err)
 {
     const float numbers[] = {p->temperature,       p->top_p,          p->min_p,
@@ -17,16 +17,15 @@ static segue_status check_numbers(const segue_sampling *p, segue_error *err)
                                         "typical_p",         "repeat_penalty", "presence_penalty",
                                         "frequency_penalty", "dry_multiplier", "dry_base"};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        int sign_free = i == 5 || i == 6; /* presence and frequency may reward */
+        int sign_free = i == 5 || i == 6; /* presence and frequency penalties may be negative */
         if (!isfinite(numbers[i]) || (!sign_free && numbers[i] < 0))
             return sg_fail(err, SEGUE_EARG,
-                           "sampling refused: %s: %g is no value for it; take a finite one%s", names[i],
-                           (double)numbers[i], sign_free ? "" : " from 0");
+                           "sampling refused: %s: %g is not allowed; use a finite number%s", names[i],
+                           (double)numbers[i], sign_free ? "" : " of at least 0");
     }
-    if (p->logprobs > 21)
+    if (p->logprobs > SG_LOGPROBS_MAX)
         return sg_fail(err, SEGUE_EARG,
-                       "sampling refused: logprobs: %u wanted: at most 20 beside the chosen; ask for less",
-                       p->logprobs - 1);
+                       "sampling refused: logprobs %u: the maximum is %d; use a smaller number", p->logprobs, (int)SG_LOGPROBS_MAX);
     return SEGUE_OK;
 }
 
@@ -39,11 +38,11 @@ static segue_status check_bias(const struct segue_session *s, const segue_sampli
         float bias = p->bias[i].bias;
         if (token < 0 || (uint32_t)token >= s->engine->model->info.vocab)
             return sg_fail(err, SEGUE_EARG,
-                           "sampling refused: bias of token %d: the vocabulary has %u; name one inside",
+                           "sampling refused: bias of token %d: the vocabulary has %u tokens; use one of them",
                            token, s->engine->model->info.vocab);
         if (isnan(bias) || bias == INFINITY)
             return sg_fail(err, SEGUE_EARG,
-                           "sampling refused: bias of token %d: %g is no bias; take a finite one or -inf",
+                           "sampling refused: bias of token %d: %g is not allowed; use a finite number or -inf",
                            token, (double)bias);
     }
     return SEGUE_OK;

@@ -90,8 +90,9 @@ segue_status segue_session_score(segue_session *session, const int32_t *tokens, 
                                  float *logits, segue_error *err)
 {
     SG_TRY(sg_session_check(session, "tokens not scored", err));
+    sg_session_begin_call(session);
     if (!n || !tokens)
-        return sg_fail(err, SEGUE_EARG, "tokens not scored: no tokens given; pass at least one");
+        return sg_fail(err, SEGUE_EARG, "tokens not scored: tokens is NULL or n is 0; pass at least one");
     if (session->tokens_n) SG_TRY(sg_session_compute_all(session, err));
     size_t before = session->tokens_n;
     SG_TRY(segue_session_append(session, tokens, n, err));
@@ -109,15 +110,15 @@ segue_status segue_session_logits(const segue_session *session, float *out, size
     SG_TRY(sg_session_check(session, "logits not read", err));
     size_t vocab = session->engine->model->info.vocab;
     if (!n || (cap && !out))
-        return sg_fail(err, SEGUE_EARG, "logits not read: no place to write them; pass out and n");
+        return sg_fail(err, SEGUE_EARG, "logits not read: out or n is NULL; pass both");
     const float *logits = session->computed ? sg_session_known_logits(session) : NULL;
     if (!logits)
         return sg_fail(err, SEGUE_EARG,
-                       "logits not read: session of %zu tokens: none is computed last; prefill first",
+                       "logits not read: the session has %zu tokens, the last one is not computed; prefill first",
                        session->tokens_n);
     *n = vocab;
     if (cap < vocab)
-        return sg_fail(err, SEGUE_ELIMIT, "logits not read: place of %zu: there are %zu; enlarge it", cap,
+        return sg_fail(err, SEGUE_ELIMIT, "logits not read: out has %zu entries, %zu are needed; enlarge it", cap,
                        vocab);
     memcpy(out, logits, vocab * sizeof *out);
     return SEGUE_OK;

@@ -1,10 +1,11 @@
-/* session.c: opening, appending tokens, statistics, forking and closing. Computes nothing: see advance.c and next.c.
+/* session.c: opening, appending tokens, forking and closing. Computes nothing: see advance.c and next.c.
  * SPDX-License-Identifier: MIT */
 #include "engine/session/session.h"
 
 #include <string.h>
 
 #include "base/mem.h"
+#include "engine/placement/plan.h"
 #include "engine/session/step_buffers.h"
 #include "engine/sized.h"
 
@@ -12,40 +13,39 @@ enum { CONTEXT_DEFAULT = 4096, CONTEXT_MAX = INT32_MAX, CHECKPOINT_BYTES = 256 <
 
 /* --- open, close --- */
 
-static segue_status choose_context(struct segue_session *s, size_t wish, segue_error *err)
+/* 0: the model's context, at most CONTEXT_DEFAULT. */
+static segue_status choose_context(struct segue_session *s, size_t context, segue_error *err)
 {
     const struct segue_engine *e = s->engine;
-    size_t own = e->model->info.context ? e->model->info.context : CONTEXT_DEFAULT;
-    if (wish > CONTEXT_MAX)
-        return sg_fail(err, SEGUE_ELIMIT, "session not opened: context of %zu rows: at most %d; ask for less",
-                       wish, CONTEXT_MAX);
-    if (e->context_max && wish > e->context_max)
+    size_t trained = e->model->info.context ? e->model->info.context : CONTEXT_DEFAULT;
+    if (context > CONTEXT_MAX)
+        return sg_fail(err, SEGUE_ELIMIT, "session not opened: context of %zu tokens: the maximum is %d; use a smaller one",
+                       context, CONTEXT_MAX);
+    if (e->context_max && context > e->context_max)
         return sg_fail(err, SEGUE_ELIMIT,
-                       "session not opened: context of %zu rows: the model has positions for %llu; ask for"
-                       " less",
-                       wish, (unsigned long long)e->context_max);
-    s->context = wish ? wish : own < CONTEXT_DEFAULT ? own : CONTEXT_DEFAULT;
+                       "session not opened: context of %zu tokens: the model has %llu positions; use a smaller one",
+                       context, (unsigned long long)e->context_max);
+    s->context = context ? context : trained < CONTEXT_DEFAULT ? trained : CONTEXT_DEFAULT;
     if (e->context_max && s->context > e->context_max) s->context = e->context_max;
     return SEGUE_OK;
 }
 
-/* An adapter names tensors of the model it was opened for by address, so another model's cannot be bound. */
+/* An adapter refers to the tensors of the model that it was opened for by address, so it fits no other model. */
 static segue_status take_adapters(struct segue_session *s, const segue_session_opts *o, segue_error *err)
 {
     if (!o->adapters_n) return SEGUE_OK;
     if (!o->adapters || o->adapters_n > 1024)
-        return sg_fail(err, SEGUE_EARG, "session not opened: %zu adapters: a list of at most 1024 is wanted",
+        return sg_fail(err, SEGUE_EARG, "session not opened: %zu adapters: adapters is NULL or has more than 1024 entries; pass fewer",
                        o->adapters_n);
     s->adapters = sg_alloc(o->adapters_n * sizeof(struct segue_adapter *));
     s->loras = sg_alloc(o->adapters_n * sizeof(struct sg_lora *));
     if (!s->adapters || !s->loras) return sg_no_memory("adapters of a session", o->adapters_n * 16, err);
     for (size_t i = 0; i < o->adapters_n; i++) {
         if (!o->adapters[i])
-            return sg_fail(err, SEGUE_EARG, "session not opened: adapter %zu: it is NULL; open it first", i);
+            return sg_fail(err, SEGUE_EARG, "session not opened: adapter %zu is NULL; open it first", i);
         if (o->adapters[i]->model != s->engine->model)
             return sg_fail(err, SEGUE_EARG,
-                           "session not opened: adapter %zu: it was opened for another model; open it with"
-                           " this one",
+                           "session not opened: adapter %zu was opened for another model; open it for this one",
                            i);
         s->adapters[i] = sg_adapter_ref(o->adapters[i]);
         s->loras[i] = &s->adapters[i]->lora;
@@ -54,32 +54,39 @@ static segue_status take_adapters(struct segue_session *s, const segue_session_o
     return SEGUE_OK;
 }
 
-/* Several runs of the largest shape and one that fits the rest: the smallest shape that does is the unit's to
- * take, who has programs of fixed shapes. */
-static void use_shapes(struct sg_layout *l, const segue_plan *plan)
+/* A prompt is computed in runs of the largest shape and one of the smallest that fits the rest, which the unit selects. */
+static void use_shapes(struct sg_layout *l, const struct segue_plan *plan)
 {
-    uint32_t most = 0;
-    for (int i = 0; i < 4 && plan->shapes[i]; i++) most = plan->shapes[i];
-    if (most && (most < l->chunk_tokens || !l->chunk_tokens)) l->chunk_tokens = most;
+    uint32_t max = 0;
+    for (int i = 0; i < SEGUE_PLAN_SHAPES && plan->info.shapes[i]; i++) max = plan->info.shapes[i];
+    if (max && (max < l->chunk_tokens || !l->chunk_tokens)) l->chunk_tokens = max;
 }
 
-/* When reading and writing happen in the same place, one layout serves and nothing is ever moved. */
-static segue_status lay_out(struct segue_session *s, const segue_plan *wish, segue_error *err)
+/* If both phases run on the same units, the layouts are equal and states are never moved. */
+static segue_status layouts_of_plan(struct segue_session *s, const struct segue_plan *plan, segue_error *err)
 {
-    segue_plan plan;
-    SG_TRY(sg_sized_in(&plan, sizeof plan, wish, "plan", err));
-    if (!wish) SG_TRY(segue_plan_make(s->engine, NULL, &plan, err));
-    SG_TRY(sg_plan_check(s->engine, &plan, err));
-    SG_TRY(sg_layout_make(&s->layouts[SG_PREFILL_LAYOUT], s->engine, &plan, SG_PREFILL_LAYOUT, err));
-    SG_TRY(sg_layout_make(&s->layouts[SG_DECODE_LAYOUT], s->engine, &plan, SG_DECODE_LAYOUT, err));
-    use_shapes(&s->layouts[SG_PREFILL_LAYOUT], &plan);
+    SG_TRY(sg_plan_check(s->engine, plan, err));
+    SG_TRY(sg_layout_make(&s->layouts[SG_PREFILL_LAYOUT], s->engine, plan, SEGUE_PREFILL, err));
+    SG_TRY(sg_layout_make(&s->layouts[SG_DECODE_LAYOUT], s->engine, plan, SEGUE_DECODE, err));
+    use_shapes(&s->layouts[SG_PREFILL_LAYOUT], plan);
     if (sg_layout_same(&s->layouts[0], &s->layouts[1])) s->layouts[1].chunk_tokens = s->layouts[0].chunk_tokens;
     s->split = !sg_layout_same(&s->layouts[0], &s->layouts[1]);
     return sg_session_make_flow(s, err);
 }
 
-/* All tokens of the context at once: a list that grew would allocate between two tokens. */
-static segue_status make_room(struct segue_session *s, segue_error *err)
+/* plan NULL: the one that the engine chooses. */
+static segue_status make_layouts(struct segue_session *s, const struct segue_plan *plan, segue_error *err)
+{
+    segue_plan *chosen = NULL;
+    if (plan) return layouts_of_plan(s, plan, err);
+    SG_TRY(segue_plan_make(&chosen, s->engine, NULL, err));
+    segue_status status = layouts_of_plan(s, chosen, err);
+    segue_plan_close(chosen);
+    return status;
+}
+
+/* Buffers for the whole context, so that decode does not allocate. */
+static segue_status buffers_alloc(struct segue_session *s, segue_error *err)
 {
     size_t vocab = s->engine->model->info.vocab;
     s->tokens = sg_alloc(s->context * sizeof *s->tokens);
@@ -88,7 +95,7 @@ static segue_status make_room(struct segue_session *s, segue_error *err)
     return sg_recovery_alloc(s, err);
 }
 
-/* The rows that go from one stage to the next; none where each layout has a single stage. */
+/* Hidden values between stages; none if each layout has one stage. */
 static segue_status make_rows(struct segue_session *s, segue_error *err)
 {
     const struct sg_layout *a = &s->layouts[0], *b = &s->layouts[1];
@@ -100,7 +107,7 @@ static segue_status make_rows(struct segue_session *s, segue_error *err)
     return SEGUE_OK;
 }
 
-/* Recurrent memory and windows forget, so going back there needs marks. */
+/* Recurrent slots and sliding windows cannot be cut back, so rewinding needs checkpoints. */
 static void read_slots(struct segue_session *s)
 {
     const struct sg_graph *g = s->engine->graph;
@@ -111,17 +118,17 @@ static void read_slots(struct segue_session *s)
 
 static segue_status fill(struct segue_session *s, const segue_session_opts *o, segue_error *err)
 {
-    s->verify_tokens = o->verify_rows;
+    s->verify_tokens = o->verify_tokens;
     SG_TRY(choose_context(s, o->context, err));
     SG_TRY(take_adapters(s, o, err));
-    SG_TRY(lay_out(s, o->plan, err));
+    SG_TRY(make_layouts(s, o->plan, err));
     s->uses_store = s->engine->store && !o->no_store;
     s->checkpoints_budget = o->checkpoint_bytes == SEGUE_NO_CHECKPOINTS ? 0
                        : o->checkpoint_bytes                       ? o->checkpoint_bytes
                                                                    : CHECKPOINT_BYTES;
-    SG_TRY(make_room(s, err));
+    SG_TRY(buffers_alloc(s, err));
     SG_TRY(make_rows(s, err));
-    SG_TRY(sg_record_alloc(s, o->spans, err));
+    SG_TRY(sg_record_alloc(s, o->intervals, err));
     read_slots(s);
     return segue_session_sampling(s, o->sampling, err);
 }
@@ -131,7 +138,7 @@ segue_status segue_session_open(segue_session **out, segue_engine *engine, const
 {
     segue_session_opts o;
     if (!out || !engine)
-        return sg_fail(err, SEGUE_EARG, "session not opened: out or engine missing; pass both");
+        return sg_fail(err, SEGUE_EARG, "session not opened: out or engine is NULL; pass both");
     SG_TRY(sg_sized_in(&o, sizeof o, opts, "session options", err));
     struct segue_session *s = sg_alloc(sizeof *s);
     if (!s) return sg_no_memory("session", sizeof *s, err);
@@ -180,23 +187,23 @@ segue_status segue_session_append(segue_session *session, const int32_t *tokens,
 {
     SG_TRY(sg_session_check(session, "tokens not appended", err));
     if (n && !tokens)
-        return sg_fail(err, SEGUE_EARG, "tokens not appended: %zu tokens: no list given; pass it", n);
+        return sg_fail(err, SEGUE_EARG, "tokens not appended: n is %zu and tokens is NULL; pass the list", n);
     if (n > session->context - session->tokens_n)
         return sg_fail(err, SEGUE_ELIMIT,
-                       "tokens not appended: session of %zu tokens: %zu more exceed its context of %zu;"
-                       " shorten the text or enlarge the context",
+                       "tokens not appended: the session has %zu tokens and %zu more exceed the context of %zu; shorten the prompt or enlarge "
+                       "the context",
                        session->tokens_n, n, session->context);
     for (size_t i = 0; i < n; i++)
         if (tokens[i] < 0 || (uint32_t)tokens[i] >= session->engine->model->info.vocab)
             return sg_fail(err, SEGUE_EARG,
-                           "tokens not appended: token %d at %zu: the vocabulary has %u; use its tokens",
+                           "tokens not appended: token %d at index %zu: the vocabulary has %u tokens; use one of them",
                            tokens[i], i, session->engine->model->info.vocab);
     if (!n) return SEGUE_OK;
     memcpy(session->tokens + session->tokens_n, tokens, n * sizeof *tokens);
     session->tokens_n += n;
     session->input_n = session->tokens_n;
     session->store_queried = 0;
-    if (session->rewound) return SEGUE_OK; /* what was kept, and why not more, is known */
+    if (session->rewound) return SEGUE_OK; /* tokens_reused and reuse_reason were set by rewind */
     session->stats.tokens_reused = session->computed;
     session->stats.reuse_reason = session->computed ? "all" : "first-use";
     return SEGUE_OK;
@@ -213,23 +220,9 @@ void segue_session_cancel(segue_session *session)
     if (session) atomic_store(&session->cancel, 1);
 }
 
-segue_status segue_session_stats_get(const segue_session *session, segue_stats *out, segue_error *err)
-{
-    SG_TRY(sg_session_check(session, "statistics not read", err));
-    segue_stats stats = session->stats;
-    stats.compiles = sg_engine_compiles(session->engine);
-    stats.state_bytes = sg_layout_bytes(&session->layouts[0]) + sg_layout_bytes(&session->layouts[1]) +
-                        sg_session_checkpoint_bytes(session) + sg_hostcopy_bytes(&session->recovery.copy);
-    const struct sg_layout *writing = &session->layouts[SG_DECODE_LAYOUT];
-    const struct sg_program *program = writing->n ? writing->stages[0].layer_range->program : NULL;
-    if (program && sg_ops_of(program)->kept) stats.packed = sg_ops_of(program)->kept(program, &stats.packed_why);
-    sg_record_get(session, &stats);
-    return sg_sized_out(out, &stats, sizeof stats, "statistics", err);
-}
-
 /* --- fork --- */
 
-/* `to` was opened without a plan: it takes the layouts of `from`. */
+/* `to` was opened without a plan and takes the layouts of `from`. */
 static segue_status copy_into(struct segue_session *to, const struct segue_session *from, segue_error *err)
 {
     memcpy(to->tokens, from->tokens, from->tokens_n * sizeof *to->tokens);
@@ -262,7 +255,7 @@ static segue_status copy_into(struct segue_session *to, const struct segue_sessi
 segue_status segue_session_fork(segue_session **out, segue_session *session, segue_error *err)
 {
     SG_TRY(sg_session_check(session, "session not forked", err));
-    if (!out) return sg_fail(err, SEGUE_EARG, "session not forked: no place to write it; pass out");
+    if (!out) return sg_fail(err, SEGUE_EARG, "session not forked: out is NULL; pass it");
     segue_session_opts o = {.size = sizeof o,
                             .context = session->context,
                             .sampling = &session->sampling,
@@ -271,7 +264,7 @@ segue_status segue_session_fork(segue_session **out, segue_session *session, seg
                             .no_store = !session->uses_store,
                             .checkpoint_bytes =
                                 session->checkpoints_budget ? session->checkpoints_budget : SEGUE_NO_CHECKPOINTS,
-                            .spans = session->intervals_cap};
+                            .intervals = session->intervals_cap};
     struct segue_session *fork;
     SG_TRY(segue_session_open(&fork, session->engine, &o, err));
     segue_status status = copy_into(fork, session, err);

@@ -18,7 +18,11 @@
 
 enum { SG_PREFILL_LAYOUT = 0, SG_DECODE_LAYOUT = 1 }; /* index of segue_session.layouts; also the phase of a plan's part */
 
-enum { SG_CHECKPOINTS_MAX = 64 };
+enum {
+    SG_CHECKPOINTS_MAX = 64,
+    SG_USES_MAX = 32,  /* parts of all plans that a session has used */
+    SG_LOSSES_MAX = 4  /* losses that can be read */
+};
 
 /* A position that the session can go back to. */
 struct sg_checkpoint_ref {
@@ -63,15 +67,19 @@ struct segue_session {
     uint32_t adapters_known;           /* 1: adapters_id is computed */
     struct sg_hash adapters_id;        /* checksum of the adapters' matrices */
     uint64_t prefill_ns, prefill_tokens; /* sums over prefill runs, for the cost of recomputing a prefix */
-    atomic_int cancel;                 /* 1: stop at the next chunk; set from any thread or signal handler */
+    atomic_int cancel;                 /* 1: stop the call in progress; set from any thread or signal handler, cleared by each call */
     atomic_int busy;                   /* in segue_session_step: 1 = not served yet, 2 = served; else 0 */
     size_t verify_tokens;              /* tokens at the end of a prompt that a hand-off check computes twice */
     struct segue_session *verifier;    /* session on the decode layout, only during such a check */
     struct sg_recovery recovery;
     struct sg_step *step; /* buffers of segue_session_step, owned by the first session of its list; NULL: none yet */
-    segue_stats stats;
-    segue_interval *intervals; /* [2 * intervals_cap] intervals_n valid; intervals_total counts all ever recorded */
-    size_t intervals_cap, intervals_n, intervals_total;
+    segue_stats stats;                      /* without the lists below */
+    segue_logprob logprobs[SG_LOGPROBS_MAX]; /* [logprobs_n] of the last chosen token: it, then the most probable ones */
+    size_t logprobs_n;
+    segue_use uses[SG_USES_MAX];            /* [stats.uses_n] */
+    segue_loss losses[SG_LOSSES_MAX];       /* loss i is at i % SG_LOSSES_MAX; stats.losses_n counts all */
+    segue_interval *intervals; /* [2 * intervals_cap] intervals_n valid; stats.intervals_total counts all */
+    size_t intervals_cap, intervals_n;
 };
 
 /* One run over the next pending tokens of one session. */
@@ -93,7 +101,9 @@ static inline size_t sg_session_pending(const struct segue_session *s) { return 
 /* --- session_core.c --- */
 /* EARG unless there is a session; `what` starts the message. */
 segue_status sg_session_check(const struct segue_session *s, const char *what, segue_error *err);
-/* ECANCELED if a cancel was requested, which this consumes. */
+/* A public call that computes starts: a cancel that was requested before has no effect on it. */
+void sg_session_begin_call(struct segue_session *s);
+/* ECANCELED if a cancel was requested during the call in progress, which this consumes. */
 segue_status sg_session_check_cancel(struct segue_session *s, segue_error *err);
 /* Inputs of the next sampling step. The pointers in *out belong to the session. */
 void sg_session_sampler(const struct segue_session *s, struct sg_sampler *out);
@@ -115,12 +125,13 @@ void sg_session_origin(struct segue_session *s, struct sg_state_origin *out);
 /* --- record.c --- */
 /* Space for the last `intervals` intervals. EARG: too many; EMEMORY. */
 segue_status sg_record_alloc(struct segue_session *s, size_t intervals, segue_error *err);
-/* Adds one run on a stage to the statistics. phase: SG_PREFILL_LAYOUT or SG_DECODE_LAYOUT; start_ns: of sg_now_ns. */
-void sg_record_run(struct segue_session *s, const struct sg_layout_stage *stage, uint32_t phase, uint64_t start_ns,
+/* Adds one run on a stage to the statistics. phase: SEGUE_PREFILL or SEGUE_DECODE; start_ns: of sg_now_ns. */
+void sg_record_run(struct segue_session *s, const struct sg_layout_stage *stage, segue_phase phase, uint64_t start_ns,
                    uint32_t tokens_n, const struct sg_result *r);
 void sg_record_handoff(struct segue_session *s, const struct sg_layout *from, const struct sg_layout *to,
                        uint64_t start_ns, uint64_t tokens_n);
-void sg_record_get(const struct segue_session *s, segue_stats *out);
+/* Adds a loss; the last SG_LOSSES_MAX can be read. */
+void sg_record_loss(struct segue_session *s, const segue_loss *loss);
 
 /* --- handoff.c --- */
 /* Replaces s->flow by one for the present layouts; NULL where states cannot be sent during prefill. */
@@ -189,6 +200,8 @@ segue_status sg_session_run_chunk(struct segue_session *s, size_t n, int with_lo
 segue_status sg_session_compute_all(struct segue_session *s, segue_error *err);
 
 /* --- next.c --- */
+/* segue_session_next without its argument checks and without sg_session_begin_call. */
+segue_status sg_session_next_token(struct segue_session *s, int32_t *token, segue_error *err);
 /* EARG: no tokens; ELIMIT: the context is full. */
 segue_status sg_session_check_choose(const struct segue_session *s, segue_error *err);
 /* Appends a chosen token. SEGUE_END: it ends the sequence. */

@@ -1,4 +1,4 @@
-/* session_core.c: accessors of a session that every other session file may call: argument check, sampler view, cost
+/* session_core.c: accessors of a session that every other session file may call: argument check, cancel, sampler view, cost
  * estimate and the logits of the last computed token. Calls units only, no other session file. SPDX-License-Identifier: MIT */
 #include "engine/session/session.h"
 
@@ -7,7 +7,7 @@
 segue_status sg_session_check(const struct segue_session *s, const char *what, segue_error *err)
 {
     if (s) return SEGUE_OK;
-    return sg_fail(err, SEGUE_EARG, "%s: session: none given; open one", what);
+    return sg_fail(err, SEGUE_EARG, "%s: the session is NULL; open one", what);
 }
 
 void sg_session_sampler(const struct segue_session *s, struct sg_sampler *out)
@@ -28,28 +28,30 @@ uint64_t sg_session_prefill_cost_ns(const struct segue_session *s, uint64_t rows
     return s->prefill_tokens ? (uint64_t)((double)s->prefill_ns / (double)s->prefill_tokens * (double)rows) : 0;
 }
 
+void sg_session_begin_call(struct segue_session *s) { atomic_store(&s->cancel, 0); }
+
 segue_status sg_session_check_cancel(struct segue_session *s, segue_error *err)
 {
     if (!atomic_exchange(&s->cancel, 0)) return SEGUE_OK;
-    return sg_fail(err, SEGUE_ECANCELED, "canceled: session of %zu tokens: on request; call again to go on",
+    return sg_fail(err, SEGUE_ECANCELED, "canceled: session of %zu tokens: by segue_session_cancel; call again to continue",
                    s->tokens_n);
 }
 
 /* --- logits of the last computed token --- */
 
-/* The unit that ends the layout has the logits; it chooses if it can. */
+/* The unit of the last stage has the logits. */
 int sg_session_unit_samples(const struct segue_session *s)
 {
     const struct sg_layout *l = &s->layouts[s->active];
     return l->stages[l->n - 1].layer_range->unit->desc.samples != 0;
 }
 
-/* Before a hand-off there is no unit to keep them. */
+/* Logits stay on the unit only where the states stay: not before a hand-off. */
 uint32_t sg_session_logits_after_run(const struct segue_session *s)
 {
     const struct sg_layout *l = &s->layouts[s->active];
-    int stays = !(s->split && s->active == SG_PREFILL_LAYOUT) && sg_session_unit_samples(s);
-    return stays && sg_ops_of(l->stages[l->n - 1].layer_range->unit->unit)->state_logits ? SG_LOGITS_LATE : SG_LOGITS_HERE;
+    int states_stay = !(s->split && s->active == SG_PREFILL_LAYOUT) && sg_session_unit_samples(s);
+    return states_stay && sg_ops_of(l->stages[l->n - 1].layer_range->unit->unit)->state_logits ? SG_LOGITS_LATE : SG_LOGITS_HERE;
 }
 
 const float *sg_session_known_logits(const struct segue_session *s)

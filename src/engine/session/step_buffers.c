@@ -24,7 +24,7 @@ segue_status sg_step_reserve(struct segue_session *s, size_t n, segue_error *err
     t->done = sg_arena_alloc(&t->arena, n * sizeof *t->done);
     t->tokens = sg_arena_alloc(&t->arena, n * sizeof *t->tokens);
     t->logprobs_n = sg_arena_alloc(&t->arena, n * sizeof *t->logprobs_n);
-    t->logprobs = sg_arena_alloc(&t->arena, n * SG_STEP_LOGPROBS * sizeof *t->logprobs);
+    t->logprobs = sg_arena_alloc(&t->arena, n * SG_LOGPROBS_MAX * sizeof *t->logprobs);
     t->logits = sg_arena_alloc(&t->arena, n * vocab * sizeof *t->logits);
     if (!t->spans || !t->samplers || !t->index || !t->done || !t->tokens || !t->logprobs_n || !t->logprobs ||
         !t->logits) {

@@ -5,8 +5,6 @@
 
 #include "engine/session/session.h"
 
-enum { SG_STEP_LOGPROBS = 21 /* the chosen token and 20 alternatives */ };
-
 struct sg_step {
     size_t cap;
     struct sg_span *spans; /* [cap], as everything below */
@@ -15,7 +13,7 @@ struct sg_step {
     uint32_t *done;
     int32_t *tokens;
     size_t *logprobs_n;
-    segue_logprob *logprobs; /* [cap, SG_STEP_LOGPROBS] */
+    segue_logprob *logprobs; /* [cap, SG_LOGPROBS_MAX] */
     float *logits;           /* [cap, vocab] */
     struct sg_arena arena;
 };

@@ -88,7 +88,7 @@ static void compare_rows(segue_verify *v, const float *want, const float *got, u
     }
     for (uint32_t r = 0; r < rows; r++)
         v->near_ties += best_of(want + r * vocab, vocab) != best_of(got + r * vocab, vocab);
-    v->rows = rows;
+    v->tokens = rows;
     v->max_abs = max;
     v->bound = same ? 0 : bound_logits * size;
     v->ok = max <= v->bound;
@@ -201,6 +201,6 @@ segue_status sg_verify_states(struct segue_session *s, segue_error *err)
         s->stats.verify = (segue_verify){0}; /* a unit was lost, so no states were handed over */
     segue_session_close(s->verifier);
     s->verifier = NULL;
-    if (status == SEGUE_OK && s->stats.verify.rows && !s->stats.verify.ok) status = recompute(s, err);
+    if (status == SEGUE_OK && s->stats.verify.tokens && !s->stats.verify.ok) status = recompute(s, err);
     return status;
 }

@@ -19,7 +19,7 @@ static int slots_fit(const struct sg_statefile *f, const struct sg_graph *g)
     for (uint32_t p = 0; p <= f->head.checkpoints_n; p++)
         for (uint32_t i = 0; i < g->slots_n; i++) {
             if (p && sg_state_has_rows(&g->slots[i])) continue;
-            if (n == f->head.slots_n || f->slots[n].checkpoint != p || !sg_slot_same(&f->slots[n].slot, &g->slots[i]))
+            if (n == f->head.slots_n || f->slots[n].checkpoint != p || !sg_slot_equal(&f->slots[n].slot, &g->slots[i]))
                 return 0;
             windows += g->slots[i].window != 0;
             n++;

@@ -95,7 +95,7 @@ void sg_store_scan(struct sg_store *s)
     char **names = NULL;
     size_t n = 0;
     uint64_t bytes, changed;
-    if (sg_file_look(s->folder, &bytes, &changed, NULL) != SEGUE_OK || changed == s->seen_ns) return;
+    if (sg_file_stat(s->folder, &bytes, &changed, NULL) != SEGUE_OK || changed == s->seen_ns) return;
     if (sg_folder_list(s->folder, "", FILES_MAX, &names, &n, NULL) != SEGUE_OK) return;
     s->seen_ns = changed;
     for (size_t i = 0; i < n; i++) {
@@ -211,7 +211,7 @@ static void rate(const struct sg_store *s, struct candidate *c, uint64_t now)
     struct sg_statefile f;
     uint64_t changed = 0;
     char *path = path_of(s, c->name);
-    if (!path || sg_file_look(path, &c->bytes, &changed, NULL) != SEGUE_OK) c->bytes = 0;
+    if (!path || sg_file_stat(path, &c->bytes, &changed, NULL) != SEGUE_OK) c->bytes = 0;
     if (path && sg_statefile_peek(&f, path, NULL) == SEGUE_OK) {
         double age = now > changed ? (double)(now - changed) : 0, ns = (double)f.head.read_ns;
         if (ns <= 0) ns = (double)f.head.rows * 1000;

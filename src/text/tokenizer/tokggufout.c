@@ -15,7 +15,7 @@ static segue_status put_names(const struct sg_tokenizer *t, struct sg_gguf_out *
     static const char *const pres[][2] = {
         {"gpt2", "gpt-2"}, {"smollm", "smollm"}, {"llama3", "llama-bpe"}, {"qwen2", "qwen2"}, {"qwen35", "qwen35"}};
     const char *model = t->byte_level ? "gpt2" : "llama", *pre = NULL;
-    sg_gguf_key_text(o, KEY("model"), model, strlen(model));
+    sg_gguf_key_string(o, KEY("model"), model, strlen(model));
     if (!t->byte_level) return SEGUE_OK;
     for (size_t i = 0; t->info.pre && i < sizeof pres / sizeof *pres; i++)
         if (!strcmp(pres[i][0], t->info.pre)) pre = pres[i][1];
@@ -23,7 +23,7 @@ static segue_status put_names(const struct sg_tokenizer *t, struct sg_gguf_out *
         return sg_fail(err, SEGUE_EUNSUPPORTED,
                        "write tokenizer: pre-tokenizer %s: GGUF has no name for it; keep the model's own files",
                        t->info.pre ? t->info.pre : "of its own");
-    sg_gguf_key_text(o, KEY("pre"), pre, strlen(pre));
+    sg_gguf_key_string(o, KEY("pre"), pre, strlen(pre));
     return SEGUE_OK;
 }
 
@@ -31,17 +31,17 @@ static segue_status put_names(const struct sg_tokenizer *t, struct sg_gguf_out *
 static void put_tokens(const struct sg_tokenizer *t, uint32_t rows, struct sg_gguf_out *o)
 {
     char pad[32];
-    sg_gguf_key_texts(o, KEY("tokens"), rows);
+    sg_gguf_key_string_array(o, KEY("tokens"), rows);
     for (uint32_t i = 0; i < rows; i++) {
         if (i < t->tokens_n && t->tokens[i].text) {
-            sg_gguf_put_text(o, t->tokens[i].text, t->tokens[i].text_len);
+            sg_gguf_put_string(o, t->tokens[i].text, t->tokens[i].text_len);
             continue;
         }
-        sg_gguf_put_text(o, pad, (size_t)snprintf(pad, sizeof pad, "[PAD%u]", i));
+        sg_gguf_put_string(o, pad, (size_t)snprintf(pad, sizeof pad, "[PAD%u]", i));
     }
-    sg_gguf_key_counts(o, KEY("token_type"), rows);
+    sg_gguf_key_i32_array(o, KEY("token_type"), rows);
     for (uint32_t i = 0; i < rows; i++)
-        sg_gguf_put_count(o, i < t->tokens_n && t->tokens[i].text ? t->tokens[i].kind : SG_TOKEN_UNUSED);
+        sg_gguf_put_i32(o, i < t->tokens_n && t->tokens[i].text ? t->tokens[i].kind : SG_TOKEN_UNUSED);
 }
 
 static int by_rank(const void *a, const void *b)
@@ -65,7 +65,7 @@ static struct sg_merge *sorted_merges(const struct sg_tokenizer *t, size_t *n)
 static void put_merges(const struct sg_tokenizer *t, const struct sg_merge *all, size_t n, struct sg_gguf_out *o,
                        struct sg_buf *line)
 {
-    sg_gguf_key_texts(o, KEY("merges"), n);
+    sg_gguf_key_string_array(o, KEY("merges"), n);
     for (size_t i = 0; i < n; i++) {
         const struct sg_token *left = &t->tokens[all[i].left], *right = &t->tokens[all[i].right];
         line->len = 0;
@@ -73,7 +73,7 @@ static void put_merges(const struct sg_tokenizer *t, const struct sg_merge *all,
         sg_buf_puts(line, " ");
         sg_buf_add(line, right->text, right->text_len);
         if (line->failed) o->keys.failed = line->failed;
-        sg_gguf_put_text(o, line->data ? line->data : "", line->len);
+        sg_gguf_put_string(o, line->data ? line->data : "", line->len);
     }
 }
 
@@ -86,8 +86,8 @@ static segue_status put_scores(const struct sg_tokenizer *t, uint32_t rows, cons
     for (uint32_t i = 0; i < rows && i < t->tokens_n; i++) scores[i] = t->merges ? 0 : t->tokens[i].score;
     for (size_t i = n; i--;)
         if ((uint32_t)all[i].made < rows) scores[all[i].made] = -(float)(i + 1);
-    sg_gguf_key_reals(o, KEY("scores"), rows);
-    for (uint32_t i = 0; i < rows; i++) sg_gguf_put_real(o, scores[i]);
+    sg_gguf_key_f32_array(o, KEY("scores"), rows);
+    for (uint32_t i = 0; i < rows; i++) sg_gguf_put_f32(o, scores[i]);
     sg_free(scores);
     return SEGUE_OK;
 }
@@ -97,12 +97,12 @@ static void put_ends(const struct sg_tokenizer *t, struct sg_gguf_out *o)
     int prefix = 0;
     for (uint32_t i = 0; i < t->norms_n; i++) prefix |= t->norms[i].kind == SG_NORM_PREPEND;
     for (uint32_t i = 0; i < t->splits_n; i++) prefix |= t->splits[i].kind == SG_SPLIT_META && t->splits[i].prepend;
-    if (t->info.bos >= 0) sg_gguf_key_count(o, KEY("bos_token_id"), (uint32_t)t->info.bos);
-    if (t->info.eos >= 0) sg_gguf_key_count(o, KEY("eos_token_id"), (uint32_t)t->info.eos);
-    if (t->unk >= 0) sg_gguf_key_count(o, KEY("unknown_token_id"), (uint32_t)t->unk);
-    sg_gguf_key_switch(o, KEY("add_bos_token"), t->info.add_bos);
-    sg_gguf_key_switch(o, KEY("add_eos_token"), t->info.add_eos);
-    if (!t->byte_level) sg_gguf_key_switch(o, KEY("add_space_prefix"), prefix);
+    if (t->info.bos >= 0) sg_gguf_key_u32(o, KEY("bos_token_id"), (uint32_t)t->info.bos);
+    if (t->info.eos >= 0) sg_gguf_key_u32(o, KEY("eos_token_id"), (uint32_t)t->info.eos);
+    if (t->unk >= 0) sg_gguf_key_u32(o, KEY("unknown_token_id"), (uint32_t)t->unk);
+    sg_gguf_key_bool(o, KEY("add_bos_token"), t->info.add_bos);
+    sg_gguf_key_bool(o, KEY("add_eos_token"), t->info.add_eos);
+    if (!t->byte_level) sg_gguf_key_bool(o, KEY("add_space_prefix"), prefix);
 }
 
 segue_status sg_tokenizer_to_gguf(const struct sg_tokenizer *t, uint32_t rows, struct sg_gguf_out *o, segue_error *err)

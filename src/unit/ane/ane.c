@@ -1,6 +1,7 @@
-/* ane.c: the unit `ane`: its table and what it says of itself. Without an engine the software engine stands in: the
- * unit then says that it is simulated. Either is used only when it is named: the private interface has not run on a
- * device yet. SPDX-License-Identifier: MIT */
+/* ane.c: the unit `ane`, the Apple Neural Engine: its table, its options and its description. Without an engine, or when the
+ * spec says `soft`, the unit uses the software engine and is described as simulated. The unit is used only when it is named:
+ * the private interface has not run on a device yet. See aneunit.h.
+ * SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,7 @@
 
 extern const struct sg_unit_ops sg_unit_ane;
 
-/* Fills the description of a unit. The software engine is marked as simulated. */
+/* The description of a unit. `half`: it computes in fp16. */
 static void describe_one(struct sg_unit_desc *d, const char *spec, const char *profile, int software)
 {
     *d = (struct sg_unit_desc){.lanes = 1, .half = 1, .named_only = 1, .select_late = 1};
@@ -25,42 +26,42 @@ static void describe_one(struct sg_unit_desc *d, const char *spec, const char *p
              profile);
 }
 
+/* There is one engine per machine; the software engine is listed in its place where there is none. */
 static segue_status ane_list(struct sg_unit_desc *out, size_t cap, size_t *n, segue_error *err)
 {
-    struct sg_apple_api world;
+    struct sg_apple_api api;
     (void)err;
-    if (cap) describe_one(out, "ane", "strict", sg_apple_api_here(&world, NULL) != SEGUE_OK);
+    if (cap) describe_one(out, "ane", "strict", sg_apple_api_here(&api, NULL) != SEGUE_OK);
     *n = 1;
     return SEGUE_OK;
 }
 
-/* Reads an integer option; the default stays when it is absent. EARG: not a number in [least,
- * most]. */
-static segue_status number(const struct sg_unit_spec *spec, const char *key, unsigned long least, unsigned long most,
-                           uint32_t *out, segue_error *err)
+/* Reads an integer option; *out is unchanged when it is absent. EARG: not a number in [min, max]. */
+static segue_status read_number(const struct sg_unit_spec *spec, const char *key, unsigned long min, unsigned long max,
+                                uint32_t *out, segue_error *err)
 {
     const char *text = sg_spec_value(spec, key);
     char *end;
     if (!text) return SEGUE_OK;
     unsigned long v = strtoul(text, &end, 10);
-    if (*text < '0' || *text > '9' || *end || v < least || v > most)
-        return sg_fail(err, SEGUE_EARG, "open unit: %s: %s=%s; give %lu to %lu", spec->text, key, text, least, most);
+    if (*text < '0' || *text > '9' || *end || v < min || v > max)
+        return sg_fail(err, SEGUE_EARG, "open unit: %s: %s=%s; use %lu to %lu", spec->text, key, text, min, max);
     *out = (uint32_t)v;
     return SEGUE_OK;
 }
 
-/* Reads an option with two allowed words; *out is 1 for `yes`. */
-static segue_status word(const struct sg_unit_spec *spec, const char *key, const char *no, const char *yes,
-                         uint32_t *out, segue_error *err)
+/* Reads an option with two allowed values; *out is 1 for `yes`, 0 for `no` or when it is absent. */
+static segue_status read_choice(const struct sg_unit_spec *spec, const char *key, const char *no, const char *yes,
+                                uint32_t *out, segue_error *err)
 {
     const char *text = sg_spec_value(spec, key);
     *out = text && !strcmp(text, yes);
     if (!text || *out || !strcmp(text, no)) return SEGUE_OK;
-    return sg_fail(err, SEGUE_EARG, "open unit: %s: %s=%s; give %s or %s", spec->text, key, text, no, yes);
+    return sg_fail(err, SEGUE_EARG, "open unit: %s: %s=%s; use %s or %s", spec->text, key, text, no, yes);
 }
 
-/* Parses the unit spec. rows is 1 or a power of two from 32 to 512, keys a power of two from 32:
- * programs exist only for such shapes. */
+/* Parses the unit spec. rows is 1 or a power of two from 32 to 512, keys a power of two from 32 to 4096: the engine pads the
+ * last dimension to 32 elements, and powers of two keep the number of compiled shapes small. */
 static segue_status read_spec(const struct sg_unit_spec *spec, struct sg_unit *u, struct sg_npu_opts *o,
                               segue_error *err)
 {
@@ -69,25 +70,27 @@ static segue_status read_spec(const struct sg_unit_spec *spec, struct sg_unit *u
     const char *soft = sg_spec_value(spec, ""), *profile = sg_spec_value(spec, "profile");
     SG_TRY(sg_spec_only(spec, keys, err));
     if (soft && strcmp(soft, "soft") != 0)
-        return sg_fail(err, SEGUE_EARG, "open unit: %s: '%s'; give soft, or nothing", spec->text, soft);
+        return sg_fail(err, SEGUE_EARG, "open unit: %s: '%s' is not an option; use soft, or nothing", spec->text, soft);
     SG_TRY(sg_ane_profile_named(&o->profile, profile ? profile : "strict", err));
-    SG_TRY(word(spec, "weights", "frozen", "delta", &o->delta, err));
-    SG_TRY(word(spec, "on_violation", "refuse", "faithful", &o->faithful, err));
-    SG_TRY(number(spec, "compiles", 1, 1000000, &o->compiles, err));
-    SG_TRY(number(spec, "threads", 1, 256, &o->threads, err));
-    SG_TRY(number(spec, "rows", 1, ANE_ROWS_MAX, &u->rows, err));
-    SG_TRY(number(spec, "keys", 1, ANE_KEYS_MAX, &u->keys, err));
-    SG_TRY(number(spec, "layers", 1, 4096, &u->layers, err));
-    SG_TRY(word(spec, "range", "none", "weights", &u->by_weights, err));
+    SG_TRY(read_choice(spec, "weights", "frozen", "delta", &o->delta, err));
+    SG_TRY(read_choice(spec, "on_violation", "refuse", "faithful", &o->faithful, err));
+    SG_TRY(read_number(spec, "compiles", 1, 1000000, &o->compiles, err));
+    SG_TRY(read_number(spec, "threads", 1, 256, &o->threads, err));
+    SG_TRY(read_number(spec, "rows", 1, ANE_ROWS_MAX, &u->rows, err));
+    SG_TRY(read_number(spec, "keys", 1, ANE_KEYS_MAX, &u->keys, err));
+    SG_TRY(read_number(spec, "layers", 1, 4096, &u->layers, err));
+    SG_TRY(read_choice(spec, "range", "none", "weights", &u->by_weights, err));
+    /* Not every number in the range is a shape. */
     if (u->rows > 1 && (u->rows < 32 || (u->rows & (u->rows - 1))))
-        return sg_fail(err, SEGUE_EARG, "open unit: %s: rows=%u; give 1, 32, 64, 128, 256 or 512", spec->text, u->rows);
+        return sg_fail(err, SEGUE_EARG, "open unit: %s: rows=%u; use 1, 32, 64, 128, 256 or 512", spec->text, u->rows);
     if (u->keys && (u->keys < SG_ANE_PAD || (u->keys & (u->keys - 1))))
-        return sg_fail(err, SEGUE_EARG, "open unit: %s: keys=%u; give a power of two from 32 to 4096", spec->text, u->keys);
+        return sg_fail(err, SEGUE_EARG, "open unit: %s: keys=%u; use a power of two from 32 to 4096", spec->text, u->keys);
     u->profile = o->profile;
     u->delta = o->delta ? ANE_DELTA_ASKED : ANE_DELTA_OFF;
     return SEGUE_OK;
 }
 
+/* Also for a unit that ane_open_on left incomplete. Programs and states were freed by the caller. */
 static void ane_close(struct sg_unit *u)
 {
     if (!u) return;
@@ -96,31 +99,32 @@ static void ane_close(struct sg_unit *u)
     sg_free(u);
 }
 
-/* Opens the real engine. The limits follow the chip: "h13g" selects profile h13. An unknown
- * architecture keeps the default profile. */
+/* Opens the real engine. Without option profile= the limits follow the chip: the first three characters of its architecture are
+ * an alias of a profile; "h13g" gives h13, the profile m1. An unknown one keeps the strict profile, the limits of all chips. */
 static segue_status open_engine(struct sg_unit *u, const struct sg_unit_spec *spec, segue_error *err)
 {
     char architecture[32];
     uint32_t engines, cores;
     if (sg_spec_value(spec, "on_violation") || sg_spec_value(spec, "compiles"))
-        return sg_fail(err, SEGUE_EARG, "open unit: %s: on_violation and compiles are the software engine's; name ane:soft",
-                       spec->text);
-    sg_apple_describe(&u->world, architecture, &engines, &cores);
+        return sg_fail(err, SEGUE_EARG, "open unit: %s: on_violation and compiles are options of the software engine; use "
+                                              "ane:soft", spec->text);
+    sg_apple_describe(&u->api, architecture, &engines, &cores);
     architecture[3] = 0;
     if (!sg_spec_value(spec, "profile")) (void)sg_ane_profile_named(&u->profile, architecture, NULL);
-    return sg_apple_open(&u->device, &u->world, NULL, err);
+    return sg_apple_open(&u->device, &u->api, NULL, err);
 }
 
-segue_status ane_open_on(struct sg_unit **out, const struct sg_unit_spec *spec, const struct sg_apple_api *world,
+/* The pool for host operations has as many threads as the software engine: both compute at different times. */
+segue_status ane_open_on(struct sg_unit **out, const struct sg_unit_spec *spec, const struct sg_apple_api *api,
                          segue_error *err)
 {
     struct sg_npu_opts o = {0};
-    int software = !world || sg_spec_value(spec, "") != NULL;
+    int software = !api || sg_spec_value(spec, "") != NULL;
     struct sg_unit *u = sg_alloc(sizeof *u);
     if (!u) return sg_no_memory("unit ane", sizeof *u, err);
     u->base.ops = &sg_unit_ane;
     segue_status status = read_spec(spec, u, &o, err);
-    if (!software) u->world = *world;
+    if (!software) u->api = *api;
     if (status == SEGUE_OK) status = software ? sg_npu_open(&u->device, &o, err) : open_engine(u, spec, err);
     if (status == SEGUE_OK) status = sg_pool_open(&u->pool, o.threads, err);
     if (status != SEGUE_OK) {
@@ -128,23 +132,26 @@ segue_status ane_open_on(struct sg_unit **out, const struct sg_unit_spec *spec, 
         return status;
     }
     describe_one(&u->desc, spec->text, u->profile.name, software);
-    size_t said = strlen(u->desc.info.features);
+    size_t length = strlen(u->desc.info.features);
+    /* The option changes results, so the description shows it. */
     if (u->keys)
-        snprintf(u->desc.info.features + said, sizeof u->desc.info.features - said, "; the last %u rows are seen, no older one",
+        snprintf(u->desc.info.features + length, sizeof u->desc.info.features - length, "; attends to the last %u tokens only",
                  u->keys);
     *out = u;
     return SEGUE_OK;
 }
 
+/* Member `open`: the real engine where there is one. */
 static segue_status ane_open(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
 {
-    struct sg_apple_api world;
-    int real = sg_apple_api_here(&world, NULL) == SEGUE_OK;
-    return ane_open_on(out, spec, real ? &world : NULL, err);
+    struct sg_apple_api api;
+    int real = sg_apple_api_here(&api, NULL) == SEGUE_OK;
+    return ane_open_on(out, spec, real ? &api : NULL, err);
 }
 
 static void ane_describe(const struct sg_unit *u, struct sg_unit_desc *out) { *out = u->desc; }
 
+/* Whether the engine or the host can compute the operation; the limits of sizes are checked when a part is lowered. */
 static segue_status ane_can(const struct sg_unit *u, const struct sg_graph *g, const struct sg_op *op, segue_error *why)
 {
     (void)u;
@@ -152,9 +159,8 @@ static segue_status ane_can(const struct sg_unit *u, const struct sg_graph *g, c
     return sg_ane_can_lower(g, op, why);
 }
 
-/* own: bytes of the weight files; read: fp16 weight bytes read per token; scratch: border and info
- * surfaces. */
-static void ane_footprint(const struct sg_program *p, uint64_t *own, uint64_t *read, uint64_t *scratch)
+/* stored: bytes of the blob files made so far; read: fp16 weight bytes read per token; scratch: the surfaces x and info. */
+static void ane_footprint(const struct sg_program *p, uint64_t *stored, uint64_t *read, uint64_t *scratch)
 {
     uint64_t bytes = 0, weights = 0;
     const struct sg_graph *g = p->base.graph;
@@ -162,20 +168,22 @@ static void ane_footprint(const struct sg_program *p, uint64_t *own, uint64_t *r
     for (uint32_t i = 0; i < g->ops_n; i++)
         if (g->ops[i].code == SG_OP_LINEAR)
             weights += 2ull * g->ops[i].u.linear.weight.rows * g->ops[i].in[0].width;
-    if (own) *own = bytes;
+    if (stored) *stored = bytes;
     if (read) *read = weights;
     if (scratch) *scratch = 2 * p->surface_bytes + p->info_bytes;
 }
 
 static uint64_t ane_compiles(const struct sg_program *p) { return atomic_load(&p->compiles); }
 
+/* One entry that was written makes the outcome "written", whatever else was found. */
 static const char *ane_kept(const struct sg_program *p, const char **why)
 {
-    const struct sg_ane_cache *k = p->keep;
-    *why = k && atomic_load(&k->told) ? k->why : NULL;
+    const struct sg_ane_cache *k = p->cache;
+    *why = k && atomic_load(&k->has_problem) ? k->why : NULL;
     return !k ? NULL : atomic_load(&k->written) ? "written" : atomic_load(&k->hits) ? "mapped" : NULL;
 }
 
+/* Members that the unit does not have are absent: it does not transfer states, pin host memory or read weights back. */
 const struct sg_unit_ops sg_unit_ane = {
     .kind = "ane",
     .list = ane_list,
@@ -193,12 +201,12 @@ const struct sg_unit_ops sg_unit_ane = {
     .wait = ane_wait,
     .state_new = ane_state_new,
     .state_free = ane_state_free,
-    .state_fork = ane_state_fork,
-    .state_mark = ane_state_mark,
-    .state_back = ane_state_back,
-    .state_drop = ane_state_drop,
-    .state_cut = ane_state_cut,
-    .state_held = ane_state_held,
+    .state_fork = sg_state_core_fork,
+    .state_mark = sg_state_core_mark,
+    .state_back = sg_state_core_back,
+    .state_drop = sg_state_core_drop,
+    .state_cut = sg_state_core_cut,
+    .state_held = sg_state_core_held,
     .state_bytes = ane_state_bytes,
     .state_get = ane_state_get,
     .state_put = ane_state_put,

@@ -1,4 +1,4 @@
-/* anecache.c: see anecache.h. Numbers as this machine writes them: `order` refuses the entries of other machines.
+/* anecache.c: entries of the cache folder: find, verify, write. See anecache.h.
  * SPDX-License-Identifier: MIT */
 #include "unit/ane/anecache.h"
 
@@ -10,28 +10,33 @@
 #include "base/mem.h"
 #include "base/store.h"
 
-enum { ORDER = 0x01020304, VERSION = 1, DATA_AT = 128 };
+enum { ORDER = 0x01020304, VERSION = 1, DATA_AT = 128 };     /* DATA_AT: offset of the data, a multiple of 64 */
 
-/* Header of an entry file; the data begins at DATA_AT. Fields are in native byte order, and
- * `order` detects entries of another machine. */
-struct head {
+/* Header of an entry file. Fields are in native byte order. `order` is ORDER: entries of a machine with another byte order are
+ * refused. */
+struct entry_header {
     char magic[8];
     uint32_t order, version;
-    struct sg_hash key, data;
-    uint64_t bytes;
-    struct sg_hash self;                 /* of all fields above */
+    struct sg_hash key, data;            /* data: hash of the data */
+    uint64_t bytes;                      /* of the data */
+    struct sg_hash self;                 /* hash of all fields above */
 };
 static const char magic[8] = "segueANE";
 
 static int equal(struct sg_hash a, struct sg_hash b) { return a.lo == b.lo && a.hi == b.hi; }
-static struct sg_hash head_hash(const struct head *h) { return sg_hash_bytes(h, offsetof(struct head, self), VERSION); }
+static struct sg_hash head_hash(const struct entry_header *h)
+{
+    return sg_hash_bytes(h, offsetof(struct entry_header, self), VERSION);
+}
 
+/* The length is hashed too, so that two calls do not give the key of one call with both parts. */
 struct sg_hash sg_ane_key(struct sg_hash key, const void *bytes, size_t n)
 {
     return sg_hash_join(key, sg_hash_bytes(bytes, n, n));
 }
 
-segue_status sg_ane_cache_open(struct sg_ane_cache **out, const char *folder, uint64_t most, segue_error *err)
+/* The folder is created by the first write. */
+segue_status sg_ane_cache_open(struct sg_ane_cache **out, const char *folder, uint64_t bytes_max, segue_error *err)
 {
     struct sg_ane_cache *k = sg_alloc(sizeof *k);
     if (k) k->folder = sg_path_join(folder, "ane");
@@ -39,7 +44,7 @@ segue_status sg_ane_cache_open(struct sg_ane_cache **out, const char *folder, ui
         sg_free(k);
         return sg_no_memory("name of the cache folder", strlen(folder), err);
     }
-    k->most = most;
+    k->bytes_max = bytes_max;
     *out = k;
     return SEGUE_OK;
 }
@@ -60,58 +65,59 @@ static char *entry_path(const struct sg_ane_cache *k, struct sg_hash key, const 
     return sg_path_join(k->folder, name);
 }
 
-/* Hit and miss counters ignore the lists of source hashes. */
-static int counted(const char *ending) { return strcmp(ending, "sources") != 0; }
+/* 1: hits, misses and writes of this kind count. A list of source hashes saves no compile. */
+static int is_counted(const char *ending) { return strcmp(ending, "sources") != 0; }
 
-/* Keeps the first problem for the report; later ones are dropped. */
-static void tell(struct sg_ane_cache *k, const segue_error *err)
+/* Records the first problem for the report; later ones are dropped. The flag is set last: readers load it first. */
+static void note_problem(struct sg_ane_cache *k, const segue_error *err)
 {
-    if (atomic_load(&k->told)) return;
+    if (atomic_load(&k->has_problem)) return;
     snprintf(k->why, sizeof k->why, "%s", err->text);
-    atomic_store(&k->told, 1);
+    atomic_store(&k->has_problem, 1);
 }
 
 /* --- reading --- */
 
-/* Checks everything but the data. Entries owned by other users (except root) are not trusted.
- * NULL: valid. */
-static const char *fault_of(const struct sg_map *map, struct sg_hash key, struct head *h)
+/* Checks everything but the data and copies the header to *h. Entries of other users (except root) are not trusted, because the
+ * folder may be shared. NULL: valid. */
+static const char *header_fault(const struct sg_map *map, struct sg_hash key, struct entry_header *h)
 {
-    if (map->size < DATA_AT) return "it is cut off";
+    if (map->size < DATA_AT) return "it is truncated";
     memcpy(h, map->data, sizeof *h);
-    if (map->stamp.owner != geteuid() && map->stamp.owner) return "it belongs to another user";
-    if (memcmp(h->magic, magic, sizeof magic) || h->order != ORDER) return "it is no entry of this machine";
-    if (h->version != VERSION) return "another version wrote it";
-    if (!equal(h->self, head_hash(h)) || !equal(h->key, key)) return "its head is damaged";
-    return h->bytes != map->size - DATA_AT ? "it is cut off" : NULL;
+    if (map->id.owner != geteuid() && map->id.owner) return "it belongs to another user";
+    if (memcmp(h->magic, magic, sizeof magic) || h->order != ORDER) return "it is not an entry of this kind of machine";
+    if (h->version != VERSION) return "another version of segue wrote it";
+    if (!equal(h->self, head_hash(h)) || !equal(h->key, key)) return "its header is damaged";
+    return h->bytes != map->size - DATA_AT ? "it is truncated" : NULL;
 }
 
-/* Content of a seal file: hash of the entry header and of the file's identity and dates. It states
- * that this very file was verified. */
-static struct sg_hash seal_of(const struct head *h, const struct sg_file_id *s)
+/* Content of a stamp file: hash of the entry's header and of the identity and dates of its file. As long as they are the same,
+ * the file has the contents that were verified. */
+static struct sg_hash verified_stamp(const struct entry_header *h, const struct sg_file_id *s)
 {
     const uint64_t words[] = {s->device, s->inode, s->size, s->modified_ns, s->changed_ns, s->owner};
     return sg_ane_key(h->self, words, sizeof words);
 }
 
-static int is_sealed(const char *seal_path, struct sg_hash seal)
+/* 1: the stamp file has this content. */
+static int is_verified(const char *stamp_path, struct sg_hash stamp)
 {
     struct sg_buf buf = {0};
-    int good = sg_file_read(&buf, seal_path, sizeof seal, NULL) == SEGUE_OK && buf.len == sizeof seal &&
-               !memcmp(buf.data, &seal, sizeof seal);
+    int good = sg_file_read(&buf, stamp_path, sizeof stamp, NULL) == SEGUE_OK && buf.len == sizeof stamp &&
+               !memcmp(buf.data, &stamp, sizeof stamp);
     sg_buf_free(&buf);
     return good;
 }
 
-/* A seal that cannot be written only costs another verification at the next start. */
-static int write_seal(const struct sg_ane_cache *k, const char *seal_path, struct sg_hash seal)
+/* 1: written. Without a stamp the entry is verified again at the next start. */
+static int write_stamp(const struct sg_ane_cache *k, const char *stamp_path, struct sg_hash stamp)
 {
     struct sg_file_out out;
     int lock;
     if (sg_store_lock(k->folder, &lock, NULL) != SEGUE_OK) return 0;
-    segue_status s = sg_file_begin(&out, seal_path, 0600, NULL);
+    segue_status s = sg_file_begin(&out, stamp_path, 0600, NULL);
     if (s == SEGUE_OK) {
-        s = sg_file_put(&out, &seal, sizeof seal, NULL);
+        s = sg_file_put(&out, &stamp, sizeof stamp, NULL);
         if (s == SEGUE_OK) s = sg_file_commit(&out, NULL);
         sg_file_close(&out);
     }
@@ -119,28 +125,31 @@ static int write_seal(const struct sg_ane_cache *k, const char *seal_path, struc
     return s == SEGUE_OK;
 }
 
-/* Verifies the data by its hash unless a valid seal exists. Last-use time is recorded on the seal
- * if there is one, because touching the entry would change the dates that the seal covers. */
-static const char *data_fault(struct sg_ane_cache *k, const struct sg_map *map, const struct head *h, const char *path)
+/* Verifies the data by its hash unless a valid stamp exists. NULL: undamaged. A stamp is written only when the file's identity
+ * is exact: its dates are old enough that a later change must show in them. The time of the last use is recorded on the stamp,
+ * if there is one, because touching the entry would change the dates that the stamp covers. */
+static const char *data_fault(struct sg_ane_cache *k, const struct sg_map *map, const struct entry_header *h, const char *path)
 {
     size_t n = strlen(path) + sizeof ".seal";
-    char *seal_path = map->stamp.exact || k->young_too ? sg_alloc(n) : NULL;
-    struct sg_hash seal = seal_of(h, &map->stamp);
-    if (seal_path) snprintf(seal_path, n, "%s.seal", path);
-    int sealed = seal_path && is_sealed(seal_path, seal), whole = sealed;
-    if (!sealed) {
-        sg_map_want(map);
+    char *stamp_path = map->id.exact || k->verify_young ? sg_alloc(n) : NULL;
+    struct sg_hash stamp = verified_stamp(h, &map->id);
+    if (stamp_path) snprintf(stamp_path, n, "%s.seal", path);
+    int verified = stamp_path && is_verified(stamp_path, stamp), whole = verified;
+    /* The whole entry is read here, so it is requested from the disk at once. */
+    if (!verified) {
+        sg_map_prefetch(map);
         whole = equal(h->data, sg_hash_bytes(map->data + DATA_AT, (size_t)h->bytes, VERSION));
     }
-    if (sealed) {
-        sg_store_touch(seal_path);
-        atomic_fetch_add(&k->sealed, 1);
-    } else if (whole && !(seal_path && write_seal(k, seal_path, seal)))
-        sg_store_touch(path);
-    sg_free(seal_path);
+    if (verified) {
+        sg_file_touch(stamp_path);
+        atomic_fetch_add(&k->verified, 1);
+    } else if (whole && !(stamp_path && write_stamp(k, stamp_path, stamp)))
+        sg_file_touch(path);
+    sg_free(stamp_path);
     return whole ? NULL : "its data is damaged";
 }
 
+/* An entry with a fault is reported as a miss; the write of the new contents replaces it. */
 int sg_ane_cache_find(struct sg_ane_cache *k, struct sg_hash key, const char *ending, struct sg_ane_cache_entry *out)
 {
     *out = (struct sg_ane_cache_entry){0};
@@ -148,21 +157,21 @@ int sg_ane_cache_find(struct sg_ane_cache *k, struct sg_hash key, const char *en
     char *path = k ? entry_path(k, key, ending) : NULL;
     if (!path) return 0;
     const char *fault = NULL;
-    struct head h;
-    int there = sg_path_kind(path) == SG_PATH_FILE && sg_map_open(&out->map, path, NULL) == SEGUE_OK;
-    if (there && !(fault = fault_of(&out->map, key, &h))) fault = data_fault(k, &out->map, &h, path);
-    if (there && fault) {
-        sg_fail(&err, SEGUE_EFORMAT, "keep: %.300s: %s; it is replaced", path, fault);
-        tell(k, &err);
+    struct entry_header h;
+    int exists = sg_path_kind(path) == SG_PATH_FILE && sg_map_open(&out->map, path, NULL) == SEGUE_OK;
+    if (exists && !(fault = header_fault(&out->map, key, &h))) fault = data_fault(k, &out->map, &h, path);
+    if (exists && fault) {
+        sg_fail(&err, SEGUE_EFORMAT, "weight cache: %.300s: %s; it is written again", path, fault);
+        note_problem(k, &err);
         sg_map_close(&out->map);
     }
-    if (there && !fault) {
+    if (exists && !fault) {
         out->data = out->map.data + DATA_AT;
         out->bytes = (size_t)h.bytes;
         out->hash = h.data;
     }
     sg_free(path);
-    if (counted(ending)) atomic_fetch_add(out->data ? &k->hits : &k->misses, 1);
+    if (is_counted(ending)) atomic_fetch_add(out->data ? &k->hits : &k->misses, 1);
     if (fault) atomic_fetch_add(&k->refused, 1);
     return out->data != NULL;
 }
@@ -175,9 +184,9 @@ void sg_ane_cache_entry_close(struct sg_ane_cache_entry *e)
 
 /* --- writing --- */
 
-/* Writes the pieces, then hashes the temporary file, so that they need not be contiguous in
- * memory. The header is written last: until then it is zero and the entry invalid. */
-static segue_status put_all(struct sg_file_out *out, struct head *h, const struct sg_ane_piece *pieces, uint32_t n,
+/* Writes the pieces one after the other, then hashes the temporary file, since the pieces are not contiguous in memory. The
+ * header is written last: until then it is zero and the entry invalid. The commit renames the file. */
+static segue_status write_pieces(struct sg_file_out *out, struct entry_header *h, const struct sg_ane_piece *pieces, uint32_t n,
                             segue_error *err)
 {
     uint64_t at = DATA_AT;
@@ -186,25 +195,26 @@ static segue_status put_all(struct sg_file_out *out, struct head *h, const struc
         if (pieces[i].bytes) SG_TRY(sg_file_put_at(out, at, pieces[i].data, pieces[i].bytes, err));
         at += pieces[i].bytes;
     }
-    char room[DATA_AT] = {0};
-    SG_TRY(sg_file_put_at(out, 0, room, sizeof room, err));
+    char header_bytes[DATA_AT] = {0};
+    SG_TRY(sg_file_put_at(out, 0, header_bytes, sizeof header_bytes, err));
     h->bytes = at - DATA_AT;
-    SG_TRY(sg_map_open(&map, out->aside, err));
+    SG_TRY(sg_map_open(&map, out->tmp_path, err));
     int whole = map.size == at;
     if (whole) h->data = sg_hash_bytes(map.data + DATA_AT, (size_t)h->bytes, VERSION);
     sg_map_close(&map);
-    if (!whole) return sg_fail(err, SEGUE_EIO, "keep: %.300s: the file changed while it was written; try again", out->path);
+    if (!whole)
+        return sg_fail(err, SEGUE_EIO, "weight cache: %.300s: the file changed while it was written; try again", out->path);
     h->self = head_hash(h);
-    memcpy(room, h, sizeof *h);
-    SG_TRY(sg_file_put_at(out, 0, room, sizeof room, err));
+    memcpy(header_bytes, h, sizeof *h);
+    SG_TRY(sg_file_put_at(out, 0, header_bytes, sizeof header_bytes, err));
     return sg_file_commit(out, err);
 }
 
-/* Makes space in the folder, then writes and renames the entry. */
+/* Evicts the least recently used entries until the folder holds at most bytes_max with the new one, then writes it. */
 static segue_status write_entry(struct sg_ane_cache *k, struct sg_hash key, const char *path,
                                 const struct sg_ane_piece *pieces, uint32_t n, segue_error *err)
 {
-    struct head h;
+    struct entry_header h;
     struct sg_file_out out;
     uint64_t bytes = DATA_AT;
     memset(&h, 0, sizeof h);
@@ -213,13 +223,14 @@ static segue_status write_entry(struct sg_ane_cache *k, struct sg_hash key, cons
     h.version = VERSION;
     h.key = key;
     for (uint32_t i = 0; i < n; i++) bytes += pieces[i].bytes;
-    SG_TRY(sg_store_trim(k->folder, bytes, k->most, err));
+    SG_TRY(sg_store_trim(k->folder, bytes, k->bytes_max, err));
     SG_TRY(sg_file_begin(&out, path, 0600, err));
-    segue_status status = put_all(&out, &h, pieces, n, err);
+    segue_status status = write_pieces(&out, &h, pieces, n, err);
     sg_file_close(&out);
     return status;
 }
 
+/* The lock of the folder allows one writer at a time, of all processes. */
 void sg_ane_cache_write(struct sg_ane_cache *k, struct sg_hash key, const char *ending, const struct sg_ane_piece *pieces,
                        uint32_t n)
 {
@@ -233,8 +244,8 @@ void sg_ane_cache_write(struct sg_ane_cache *k, struct sg_hash key, const char *
         sg_store_unlock(lock);
     }
     if (status != SEGUE_OK)
-        tell(k, &err);
-    else if (counted(ending))
+        note_problem(k, &err);
+    else if (is_counted(ending))
         atomic_fetch_add(&k->written, 1);
     sg_free(path);
 }

@@ -1,10 +1,12 @@
-/* anelora.c: adapters on the unit `ane`: numbers in surfaces of their own, beside programs that have room for them. The
- * last few sets of adapters stay there; another one is written over the one used longest ago, and nothing is compiled.
+/* anelora.c: LoRA adapters of the unit `ane`. Programs of a shape with a LoRA rank read the matrices A and B from a surface, as
+ * an input, so another combination of adapters needs no compile. The last ANE_LORAS combinations stay in surfaces; a new one
+ * replaces the least recently used. Adapters of host operations are computed here in fp32. See aneunit.h.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "unit/ane/aneunit.h"
 
+/* Makes the entry free. Also after a failure of load_adapters. */
 void ane_lora_free(struct sg_program *p, struct ane_lora *l)
 {
     const struct sg_ane_device_ops *ops = sg_ane_ops_of(p->base.unit->device);
@@ -15,18 +17,17 @@ void ane_lora_free(struct sg_program *p, struct ane_lora *l)
     *l = (struct ane_lora){0};
 }
 
-/* 1 if these surfaces hold exactly the adapters of the span in the layout asked for. */
-static int holds(const struct ane_lora *l, const struct sg_span *span, uint32_t rank, uint64_t bytes)
+/* 1: these surfaces have exactly the adapters of the span, in the same order, for this padded rank and surface size. */
+static int is_loaded(const struct ane_lora *l, const struct sg_span *span, uint32_t rank, uint64_t bytes)
 {
-    if (!l->surfaces || l->n != span->loras_n || l->rank != rank || l->bytes != bytes) return 0;
+    if (!l->surfaces || l->n != span->loras_n || l->lora_rank != rank || l->bytes != bytes) return 0;
     for (uint32_t i = 0; i < l->n; i++)
         if (l->ids[i] != span->loras[i]->id) return 0;
     return 1;
 }
 
-/* Makes and fills one surface per part with adapter channels. On an error the caller frees what
- * was made. */
-static segue_status fill(struct sg_program *p, struct ane_lora *l, const struct sg_span *span, uint64_t *host_bytes,
+/* Makes and fills a surface for each part with adapter channels. After a failure the caller frees what was made. */
+static segue_status load_adapters(struct sg_program *p, struct ane_lora *l, const struct sg_span *span, uint64_t *host_bytes,
                          segue_error *err)
 {
     const struct sg_ane_device_ops *ops = sg_ane_ops_of(p->base.unit->device);
@@ -41,16 +42,16 @@ static segue_status fill(struct sg_program *p, struct ane_lora *l, const struct 
         if (!sg_ane_lora_channels(g, part)) continue;
         SG_TRY(ops->surface_new(p->base.unit->device, l->bytes, &l->surfaces[i], err));
         SG_TRY(ops->lock(l->surfaces[i], 1, &bytes, NULL, err));
-        segue_status status = sg_ane_lora_fill(g, part, span->loras, span->loras_n, l->rank, bytes, err);
+        segue_status status = sg_ane_lora_fill(g, part, span->loras, span->loras_n, l->lora_rank, bytes, err);
         ops->unlock(l->surfaces[i]);
         SG_TRY(status);
-        *host_bytes += 2 * sg_ane_lora_channels(g, part) * l->rank;
+        *host_bytes += 2 * sg_ane_lora_channels(g, part) * l->lora_rank;
     }
     return SEGUE_OK;
 }
 
-/* The LoRA rank is padded to a power of two from SG_ANE_PAD on, to limit the number of compiled
- * shapes. */
+/* The ranks of the adapters of one tensor are added; the largest sum is padded to a power of two of at least SG_ANE_PAD,
+ * because each padded rank is another compiled shape. */
 uint32_t ane_lora_columns(const struct sg_program *p, const struct sg_span *span)
 {
     uint32_t rank = span->loras_n ? sg_ane_lora_rank(p->base.graph, span->loras, span->loras_n) : 0, columns = SG_ANE_PAD;
@@ -58,6 +59,7 @@ uint32_t ane_lora_columns(const struct sg_program *p, const struct sg_span *span
     return rank ? columns : 0;
 }
 
+/* Searches the loaded combinations first; an entry that was never used has the smallest `used`. */
 segue_status ane_lora_of(struct sg_program *p, const struct ane_set *set, const struct sg_span *span, struct ane_lora **out,
                          uint64_t *host_bytes, segue_error *err)
 {
@@ -67,7 +69,7 @@ segue_status ane_lora_of(struct sg_program *p, const struct ane_set *set, const 
     if (!rank) return SEGUE_OK;
     for (uint32_t i = 0; i < ANE_LORAS; i++) {
         struct ane_lora *l = &p->loras[i];
-        if (holds(l, span, rank, set->lora_bytes)) {
+        if (is_loaded(l, span, rank, set->lora_bytes)) {
             l->used = ++p->uses;
             *out = l;
             return SEGUE_OK;
@@ -75,8 +77,8 @@ segue_status ane_lora_of(struct sg_program *p, const struct ane_set *set, const 
         if (l->used < oldest->used) oldest = l;
     }
     ane_lora_free(p, oldest);
-    *oldest = (struct ane_lora){.rank = rank, .bytes = set->lora_bytes};
-    segue_status status = fill(p, oldest, span, host_bytes, err);
+    *oldest = (struct ane_lora){.lora_rank = rank, .bytes = set->lora_bytes};
+    segue_status status = load_adapters(p, oldest, span, host_bytes, err);
     if (status != SEGUE_OK) {
         ane_lora_free(p, oldest);
         return status;
@@ -86,9 +88,9 @@ segue_status ane_lora_of(struct sg_program *p, const struct ane_set *set, const 
     return SEGUE_OK;
 }
 
-/* --- what the helper computes --- */
+/* --- host operations --- */
 
-/* out += B (A x) for one row. low: scratch of `rank` floats. */
+/* out += B (A x) for one row. A is [rank][width of x], B [rows of the weight][rank]; the scale is part of B. low: [rank]. */
 static void add_pair(const struct sg_lora_pair *pair, const struct sg_op *op, const float *x, float *low, float *out)
 {
     uint32_t k = op->in[0].width;
@@ -101,6 +103,7 @@ static void add_pair(const struct sg_lora_pair *pair, const struct sg_op *op, co
         for (uint32_t r = 0; r < pair->rank; r++) out[i] += b[(size_t)i * pair->rank + r] * low[r];
 }
 
+/* `out` is dense [rows][n]: the result of the linear operation before its adapters. */
 segue_status ane_host_lora(struct ane_host *h, const struct sg_op *op, const struct sg_span *span, uint32_t from, float *out)
 {
     const struct sg_tensor *t = op->code == SG_OP_LINEAR ? h->g->tensors[op->u.linear.weight.tensor] : NULL;

@@ -1,54 +1,58 @@
-/* anerows.c: rows of K and V of a state as they lie here, fp16, one range of them for each slot; and which of them the
- * next row sees. SPDX-License-Identifier: MIT */
+/* anerows.c: K and V rows of a state in host memory: one fp16 buffer per slot, which holds a contiguous range of positions; and
+ * which positions the next token attends to. See aneunit.h.
+ * SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "base/num.h"
 #include "unit/ane/aneunit.h"
 
-enum { GROW_ROWS = 64 };
+enum { GROW_ROWS = 64 };         /* spare rows when a buffer grows, besides half of its size */
 
-int ane_is_rows(const struct sg_slot *s) { return s->kind == SG_SLOT_K || s->kind == SG_SLOT_V; }
-
+/* The window of the model, or option keys= when that is smaller. */
 uint32_t ane_reach(const struct sg_state *st, const struct sg_slot *s)
 {
-    uint32_t keys = st->base.unit->keys;
+    uint32_t keys = st->core.base.unit->keys;
     return keys && (!s->window || s->window > keys) ? keys : s->window;
 }
 
-uint64_t ane_rows_needed(const struct sg_state *st, const struct ane_slot *s, uint64_t rows)
+/* The token at position `tokens` counts as one of the positions in reach. */
+uint64_t ane_first_needed(const struct sg_state *st, uint32_t slot, uint64_t tokens)
 {
-    uint32_t reach = ane_is_rows(&s->slot) ? ane_reach(st, &s->slot) : 0;
-    return reach && rows + 1 > reach ? rows + 1 - reach : 0;
+    const struct sg_slot *s = &ane_slot_at(st, slot)->core.slot;
+    uint32_t reach = sg_slot_grows(s) ? ane_reach(st, s) : 0;
+    return reach && tokens + 1 > reach ? tokens + 1 - reach : 0;
 }
 
-uint16_t *ane_row(const struct ane_slot *s, uint64_t row) { return s->rows + (size_t)(row - s->base) * s->numbers; }
+uint16_t *ane_row(const struct ane_slot *s, uint64_t pos) { return s->rows + (size_t)(pos - s->rows_base) * s->elems; }
 
-/* Moves rows inside the buffer if it is large enough, otherwise grows it by half. */
+/* A buffer that is large enough is reused: the rows are moved to its start. Otherwise it grows by half, so that a sequence that
+ * grows token by token is copied rarely. */
 segue_status ane_rows_reserve(struct ane_slot *s, uint64_t from, uint64_t to, segue_error *err)
 {
-    uint64_t begin = s->first == s->end || from < s->first ? from : s->first, end = to > s->end ? to : s->end, cap;
-    size_t held = (size_t)(s->end - s->first) * s->numbers * sizeof *s->rows, bytes;
-    if (begin >= s->base && end - s->base <= s->rows_cap) return SEGUE_OK;
+    /* [first, last) are the rows to preserve, [begin, end) the positions to make space for. */
+    uint64_t first = s->core.first, last = s->host_end, cap;
+    uint64_t begin = first == last || from < first ? from : first, end = to > last ? to : last;
+    size_t held = (size_t)(last - first) * s->elems * sizeof *s->rows, bytes;
+    if (begin >= s->rows_base && end - s->rows_base <= s->rows_cap) return SEGUE_OK;
     if (end - begin <= s->rows_cap) {
-        if (held) memmove(s->rows + (size_t)(s->first - begin) * s->numbers, ane_row(s, s->first), held);
-        s->base = begin;
+        if (held) memmove(s->rows + (size_t)(first - begin) * s->elems, ane_row(s, first), held);
+        s->rows_base = begin;
         return SEGUE_OK;
     }
     cap = end - begin + GROW_ROWS + s->rows_cap / 2;
-    SG_TRY(sg_mul((size_t)cap, s->numbers * sizeof *s->rows, &bytes, "ane state", err));
+    SG_TRY(sg_mul((size_t)cap, s->elems * sizeof *s->rows, &bytes, "ane state", err));
     uint16_t *more = sg_alloc(bytes);
     if (!more) return sg_no_memory("ane state", bytes, err);
-    if (held) memcpy(more + (size_t)(s->first - begin) * s->numbers, ane_row(s, s->first), held);
+    if (held) memcpy(more + (size_t)(first - begin) * s->elems, ane_row(s, first), held);
     sg_free(s->rows);
     s->rows = more;
     s->rows_cap = cap;
-    s->base = begin;
+    s->rows_base = begin;
     return SEGUE_OK;
 }
 
-/* Converts one row between storages; equal storages are copied. */
-static void row_move(const struct sg_slot *slot, const void *from, enum sg_storage a, void *to, enum sg_storage b,
-                     float *row)
+/* Converts one row between storages, through fp32 in `row` ([elems]) unless they are equal. */
+static void row_convert(const struct sg_slot *slot, const void *from, enum sg_storage a, void *to, enum sg_storage b, float *row)
 {
     if (a == b) {
         memcpy(to, from, sg_slot_row_bytes(slot, a));
@@ -58,37 +62,29 @@ static void row_move(const struct sg_slot *slot, const void *from, enum sg_stora
     sg_slot_encode(slot, b, row, to);
 }
 
-segue_status ane_rows_get(const struct ane_slot *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
-                             char *out, segue_error *err)
+/* The caller has checked that the positions are held. */
+segue_status ane_rows_read(const struct ane_slot *s, uint64_t from, uint64_t to, enum sg_storage storage, char *out,
+                           segue_error *err)
 {
-    if (from > to || to > s->end || (from < to && from < s->first))
-        return sg_fail(err, SEGUE_EARG, "get state: ane: slot %u: rows [%llu, %llu) of [%llu, %llu); ask for those held",
-                       slot, (unsigned long long)from, (unsigned long long)to, (unsigned long long)s->first,
-                       (unsigned long long)s->end);
-    float *row = sg_alloc(s->numbers * sizeof *row);
-    if (!row) return sg_no_memory("a row of state", s->numbers * sizeof *row, err);
-    size_t bytes = sg_slot_row_bytes(&s->slot, storage);
-    for (uint64_t r = from; r < to; r++, out += bytes) row_move(&s->slot, ane_row(s, r), SG_F16, out, storage, row);
+    size_t bytes = sg_slot_row_bytes(&s->core.slot, storage);
+    float *row = sg_alloc(s->elems * sizeof *row);
+    if (!row) return sg_no_memory("a row of state", s->elems * sizeof *row, err);
+    for (uint64_t pos = from; pos < to; pos++, out += bytes)
+        row_convert(&s->core.slot, ane_row(s, pos), SG_F16, out, storage, row);
     sg_free(row);
     return SEGUE_OK;
 }
 
-segue_status ane_rows_put(struct ane_slot *s, uint64_t from, uint64_t to, enum sg_storage storage, const char *in,
-                             segue_error *err)
+/* Memory first: after a failure the rows are unchanged. */
+segue_status ane_rows_write(struct ane_slot *s, uint64_t from, uint64_t to, enum sg_storage storage, const char *in,
+                            segue_error *err)
 {
-    if (s->first == s->end) s->first = s->end = from;
-    if (from > to || from > s->end || to < s->first)
-        return sg_fail(err, SEGUE_EARG, "put state: ane: rows [%llu, %llu) beside [%llu, %llu); leave no gap",
-                       (unsigned long long)from, (unsigned long long)to, (unsigned long long)s->first,
-                       (unsigned long long)s->end);
+    size_t bytes = sg_slot_row_bytes(&s->core.slot, storage);
     SG_TRY(ane_rows_reserve(s, from, to, err));
-    float *row = sg_alloc(s->numbers * sizeof *row);
-    if (!row) return sg_no_memory("a row of state", s->numbers * sizeof *row, err);
-    size_t bytes = sg_slot_row_bytes(&s->slot, storage);
-    for (uint64_t r = from; r < to; r++, in += bytes) row_move(&s->slot, in, storage, ane_row(s, r), SG_F16, row);
+    float *row = sg_alloc(s->elems * sizeof *row);
+    if (!row) return sg_no_memory("a row of state", s->elems * sizeof *row, err);
+    for (uint64_t pos = from; pos < to; pos++, in += bytes)
+        row_convert(&s->core.slot, in, storage, ane_row(s, pos), SG_F16, row);
     sg_free(row);
-    if (from < s->first) s->first = from;
-    if (to > s->end) s->end = to;
     return SEGUE_OK;
 }
-

@@ -1,72 +1,78 @@
-/* aneshape.c: into which dispatches rows are cut. An engine's time for one is known well enough beforehand: what it costs
- * to start each program, and the longer of its products and of its weights, which are read once whatever its rows. So
- * the cut with the least time is looked for; the last dispatch may be padded. SPDX-License-Identifier: MIT */
+/* aneshape.c: the shapes of dispatches. The rows of a span are cut into dispatches of fixed sizes such that the estimated time
+ * is minimal. The estimate of a dispatch: a fixed cost per engine program, plus the larger of compute time and memory time,
+ * where the weights are read once whatever the number of rows. The last dispatch may be padded. See aneunit.h.
+ * SPDX-License-Identifier: MIT */
 #include "unit/ane/aneunit.h"
 
-static const uint32_t kinds[] = {1, 32, 64, 128, 256, 512};
-enum { KINDS = sizeof kinds / sizeof *kinds };
+/* Rows of a dispatch. One row is decode; the others are multiples of SG_ANE_PAD, to which rows are padded. */
+static const uint32_t row_counts[] = {1, 32, 64, 128, 256, 512};
+enum { ROW_COUNTS = sizeof row_counts / sizeof *row_counts };
 
-/* States grow in steps, until no row needs more: then they roll, as do those whose keys are fixed. */
+/* The number of keys doubles from ANE_KEYS_MIN until it holds `end` positions. When all layers have sliding windows, `enough`
+ * keys hold the largest window (0: some layer attends to all positions). With that many keys, and with option keys=, the rings
+ * roll: new positions overwrite the oldest ones, and a sequence may be of any length. */
 segue_status ane_shape_of(const struct sg_program *p, uint32_t rows, uint64_t end, uint32_t rank, struct sg_ane_shape *out,
                           segue_error *err)
 {
     const struct sg_graph *g = p->base.graph;
-    uint32_t fixed = p->base.unit->keys, most = sg_ane_ring_keys(g->slots, g->slots_n, ANE_KEYS_MIN, ANE_KEYS_MAX);
+    uint32_t fixed = p->base.unit->keys, enough = sg_ane_ring_keys(g->slots, g->slots_n, ANE_KEYS_MIN, ANE_KEYS_MAX);
     *out = (struct sg_ane_shape){rows, rows < SG_ANE_PAD ? SG_ANE_PAD : rows, fixed ? fixed : ANE_KEYS_MIN, rank, 0};
-    while (!fixed && out->keys < end && out->keys < ANE_KEYS_MAX && out->keys != most) out->keys *= 2;
-    out->rolls = fixed || out->keys == most;
+    while (!fixed && out->keys < end && out->keys < ANE_KEYS_MAX && out->keys != enough) out->keys *= 2;
+    out->rolls = fixed || out->keys == enough;
     if (out->rolls || end <= out->keys) return SEGUE_OK;
-    return sg_fail(err, SEGUE_ELIMIT, "run: ane: position %llu: programs hold %d keys; shorten the text, or let the oldest go: "
-                   "keys=%d", (unsigned long long)end, ANE_KEYS_MAX, ANE_KEYS_MAX);
+    return sg_fail(err, SEGUE_ELIMIT, "run: ane: position %llu: programs hold %d keys; shorten the text, or open the unit with "
+                   "keys=%d to forget the oldest positions", (unsigned long long)end, ANE_KEYS_MAX, ANE_KEYS_MAX);
 }
 
-/* Weight count and attention multiply-adds per row and key, of what the engine computes. */
-static void weigh(const struct sg_graph *g, double *numbers, double *per_key)
+/* What the engine computes per row: *weights elements of weights, which is one multiply-add each, and *per_key multiply-adds of
+ * attention for each key. Host operations do not count. */
+static void count_work(const struct sg_graph *g, double *weights, double *per_key)
 {
-    *numbers = *per_key = 0;
+    *weights = *per_key = 0;
     for (uint32_t i = 0; i < g->ops_n; i++) {
         const struct sg_op *op = &g->ops[i];
         if (sg_ane_helper_reason(g, op)) continue;
-        if (op->code == SG_OP_LINEAR) *numbers += (double)op->u.linear.weight.rows * op->in[0].width;
+        if (op->code == SG_OP_LINEAR) *weights += (double)op->u.linear.weight.rows * op->in[0].width;
         if (op->code == SG_OP_ATTEND) *per_key += (double)op->u.attend.heads * (op->u.attend.d + op->u.attend.dv);
     }
 }
 
-/* Estimated time of a dispatch for each row count: fixed cost per part plus the larger of compute
- * and memory time. */
-static void costs_of(const struct sg_program *p, uint32_t keys, double cost[KINDS])
+/* Estimated time in ns of a dispatch for each entry of row_counts. 1e3 converts Tflop/s to flop/ns and us to ns; GB/s is B/ns. */
+static void costs_of(const struct sg_program *p, uint32_t keys, double cost[ROW_COUNTS])
 {
     const struct sg_ane_profile *c = &p->base.unit->profile;
     const struct sg_ane_partition *cut = &p->cut[0];
-    double numbers, per_key;
-    weigh(p->base.graph, &numbers, &per_key);
-    for (int k = 0; k < KINDS; k++) {
-        double products = 2 * (numbers + per_key * keys) * kinds[k] / (c->tflops * 1e3), held = 0;
+    double weights, per_key;
+    count_work(p->base.graph, &weights, &per_key);
+    for (int k = 0; k < ROW_COUNTS; k++) {
+        uint32_t columns = row_counts[k] < SG_ANE_PAD ? SG_ANE_PAD : row_counts[k];
+        double compute = 2 * (weights + per_key * keys) * row_counts[k] / (c->tflops * 1e3), activations = 0;
         for (uint32_t i = 0; i < cut->parts_n; i++)
-            held += (double)sg_ane_part_bytes(p->base.graph, &cut->parts[i], kinds[k] < SG_ANE_PAD ? SG_ANE_PAD : kinds[k], keys);
-        double memory = 2 * numbers / c->weight_gb_s + held / c->activation_gb_s;
-        cost[k] = cut->parts_n * c->dispatch_us * 1e3 + (products > memory ? products : memory);
+            activations += (double)sg_ane_part_bytes(p->base.graph, &cut->parts[i], columns, keys);
+        double memory = 2 * weights / c->weight_gb_s + activations / c->activation_gb_s;
+        cost[k] = cut->parts_n * c->dispatch_us * 1e3 + (compute > memory ? compute : memory);
     }
 }
 
-/* Dynamic programming over the rows left: best[n] is the cheapest way to cut n rows. Returns the
- * largest dispatch of that cut, which runs first. */
+/* Dynamic programming: best[n] is the cheapest way to cut n rows, made of one dispatch and the best cut of the rest. The
+ * largest dispatch of the cut of `left` rows runs first. The costs are those at the end of the span, for all of its dispatches. */
 uint32_t ane_rows_for(const struct sg_program *p, uint64_t held, uint32_t left)
 {
     struct {
         double cost;
-        uint32_t first; /* the most rows of a dispatch of the best cut */
+        uint32_t first; /* largest dispatch of the best cut; 0: not known */
     } best[ANE_ROWS_MAX + 1] = {{0, 0}};
     struct sg_ane_shape shape;
-    double cost[KINDS];
+    double cost[ROW_COUNTS];
     if (p->base.unit->rows) return p->base.unit->rows;
     if (left == 1) return 1;
     if (left >= ANE_ROWS_MAX) return ANE_ROWS_MAX;
     (void)ane_shape_of(p, ANE_ROWS_MAX, held + left, 0, &shape, NULL);
     costs_of(p, shape.keys, cost);
     for (uint32_t n = 1; n <= left; n++)
-        for (int k = 0; k < KINDS; k++) { /* equal costs: the fewest rows */
-            uint32_t rest = n > kinds[k] ? n - kinds[k] : 0, first = best[rest].first > kinds[k] ? best[rest].first : kinds[k];
+        for (int k = 0; k < ROW_COUNTS; k++) { /* the first of equal costs: the fewest rows */
+            uint32_t rows = row_counts[k], rest = n > rows ? n - rows : 0;
+            uint32_t first = best[rest].first > rows ? best[rest].first : rows;
             if (best[n].first && best[rest].cost + cost[k] >= best[n].cost) continue;
             best[n].cost = best[rest].cost + cost[k];
             best[n].first = first;

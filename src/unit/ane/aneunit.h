@@ -1,10 +1,14 @@
-/* aneunit.h: what the files of the unit `ane` share above the device: the unit, programs made of parts of a graph
- * for a number of rows and keys, states, runs. Off a Mac the device is the software engine.
+/* aneunit.h: internal header of the unit `ane`, above the device interface (device.h): the unit, programs (parts of a graph,
+ * compiled for one shape), states, host operations and runs.
+ *
+ * A shape is a number of rows per dispatch and a number of keys, that is positions of K and V that a program can attend to.
+ * Programs have fixed shapes, so a graph is compiled again for each shape that a run needs.
+ *
+ * Files: ane.c: the unit's table; aneprogram.c, anepart.c, aneweights.c, anelora.c: programs and their weights; aneshape.c: the
+ * choice of shapes; anestate.c, anestate_engine.c, anerows.c: states; anerun.c, anehost.c: runs.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_ANE_ANEUNIT_H
 #define SG_UNIT_ANE_ANEUNIT_H
-
-#include <pthread.h>
 
 #include "unit/ane/anecache.h"
 #include "unit/ane/apple/apple.h"
@@ -14,190 +18,208 @@
 #include "unit/ane/rules/profile.h"
 #include "unit/batch.h"
 #include "unit/pool.h"
+#include "unit/state_core.h"
 #include "unit/unit.h"
 
-enum { ANE_KEYS_MIN = 512, ANE_KEYS_MAX = 4096, ANE_ROWS_MAX = 512, ANE_SETS = 24, ANE_LORAS = 4,
-       ANE_LOADED_MAX = 48 }; /* programs of a unit, where one model's shape needs no more: heavy ones fail from 55 on */
+enum {
+    ANE_KEYS_MIN = 512,              /* keys of the smallest program; the number doubles while a sequence grows */
+    ANE_KEYS_MAX = 4096,
+    ANE_ROWS_MAX = 512,              /* rows of the largest dispatch */
+    ANE_SETS = 24,                   /* shapes of one program that are loaded at a time */
+    ANE_LORAS = 4,                   /* combinations of LoRA adapters of one program that are in surfaces at a time */
+    ANE_LOADED_MAX = 48,             /* engine programs that a unit keeps loaded; loading heavy ones fails from about 55 on */
+};
 
-/* weights=delta, and whether reloading patched files was found to work. */
+/* Option weights=delta: whether weights may be changed by rewriting blob files and loading again without a compile. Sources
+ * disagree on whether an engine then uses the new weights, so a probe decides before the first use. */
 enum { ANE_DELTA_OFF, ANE_DELTA_ASKED, ANE_DELTA_PROVEN, ANE_DELTA_REFUTED };
 
 struct sg_unit {
     struct sg_unit_base base;
     struct sg_unit_desc desc;
-    struct sg_apple_api world; /* of a real engine */
-    struct sg_ane_profile profile;
-    struct sg_ane_device *device;
-    struct sg_pool *pool;   /* the helper's threads */
-    uint32_t rows;          /* of every dispatch; 0: as the run wants */
-    uint32_t by_weights;    /* range=weights: values are divided by powers of two that the weights ask for */
-    uint32_t delta;         /* ANE_DELTA_* */
-    uint32_t keys;          /* of every program; 0: as many as a session needs, up to ANE_KEYS_MAX */
-    uint32_t layers;        /* of every program; 0: as many as fit (lowercut.h) */
-    struct sg_program *first; /* all programs of this unit */
+    struct sg_apple_api api;         /* system functions of the private interface; unused with the software engine */
+    struct sg_ane_profile profile;   /* limits and speed of the chip */
+    struct sg_ane_device *device;    /* owned */
+    struct sg_pool *pool;            /* threads for host operations; owned */
+    uint32_t rows;                   /* option rows=: rows of every dispatch; 0: chosen by ane_rows_for */
+    uint32_t by_weights;             /* option range=weights: 1 = values are stored divided by powers of two, see lowerrange.h */
+    uint32_t delta;                  /* ANE_DELTA_* */
+    uint32_t keys;                   /* option keys=: keys of every program; 0: as many as the sequence needs */
+    uint32_t layers;                 /* option layers=: layers per engine program; 0: as many as fit */
+    struct sg_program *programs;     /* all programs of this unit, linked by `next` */
 };
-/* On the engine of this world, or on the software engine where world is NULL or the spec says soft. */
-segue_status ane_open_on(struct sg_unit **out, const struct sg_unit_spec *spec, const struct sg_apple_api *world,
+/* api NULL, or `soft` in the spec: the software engine; else the real one. */
+segue_status ane_open_on(struct sg_unit **out, const struct sg_unit_spec *spec, const struct sg_apple_api *api,
                          segue_error *err);
-/* What a spent budget of compiles asks for: everything unloaded, a new process. EUNSUPPORTED on a real engine. */
+/* Unloads the programs of all models and resets the compile budget, which a real engine counts per process. ELIMIT: a real
+ * engine; the process must be started again. */
 segue_status ane_restart(struct sg_unit *u, segue_error *err);
 
 /* --- programs --- */
 
-/* The parts of a graph loaded for one shape. */
+/* The parts of a graph, loaded for one shape. */
 struct ane_set {
     struct sg_ane_shape shape;
-    struct sg_ane_info info;
-    struct sg_ane_program **programs;   /* [parts_n] */
-    uint64_t info_bytes, border_bytes, state_bytes, lora_bytes; /* what their surfaces need, the largest of each */
-    int kept;                           /* outputs of the graph live to the end */
-    uint64_t used;                      /* for choosing which to let go */
+    struct sg_ane_info info;             /* layout of the info surface: positions and masks */
+    struct sg_ane_program **programs;    /* [parts_n] of the device */
+    /* Bytes per surface: maximum over the parts, for each role of a port. border: values between parts. */
+    uint64_t info_bytes, border_bytes, state_bytes, lora_bytes;
+    int all_rows;                        /* index of the partition: 1 = outputs of the graph are written for all rows */
+    uint64_t used;                       /* value of sg_program.uses at the last use; the smallest is evicted first */
 };
-/* Adapters as they lie on the engine: for all parts, in programs of one rank. */
+/* One combination of LoRA adapters in surfaces, for programs of one padded rank. */
 struct ane_lora {
-    uint64_t *ids;                      /* [n] */
-    uint32_t n, rank;
-    struct sg_ane_surface **surfaces;   /* [parts_n]; NULL: nothing is here */
-    uint64_t bytes, used;
+    uint64_t *ids;                       /* [n] adapters, in the order of the span */
+    uint32_t n, lora_rank;               /* lora_rank: padded, see ane_lora_columns */
+    struct sg_ane_surface **surfaces;    /* [parts_n], NULL for parts without adapters; NULL: the entry is free */
+    uint64_t bytes, used;                /* bytes of each surface; `used` as in ane_set */
 };
+/* A graph. The unit's programs and runs are used by one thread at a time, except for the atomic counters. */
 struct sg_program {
     struct sg_program_base base;
-    struct sg_program *after;           /* in the unit's list */
-    struct sg_ane_partition cut[2];           /* [1]: outputs of the graph are kept */
-    struct sg_ane_range range;          /* value NULL: none */
-    struct sg_ane_blobs *blobs;         /* [parts_n]; both cuts have the same operations in the same parts */
-    struct sg_ane_cache *keep;           /* NULL: nothing is kept between starts */
-    struct sg_ane_cache_entry *kept;           /* [parts_n] entries that blobs borrow */
-    struct sg_hash *sources;            /* [tensors_n] of every byte of a tensor, its name and shape; with keep */
-    atomic_uint_fast64_t compiles;      /* that an engine did; what came from the cache folder is none */
-    struct ane_set *sets[ANE_SETS];
-    struct sg_ane_surface *x[2], *info; /* rows between programs, in turn */
-    uint64_t surface_bytes, info_bytes;
-    uint32_t info_keys;                 /* the surface info is of a dispatch of one row with these keys ... */
-    uint64_t info_first;                /* ... at this position; info_keys 0: of another one */
+    struct sg_program *next;             /* in the unit's list */
+    struct sg_ane_partition cut[2];      /* [0]: only wanted rows leave the last part; [1]: outputs are written for all rows.
+                                          * Both have the same operations in the same parts */
+    struct sg_ane_range range;           /* value NULL: no range plan */
+    struct sg_ane_blobs *blobs;          /* [parts_n] weights in fp16, shared by all shapes */
+    struct sg_ane_cache *cache;          /* NULL: no cache folder */
+    struct sg_ane_cache_entry *cache_entries;    /* [parts_n] mapped entries whose bytes `blobs` uses */
+    struct sg_hash *source_hashes;       /* [tensors_n] of description and bytes; only with a cache */
+    atomic_uint_fast64_t compiles;       /* compiles by the engine; programs found in the cache do not count */
+    struct ane_set *sets[ANE_SETS];      /* NULL: free */
+    struct sg_ane_surface *x[2], *info;  /* x: input and output of a part, exchanged after each part */
+    uint64_t surface_bytes, info_bytes;  /* sizes of x and info */
+    uint32_t info_keys;                  /* `info` describes a one-row dispatch with these keys; 0: anything else ... */
+    uint64_t info_first;                 /* ... at this position */
     struct ane_lora loras[ANE_LORAS];
-    uint64_t uses;
+    uint64_t uses;                       /* clock for `used` */
 };
 segue_status ane_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n, const struct sg_weight_cache *keep,
                          struct sg_program **programs, segue_error *err);
 void ane_discard(struct sg_program *p);
-/* The programs for that shape, loaded when they are not; surfaces x and info are large enough. */
-/* The shape of a dispatch behind which a state has `end` rows; rank as in sg_ane_shape. ELIMIT: no state holds so many. */
+
+/* The shape of a dispatch of `rows` rows after which the sequence has `end` tokens. rank: padded LoRA rank, 0 = none. ELIMIT:
+ * more than ANE_KEYS_MAX positions, and some layer attends to all of them. */
 segue_status ane_shape_of(const struct sg_program *p, uint32_t rows, uint64_t end, uint32_t rank, struct sg_ane_shape *out,
                           segue_error *err);
-/* Rows of the next dispatch of `left` more for a state that has `held`. */
+/* Rows of the next dispatch when a state of `held` tokens is to get `left` more. */
 uint32_t ane_rows_for(const struct sg_program *p, uint64_t held, uint32_t left);
-segue_status ane_set_of(struct sg_program *p, const struct sg_ane_shape *shape, int kept, struct ane_set **out,
+/* The loaded programs of a shape; they are compiled and loaded if necessary. Surfaces x and info are large enough for them
+ * afterwards. *out is valid until the next call. */
+segue_status ane_set_of(struct sg_program *p, const struct sg_ane_shape *shape, int all_rows, struct ane_set **out,
                         segue_error *err);
+/* Unloads all shapes of a program; the next run loads what it needs. */
+void ane_sets_drop(struct sg_program *p);
 
-/* Part i of a set: lowered, compiled unless the cache folder has it, loaded. */
+/* Lowers part i of a set, compiles it unless the cache has it, and loads it. */
 segue_status ane_part_load(struct sg_program *p, struct ane_set *set, uint32_t i, segue_error *err);
+/* Fills source_hashes. Reads all weights unless the cache knows the hashes of these very files. */
 segue_status ane_sources_hash(struct sg_program *p, const struct sg_weight_cache *keep, segue_error *err);
 
-/* Everything unloaded; the next run compiles again. */
-void ane_sets_drop(struct sg_program *p);
+/* Member of struct sg_unit_ops. EUNSUPPORTED: host operations read this tensor from the model file. */
 segue_status ane_weight_put(struct sg_program *p, uint32_t tensor, const float *in, segue_error *err);
 
-/* --- adapters --- */
+/* --- LoRA adapters --- */
 
-/* Columns that programs need for this span's adapters; 0: none of them changes this graph. */
+/* The padded rank that programs need for the adapters of a span; 0: none of them changes this graph. */
 uint32_t ane_lora_columns(const struct sg_program *p, const struct sg_span *span);
-/* They on the engine, for programs of that set; NULL: the set has no rank. Valid until the next call. */
+/* Surfaces with the adapters of a span, for the programs of `set`. *out NULL: the shape has no rank. Valid until the next call.
+ * *host_bytes grows by the bytes that were copied. */
 segue_status ane_lora_of(struct sg_program *p, const struct ane_set *set, const struct sg_span *span, struct ane_lora **out,
                          uint64_t *host_bytes, segue_error *err);
 void ane_lora_free(struct sg_program *p, struct ane_lora *l);
 
 /* --- states --- */
 
+/* A slot has a host copy and, while the state is resident on the engine, a copy in the state surface of one part. K and V on
+ * the host: fp16 rows of positions [core.first, host_end). On the engine: a ring of the last positions, [ring_first, tokens).
+ * While the state is resident core.end is `tokens`, although host_end may be smaller. */
 struct ane_slot {
-    struct sg_slot slot;
-    uint32_t numbers;       /* K, V: of a row; others: all */
-    uint16_t *rows;         /* K, V: [rows_cap, numbers] fp16, of row `base` and those behind it */
-    float *fixed;           /* CONV, DELTA: [numbers] */
-    uint64_t rows_cap, base, first, end; /* rows [first, end) are held here */
-    int given;
-    uint32_t part, at, columns; /* while resident: the part that has it, its first channel, its ring */
-    uint64_t there;         /* ... rows [there, state's rows) lie on the engine */
-};
-struct ane_mark {
-    uint32_t number;
-    uint64_t rows;
-    float *copy;
-    uint16_t *rows_copy;    /* of windows, once a ring is about to overwrite them; NULL: they are where they were */
+    struct sg_core_slot core;
+    uint32_t elems;                  /* K, V: per position (heads * width); CONV, DELTA: of the whole slot */
+    uint16_t *rows;                  /* K, V: [rows_cap][elems] fp16, from position rows_base on; owned */
+    float *fixed;                    /* CONV, DELTA: [elems] fp32 (fp16 on the engine); in the arena */
+    uint64_t rows_cap, rows_base, host_end;
+    /* While resident: */
+    uint32_t part, channel, ring;    /* part, first channel in its state surface, positions of the ring */
+    uint64_t ring_first;
 };
 struct sg_state {
-    struct sg_state_base base;
-    pthread_mutex_t lock;   /* guards busy and what is here */
-    pthread_cond_t moved;
-    int busy;
-    uint64_t rows, synced;  /* of the sequence; of it here as well as on the engine */
-    uint32_t slots_n, marks_n, marks_cap, marks_next;
-    struct ane_slot *slots;
-    struct ane_mark *marks;
-    size_t fixed_numbers;
-    /* on the engine; parts_n 0: nothing is */
-    struct sg_ane_surface **now, **next; /* [parts_n] */
-    uint32_t parts_n, keys;
-    uint64_t surface_bytes, copied; /* copied: bytes between here and there, in all */
-    int fixed_here;         /* fixed slots here are as on the engine */
-    struct sg_arena arena;
+    struct sg_state_core core;
+    float **undo;                    /* [marks_cap] copies of all CONV and DELTA slots, one after the other */
+    uint16_t **undo_rows;            /* [marks_cap] K and V rows that a ring overwrote after the mark; NULL: none were */
+    uint64_t synced;                 /* length of the sequence at the last sync: up to there the host copy is complete */
+    struct sg_ane_surface **now, **next;     /* [parts_n] current contents, and the target of the dispatch in progress */
+    uint32_t parts_n, keys;          /* parts_n 0: not resident; keys: of the layout */
+    uint64_t surface_bytes;          /* of each surface */
+    uint64_t copied;                 /* bytes copied between host and surfaces since the state was made */
+    int fixed_here;                  /* 1: `fixed` of all slots is up to date */
+    struct sg_arena arena;           /* owns undo, undo_rows and fixed */
 };
+static inline struct ane_slot *ane_slot_at(const struct sg_state *s, uint32_t i)
+{
+    return (struct ane_slot *)(void *)sg_core_slot_at(&s->core, i);
+}
+
+/* Members of struct sg_unit_ops that state_core.h does not provide. */
 segue_status ane_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32_t slots_n,
                            const struct sg_state_opts *o, struct sg_state **out, segue_error *err);
 void ane_state_free(struct sg_state *s);
-segue_status ane_state_fork(struct sg_state *s, struct sg_state **out, segue_error *err);
-segue_status ane_state_mark(struct sg_state *s, uint32_t *mark, segue_error *err);
-segue_status ane_state_back(struct sg_state *s, uint32_t mark, segue_error *err);
-void ane_state_drop(struct sg_state *s, uint32_t mark);
-segue_status ane_state_cut(struct sg_state *s, uint64_t rows, segue_error *err);
-void ane_state_held(const struct sg_state *s, uint32_t slot, uint64_t *first, uint64_t *rows);
 uint64_t ane_state_bytes(const struct sg_state *s);
 segue_status ane_state_get(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
                            void *out, segue_error *err);
 segue_status ane_state_put(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
                            const void *in, segue_error *err);
-/* Where the state lies on the engine: brought there in the layout of the program's parts and this many keys, when it
- * is not. bytes: of each surface. */
-segue_status ane_state_upload(struct sg_state *s, struct sg_program *p, uint32_t keys, uint64_t bytes, segue_error *err);
-/* Before a dispatch of n rows: marks keep their own copy of rows that it will overwrite, and what nobody sees goes. */
+/* Before a dispatch of n rows: saves for each mark the rows that the dispatch will overwrite in a ring, and forgets rows on the
+ * host that neither the next token nor a mark can attend to. */
 segue_status ane_state_prepare(struct sg_state *s, uint32_t n, segue_error *err);
-/* Back here and gone from there. */
+
+/* anestate_engine.c. upload: makes the state resident in the layout of the program's parts with this many keys; `bytes` per
+ * surface. sync: brings the host copy up to date. download: sync, then the surfaces are freed. leave: frees the surfaces; the
+ * host copy is all that remains. advance: a dispatch of all parts succeeded, `next` becomes `now`. */
+segue_status ane_state_upload(struct sg_state *s, struct sg_program *p, uint32_t keys, uint64_t bytes, segue_error *err);
+segue_status ane_state_sync(struct sg_state *s, segue_error *err);
 segue_status ane_state_download(struct sg_state *s, segue_error *err);
-segue_status ane_state_sync(struct sg_state *s, segue_error *err); /* a copy of it here */
-void ane_state_advance(struct sg_state *s, uint32_t rows);            /* what a dispatch of all parts left is now the state */
+void ane_state_leave(struct sg_state *s);
+void ane_state_advance(struct sg_state *s, uint32_t rows);
 
-/* Rows of K and V here (anerows.c). */
-int ane_is_rows(const struct sg_slot *s);
-/* Rows that a row sees, itself among them; 0: all. A fixed number of keys shortens it. */
+/* anerows.c: K and V rows on the host. */
+
+/* Positions that a token attends to, itself included; 0: all. Option keys= shortens the window of the model. */
 uint32_t ane_reach(const struct sg_state *st, const struct sg_slot *s);
-/* The first row that the row behind `rows` rows sees. */
-uint64_t ane_rows_needed(const struct sg_state *st, const struct ane_slot *s, uint64_t rows);
-uint16_t *ane_row(const struct ane_slot *s, uint64_t row);
-/* Room for rows [from, to) beside those held, which they touch; rows between `first` and `end` stay. EMEMORY. */
+/* First position that the token after `tokens` tokens attends to. Member of struct sg_state_core_ops. */
+uint64_t ane_first_needed(const struct sg_state *st, uint32_t slot, uint64_t tokens);
+/* The row of a position within the buffer. */
+uint16_t *ane_row(const struct ane_slot *s, uint64_t pos);
+/* Capacity for positions [from, to), which touch those held; rows from core.first to host_end keep their contents. EMEMORY. */
 segue_status ane_rows_reserve(struct ane_slot *s, uint64_t from, uint64_t to, segue_error *err);
-segue_status ane_rows_get(const struct ane_slot *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
-                          char *out, segue_error *err);
-segue_status ane_rows_put(struct ane_slot *s, uint64_t from, uint64_t to, enum sg_storage storage, const char *in,
-                          segue_error *err);
+/* Copy held positions [from, to) to or from the canonical layout. write reserves memory; the caller then updates host_end. */
+segue_status ane_rows_read(const struct ane_slot *s, uint64_t from, uint64_t to, enum sg_storage storage, char *out,
+                           segue_error *err);
+segue_status ane_rows_write(struct ane_slot *s, uint64_t from, uint64_t to, enum sg_storage storage, const char *in,
+                            segue_error *err);
 
-/* --- the helper: embedding, and what stands behind `rows` --- */
+/* --- host operations: what the engine does not compute --- */
 
+/* The values of a run in host memory, fp32. Host operations are the embeddings before the first part and the operations after
+ * the selection of wanted rows. */
 struct ane_host {
     const struct sg_graph *g;
     struct sg_pool *pool;
-    float **values;         /* [values_n] fp32 rows; NULL: not there */
-    uint32_t rows;          /* of values behind `rows` */
-    uint64_t weight_bytes, ns;
+    float **values;                  /* [values_n], [rows of the run][width]; NULL: not computed */
+    uint32_t rows;                   /* wanted rows of the run: the rows that ane_host_op computes */
+    uint64_t weight_bytes, ns;       /* weight bytes read, and time spent, by host operations */
     segue_error *err;
 };
-/* Rows [0, n) of an embedding; first: position of the first. */
+/* Embeds n tokens, the first at position `first`, to out[n][width]. */
 segue_status ane_embed(struct ane_host *h, const struct sg_op *op, const int32_t *tokens, uint64_t first, uint32_t n,
                        float *out);
+/* Computes an operation for all wanted rows to out[rows][width]. */
 segue_status ane_host_op(struct ane_host *h, const struct sg_op *op, float *out);
-/* Adds the adapters of a span, whose wanted rows begin with row `from` of out. */
+/* Adds the LoRA adapters of a span to the result of a linear operation. The wanted rows of the span begin at row `from`. */
 segue_status ane_host_lora(struct ane_host *h, const struct sg_op *op, const struct sg_span *span, uint32_t from, float *out);
 
-/* --- runs --- */
+/* --- runs: members of struct sg_unit_ops --- */
 
 segue_status ane_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, struct sg_run **out,
                        segue_error *err);

@@ -471,6 +471,8 @@ static segue_status cpu_stream(struct sg_unit *unit, uint64_t bytes, double *gb_
     return SEGUE_OK;
 }
 
+static void cpu_progress(struct sg_unit *unit, const struct sg_progress *progress) { cpu_unit(unit)->progress = progress; }
+
 const struct sg_unit_ops sg_unit_cpu = {
     .kind = "cpu",
     .list = cpu_list,
@@ -498,4 +500,5 @@ const struct sg_unit_ops sg_unit_cpu = {
     .state_at = sg_cpu_state_at,
     .stream = cpu_stream,
     .kept = cpu_cache_result,
+    .progress = cpu_progress,
 };

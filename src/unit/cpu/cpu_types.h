@@ -39,7 +39,7 @@ struct sg_pack_set {
     struct sg_map map;               /* the mapped cache entry, if the data comes from there */
     /* bytes of `memory` and `arena`; a mapped entry is not counted because its pages can be evicted */
     uint64_t bytes;
-    const char *cache_result;                /* what sg_unit_ops.kept reports: "mapped", "written", "anew" or NULL */
+    const char *cache_result;                /* what sg_unit_ops.kept reports: "mapped", "written", "repacked" or NULL */
     segue_error cache_why;
 };
 struct sg_cpu_unit;
@@ -82,6 +82,7 @@ struct sg_cpu_unit {
     pthread_cond_t changed;
     struct sg_cpu_run *idle, *queue;
     pthread_mutex_t work;            /* held by the run that computes; serialises runs of the unit */
+    const struct sg_progress *progress;   /* of the compilation in progress; NULL: none */
     pthread_t runner;
     int runner_on, stop;
 };

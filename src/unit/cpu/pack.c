@@ -244,9 +244,9 @@ static segue_status pack_tensor(struct packing *f, struct sg_cpu_unit *u, int ha
     sg_pool_run(u->pool, &job);
     struct sg_region regions[3];
     /* the pages can be read from the file again */
-    for (uint32_t r = sg_tensor_regions(t, regions); t->mapped && r--;) sg_map_forget(regions[r].data, regions[r].bytes);
+    for (uint32_t r = sg_tensor_regions(t, regions); t->mapped && r--;) sg_map_release(regions[r].data, regions[r].bytes);
     uint64_t bad = atomic_load(&f->bad_row);
-    return bad == UINT64_MAX ? SEGUE_OK : sg_tensor_not_finite(t, bad, err);
+    return bad == UINT64_MAX ? SEGUE_OK : sg_tensor_fail_not_finite(t, bad, err);
 }
 
 /* Order of the sorted items. */
@@ -270,7 +270,7 @@ static uint32_t items_bound(const struct packing *f, const struct sg_tensor *t, 
     return lo;
 }
 
-/* Sorts the items by tensor and packs tensor by tensor. */
+/* Sorts the items by tensor and packs tensor by tensor. ECANCELED: the unit's progress function asked to stop. */
 static segue_status pack_all(struct packing *f, struct sg_cpu_unit *u, int hash, segue_error *err)
 {
     const struct sg_pack_set *set = f->set;
@@ -282,6 +282,7 @@ static segue_status pack_all(struct packing *f, struct sg_cpu_unit *u, int hash,
     f->row_bufs = sg_alloc(threads * sizeof *f->row_bufs);
     float *row_buf = sg_alloc((size_t)threads * widest * sizeof *row_buf);
     segue_status s = SEGUE_OK;
+    uint64_t done = 0;
     if (!f->groups_before || !f->sorted || !f->row_bufs || !row_buf) {
         s = sg_no_memory("packing weights", (size_t)threads * widest * sizeof *row_buf, err);
     } else {
@@ -294,6 +295,9 @@ static segue_status pack_all(struct packing *f, struct sg_cpu_unit *u, int hash,
         f->first = items_bound(f, f->src->tensors[f->tensor], 0);
         f->end = items_bound(f, f->src->tensors[f->tensor], 1);
         s = pack_tensor(f, u, hash, err);
+        done += f->src->tensors[f->tensor]->bytes;
+        if (s == SEGUE_OK && sg_progress_stop(u->progress, done))
+            s = sg_fail(err, SEGUE_ECANCELED, "compile: cpu: canceled while packing weights");
     }
     sg_free(row_buf);
     sg_free(f->row_bufs);
@@ -380,7 +384,7 @@ segue_status sg_pack_fill(struct sg_pack_set *set, struct sg_cpu_unit *u, const 
     set->bytes = set->arena.total;
     /* reported as packed anew */
     if (cache && total < CACHE_MIN_BYTES) {
-        set->cache_result = "anew";
+        set->cache_result = "repacked";
         cache = NULL;
     }
     segue_status s = cache ? sg_packfile_map(set, u, &src, cache, total, &data, &set->cache_why) : SEGUE_EIO;

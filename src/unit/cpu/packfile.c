@@ -105,9 +105,9 @@ static void hash_work(void *arg, uint32_t stage, uint32_t item, uint32_t thread)
     const struct sg_hash_piece *p = &h->pieces[item];
     (void)stage;
     (void)thread;
-    if (h->prefault) sg_map_touch(p->data, p->bytes);
+    if (h->prefault) sg_map_populate(p->data, p->bytes);
     h->out[item] = sg_hash_bytes(p->data, p->bytes, p->bytes);
-    if (h->drop_pages) sg_map_forget(p->data, p->bytes);
+    if (h->drop_pages) sg_map_release(p->data, p->bytes);
 }
 
 static void hash_all(struct sg_cpu_unit *u, struct hash_job *h, uint32_t n)
@@ -196,7 +196,7 @@ static segue_status head_check(const struct sg_map *map, const char *path, struc
     if (map->size < sizeof *h) return fail_refused(path, "the file is truncated", err);
     memcpy(h, map->data, sizeof *h);
     /* a file of another user could be changed at any time; root is trusted */
-    if (map->stamp.owner != geteuid() && map->stamp.owner) return fail_refused(path, "the file belongs to another user", err);
+    if (map->id.owner != geteuid() && map->id.owner) return fail_refused(path, "the file belongs to another user", err);
     if (memcmp(h->magic, PACK_MAGIC, 8) || h->order != BYTE_ORDER_MARK)
         return fail_refused(path, "not a pack of this machine", err);
     if (h->layout != SG_PACK_LAYOUT) return fail_refused(path, "written by another version", err);
@@ -222,7 +222,7 @@ static segue_status data_check(struct sg_cpu_unit *u, const struct sg_map *map, 
     struct sg_hash *found = sg_alloc(n * sizeof *found);
     segue_status s = SEGUE_OK;
     if (pieces && found) {
-        sg_map_want(map);
+        sg_map_prefetch(map);
         sg_hash_pieces(map->data + h->data_at, h->data_bytes, pieces);
         struct hash_job work = {pieces, found, 1, 0};
         hash_all(u, &work, (uint32_t)n);
@@ -271,7 +271,7 @@ segue_status sg_packfile_map(struct sg_pack_set *set, struct sg_cpu_unit *u, str
     if (s == SEGUE_OK) s = data_check(u, &map, path, &h, err);
     if (s == SEGUE_OK) {
         /* marks the entry as recently used, for the trimming of the folder */
-        sg_store_touch(path);
+        sg_file_touch(path);
         set->map = map;
         *data = map.data + h.data_at;
     } else {

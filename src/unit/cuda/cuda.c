@@ -1,5 +1,8 @@
-/* cuda.c: the table of operations of the unit `cuda`: listing the GPUs, opening one GPU (cuda:N) or a group (cuda:A-B), limits
- * of ops, memory footprint, and the memory bandwidth test. SPDX-License-Identifier: MIT */
+/* cuda.c: the table of operations of the unit `cuda`: listing the GPUs, opening one GPU (cuda:N) or a group (cuda:A-B), limits of
+ * ops, memory footprint, and the measurement of memory bandwidth.
+ *
+ * Options of the spec: pdl, waves, graphs, stream, part, rest, screen, rank, invariant; see struct sg_unit in driver/gpu.h.
+ * SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,10 +14,12 @@
 #include "unit/group/group.h"
 #include "unit/spec.h"
 
-enum { MAX_GPUS = 16 };
+enum { MAX_GPUS = 16 }; /* highest index + 1 that a spec may name */
 
+/* Defined at the end of this file; open needs its address. */
 extern const struct sg_unit_ops sg_unit_cuda;
 
+/* What is known without a GPU; why: the reason, "" for none. */
 static void describe_absent(struct sg_unit_desc *d, const char *why)
 {
     *d = (struct sg_unit_desc){.lanes = CU_LANES, .long_rows = CU_DECODE_ROWS, .samples = 1, .streams = 1};
@@ -25,56 +30,62 @@ static void describe_absent(struct sg_unit_desc *d, const char *why)
     snprintf(d->info.why, sizeof d->info.why, "%.255s", why);
 }
 
-static cu_result describe_card(const struct cu_driver *d, int index, struct sg_unit_desc *out)
+/* Fills the description of one GPU. present 0 when it is too old. */
+static cu_result describe_gpu(const struct cu_driver *d, int index, struct sg_unit_desc *out)
 {
-    cu_device card;
+    cu_device device;
     char name[64] = "";
     int major = 0, minor = 0, sms = 0, version = 0;
     size_t bytes = 0;
-    cu_result r = d->get(&card, index);
-    if (!r) r = d->name(name, sizeof name, card);
-    if (!r) r = d->total(&bytes, card);
-    if (!r) r = d->get_attribute(&major, CU_ATTR_MAJOR, card);
-    if (!r) r = d->get_attribute(&minor, CU_ATTR_MINOR, card);
-    if (!r) r = d->get_attribute(&sms, CU_ATTR_SMS, card);
+    cu_result r = d->get(&device, index);
+    if (!r) r = d->name(name, sizeof name, device);
+    if (!r) r = d->total(&bytes, device);
+    if (!r) r = d->get_attribute(&major, CU_ATTR_MAJOR, device);
+    if (!r) r = d->get_attribute(&minor, CU_ATTR_MINOR, device);
+    if (!r) r = d->get_attribute(&sms, CU_ATTR_SMS, device);
     if (!r) r = d->version(&version);
     describe_absent(out, "");
     snprintf(out->info.spec, sizeof out->info.spec, "cuda:%d", index);
     if (r) return r;
     snprintf(out->info.features, sizeof out->info.features, "%.40s, capability %d.%d, %d multiprocessors, driver API %d.%d", name,
              major, minor, sms, version / 1000, version % 1000 / 10);
+    /* Without green contexts decode and prefill share all multiprocessors. */
     if (!d->resource) cu_partition_note_absent(out);
     out->info.memory_bytes = bytes;
     out->info.present = major >= 8;
-    if (major < 8) snprintf(out->info.why, sizeof out->info.why, "capability %d.%d; 8.0 is the least that serves", major, minor);
+    if (major < 8)
+        snprintf(out->info.why, sizeof out->info.why, "compute capability %d.%d is not supported; needed is 8.0", major, minor);
     return 0;
 }
 
+/* A driver that is missing or has no GPU is not an error: one entry says why. With several GPUs the first entry also names the
+ * group of all of them. */
 static segue_status cu_list(struct sg_unit_desc *out, size_t cap, size_t *n, segue_error *err)
 {
     struct cu_driver d;
     segue_error why = {0};
-    int cards = 0;
+    int gpus = 0;
     (void)err;
     *n = 1;
     if (cu_driver_open(&d, &why) != SEGUE_OK) {
         if (cap) describe_absent(out, why.text);
         return SEGUE_OK;
     }
-    if (d.count(&cards) || cards < 1) {
-        if (cap) describe_absent(out, "the NVIDIA driver sees no GPU here");
+    if (d.count(&gpus) || gpus < 1) {
+        if (cap) describe_absent(out, "the NVIDIA driver found no GPU");
     } else {
-        *n = (size_t)cards;
-        for (int i = 0; i < cards && (size_t)i < cap; i++)
-            if (describe_card(&d, i, &out[i])) snprintf(out[i].info.why, sizeof out[i].info.why, "the GPU does not answer");
+        *n = (size_t)gpus;
+        for (int i = 0; i < gpus && (size_t)i < cap; i++)
+            if (describe_gpu(&d, i, &out[i])) snprintf(out[i].info.why, sizeof out[i].info.why, "the GPU does not respond");
         size_t len = cap ? strlen(out[0].info.features) : 0;
-        if (cap && cards > 1)
-            snprintf(out[0].info.features + len, sizeof out[0].info.features - len, "; all as one: cuda:0-%d", cards - 1);
+        if (cap && gpus > 1)
+            snprintf(out[0].info.features + len, sizeof out[0].info.features - len, "; all as one: cuda:0-%d", gpus - 1);
     }
     cu_driver_close(&d);
     return SEGUE_OK;
 }
 
+/* Also closes a unit that was only partly opened. Streams and memory are freed before their green contexts and the context. */
 static void cu_close(struct sg_unit *u)
 {
     if (!u) return;
@@ -92,7 +103,7 @@ static void cu_close(struct sg_unit *u)
         cu_partition_close(u);
         while (u->modules_n) u->d.module_unload(u->modules[--u->modules_n]);
         cu_leave(u);
-        u->d.release(u->card);
+        u->d.release(u->device);
     }
     cu_nvml_close(&u->nvml);
     cu_driver_close(&u->d);
@@ -104,35 +115,41 @@ static void cu_close(struct sg_unit *u)
     sg_free(u);
 }
 
-static segue_status number_of(const struct sg_unit_spec *spec, const char *key, uint32_t most, uint32_t *out, segue_error *err)
+/* Reads option `key` ("" is the GPU's index) as a number from 0 to `max` into *out, which keeps its value when the option is
+ * absent. */
+static segue_status parse_number(const struct sg_unit_spec *spec, const char *key, uint32_t max, uint32_t *out, segue_error *err)
 {
     const char *text = sg_spec_value(spec, key);
     char *end;
     if (!text) return SEGUE_OK;
     unsigned long n = strtoul(text, &end, 10);
-    if (*text < '0' || *text > '9' || n > most || *end)
+    /* strtoul alone would accept signs and leading spaces. */
+    if (*text < '0' || *text > '9' || n > max || *end)
         return sg_fail(err, SEGUE_EARG, "open unit: %s: %s%s%s; give a number from 0 to %u", spec->text, *key ? key : "GPU ",
-                       *key ? "=" : "", text, most);
+                       *key ? "=" : "", text, max);
     *out = (uint32_t)n;
     return SEGUE_OK;
 }
 
-static segue_status open_card(struct sg_unit *u, uint32_t index, segue_error *err)
+/* Opens GPU `index`: properties, context, stream and staging buffers of copies, kernels, cuBLASLt, partitions. */
+static segue_status open_gpu(struct sg_unit *u, uint32_t index, segue_error *err)
 {
-    int cards = 0, value = 0;
-    if (u->d.count(&cards) || (int)index >= cards)
-        return sg_fail(err, SEGUE_EUNIT, "open unit: cuda:%u: there are %d GPUs here; `segue units` lists them", index, cards);
-    SG_TRY(cu_check(&u->d, u->d.get(&u->card, (int)index), "open unit", err));
-    SG_TRY(cu_check(&u->d, describe_card(&u->d, (int)index, &u->desc), "open unit", err));
+    int gpus = 0, value = 0;
+    if (u->d.count(&gpus) || (int)index >= gpus)
+        return sg_fail(err, SEGUE_EUNIT, "open unit: cuda:%u: there are %d GPUs; `segue units` lists them", index, gpus);
+    SG_TRY(cu_check(&u->d, u->d.get(&u->device, (int)index), "open unit", err));
+    SG_TRY(cu_check(&u->d, describe_gpu(&u->d, (int)index, &u->desc), "open unit", err));
     if (!u->desc.info.present) return sg_fail(err, SEGUE_EUNIT, "open unit: cuda:%u: %s", index, u->desc.info.why);
-    u->d.get_attribute(&value, CU_ATTR_SMS, u->card);
+    u->d.get_attribute(&value, CU_ATTR_SMS, u->device);
     u->sms = value > 0 ? (uint32_t)value : 1;
-    u->d.get_attribute(&value, CU_ATTR_MAJOR, u->card);
+    u->d.get_attribute(&value, CU_ATTR_MAJOR, u->device);
     u->major = (uint32_t)value;
-    u->d.get_attribute(&value, CU_ATTR_SHARED_OPTIN, u->card);
-    u->shared_max = value > 65536 ? (uint32_t)value - 8192 : 40960; /* what is left beside static room */
+    u->d.get_attribute(&value, CU_ATTR_SHARED_OPTIN, u->device);
+    /* The opt-in limit of shared memory per block, with 8 KB left for static shared memory. */
+    u->shared_max = value > 65536 ? (uint32_t)value - 8192 : 40960;
+    /* Programmatic dependent launch needs compute capability 9. */
     if (u->major < 9) u->pdl = 0;
-    SG_TRY(cu_check(&u->d, u->d.retain(&u->ctx, u->card), "open unit", err));
+    SG_TRY(cu_check(&u->d, u->d.retain(&u->ctx, u->device), "open unit", err));
     cu_enter(u);
     segue_status status = cu_check(&u->d, u->d.stream_new(&u->copies, CU_STREAM_NON_BLOCKING, 0), "open unit", err);
     void *stage = NULL;
@@ -148,6 +165,8 @@ static segue_status open_card(struct sg_unit *u, uint32_t index, segue_error *er
     return status;
 }
 
+/* Opens one GPU with the options of the spec; see struct sg_unit. A lost GPU at this point is reported as EUNIT: nothing was lost
+ * yet. */
 static segue_status open_one(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
 {
     static const char *const keys[] = {"",     "pdl",    "waves", "graphs",    "stream", "part",
@@ -155,63 +174,73 @@ static segue_status open_one(struct sg_unit **out, const struct sg_unit_spec *sp
     uint32_t index = 0;
     struct sg_unit *u;
     SG_TRY(sg_spec_only(spec, keys, err));
-    SG_TRY(number_of(spec, "", MAX_GPUS, &index, err));
+    SG_TRY(parse_number(spec, "", MAX_GPUS, &index, err));
     u = sg_alloc(sizeof *u);
     if (!u) return sg_no_memory("unit cuda", sizeof *u, err);
     pthread_mutex_init(&u->copy_lock, NULL);
     pthread_mutex_init(&u->pool_lock, NULL);
     pthread_mutex_init(&u->nvml_lock, NULL);
     pthread_mutex_init(&u->logits_lock, NULL);
-    cu_pinned_open(u);
+    cu_pinned_open(u); /* initialises its lock, so that cu_close can be called from here on */
     u->base.ops = &sg_unit_cuda;
+    /* Defaults of the options. */
     u->pdl = u->graphs = u->cluster_fusion = 1;
     u->waves = 4;
     u->stream = 100;
     u->part_sms = CU_PART_AUTO;
-    segue_status status = number_of(spec, "pdl", 1, &u->pdl, err);
-    if (status == SEGUE_OK) status = number_of(spec, "waves", 8, &u->waves, err);
-    if (status == SEGUE_OK) status = number_of(spec, "graphs", 1, &u->graphs, err);
-    if (status == SEGUE_OK) status = number_of(spec, "stream", CU_STREAM_SHARED_MAX >> 10, &u->stream, err);
-    if (status == SEGUE_OK) status = number_of(spec, "part", 1024, &u->part_sms, err);
-    if (status == SEGUE_OK) status = number_of(spec, "rest", 1024, &u->rest_sms, err);
-    if (status == SEGUE_OK) status = number_of(spec, "screen", 1, &u->screen, err);
-    if (status == SEGUE_OK) status = number_of(spec, "rank", CK_CLUSTERS_MAX, &u->cluster_fusion, err);
-    if (status == SEGUE_OK) status = number_of(spec, "invariant", 1, &u->invariant, err);
+    segue_status status = parse_number(spec, "pdl", 1, &u->pdl, err);
+    if (status == SEGUE_OK) status = parse_number(spec, "waves", 8, &u->waves, err);
+    if (status == SEGUE_OK) status = parse_number(spec, "graphs", 1, &u->graphs, err);
+    if (status == SEGUE_OK) status = parse_number(spec, "stream", CU_STREAM_SHARED_MAX >> 10, &u->stream, err);
+    if (status == SEGUE_OK) status = parse_number(spec, "part", 1024, &u->part_sms, err);
+    if (status == SEGUE_OK) status = parse_number(spec, "rest", 1024, &u->rest_sms, err);
+    if (status == SEGUE_OK) status = parse_number(spec, "screen", 1, &u->screen, err);
+    if (status == SEGUE_OK) status = parse_number(spec, "rank", CK_CLUSTERS_MAX, &u->cluster_fusion, err);
+    if (status == SEGUE_OK) status = parse_number(spec, "invariant", 1, &u->invariant, err);
     if (status == SEGUE_OK && u->invariant && (u->screen || (sg_spec_value(spec, "rank") && u->cluster_fusion)))
         status = sg_fail(err, SEGUE_EUNSUPPORTED,
-                         "open unit: %s: screen and rank are for a row alone; leave them out, or invariant", spec->text);
+                         "open unit: %s: screen and rank change results of single rows; use them without invariant", spec->text);
+    /* Fusions add in another order than the kernels of several rows. */
     if (u->invariant) u->cluster_fusion = 0;
+    /* waves=0 means the fewest. */
     if (!u->waves) u->waves = 1;
     if (status == SEGUE_OK) status = cu_driver_open(&u->d, err);
-    if (status == SEGUE_OK) status = open_card(u, index, err);
+    if (status == SEGUE_OK) status = open_gpu(u, index, err);
     if (status != SEGUE_OK) {
+        /* cu_check reports ELOST, but nothing is open that could be lost. */
         if (status == SEGUE_ELOST && err) err->status = SEGUE_EUNIT;
         cu_close(u);
         return status == SEGUE_ELOST ? SEGUE_EUNIT : status;
     }
+    /* The spec as it was given, with its options. */
     snprintf(u->desc.info.spec, sizeof u->desc.info.spec, "%s", spec->text);
     u->desc.invariant = u->invariant;
     *out = u;
     return SEGUE_OK;
 }
 
-/* cuda:A-B: a unit for each GPU from A to B, as a team. */
+/* cuda:A-B: one unit per GPU from A to B, joined by sg_group_open, which then owns them. Every GPU must be able to access the
+ * memory of every other one. */
 static segue_status open_several(struct sg_unit **out, const struct sg_unit_spec *spec, uint32_t first, uint32_t last,
                                  segue_error *err)
 {
     struct sg_unit *units[CK_JOIN_RANKS];
     struct sg_unit_spec one = *spec;
-    uint32_t n = 0, most = last - first + 1;
+    uint32_t n = 0, max = last - first + 1;
     segue_status status = SEGUE_OK;
+    /* The candidate filter needs all rows of the output head on one GPU. */
     for (uint32_t k = 0; k < one.pairs_n; k++)
         if (!strcmp(one.pairs[k].key, "screen"))
-            return sg_fail(err, SEGUE_EUNSUPPORTED, "open unit: %s: screen is for one GPU alone; leave it out", spec->text);
-    for (; n < most && status == SEGUE_OK; n++) {
+            return sg_fail(err, SEGUE_EUNSUPPORTED, "open unit: %s: screen is not supported for several GPUs; leave it out",
+                           spec->text);
+    for (; n < max && status == SEGUE_OK; n++) {
         for (uint32_t k = 0; k < one.pairs_n; k++)
             if (!one.pairs[k].key[0]) snprintf(one.pairs[k].value, sizeof one.pairs[k].value, "%u", first + n);
+        /* Options apply to every GPU; errors name the one that failed. */
         snprintf(one.text, sizeof one.text, "cuda:%u", first + n);
         status = open_one(&units[n], &one, err);
     }
+    /* The one that failed is closed already. */
     n -= status != SEGUE_OK;
     for (uint32_t a = 0; a < n && status == SEGUE_OK; a++)
         for (uint32_t b = 0; b < n && status == SEGUE_OK; b++)
@@ -222,8 +251,8 @@ static segue_status open_several(struct sg_unit **out, const struct sg_unit_spec
     return status == SEGUE_ELOST ? SEGUE_EUNIT : status;
 }
 
-/* OK and *several 0: it is one GPU, or no range at all. */
-static segue_status range_of(const struct sg_unit_spec *spec, uint32_t *first, uint32_t *last, int *several, segue_error *err)
+/* Parses A-B in place of the GPU's index. *several 0: there is no dash. */
+static segue_status parse_range(const struct sg_unit_spec *spec, uint32_t *first, uint32_t *last, int *several, segue_error *err)
 {
     const char *text = sg_spec_value(spec, ""), *dash = text ? strchr(text, '-') : NULL;
     unsigned a, b;
@@ -232,36 +261,42 @@ static segue_status range_of(const struct sg_unit_spec *spec, uint32_t *first, u
     if (!dash) return SEGUE_OK;
     if (strspn(text, "0123456789-") != strlen(text) || sscanf(text, "%2u-%2u%n", &a, &b, &end) != 2 || text[end] || a >= b ||
         b >= MAX_GPUS || b - a >= CK_JOIN_RANKS)
-        return sg_fail(err, SEGUE_EARG, "open unit: %s: %s is no range of 2 to %d GPUs, as 0-1", spec->text, text,
+        return sg_fail(err, SEGUE_EARG, "open unit: %s: %s is not a range of 2 to %d GPUs; write it as 0-1", spec->text, text,
                        (int)CK_JOIN_RANKS);
     *first = a;
     *last = b;
     return SEGUE_OK;
 }
 
+/* cuda or cuda:N: one GPU; cuda:A-B: a group of GPUs, split by tensor parallelism (unit/group). */
 static segue_status cu_open(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
 {
     uint32_t first = 0, last = 0;
     int several = 0;
-    SG_TRY(range_of(spec, &first, &last, &several, err));
+    SG_TRY(parse_range(spec, &first, &last, &several, err));
     return several ? open_several(out, spec, first, last, err) : open_one(out, spec, err);
 }
+/* The description does not change while the unit is open. */
 static void cu_describe(const struct sg_unit *u, struct sg_unit_desc *out) { *out = u->desc; }
 
+/* Everything that passes sg_op_check, except for widths that the kernels do not support. */
 static segue_status cu_can(const struct sg_unit *u, const struct sg_graph *g, const struct sg_op *op, segue_error *why)
 {
     (void)u;
     SG_TRY(sg_op_check(g, (uint32_t)(op - g->ops), why));
     const struct sg_attend *a = &op->u.attend;
     if (op->code == SG_OP_DELTA && op->u.delta.dk > 256)
-        return sg_fail(why, SEGUE_EUNSUPPORTED, "unit cuda: delta (layer %d): keys of width %u; 256 at most", op->layer,
+        return sg_fail(why, SEGUE_EUNSUPPORTED,
+                       "unit cuda: delta (layer %d): keys of width %u are not supported; the limit is 256", op->layer,
                        op->u.delta.dk);
     if (op->code == SG_OP_ATTEND && (a->d > 1024 || a->dv > 1024))
-        return sg_fail(why, SEGUE_EUNSUPPORTED, "unit cuda: attend (layer %d): heads of width %u and %u; 1024 at most", op->layer,
+        return sg_fail(why, SEGUE_EUNSUPPORTED,
+                       "unit cuda: attend (layer %d): heads of width %u and %u are not supported; the limit is 1024", op->layer,
                        a->d, a->dv);
     return SEGUE_OK;
 }
 
+/* scratch: value buffers for the longest pass, and partial sums of fusions. Other buffers are small. */
 static void cu_footprint(const struct sg_program *p, uint64_t *own, uint64_t *read, uint64_t *scratch)
 {
     if (own) *own = p->weights->bytes;
@@ -271,23 +306,26 @@ static void cu_footprint(const struct sg_program *p, uint64_t *own, uint64_t *re
                    cu_cluster_sums_bytes(p);
 }
 
+/* Reads `bytes` at p four times with eight blocks per multiprocessor; *gb_s: the best rate, with the launch. */
 static segue_status read_timed(struct sg_unit *u, cu_ptr p, uint64_t bytes, double *gb_s, segue_error *err)
 {
     struct ck_read args = {.data = (const void *)(uintptr_t)p, .n = bytes / 16, .out = (uint32_t *)(uintptr_t)p};
+    /* Eight blocks of 512 threads: more than resident threads, so that the memory system is saturated to the end. */
     struct cu_launch l = {u->sms * 8, 1, 1, 512, 1, 1, 0, u->copies, NULL, 0};
     void *list[] = {&args};
     double best = 0;
     for (int i = 0; i < 4; i++) {
-        uint64_t begin = sg_now_ns();
+        uint64_t start_ns = sg_now_ns();
         SG_TRY(cu_check(&u->d, u->d.launch(&l, u->k.read_all, list, NULL), "measure", err));
         SG_TRY(cu_check(&u->d, u->d.stream_sync(u->copies), "measure", err));
-        double rate = (double)bytes / (double)(sg_now_ns() - begin);
+        double rate = (double)bytes / (double)(sg_now_ns() - start_ns); /* bytes per ns = GB/s */
         if (rate > best) best = rate;
     }
     *gb_s = best;
     return SEGUE_OK;
 }
 
+/* Measures reading of at least 1 MB. The memory is written first, so that its pages are mapped. */
 static segue_status cu_stream_rate(struct sg_unit *u, uint64_t bytes, double *gb_s, segue_error *err)
 {
     cu_ptr p;
@@ -303,6 +341,8 @@ static segue_status cu_stream_rate(struct sg_unit *u, uint64_t bytes, double *gb
     return status;
 }
 
+/* Optional members that are missing: state_at (fixed slots are in GPU memory), weight_get and weight_put, kept and compiles (no
+ * weight cache), restart (a lost context cannot be reset in this process). */
 const struct sg_unit_ops sg_unit_cuda = {
     .kind = "cuda",
     .list = cu_list,
@@ -317,15 +357,15 @@ const struct sg_unit_ops sg_unit_cuda = {
     .wait = cu_wait,
     .state_new = cu_state_new,
     .state_free = cu_state_free,
-    .state_fork = cu_state_fork,
-    .state_mark = cu_state_mark,
-    .state_back = cu_state_back,
-    .state_drop = cu_state_drop,
-    .state_cut = cu_state_cut,
-    .state_held = cu_state_held,
+    .state_fork = sg_state_core_fork,
+    .state_mark = sg_state_core_mark,
+    .state_back = sg_state_core_back,
+    .state_drop = sg_state_core_drop,
+    .state_cut = sg_state_core_cut,
+    .state_held = sg_state_core_held,
     .state_bytes = cu_state_bytes,
     .state_get = cu_state_get,
-    .state_put = cu_state_put,
+    .state_put = sg_state_core_put,
     .state_transfer = cu_state_transfer,
     .peer_prewarm = cu_peer_prewarm,
     .host = cu_host_memory,

@@ -8,6 +8,7 @@
 #include "unit/cuda/issue/issue.h"
 #include "unit/finite.h"
 
+/* Bytes of the rows of a tensor that a weight uses, as stored on the GPU. */
 static uint64_t weight_bytes(const struct sg_program *p, const struct sg_weight *w)
 {
     if (w->tensor < 0) return 0;
@@ -15,6 +16,7 @@ static uint64_t weight_bytes(const struct sg_program *p, const struct sg_weight 
     return t->bytes / t->source->rows * w->rows;
 }
 
+/* Weights that decoding one token reads: all linears, one row of each embedding, k of the experts. */
 static uint64_t read_per_token(const struct sg_program *p)
 {
     const struct sg_graph *g = p->base.graph;
@@ -30,6 +32,7 @@ static uint64_t read_per_token(const struct sg_program *p)
     return bytes;
 }
 
+/* The inverse frequencies of each rope table. */
 static segue_status upload_ropes(struct sg_unit *u, struct sg_program *p, segue_error *err)
 {
     const struct sg_graph *g = p->base.graph;
@@ -42,6 +45,7 @@ static segue_status upload_ropes(struct sg_unit *u, struct sg_program *p, segue_
     return SEGUE_OK;
 }
 
+/* Also frees a program that was only partly compiled. No run of it is in progress. */
 void cu_discard(struct sg_program *p)
 {
     if (!p) return;
@@ -61,6 +65,8 @@ void cu_discard(struct sg_program *p)
     sg_free(p);
 }
 
+/* Lookahead needs tokens as the only input and logits as output. Its step reads one block of fixed slots and writes another one,
+ * which only the kernels of short convolutions can. */
 static segue_status fill_program(struct sg_unit *u, struct sg_program *p, segue_error *err)
 {
     const struct sg_graph *g = p->base.graph;
@@ -73,19 +79,23 @@ static segue_status fill_program(struct sg_unit *u, struct sg_program *p, segue_
     SG_TRY(upload_ropes(u, p, err));
     p->read_per_token = read_per_token(p);
     p->lookahead_ok = g->vocab != 0 && g->inputs_n == 1 && g->values[g->inputs[0].value].kind == SG_VALUE_TOKENS;
+    /* Longer convolutions use kernels that update the slot in place. */
     for (uint32_t i = 0; i < g->ops_n; i++)
         if (g->ops[i].code == SG_OP_CONV && g->ops[i].u.conv.taps > CU_CONV_STEP_TAPS) p->lookahead_ok = 0;
+    /* Lanes last: their sizes depend on the steps and fusions. */
     SG_TRY(cu_screen_open(u, p, err));
     SG_TRY(cu_lane_open(u, p, 0, err));
     return cu_lane_open(u, p, 1, err);
 }
 
+/* Each program has a reference to the weights. */
 static segue_status compile_one(struct sg_unit *u, const struct sg_graph *g, struct cu_weights *w, struct sg_program **out,
                                 segue_error *err)
 {
     struct sg_program *p = sg_alloc(sizeof *p);
     if (!p) return sg_no_memory("program of cuda", sizeof *p, err);
     p->base = (struct sg_program_base){u->base.ops, u, g};
+    /* From here on cu_discard frees everything. */
     p->weights = w;
     w->references++;
     for (int k = 0; k < CU_LANES; k++) pthread_mutex_init(&p->lanes[k].lock, NULL);
@@ -98,21 +108,25 @@ static segue_status compile_one(struct sg_unit *u, const struct sg_graph *g, str
     return SEGUE_OK;
 }
 
+/* Checks everything before the upload, which takes longest. There is no weight cache: weights are converted while they are
+ * copied, which is as fast as reading them from a cache. On failure the programs compiled so far are discarded. */
 segue_status cu_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n, const struct sg_weight_cache *cache,
                         struct sg_program **programs, segue_error *err)
 {
     struct cu_weights *w = NULL;
-    (void)cache; /* weights are laid out on the card as they are copied there */
+    (void)cache;
     for (uint32_t i = 0; i < n; i++) SG_TRY(sg_graph_check(graphs[i], err));
     for (uint32_t i = 0; i < n; i++) SG_TRY(sg_weights_finite(graphs[i], err));
     SG_TRY(cu_weights_fit(u, graphs, n, 0, err));
+    /* The estimate may be too low: an allocation that fails gets the same advice. */
     segue_status status = cu_weights_new(u, graphs, n, &w, err);
     if (status == SEGUE_EMEMORY) return cu_weights_fit(u, graphs, n, 1, err);
     if (status != SEGUE_OK) return status;
     uint32_t i = 0;
     for (; i < n && status == SEGUE_OK; i++) status = compile_one(u, graphs[i], w, &programs[i], err);
     if (status != SEGUE_OK)
-        for (i--; i > 0;) cu_discard(programs[--i]);
+        for (i--; i > 0;) cu_discard(programs[--i]); /* the one that failed has discarded itself */
+    /* Drops the reference of this function; the programs have their own. */
     cu_weights_free(w);
     return status == SEGUE_EMEMORY ? cu_weights_fit(u, graphs, n, 1, err) : status;
 }

@@ -26,8 +26,8 @@ void sg_group_loras_free(struct group_lora *l)
 }
 
 /* A dense copy of the given rows and columns of a matrix with k columns. NULL: no memory. */
-static const float *gather(struct sg_arena *arena, const float *from, uint64_t k, uint64_t rows, const struct sg_run_of *rows_of,
-                           uint32_t rows_n, uint64_t cols, const struct sg_run_of *cols_of, uint32_t cols_n)
+static const float *gather(struct sg_arena *arena, const float *from, uint64_t k, uint64_t rows, const struct sg_index_run *rows_of,
+                           uint32_t rows_n, uint64_t cols, const struct sg_index_run *cols_of, uint32_t cols_n)
 {
     float *to = sg_arena_alloc(arena, (size_t)(rows * cols) * sizeof *to);
     for (uint64_t i = 0, at = 0; to && i < rows; i++)
@@ -40,7 +40,7 @@ static const float *gather(struct sg_arena *arena, const float *from, uint64_t k
 static segue_status part_pair(struct group_lora *l, const struct sg_lora_pair *whole, const struct sg_tensor *t, segue_error *err)
 {
     const struct sg_tensor_part *p = t->part;
-    const struct sg_run_of ranks = {0, whole->rank};
+    const struct sg_index_run ranks = {0, whole->rank};
     struct sg_lora_pair *pair = &l->pairs[l->lora.pairs_n++];
     *pair = (struct sg_lora_pair){t, whole->rank, whole->a, whole->b};
     if (t->cols != whole->tensor->cols)

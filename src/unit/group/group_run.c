@@ -21,7 +21,7 @@ struct sg_run {
     struct sg_program *program;
     struct sg_rank_sync rank_sync;
     struct sg_arena arena;           /* owns spans and tokens of the ranks */
-    struct group_rank rank[SG_RANKS_MOST];
+    struct group_rank rank[SG_RANKS_MAX];
 };
 
 /* All ranks have the same length. */

@@ -45,7 +45,7 @@ static int same_slots(const struct sg_graph *g, const struct sg_slot *slots, uin
 {
     if (g->slots_n != n) return 0;
     for (uint32_t i = 0; i < n; i++)
-        if (!sg_slot_same(&g->slots[i], &slots[i])) return 0;
+        if (!sg_slot_equal(&g->slots[i], &slots[i])) return 0;
     return 1;
 }
 

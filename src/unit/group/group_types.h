@@ -16,7 +16,7 @@ struct sg_unit {
     const struct sg_unit_ops *ops;   /* the ranks' table */
     struct sg_unit_desc desc;
     uint32_t ranks;
-    struct sg_unit *rank[SG_RANKS_MOST];
+    struct sg_unit *rank[SG_RANKS_MAX];
     pthread_mutex_t lanes[GROUP_LANES];  /* [0]: short runs, [1]: long runs (desc.long_rows); one of each at a time, so that
                                           * all ranks start runs in the same order */
     pthread_mutex_t lock;            /* guards programs */
@@ -36,7 +36,7 @@ struct sg_program {
     struct sg_program_base base;
     struct group_graphs *graphs;
     uint32_t index;                  /* of its graph in graphs->tp */
-    struct sg_program *rank[SG_RANKS_MOST];
+    struct sg_program *rank[SG_RANKS_MAX];
     struct sg_program *next;         /* in the unit's list */
 };
 
@@ -45,7 +45,7 @@ struct sg_state {
     uint32_t slots_n;
     struct sg_slot *slots;           /* [slots_n] of the unsplit graph */
     struct sg_tp_slot *splits;       /* [slots_n] how each slot is split over the ranks */
-    struct sg_state *rank[SG_RANKS_MOST];
+    struct sg_state *rank[SG_RANKS_MAX];
 };
 
 segue_status sg_group_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, struct sg_run **out,

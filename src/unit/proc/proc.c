@@ -115,7 +115,7 @@ segue_status proc_adopt(struct sg_unit **out, const int ends[2], segue_error *er
     static const struct sg_unit_spec spec = {.kind = "proc", .text = "proc:U", .pairs_n = 1, .pairs = {{"", "U"}}};
     struct sg_unit *u = NULL;
     SG_TRY(unit_new(&u, &spec, err));
-    for (int i = 0; i < 2; i++) sg_channel_take(&u->child.channels[i], ends[i]);
+    for (int i = 0; i < 2; i++) sg_channel_init(&u->child.channels[i], ends[i]);
     segue_status status = proc_handshake(u, -1, err);
     if (status != SEGUE_OK) free_unit(u);
     else *out = u;
@@ -171,7 +171,7 @@ static segue_status proc_stream(struct sg_unit *u, uint64_t bytes, double *gb_s,
     proc_enter(u, PROC_FIRST);
     sg_put_u64(proc_request(u, PROC_FIRST), bytes);
     segue_status status = proc_call(u, PROC_FIRST, SG_WIRE_STREAM, -1, 0, &in, err);
-    if (status == SEGUE_OK) bits = sg_take_u64(&in);
+    if (status == SEGUE_OK) bits = sg_reader_u64(&in);
     if (status == SEGUE_OK && !sg_reader_done(&in)) status = proc_lose(u, "it sent an invalid reply", err);
     proc_leave(u, PROC_FIRST);
     if (status != SEGUE_OK) return status;

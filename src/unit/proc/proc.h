@@ -38,7 +38,7 @@ struct proc_region {
 struct proc_tensor {
     const struct sg_tensor *key; /* NULL: the number is free */
     struct sg_tensor tensor;     /* copy, to detect changes */
-    struct sg_spot spots[SG_SPOTS];
+    struct sg_wire_loc spots[SG_LOCS];
     uint32_t users;              /* programs that read it */
     uint32_t sent;               /* 1: the child has it */
 };

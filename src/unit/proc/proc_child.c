@@ -135,8 +135,8 @@ segue_status proc_spawn(struct proc_child *c, int *second, segue_error *err)
         return sg_fail(err, SEGUE_EUNIT, "unit not opened: proc: %.300s cannot be started: %s", program, strerror(code));
     }
     *c = (struct proc_child){.pid = pid, .page.fd = -1, .areas = {{.fd = -1}, {.fd = -1}}};
-    sg_channel_take(&c->channels[0], one[0]);
-    sg_channel_take(&c->channels[1], two[0]);
+    sg_channel_init(&c->channels[0], one[0]);
+    sg_channel_init(&c->channels[1], two[0]);
     *second = two[1];
     return SEGUE_OK;
 }

@@ -40,7 +40,7 @@ static segue_status query_op(struct sg_unit *u, const struct sg_graph *g, uint32
         cache_put(b, NULL);
         sg_put_u32(b, 1);
         sg_put_u32(b, SG_WIRE_PROGRAMS - 1); /* this number is reserved for the query */
-        sg_wire_graph_put(b, g, ids);
+        sg_wire_graph_write(b, g, ids);
         sg_put_u32(b, op);
         status = proc_call(u, PROC_FIRST, SG_WIRE_CAN, -1, compile_limit(u), &in, why);
     }
@@ -115,14 +115,14 @@ static segue_status compile_remote(struct sg_unit *u, struct sg_program *const *
     sg_put_u32(b, n);
     for (uint32_t i = 0; i < n; i++) {
         sg_put_u32(b, programs[i]->id);
-        sg_wire_graph_put(b, programs[i]->base.graph, programs[i]->tensors);
+        sg_wire_graph_write(b, programs[i]->base.graph, programs[i]->tensors);
     }
     SG_TRY(proc_call(u, PROC_FIRST, SG_WIRE_COMPILE, -1, compile_limit(u), &in, err));
     proc_tensors_mark_sent(u);
     for (uint32_t i = 0; i < n; i++) {
-        sg_take_text(&in, programs[i]->kept, sizeof programs[i]->kept);
-        sg_take_text(&in, programs[i]->why, sizeof programs[i]->why);
-        atomic_store(&programs[i]->compiles, sg_take_u64(&in));
+        sg_reader_text(&in, programs[i]->kept, sizeof programs[i]->kept);
+        sg_reader_text(&in, programs[i]->why, sizeof programs[i]->why);
+        atomic_store(&programs[i]->compiles, sg_reader_u64(&in));
     }
     return sg_reader_done(&in) ? SEGUE_OK : proc_lose(u, "it sent an invalid reply", err);
 }
@@ -132,7 +132,7 @@ uint64_t proc_compiles(const struct sg_program *p) { return atomic_load(&p->comp
 /* Only the texts that this library defines are passed on. */
 const char *proc_kept(const struct sg_program *p, const char **why)
 {
-    static const char *const known[] = {"mapped", "written", "anew"};
+    static const char *const known[] = {"mapped", "written", "repacked"};
     if (why) *why = p->why[0] ? p->why : NULL;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (!strcmp(p->kept, known[i])) return known[i];
@@ -189,7 +189,7 @@ void proc_footprint(const struct sg_program *p, uint64_t *own, uint64_t *read, u
     proc_enter(u, PROC_FIRST);
     sg_put_u32(proc_request(u, PROC_FIRST), p->id);
     if (proc_call(u, PROC_FIRST, SG_WIRE_FOOTPRINT, -1, 0, &in, NULL) == SEGUE_OK)
-        for (int i = 0; i < 3; i++) three[i] = sg_take_u64(&in);
+        for (int i = 0; i < 3; i++) three[i] = sg_reader_u64(&in);
     proc_leave(u, PROC_FIRST);
     if (own) *own = three[0];
     if (read) *read = three[1];

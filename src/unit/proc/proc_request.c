@@ -188,7 +188,7 @@ static segue_status handshake(struct sg_unit *u, int second, segue_error *err)
     sg_put_u32(b, segue_version());
     sg_put_text(b, u->inner);
     SG_TRY(proc_call(u, PROC_FIRST, SG_WIRE_HANDSHAKE, second, 0, &in, err));
-    uint32_t pid = sg_take_u32(&in);
+    uint32_t pid = sg_reader_u32(&in);
     if (sg_wire_desc_take(&in, &desc, NULL) != SEGUE_OK || !sg_reader_done(&in) || !desc.info.present)
         return proc_lose(u, "it sent an invalid description", err);
     memcpy(desc.info.spec, u->desc.info.spec, sizeof desc.info.spec);

@@ -203,12 +203,12 @@ static segue_status results_read(struct sg_run *run, struct sg_reader *in, int f
     struct sg_result *r = run->result;
     uint64_t *counters[SG_WIRE_COUNTERS];
     sg_wire_counters(r, counters);
-    for (int i = 0; i < SG_WIRE_COUNTERS; i++) *counters[i] += sg_take_u64(in);
-    r->unseen = sg_take_u64(in);
-    atomic_store(&run->program->compiles, sg_take_u64(in));
+    for (int i = 0; i < SG_WIRE_COUNTERS; i++) *counters[i] += sg_reader_u64(in);
+    r->unseen = sg_reader_u64(in);
+    atomic_store(&run->program->compiles, sg_reader_u64(in));
     for (uint32_t i = 0; i < run->batch.spans_n; i++) {
         struct sg_span *s = &run->spans[i];
-        uint32_t done = sg_take_u32(in);
+        uint32_t done = sg_reader_u32(in);
         if (in->bad || done > s->rows || (!failed && done != s->rows))
             return proc_lose(u, "it reported wrong token counts of a run", err);
         run->rows_done[i] += done;
@@ -278,7 +278,7 @@ static void wait_accepted(struct sg_unit *u)
     const struct sg_wire_page *page = (struct sg_wire_page *)(void *)u->child.page.data;
     uint64_t until = sg_now_ns() + u->silence_ns;
     uint32_t number = (uint32_t)u->numbers[PROC_FIRST];
-    while (page && atomic_load(&page->accepted) != number && !sg_channel_waits(&u->child.channels[PROC_FIRST]) &&
+    while (page && atomic_load(&page->accepted) != number && !sg_channel_readable(&u->child.channels[PROC_FIRST]) &&
            sg_now_ns() < until)
         sg_pause_ns(POLL_NS);
 }

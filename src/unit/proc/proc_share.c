@@ -1,6 +1,6 @@
 /* proc_share.c: weights shared with the child process. Weights are not sent: the child maps the model's files by descriptors
  * passed to it, so both processes read the same pages. Tensors in ordinary memory are copied once to shared memory. A region is
- * one such file or piece of memory, a location (struct sg_spot) an offset in it. Both tables are kept, so that a restarted child
+ * one such file or piece of memory, a location (struct sg_wire_loc) an offset in it. Both tables are kept, so that a restarted child
  * can be given everything again.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
@@ -85,7 +85,7 @@ static void regions_drop_unused(struct sg_unit *u)
 /* The three arrays of a tensor. */
 static const uint8_t *pointer_of(const struct sg_tensor *t, int spot)
 {
-    return spot == SG_SPOT_DATA ? t->data : spot == SG_SPOT_SCALES ? t->affine.scales : t->affine.biases;
+    return spot == SG_LOC_DATA ? t->data : spot == SG_LOC_SCALES ? t->affine.scales : t->affine.biases;
 }
 
 /* 1: the tensor was shared before and is unchanged; *id is its number. */
@@ -115,7 +115,7 @@ static segue_status tensor_new(struct sg_unit *u, const struct sg_tensor *t, uin
     }
     struct proc_tensor *p = &u->tensors[i];
     *p = (struct proc_tensor){.key = t, .tensor = *t};
-    for (int k = 0; k < SG_SPOTS; k++) p->spots[k].region = UINT32_MAX;
+    for (int k = 0; k < SG_LOCS; k++) p->spots[k].region = UINT32_MAX;
     *id = i;
     return SEGUE_OK;
 }
@@ -123,9 +123,9 @@ static segue_status tensor_new(struct sg_unit *u, const struct sg_tensor *t, uin
 /* Locations of the arrays that are in mapped files. *unmapped grows by the aligned bytes of the others. */
 static segue_status locate_in_files(struct sg_unit *u, struct proc_tensor *p, uint64_t *unmapped, segue_error *err)
 {
-    uint64_t bytes[SG_SPOTS];
+    uint64_t bytes[SG_LOCS];
     sg_tensor_extent(&p->tensor, bytes);
-    for (int k = 0; k < SG_SPOTS; k++) {
+    for (int k = 0; k < SG_LOCS; k++) {
         const uint8_t *at = pointer_of(&p->tensor, k);
         if (!bytes[k]) continue;
         const struct sg_map *m = map_of(&p->tensor, at, bytes[k]);
@@ -158,12 +158,12 @@ static segue_status copy_unmapped(struct sg_unit *u, const uint32_t *ids, uint32
     }
     for (uint32_t i = 0; i < n; i++) {
         struct proc_tensor *p = &u->tensors[ids[i]];
-        uint64_t bytes[SG_SPOTS];
+        uint64_t bytes[SG_LOCS];
         sg_tensor_extent(&p->tensor, bytes);
-        for (int k = 0; k < SG_SPOTS; k++) {
+        for (int k = 0; k < SG_LOCS; k++) {
             if (!bytes[k] || p->spots[k].region != UINT32_MAX) continue;
             memcpy(r.own.data + at, pointer_of(&p->tensor, k), (size_t)bytes[k]);
-            p->spots[k] = (struct sg_spot){region, at};
+            p->spots[k] = (struct sg_wire_loc){region, at};
             u->regions[region].users++;
             at += (bytes[k] + ALIGN - 1) / ALIGN * ALIGN;
         }
@@ -175,7 +175,7 @@ static segue_status copy_unmapped(struct sg_unit *u, const uint32_t *ids, uint32
 static void tensor_forget(struct sg_unit *u, uint32_t id)
 {
     struct proc_tensor *p = &u->tensors[id];
-    for (int k = 0; k < SG_SPOTS; k++)
+    for (int k = 0; k < SG_LOCS; k++)
         if (p->spots[k].region != UINT32_MAX) u->regions[p->spots[k].region].users--;
     *p = (struct proc_tensor){0};
 }
@@ -226,7 +226,7 @@ void proc_tensors_write(struct sg_unit *u, struct sg_buf *b)
         const struct proc_tensor *p = &u->tensors[i];
         if (!p->key || p->sent) continue;
         sg_put_u32(b, i);
-        sg_wire_tensor_put(b, &p->tensor, p->spots);
+        sg_wire_tensor_write(b, &p->tensor, p->spots);
     }
 }
 

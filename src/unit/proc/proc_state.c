@@ -22,8 +22,8 @@ segue_status proc_state_here(struct sg_unit *u, const struct sg_state *s, segue_
 segue_status proc_held_read(struct sg_state *s, struct sg_reader *in, uint64_t rows, segue_error *err)
 {
     struct sg_unit *u = s->base.unit;
-    uint64_t held = sg_take_u64(in), bytes = sg_take_u64(in);
-    const uint8_t *first = sg_take(in, s->slots_n * sizeof *s->held.first);
+    uint64_t held = sg_reader_u64(in), bytes = sg_reader_u64(in);
+    const uint8_t *first = sg_reader_bytes(in, s->slots_n * sizeof *s->held.first);
     int sound = first && held <= INT32_MAX && bytes >> STATE_BYTES_LOG2_MAX == 0 && (rows == UINT64_MAX || held == rows);
     for (uint32_t i = 0; sound && i < s->slots_n; i++) sound = sg_le64(first + 8 * i) <= INT32_MAX;
     if (!sound) return proc_lose(u, "it sent an invalid state description", err);
@@ -111,7 +111,7 @@ segue_status proc_state_new(struct sg_unit *u, const struct sg_slot *slots, uint
         sg_put_u32(b, o ? (uint32_t)o->kv : SG_F32);
         sg_put_u64(b, o ? o->rows : 0);
         sg_put_u32(b, o ? o->undo : 0);
-        sg_wire_slots_put(b, slots, slots_n);
+        sg_wire_slots_write(b, slots, slots_n);
         status = state_create(u, s, SG_WIRE_STATE_NEW, err);
     }
     proc_leave(u, PROC_FIRST);
@@ -168,7 +168,7 @@ static segue_status change(struct sg_state *s, uint32_t kind, uint64_t n, uint32
         status = proc_call(u, PROC_FIRST, kind, -1, 0, &in, err);
     }
     if (status == SEGUE_OK) {
-        uint32_t number = sg_take_u32(&in);
+        uint32_t number = sg_reader_u32(&in);
         if (mark) *mark = number;
         status = proc_held_read(s, &in, kind == SG_WIRE_STATE_CUT && s->slots_n ? n : UINT64_MAX, err);
     }

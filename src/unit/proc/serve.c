@@ -17,8 +17,8 @@ static const uint64_t forever_ns = UINT64_MAX / 4, send_limit_ns = (uint64_t)60 
 static segue_status handshake(struct sg_server *v, struct sg_reader *in, int fd, struct sg_buf *out, segue_error *err)
 {
     char spec[sizeof((struct sg_unit_spec *)0)->text];
-    uint32_t wire = sg_take_u32(in), library = sg_take_u32(in);
-    sg_take_text(in, spec, sizeof spec);
+    uint32_t wire = sg_reader_u32(in), library = sg_reader_u32(in);
+    sg_reader_text(in, spec, sizeof spec);
     segue_status status = SEGUE_OK;
     if (!sg_reader_done(in) || v->unit || fd < 0)
         status = sg_server_reject(err, "a handshake: damaged, or repeated");
@@ -34,7 +34,7 @@ static segue_status handshake(struct sg_server *v, struct sg_reader *in, int fd,
     struct sg_unit_desc desc;
     v->ops = sg_ops_of(v->unit);
     v->ops->describe(v->unit, &desc);
-    sg_channel_take(&v->second, fd);
+    sg_channel_init(&v->second, fd);
     sg_put_u32(out, (uint32_t)getpid());
     sg_wire_desc_put(out, &desc);
     return SEGUE_OK;
@@ -43,7 +43,7 @@ static segue_status handshake(struct sg_server *v, struct sg_reader *in, int fd,
 /* Maps the page, or the bulk memory of a connection; replaces the previous one. */
 static segue_status map_shared(struct sg_reader *in, int fd, size_t min, struct sg_shared *out, segue_error *err)
 {
-    uint64_t size = sg_take_u64(in);
+    uint64_t size = sg_reader_u64(in);
     struct sg_shared memory;
     if (!sg_reader_done(in) || size > AREA_MAX || size < min) {
         if (fd >= 0) close(fd);
@@ -58,7 +58,7 @@ static segue_status map_shared(struct sg_reader *in, int fd, size_t min, struct 
 /* The size is limited, so that a request cannot block the unit for long. */
 static segue_status stream(struct sg_server *v, struct sg_reader *in, struct sg_buf *out, segue_error *err)
 {
-    uint64_t bytes = sg_take_u64(in), bits;
+    uint64_t bytes = sg_reader_u64(in), bits;
     double gb_s = 0;
     if (!sg_reader_done(in) || bytes > (uint64_t)1 << 36) return sg_server_reject(err, "a measurement: damaged");
     if (!v->ops->stream) return sg_fail(err, SEGUE_EUNSUPPORTED, "bandwidth not measured: the unit does not support it");
@@ -164,7 +164,7 @@ segue_status sg_server_new(struct sg_server **out, sg_serve_open open, segue_err
     }
     v->open = open;
     v->page.fd = v->areas[0].fd = v->areas[1].fd = -1;
-    v->second.fd = v->second.lent = -1;
+    v->second.fd = v->second.received_fd = -1;
     atomic_init(&v->own_cancel, 0);
     atomic_init(&v->closed, 0);
     *out = v;
@@ -270,7 +270,7 @@ segue_status sg_serve(int fd, sg_serve_open open, segue_error *err)
         close(fd);
         return status;
     }
-    sg_channel_take(&first, fd);
+    sg_channel_init(&first, fd);
     status = serve(v, &first, err);
     sg_channel_close(&first);
     sg_server_free(v);

@@ -12,8 +12,8 @@ enum { GRAPHS_MAX = 64, LORA_RANK_MAX = 1 << 16, PAIRS_MAX = 1 << 18, FOLDER_MAX
 /* The memory is mapped read-only. */
 segue_status sg_serve_region(struct sg_server *v, struct sg_reader *in, int fd, segue_error *err)
 {
-    uint32_t id = sg_take_u32(in);
-    uint64_t size = sg_take_u64(in);
+    uint32_t id = sg_reader_u32(in);
+    uint64_t size = sg_reader_u64(in);
     struct sg_shared memory;
     SG_TRY(sg_shared_map(&memory, fd, (size_t)size, 0, err));
     segue_status status = sg_reader_done(in) ? SEGUE_OK : sg_server_reject(err, "a region: damaged");
@@ -30,7 +30,7 @@ segue_status sg_serve_region(struct sg_server *v, struct sg_reader *in, int fd, 
 
 segue_status sg_serve_region_drop(struct sg_server *v, struct sg_reader *in, segue_error *err)
 {
-    uint32_t id = sg_take_u32(in);
+    uint32_t id = sg_reader_u32(in);
     if (!sg_reader_done(in) || id >= v->regions_n || !v->regions[id].memory.data || v->regions[id].users)
         return sg_server_reject(err, "a region to drop: unknown, or in use");
     sg_shared_free(&v->regions[id].memory);
@@ -43,14 +43,14 @@ segue_status sg_serve_region_drop(struct sg_server *v, struct sg_reader *in, seg
 static void tensor_free(struct sg_server *v, uint32_t id)
 {
     struct sg_server_tensor *t = v->tensors[id];
-    for (int i = 0; i < SG_SPOTS; i++)
+    for (int i = 0; i < SG_LOCS; i++)
         if (t->regions[i] != UINT32_MAX) v->regions[t->regions[i]].users--;
     sg_arena_free(&t->arena);
     sg_free(t);
     v->tensors[id] = NULL;
 }
 
-/* The region that contains a pointer, which sg_wire_tensor_take has checked; UINT32_MAX for NULL. */
+/* The region that contains a pointer, which sg_wire_tensor_read has checked; UINT32_MAX for NULL. */
 static uint32_t region_of(const struct sg_server *v, const void *p)
 {
     const uint8_t *at = p;
@@ -62,22 +62,22 @@ static uint32_t region_of(const struct sg_server *v, const void *p)
 }
 
 /* Decodes one tensor; locations are checked against the regions. */
-static segue_status tensor_new(struct sg_server *v, const struct sg_lent *regions, struct sg_reader *in,
+static segue_status tensor_new(struct sg_server *v, const struct sg_wire_region *regions, struct sg_reader *in,
                                uint32_t *made, segue_error *err)
 {
-    uint32_t id = sg_take_u32(in);
+    uint32_t id = sg_reader_u32(in);
     SG_TRY(sg_server_table_grow(&v->tensors, &v->tensors_n, id, SG_WIRE_TENSORS, sizeof *v->tensors, err));
     if (v->tensors[id]) return sg_server_reject(err, "a tensor: its number is in use");
     struct sg_server_tensor *t = sg_alloc(sizeof *t);
     if (!t) return sg_no_memory("tensor", sizeof *t, err);
-    segue_status status = sg_wire_tensor_take(in, regions, v->regions_n, &t->arena, &t->tensor, err);
+    segue_status status = sg_wire_tensor_read(in, regions, v->regions_n, &t->arena, &t->tensor, err);
     if (status != SEGUE_OK) {
         sg_arena_free(&t->arena);
         sg_free(t);
         return status;
     }
-    const void *const at[SG_SPOTS] = {t->tensor.data, t->tensor.affine.scales, t->tensor.affine.biases};
-    for (int i = 0; i < SG_SPOTS; i++) {
+    const void *const at[SG_LOCS] = {t->tensor.data, t->tensor.affine.scales, t->tensor.affine.biases};
+    for (int i = 0; i < SG_LOCS; i++) {
         t->regions[i] = region_of(v, at[i]);
         if (t->regions[i] != UINT32_MAX) v->regions[t->regions[i]].users++;
     }
@@ -92,23 +92,23 @@ static segue_status tensor_new(struct sg_server *v, const struct sg_lent *region
 static segue_status tensors_new(struct sg_server *v, struct sg_reader *in, uint32_t **made, uint32_t *made_n,
                                 segue_error *err)
 {
-    uint32_t n = sg_take_u32(in);
+    uint32_t n = sg_reader_u32(in);
     if (in->bad || n > in->left / 64) return sg_server_reject(err, "a list of tensors: truncated");
     *made = sg_arena_alloc(&v->scratch, n * sizeof **made);
-    struct sg_lent *regions = sg_arena_alloc(&v->scratch, (v->regions_n + 1) * sizeof *regions);
+    struct sg_wire_region *regions = sg_arena_alloc(&v->scratch, (v->regions_n + 1) * sizeof *regions);
     if (!*made || !regions) return sg_no_memory("tensors", n * sizeof **made, err);
     for (uint32_t i = 0; i < v->regions_n; i++)
-        regions[i] = (struct sg_lent){v->regions[i].memory.data, v->regions[i].memory.size};
+        regions[i] = (struct sg_wire_region){v->regions[i].memory.data, v->regions[i].memory.size};
     for (*made_n = 0; *made_n < n; ++*made_n) SG_TRY(tensor_new(v, regions, in, &(*made)[*made_n], err));
     return SEGUE_OK;
 }
 
 segue_status sg_serve_tensor_drop(struct sg_server *v, struct sg_reader *in, segue_error *err)
 {
-    uint32_t n = sg_take_u32(in);
+    uint32_t n = sg_reader_u32(in);
     if (in->bad || n > in->left / 4) return sg_server_reject(err, "tensors to drop: truncated");
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t id = sg_take_u32(in);
+        uint32_t id = sg_reader_u32(in);
         if (id >= v->tensors_n || !v->tensors[id] || v->tensors[id]->users)
             return sg_server_reject(err, "a tensor to drop: unknown, or in use");
         tensor_free(v, id);
@@ -132,7 +132,7 @@ static void program_free(struct sg_server *v, struct sg_server_program *p)
 static segue_status graph_read(struct sg_server *v, struct sg_reader *in, const struct sg_tensor *const *tensors,
                                struct sg_server_program *p, segue_error *err)
 {
-    SG_TRY(sg_wire_graph_take(in, tensors, v->tensors_n, &p->graph, err));
+    SG_TRY(sg_wire_graph_read(in, tensors, v->tensors_n, &p->graph, err));
     uint32_t n = p->graph->tensors_n;
     uint32_t *ids = sg_alloc(n * sizeof *ids);
     if (!ids) return sg_no_memory("program", n * sizeof *ids, err);
@@ -152,17 +152,17 @@ static segue_status cache_read(struct sg_server *v, struct sg_reader *in, struct
 {
     char folder[FOLDER_MAX];
     *keep = NULL;
-    if (!sg_take_u32(in)) return SEGUE_OK;
-    sg_take_text(in, folder, sizeof folder);
+    if (!sg_reader_u32(in)) return SEGUE_OK;
+    sg_reader_text(in, folder, sizeof folder);
     struct sg_weight_cache *k = sg_arena_alloc(&v->scratch, sizeof *k);
     if (!k || !(k->folder = sg_arena_strndup(&v->scratch, folder, strlen(folder))))
         return sg_no_memory("folder", sizeof folder, err);
-    k->most = sg_take_u64(in);
-    k->weights.lo = sg_take_u64(in);
-    k->weights.hi = sg_take_u64(in);
-    k->stamp.lo = sg_take_u64(in);
-    k->stamp.hi = sg_take_u64(in);
-    k->exact = sg_take_u32(in) == 1;
+    k->most = sg_reader_u64(in);
+    k->weights.lo = sg_reader_u64(in);
+    k->weights.hi = sg_reader_u64(in);
+    k->stamp.lo = sg_reader_u64(in);
+    k->stamp.hi = sg_reader_u64(in);
+    k->exact = sg_reader_u32(in) == 1;
     *keep = k;
     return in->bad || !folder[0] ? sg_server_reject(err, "a cache folder: no name") : SEGUE_OK;
 }
@@ -190,7 +190,7 @@ static segue_status graphs_read(struct sg_server *v, struct sg_reader *in, struc
     if (!tensors) return sg_no_memory("graph", v->tensors_n * sizeof *tensors, err);
     for (uint32_t i = 0; i < v->tensors_n; i++) tensors[i] = v->tensors[i] ? &v->tensors[i]->tensor : NULL;
     for (uint32_t i = 0; i < n; i++) {
-        ids[i] = sg_take_u32(in);
+        ids[i] = sg_reader_u32(in);
         SG_TRY(sg_server_table_grow(&v->programs, &v->programs_n, ids[i], SG_WIRE_PROGRAMS, sizeof *v->programs, err));
         int taken = v->programs[ids[i]].program != NULL;
         for (uint32_t k = 0; k < i; k++) taken |= ids[k] == ids[i];
@@ -216,10 +216,10 @@ static segue_status compile_or_can(struct sg_server *v, struct sg_reader *in, st
 {
     struct sg_weight_cache *keep;
     SG_TRY(cache_read(v, in, &keep, err));
-    uint32_t n = sg_take_u32(in), ids[GRAPHS_MAX];
+    uint32_t n = sg_reader_u32(in), ids[GRAPHS_MAX];
     if (in->bad || !n || n > GRAPHS_MAX || (can && n != 1)) return sg_server_reject(err, "graphs: none, or too many");
     SG_TRY(graphs_read(v, in, fresh, ids, n, err));
-    uint32_t op = can ? sg_take_u32(in) : 0;
+    uint32_t op = can ? sg_reader_u32(in) : 0;
     if (!sg_reader_done(in)) return sg_server_reject(err, "graphs: damaged");
     if (can) {
         if (op >= fresh[0].graph->ops_n) return sg_server_reject(err, "an op: unknown number");
@@ -250,7 +250,7 @@ segue_status sg_serve_compile(struct sg_server *v, struct sg_reader *in, int can
 
 segue_status sg_serve_discard(struct sg_server *v, struct sg_reader *in, segue_error *err)
 {
-    uint32_t id = sg_take_u32(in);
+    uint32_t id = sg_reader_u32(in);
     if (!sg_reader_done(in) || id >= v->programs_n || !v->programs[id].program)
         return sg_server_reject(err, "a program to discard: unknown");
     program_free(v, &v->programs[id]);
@@ -259,7 +259,7 @@ segue_status sg_serve_discard(struct sg_server *v, struct sg_reader *in, segue_e
 
 segue_status sg_serve_footprint(struct sg_server *v, struct sg_reader *in, struct sg_buf *out, segue_error *err)
 {
-    uint32_t id = sg_take_u32(in);
+    uint32_t id = sg_reader_u32(in);
     uint64_t own = 0, read = 0, scratch = 0;
     if (!sg_reader_done(in) || id >= v->programs_n || !v->programs[id].program)
         return sg_server_reject(err, "a program: unknown");
@@ -285,7 +285,7 @@ static void lora_free(struct sg_server *v, struct sg_server_lora *l)
 /* rows x cols floats at an offset of the adapter's memory; NULL: out of bounds. */
 static const float *matrix_read(struct sg_reader *in, const struct sg_shared *m, uint64_t rows, uint64_t cols)
 {
-    uint64_t at = sg_take_u64(in);
+    uint64_t at = sg_reader_u64(in);
     if (cols && rows > ((uint64_t)1 << 40) / cols) return NULL;
     uint64_t bytes = rows * cols * sizeof(float);
     if (in->bad || at % sizeof(float) || at > m->size || bytes > m->size - at) return NULL;
@@ -303,7 +303,7 @@ static segue_status pairs_read(struct sg_server *v, struct sg_reader *in, struct
                                segue_error *err)
 {
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t id = sg_take_u32(in), rank = sg_take_u32(in);
+        uint32_t id = sg_reader_u32(in), rank = sg_reader_u32(in);
         if (id >= v->tensors_n || !v->tensors[id] || !rank || rank > LORA_RANK_MAX)
             return sg_server_reject(err, "an adapter: unknown tensor or invalid rank");
         const struct sg_tensor *t = &v->tensors[id]->tensor;
@@ -323,9 +323,9 @@ static segue_status pairs_read(struct sg_server *v, struct sg_reader *in, struct
 
 segue_status sg_serve_lora(struct sg_server *v, struct sg_reader *in, int fd, segue_error *err)
 {
-    uint32_t id = sg_take_u32(in);
-    uint64_t size = sg_take_u64(in);
-    uint32_t n = sg_take_u32(in);
+    uint32_t id = sg_reader_u32(in);
+    uint64_t size = sg_reader_u64(in);
+    uint32_t n = sg_reader_u32(in);
     struct sg_server_lora l = {.memory.fd = -1};
     SG_TRY(sg_shared_map(&l.memory, fd, (size_t)size, 0, err));
     segue_status status = in->bad || n > PAIRS_MAX || n > in->left / 8
@@ -349,7 +349,7 @@ segue_status sg_serve_lora(struct sg_server *v, struct sg_reader *in, int fd, se
 
 segue_status sg_serve_lora_drop(struct sg_server *v, struct sg_reader *in, segue_error *err)
 {
-    uint32_t id = sg_take_u32(in);
+    uint32_t id = sg_reader_u32(in);
     if (!sg_reader_done(in) || id >= v->loras_n || !v->loras[id].pairs)
         return sg_server_reject(err, "an adapter to drop: unknown");
     lora_free(v, &v->loras[id]);

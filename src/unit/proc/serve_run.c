@@ -36,19 +36,19 @@ static segue_status words_read(struct sg_server *v, struct sg_reader *in, uint32
     if (in->bad || n > in->left / 4) return damaged(err);
     uint32_t *words = scratch_array(v, n, sizeof *words);
     if (!words) return sg_no_memory("run", n * sizeof *words, err);
-    sg_take_into(in, words, n, sizeof *words);
+    sg_reader_array(in, words, n, sizeof *words);
     memcpy(list, &words, sizeof words);
     return SEGUE_OK;
 }
 
 static segue_status loras_read(struct sg_server *v, struct sg_reader *in, struct sg_span *span, segue_error *err)
 {
-    uint32_t n = sg_take_u32(in);
+    uint32_t n = sg_reader_u32(in);
     if (in->bad || n > in->left / 4) return damaged(err);
     const struct sg_lora **list = scratch_array(v, n, sizeof *list);
     if (!list) return sg_no_memory("run", n * sizeof *list, err);
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t id = sg_take_u32(in);
+        uint32_t id = sg_reader_u32(in);
         if (id >= v->loras_n || !v->loras[id].pairs) return sg_server_reject(err, "a run: unknown adapter");
         list[i] = &v->loras[id].lora;
     }
@@ -62,24 +62,24 @@ static segue_status span_read(struct sg_server *v, struct sg_reader *in, struct 
 {
     struct sg_span *span = &q->spans[i];
     const struct sg_graph *g = q->program->graph;
-    uint32_t state = sg_take_u32(in);
+    uint32_t state = sg_reader_u32(in);
     if (state != UINT32_MAX) {
         if (state >= v->states_n || !v->states[state].state) return sg_server_reject(err, "a run: unknown state");
         q->states[i] = &v->states[state];
         span->state = v->states[state].state;
     }
-    span->rows = sg_take_u32(in);
-    span->first = sg_take_u64(in);
+    span->rows = sg_reader_u32(in);
+    span->first = sg_reader_u64(in);
     span->steps = 1;
     q->rows += span->rows;
     if (in->bad || q->rows > SG_WIRE_ROWS || span->first > INT32_MAX) return damaged(err);
     if (g->values[g->inputs[0].value].kind == SG_VALUE_TOKENS) {
         SG_TRY(words_read(v, in, span->rows, &span->tokens, err));
     } else {
-        span->values = floats_at(v, sg_take_u64(in), span->rows, g->values[g->inputs[0].value].width);
+        span->values = floats_at(v, sg_reader_u64(in), span->rows, g->values[g->inputs[0].value].width);
         if (!span->values) return sg_server_reject(err, "a run: input rows outside of the shared memory");
     }
-    span->wanted_n = sg_take_u32(in);
+    span->wanted_n = sg_reader_u32(in);
     q->wanted += span->wanted_n;
     SG_TRY(words_read(v, in, span->wanted_n, &span->wanted, err));
     return loras_read(v, in, span, err);
@@ -88,15 +88,15 @@ static segue_status span_read(struct sg_server *v, struct sg_reader *in, struct 
 /* Indices of graph outputs and the offsets of their rows. */
 static segue_status outputs_read(struct sg_server *v, struct sg_reader *in, struct request *q, segue_error *err)
 {
-    uint32_t n = sg_take_u32(in);
+    uint32_t n = sg_reader_u32(in);
     if (in->bad || n > in->left / 12) return damaged(err);
     int32_t *outputs = scratch_array(v, n, sizeof *outputs);
     q->outputs_at = scratch_array(v, n, sizeof *q->outputs_at);
     q->result.values = scratch_array(v, n, sizeof *q->result.values);
     if (!outputs || !q->outputs_at || !q->result.values) return sg_no_memory("run", n * sizeof *outputs, err);
     for (uint32_t i = 0; i < n; i++) {
-        outputs[i] = (int32_t)sg_take_u32(in);
-        q->outputs_at[i] = sg_take_u64(in);
+        outputs[i] = (int32_t)sg_reader_u32(in);
+        q->outputs_at[i] = sg_reader_u64(in);
         if (outputs[i] < 0 || (uint32_t)outputs[i] >= q->program->graph->outputs_n) return damaged(err);
     }
     q->batch.outputs = outputs;
@@ -124,15 +124,15 @@ static segue_status result_buffers(struct sg_server *v, struct request *q, segue
 /* Everything is validated before the unit sees it, except what sg_batch_check of the unit checks. */
 static segue_status request_read(struct sg_server *v, struct sg_reader *in, struct request *q, segue_error *err)
 {
-    uint32_t id = sg_take_u32(in);
+    uint32_t id = sg_reader_u32(in);
     if (in->bad || id >= v->programs_n || !v->programs[id].program)
         return sg_server_reject(err, "a run: unknown program");
     q->program = &v->programs[id];
-    q->batch.priority = sg_take_u32(in);
-    q->batch.inline_hint = !sg_take_u32(in);
-    q->logits_at = sg_take_u64(in);
+    q->batch.priority = sg_reader_u32(in);
+    q->batch.inline_hint = !sg_reader_u32(in);
+    q->logits_at = sg_reader_u64(in);
     SG_TRY(outputs_read(v, in, q, err));
-    uint32_t n = sg_take_u32(in);
+    uint32_t n = sg_reader_u32(in);
     if (in->bad || !n || n > SG_WIRE_SPANS || n > in->left / 16) return damaged(err);
     q->spans = scratch_array(v, n, sizeof *q->spans);
     q->states = scratch_array(v, n, sizeof *q->states);

@@ -7,7 +7,7 @@ enum { SLOTS_MAX = 1 << 16, UNDO_MAX = 64 };
 /* NULL: the number in the request is unknown. */
 static struct sg_server_state *state_find(struct sg_server *v, struct sg_reader *in)
 {
-    uint32_t id = sg_take_u32(in);
+    uint32_t id = sg_reader_u32(in);
     return !in->bad && id < v->states_n && v->states[id].state ? &v->states[id] : NULL;
 }
 
@@ -49,14 +49,14 @@ static segue_status state_register(struct sg_server *v, uint32_t id, struct sg_s
 static segue_status serve_new(struct sg_server *v, struct sg_reader *in, struct sg_buf *out, segue_error *err)
 {
     struct sg_slot *slots;
-    uint32_t slots_n, id = sg_take_u32(in), kv = sg_take_u32(in);
+    uint32_t slots_n, id = sg_reader_u32(in), kv = sg_reader_u32(in);
     struct sg_state_opts o = {.kv = SG_F32};
-    o.rows = sg_take_u64(in);
-    o.undo = sg_take_u32(in);
+    o.rows = sg_reader_u64(in);
+    o.undo = sg_reader_u32(in);
     if (in->bad || kv >= SG_STORAGE_N || o.rows > INT32_MAX || o.undo > UNDO_MAX)
         return sg_server_reject(err, "a new state: damaged");
     o.kv = (enum sg_storage)kv;
-    SG_TRY(sg_wire_slots_take(in, SLOTS_MAX, &slots, &slots_n, err));
+    SG_TRY(sg_wire_slots_read(in, SLOTS_MAX, &slots, &slots_n, err));
     struct sg_state *state = NULL;
     segue_status status = sg_reader_done(in) ? v->ops->state_new(v->unit, slots, slots_n, &o, &state, err)
                                              : sg_server_reject(err, "a new state: damaged");
@@ -72,7 +72,7 @@ static segue_status serve_new(struct sg_server *v, struct sg_reader *in, struct 
 static segue_status serve_fork(struct sg_server *v, struct sg_server_state *s, struct sg_reader *in, struct sg_buf *out,
                                segue_error *err)
 {
-    uint32_t id = sg_take_u32(in);
+    uint32_t id = sg_reader_u32(in);
     struct sg_state *fork = NULL;
     if (!sg_reader_done(in)) return sg_server_reject(err, "a fork: damaged");
     SG_TRY(v->ops->state_fork(s->state, &fork, err));
@@ -134,7 +134,7 @@ segue_status sg_serve_state(struct sg_server *v, uint32_t kind, struct sg_reader
     struct sg_server_state *s = state_find(v, in);
     if (!s) return unknown_state(err);
     if (kind == SG_WIRE_STATE_FORK) return serve_fork(v, s, in, out, err);
-    uint64_t n = kind == SG_WIRE_STATE_FREE ? 0 : sg_take_u64(in);
+    uint64_t n = kind == SG_WIRE_STATE_FREE ? 0 : sg_reader_u64(in);
     if (!sg_reader_done(in)) return sg_server_reject(err, "a state to change: damaged");
     if (kind == SG_WIRE_STATE_FREE) return serve_free(v, s, err);
     return serve_change(v, kind, s, n, out, err);
@@ -154,8 +154,8 @@ static uint64_t bytes_of(const struct sg_slot *slot, enum sg_storage storage, ui
 static segue_status get_or_put(struct sg_server *v, uint32_t kind, const struct sg_server_state *s, struct sg_reader *in,
                               segue_error *err)
 {
-    uint32_t slot = sg_take_u32(in), storage = sg_take_u32(in);
-    uint64_t from = sg_take_u64(in), to = sg_take_u64(in), at = sg_take_u64(in);
+    uint32_t slot = sg_reader_u32(in), storage = sg_reader_u32(in);
+    uint64_t from = sg_reader_u64(in), to = sg_reader_u64(in), at = sg_reader_u64(in);
     const struct sg_shared *area = &v->areas[1];
     if (!sg_reader_done(in) || storage >= SG_STORAGE_N) return sg_server_reject(err, "state contents: damaged");
     if (slot == UINT32_MAX && kind == SG_WIRE_STATE_PUT)

@@ -20,7 +20,7 @@ struct sg_server_tensor {
     struct sg_tensor tensor;     /* first: graphs point to it; name in the arena */
     uint32_t id;                 /* its index in the table */
     struct sg_arena arena;
-    uint32_t regions[SG_SPOTS];  /* UINT32_MAX: none */
+    uint32_t regions[SG_LOCS];  /* UINT32_MAX: none */
     uint32_t users;              /* programs and adapters that read it */
 };
 

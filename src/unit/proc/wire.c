@@ -18,15 +18,15 @@ segue_status sg_wire_desc_take(struct sg_reader *in, struct sg_unit_desc *out, s
 {
     struct sg_unit_desc d = {.info.size = sizeof d.info};
     segue_unit_info *i = &d.info;
-    sg_take_text(in, i->spec, sizeof i->spec);
-    sg_take_text(in, i->kind, sizeof i->kind);
-    sg_take_text(in, i->features, sizeof i->features);
-    sg_take_text(in, i->why, sizeof i->why);
-    sg_take_text(in, d.kernels, sizeof d.kernels);
-    i->memory_bytes = sg_take_u64(in);
+    sg_reader_text(in, i->spec, sizeof i->spec);
+    sg_reader_text(in, i->kind, sizeof i->kind);
+    sg_reader_text(in, i->features, sizeof i->features);
+    sg_reader_text(in, i->why, sizeof i->why);
+    sg_reader_text(in, d.kernels, sizeof d.kernels);
+    i->memory_bytes = sg_reader_u64(in);
     uint32_t *const numbers[] = {&i->built,  &i->present,  &i->simulated, &d.lanes, &d.rows_max,
                                  &d.samples, &d.reference, &d.streams,    &d.half,  &d.select_late, &d.invariant};
-    for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++) *numbers[k] = sg_take_u32(in);
+    for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++) *numbers[k] = sg_reader_u32(in);
     if (in->bad || i->built > 1 || i->present > 1 || i->simulated > 1 || d.samples > 1 || d.reference > 1 ||
         d.streams > 1 || d.half > 1 || d.select_late > 1 || d.invariant > 1)
         return sg_fail(err, SEGUE_EFORMAT, "message refused: the description of a unit is damaged");
@@ -44,8 +44,8 @@ void sg_wire_status_put(struct sg_buf *out, segue_status status, const segue_err
 segue_status sg_wire_status_take(struct sg_reader *in, segue_status *status, segue_error *why)
 {
     char text[sizeof why->text];
-    int32_t remote = (int32_t)sg_take_u32(in);
-    sg_take_text(in, text, sizeof text);
+    int32_t remote = (int32_t)sg_reader_u32(in);
+    sg_reader_text(in, text, sizeof text);
     if (in->bad || remote > SEGUE_OK || remote < SEGUE_EINTERNAL)
         return sg_fail(why, SEGUE_EFORMAT, "message refused: the reply has no status");
     *status = (segue_status)remote;

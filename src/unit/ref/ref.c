@@ -53,7 +53,7 @@ static segue_status threads_of(const struct sg_unit_spec *spec, uint32_t *thread
 /* ranks=N: a group of N ref units with the other keys of the spec; the reference for groups of GPUs. */
 static segue_status open_ranks(struct sg_unit **out, const struct sg_unit_spec *spec, const char *text, segue_error *err)
 {
-    struct sg_unit *units[SG_RANKS_MOST];
+    struct sg_unit *units[SG_RANKS_MAX];
     struct sg_unit_spec one = *spec;
     uint32_t ranks = text[0] >= '2' && text[0] <= '8' && !text[1] ? (uint32_t)(text[0] - '0') : 0, n = 0;
     if (!ranks) return sg_fail(err, SEGUE_EARG, "open unit: %s: ranks=%s; use 2 to 8", spec->text, text);

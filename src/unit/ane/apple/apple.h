@@ -1,19 +1,20 @@
-/* apple.h: the private interface of the neural engine, called from plain C. Nothing of Apple's is needed to
- * build: frameworks, classes, selectors, surfaces are looked up when a device is opened, and a struct holds
- * what was found, so that a test can put a double in its place. This path has never run on a device;
- * docs/ANE.md says what that means. SPDX-License-Identifier: MIT */
+/* apple.h: the private interface of the Apple Neural Engine, called from C. No header or library of
+ * Apple is needed to build: frameworks, classes and functions are looked up when a device is opened.
+ * All of them are members of one struct, so that tests can use a double. This code has never run on a
+ * device; see docs/ANE.md.
+ * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_ANE_APPLE_H
 #define SG_UNIT_ANE_APPLE_H
 
 #include "unit/ane/device.h"
 
-/* All external functions that this path calls, so that a test can replace them. Objective-C
- * objects, classes and selectors are void pointers. */
+/* All functions of the system that the interface calls. Objective-C objects, classes and selectors are
+ * void pointers. */
 struct sg_apple_api {
     void *(*class_named)(const char *name); /* objc_getClass; NULL: absent */
     void *(*selector)(const char *name);    /* sel_registerName */
     void (*send)(void);                     /* objc_msgSend, called as the method's exact C type */
-    void (*(*method)(void *receiver, void *selector))(void); /* a test's way instead of send; NULL on a Mac */
+    void (*(*method)(void *receiver, void *selector))(void);     /* of a test double, instead of send; NULL on a Mac */
     void *(*class_method)(void *class, void *selector);
     void *(*instance_method)(void *class, void *selector);
     const char *(*type_encoding)(void *method);
@@ -30,32 +31,34 @@ struct sg_apple_api {
     const void *key_calls, *value_calls;
     const void
         *surface_keys[6]; /* width, height, bytes per element, bytes per row, allocation, pixel format */
-    char temporary[512];  /* folder */
-    void (*pause_ns)(uint64_t ns); /* between tries */
-    char build[64];       /* version of the system, with which its compiler changes */
+    char temporary[512];           /* folder in which the service looks for the files of programs */
+    void (*pause_ns)(uint64_t ns); /* sleeps between two tries to compile */
+    char build[64];                /* kernel release: the compiler changes with the system */
 };
 
-/* What this machine has. EUNIT says what is missing: every machine but a Mac with an engine. */
+/* Looks up everything on this machine. EUNIT names what is missing: on every machine but a Mac with an
+ * engine. */
 segue_status sg_apple_api_here(struct sg_apple_api *out, segue_error *err);
 
 struct sg_apple_opts {
-    uint64_t compile_ns, load_ns, evaluate_ns; /* limits; 0: 120 s, 10 s, 2 s */
-    uint32_t tries;                            /* compiles of one program; 0: 5 */
+    uint64_t compile_ns, load_ns, evaluate_ns; /* time limits; 0: 120 s, 10 s, 2 s */
+    uint32_t tries;                            /* attempts to compile one program; 0: 5 */
 };
-/* The world must outlive the device. EUNIT: a class is missing, or a method has another encoding than is
- * known. After a call that did not return in time the device is lost (ELOST): its objects stay, nothing more
- * is asked of it. */
-segue_status sg_apple_open(struct sg_ane_device **out, const struct sg_apple_api *world,
+/* api must outlive the device. o may be NULL. EUNIT: a class or method is missing, or a method has
+ * another type encoding than the casts assume. After a call that exceeded its limit the device is lost:
+ * every later call fails with ELOST. */
+segue_status sg_apple_open(struct sg_ane_device **out, const struct sg_apple_api *api,
                            const struct sg_apple_opts *o, segue_error *err);
-/* "h13g" and the like, engines, cores; "" and 0: the system does not say. */
-void sg_apple_describe(const struct sg_apple_api *world, char architecture[32], uint32_t *engines,
+/* Architecture, such as "h13g", number of engines and of cores; "" and 0: unknown. */
+void sg_apple_describe(const struct sg_apple_api *api, char architecture[32], uint32_t *engines,
                        uint32_t *cores);
-/* The methods that are held against the system: i from 0; 0: no more. *found is the encoding there, or NULL;
- * *equal: it is the known one. */
+/* One method that the unit calls. `found` is the type encoding that this system reports, NULL: the
+ * method is missing; equal 1: it is the expected one, without regard to frame offsets. */
 struct sg_apple_method {
     const char *class, *selector, *expected, *found;
     int equal;
 };
-int sg_apple_method_at(const struct sg_apple_api *world, size_t i, struct sg_apple_method *out);
+/* The methods by index, from 0. Returns 0 after the last one. */
+int sg_apple_method_at(const struct sg_apple_api *api, size_t i, struct sg_apple_method *out);
 
 #endif

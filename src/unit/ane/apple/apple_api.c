@@ -1,4 +1,5 @@
-/* apple_api.c: see apple.h: every symbol and method of Apple's that the unit uses, looked up when a device is opened.
+/* apple_api.c: the system functions and methods that the private interface uses, and their lookup. See
+ * apple.h.
  * SPDX-License-Identifier: MIT */
 #include <dlfcn.h>
 #include <stddef.h>
@@ -10,7 +11,8 @@
 #include "base/clock.h"
 #include "unit/ane/apple/apple.h"
 
-/* Methods that the unit calls, with the type encoding the casts assume. of_class: a class method. */
+/* Methods that the unit calls, with the type encodings that the casts of appleparts.h assume: @ object,
+ * : selector, I 32-bit unsigned, B bool, v void, ^@ pointer to an object. of_class 1: a class method. */
 static const struct {
     const char *class, *selector, *encoding;
     int of_class;
@@ -31,40 +33,44 @@ static const struct {
      "@@:@@@@@@@", 1},
 };
 
-/* Compares type encodings without the frame offsets (digits) that the runtime inserts. */
+/* 1: equal type encodings. The runtime inserts frame offsets, which are skipped: they depend on the
+ * architecture. */
 static int same_encoding(const char *found, const char *expected)
 {
     for (; found && *found; found++) {
-        if (*found >= '0' && *found <= '9') continue; /* frame offsets */
+        if (*found >= '0' && *found <= '9') continue;
         if (*found != *expected++) return 0;
     }
     return found && !*expected;
 }
 
-int sg_apple_method_at(const struct sg_apple_api *w, size_t i, struct sg_apple_method *out)
+int sg_apple_method_at(const struct sg_apple_api *api, size_t i, struct sg_apple_method *out)
 {
     if (i >= sizeof methods / sizeof *methods) return 0;
-    void *class = w->class_named(methods[i].class), *selector = w->selector(methods[i].selector);
+    void *class = api->class_named(methods[i].class), *selector = api->selector(methods[i].selector);
     void *method = !class                ? NULL
-                   : methods[i].of_class ? w->class_method(class, selector)
-                                         : w->instance_method(class, selector);
+                   : methods[i].of_class ? api->class_method(class, selector)
+                                         : api->instance_method(class, selector);
     *out = (struct sg_apple_method){methods[i].class, methods[i].selector, methods[i].encoding,
-                                    method ? w->type_encoding(method) : NULL, 0};
+                                    method ? api->type_encoding(method) : NULL, 0};
     out->equal = same_encoding(out->found, out->expected);
     return 1;
 }
 
-/* A symbol to look up with dlsym. offset: the member of sg_apple_api that receives it.
- * is_variable: the symbol is a variable that holds a pointer, which is loaded. */
-struct symbol {
+/* A symbol to look up with dlsym, stored in the member of struct sg_apple_api at `offset`. is_variable
+ * 1: the symbol is a variable that has a pointer; its value is stored. */
+struct apple_symbol {
     const char *name;
     size_t offset;
     int is_variable;
 };
 #define AT(member) offsetof(struct sg_apple_api, member)
+/* The libraries in the order of loading. Foundation and AppleNeuralEngine are loaded for their classes
+ * only. The files of system frameworks exist only in the shared cache, so dlopen is the only test for
+ * them. */
 static const struct {
     const char *path;
-    struct symbol symbols[12];
+    struct apple_symbol symbols[12];       /* up to the first without a name */
 } libraries[] = {
     {"/usr/lib/libobjc.A.dylib",
      {{"objc_getClass", AT(class_named), 0},
@@ -96,8 +102,8 @@ static const struct {
     {"/System/Library/PrivateFrameworks/AppleNeuralEngine.framework/AppleNeuralEngine", {{0}}},
 };
 
-/* Fills *out from the libraries of this machine. They are never closed: Objective-C classes cannot
- * be unloaded. */
+/* The libraries are never closed: Objective-C classes cannot be unloaded. memcpy stores object and
+ * function pointers alike. */
 segue_status sg_apple_api_here(struct sg_apple_api *out, segue_error *err)
 {
     struct sg_apple_api w = {.pause_ns = sg_pause_ns};
@@ -105,21 +111,21 @@ segue_status sg_apple_api_here(struct sg_apple_api *out, segue_error *err)
         void *library = dlopen(libraries[i].path, RTLD_NOW);
         if (!library)
             return sg_fail(err, SEGUE_EUNIT,
-                           "neural engine: %s: not on this machine; a Mac with Apple silicon has it",
+                           "neural engine: %s: not on this machine; use a Mac with Apple silicon",
                            libraries[i].path);
-        for (const struct symbol *s = libraries[i].symbols; s->name; s++) {
+        for (const struct apple_symbol *s = libraries[i].symbols; s->name; s++) {
             void *found = dlsym(library, s->name);
             if (found && s->is_variable) memcpy(&found, found, sizeof found);
             if (!found)
-                return sg_fail(err, SEGUE_EUNIT, "neural engine: %s: not in %s; this system is not known",
+                return sg_fail(err, SEGUE_EUNIT, "neural engine: %s: not in %s; this version of the system is not supported",
                                s->name, libraries[i].path);
             memcpy((char *)&w + s->offset, &found, sizeof found);
         }
     }
-    const char *temporary = getenv("TMPDIR"); /* what NSTemporaryDirectory() gives */
+    const char *temporary = getenv("TMPDIR");  /* the folder that NSTemporaryDirectory() returns */
     if (!temporary || !*temporary) temporary = "/tmp";
     if (strlen(temporary) >= sizeof w.temporary)
-        return sg_fail(err, SEGUE_EUNIT, "neural engine: TMPDIR: too long; set a shorter one");
+        return sg_fail(err, SEGUE_EUNIT, "neural engine: TMPDIR: the path is too long; set a shorter one");
     memcpy(w.temporary, temporary, strlen(temporary) + 1);
     struct utsname system;
     if (uname(&system) >= 0) snprintf(w.build, sizeof w.build, "%.60s", system.release);

@@ -1,4 +1,4 @@
-/* applefiles.c: see applefiles.h.
+/* applefiles.c: writes and removes the files of a program. See applefiles.h.
  * SPDX-License-Identifier: MIT */
 #include "unit/ane/apple/applefiles.h"
 
@@ -11,9 +11,8 @@
 
 #include "base/file.h"
 
-enum { DEPTH_MAX = 16 };
+enum { DEPTH_MAX = 16 };         /* of folders: far more than a program or its compiled form has */
 
-/* 1 for a relative path without empty, "." or ".." components. */
 int sg_apple_path_plain(const char *path)
 {
     for (const char *s = path;; s++) {
@@ -24,7 +23,7 @@ int sg_apple_path_plain(const char *path)
     }
 }
 
-/* Repeats partial and interrupted writes. Returns 0 on an error, which is in errno. */
+/* Repeats partial and interrupted writes. 0: failed, the reason is in errno. */
 static int write_all(int fd, const uint8_t *bytes, size_t n)
 {
     while (n) {
@@ -37,8 +36,8 @@ static int write_all(int fd, const uint8_t *bytes, size_t n)
     return 1;
 }
 
-/* Writes one file and makes its folders. O_NOFOLLOW rejects a symbolic link at the final name. No
- * fsync: the files are needed only while the program is loaded. */
+/* Writes one file and creates its folders. O_NOFOLLOW refuses a symbolic link as the file: others may
+ * be able to write to TMPDIR. No fsync: the files are needed only while the program is loaded. */
 static segue_status write_file(const char *folder, const char *name, const void *bytes, size_t n,
                                segue_error *err)
 {
@@ -65,7 +64,7 @@ segue_status sg_apple_blobs_write(const char *folder, const struct sg_ane_file *
     for (uint32_t i = 0; i < n; i++) {
         if (!sg_apple_path_plain(files[i].path))
             return sg_fail(err, SEGUE_EARG,
-                           "writing a blob: %.80s: it would leave the program's folder; use plain names",
+                           "writing a blob: %.80s: the path may leave the program's folder; use plain names",
                            files[i].path);
         SG_TRY(write_file(folder, files[i].path, files[i].data, files[i].bytes, err));
     }
@@ -78,7 +77,7 @@ segue_status sg_apple_files_write(const char *folder, const struct sg_ane_source
     return sg_apple_blobs_write(folder, s->files, s->files_n, err);
 }
 
-/* Removes a folder and its contents without following links, at most DEPTH_MAX levels deep. */
+/* Errors are ignored: what remains is in the temporary folder. */
 static void remove_tree(const char *path, int depth)
 {
     struct stat st;

@@ -1,7 +1,11 @@
-/* appleparts.h: what the files of the private interface share: messages to objects, and what stands behind a device, a
- * program and a surface. Every call is a cast of the method's address to its exact C type: a variadic call would put
- * arguments elsewhere. Objects from factories are autoreleased; what outlives a pool is retained and released in the
- * opposite order. Inside apple*.c only. SPDX-License-Identifier: MIT */
+/* appleparts.h: internal header of the private interface (apple*.c): Objective-C messages from C, and
+ * the structs of the device.
+ *
+ * A message is a call of objc_msgSend cast to the exact C type of the method: on arm64 a variadic call
+ * would pass the arguments on the stack instead of in registers. Factory methods return autoreleased
+ * objects; an object that must outlive the autorelease pool is retained, and released in the opposite
+ * order.
+ * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_ANE_APPLEPARTS_H
 #define SG_UNIT_ANE_APPLEPARTS_H
 
@@ -10,147 +14,159 @@
 #include "unit/ane/apple/timed_call.h"
 #include "unit/ane/rules/profile.h"
 
-enum { QOS = 21, PORTS_MAX = 256 };
+enum { QOS = 21, PORTS_MAX = 256 };      /* QOS: the quality of service that every call uses; ports of one side of a function */
 
 /* --- messages --- */
 
-/* C types of the methods. The first two arguments of each are the receiver and the selector. */
-typedef const struct sg_apple_api world;
-typedef void *take0(void *, void *);
-typedef void *take1(void *, void *, void *);
-typedef void *take3(void *, void *, void *, void *, void *);
-typedef void *take7(void *, void *, void *, void *, void *, void *, void *, void *, void *);
-typedef void *take_bytes(void *, void *, const void *, unsigned long);
-typedef void *take_text(void *, void *, const char *);
-typedef void *take_list(void *, void *, void *const *, unsigned long);
-typedef void *take_pairs(void *, void *, void *const *, void *const *, unsigned long);
-typedef void *take_number(void *, void *, unsigned long long);
-typedef void *take_index(void *, void *, unsigned long);
-typedef const char *give_text(void *, void *);
-typedef unsigned long give_count(void *, void *);
-typedef unsigned give_u32(void *, void *);
-typedef unsigned long long give_u64(void *, void *);
-typedef _Bool give_truth(void *, void *);
-typedef void give_none(void *, void *);
-typedef _Bool work_options(void *, void *, unsigned, void *, void **);
-typedef _Bool work_request(void *, void *, unsigned, void *, void *, void **);
-typedef _Bool work_plain(void *, void *, unsigned, void **);
+/* C types of the methods, named after result and arguments: msg_id_3 takes three objects and returns
+ * one. The first two arguments are the receiver and the selector. The last three are methods of
+ * _ANEInMemoryModel: QoS is a 32-bit integer there, the last argument receives an NSError, and the
+ * result is 1 on success. */
+typedef void *msg_id(void *, void *);
+typedef void *msg_id_1(void *, void *, void *);
+typedef void *msg_id_3(void *, void *, void *, void *, void *);
+typedef void *msg_id_7(void *, void *, void *, void *, void *, void *, void *, void *, void *);
+typedef void *msg_id_bytes(void *, void *, const void *, unsigned long);
+typedef void *msg_id_text(void *, void *, const char *);
+typedef void *msg_id_list(void *, void *, void *const *, unsigned long);
+typedef void *msg_id_pairs(void *, void *, void *const *, void *const *, unsigned long);
+typedef void *msg_id_u64(void *, void *, unsigned long long);
+typedef void *msg_id_index(void *, void *, unsigned long);
+typedef const char *msg_text(void *, void *);
+typedef unsigned long msg_count(void *, void *);
+typedef unsigned msg_u32(void *, void *);
+typedef unsigned long long msg_u64(void *, void *);
+typedef _Bool msg_bool(void *, void *);
+typedef void msg_void(void *, void *);
+typedef _Bool msg_compile(void *, void *, unsigned, void *, void **);
+typedef _Bool msg_evaluate(void *, void *, unsigned, void *, void *, void **);
+typedef _Bool msg_unload(void *, void *, unsigned, void **);
 
-/* The function to call for a method: objc_msgSend on a Mac, the function of the double in tests. */
-static inline void (*function_of(world *w, void *receiver, void *selector))(void)
+/* The function to call for a method: objc_msgSend on a Mac, a function of the test double in tests. */
+static inline void (*function_of(const struct sg_apple_api *api, void *receiver, void *selector))(void)
 {
-    return w->method ? w->method(receiver, selector) : w->send;
+    return api->method ? api->method(receiver, selector) : api->send;
 }
+/* Send a message to `receiver`, with arguments or without. The caller has a variable `api`. */
 #define SEND(type, receiver, name, ...) \
-    ((type *)function_of(w, receiver, w->selector(name)))(receiver, w->selector(name), __VA_ARGS__)
+    ((type *)function_of(api, receiver, api->selector(name)))(receiver, api->selector(name), __VA_ARGS__)
 #define SEND0(type, receiver, name) \
-    ((type *)function_of(w, receiver, w->selector(name)))(receiver, w->selector(name))
+    ((type *)function_of(api, receiver, api->selector(name)))(receiver, api->selector(name))
 
-/* Takes a reference, so that o survives the autorelease pool; `released` drops it. NULL is
- * allowed. */
-static inline void *retained(world *w, void *o) { return o ? SEND0(take0, o, "retain") : NULL; }
-static inline void released(world *w, void *o)
+/* Take and drop a reference, so that an object survives the autorelease pool. NULL is allowed. */
+static inline void *retain(const struct sg_apple_api *api, void *o) { return o ? SEND0(msg_id, o, "retain") : NULL; }
+static inline void release_object(const struct sg_apple_api *api, void *o)
 {
-    if (o) SEND0(give_none, o, "release");
+    if (o) SEND0(msg_void, o, "release");
 }
 
-/* The factories below return autoreleased objects, valid until the enclosing pool is popped. */
-static inline void *string(world *w, const char *s)
+/* Foundation objects. They are autoreleased: valid until the enclosing pool is popped. NULL: out of
+ * memory. */
+static inline void *ns_string(const struct sg_apple_api *api, const char *s)
 {
-    return SEND(take_text, w->class_named("NSString"), "stringWithUTF8String:", s);
+    return SEND(msg_id_text, api->class_named("NSString"), "stringWithUTF8String:", s);
 }
-static inline const char *text_of(world *w, void *o) { return o ? SEND0(give_text, o, "UTF8String") : NULL; }
-static inline void *data(world *w, const void *bytes, size_t n)
+static inline const char *ns_text(const struct sg_apple_api *api, void *o) { return o ? SEND0(msg_text, o, "UTF8String") : NULL; }
+static inline void *ns_data(const struct sg_apple_api *api, const void *bytes, size_t n)
 {
-    return SEND(take_bytes, w->class_named("NSData"), "dataWithBytes:length:", bytes, n);
+    return SEND(msg_id_bytes, api->class_named("NSData"), "dataWithBytes:length:", bytes, n);
 }
-static inline void *number(world *w, uint64_t v)
+static inline void *ns_number(const struct sg_apple_api *api, uint64_t v)
 {
-    return SEND(take_number, w->class_named("NSNumber"), "numberWithUnsignedLongLong:", v);
+    return SEND(msg_id_u64, api->class_named("NSNumber"), "numberWithUnsignedLongLong:", v);
 }
-static inline void *array(world *w, void *const *objects, size_t n)
+static inline void *ns_array(const struct sg_apple_api *api, void *const *objects, size_t n)
 {
-    return SEND(take_list, w->class_named("NSArray"), "arrayWithObjects:count:", objects, n);
+    return SEND(msg_id_list, api->class_named("NSArray"), "arrayWithObjects:count:", objects, n);
 }
-static inline void *pairs(world *w, void *const *values, void *const *keys, size_t n)
+static inline void *ns_dictionary(const struct sg_apple_api *api, void *const *values, void *const *keys, size_t n)
 {
-    return SEND(take_pairs, w->class_named("NSDictionary"), "dictionaryWithObjects:forKeys:count:", values,
+    return SEND(msg_id_pairs, api->class_named("NSDictionary"), "dictionaryWithObjects:forKeys:count:", values,
                 keys, n);
 }
-static inline void *empty(world *w) { return SEND0(take0, w->class_named("NSDictionary"), "dictionary"); }
-/* Value of a dictionary by a string key, borrowed; NULL when the dictionary or the key is missing. */
-static inline void *entry(world *w, void *dictionary, const char *key)
+static inline void *ns_empty_dictionary(const struct sg_apple_api *api)
 {
-    return dictionary ? SEND(take1, dictionary, "objectForKey:", string(w, key)) : NULL;
+    return SEND0(msg_id, api->class_named("NSDictionary"), "dictionary");
+}
+/* Value of a dictionary by a string key, owned by the dictionary; NULL when the dictionary or the key
+ * is missing. */
+static inline void *ns_entry(const struct sg_apple_api *api, void *dictionary, const char *key)
+{
+    return dictionary ? SEND(msg_id_1, dictionary, "objectForKey:", ns_string(api, key)) : NULL;
 }
 /* Length of an NSArray; 0 for NULL. */
-static inline unsigned long count(world *w, void *list) { return list ? SEND0(give_count, list, "count") : 0; }
-static inline void *item(world *w, void *list, unsigned long i)
+static inline unsigned long ns_count(const struct sg_apple_api *api, void *list)
 {
-    return SEND(take_index, list, "objectAtIndex:", i);
+    return list ? SEND0(msg_count, list, "count") : 0;
+}
+static inline void *ns_item(const struct sg_apple_api *api, void *list, unsigned long i)
+{
+    return SEND(msg_id_index, list, "objectAtIndex:", i);
 }
 
-/* What the engine says, and what to do about it. */
-segue_status sg_apple_failed(world *w, const char *what, const char *name, void *error, segue_error *err);
+/* EUNIT from an NSError of the service, with advice. what: the call that failed; name: of the program.
+ * error NULL: no reason. */
+segue_status sg_apple_failed(const struct sg_apple_api *api, const char *what, const char *name, void *error, segue_error *err);
 
 /* --- objects --- */
 
-/* The device. After a timeout `lost` is set: no further call is made, and no object that the
- * service may still use is freed. */
+/* After a call that timed out `lost` is set: no further call is made, and nothing is freed that the
+ * service may still use. */
 struct sg_ane_device {
     struct sg_ane_device_base base;
-    world *w;
+    const struct sg_apple_api *api;
     struct sg_apple_opts o;
-    struct sg_timed_call *worker;
+    struct sg_timed_call *worker;    /* thread of all calls to the service */
     struct sg_ane_counters c;
-    struct sg_ane_profile profile; /* padding of surfaces */
+    struct sg_ane_profile profile;   /* only its rules for the sizes of surfaces are used */
     int lost;
 };
 
-/* Ports of one function in declaration order, with the symbol index that a request uses for each. */
-struct procedure {
+/* A function of the program: its ports in the order of declaration, and the symbol index under which a
+ * request binds each. */
+struct sg_apple_procedure {
     struct sg_ane_port *in, *out;
-    uint32_t *in_index, *out_index; /* symbol indices */
+    uint32_t *in_index, *out_index;  /* [in_n], [out_n] */
     uint32_t in_n, out_n;
 };
-/* `request` caches the last binding: it is rebuilt only when procedure or surfaces change. bound
- * holds the surface objects without a reference. */
+/* `request` is the last _ANERequest: it is built again only when the procedure or a surface changes. */
 struct sg_ane_program {
     struct sg_ane_program_base base;
-    struct sg_mil_program *mil;   /* names and types of ports */
-    struct procedure *procedures; /* [mil->functions_n] */
-    struct sg_arena arena;
-    void *model, *request;      /* retained */
-    void *bound[PORTS_MAX * 2]; /* what the request binds */
+    struct sg_mil_program *mil;      /* the parsed text: names and types of ports */
+    struct sg_apple_procedure *procedures;    /* [mil->functions_n] */
+    struct sg_arena arena;           /* owns the ports */
+    void *model, *request;           /* _ANEInMemoryModel and _ANERequest, retained; NULL: none */
+    void *bound[PORTS_MAX * 2];      /* [bound_n] surface objects of the request, not retained */
     uint32_t bound_n, bound_procedure;
-    char *name, *folder;
-    int loaded;
+    char *name, *folder;             /* folder: files of the program; NULL: not written */
+    int loaded;                      /* 1: the service has the program loaded */
 };
 
 struct sg_ane_surface {
     struct sg_ane_surface_base base;
-    void *surface, *object; /* IOSurface, and the engine's object around it (retained) */
-    uint64_t n;
-    int locked, options;
+    void *surface, *object;          /* IOSurface, and the _ANEIOSurfaceObject around it (retained) */
+    uint64_t n;                      /* bytes */
+    int locked, options;             /* options: of the lock; unlock must repeat them */
 };
 
-/* Everything that asks the service runs on the device's thread, within a limit. The job lies in memory of its
- * own: when the service does not answer, job and objects are left to it. */
-struct job {
+/* A call to the service. It runs on the device's worker thread. Its memory is separate from the
+ * caller's stack, because a call that timed out may still use it. */
+struct sg_apple_job {
     struct sg_ane_device *d;
     struct sg_ane_program *p;
-    segue_status (*work)(struct job *j);
-    const struct sg_ane_source *source;
-    const struct sg_ane_file *files;
+    segue_status (*work)(struct sg_apple_job *j);    /* the call; writes err on failure */
+    const struct sg_ane_source *source;              /* of a load */
+    const struct sg_ane_file *files;                 /* of a reload */
     uint32_t files_n, procedure;
-    struct sg_ane_surface *const *in, *const *out;
+    struct sg_ane_surface *const *in, *const *out;   /* of an evaluate, in port order */
     segue_status status;
     segue_error err;
 };
-/* On the device's thread. ELOST: no answer within the limit. */
-segue_status sg_apple_ask(const struct job *given, uint64_t limit_ns, const char *what, segue_error *err);
+/* Runs a copy of the job on the worker thread and waits for it. what: for errors. ELOST: no answer
+ * within limit_ns; the device is lost from then on. */
+segue_status sg_apple_call(const struct sg_apple_job *given, uint64_t limit_ns, const char *what, segue_error *err);
 
-extern const struct sg_ane_device_ops sg_apple_ops;
+/* Members of struct sg_ane_device_ops (appleload.c). */
 segue_status sg_apple_load(struct sg_ane_device *d, const struct sg_ane_source *s, struct sg_ane_program **out,
                            segue_error *err);
 void sg_apple_unload(struct sg_ane_program *p);

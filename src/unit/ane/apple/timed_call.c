@@ -1,4 +1,4 @@
-/* timed_call.c: see timed_call.h.
+/* timed_call.c: a worker thread with time limits. See timed_call.h.
  * SPDX-License-Identifier: MIT */
 #include "unit/ane/apple/timed_call.h"
 
@@ -7,18 +7,20 @@
 
 #include "base/mem.h"
 
-/* One worker thread for calls that may never return. busy: a task is queued or running; done: it
- * returned; lost: it exceeded its limit. All fields after `changed` are guarded by `lock`. */
+/* All fields after `changed` are guarded by `lock`. */
 struct sg_timed_call {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     void (*task)(void *arg);
     void *arg;
-    int busy, done, stop, lost;
+    int busy;                    /* 1: a caller waits for a task */
+    int done;                    /* 1: the task returned */
+    int lost;                    /* 1: a task exceeded its limit; final */
+    int stop;                    /* 1: the thread is to end */
 };
 
-/* The worker runs one task at a time without holding the lock. */
+/* The thread. Tasks run without the lock, so that the caller can time out. */
 static void *work(void *self)
 {
     struct sg_timed_call *p = self;
@@ -48,14 +50,13 @@ segue_status sg_timed_call_open(struct sg_timed_call **out, segue_error *err)
         pthread_cond_destroy(&p->changed);
         pthread_mutex_destroy(&p->lock);
         sg_free(p);
-        return sg_fail(err, SEGUE_EMEMORY, "starting a thread: the system has none left; end other programs");
+        return sg_fail(err, SEGUE_EMEMORY, "starting a thread: the system has no more threads; end other programs");
     }
     *out = p;
     return SEGUE_OK;
 }
 
-/* Joins the thread. A lost worker is detached instead, and its struct is leaked, because the task
- * may still return and use it. */
+/* The struct of a lost worker is leaked: its task may still return and use it. */
 void sg_timed_call_close(struct sg_timed_call *p)
 {
     if (!p) return;
@@ -74,9 +75,7 @@ void sg_timed_call_close(struct sg_timed_call *p)
     sg_free(p);
 }
 
-/* Runs task on the worker and waits at most limit_ns. Returns 1 if it finished; 0 if it timed out
- * now or earlier, after which no task is accepted. The deadline uses CLOCK_REALTIME, the default
- * clock of pthread_cond_timedwait. */
+/* The deadline uses CLOCK_REALTIME, the default clock of pthread_cond_timedwait; macOS has no other. */
 int sg_timed_call_run(struct sg_timed_call *p, void (*task)(void *arg), void *arg, uint64_t limit_ns)
 {
     struct timespec until;

@@ -9,8 +9,10 @@
 #include "base/mem.h"
 #include "base/num.h"
 
-enum { SAMPLE_MAX = 1 << 17, ROUNDS = 400 };
+enum { SAMPLE_MAX = 1 << 17, ROUNDS = 400 }; /* sample size and maximum iterations for a palette */
 
+/* 0x7c00 is infinity and 0x7bff the largest finite number in fp16; 6.103515625e-5 is 2^-14, the smallest
+ * normal number. */
 void sg_compress_fp16(const float *in, uint64_t n, uint16_t *out, struct sg_range_report *report)
 {
     struct sg_range_report r = {0};
@@ -37,6 +39,7 @@ void sg_compress_fp16(const float *in, uint64_t n, uint16_t *out, struct sg_rang
     report->lost += r.lost;
 }
 
+/* Symmetric quantization: the largest magnitude of a row maps to 127. */
 void sg_compress_int8(const float *in, uint64_t rows, uint64_t cols, int8_t *out, uint16_t *scale)
 {
     for (uint64_t r = 0; r < rows; r++) {
@@ -46,7 +49,7 @@ void sg_compress_int8(const float *in, uint64_t rows, uint64_t cols, int8_t *out
             if (isfinite(row[i]) && fabsf(row[i]) > max) max = fabsf(row[i]);
         scale[r] = sg_f16_of_f32(max / 127);
         if ((scale[r] & 0x7fff) == 0x7c00) scale[r] = 0x7bff;
-        float step = sg_f32_of_f16(scale[r]); /* as the engine will multiply it */
+        float step = sg_f32_of_f16(scale[r]); /* the rounded scale, which the engine multiplies with */
         for (uint64_t i = 0; i < cols; i++) {
             float q = step > 0 && isfinite(row[i]) ? nearbyintf(row[i] / step) : 0;
             out[r * cols + i] = (int8_t)(q > 127 ? 127 : q < -127 ? -127 : q);
@@ -54,12 +57,14 @@ void sg_compress_int8(const float *in, uint64_t rows, uint64_t cols, int8_t *out
     }
 }
 
+/* Order for qsort; the values are finite. */
 static int compare_floats(const void *a, const void *b)
 {
     float x = *(const float *)a, y = *(const float *)b;
     return (x > y) - (x < y);
 }
 
+/* Number of elements not greater than bound. */
 static uint64_t upper_bound(const float *sorted, uint64_t n, double bound)
 {
     uint64_t low = 0, high = n;
@@ -73,8 +78,11 @@ static uint64_t upper_bound(const float *sorted, uint64_t n, double bound)
     return low;
 }
 
-/* Lloyd's iteration on sorted numbers; sums[i] is the sum of the first i. Begins between the extremes and the
- * quantiles: near the density's cube root, where the optimum lies. */
+/* Lloyd's algorithm in one dimension: each center becomes the mean of the values nearest to it. With sorted
+ * values the cells are intervals, and sums[i], the sum of the first i values, gives their means directly.
+ * The initial centers are halfway between a uniform grid and the quantiles, which is close to the optimal
+ * density of centers (the cube root of the density of values). Stops when the centers hardly move. center:
+ * [entries] result, ascending. */
 static void lloyd_table(const float *sorted, const double *sums, uint64_t n, uint32_t entries, double *center)
 {
     for (uint32_t k = 0; k < entries; k++) {
@@ -98,6 +106,8 @@ static void lloyd_table(const float *sorted, const double *sums, uint64_t n, uin
     }
 }
 
+/* Packs the index of the nearest table entry for each value, by binary search over the midpoints between
+ * entries. */
 static void pack_indices(const float *in, uint64_t n, uint32_t bits, const uint16_t *table, uint8_t *packed)
 {
     float bound[64];
@@ -117,6 +127,8 @@ static void pack_indices(const float *in, uint64_t n, uint32_t bits, const uint1
     }
 }
 
+/* Every step-th value is sampled. Decreasing an infinite table entry (0x7c00) by 1 gives the largest finite
+ * one. */
 segue_status sg_compress_palette(const float *in, uint64_t n, uint32_t bits, uint16_t *table, uint8_t *packed,
                                  segue_error *err)
 {

@@ -1,4 +1,6 @@
-/* mlpackage.c: see mlpackage.h. Field numbers are those of coremltools' Model.proto, FeatureTypes.proto and MIL.proto.
+/* mlpackage.c: see mlpackage.h. The field numbers are those of coremltools' Model.proto, FeatureTypes.proto
+ * and MIL.proto; the comment above each function shows the messages that it writes as NAME = FIELD NUMBER {
+ * ... }.
  * SPDX-License-Identifier: MIT */
 #include "unit/ane/blob/mlpackage.h"
 
@@ -10,9 +12,9 @@
 #include "unit/ane/blob/pbwrite.h"
 
 #define OPSET "CoreML6"
-enum { SPECIFICATION = 7, MULTI_ARRAY_FP16 = 65552 };
+enum { SPECIFICATION = 7, MULTI_ARRAY_FP16 = 65552 }; /* specificationVersion of OPSET; ArrayDataType FLOAT16 */
 
-/* enum DataType of MIL.proto; 0: there is none. */
+/* enum DataType of MIL.proto; 0: no such type. */
 static uint32_t type_code(uint32_t dtype)
 {
     static const uint8_t codes[SG_MIL_DTYPES] = {
@@ -39,19 +41,19 @@ static void put_type(struct sg_buf *b, uint32_t field, const struct sg_mil_type 
     sg_pb_close(b, value);
 }
 
-/* The numbers of TensorValue: ints = 2, bools = 3, strings = 4, longInts = 5 by varints in one field; others as bytes = 7,
- * little endian. */
+/* Elements of TensorValue: floats = 1, ints = 2, bools = 3, longInts = 5, each with a packed list = 1; all
+ * other types as bytes = 7, little endian. */
 static void put_numbers(struct sg_buf *b, const struct sg_mil_literal *l)
 {
     uint64_t n = sg_mil_elements(&l->type);
-    int whole = l->type.dtype == SG_MIL_INT32, truth = l->type.dtype == SG_MIL_BOOL, wide = l->type.dtype == SG_MIL_INT64;
-    uint32_t field = whole ? 2 : truth ? 3 : wide ? 5 : l->type.dtype == SG_MIL_FP32 ? 1 : 7;
+    int is_int = l->type.dtype == SG_MIL_INT32, is_bool = l->type.dtype == SG_MIL_BOOL, is_long = l->type.dtype == SG_MIL_INT64;
+    uint32_t field = is_int ? 2 : is_bool ? 3 : is_long ? 5 : l->type.dtype == SG_MIL_FP32 ? 1 : 7;
     size_t values = sg_pb_open(b, field), list = sg_pb_open(b, 1);
     for (uint64_t i = 0; i < n && !b->failed; i++) {
         float real = (float)sg_mil_literal_real(l, i);
         uint16_t half = sg_f16_of_f32(real);
-        int64_t v = whole || truth || wide ? sg_mil_literal_int(l, i) : 0;
-        if (whole || truth || wide)
+        int64_t v = is_int || is_bool || is_long ? sg_mil_literal_int(l, i) : 0;
+        if (is_int || is_bool || is_long)
             sg_pb_varint(b, (uint64_t)v);
         else if (l->type.dtype == SG_MIL_FP16)
             sg_buf_add(b, (uint8_t[]){(uint8_t)half, (uint8_t)(half >> 8)}, 2);
@@ -64,18 +66,21 @@ static void put_numbers(struct sg_buf *b, const struct sg_mil_literal *l)
     sg_pb_close(b, values);
 }
 
+/* Destination of a model. */
 struct out {
     struct sg_buf *b;
-    int one_file;
+    int one_file; /* 1: all blobs are in weight.bin */
 };
 
+/* Part of a path after the last slash. */
 static const char *last_name(const char *path)
 {
     const char *slash = strrchr(path, '/');
     return slash ? slash + 1 : path;
 }
 
-/* Value { type = 2, immediateValue = 3 { tensor = 1 } or blobFileValue = 5 { fileName = 1, offset = 2 } } */
+/* Value { type = 2, immediateValue = 3 { tensor = 1 { strings = 4 or numbers } } or
+ * blobFileValue = 5 { fileName = 1, offset = 2 } } */
 static void put_value(struct out *o, uint32_t field, const struct sg_mil_literal *l)
 {
     struct sg_buf *b = o->b;
@@ -103,7 +108,7 @@ static void put_value(struct out *o, uint32_t field, const struct sg_mil_literal
     sg_pb_close(b, value);
 }
 
-/* An entry of the map `attributes`. */
+/* Entry of the map attributes = 5: { key = 1, value = 2 } */
 static void put_attribute(struct out *o, const char *name, const struct sg_mil_literal *l)
 {
     struct sg_buf *b = o->b;
@@ -122,7 +127,7 @@ static void put_named(struct sg_buf *b, uint32_t field, const struct sg_mil_valu
     sg_pb_close(b, named);
 }
 
-/* An entry of the map `inputs`: Argument { arguments = 1 { name = 1 } } */
+/* Entry of the map inputs = 2: { key = 1, value = 2: Argument { arguments = 1 { name = 1 } } } */
 static void put_argument(struct sg_buf *b, const struct sg_mil_function *f, const struct sg_mil_arg *a)
 {
     size_t entry = sg_pb_open(b, 2);
@@ -142,18 +147,20 @@ static void put_op(struct out *o, const struct sg_mil_function *f, const struct 
 {
     struct sg_buf *b = o->b;
     const char *name = f->values[op->first].name;
-    struct sg_mil_literal own = {.type = sg_mil_scalar(SG_MIL_STRING), .kind = SG_MIL_TEXT, .n = strlen(name), .v.text = name};
+    struct sg_mil_literal name_literal = {
+        .type = sg_mil_scalar(SG_MIL_STRING), .kind = SG_MIL_TEXT, .n = strlen(name), .v.text = name};
     size_t operation = sg_pb_open(b, 3);
     sg_pb_text(b, 1, op->kind);
     for (uint32_t i = 0; i < op->args_n; i++) put_argument(b, f, &op->args[i]);
     for (uint32_t i = 0; i < op->outputs; i++) put_named(b, 3, &f->values[op->first + i]);
-    put_attribute(o, "name", &own);
+    put_attribute(o, "name", &name_literal);
     for (uint32_t i = 0; i < op->attrs_n; i++)
         if (strcmp(op->attrs[i].name, "name") != 0) put_attribute(o, op->attrs[i].name, op->attrs[i].literal);
     sg_pb_close(b, operation);
 }
 
-/* Function { inputs = 1, opset = 2, block_specializations = 3 { key, Block { outputs = 2, operations = 3 } } } */
+/* Function { inputs = 1, opset = 2, block_specializations = 3 { key, Block { outputs = 2, operations = 3 }
+ * } } */
 static void put_function(struct out *o, const struct sg_mil_function *f)
 {
     struct sg_buf *b = o->b;
@@ -184,30 +191,32 @@ static void put_feature(struct sg_buf *b, uint32_t field, const struct sg_mil_va
     sg_pb_close(b, feature);
 }
 
-static segue_status check(const struct sg_mil_program *p, segue_error *err)
+/* Checks that the program can be expressed as a Core ML model of this opset. */
+static segue_status check_program(const struct sg_mil_program *p, segue_error *err)
 {
     const struct sg_mil_function *f = p->functions;
     if (p->functions_n != 1)
-        return sg_fail(err, SEGUE_EUNSUPPORTED, "mlpackage: %u functions; a package is made of one", p->functions_n);
+        return sg_fail(err, SEGUE_EUNSUPPORTED, "mlpackage: %u functions; a package needs exactly one", p->functions_n);
     for (uint32_t i = 0; i < f->params_n + f->returns_n; i++) {
         const struct sg_mil_value *v = &f->values[i < f->params_n ? i : f->returns[i - f->params_n]];
         if (v->type.dtype != SG_MIL_FP16 || v->type.buffer)
-            return sg_fail(err, SEGUE_EUNSUPPORTED, "mlpackage: %.60s: ports are fp16 tensors; cast it", v->name);
+            return sg_fail(err, SEGUE_EUNSUPPORTED, "mlpackage: %.60s: inputs and outputs must be fp16 tensors; cast it",
+                           v->name);
     }
     for (uint32_t o = 0; o < f->ops_n; o++)
         for (uint32_t i = 0; i < f->ops[o].args_n; i++)
             if (f->ops[o].args[i].kind == SG_MIL_LITERAL)
                 return sg_fail(err, SEGUE_EUNSUPPORTED,
-                               "mlpackage: %.60s: argument %.40s is written inline; run the pass over constants",
+                               "mlpackage: %.60s: argument %.40s is written inline; define it as a named const",
                                f->values[f->ops[o].first].name, f->ops[o].args[i].name);
     return SEGUE_OK;
 }
 
-/* Model { specificationVersion = 1, description = 2 { input = 1, output = 10 }, mlProgram = 502 { version = 1, functions = 2 }
- * } */
+/* Model { specificationVersion = 1, description = 2 { input = 1, output = 10 }, mlProgram = 502 { version =
+ * 1, functions = 2 } } */
 segue_status sg_mlmodel_write(const struct sg_mil_program *p, int one_file, struct sg_buf *out, segue_error *err)
 {
-    SG_TRY(check(p, err));
+    SG_TRY(check_program(p, err));
     const struct sg_mil_function *f = p->functions;
     sg_pb_number(out, 1, SPECIFICATION);
     size_t description = sg_pb_open(out, 2);
@@ -224,6 +233,7 @@ segue_status sg_mlmodel_write(const struct sg_mil_program *p, int one_file, stru
     return out->failed ? sg_no_memory("a Core ML model", out->len, err) : SEGUE_OK;
 }
 
+/* Manifest.json. The identifiers may be any two UUIDs; fixed ones make packages reproducible. */
 static const char manifest[] =
     "{\n  \"fileFormatVersion\": \"1.0.0\",\n  \"itemInfoEntries\": {\n"
     "    \"5E6E0001-0000-4000-8000-000000000001\": {\"author\": \"com.apple.CoreML\", "

@@ -4,8 +4,9 @@
 
 #include <string.h>
 
-enum { VARINT = 0, BYTES = 2, LENGTH_BYTES = 5 };
+enum { VARINT = 0, BYTES = 2, LENGTH_BYTES = 5 }; /* wire types; bytes reserved for the length of a message */
 
+/* Seven bits per byte, least significant first; the high bit marks that more bytes follow. */
 void sg_pb_varint(struct sg_buf *b, uint64_t v)
 {
     uint8_t out[10];
@@ -18,6 +19,7 @@ void sg_pb_varint(struct sg_buf *b, uint64_t v)
     sg_buf_add(b, out, n);
 }
 
+/* The tag of a field: its number and wire type. */
 static void put_tag(struct sg_buf *b, uint32_t field, uint32_t kind) { sg_pb_varint(b, (uint64_t)field << 3 | kind); }
 
 void sg_pb_number(struct sg_buf *b, uint32_t field, uint64_t v)
@@ -43,6 +45,7 @@ size_t sg_pb_open(struct sg_buf *b, uint32_t field)
     return b->len;
 }
 
+/* The continuation bit is set in the first four bytes even when the remaining bits are 0. */
 void sg_pb_close(struct sg_buf *b, size_t opened)
 {
     if (b->failed) return;

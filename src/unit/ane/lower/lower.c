@@ -1,4 +1,5 @@
-/* lower.c: see lower.h: ports, packing, and what the files that lower single operations share.
+/* lower.c: see lower.h. Inputs and results of a program, and the dispatch to the files that lower single
+ * operations.
  * SPDX-License-Identifier: MIT */
 #include "unit/ane/lower/lower.h"
 
@@ -8,7 +9,7 @@
 #include "unit/ane/lower/lowercommon.h"
 #include "unit/ane/passes/pass.h"
 
-enum { TAPS_MAX = 13 };
+enum { TAPS_MAX = 13 }; /* widest kernel that all engines accept (constraint 28) */
 
 enum sg_ane_role sg_ane_role_of(const char *port)
 {
@@ -18,13 +19,14 @@ enum sg_ane_role sg_ane_role_of(const char *port)
     return n > 6 && !strcmp(port + n - 6, "_state") ? SG_ANE_STATE : SG_ANE_X;
 }
 
-/* --- ports: as the part has them; the pass over the layout makes surfaces of them --- */
-
-static uint32_t input(struct sg_lowering *l, const char *name, int64_t channels, int64_t columns)
+/* An input [1, channels, 1, columns]. sg_pass_layout later pads, sorts and renames all inputs and results. */
+static uint32_t add_input(struct sg_lowering *l, const char *name, int64_t channels, int64_t columns)
 {
     return sg_mil_build_input(&l->b, name, SG_MIL_FP16, 4, (int64_t[]){1, channels, 1, columns});
 }
 
+/* The first S columns of x: the surface of `info` has at least 32 columns, also when the program computes a
+ * single row. */
 static uint32_t first_columns(struct sg_lowering *l, uint32_t x)
 {
     const struct sg_mil_type *t = sg_mil_build_type(&l->b, x);
@@ -33,22 +35,25 @@ static uint32_t first_columns(struct sg_lowering *l, uint32_t x)
     return sg_mil_build_slice(&l->b, x, 4, begin, size);
 }
 
+/* Channels of slot i of the part in the packed state. */
 static int64_t slot_channels(const struct sg_lowering *l, uint32_t i)
 {
     return (int64_t)sg_ane_slot_channels(&l->g->slots[l->part->slots[i]], l->shape->keys);
 }
 
+/* Creates the inputs, which must come before any operation, and slices x and the state into values and
+ * slots. */
 static void open_ports(struct sg_lowering *l)
 {
     int64_t width = 0, channels = 0, at = 0;
     uint32_t state = SG_MIL_NONE;
     for (uint32_t i = 0; i < l->part->in_n; i++) width += l->g->values[l->part->in[i]].width;
     for (uint32_t i = 0; i < l->part->slots_n; i++) channels += slot_channels(l, i);
-    uint32_t x = input(l, "in_x", width, l->s);
-    if (l->info->channels) l->info_port = input(l, "in_info", l->info->channels, l->shape->columns);
-    if (l->part->slots_n) state = input(l, "in_state", channels, l->shape->keys);
+    uint32_t x = add_input(l, "in_x", width, l->s);
+    if (l->info->channels) l->info_port = add_input(l, "in_info", l->info->channels, l->shape->columns);
+    if (l->part->slots_n) state = add_input(l, "in_state", channels, l->shape->keys);
     int64_t lora = l->shape->rank ? (int64_t)sg_ane_lora_channels(l->g, l->part) : 0;
-    if (lora) l->lora = input(l, "in_lora", lora, l->shape->rank);
+    if (lora) l->lora = add_input(l, "in_lora", lora, l->shape->rank);
     if (l->info->channels) l->info_rows = first_columns(l, l->info_port);
     for (uint32_t i = 0; i < l->part->in_n; i++) {
         width = l->g->values[l->part->in[i]].width;
@@ -62,13 +67,16 @@ static void open_ports(struct sg_lowering *l)
     }
 }
 
-/* Values along the channels. */
+/* Concatenates values along the channels. A single value passes through identity, so that the result has
+ * the name. */
 static uint32_t concat_named(struct sg_lowering *l, const uint32_t *list, uint32_t n, const char *name)
 {
     sg_mil_build_name(&l->b, name);
     return n > 1 ? sg_mil_build_concat(&l->b, list, n, 1) : SG_ANE_UN("identity", list[0]);
 }
 
+/* Packs the values that leave and the new slots into the results. list: scratch for that many value
+ * numbers. */
 static segue_status close_ports(struct sg_lowering *l, uint32_t *list, segue_error *err)
 {
     uint32_t n = 1, returns[2] = {0};
@@ -79,17 +87,15 @@ static segue_status close_ports(struct sg_lowering *l, uint32_t *list, segue_err
     return sg_mil_build_end(&l->b, returns, n, err);
 }
 
-/* --- operations --- */
-
 segue_status sg_ane_can_lower(const struct sg_graph *g, const struct sg_op *op, segue_error *why)
 {
     const char *reason = NULL;
     if (op->code == SG_OP_ROUTE || op->code == SG_OP_EXPERTS)
-        reason = "a choice of experts depends on data, and a program's weights do not";
+        reason = "the experts are selected by data, but the weights of a program are fixed";
     else if (op->code == SG_OP_ATTEND && op->u.attend.sinks.tensor >= 0)
-        reason = "sinks have no lowering yet";
+        reason = "attention sinks are not implemented";
     else if (op->code == SG_OP_CONV && op->u.conv.taps > TAPS_MAX)
-        reason = "the kernel is wider than the engine's";
+        reason = "the kernel is wider than the engine supports";
     (void)g;
     if (!reason) return SEGUE_OK;
     return sg_fail(why, SEGUE_EUNSUPPORTED, "compile: ane: %s of layer %d: %s; use another unit", sg_op_name(op->code),
@@ -106,6 +112,7 @@ static uint32_t lower_op(struct sg_lowering *l, const struct sg_op *op)
     }
 }
 
+/* The operations of a graph are in execution order, so every operand has been lowered before it is used. */
 static segue_status lower_part(struct sg_lowering *l, uint32_t *list, segue_error *err)
 {
     open_ports(l);
@@ -117,6 +124,8 @@ static segue_status lower_part(struct sg_lowering *l, uint32_t *list, segue_erro
     return close_ports(l, list, err);
 }
 
+/* All index lists are in one allocation: values, fused outputs, slots in, slots out, and scratch for
+ * close_ports. */
 segue_status sg_ane_lower(struct sg_mil_program **out, const struct sg_graph *g, const struct sg_ane_part *part,
                           const struct sg_ane_info *info, const struct sg_ane_shape *shape,
                           struct sg_ane_blobs *blobs, segue_error *err)

@@ -7,13 +7,15 @@
 
 #include "unit/ane/blob/blob.h"
 
+/* Applies the form to n values in place. */
 static void apply_form(enum sg_ane_form form, float *x, uint64_t n)
 {
     for (uint64_t i = 0; i < n; i++)
         x[i] = form == SG_ANE_PLUS_ONE ? 1.0f + x[i] : form == SG_ANE_NEG_EXP ? -expf(x[i]) : x[i];
 }
 
-/* Row by row, so that no whole matrix stands in fp32. Vectors and small tensors are used whole. */
+/* Converts the rows of a weight to fp16, one row at a time, so that no matrix is held in fp32. row: scratch
+ * of one row. */
 static void convert(struct sg_ane_blobs *b, const struct sg_tensor *t, const struct sg_weight *w,
                     enum sg_ane_form form, float *row, uint16_t *out)
 {
@@ -24,6 +26,8 @@ static void convert(struct sg_ane_blobs *b, const struct sg_tensor *t, const str
     }
 }
 
+/* Appends the data of a blob to the file and sets its record and size; with sizes_only it only computes
+ * them. */
 static segue_status add_blob(struct sg_ane_blobs *b, const struct sg_graph *g, struct sg_ane_weight_blob *out, segue_error *err)
 {
     const struct sg_tensor *t = g->tensors[out->weights[0].tensor];
@@ -50,10 +54,11 @@ static segue_status add_blob(struct sg_ane_blobs *b, const struct sg_graph *g, s
     return status;
 }
 
+/* Call before the file changes: discards its hash and copies borrowed contents. */
 static segue_status make_private(struct sg_ane_blobs *b, segue_error *err)
 {
     struct sg_buf copy = {0};
-    b->hashed = 0; /* it is about to change */
+    b->hashed = 0;
     if (!b->borrowed) return SEGUE_OK;
     if (sg_buf_add(&copy, b->file.data, b->file.len) != SEGUE_OK) return sg_no_memory("weights of a program", b->file.len, err);
     b->file = copy;
@@ -61,6 +66,7 @@ static segue_status make_private(struct sg_ane_blobs *b, segue_error *err)
     return SEGUE_OK;
 }
 
+/* 1: the blob has exactly these weights in this form. */
 static int holds_weights(const struct sg_ane_weight_blob *s, const struct sg_weight *w, uint32_t n, enum sg_ane_form form)
 {
     int same = s->form == form && s->weights_n == n;
@@ -94,7 +100,7 @@ segue_status sg_ane_blob_of(struct sg_ane_blobs *b, const struct sg_graph *g, co
     return SEGUE_OK;
 }
 
-/* One weight of a blob, whose first number is number `at` of it. */
+/* Rewrites one weight of a blob in place; it begins at element `at` of the blob. in: the whole tensor. */
 static segue_status patch_one(struct sg_ane_blobs *b, const struct sg_graph *g, const struct sg_ane_weight_blob *s,
                               const struct sg_weight *w, uint64_t at, const float *in, segue_error *err)
 {

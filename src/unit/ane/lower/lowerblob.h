@@ -1,5 +1,6 @@
-/* lowerblob.h: the weights of a part as one blob file in fp16. Every program made of the part, whatever its rows
- * and keys, reads the same file. SPDX-License-Identifier: MIT */
+/* lowerblob.h: the weights of a part as one blob file in fp16. Every program of the part, whatever its
+ * shape, reads the same file.
+ * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_ANE_LOWERBLOB_H
 #define SG_UNIT_ANE_LOWERBLOB_H
 
@@ -8,37 +9,40 @@
 #include "graph/graph.h"
 #include "unit/ane/blob/compress.h"
 
+/* Function applied to a weight before it is stored. */
 enum sg_ane_form {
     SG_ANE_AS_IS,
     SG_ANE_PLUS_ONE, /* 1 + w */
-    SG_ANE_NEG_EXP      /* -exp(w) */
+    SG_ANE_NEG_EXP   /* -exp(w) */
 };
-enum { SG_ANE_STORED_MAX = 3 }; /* weights of one blob at most */
+enum { SG_ANE_STORED_MAX = 3 }; /* maximum weights in one blob */
+/* One blob: weights with the same number of columns, their rows concatenated. */
 struct sg_ane_weight_blob {
-    struct sg_weight weights[SG_ANE_STORED_MAX]; /* [weights_n] of as many columns each, one below the other */
+    struct sg_weight weights[SG_ANE_STORED_MAX]; /* [weights_n] */
     uint32_t weights_n;
     enum sg_ane_form form;
-    uint64_t record, numbers;
-    uint32_t program, value; /* of the program being lowered: its number and the value there */
+    uint64_t record, numbers; /* offset of the metadata record in the file; number of elements */
+    uint32_t program, value;  /* program that used the blob last (sg_ane_blobs.programs), and its const there */
 };
+/* The blob file of a part. Initialize with zeros and set path. */
 struct sg_ane_blobs {
-    struct sg_buf file;
-    struct sg_ane_weight_blob *list; /* [n] */
-    uint32_t n, cap, programs;
-    struct sg_range_report range;
-    int sizes_only;  /* no weight is read and file stays empty; places are those that it would have */
-    uint64_t length; /* of the file then */
-    uint32_t written; /* of the list, in the cache folder */
-    struct sg_hash hash; /* of the file; hashed 0: not known */
+    struct sg_buf file;              /* contents of the file */
+    struct sg_ane_weight_blob *list; /* [n] in file order */
+    uint32_t n, cap, programs;       /* programs: number of the program being lowered */
+    struct sg_range_report range;    /* values that did not fit fp16 */
+    int sizes_only;                  /* 1: compute offsets only; no weight is read and file stays empty */
+    uint64_t length;                 /* with sizes_only: length that the file would have */
+    uint32_t written;                /* blobs that the cache folder has already */
+    struct sg_hash hash;             /* of the file, if hashed is 1 */
     int hashed;
-    int borrowed;    /* file.data is somebody else's and only read; a weight that is not there makes it an own copy */
-    char path[32]; /* "weights/p00.bin" */
+    int borrowed;  /* 1: file.data belongs to another object and is read-only; copied before the first change */
+    char path[32]; /* in the MIL text, such as "weights/p00.bin" */
 };
-/* The blob of n weights, made when it is asked for the first time; valid until the next call. EMEMORY, ELIMIT. */
+/* The blob with these n weights; created on first use. *out is valid until the next call. EMEMORY, ELIMIT. */
 segue_status sg_ane_blob_of(struct sg_ane_blobs *b, const struct sg_graph *g, const struct sg_weight *w, uint32_t n,
                             enum sg_ane_form form, struct sg_ane_weight_blob **out, segue_error *err);
-/* Other numbers for a tensor, [rows, cols] as the graph's: every blob made of it is written again, where it stands.
- * *n: how many. EMEMORY. */
+/* Replaces the values of a tensor, in[rows][cols], in place in every blob that contains it. *n: number of
+ * blobs changed. EMEMORY. */
 segue_status sg_ane_blob_patch(struct sg_ane_blobs *b, const struct sg_graph *g, uint32_t tensor, const float *in, uint32_t *n,
                                segue_error *err);
 void sg_ane_blobs_free(struct sg_ane_blobs *b);

@@ -7,11 +7,9 @@
 
 #include "unit/ane/lower/lowerrange.h"
 
-enum { FLAT_MAX = 65536 }; /* channels of a tensor that is only a shape between two others */
-#define MAX_ABS_MIN 0.000244140625      /* 2^-12 */
-#define SQUARE_MIN 6.103515625e-5
-
-/* --- parts of values --- */
+enum { FLAT_MAX = 65536 };       /* maximum channels of an intermediate reshape (constraint 27) */
+#define MAX_ABS_MIN 0.000244140625 /* 2^-12: its inverse, 4096, is exact and far from overflow */
+#define SQUARE_MIN 6.103515625e-5  /* 2^-14, the smallest normal fp16 number */
 
 uint32_t sg_ane_channels(struct sg_lowering *l, uint32_t x, int64_t at, int64_t n)
 {
@@ -52,6 +50,8 @@ uint32_t sg_ane_weight(struct sg_lowering *l, const struct sg_weight *w, enum sg
     return sg_ane_weights(l, w, 1, form, rank, dim);
 }
 
+/* A blob that several operations of the program read becomes one constant. `program` tells whether the
+ * value number that the blob remembers is of this program or of an earlier one. */
 uint32_t sg_ane_weights(struct sg_lowering *l, const struct sg_weight *w, uint32_t n, enum sg_ane_form form, uint32_t rank,
                         const int64_t *dim)
 {
@@ -81,10 +81,9 @@ uint32_t sg_ane_pattern_matrix(struct sg_lowering *l, int64_t n, int (*entry)(in
     return c;
 }
 
-/* --- slots of numbers that are no rows --- */
-
-/* The largest power of two that divides both: a width at which the channels of a state and the rows of a tensor
- * begin at the same places. */
+/* Largest power of two that divides both `keys`, a power of two, and `last`. Reshaped to this width, the
+ * channels of the state and the rows of the tensor have common boundaries, so the padding can be sliced off
+ * by whole channels. */
 static int64_t common_width(int64_t keys, int64_t last)
 {
     int64_t g = 1;
@@ -99,13 +98,14 @@ uint32_t sg_ane_unpack(struct sg_lowering *l, int32_t slot, uint32_t rank, const
     int64_t channels = (n + keys - 1) / keys, flat = channels * keys / g;
     if (flat > FLAT_MAX && !l->b.status)
         l->b.status = sg_fail(&l->b.err, SEGUE_EUNSUPPORTED,
-                              "lower: layer %u: its memory of %lld numbers has no shape of %d channels; use another unit",
+                              "lower: layer %u: its state of %lld elements does not fit %d channels; use another unit",
                               l->g->slots[slot].layer, (long long)n, FLAT_MAX);
     uint32_t x = sg_mil_build_reshape(&l->b, l->slot_in[slot], 4, (int64_t[]){1, flat, 1, g});
     x = sg_ane_channels(l, x, 0, n / g);
     return sg_mil_build_reshape(&l->b, x, rank, dim);
 }
 
+/* The last channel of the slot is filled up with zeros. */
 void sg_ane_pack(struct sg_lowering *l, int32_t slot, uint32_t x, int64_t last)
 {
     int64_t keys = l->shape->keys, g = common_width(keys, last), n = 1;
@@ -120,9 +120,8 @@ void sg_ane_pack(struct sg_lowering *l, int32_t slot, uint32_t x, int64_t last)
     l->slot_out[slot] = sg_mil_build_reshape(&l->b, x, 4, (int64_t[]){1, channels, 1, keys});
 }
 
-/* --- arithmetic --- */
-
-/* By name: the pass that legalises writes them as engines take them. */
+/* Emits the activation by its MIL name; sg_pass_legal replaces it with operations that engines compute
+ * accurately. */
 uint32_t sg_ane_act(struct sg_lowering *l, enum sg_act act, uint32_t x)
 {
     static const char *const modes[] = {[SG_ACT_GELU] = "EXACT", [SG_ACT_GELU_TANH] = "TANH_APPROXIMATION",
@@ -146,8 +145,9 @@ uint32_t sg_ane_act(struct sg_lowering *l, enum sg_act act, uint32_t x)
     }
 }
 
-/* x is divided by its largest number first: squares then lie in [0, 1], whatever the residual stream has grown
- * to. eps is divided likewise. */
+/* x is divided by its largest magnitude m first, so that squares are in [0, 1] and cannot overflow fp16
+ * however large the residual stream is. eps is divided by m^2 to match; the scale cancels in the quotient.
+ * The lower bounds keep the inverse finite for x = 0. */
 uint32_t sg_ane_normalize(struct sg_lowering *l, uint32_t x, int64_t axis, double mean_scale, double eps, int centered)
 {
     uint32_t max = sg_mil_build_reduce(&l->b, "reduce_max", SG_ANE_UN("abs", x), axis);

@@ -1,4 +1,5 @@
-/* lowercommon.h: what the files of a lowering share.
+/* lowercommon.h: state and helper functions shared by the files that lower operations. Internal to this
+ * folder.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_ANE_LOWERCOMMON_H
 #define SG_UNIT_ANE_LOWERCOMMON_H
@@ -8,8 +9,8 @@
 #include "unit/ane/lower/lowerpart.h"
 #include "unit/ane/mil/milbuild.h"
 
-/* --- between the files that lower --- */
-
+/* State of one sg_ane_lower. Functions that return a value number return that of the new MIL value; after a
+ * failure, which the builder records, the number is meaningless. */
 struct sg_lowering {
     struct sg_mil_builder b;
     const struct sg_graph *g;
@@ -17,48 +18,54 @@ struct sg_lowering {
     const struct sg_ane_info *info;
     const struct sg_ane_shape *shape;
     struct sg_ane_blobs *blobs;
-    uint32_t *values;            /* [g->values_n] MIL value; SG_MIL_NONE: not there */
-    uint32_t *fused_out;            /* [g->ops_n] what a linear operation has of a shared convolution; SG_MIL_NONE: nothing yet */
-    uint32_t *slot_in, *slot_out;  /* [g->slots_n] packed slots as they came, as they leave */
-    uint32_t lora;                  /* the port as it came */
-    uint32_t info_port, info_rows;  /* the port as it came; its first S columns */
-    uint32_t scatter[SG_ANE_KINDS_MAX], keep[SG_ANE_KINDS_MAX]; /* [1, 1, ring, S]; [1, 1, 1, ring]: 1 where a row stays; of each kind */
-    int64_t s;                   /* columns inside: 1 for one row, else those of the surfaces */
+    uint32_t *values;              /* [g->values_n] MIL value of a graph value */
+    uint32_t *fused_out;           /* [g->ops_n] slice of a shared convolution for a linear op; SG_MIL_NONE: not built */
+    uint32_t *slot_in, *slot_out;  /* [g->slots_n] packed slots before and after the dispatch */
+    uint32_t lora;                 /* input `lora`, when the shape has a rank */
+    uint32_t info_port, info_rows; /* input `info`, and its first S columns */
+    uint32_t scatter[SG_ANE_KINDS_MAX]; /* by kind of attention: [1, 1, ring, S], SG_MIL_NONE: not built */
+    uint32_t keep[SG_ANE_KINDS_MAX];    /* by kind: [1, 1, 1, ring], 1 where a row is not overwritten */
+    int64_t s;                          /* S: 1 for a dispatch of one row, else the columns of the surfaces */
 };
-/* An operand as [1, width, 1, S]. */
+/* An operand as [1, width, 1, S], unscaled. */
 uint32_t sg_ane_operand(struct sg_lowering *l, const struct sg_operand *x);
-/* Values may lie divided by powers of two (lowerrange.h): by 2^shift, of a graph's value; an operand as it lies, or as it
- * must lie; a number that goes from 2^-from to 2^-to. */
+/* Values may be stored divided by 2^shift (lowerrange.h). These give the shift of a graph value; an operand
+ * as stored; an operand with a given shift; and x converted from one shift to another. */
 int sg_ane_value_shift(const struct sg_lowering *l, int32_t value);
 uint32_t sg_ane_operand_stored(struct sg_lowering *l, const struct sg_operand *x);
 uint32_t sg_ane_operand_scaled(struct sg_lowering *l, const struct sg_operand *x, int shift);
 uint32_t sg_ane_rescale(struct sg_lowering *l, uint32_t x, int from, int to);
-/* Channels [at, at + n) of [1, C, 1, W]; all of them: the value itself. */
+/* Channels [at, at + n) of [1, C, 1, W]; x itself when these are all. */
 uint32_t sg_ane_channels(struct sg_lowering *l, uint32_t x, int64_t at, int64_t n);
-/* A weight as a constant of that shape, which has as many numbers. */
+/* A weight as a constant of the given shape, which must have the same number of elements. */
 uint32_t sg_ane_weight(struct sg_lowering *l, const struct sg_weight *w, enum sg_ane_form form, uint32_t rank,
                        const int64_t *dim);
-/* n of them, their rows one below the other. */
+/* n weights as one constant, their rows concatenated. */
 uint32_t sg_ane_weights(struct sg_lowering *l, const struct sg_weight *w, uint32_t n, enum sg_ane_form form, uint32_t rank,
                         const int64_t *dim);
-/* Matrices of 0 and 1: entry (i, j) is 1 where keep(i, j, n). [1, 1, n, n]. */
+/* Constant [1, 1, n, n] with the elements entry(i, j, arg). */
 uint32_t sg_ane_pattern_matrix(struct sg_lowering *l, int64_t n, int (*entry)(int64_t i, int64_t j, int64_t arg), int64_t arg);
-/* Zeros of a shape. */
+/* Constant of zeros, [1, channels, rows, columns]. */
 uint32_t sg_ane_zeros(struct sg_lowering *l, int64_t channels, int64_t rows, int64_t columns);
-/* A flat slot's numbers as a tensor of that shape, and back to packed channels. */
+/* The elements of a packed slot as a tensor of a given shape, and the reverse: x becomes the new contents
+ * of the slot. last: size of the last dimension that the elements were unpacked with. */
 uint32_t sg_ane_unpack(struct sg_lowering *l, int32_t slot, uint32_t rank, const int64_t *dim);
 void sg_ane_pack(struct sg_lowering *l, int32_t slot, uint32_t x, int64_t last);
 uint32_t sg_ane_act(struct sg_lowering *l, enum sg_act act, uint32_t x);
-/* x / sqrt(sum over the axis of x^2 * share + eps): no overflow, whatever the size of x. */
+/* x / sqrt(mean_scale * sum of x^2 over the axis + eps), after subtracting the mean if centered. Does not
+ * overflow for any x. */
 uint32_t sg_ane_normalize(struct sg_lowering *l, uint32_t x, int64_t axis, double mean_scale, double eps, int centered);
 
+/* Lower one operation of the named kind and return its result. */
 uint32_t sg_ane_lower_attend(struct sg_lowering *l, const struct sg_op *op);
 uint32_t sg_ane_lower_conv(struct sg_lowering *l, const struct sg_op *op);
 uint32_t sg_ane_lower_delta(struct sg_lowering *l, const struct sg_op *op);
-/* y with what adapters add to a linear operation of x. */
+/* y plus the low-rank change that the adapters make to a linear operation of x; y itself without adapters. */
 uint32_t sg_ane_lower_lora(struct sg_lowering *l, const struct sg_op *op, uint32_t x, uint32_t y);
 uint32_t sg_ane_lower_stateless(struct sg_lowering *l, const struct sg_op *op); /* norm, linear, rope, glu, ... */
 
+/* Shorthand for the functions below: rank and dims, binary and unary operations, a scalar. They expect the
+ * lowering in a variable named l. */
 #define SG_ANE_SHAPE(...) (sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]){__VA_ARGS__}
 #define SG_ANE_BIN(kind, x, y) sg_mil_build_binary(&l->b, kind, x, y)
 #define SG_ANE_UN(kind, x) sg_mil_build_unary(&l->b, kind, x)

@@ -1,20 +1,24 @@
-/* lowerdelta.c: the gated delta rule as MIL, a chunk of up to 64 rows at a time, without a loop over rows. Within a
- * chunk, with L_ij = e^(g_j+1 + .. + g_i): A = I + strictly lower (beta K K^T o L) is inverted by doubling blocks
- * (w = 1, 2, 4, ..: P <- P - P (X o M_w) P), and then D = P beta V - P (beta K o e^c) S, O = (Q o e^c) S + (Q K^T o L)
- * D, S <- e^c_N S + (K o e^(c_N - c))^T D. Every sum of g is rounded once: no differences of rounded sums. Padding rows
- * have beta, g and k of 0. One row is the step form of the same. SPDX-License-Identifier: MIT */
+/* lowerdelta.c: lowers the gated delta rule in chunks of up to 64 rows, without a loop over rows. S is the
+ * state, o the elementwise product, c_i = g_1 + .. + g_i and L_ij = e^(g_(j+1) + .. + g_i) for j <= i, else
+ * 0. A = I + strictly lower part of (beta K K^T o L) is inverted to P; then D = P beta V - P (beta K o e^c)
+ * S, O = (Q o e^c) S + (Q K^T o L) D and S <- e^c_N S + (K o e^(c_N - c))^T D. Every sum of g is computed
+ * by one product and rounded once, because differences of rounded prefix sums would lose precision. Padding
+ * rows have beta, g and k of 0 and so do not change S. A single row uses the same formulas with N = 1.
+ * SPDX-License-Identifier: MIT */
 #include <math.h>
 
 #include "unit/ane/lower/lowercommon.h"
 
 enum { CHUNK_MAX = 64 };
 
-/* What a chunk reads: [kv heads.., .., N], a matrix for each value head or, where it is shared, for each key head. */
+/* Inputs of a chunk of N rows. kh: key heads; R: value heads that share a key head. */
 struct chunk {
-    uint32_t q, k, v, g, beta; /* [kh, 1, dk, N] twice, [kh, R, dv, N], [kh, R, 1, N] twice */
-    int64_t n, heads, shared, dk, dv; /* shared: value heads of a key head */
+    uint32_t q, k, v, g, beta;        /* q, k [kh, 1, dk, N]; v [kh, R, dv, N]; g, beta [kh, R, 1, N] */
+    int64_t n, heads, shared, dk, dv; /* N, kh, R */
 };
 
+/* Elements of 0/1 matrices for sg_ane_pattern_matrix: identity, lower triangle with j <= i - arg, upper
+ * triangle with j >= i + arg, and is_block: the lower left w x w block of each 2w x 2w diagonal block. */
 static int is_one(int64_t i, int64_t j, int64_t arg) { return (void)arg, i == j; }
 static int is_lower(int64_t i, int64_t j, int64_t arg) { return i >= j + arg; }
 static int is_upper(int64_t i, int64_t j, int64_t arg) { return j >= i + arg; }
@@ -22,6 +26,7 @@ static int is_block(int64_t i, int64_t j, int64_t w) { return i / (2 * w) == j /
 
 static uint32_t mul(struct sg_lowering *l, uint32_t x, uint32_t y) { return SG_ANE_BIN("mul", x, y); }
 
+/* Columns [at, at + n) of x. */
 static uint32_t slice_columns(struct sg_lowering *l, uint32_t x, int64_t at, int64_t n)
 {
     const struct sg_mil_type *t = sg_mil_build_type(&l->b, x);
@@ -30,7 +35,7 @@ static uint32_t slice_columns(struct sg_lowering *l, uint32_t x, int64_t at, int
     return sg_mil_build_slice(&l->b, x, 4, begin, size);
 }
 
-/* e^(sum of g over m in (j, i]), 1 above the diagonal: [kh, R, N, N]. */
+/* L: e^(sum of g over m in (j, i]), and 1 above the diagonal: [kh, R, N, N]. Callers mask the upper part. */
 static uint32_t decays(struct sg_lowering *l, const struct chunk *c)
 {
     uint32_t column = sg_mil_build_reshape(&l->b, c->g, 4, (int64_t[]){c->heads, c->shared, c->n, 1});
@@ -38,7 +43,9 @@ static uint32_t decays(struct sg_lowering *l, const struct chunk *c)
     return SG_ANE_UN("exp", sg_mil_build_matmul(&l->b, sg_ane_pattern_matrix(l, c->n, is_lower, 0), from, 0, 0));
 }
 
-/* (I + X)^-1, X strictly lower. */
+/* P = (I + X)^-1 for strictly lower X [.., n, n], by doubling: while P holds the inverses of the w x w
+ * diagonal blocks, the inverses of the 2w x 2w blocks are P - P Y P, where Y is X restricted to the blocks
+ * that join each pair. The first step has P = I and needs no product. */
 static uint32_t inverse(struct sg_lowering *l, uint32_t x, int64_t n)
 {
     uint32_t p = sg_ane_pattern_matrix(l, n, is_one, 0);
@@ -50,14 +57,16 @@ static uint32_t inverse(struct sg_lowering *l, uint32_t x, int64_t n)
     return p;
 }
 
-/* e^(sums of g): up to each row (reach is_lower 0), or behind it (is_upper 1). [kh, R, 1, N] */
+/* e^(sum of g) over the rows up to and including each row, or with suffix = 1 over the rows after it: [kh,
+ * R, 1, N]. */
 static uint32_t decay_sums(struct sg_lowering *l, const struct chunk *c, int suffix)
 {
     uint32_t which = sg_ane_pattern_matrix(l, c->n, suffix ? is_upper : is_lower, suffix);
     return SG_ANE_UN("exp", sg_mil_build_matmul(&l->b, c->g, which, 0, 1));
 }
 
-/* The chunk's results [kh, R, dv, N]; *state [kh, R, dk, dv] goes on. */
+/* Results O of a chunk, [kh, R, dv, N]; *state [kh, R, dk, dv] is updated. Rows are columns here, so the
+ * products are the transposes of those at the top of the file. */
 static uint32_t run_chunk(struct sg_lowering *l, const struct chunk *c, uint32_t *state)
 {
     uint32_t decay = decays(l, c), e = decay_sums(l, c, 0), s = *state;
@@ -69,7 +78,8 @@ static uint32_t run_chunk(struct sg_lowering *l, const struct chunk *c, uint32_t
     uint32_t w = sg_mil_build_matmul(&l->b, mul(l, c->k, mul(l, c->beta, e)), p, 0, 1);
     uint32_t d = SG_ANE_BIN("sub", u, sg_mil_build_matmul(&l->b, s, w, 1, 0));
     uint32_t old = sg_mil_build_matmul(&l->b, s, mul(l, c->q, e), 1, 0);
-    uint32_t attn = mul(l, mul(l, decay, sg_ane_pattern_matrix(l, c->n, is_lower, 0)), sg_mil_build_matmul(&l->b, c->q, c->k, 1, 0));
+    uint32_t attn = mul(l, mul(l, decay, sg_ane_pattern_matrix(l, c->n, is_lower, 0)),
+                        sg_mil_build_matmul(&l->b, c->q, c->k, 1, 0));
     uint32_t out = SG_ANE_BIN("add", old, sg_mil_build_matmul(&l->b, d, attn, 0, 1));
     uint32_t chunk_decay = SG_ANE_UN("exp", sg_mil_build_reduce(&l->b, "reduce_sum", c->g, 3));
     uint32_t added = sg_mil_build_matmul(&l->b, mul(l, c->k, decay_sums(l, c, 1)), d, 0, 1);
@@ -77,7 +87,7 @@ static uint32_t run_chunk(struct sg_lowering *l, const struct chunk *c, uint32_t
     return out;
 }
 
-/* Rates and steps of every value head, before they are cut into chunks: [1, heads, 1, S]. */
+/* g = softplus(in[3] + dt) * rate for every value head, 0 for padding rows: [1, v_heads, 1, S]. */
 static uint32_t exponents(struct sg_lowering *l, const struct sg_op *op, uint32_t valid)
 {
     const struct sg_delta *p = &op->u.delta;
@@ -88,6 +98,8 @@ static uint32_t exponents(struct sg_lowering *l, const struct sg_op *op, uint32_
     return mul(l, mul(l, step, rate), valid);
 }
 
+/* op->in: q, k, v, a (step), b (beta before the sigmoid). The state passes from chunk to chunk; at most 16
+ * chunks, 1024 rows. */
 uint32_t sg_ane_lower_delta(struct sg_lowering *l, const struct sg_op *op)
 {
     const struct sg_delta *p = &op->u.delta;

@@ -1,10 +1,11 @@
-/* lowermerge.c: see lowermerge.h.
+/* lowerfuse.c: see lowerfuse.h.
  * SPDX-License-Identifier: MIT */
 #include "unit/ane/lower/lowerfuse.h"
 
 #include "unit/ane/lower/lowerrange.h"
 
-/* The same columns of the same rows, divided alike on the way in. */
+/* 1: a is linear and reads the same columns of the same value as b, with the same division before the
+ * product. */
 static int can_fuse(const struct sg_graph *g, const struct sg_ane_part *p, uint32_t a, uint32_t b)
 {
     const struct sg_operand *x = &g->ops[a].in[0], *y = &g->ops[b].in[0];
@@ -12,6 +13,8 @@ static int can_fuse(const struct sg_graph *g, const struct sg_ane_part *p, uint3
            (!p->range || p->range->inner[a] == p->range->inner[b]);
 }
 
+/* Collects candidates in order and starts a new list whenever one is full. The lists depend only on the
+ * part, so that every operation finds the same one; the search ends with the list that has op. */
 uint32_t sg_ane_fused_linears(const struct sg_graph *g, const struct sg_ane_part *p, uint32_t op, uint32_t out[SG_ANE_FUSED_MAX])
 {
     uint64_t channels = 0;

@@ -1,4 +1,4 @@
-/* lowerinfo.c: see lowerinfo.h.
+/* lowerinfo.c: see lowerinfo.h. In fp16, 0x3c00 is 1.
  * SPDX-License-Identifier: MIT */
 #include "unit/ane/lower/lowerinfo.h"
 
@@ -8,6 +8,7 @@
 #include "base/num.h"
 #include "unit/ane/lower/lowerpart.h"
 
+/* Reserves n channels and returns the first. */
 static uint32_t take_channels(uint32_t *channels, uint32_t n)
 {
     uint32_t at = *channels;
@@ -34,6 +35,8 @@ static segue_status too_many(const char *what, segue_error *err)
     return sg_fail(err, SEGUE_EUNSUPPORTED, "compile: ane: more than %d %s; use another unit", SG_ANE_KINDS_MAX, what);
 }
 
+/* Adds a kind of attention unless its window is known. Kinds with rings of equal size store their rows in
+ * the same columns and share one scatter matrix. */
 static segue_status add_attend(struct sg_ane_info *i, uint32_t window, const struct sg_ane_shape *shape, segue_error *err)
 {
     struct sg_ane_ring ring = sg_ane_ring_of(shape, window);
@@ -50,11 +53,12 @@ static segue_status add_attend(struct sg_ane_info *i, uint32_t window, const str
     return SEGUE_OK;
 }
 
+/* Adds a kind of convolution; one tap needs no memory. */
 static segue_status add_taps(struct sg_ane_info *i, uint32_t taps, segue_error *err)
 {
     uint32_t at = sg_ane_info_taps(i, taps);
     if (at < i->taps_n || taps < 2) return SEGUE_OK;
-    if (at == SG_ANE_KINDS_MAX) return too_many("lengths of convolutions", err);
+    if (at == SG_ANE_KINDS_MAX) return too_many("different convolution lengths", err);
     i->taps[at] = taps;
     i->old[at] = take_channels(&i->channels, taps - 1);
     i->recent[at] = take_channels(&i->channels, taps - 1);
@@ -62,6 +66,7 @@ static segue_status add_taps(struct sg_ane_info *i, uint32_t taps, segue_error *
     return SEGUE_OK;
 }
 
+/* Reserves what one operation needs, unless an earlier one did. */
 static segue_status add_op(struct sg_ane_info *i, const struct sg_graph *g, const struct sg_op *op,
                            const struct sg_ane_shape *shape, segue_error *err)
 {
@@ -96,9 +101,8 @@ void sg_ane_info_free(struct sg_ane_info *i)
     *i = (struct sg_ane_info){0};
 }
 
-/* --- filling --- */
-
-/* Angles in double, rounded once. Padding rows turn by nothing. */
+/* Writes cosines and sines for n rows. Angles are computed in double and rounded once. Padding columns stay
+ * 0. */
 static void fill_rope(const struct sg_rope_table *t, uint32_t columns, uint64_t first, uint32_t n, uint16_t *out)
 {
     for (uint32_t j = 0; j < t->pairs; j++)
@@ -109,20 +113,24 @@ static void fill_rope(const struct sg_rope_table *t, uint32_t columns, uint64_t 
         }
 }
 
-/* Which row lies in a column of a ring into which `held` rows went; UINT64_MAX: none yet. */
+/* Latest row stored in a column of a ring after rows 0..held-1 were written; UINT64_MAX: none. */
 static uint64_t row_in(uint32_t column, uint32_t columns, uint64_t held)
 {
     return column < held ? held - 1 - (held - 1 - column) % columns : UINT64_MAX;
 }
 
+/* 1: the row at `position` attends to `row`: causal, and within the window if there is one. UINT64_MAX is
+ * never visible. */
 static int is_visible(uint64_t position, uint64_t row, uint32_t window)
 {
     return row <= position && (!window || row + window > position);
 }
 
+/* 1: attention of this kind reads the ring before the dispatch, and its new rows separately. */
 static int has_fresh(const struct sg_ane_info *i, uint32_t kind) { return i->fresh[kind] != UINT32_MAX; }
 
-/* Row s sees the rows (position - window, position]; padding rows see what the last real one sees. */
+/* Mask over the ring: the rows (position - window, position] are visible. A padding row sees what the last
+ * real row sees, so that its softmax is not empty. */
 static void fill_mask(const struct sg_ane_info *i, uint32_t kind, const struct sg_ane_shape *shape, uint64_t first, uint32_t n,
                       uint16_t *out)
 {
@@ -135,6 +143,7 @@ static void fill_mask(const struct sg_ane_info *i, uint32_t kind, const struct s
     }
 }
 
+/* Mask over the rows of the dispatch, by their index in it. */
 static void fill_fresh(uint32_t window, uint32_t columns, uint32_t n, uint16_t *out)
 {
     const uint16_t hidden = sg_f16_of_f32((float)SG_ANE_MASKED);
@@ -142,13 +151,14 @@ static void fill_fresh(uint32_t window, uint32_t columns, uint32_t n, uint16_t *
         for (uint32_t s = 0; s < columns; s++) *out++ = is_visible(s < n ? s : n - 1, row, window) ? 0 : hidden;
 }
 
-/* Of more rows than there are columns the last ones stay. */
+/* Scatter matrix: row s is stored in column (first + s) % ring. When there are more rows than columns, only
+ * the last ones are stored. */
 static void fill_scatter(uint32_t ring, uint32_t columns, uint64_t first, uint32_t n, uint16_t *out)
 {
     for (uint32_t s = n > ring ? n - ring : 0; s < n; s++) out[(size_t)((first + s) % ring) * columns + s] = 0x3c00;
 }
 
-/* Of the taps - 1 remembered rows and n new ones, one after the other, the last taps - 1 are kept. */
+/* Selects the new memory of a convolution: the last `past` of the sequence of remembered and new rows. */
 static void fill_taps(uint32_t past, const struct sg_ane_shape *shape, uint32_t n, uint16_t *old, uint16_t *recent)
 {
     for (uint32_t i = 0; i < past; i++) {
@@ -177,8 +187,7 @@ void sg_ane_info_fill(const struct sg_ane_info *i, const struct sg_graph *g, con
         fill_taps(i->taps[k] - 1, shape, n, out + i->old[k] * columns, out + i->recent[k] * columns);
 }
 
-/* --- from one row to another --- */
-
+/* 1: an earlier kind has the same scatter matrix, which is then updated already. */
 static int shares_scatter(const struct sg_ane_info *i, uint32_t kind)
 {
     for (uint32_t k = 0; k < kind; k++)
@@ -186,6 +195,7 @@ static int shares_scatter(const struct sg_ane_info *i, uint32_t kind)
     return 0;
 }
 
+/* Moves the single 1 of column 0. */
 static uint64_t move_scatter(uint32_t ring, size_t columns, uint64_t before, uint64_t first, uint16_t *out)
 {
     if (before % ring == first % ring) return 0;
@@ -194,6 +204,7 @@ static uint64_t move_scatter(uint32_t ring, size_t columns, uint64_t before, uin
     return 2;
 }
 
+/* Updates column 0 of a mask; returns the number of elements that changed. */
 static uint64_t move_mask(const struct sg_ane_ring *r, size_t columns, uint64_t first, uint16_t *out)
 {
     const uint16_t hidden = sg_f16_of_f32((float)SG_ANE_MASKED);

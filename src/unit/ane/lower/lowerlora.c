@@ -7,6 +7,7 @@
 #include "base/num.h"
 #include "unit/ane/lower/lowercommon.h"
 
+/* Channels of A and B of an operation; 0: not linear. */
 static uint64_t op_channels(const struct sg_op *op)
 {
     return op->code == SG_OP_LINEAR ? (uint64_t)op->in[0].width + op->u.linear.weight.rows : 0;
@@ -38,7 +39,9 @@ uint32_t sg_ane_lora_rank(const struct sg_graph *g, const struct sg_lora *const 
     return max;
 }
 
-/* A's rows become columns from `at` on; B's columns as they are. Returns 0 when a number is beyond fp16. */
+/* Writes A and B of one adapter for one operation into columns at, at + 1, ... of out[channels][rank].
+ * pair->a is [pair->rank][k] and is transposed; pair->b is [rows of the tensor][pair->rank]. 0: a value
+ * exceeds the fp16 range. */
 static int put_pair(const struct sg_lora_pair *pair, const struct sg_op *op, uint32_t rank, uint32_t at, uint16_t *out)
 {
     uint32_t k = op->in[0].width, n = op->u.linear.weight.rows, overflow = 0;
@@ -71,8 +74,8 @@ segue_status sg_ane_lora_fill(const struct sg_graph *g, const struct sg_ane_part
             const struct sg_lora_pair *pair = sg_lora_find(loras[k], t);
             if (!pair) continue;
             if (!put_pair(pair, op, rank, at, out))
-                return sg_fail(err, SEGUE_EUNSUPPORTED, "run: ane: an adapter's change of %s is beyond fp16; use another unit",
-                               t->name);
+                return sg_fail(err, SEGUE_EUNSUPPORTED,
+                               "run: ane: the adapter's change of %s exceeds the fp16 range; use another unit", t->name);
             at += pair->rank;
         }
         out += op_channels(op) * rank;
@@ -80,15 +83,14 @@ segue_status sg_ane_lora_fill(const struct sg_graph *g, const struct sg_ane_part
     return SEGUE_OK;
 }
 
-/* --- as MIL --- */
-
+/* n channels of the port as [1, 1, n, rank]. */
 static uint32_t lora_matrix(struct sg_lowering *l, uint64_t at, int64_t n)
 {
     uint32_t x = sg_ane_channels(l, l->lora, (int64_t)at, n);
     return sg_mil_build_reshape(&l->b, x, 4, (int64_t[]){1, 1, n, l->shape->rank});
 }
 
-/* y + B (A^T x) */
+/* y + B (A^T x), with A [k, rank] and B [n, rank]: the product with the small rank first. */
 uint32_t sg_ane_lower_lora(struct sg_lowering *l, const struct sg_op *op, uint32_t x, uint32_t y)
 {
     int64_t k = op->in[0].width, n = op->u.linear.weight.rows;

@@ -1,36 +1,41 @@
-/* lowerrange.c: see lowerrange.h. A product's bound is, row by row, the length of the row times the length of what goes in, or
- * the sum of its numbers times the largest that goes in, whichever is less. SPDX-License-Identifier: MIT */
+/* lowerrange.c: see lowerrange.h. The bound of a product is computed per row of the weight: the smaller of
+ * |row| times |x| (Cauchy-Schwarz) and the sum of the row's magnitudes times the largest element of x.
+ * SPDX-License-Identifier: MIT */
 #include "unit/ane/lower/lowerrange.h"
 
 #include <math.h>
 
 #include "unit/ane/lower/lowerpart.h"
 
-/* Half of where a product becomes infinite (constraint 30): roundings add up to less than that. More than 2^12 would push
- * small numbers out of fp16 below; what a bound asks beyond is left to the check as it runs. */
+/* Limit of scaled values: half the magnitude at which products become infinite (constraint 30), which
+ * leaves a margin for rounding. Shifts above 12 would lose small values to underflow; values that need more
+ * are left to the check at run time. */
 #define LIMIT 16384.0
 enum { SHIFT_MAX = 12 };
 
+/* Bound of a value. */
 struct bound {
-    double max, length;             /* of its numbers; of a row of it */
-    const float *weight;             /* a norm's own weight, [width]: it is sqrt(width) u * weight, |u| = 1; NULL: no norm */
+    double max, length;  /* of the magnitude of an element; of the Euclidean length of a row */
+    const float *weight; /* [width] for a norm: each row is sqrt(width) u * weight with |u| = 1; NULL: not a norm */
 };
-struct ranger {
+/* State of the analysis. */
+struct range_pass {
     const struct sg_graph *g;
-    struct bound *of;                /* [values_n] */
-    double *product;                 /* [ops_n] of linear, before its residual */
-    struct sg_arena *arena;
+    struct bound *of;       /* [values_n] */
+    double *product;        /* [ops_n] bound of a linear's result before the residual is added */
+    struct sg_arena *arena; /* scratch */
     segue_error *err;
 };
 
-static segue_status alloc_row(struct ranger *r, uint64_t n, float **out)
+/* Scratch of n floats. */
+static segue_status alloc_row(struct range_pass *r, uint64_t n, float **out)
 {
     *out = sg_arena_alloc(r->arena, (size_t)(n + 1) * sizeof **out);
     return *out ? SEGUE_OK : sg_no_memory("bounds of a graph", (size_t)n * sizeof **out, r->err);
 }
 
 /* A vector weight as fp32; NULL in *out: absent. */
-static segue_status read_vector(struct ranger *r, const struct sg_weight *w, float **out)
+static segue_status read_vector(struct range_pass *r, const struct sg_weight *w, float **out)
 {
     *out = NULL;
     if (w->tensor < 0) return SEGUE_OK;
@@ -40,7 +45,10 @@ static segue_status read_vector(struct ranger *r, const struct sg_weight *w, flo
     return SEGUE_OK;
 }
 
-static segue_status norm(struct ranger *r, const struct sg_op *op, struct bound *y)
+/* A normalized group of n elements has length sqrt(n), so no element exceeds sqrt(n) times its weight. Bias
+ * and gate are added to the bound; the gate's activation does not exceed its argument. The weight is passed
+ * on for row_bound only when nothing else contributes. */
+static segue_status bound_norm(struct range_pass *r, const struct sg_op *op, struct bound *y)
 {
     const struct sg_norm *n = &op->u.norm;
     uint32_t width = op->in[0].width, group = width / n->groups;
@@ -68,7 +76,8 @@ static segue_status norm(struct ranger *r, const struct sg_op *op, struct bound 
     return SEGUE_OK;
 }
 
-/* A comparison, not fmax: gcc 12 for 64-bit Arm dies of that one in a loop at -O3. */
+/* Largest magnitude. Uses a comparison instead of fmax, which crashes gcc 12 for 64-bit Arm at -O3 in this
+ * loop. */
 static double largest(const float *v, uint64_t n)
 {
     double max = 0;
@@ -77,7 +86,8 @@ static double largest(const float *v, uint64_t n)
     return max;
 }
 
-/* Of one row against what goes in. */
+/* Bound of the product of one weight row [k] and x. When x is the output of a norm, its weight is folded
+ * into the row, which gives a third and often smaller bound. */
 static double row_bound(const float *row, uint32_t k, const struct bound *x)
 {
     double squares = 0, sum = 0, normed = 0;
@@ -91,13 +101,15 @@ static double row_bound(const float *row, uint32_t k, const struct bound *x)
     return x->weight ? fmin(bound, sqrt(normed * k)) : bound;
 }
 
-static segue_status linear(struct ranger *r, const struct sg_op *op, struct bound *y)
+/* The largest row bound, plus bias and residual. The length follows from the bounds of all rows. */
+static segue_status bound_linear(struct range_pass *r, const struct sg_op *op, struct bound *y)
 {
     const struct sg_linear *p = &op->u.linear;
     const struct sg_tensor *t = r->g->tensors[p->weight.tensor];
     struct bound x = r->of[op->in[0].value];
     double squares = 0;
     float *bias, *row;
+    /* A norm's weight can only be used when the product reads all of its columns. */
     if (op->in[0].width != r->g->values[op->in[0].value].width) x.weight = NULL;
     SG_TRY(read_vector(r, &p->bias, &bias));
     SG_TRY(alloc_row(r, t->cols, &row));
@@ -116,7 +128,8 @@ static segue_status linear(struct ranger *r, const struct sg_op *op, struct boun
     return SEGUE_OK;
 }
 
-static segue_status embed(struct ranger *r, const struct sg_op *op, struct bound *y)
+/* The largest element of the token table, scaled, plus that of the position table. */
+static segue_status bound_embed(struct range_pass *r, const struct sg_op *op, struct bound *y)
 {
     const struct sg_weight *tables[2] = {&op->u.embed.table, &op->u.embed.positions};
     for (int i = 0; i < 2; i++) {
@@ -134,8 +147,8 @@ static segue_status embed(struct ranger *r, const struct sg_op *op, struct bound
     return SEGUE_OK;
 }
 
-/* Each channel's taps, all against the largest number. */
-static segue_status convolution(struct ranger *r, const struct sg_op *op, const struct bound *x, struct bound *y)
+/* The largest sum of a channel's taps, times the bound of the input, plus bias. */
+static segue_status bound_conv(struct range_pass *r, const struct sg_op *op, const struct bound *x, struct bound *y)
 {
     float *w;
     double max = 0;
@@ -150,33 +163,37 @@ static segue_status convolution(struct ranger *r, const struct sg_op *op, const 
     return SEGUE_OK;
 }
 
-static double activated(enum sg_act act, double x)
+/* Bound of an activation for arguments of magnitude x. sigmoid and tanh are at most 1; the others do not
+ * exceed their argument, except the squared relu. */
+static double activation_bound(enum sg_act act, double x)
 {
     return act == SG_ACT_RELU2 ? x * x : act == SG_ACT_SIGMOID || act == SG_ACT_TANH ? fmin(x + 0.5, 1) : x;
 }
 
-static segue_status bound(struct ranger *r, const struct sg_op *op, struct bound *y)
+/* Bound of the result of one operation from those of its operands. Attention averages values. For the delta
+ * rule four times the values is an estimate. A rotation grows an element by at most sqrt 2. */
+static segue_status bound_op(struct range_pass *r, const struct sg_op *op, struct bound *y)
 {
     static const struct bound none;
     const struct bound *x = op->in[0].value < 0 ? &none : &r->of[op->in[0].value],
                        *z = op->in[1].value < 0 ? &none : &r->of[op->in[1].value];
     float *w;
-    if (r->g->values[op->out].wanted) return SEGUE_OK; /* the helper's, in fp32 */
+    if (r->g->values[op->out].wanted) return SEGUE_OK; /* computed by the helper in fp32 */
     switch (op->code) {
-    case SG_OP_EMBED: return embed(r, op, y);
-    case SG_OP_NORM: return norm(r, op, y);
-    case SG_OP_LINEAR: return linear(r, op, y);
-    case SG_OP_CONV: return convolution(r, op, x, y);
-    case SG_OP_ATTEND: y->max = r->of[op->in[2].value].max; return SEGUE_OK; /* a mean of values */
+    case SG_OP_EMBED: return bound_embed(r, op, y);
+    case SG_OP_NORM: return bound_norm(r, op, y);
+    case SG_OP_LINEAR: return bound_linear(r, op, y);
+    case SG_OP_CONV: return bound_conv(r, op, x, y);
+    case SG_OP_ATTEND: y->max = r->of[op->in[2].value].max; return SEGUE_OK;
     case SG_OP_DELTA: y->max = 4 * r->of[op->in[2].value].max; return SEGUE_OK;
     case SG_OP_ROPE:
         y->max = x->max * 1.4143 * (double)r->g->ropes[op->u.rope.table].mscale;
         return SEGUE_OK;
     case SG_OP_GLU:
-        y->max = activated(op->u.glu.act, x->max) * z->max;
+        y->max = activation_bound(op->u.glu.act, x->max) * z->max;
         y->length = fmin(x->length * z->max, z->length * x->max);
         return SEGUE_OK;
-    case SG_OP_ACT: y->max = activated(op->u.act.act, x->max); return SEGUE_OK;
+    case SG_OP_ACT: y->max = activation_bound(op->u.act.act, x->max); return SEGUE_OK;
     case SG_OP_ADD: y->max = x->max + z->max; return SEGUE_OK;
     case SG_OP_SCALE:
         SG_TRY(read_vector(r, &op->u.scale.weight, &w));
@@ -186,7 +203,7 @@ static segue_status bound(struct ranger *r, const struct sg_op *op, struct bound
     }
 }
 
-/* How many bits a number must lose to lie below MOST. */
+/* Smallest shift that brings max below LIMIT, at most SHIFT_MAX. */
 static int8_t shift_for(double max)
 {
     int bits = 0;
@@ -197,13 +214,15 @@ static int8_t shift_for(double max)
     return (int8_t)bits;
 }
 
-/* What the next layer adds to. */
+/* 1: the result is part of the residual stream, which later layers add to. */
 static int is_stream(const struct sg_op *op)
 {
     return op->code == SG_OP_EMBED || op->code == SG_OP_ADD || (op->code == SG_OP_LINEAR && op->in[1].value >= 0);
 }
 
-static void choose_shifts(struct ranger *r, struct sg_ane_range *out)
+/* The whole residual stream gets one shift, so that additions to it need no conversion. The inner shift of
+ * a linear is what its product needs beyond the shift that its input has already. */
+static void choose_shifts(struct range_pass *r, struct sg_ane_range *out)
 {
     const struct sg_graph *g = r->g;
     double stream = 0;
@@ -223,11 +242,13 @@ static void choose_shifts(struct ranger *r, struct sg_ane_range *out)
         if (g->values[g->inputs[i].value].kind == SG_VALUE_ROWS) out->value[g->inputs[i].value] = shift_for(stream);
 }
 
+/* One pass in execution order. A length that an operation does not compute, or that exceeds max *
+ * sqrt(width), is replaced by that. */
 segue_status sg_ane_range_make(struct sg_ane_range *out, const struct sg_graph *g, segue_error *err)
 {
     struct sg_arena scratch = {0};
     *out = (struct sg_ane_range){0};
-    struct ranger r = {.g = g, .arena = &scratch, .err = err};
+    struct range_pass r = {.g = g, .arena = &scratch, .err = err};
     r.of = sg_arena_alloc(&scratch, ((size_t)g->values_n + 1) * sizeof *r.of);
     r.product = sg_arena_alloc(&scratch, ((size_t)g->ops_n + 1) * sizeof *r.product);
     out->max = sg_arena_alloc(&out->arena, ((size_t)g->values_n + 1) * sizeof *out->max);
@@ -236,11 +257,11 @@ segue_status sg_ane_range_make(struct sg_ane_range *out, const struct sg_graph *
     segue_status status = r.of && r.product && out->max && out->value && out->inner ? SEGUE_OK
                                                                                      : sg_no_memory("bounds of a graph", 0, err);
     for (uint32_t i = 0; i < g->inputs_n && status == SEGUE_OK; i++)
-        r.of[g->inputs[i].value].max = 65504; /* rows of another unit: whatever fp16 holds */
+        r.of[g->inputs[i].value].max = 65504; /* rows from another unit: any fp16 value */
     for (uint32_t i = 0; i < g->ops_n && status == SEGUE_OK; i++) {
         const struct sg_op *op = &g->ops[i];
         struct bound y = {0};
-        status = bound(&r, op, &y);
+        status = bound_op(&r, op, &y);
         if (!(y.length > 0) || y.length > y.max * sqrt(g->values[op->out].width))
             y.length = y.max * sqrt(g->values[op->out].width);
         r.of[op->out] = y;

@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "unit/ane/lower/lowerring.h"
 
-enum { COLUMNS_MIN = 32 };
+enum { COLUMNS_MIN = 32 }; /* an fp16 row of 64 bytes */
 
 uint32_t sg_ane_ring_columns(uint32_t window, uint32_t keys)
 {
@@ -11,6 +11,7 @@ uint32_t sg_ane_ring_columns(uint32_t window, uint32_t keys)
     return window && columns < keys ? columns : keys;
 }
 
+/* In a ring, no more rows can be visible than it has columns. */
 struct sg_ane_ring sg_ane_ring_of(const struct sg_ane_shape *shape, uint32_t window)
 {
     struct sg_ane_ring r = {window, sg_ane_ring_columns(window, shape->keys), 0};

@@ -1,23 +1,26 @@
-/* lowerstate.c: operations that remember, as MIL: attention, convolution. Where new rows go and what is seen comes
- * with the port `info`, so that one program serves every position. SPDX-License-Identifier: MIT */
+/* lowerstate.c: lowers the operations with state except the delta rule: attention and short convolution.
+ * Positions and masks are inputs (port `info`), so one program serves every position.
+ * SPDX-License-Identifier: MIT */
 #include <math.h>
 
 #include "unit/ane/lower/lowercommon.h"
 
-/* [n][S] of info as [1, 1, n, S]. */
+/* Channels [at, at + n) of info, first S columns, as a matrix [1, 1, n, S]. */
 static uint32_t info_matrix(struct sg_lowering *l, int64_t at, int64_t n)
 {
     return sg_mil_build_reshape(&l->b, sg_ane_channels(l, l->info_rows, at, n), 4, (int64_t[]){1, 1, n, l->s});
 }
 
-/* The rows of a slot as they came, [1, n, 1, ring]. */
+/* The ring of a slot before the dispatch, [1, n, 1, columns of the ring]. */
 static uint32_t ring_rows(struct sg_lowering *l, int32_t slot, uint32_t kind, int64_t n)
 {
     int64_t columns = l->info->ring[kind].columns;
     return columns == l->shape->keys ? l->slot_in[slot] : sg_ane_unpack(l, slot, SG_ANE_SHAPE(1, n, 1, columns));
 }
 
-/* They with the S new rows in their places: held * stays + rows place^T; exact, a place holds one number. */
+/* The ring with the S new rows stored: ring * keep + rows scatter^T, which also becomes the new slot.
+ * Exact, because each column of the product has at most one nonzero term. scatter and keep are shared by
+ * all layers of a kind. */
 static uint32_t update_ring(struct sg_lowering *l, int32_t slot, uint32_t kind, uint32_t ring, uint32_t rows)
 {
     int64_t columns = l->info->ring[kind].columns, n = sg_mil_build_type(&l->b, rows)->dim[1], s = l->s;
@@ -38,13 +41,15 @@ static uint32_t update_ring(struct sg_lowering *l, int32_t slot, uint32_t kind, 
     return updated;
 }
 
-/* Keys and values that rows look at: [1, kv_heads d, 1, n] each, and their mask, the first of n channels of info. */
+/* Keys and values to attend to. */
 struct kv_source {
-    uint32_t k, v;
-    int64_t mask, n;
+    uint32_t k, v; /* [1, kv_heads * d, 1, n] */
+    int64_t mask;  /* first of n channels of info */
+    int64_t n;
 };
 
-/* [kv head, head of its group, key, row]: nothing is transposed on the way. */
+/* Masked scores [kv head, query head of its group, key, row]. In this order K and Q are used without a
+ * transpose, because rows are columns of the tensors. */
 static uint32_t attention_scores(struct sg_lowering *l, const struct sg_attend *a, uint32_t q, const struct kv_source *at)
 {
     uint32_t k = sg_mil_build_reshape(&l->b, at->k, 4, (int64_t[]){a->kv_heads, 1, a->d, at->n});
@@ -56,14 +61,16 @@ static uint32_t attention_scores(struct sg_lowering *l, const struct sg_attend *
     return SG_ANE_BIN("add", scores, info_matrix(l, at->mask, at->n));
 }
 
+/* V times the probabilities: [kv head, query head of its group, dv, row]. */
 static uint32_t weighted_values(struct sg_lowering *l, const struct sg_attend *a, uint32_t probs, const struct kv_source *at)
 {
     uint32_t v = sg_mil_build_reshape(&l->b, at->v, 4, (int64_t[]){a->kv_heads, 1, a->dv, at->n});
     return sg_mil_build_matmul(&l->b, v, probs, 0, 0);
 }
 
-/* Softmax over two pieces, whose lengths together are no power of two (constraint 33): the greatest of both is
- * subtracted, shares are divided by the sum of both, so that no sum of values leaves fp16. */
+/* Attention over two sources with a common softmax, written out because their total length need not be a
+ * power of two (constraint 33). The common maximum is subtracted; probabilities are divided by the common
+ * sum before the products with V, so that no partial sum exceeds fp16. */
 static uint32_t attend_two_sources(struct sg_lowering *l, const struct sg_attend *a, uint32_t q, const struct kv_source *at)
 {
     uint32_t x[2], max[2], sum[2], y[2];
@@ -81,8 +88,8 @@ static uint32_t attend_two_sources(struct sg_lowering *l, const struct sg_attend
     return SG_ANE_BIN("add", y[0], y[1]);
 }
 
-/* New rows go into the ring, and rows look at it: as it is then, or, where that has lost rows that the first of them
- * see, as it was, and at the new rows beside it. */
+/* Stores the new rows in the ring, then attends to it. When the new rows overwrite rows that the first of
+ * them still see, attends to the old ring and the new rows instead. op->in: q, k, v, optional gate. */
 uint32_t sg_ane_lower_attend(struct sg_lowering *l, const struct sg_op *op)
 {
     const struct sg_attend *a = &op->u.attend;
@@ -109,7 +116,7 @@ uint32_t sg_ane_lower_attend(struct sg_lowering *l, const struct sg_op *op)
     return SG_ANE_BIN("mul", y, sg_ane_act(l, SG_ACT_SIGMOID, sg_ane_operand(l, &op->in[3])));
 }
 
-/* [n][columns] of info as [1, 1, n, columns], from its first `columns` columns. */
+/* Channels [at, at + n) of a port, first `columns` columns, as a matrix [1, 1, n, columns]. */
 static uint32_t select_rows(struct sg_lowering *l, uint32_t port, int64_t at, int64_t n, int64_t columns)
 {
     int64_t begin[4] = {0, at, 0, 0}, size[4] = {1, n, 1, columns};
@@ -117,8 +124,9 @@ static uint32_t select_rows(struct sg_lowering *l, uint32_t port, int64_t at, in
                                 (int64_t[]){1, 1, n, columns});
 }
 
-/* Past and present side by side, one convolution by channels; then what to remember is chosen by two products
- * with selections, so that padding never gets in. */
+/* Depthwise causal convolution: the taps - 1 remembered rows and the new rows are concatenated and
+ * convolved. The new memory is selected from both by products with 0/1 matrices of info, so that padding
+ * rows are never remembered. */
 uint32_t sg_ane_lower_conv(struct sg_lowering *l, const struct sg_op *op)
 {
     const struct sg_conv *c = &op->u.conv;

@@ -1,4 +1,4 @@
-/* lowerrows.c: operations that remember nothing, as MIL.
+/* lowerstateless.c: lowers the operations without state: norm, linear, rope, glu, activations, add, scale.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 
@@ -6,13 +6,16 @@
 #include "unit/ane/lower/lowerfuse.h"
 #include "unit/ane/lower/lowerrange.h"
 
+/* RMS or layer norm, per group of channels. A scaled input x / 2^k gives the same result when eps is
+ * divided by 2^2k, so it is not rescaled. op->in[1], if present, is a gate: the result is multiplied by its
+ * silu. */
 static uint32_t norm(struct sg_lowering *l, const struct sg_op *op)
 {
     const struct sg_norm *n = &op->u.norm;
     int64_t width = op->in[0].width, group = width / n->groups, axis = n->groups > 1 ? 2 : 1;
     int64_t shape[4] = {1, n->groups > 1 ? 1 : group, n->groups > 1 ? group : 1, 1};
     uint32_t x = sg_ane_operand_stored(l, &op->in[0]);
-    double eps = ldexp((double)n->eps, -2 * sg_ane_value_shift(l, op->in[0].value)); /* the rest is the same for x and x / 2^k */
+    double eps = ldexp((double)n->eps, -2 * sg_ane_value_shift(l, op->in[0].value));
     if (n->groups > 1) x = sg_mil_build_reshape(&l->b, x, 4, (int64_t[]){1, n->groups, group, l->s});
     uint32_t y = sg_ane_normalize(l, x, axis, 1.0 / (double)group, eps, n->kind == SG_NORM_LAYER);
     if (n->weight.tensor >= 0)
@@ -23,13 +26,14 @@ static uint32_t norm(struct sg_lowering *l, const struct sg_op *op)
     return SG_ANE_BIN("mul", y, sg_ane_act(l, SG_ACT_SILU, sg_ane_operand(l, &op->in[1])));
 }
 
-/* The product alone; the first of those that share a convolution makes it for all. */
+/* Product of a linear operation as a 1x1 convolution, which engines compute faster than matmul. The first
+ * operation of a fused group builds the convolution and the slices for all of them. */
 static uint32_t fused_conv(struct sg_lowering *l, const struct sg_op *op, uint32_t x)
 {
-    uint32_t shape = (uint32_t)(op - l->g->ops), list[SG_ANE_FUSED_MAX], n = sg_ane_fused_linears(l->g, l->part, shape, list);
+    uint32_t index = (uint32_t)(op - l->g->ops), list[SG_ANE_FUSED_MAX], n = sg_ane_fused_linears(l->g, l->part, index, list);
     struct sg_weight weights[SG_ANE_FUSED_MAX];
     int64_t channels = 0, at = 0;
-    if (l->fused_out[shape] != SG_MIL_NONE) return l->fused_out[shape];
+    if (l->fused_out[index] != SG_MIL_NONE) return l->fused_out[index];
     for (uint32_t i = 0; i < n; i++) {
         weights[i] = l->g->ops[list[i]].u.linear.weight;
         channels += weights[i].rows;
@@ -37,9 +41,11 @@ static uint32_t fused_conv(struct sg_lowering *l, const struct sg_op *op, uint32
     uint32_t w = sg_ane_weights(l, weights, n, SG_ANE_AS_IS, SG_ANE_SHAPE(channels, op->in[0].width, 1, 1));
     uint32_t y = sg_mil_build_conv(&l->b, x, w, 1);
     for (uint32_t i = 0; i < n; at += weights[i++].rows) l->fused_out[list[i]] = sg_ane_channels(l, y, at, weights[i].rows);
-    return l->fused_out[shape];
+    return l->fused_out[index];
 }
 
+/* Product, adapters, bias and residual. The input is divided by the inner shift on top of its stored shift;
+ * the product is brought to the shift of the result before anything is added to it. */
 static uint32_t linear(struct sg_lowering *l, const struct sg_op *op)
 {
     const struct sg_linear *p = &op->u.linear;
@@ -56,6 +62,7 @@ static uint32_t linear(struct sg_lowering *l, const struct sg_op *op)
     return op->in[1].value < 0 ? y : SG_ANE_BIN("add", y, sg_ane_operand_scaled(l, &op->in[1], out));
 }
 
+/* Elements [at, at + n) of axis 2. */
 static uint32_t slice_rows(struct sg_lowering *l, uint32_t x, int64_t at, int64_t n)
 {
     const struct sg_mil_type *t = sg_mil_build_type(&l->b, x);
@@ -63,7 +70,8 @@ static uint32_t slice_rows(struct sg_lowering *l, uint32_t x, int64_t at, int64_
     return sg_mil_build_slice(&l->b, x, 4, begin, size);
 }
 
-/* Halves: (a, b) -> (a cos - b sin, b cos + a sin); what is not rotated passes. */
+/* Rotates the two halves of each head: (a, b) becomes (a cos - b sin, b cos + a sin), with the opposite
+ * sign for inverse rotation. Dimensions beyond 2 * pairs are copied. */
 static uint32_t rope(struct sg_lowering *l, const struct sg_op *op)
 {
     const struct sg_rope *r = &op->u.rope;
@@ -82,6 +90,7 @@ static uint32_t rope(struct sg_lowering *l, const struct sg_op *op)
     return sg_mil_build_reshape(&l->b, y, 4, (int64_t[]){1, r->heads * width, 1, l->s});
 }
 
+/* Multiplies by a number or by a vector over the channels. */
 static uint32_t scale(struct sg_lowering *l, const struct sg_op *op)
 {
     const struct sg_weight *w = &op->u.scale.weight;
@@ -91,6 +100,7 @@ static uint32_t scale(struct sg_lowering *l, const struct sg_op *op)
     return SG_ANE_BIN("mul", x, sg_ane_weight(l, w, SG_ANE_AS_IS, SG_ANE_SHAPE(1, (int64_t)(t->rows * t->cols), 1, 1)));
 }
 
+/* Results of glu and add have a shift (lowerrange.h); one factor or both summands are converted to it. */
 uint32_t sg_ane_lower_stateless(struct sg_lowering *l, const struct sg_op *op)
 {
     int out = sg_ane_value_shift(l, op->out);
@@ -103,7 +113,8 @@ uint32_t sg_ane_lower_stateless(struct sg_lowering *l, const struct sg_op *op)
         x = sg_ane_act(l, op->u.glu.act, sg_ane_operand(l, &op->in[0]));
         return SG_ANE_BIN("mul", x, sg_ane_operand_scaled(l, &op->in[1], out));
     case SG_OP_ACT: return sg_ane_act(l, op->u.act.act, sg_ane_operand(l, &op->in[0]));
-    case SG_OP_ADD: return SG_ANE_BIN("add", sg_ane_operand_scaled(l, &op->in[0], out), sg_ane_operand_scaled(l, &op->in[1], out));
+    case SG_OP_ADD:
+        return SG_ANE_BIN("add", sg_ane_operand_scaled(l, &op->in[0], out), sg_ane_operand_scaled(l, &op->in[1], out));
     default: return scale(l, op);
     }
 }

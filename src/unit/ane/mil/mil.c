@@ -1,4 +1,5 @@
-/* mil.c: see mil.h. Types, growing lists and names; must never know a grammar or an operation's meaning.
+/* mil.c: element types, growable lists and the name table of MIL programs (see mil.h). This file knows
+ * neither the text grammar nor what an operation computes.
  * SPDX-License-Identifier: MIT */
 #include "unit/ane/mil/mil.h"
 
@@ -9,6 +10,8 @@
 
 /* --- types --- */
 
+/* Columns: name, bits per element, blob data type code, class. The codes are those of MILBlob's
+ * BlobDataType.hpp (coremltools). Types with code 0 cannot be stored in a weight file. */
 static const struct sg_mil_dtype_info dtypes[SG_MIL_DTYPES] = {
     [SG_MIL_FP16] = {"fp16", 16, 1, SG_MIL_REAL},          [SG_MIL_FP32] = {"fp32", 32, 2, SG_MIL_REAL},
     [SG_MIL_BF16] = {"bf16", 16, 5, SG_MIL_REAL},          [SG_MIL_INT8] = {"int8", 8, 4, SG_MIL_SIGNED},
@@ -24,6 +27,7 @@ static const struct sg_mil_dtype_info dtypes[SG_MIL_DTYPES] = {
 
 const struct sg_mil_dtype_info *sg_mil_dtype_info(enum sg_mil_dtype d) { return &dtypes[d]; }
 
+/* A linear search is enough: there are 19 types. */
 enum sg_mil_dtype sg_mil_dtype_named(const char *name, size_t n)
 {
     for (int d = 0; d < SG_MIL_DTYPES; d++)
@@ -31,6 +35,7 @@ enum sg_mil_dtype sg_mil_dtype_named(const char *name, size_t n)
     return SG_MIL_DTYPES;
 }
 
+/* Code 0 is never valid: in the table above it marks types without a code. */
 enum sg_mil_dtype sg_mil_dtype_from_blob(uint32_t code)
 {
     for (int d = 0; code && d < SG_MIL_DTYPES; d++)
@@ -40,6 +45,7 @@ enum sg_mil_dtype sg_mil_dtype_from_blob(uint32_t code)
 
 struct sg_mil_type sg_mil_scalar(enum sg_mil_dtype d) { return (struct sg_mil_type){.dtype = (uint8_t)d}; }
 
+/* A size outside 0..2^31-1 becomes SG_MIL_UNKNOWN, which sg_mil_type_size rejects later. */
 struct sg_mil_type sg_mil_tensor(enum sg_mil_dtype d, uint32_t rank, const int64_t *dim)
 {
     struct sg_mil_type t = {.dtype = (uint8_t)d, .rank = (uint8_t)rank};
@@ -48,6 +54,7 @@ struct sg_mil_type sg_mil_tensor(enum sg_mil_dtype d, uint32_t rank, const int64
     return t;
 }
 
+/* Only the used part of dim[] is compared; the rest is undefined. */
 int sg_mil_type_equal(const struct sg_mil_type *a, const struct sg_mil_type *b)
 {
     return a->dtype == b->dtype && a->rank == b->rank && !a->buffer == !b->buffer &&
@@ -61,6 +68,7 @@ uint64_t sg_mil_elements(const struct sg_mil_type *t)
     return n;
 }
 
+/* The element limit is tested after each multiplication, so the product cannot wrap around. */
 segue_status sg_mil_type_size(const struct sg_mil_type *t, uint64_t *elements, uint64_t *bytes,
                               segue_error *err)
 {
@@ -69,10 +77,10 @@ segue_status sg_mil_type_size(const struct sg_mil_type *t, uint64_t *elements, u
     for (uint32_t i = 0; i < t->rank; i++) {
         if (t->dim[i] < 1)
             return sg_fail(err, SEGUE_EFORMAT,
-                           "type: %s: a dimension is not known or not positive; give every dimension as "
-                           "a number above 0",
+                           "type: %s: a dimension is not known or not positive; write every dimension as a number "
+                           "above 0",
                            sg_mil_type_text(t, text));
-        n *= (uint64_t)t->dim[i]; /* both factors are below 2^41 and 2^31: no overflow before the test */
+        n *= (uint64_t)t->dim[i]; /* n <= 2^40 and dim < 2^31: the product fits 64 bits */
         if (n > max)
             return sg_fail(err, SEGUE_EFORMAT, "type: %s: more than 2^40 elements; make it smaller",
                            sg_mil_type_text(t, text));
@@ -82,6 +90,8 @@ segue_status sg_mil_type_size(const struct sg_mil_type *t, uint64_t *elements, u
     return SEGUE_OK;
 }
 
+/* A dimension takes at most 12 bytes (", 2147483647"), so the loop stops at 84 and the buffer cannot
+ * overflow. Further dimensions are left out: the text is for messages only. */
 const char *sg_mil_type_text(const struct sg_mil_type *t, char out[96])
 {
     size_t at = (size_t)snprintf(out, 96, "%s [", dtypes[t->dtype].name);
@@ -92,13 +102,15 @@ const char *sg_mil_type_text(const struct sg_mil_type *t, char out[96])
     return out;
 }
 
-/* --- names: open addressing, at most half full --- */
-
+/* Hash table from value name to value number: open addressing with linear probing, at most half full. The
+ * names are stored in the values, so a slot is only the number. */
 struct sg_mil_names {
-    uint32_t *slots; /* [cap] value + 1; 0 = free */
-    uint32_t cap, used;
+    uint32_t *slots;    /* [cap] value number + 1; 0: free */
+    uint32_t cap, used; /* cap is a power of two */
 };
 
+/* Slot that holds the name of n bytes, or the free slot where it would be inserted. The table is never
+ * full, so the probe always ends. */
 static uint32_t find_slot(const struct sg_mil_function *f, const char *name, size_t n)
 {
     const struct sg_mil_names *t = f->names;
@@ -111,12 +123,15 @@ static uint32_t find_slot(const struct sg_mil_function *f, const char *name, siz
     return at;
 }
 
+/* Makes space for one more name; rehashes all names when the table is half full. 0: out of memory or too
+ * many names; the table is then unchanged. */
 static int names_grow(struct sg_mil_function *f)
 {
     struct sg_mil_names *t = f->names;
     if (!t && !(t = f->names = sg_alloc(sizeof *t))) return 0;
     if (t->used * 2 < t->cap) return 1;
     if (t->cap >= 1u << 30) return 0;
+    /* The new table replaces the old one before the names are inserted, because find_slot uses it. */
     uint32_t cap = t->cap ? t->cap * 2 : 64, *old = t->slots, old_cap = t->cap;
     uint32_t *slots = sg_alloc(cap * sizeof *slots);
     if (!slots) return 0;
@@ -129,14 +144,13 @@ static int names_grow(struct sg_mil_function *f)
     return 1;
 }
 
+/* A function without values may have no table yet, or an empty one after a failed allocation. */
 uint32_t sg_mil_value_find(const struct sg_mil_function *f, const char *name, size_t n)
 {
-    if (!f->names) return SG_MIL_NONE;
+    if (!f->names || !f->names->cap) return SG_MIL_NONE;
     uint32_t found = f->names->slots[find_slot(f, name, n)];
     return found ? found - 1 : SG_MIL_NONE;
 }
-
-/* --- growing --- */
 
 struct sg_mil_program *sg_mil_program_new(enum sg_mil_dialect dialect)
 {
@@ -166,6 +180,7 @@ void sg_mil_program_free(struct sg_mil_program *p)
     sg_free(p);
 }
 
+/* Programs have few functions, so the list grows one by one. */
 struct sg_mil_function *sg_mil_function_add(struct sg_mil_program *p, const char *name, const char *target)
 {
     struct sg_mil_function *more = sg_realloc(p->functions, (p->functions_n + (size_t)1) * sizeof *more);
@@ -184,6 +199,8 @@ const struct sg_mil_function *sg_mil_function_find(const struct sg_mil_program *
     return NULL;
 }
 
+/* Makes space for element n of a list by doubling. Returns the list, possibly moved; NULL: out of memory,
+ * and the old list stays valid. */
 static void *grow_list(void *list, uint32_t n, uint32_t *cap, size_t each)
 {
     if (n < *cap) return list;
@@ -194,6 +211,7 @@ static void *grow_list(void *list, uint32_t n, uint32_t *cap, size_t each)
     return p;
 }
 
+/* Both allocations are made before anything is changed, so a failure leaves the function as it was. */
 uint32_t sg_mil_value_add(struct sg_mil_function *f, const char *name, const struct sg_mil_type *type,
                           uint32_t op, int *taken)
 {
@@ -213,6 +231,7 @@ uint32_t sg_mil_value_add(struct sg_mil_function *f, const char *name, const str
     return f->values_n - 1;
 }
 
+/* Zeroed, so that the caller sets only the fields that it uses. */
 struct sg_mil_op *sg_mil_op_add(struct sg_mil_function *f)
 {
     void *ops = grow_list(f->ops, f->ops_n, &f->ops_cap, sizeof *f->ops);
@@ -222,8 +241,7 @@ struct sg_mil_op *sg_mil_op_add(struct sg_mil_function *f)
     return &f->ops[f->ops_n++];
 }
 
-/* --- reading --- */
-
+/* Operations have few arguments and attributes; a linear search is faster than a table. */
 const struct sg_mil_arg *sg_mil_arg_find(const struct sg_mil_op *op, const char *name)
 {
     for (uint32_t i = 0; i < op->args_n; i++)
@@ -238,6 +256,7 @@ const struct sg_mil_literal *sg_mil_attr_find(const struct sg_mil_op *op, const 
     return NULL;
 }
 
+/* constexpr_* results are not literals: they are computed when the program is compiled. */
 const struct sg_mil_literal *sg_mil_value_literal(const struct sg_mil_function *f, uint32_t value)
 {
     uint32_t op = f->values[value].op;
@@ -258,8 +277,10 @@ const struct sg_mil_type *sg_mil_arg_type(const struct sg_mil_function *f, const
     return a->kind == SG_MIL_LITERAL ? &a->v.literal->type : &f->values[a->v.ref].type;
 }
 
+/* 1: the numbers of the literal are doubles (v.real). */
 static int is_real(const struct sg_mil_literal *l) { return dtypes[l->type.dtype].class == SG_MIL_REAL; }
 
+/* UINT64 is stored as its bit pattern, so it needs a conversion of its unsigned value. */
 double sg_mil_literal_real(const struct sg_mil_literal *l, uint64_t i)
 {
     if (!l || l->kind != SG_MIL_NUMBERS || !l->n) return 0;
@@ -270,6 +291,7 @@ double sg_mil_literal_real(const struct sg_mil_literal *l, uint64_t i)
                                             : (double)l->v.whole[i];
 }
 
+/* A real outside the int64 range gives 0, because the conversion would be undefined. */
 int64_t sg_mil_literal_int(const struct sg_mil_literal *l, uint64_t i)
 {
     if (!l || l->kind != SG_MIL_NUMBERS || !l->n) return 0;

@@ -48,7 +48,7 @@ enum sg_mil_dtype sg_mil_dtype_named(const char *name, size_t n);
 /* Looks up the data type code of a blob record. Returns SG_MIL_DTYPES when it is unknown. */
 enum sg_mil_dtype sg_mil_dtype_from_blob(uint32_t code);
 
-enum { SG_MIL_DIMS = 8, SG_MIL_UNKNOWN = -1 };
+enum { SG_MIL_DIMS = 8, SG_MIL_UNKNOWN = -1 }; /* maximum rank; size of a dimension written as `?` */
 
 /* Memory layout of a tensor_buffer: strides in elements, and interleave factors, one per dimension. */
 struct sg_mil_layout {
@@ -61,12 +61,11 @@ struct sg_mil_type {
     int32_t dim[SG_MIL_DIMS];           /* [rank] sizes; SG_MIL_UNKNOWN for `?` */
     const struct sg_mil_layout *buffer; /* NULL: a plain tensor */
 };
+/* Plain types of rank 0 and of rank <= SG_MIL_DIMS with the sizes dim[rank]. */
 struct sg_mil_type sg_mil_scalar(enum sg_mil_dtype d);
-struct sg_mil_type sg_mil_tensor(enum sg_mil_dtype d, uint32_t rank,
-                                 const int64_t *dim); /* rank <= SG_MIL_DIMS */
+struct sg_mil_type sg_mil_tensor(enum sg_mil_dtype d, uint32_t rank, const int64_t *dim);
 /* 1: same element type, same shape, and both or neither are a tensor_buffer. Layouts are not compared. */
-int sg_mil_type_equal(const struct sg_mil_type *a,
-                      const struct sg_mil_type *b);
+int sg_mil_type_equal(const struct sg_mil_type *a, const struct sg_mil_type *b);
 /* Elements and bytes of a type; types below 8 bits count as packed. Either output may be NULL. EFORMAT: a
  * dimension is unknown or below 1, or the type has more than 2^40 elements. */
 segue_status sg_mil_type_size(const struct sg_mil_type *t, uint64_t *elements, uint64_t *bytes,
@@ -74,8 +73,7 @@ segue_status sg_mil_type_size(const struct sg_mil_type *t, uint64_t *elements, u
 /* Number of elements, without checks; call only for types that sg_mil_type_size accepted. */
 uint64_t sg_mil_elements(const struct sg_mil_type *t);
 /* Writes a type for messages, such as "fp16 [1, 64, 1, 32]", and returns out. */
-const char *sg_mil_type_text(const struct sg_mil_type *t,
-                             char out[96]);
+const char *sg_mil_type_text(const struct sg_mil_type *t, char out[96]);
 
 enum sg_mil_literal_kind { SG_MIL_NUMBERS, SG_MIL_TEXT, SG_MIL_BLOB };
 /* A constant: numbers, a string, or a reference to a record in a blob file. Owned by the program's arena. */
@@ -186,8 +184,8 @@ uint32_t sg_mil_value_find(const struct sg_mil_function *f, const char *name, si
 /* The argument or attribute with this name; NULL: absent. */
 const struct sg_mil_arg *sg_mil_arg_find(const struct sg_mil_op *op, const char *name);
 const struct sg_mil_literal *sg_mil_attr_find(const struct sg_mil_op *op, const char *name);
-/* The constant behind an argument or a value: an inline literal, or the `val` of the const operation that
- * defines it. NULL: absent, a list, or computed at run time. */
+/* The constant that an argument or a value refers to: an inline literal, or the `val` of the const
+ * operation that defines it. NULL: absent, a list, or computed at run time. */
 const struct sg_mil_literal *sg_mil_arg_literal(const struct sg_mil_function *f, const struct sg_mil_arg *a);
 const struct sg_mil_literal *sg_mil_value_literal(const struct sg_mil_function *f, uint32_t value);
 /* Type of an argument that is one value or one literal. NULL: absent or a list. */

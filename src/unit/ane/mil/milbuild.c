@@ -1,4 +1,5 @@
-/* milbuild.c: see milbuild.h.
+/* milbuild.c: see milbuild.h. Strings and operands are copied into the program's arena. After a failure,
+ * functions return value 0, which callers may pass on, because later calls do nothing.
  * SPDX-License-Identifier: MIT */
 #include "unit/ane/mil/milbuild.h"
 
@@ -10,22 +11,26 @@
 #include "unit/ane/mil/milinfer.h"
 #include "unit/ane/mil/milops.h"
 
+/* Slot of the table of constants. */
 struct sg_mil_interned {
-    struct sg_hash hash;
-    uint32_t value;
+    struct sg_hash hash; /* 128 bits over type and contents; equal hashes count as equal constants */
+    uint32_t value;      /* value number + 1; 0: free */
 };
 
+/* The function under construction. Valid only until a function is added to the program. */
 static struct sg_mil_function *function_of(const struct sg_mil_builder *b)
 {
     return &b->program->functions[b->function];
 }
 
+/* Records lack of memory unless a failure was recorded before; returns the value number 0. */
 static uint32_t no_memory(struct sg_mil_builder *b)
 {
     if (!b->status) b->status = sg_no_memory("MIL program", 0, &b->err);
     return 0;
 }
 
+/* Copy in the program's arena; NULL after any failure. */
 static void *arena_copy(struct sg_mil_builder *b, const void *bytes, size_t n)
 {
     void *copy = b->status ? NULL : sg_arena_alloc(&b->program->arena, n);
@@ -36,6 +41,7 @@ static void *arena_copy(struct sg_mil_builder *b, const void *bytes, size_t n)
 
 static const char *arena_text(struct sg_mil_builder *b, const char *s) { return arena_copy(b, s, strlen(s) + 1); }
 
+/* The index of the function is known before it is added: it is appended to the list. */
 void sg_mil_build_begin(struct sg_mil_builder *b, struct sg_mil_program *p, const char *function,
                         const char *target)
 {
@@ -45,11 +51,12 @@ void sg_mil_build_begin(struct sg_mil_builder *b, struct sg_mil_program *p, cons
     if (b->status) return;
     if (sg_mil_function_find(p, name))
         b->status = sg_fail(&b->err, SEGUE_EARG,
-                            "MIL program: two functions are named %.60s; name one otherwise", name);
+                            "MIL program: two functions are named %.60s; rename one", name);
     else if (!sg_mil_function_add(p, name, target_copy))
         no_memory(b);
 }
 
+/* A function without results is an error, because no engine accepts it (constraint 17). */
 segue_status sg_mil_build_end(struct sg_mil_builder *b, const uint32_t *returns, uint32_t n, segue_error *err)
 {
     sg_free(b->interned);
@@ -74,8 +81,10 @@ const struct sg_mil_type *sg_mil_build_type(const struct sg_mil_builder *b, uint
     return b->status || value >= function_of(b)->values_n ? &none : &function_of(b)->values[value].type;
 }
 
+/* The pointer is kept until the next operation, which copies the string. */
 void sg_mil_build_name(struct sg_mil_builder *b, const char *name) { b->next_name = name; }
 
+/* Parameters must be the first values of a function, so none can follow an operation. */
 uint32_t sg_mil_build_input(struct sg_mil_builder *b, const char *name, enum sg_mil_dtype d, uint32_t rank,
                             const int64_t *dim)
 {
@@ -83,19 +92,21 @@ uint32_t sg_mil_build_input(struct sg_mil_builder *b, const char *name, enum sg_
     if (b->status) return 0;
     struct sg_mil_type t = sg_mil_tensor(d, rank, dim);
     struct sg_mil_function *f = function_of(b);
-    int taken;
+    int taken; /* set by sg_mil_value_add, which is not called after an operation */
     uint32_t value = f->ops_n ? SG_MIL_NONE : sg_mil_value_add(f, copy, &t, SG_MIL_NONE, &taken);
     if (value == SG_MIL_NONE) {
         if (f->ops_n || taken)
             b->status = sg_fail(&b->err, SEGUE_EARG, "MIL program: input %.60s: %s", name,
-                                f->ops_n ? "after operations" : "twice");
+                                f->ops_n ? "inputs must be added before operations" : "the name is taken");
         return no_memory(b);
     }
     f->params_n = f->values_n;
     return value;
 }
 
-/* Append an operation whose arguments lie in the arena; its types are inferred. */
+/* Infers the types of an operation whose arguments are in the arena, and appends it with its values. The
+ * first value has the given name, further ones NAME_1, NAME_2, ... Failed inference is a defect of the
+ * caller, hence EINTERNAL. */
 static uint32_t append(struct sg_mil_builder *b, struct sg_mil_op *op, const char *name)
 {
     struct sg_mil_function *f = function_of(b);
@@ -107,6 +118,7 @@ static uint32_t append(struct sg_mil_builder *b, struct sg_mil_op *op, const cha
         return 0;
     }
     uint32_t index = f->ops_n;
+    /* The operation is added before its values, because they refer to it by number. */
     struct sg_mil_op *slot = sg_mil_op_add(f);
     if (!slot) return no_memory(b);
     *slot = *op;
@@ -122,7 +134,7 @@ static uint32_t append(struct sg_mil_builder *b, struct sg_mil_op *op, const cha
     return op->first;
 }
 
-/* v0, v1, .. or k0, k1, ..: the next that nobody bears. */
+/* Next unused name LETTER NUMBER; *n is the counter of that letter. */
 static const char *unique_name(struct sg_mil_builder *b, char letter, uint32_t *n)
 {
     char name[16];
@@ -131,6 +143,7 @@ static const char *unique_name(struct sg_mil_builder *b, char letter, uint32_t *
     return arena_text(b, name);
 }
 
+/* The pending name is used up even when the operation fails. */
 uint32_t sg_mil_build_append(struct sg_mil_builder *b, const struct sg_mil_op *op)
 {
     struct sg_mil_op copy = *op;
@@ -140,6 +153,7 @@ uint32_t sg_mil_build_append(struct sg_mil_builder *b, const struct sg_mil_op *o
     return name ? append(b, &copy, name) : no_memory(b);
 }
 
+/* Names and lists of the operands are copied into the arena, so callers may pass temporaries. */
 uint32_t sg_mil_build_op(struct sg_mil_builder *b, const char *kind, const struct sg_mil_operand *operands,
                          uint32_t n, uint32_t outputs)
 {
@@ -161,8 +175,7 @@ uint32_t sg_mil_build_op(struct sg_mil_builder *b, const char *kind, const struc
     return sg_mil_build_append(b, &op);
 }
 
-/* --- constants --- */
-
+/* Appends a const operation with a copy of the literal. What the literal points to is already in the arena. */
 static uint32_t add_const(struct sg_mil_builder *b, const char *name, const struct sg_mil_literal *literal)
 {
     struct sg_mil_op op = {.info = sg_mil_op_named("const", 5), .kind = "const", .attrs_n = 1, .outputs = 1};
@@ -173,6 +186,7 @@ static uint32_t add_const(struct sg_mil_builder *b, const char *name, const stru
     return append(b, &op, name);
 }
 
+/* Makes space for one more constant; the table is rehashed when it is half full. 0: out of memory. */
 static int intern_grow(struct sg_mil_builder *b)
 {
     if (b->interned_n * 2 < b->interned_cap) return 1;
@@ -180,7 +194,7 @@ static int intern_grow(struct sg_mil_builder *b)
     struct sg_mil_interned *more = sg_alloc(cap * sizeof *more);
     if (!more) return 0;
     for (uint32_t i = 0; i < b->interned_cap; i++) {
-        if (b->interned[i].value == 0) continue;
+        if (b->interned[i].value == 0) continue; /* free */
         uint32_t at = (uint32_t)b->interned[i].hash.lo & (cap - 1);
         while (more[at].value) at = (at + 1) & (cap - 1);
         more[at] = b->interned[i];
@@ -191,7 +205,9 @@ static int intern_grow(struct sg_mil_builder *b)
     return 1;
 }
 
-/* One const for equal contents: bytes are what identifies it beside the type. */
+/* Returns the const with this type and contents, and appends it when there is none. bytes[n] is what is
+ * hashed besides the type: the numbers, the text, or offset and path of a blob. The contents are copied
+ * only for a new constant. */
 static uint32_t intern_const(struct sg_mil_builder *b, const char *name, struct sg_mil_literal *l, const void *bytes,
                              size_t n)
 {
@@ -201,13 +217,16 @@ static uint32_t intern_const(struct sg_mil_builder *b, const char *name, struct 
         b->status = sg_fail(&b->err, SEGUE_EARG, "MIL program: a constant: %s", why.text);
         return 0;
     }
+    /* 2 bytes: dtype and rank, which are adjacent */
     struct sg_hash h = sg_hash_join(sg_hash_bytes(&l->type.dtype, 2, 1),
                                     sg_hash_bytes(l->type.dim, l->type.rank * sizeof *l->type.dim, 2));
     h = sg_hash_join(h, sg_hash_bytes(bytes, n, l->kind));
     if (!intern_grow(b)) return no_memory(b);
+    /* Linear probing; ends at the first free slot, where a new constant is entered below. */
     uint32_t at = (uint32_t)h.lo & (b->interned_cap - 1);
     for (; b->interned[at].value; at = (at + 1) & (b->interned_cap - 1))
         if (b->interned[at].hash.lo == h.lo && b->interned[at].hash.hi == h.hi) return b->interned[at].value - 1;
+    /* A new constant: copy what the literal points to. A blob has only its path. */
     const void *copy = l->kind == SG_MIL_BLOB ? l : arena_copy(b, bytes, n);
     if (l->kind == SG_MIL_TEXT)
         l->v.text = copy;
@@ -225,19 +244,20 @@ static uint32_t intern_const(struct sg_mil_builder *b, const char *name, struct 
 }
 
 uint32_t sg_mil_build_real_tensor(struct sg_mil_builder *b, enum sg_mil_dtype d, uint32_t rank, const int64_t *dim,
-                            const double *v, uint64_t n)
+                                  const double *v, uint64_t n)
 {
     struct sg_mil_literal l = {.type = sg_mil_tensor(d, rank, dim), .kind = SG_MIL_NUMBERS, .n = n};
     return intern_const(b, NULL, &l, v, n * sizeof *v);
 }
 
 uint32_t sg_mil_build_int_tensor(struct sg_mil_builder *b, enum sg_mil_dtype d, uint32_t rank, const int64_t *dim,
-                             const int64_t *v, uint64_t n)
+                                 const int64_t *v, uint64_t n)
 {
     struct sg_mil_literal l = {.type = sg_mil_tensor(d, rank, dim), .kind = SG_MIL_NUMBERS, .n = n};
     return intern_const(b, NULL, &l, v, n * sizeof *v);
 }
 
+/* Scalars are tensors of rank 0. */
 uint32_t sg_mil_build_real(struct sg_mil_builder *b, double v)
 {
     return sg_mil_build_real_tensor(b, SG_MIL_FP16, 0, NULL, &v, 1);
@@ -247,12 +267,14 @@ uint32_t sg_mil_build_int(struct sg_mil_builder *b, int64_t v)
     return sg_mil_build_int_tensor(b, SG_MIL_INT32, 0, NULL, &v, 1);
 }
 
+/* Axes, shapes and permutations are int32 vectors. */
 uint32_t sg_mil_build_ints(struct sg_mil_builder *b, const int64_t *v, uint32_t n)
 {
     int64_t dim = n;
     return sg_mil_build_int_tensor(b, SG_MIL_INT32, 1, &dim, v, n);
 }
 
+/* Any value other than 0 is true. */
 uint32_t sg_mil_build_bool(struct sg_mil_builder *b, int v)
 {
     int64_t truth = v != 0;
@@ -265,12 +287,14 @@ uint32_t sg_mil_build_text(struct sg_mil_builder *b, const char *v)
     return intern_const(b, NULL, &l, v, strlen(v) + 1);
 }
 
+/* Numbers of every class are 8 bytes each (double or int64_t), so one expression covers both. */
 uint32_t sg_mil_build_literal(struct sg_mil_builder *b, const char *name, const struct sg_mil_literal *literal)
 {
     struct sg_mil_literal l = *literal;
     if (b->status) return 0;
     if (name && !(name = arena_text(b, name))) return 0;
     if (l.kind != SG_MIL_BLOB) return intern_const(b, name, &l, l.v.text, l.kind == SG_MIL_TEXT ? l.n + 1 : l.n * 8);
+    /* A blob is identified by offset and path, which together are unique. */
     struct sg_buf id = {0};
     sg_buf_printf(&id, "%llu %s", (unsigned long long)l.v.blob.offset, l.v.blob.path);
     uint32_t value = id.failed ? no_memory(b) : intern_const(b, name, &l, id.data, id.len);
@@ -278,6 +302,7 @@ uint32_t sg_mil_build_literal(struct sg_mil_builder *b, const char *name, const 
     return value;
 }
 
+/* Not interned: every weight has a separate record and a name that the caller chose. */
 uint32_t sg_mil_build_blob(struct sg_mil_builder *b, const char *name, enum sg_mil_dtype d, uint32_t rank,
                            const int64_t *dim, const char *path, uint64_t offset)
 {
@@ -289,8 +314,7 @@ uint32_t sg_mil_build_blob(struct sg_mil_builder *b, const char *name, enum sg_m
     return l.v.blob.path && copy ? add_const(b, copy, &l) : no_memory(b);
 }
 
-/* --- common operations --- */
-
+/* One operation with a single result; ARG is one of its operands. */
 #define OP(kind, ...)                                                \
     sg_mil_build_op(b, kind, (struct sg_mil_operand[]){__VA_ARGS__}, \
                     sizeof((struct sg_mil_operand[]){__VA_ARGS__}) / sizeof(struct sg_mil_operand), 1)
@@ -299,6 +323,7 @@ uint32_t sg_mil_build_blob(struct sg_mil_builder *b, const char *name, enum sg_m
         .name = n, .value = v \
     }
 
+/* Operations with the operands x, or x and y. */
 uint32_t sg_mil_build_unary(struct sg_mil_builder *b, const char *kind, uint32_t x)
 {
     return OP(kind, ARG("x", x));
@@ -308,12 +333,15 @@ uint32_t sg_mil_build_binary(struct sg_mil_builder *b, const char *kind, uint32_
     return OP(kind, ARG("x", x), ARG("y", y));
 }
 
-/* A name given before is for the operation, not for its constants, which are made first. */
+/* The constants of an operation are appended before it. These macros keep a name set with sg_mil_build_name
+ * for the operation itself. */
 #define SAVE_NAME(b)                    \
     const char *name_ = (b)->next_name; \
     (b)->next_name = NULL
 #define RESTORE_NAME(b) (b)->next_name = name_
 
+/* All seven arguments are given, because compilers require them in the modern and verbose dialects. A bias
+ * is not possible (constraint 12). */
 uint32_t sg_mil_build_conv(struct sg_mil_builder *b, uint32_t x, uint32_t weight, int64_t groups)
 {
     static const int64_t ones[2] = {1, 1}, zeros[4] = {0, 0, 0, 0};
@@ -326,6 +354,7 @@ uint32_t sg_mil_build_conv(struct sg_mil_builder *b, uint32_t x, uint32_t weight
               ARG("strides", one), ARG("weight", weight), ARG("x", x));
 }
 
+/* The transposes are named constants, as constraint 13 requires. */
 uint32_t sg_mil_build_matmul(struct sg_mil_builder *b, uint32_t x, uint32_t y, int transpose_x,
                              int transpose_y)
 {
@@ -351,6 +380,7 @@ uint32_t sg_mil_build_transpose(struct sg_mil_builder *b, uint32_t x, uint32_t r
     return OP("transpose", ARG("perm", order), ARG("x", x));
 }
 
+/* slice_by_size: begin and size are constants with one number per axis. */
 uint32_t sg_mil_build_slice(struct sg_mil_builder *b, uint32_t x, uint32_t rank, const int64_t *begin,
                             const int64_t *size)
 {
@@ -360,6 +390,7 @@ uint32_t sg_mil_build_slice(struct sg_mil_builder *b, uint32_t x, uint32_t rank,
     return OP("slice_by_size", ARG("begin", from), ARG("size", n), ARG("x", x));
 }
 
+/* axis and interleave are named constants, as constraint 9 requires. */
 uint32_t sg_mil_build_concat(struct sg_mil_builder *b, const uint32_t *values, uint32_t n, int64_t axis)
 {
     SAVE_NAME(b);
@@ -377,6 +408,7 @@ uint32_t sg_mil_build_softmax(struct sg_mil_builder *b, uint32_t x, int64_t axis
     return OP("softmax", ARG("axis", at), ARG("x", x));
 }
 
+/* keep_dims is always true: shapes stay of rank 4, the rank that all engines support at ports. */
 uint32_t sg_mil_build_reduce(struct sg_mil_builder *b, const char *kind, uint32_t x, int64_t axis)
 {
     SAVE_NAME(b);

@@ -12,7 +12,7 @@ struct sg_mil_fault {
     uint32_t line, column; /* from 1; 0: the whole file */
     uint32_t constraint;   /* number in docs/ANE.md; 0: syntax or types */
     uint32_t advice;       /* 1: warning; the program still compiles */
-    char op[64];     /* name of the value or operation concerned; "" when there is none */
+    char op[64];           /* name of the value or operation concerned; "" when there is none */
     char text[256];
 };
 /* A list of diagnostics. Initialize with zeros; free with sg_mil_faults_free. */

@@ -1,4 +1,5 @@
-/* milinfer.c: see milinfer.h. The table names the rule of each kind of operation.
+/* milinfer.c: see milinfer.h. Checks arguments against the table of operations, then calls the type rule of
+ * the operation.
  * SPDX-License-Identifier: MIT */
 #include "unit/ane/mil/milinfer.h"
 
@@ -7,6 +8,7 @@
 #include "unit/ane/mil/milops.h"
 #include "unit/ane/mil/miltypes.h"
 
+/* One function per type rule; SG_MIL_T_NONE has none. */
 static segue_status (*const rules[SG_MIL_T_NONE])(struct sg_mil_infer_ctx *) = {
     [SG_MIL_T_CONST] = sg_mil_infer_const,
     [SG_MIL_T_SAME] = sg_mil_infer_same,
@@ -47,24 +49,26 @@ static segue_status (*const rules[SG_MIL_T_NONE])(struct sg_mil_infer_ctx *) = {
     [SG_MIL_T_BUFFER] = sg_mil_infer_buffer,
 };
 
-/* Every argument is known and of its kind; every needed one is there, as argument or attribute. */
+/* Checks that every argument exists in the table, is a list only where a list is allowed, is constant where
+ * it must be, and that no required argument is missing. EFORMAT otherwise. */
 static segue_status check_args(struct sg_mil_infer_ctx *w)
 {
     const struct sg_mil_op_info *info = w->op->info;
     int constant, list, optional;
     size_t n;
-    char name[32], mark_of;
+    char name[32], marker; /* argument names of the table are shorter than 32 bytes */
     const char *arg;
     for (uint32_t i = 0; i < w->op->args_n; i++) {
         const struct sg_mil_arg *a = &w->op->args[i];
         if (!sg_mil_op_takes(info, a->name, &constant, &list, &optional))
             return SG_MIL_TYPE_ERROR("%s has no argument %.40s", info->kind, a->name);
         if (a->kind == SG_MIL_LIST && !list)
-            return SG_MIL_TYPE_ERROR("argument %s is a list; one value belongs there", a->name);
+            return SG_MIL_TYPE_ERROR("argument %s is a list; give one value", a->name);
         if (constant && !sg_mil_arg_literal(w->f, a))
             return SG_MIL_TYPE_ERROR("argument %s must be constant", a->name);
     }
-    for (uint32_t i = 0; (arg = sg_mil_op_arg(info, i, &n, &mark_of)); i++) {
+    /* The reverse direction: required arguments that are missing. */
+    for (uint32_t i = 0; (arg = sg_mil_op_arg(info, i, &n, &marker)); i++) {
         memcpy(name, arg, n);
         name[n] = 0;
         sg_mil_op_takes(info, name, &constant, &list, &optional);
@@ -74,13 +78,17 @@ static segue_status check_args(struct sg_mil_infer_ctx *w)
     return SEGUE_OK;
 }
 
+/* The main operand is found once here, because most rules start from its type. Only split and topk have
+ * more than one result. The sizes are checked last, so that no caller sees a type with an unknown or huge
+ * dimension. */
 segue_status sg_mil_infer(const struct sg_mil_function *f, const struct sg_mil_op *op,
                           struct sg_mil_type *out, segue_error *err)
 {
     struct sg_mil_infer_ctx work = {f, op, out, NULL, err}, *w = &work;
     if (!op->info || op->info->rule >= SG_MIL_T_NONE)
-        return sg_fail(err, SEGUE_EUNSUPPORTED, "operation %.40s has no path to the engine", op->kind);
+        return sg_fail(err, SEGUE_EUNSUPPORTED, "operation %.40s is not supported by the engine", op->kind);
     SG_TRY(check_args(w));
+    /* Name of the main operand, which differs between operations. */
     w->x = sg_mil_infer_arg_type(w, "x");
     if (!w->x) w->x = sg_mil_infer_arg_type(w, "input");
     if (!w->x) w->x = sg_mil_infer_arg_type(w, "query");
@@ -92,11 +100,13 @@ segue_status sg_mil_infer(const struct sg_mil_function *f, const struct sg_mil_o
     return SEGUE_OK;
 }
 
-/* The rule that a failed inference broke, where it has a number: groups of a convolution, what concat demands. */
+/* Number of the constraint (docs/ANE.md) that a failed inference broke: 9 for concat, 28 for groups that do
+ * not divide the channels of a convolution; 0: a plain type error. */
 static uint32_t constraint_of(const struct sg_mil_function *f, const struct sg_mil_op *op)
 {
     if (op->info->rule == SG_MIL_T_CONCAT) return 9;
     if (op->info->rule != SG_MIL_T_CONV) return 0;
+    /* Only when the shapes are usable: otherwise the failure is a plain type error. */
     const struct sg_mil_type *x = sg_mil_arg_type(f, sg_mil_arg_find(op, "x"));
     const struct sg_mil_type *w = sg_mil_arg_type(f, sg_mil_arg_find(op, "weight"));
     int64_t groups = sg_mil_const_int(f, op, "groups", 1);
@@ -104,19 +114,21 @@ static uint32_t constraint_of(const struct sg_mil_function *f, const struct sg_m
     return known && (x->dim[1] % groups || w->dim[0] % groups) ? 28 : 0;
 }
 
+/* Infers the result types of one operation and compares them with the declared ones. Adds a diagnostic for
+ * an unknown operation (constraint 10), a failed rule, or each result that differs. */
 static void check_op(const struct sg_mil_function *f, const struct sg_mil_op *op,
                      struct sg_mil_faults *faults)
 {
     struct sg_mil_type out[SG_MIL_OUTPUTS_MAX];
-    segue_error err;
+    segue_error err; /* its text becomes that of the diagnostic */
     char declared[96], inferred[96];
     const struct sg_mil_value *v = &f->values[op->first];
     struct sg_mil_loc at = {.line = op->line, .column = op->column, .op = v->name};
     if (!op->info || op->info->rule == SG_MIL_T_NONE) {
         at.constraint = 10;
         sg_mil_fault_add(faults, &at, "operation %.40s %s", op->kind,
-                         op->info ? "has no path to the engine; rewrite it from others"
-                                  : "is not known; see docs/ANE.md for those that are");
+                         op->info ? "is not supported by the engine; express it with other operations"
+                                  : "is not known; docs/ANE.md lists the known ones");
         return;
     }
     if (sg_mil_infer(f, op, out, &err)) {
@@ -124,6 +136,7 @@ static void check_op(const struct sg_mil_function *f, const struct sg_mil_op *op
         sg_mil_fault_add(faults, &at, "%s", err.text);
         return;
     }
+    /* Only tensor_to_tensor_buffer may have a tensor_buffer as result. */
     for (uint32_t i = 0; i < op->outputs; i++)
         if (!sg_mil_type_equal(&out[i], &v[i].type) || (op->info->rule != SG_MIL_T_BUFFER && out[i].buffer)) {
             at.op = v[i].name;
@@ -132,6 +145,7 @@ static void check_op(const struct sg_mil_function *f, const struct sg_mil_op *op
         }
 }
 
+/* Declared types are checked first. A function with an invalid one is not checked further. */
 void sg_mil_check_types(const struct sg_mil_program *p, struct sg_mil_faults *faults)
 {
     segue_error err;
@@ -144,7 +158,7 @@ void sg_mil_check_types(const struct sg_mil_program *p, struct sg_mil_faults *fa
                     .line = f->values[v].line, .column = f->values[v].column, .op = f->values[v].name};
                 sg_mil_fault_add(faults, &at, "%s", err.text);
             }
-        if (faults->refusals != before) continue; /* the rules below multiply dimensions */
+        if (faults->refusals != before) continue; /* type rules multiply dimensions: they need valid types */
         for (uint32_t o = 0; o < f->ops_n; o++) check_op(f, &f->ops[o], faults);
     }
 }

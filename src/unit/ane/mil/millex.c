@@ -1,4 +1,5 @@
-/* millex.c: see millex.h. Numbers are read without the locale.
+/* millex.c: see millex.h. Numbers are read independently of the locale, because the library may run in a
+ * program that has set one.
  * SPDX-License-Identifier: MIT */
 #include "unit/ane/mil/millex.h"
 
@@ -13,12 +14,15 @@ void sg_mil_lexer_init(struct sg_mil_lexer *lx, const char *text, size_t n)
     *lx = (struct sg_mil_lexer){text, text + n, text, 1};
 }
 
+/* Own functions instead of <ctype.h>, which depends on the locale. */
 static int is_digit(char c) { return c >= '0' && c <= '9'; }
+/* Characters of a name. A name cannot begin with a digit, because digits are tested first. */
 static int is_name(char c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || is_digit(c);
 }
 
+/* Skips white space and counts lines. MIL text has no comments. */
 static void skip_space(struct sg_mil_lexer *lx)
 {
     for (; lx->text < lx->end; lx->text++) {
@@ -31,7 +35,9 @@ static void skip_space(struct sg_mil_lexer *lx)
     }
 }
 
-/* A sign, then everything that may stand in a number; sg_mil_number judges it. */
+/* Length of a token that begins like a number: a sign, then all characters that can be part of one, with a
+ * sign after an exponent letter. sg_mil_number decides later whether it is valid, so 1..2 is one bad
+ * number. */
 static size_t number_length(const char *s, const char *end)
 {
     const char *p = s + (*s == '-' || *s == '+');
@@ -39,9 +45,11 @@ static size_t number_length(const char *s, const char *end)
     return (size_t)(p - s);
 }
 
+/* A string ends at the first unescaped quote and cannot contain a newline. */
 static struct sg_mil_token lex_quoted(struct sg_mil_lexer *lx, struct sg_mil_token w)
 {
     const char *p = lx->text + 1;
+    /* A backslash takes the next byte with it, so an escaped quote does not end the string. */
     while (p < lx->end && *p != '"' && *p != '\n') p += *p == '\\' && p + 1 < lx->end && p[1] != '\n' ? 2 : 1;
     if (p >= lx->end || *p != '"') {
         w.kind = SG_MIL_BAD_BYTE;
@@ -54,6 +62,8 @@ static struct sg_mil_token lex_quoted(struct sg_mil_lexer *lx, struct sg_mil_tok
     return w;
 }
 
+/* The first byte decides the kind of a token; `->` is tested before numbers, because both can begin with a
+ * minus. */
 struct sg_mil_token sg_mil_lexer_next(struct sg_mil_lexer *lx)
 {
     skip_space(lx);
@@ -86,6 +96,7 @@ struct sg_mil_token sg_mil_lexer_next(struct sg_mil_lexer *lx)
     return w;
 }
 
+/* Value of a hexadecimal digit; -1: not one. */
 static int hex_of(char c)
 {
     return is_digit(c)            ? c - '0'
@@ -94,14 +105,15 @@ static int hex_of(char c)
                                   : -1;
 }
 
-/* 0x1.8p-3: bits beyond the 60th are refused, so nothing is lost. */
+/* Digits after 0x, such as 1.8p-3. Digits beyond 64 bits and exponents beyond 20000 are rejected, so that
+ * neither integer overflows. */
 static int hex_number(const char *s, double *real, int *whole, int64_t *as_whole)
 {
     uint64_t bits = 0;
     long exponent = 0, scale = 0, digits = 0;
     for (; hex_of(*s) >= 0 || *s == '.'; s++) {
         if (*s == '.') {
-            if (scale) return 0;
+            if (scale) return 0; /* a second point */
             scale = 1;
             continue;
         }
@@ -125,6 +137,8 @@ static int hex_number(const char *s, double *real, int *whole, int64_t *as_whole
     return 1;
 }
 
+/* strtod expects the decimal point of the locale, so the point is replaced before the call. Numbers that
+ * overflow a double are rejected. */
 static int decimal_number(char *s, double *real, int *whole, int64_t *as_whole)
 {
     char *end;
@@ -135,12 +149,15 @@ static int decimal_number(char *s, double *real, int *whole, int64_t *as_whole)
         if (errno || !*s) return 0;
     }
     if (strspn(s, "0123456789.eE+-") != strlen(s) || (!is_digit(*s) && *s != '.')) return 0;
+    /* Only the first point is replaced; a second one makes strtod stop early, and the number is rejected. */
     char *point = strchr(s, '.');
     if (point && localeconv()->decimal_point[0]) *point = localeconv()->decimal_point[0];
     *real = strtod(s, &end);
     return end != s && !*end && isfinite(*real);
 }
 
+/* No valid number needs more than 71 bytes; the copy makes the token a C string for strtod. The sign is
+ * applied last; integers below -2^63 are rejected. */
 int sg_mil_number(const struct sg_mil_token *w, double *real, int *whole, int64_t *as_whole)
 {
     char copy[72];
@@ -159,6 +176,7 @@ int sg_mil_number(const struct sg_mil_token *w, double *real, int *whole, int64_
     } else if (!decimal_number(s, real, whole, as_whole))
         return 0;
     if (!negative) return 1;
+    /* The magnitude was read as unsigned, so -2^63 is representable. */
     *real = -*real;
     if (!*whole) return 1;
     if ((uint64_t)*as_whole > (uint64_t)1 << 63) return 0;

@@ -1,10 +1,12 @@
-/* millex.h: the words of MIL text, each with its place. Reads bytes only; any bytes are allowed.
+/* millex.h: lexer of MIL text. Splits bytes into tokens with their source positions. Any input is allowed,
+ * also zero bytes; the text is read in place and must outlive the tokens.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_ANE_MILLEX_H
 #define SG_UNIT_ANE_MILLEX_H
 
 #include "base/err.h"
 
+/* Kinds of tokens. BAD_BYTE: a byte that no token begins with, or a string without a closing quote. */
 enum sg_mil_token_kind {
     SG_MIL_END,
     SG_MIL_NAME,
@@ -14,24 +16,27 @@ enum sg_mil_token_kind {
     SG_MIL_ARROW,
     SG_MIL_BAD_BYTE
 };
+/* A token; valid as long as the text. */
 struct sg_mil_token {
     uint8_t kind;
-    char punct;      /* of MARK: one of <>()[]{}=,;?: */
-    const char *at; /* into the text; of QUOTED: between the quotes, escapes not undone */
-    size_t n;
-    uint32_t line, column;
+    char punct;            /* PUNCT: one of <>()[]{}=,;?: ; BAD_BYTE: the byte */
+    const char *at;        /* into the text; QUOTED_TEXT: after the opening quote, escapes not resolved */
+    size_t n;              /* bytes at `at` */
+    uint32_t line, column; /* from 1 */
 };
+/* Position in the text. A copy is a valid lexer: the parser looks ahead with one. */
 struct sg_mil_lexer {
     const char *text, *end, *line_start;
     uint32_t line;
 };
 
+/* Starts at the first of n bytes. */
 void sg_mil_lexer_init(struct sg_mil_lexer *lx, const char *text, size_t n);
-/* BAD: a byte or a string that no word begins with; mark holds the byte. */
+/* Next token; SG_MIL_END at the end of the text, as often as called. A BAD_BYTE is not consumed. */
 struct sg_mil_token sg_mil_lexer_next(struct sg_mil_lexer *lx);
-/* The value of a NUMBER, or of the names inf and nan with an optional sign: decimal or hexadecimal, whole or
- * not. 0: it is none, or out of range. *whole: 1 when it is an integer that *as_whole holds exactly (of
- * uint64: its bits). */
+/* Value of a NUMBER token, or of the names inf and nan: decimal or hexadecimal, with optional sign. 0: not
+ * a number, or out of range. *whole = 1: the token is an integer, and *as_whole has it exactly (values
+ * above 2^63 - 1 as their uint64 bit pattern). */
 int sg_mil_number(const struct sg_mil_token *w, double *real, int *whole, int64_t *as_whole);
 
 #endif

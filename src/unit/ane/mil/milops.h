@@ -53,10 +53,10 @@ enum sg_mil_type_rule {
 /* Bits of sg_mil_op_info.flags. */
 enum {
     SG_MIL_ELEMENTWISE = 1, /* each result element depends on one element of each operand */
-    SG_MIL_NO_PATH = 2,     /* never compiles for the engine (constraint 10) */
-    SG_MIL_UNCERTAIN = 4,     /* rejected by some compilers (constraint 10, strict profile only) */
-    SG_MIL_NAMED_CONSTS = 8,       /* constants must be named outside the buffer dialect (constraint 13) */
-    SG_MIL_CORE_ML = 16     /* known to Core ML only, not to the private interface */
+    SG_MIL_UNSUPPORTED = 2,  /* never compiles for the engine (constraint 10) */
+    SG_MIL_UNCERTAIN = 4,    /* rejected by some compilers (constraint 10, strict profile only) */
+    SG_MIL_NAMED_CONSTS = 8, /* constants must be named outside the buffer dialect (constraint 13) */
+    SG_MIL_CORE_ML = 16      /* known to Core ML only, not to the private interface */
 };
 
 /* One operation. args is a list such as "x weight strides! bias?": `!` must be a constant, `?` optional, `*`

@@ -1,13 +1,14 @@
-/* milparse.c: see milparse.h: statements, functions and the program, by recursive descent without recursion:
- * nothing in the grammar nests without bound. SPDX-License-Identifier: MIT */
+/* milparse.c: see milparse.h. Statements, functions and the program by recursive descent. The grammar has no
+ * unbounded nesting, so the depth of calls is constant whatever the input.
+ * SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <string.h>
 
 #include "unit/ane/mil/milops.h"
 #include "unit/ane/mil/milparser.h"
 
-/* --- statements --- */
-
+/* A name that is already defined; gives its value number. References to later values are errors, which also
+ * excludes cycles. */
 static uint32_t parse_ref(struct sg_mil_parser *p)
 {
     if (p->token.kind != SG_MIL_NAME) {
@@ -17,21 +18,23 @@ static uint32_t parse_ref(struct sg_mil_parser *p)
     uint32_t value = sg_mil_value_find(p->f, p->token.at, p->token.n);
     if (value == SG_MIL_NONE)
         sg_mil_parse_error(p, &p->token, 0,
-                      "\"%.*s\" is not defined above; operations read what stands before them",
-                      (int)(p->token.n < 60 ? p->token.n : 60), p->token.at);
+                           "\"%.*s\" is not defined above; define a value before its use",
+                           (int)(p->token.n < 60 ? p->token.n : 60), p->token.at);
     sg_mil_next_token(p);
     return value;
 }
 
+/* 1: the next tokens begin a literal. A type name may also be a variable, so a parenthesis must follow it. */
 static int at_literal(const struct sg_mil_parser *p)
 {
     if (sg_mil_is_name(p, "tensor")) return 1;
     if (p->token.kind != SG_MIL_NAME || sg_mil_dtype_named(p->token.at, p->token.n) == SG_MIL_DTYPES) return 0;
-    struct sg_mil_lexer ahead = p->lexer; /* `bool` may be a variable as well */
+    struct sg_mil_lexer ahead = p->lexer; /* a copy: looks ahead without consuming */
     struct sg_mil_token next = sg_mil_lexer_next(&ahead);
     return next.kind == SG_MIL_PUNCT && next.punct == '(';
 }
 
+/* VALUE of the grammar: a list of names in parentheses, a literal, or a name. */
 static void parse_arg_value(struct sg_mil_parser *p, struct sg_mil_arg *a)
 {
     if (sg_mil_accept(p, '(')) {
@@ -53,6 +56,8 @@ static void parse_arg_value(struct sg_mil_parser *p, struct sg_mil_arg *a)
     }
 }
 
+/* `(NAME = VALUE, ...)`. Collected in the parser first and copied into the arena when the number is known.
+ * The quadratic search for duplicates is bounded by SG_MIL_ARGS_MAX. */
 static void parse_args(struct sg_mil_parser *p, struct sg_mil_op *op)
 {
     uint32_t n = 0;
@@ -62,7 +67,7 @@ static void parse_args(struct sg_mil_parser *p, struct sg_mil_op *op)
             sg_mil_parse_error(p, &p->token, 0, "more than %d arguments", SG_MIL_ARGS_MAX);
             break;
         }
-        struct sg_mil_token at = p->token;
+        struct sg_mil_token at = p->token; /* position of the name, for messages */
         struct sg_mil_arg *a = &p->args[n];
         *a = (struct sg_mil_arg){
             .name = sg_mil_parse_name(p, "an argument's name"), .line = at.line, .column = at.column};
@@ -79,6 +84,7 @@ static void parse_args(struct sg_mil_parser *p, struct sg_mil_op *op)
     op->args_n = n;
 }
 
+/* `[NAME = LITERAL, ...]`, optional; collected like the arguments. */
 static void parse_attrs(struct sg_mil_parser *p, struct sg_mil_op *op)
 {
     uint32_t n = 0;
@@ -102,25 +108,25 @@ static void parse_attrs(struct sg_mil_parser *p, struct sg_mil_op *op)
     op->attrs_n = n;
 }
 
-/* Define the name at the word before; duplicates are constraint 17. */
+/* Adds a value to the function, with the position of its name. A duplicate name breaks constraint 17. */
 static void define_value(struct sg_mil_parser *p, const struct sg_mil_token *at, const char *id,
-                   const struct sg_mil_type *t, uint32_t op)
+                         const struct sg_mil_type *t, uint32_t op)
 {
     int taken = 0;
     if (p->failed) return;
     uint32_t value = sg_mil_value_add(p->f, id, t, op, &taken);
     if (taken)
-        sg_mil_parse_error(p, at, 17, "the name %.60s is taken; every name of a function must be its own", id);
-    if (value == SG_MIL_NONE && !taken) {
-        sg_mil_parse_no_memory(p);
-    }
+        sg_mil_parse_error(p, at, 17, "the name %.60s is taken; names must be unique within a function", id);
+    if (value == SG_MIL_NONE && !taken) sg_mil_parse_no_memory(p);
     if (p->failed) return;
     p->f->values[value].line = at->line;
     p->f->values[value].column = at->column;
 }
 
-enum { OUTPUTS_MAX = 64 };
+enum { OUTPUTS_MAX = 64 }; /* results of a statement */
 
+/* `OP<TARGET>(...)[...];`. An unknown operation is accepted here; the type check reports it with its
+ * constraint. */
 static void parse_operation(struct sg_mil_parser *p, struct sg_mil_op *op)
 {
     op->kind = sg_mil_parse_name(p, "an operation");
@@ -134,14 +140,17 @@ static void parse_operation(struct sg_mil_parser *p, struct sg_mil_op *op)
     sg_mil_expect(p, ';');
 }
 
+/* `TYPE NAME, ... = OPERATION`. The results are defined after the arguments were read, so an operation
+ * cannot read its own results. */
 static void parse_statement(struct sg_mil_parser *p)
 {
     struct sg_mil_token at[OUTPUTS_MAX], start = p->token;
     const char *ids[OUTPUTS_MAX];
     struct sg_mil_type types[OUTPUTS_MAX];
     uint32_t n = 0;
-    p->op = NULL;
+    p->op = NULL; /* messages name no operation until its first result is known */
     if (++p->ops_n > SG_MIL_OPS_MAX) sg_mil_parse_error(p, &start, 0, "more than %d operations", SG_MIL_OPS_MAX);
+    /* Types and names of the results; at[] has the position of each name. */
     do {
         if (n == OUTPUTS_MAX) {
             sg_mil_parse_error(p, &start, 0, "more than %d results", OUTPUTS_MAX);
@@ -154,22 +163,21 @@ static void parse_statement(struct sg_mil_parser *p)
         n++;
     } while (sg_mil_accept(p, ','));
     sg_mil_expect(p, '=');
-    struct sg_mil_op made = {.line = start.line, .column = start.column, .outputs = n};
-    parse_operation(p, &made);
+    struct sg_mil_op parsed = {.line = start.line, .column = start.column, .outputs = n};
+    parse_operation(p, &parsed);
     if (p->failed) return;
-    made.first = p->f->values_n;
+    parsed.first = p->f->values_n;
     uint32_t index = p->f->ops_n;
     struct sg_mil_op *op = sg_mil_op_add(p->f);
     if (!op) {
         sg_mil_parse_no_memory(p);
         return;
     }
-    *op = made;
+    *op = parsed;
     for (uint32_t i = 0; i < n; i++) define_value(p, &at[i], ids[i], &types[i], index);
 }
 
-/* --- functions --- */
-
+/* `(TYPE NAME, ...)`: the parameters are the first values of the function. */
 static void parse_params(struct sg_mil_parser *p)
 {
     sg_mil_expect(p, '(');
@@ -184,6 +192,7 @@ static void parse_params(struct sg_mil_parser *p)
     p->f->params_n = p->f->values_n;
 }
 
+/* `-> (NAME, ...);` after the body. */
 static void parse_returns(struct sg_mil_parser *p)
 {
     uint32_t n = 0;
@@ -194,12 +203,14 @@ static void parse_returns(struct sg_mil_parser *p)
     sg_mil_expect(p, '(');
     while (!p->failed && !sg_mil_is_punct(p, ')')) {
         if (n == SG_MIL_LIST_MAX) sg_mil_parse_error(p, &p->token, 0, "more than %d results", SG_MIL_LIST_MAX);
+        /* The test above stops the parser, so refs[] cannot overflow. */
         if (!p->failed) p->refs[n++] = parse_ref(p);
         if (!sg_mil_accept(p, ',')) break;
     }
     sg_mil_expect(p, ')');
     sg_mil_expect(p, ';');
     if (p->failed) return;
+    /* A function without results breaks constraint 17. */
     if (!n) sg_mil_parse_error(p, &p->token, 17, "function %.60s returns nothing", p->f->name);
     p->f->returns = sg_alloc(n * sizeof *p->f->returns);
     if (!p->f->returns) {
@@ -210,10 +221,11 @@ static void parse_returns(struct sg_mil_parser *p)
     p->f->returns_n = n;
 }
 
+/* `func NAME<TARGET>(...) { ... } -> (...);` */
 static void parse_function(struct sg_mil_parser *p)
 {
     struct sg_mil_token at = p->token;
-    p->op = NULL;
+    p->op = NULL; /* messages up to the first statement name no operation */
     sg_mil_expect_name(p, "func");
     const char *id = sg_mil_parse_name(p, "a function's name");
     sg_mil_expect(p, '<');
@@ -221,6 +233,7 @@ static void parse_function(struct sg_mil_parser *p)
     sg_mil_expect(p, '>');
     if (!p->failed && sg_mil_function_find(p->program, id))
         sg_mil_parse_error(p, &at, 17, "two functions are named %.60s", id);
+    /* Programs are known to have a few functions; the limit bounds the search for duplicates. */
     if (!p->failed && p->program->functions_n >= 256) sg_mil_parse_error(p, &at, 0, "more than 256 functions");
     if (p->failed) return;
     p->f = sg_mil_function_add(p->program, id, target);
@@ -234,18 +247,19 @@ static void parse_function(struct sg_mil_parser *p)
     sg_mil_expect(p, '{');
     while (!p->failed && !sg_mil_is_punct(p, '}')) parse_statement(p);
     sg_mil_expect(p, '}');
+    /* The body is complete: messages about the results name no operation. */
     p->op = NULL;
     parse_returns(p);
 }
 
-/* `[buildInfo = dict<K, V>({{"a", "b"}, ...})]`: the values are kept, not judged. */
+/* `[buildInfo = dict<K, V>({{"a", "b"}, ...})]`: the entries are stored for printing and not checked. */
 static void parse_build_info(struct sg_mil_parser *p)
 {
     struct sg_mil_pair pairs[64];
     uint32_t n = 0;
     uint64_t len;
     sg_mil_expect(p, '[');
-    sg_mil_parse_name(p, "an attribute's name");
+    sg_mil_parse_name(p, "an attribute's name"); /* any name is accepted */
     sg_mil_expect(p, '=');
     sg_mil_expect_name(p, "dict");
     sg_mil_expect(p, '<');
@@ -256,6 +270,7 @@ static void parse_build_info(struct sg_mil_parser *p)
     sg_mil_expect(p, '(');
     sg_mil_expect(p, '{');
     while (!p->failed && !sg_mil_is_punct(p, '}')) {
+        /* The failed state is tested before pairs[n] is written. */
         if (n == sizeof pairs / sizeof *pairs)
             sg_mil_parse_error(p, &p->token, 0, "more than 64 entries of buildInfo");
         sg_mil_expect(p, '{');
@@ -273,13 +288,13 @@ static void parse_build_info(struct sg_mil_parser *p)
     p->program->info_n = n;
 }
 
-/* `program(1.0)`: the version is one number to the lexer. */
+/* `program(1.0)`: the lexer returns the version as one NUMBER token. */
 static void parse_version(struct sg_mil_parser *p)
 {
     sg_mil_expect_name(p, "program");
     sg_mil_expect(p, '(');
     unsigned v[2] = {0, 0};
-    char copy[16] = "";
+    char copy[16] = ""; /* the token as a C string for sscanf; a longer one is not a version */
     int used = 0;
     if (p->token.kind == SG_MIL_NUMBER && p->token.n < sizeof copy) memcpy(copy, p->token.at, p->token.n);
     if (sscanf(copy, "%4u.%4u%n", &v[0], &v[1], &used) != 2 || copy[used])
@@ -292,11 +307,13 @@ static void parse_version(struct sg_mil_parser *p)
     sg_mil_expect(p, ')');
 }
 
+/* The dialect follows from the header: version 1.0 is verbose, later versions are modern with buildInfo and
+ * buffer without. */
 static void parse_program(struct sg_mil_parser *p)
 {
     sg_mil_next_token(p);
     parse_version(p);
-    int info = sg_mil_is_punct(p, '[');
+    int info = sg_mil_is_punct(p, '['); /* buildInfo is optional */
     if (info) parse_build_info(p);
     sg_mil_expect(p, '{');
     while (!p->failed && !sg_mil_is_punct(p, '}')) parse_function(p);
@@ -306,23 +323,26 @@ static void parse_program(struct sg_mil_parser *p)
     p->program->dialect = p->program->minor == 0 ? SG_MIL_VERBOSE : info ? SG_MIL_MODERN : SG_MIL_BUFFER;
 }
 
+/* The parser state is too large for the stack (lists of 4096 references), so it is allocated. */
 segue_status sg_mil_parse(struct sg_mil_program **out, const char *text, size_t n, const char *name_of_text,
                           struct sg_mil_fault *fault, segue_error *err)
 {
-    struct sg_mil_fault own;
+    struct sg_mil_fault local_fault;
     if (n > SG_MIL_TEXT_MAX)
-        return sg_fail(err, SEGUE_ELIMIT, "MIL text: %.80s: %zu bytes, more than %d; cut the program",
+        return sg_fail(err, SEGUE_ELIMIT, "MIL text: %.80s: %zu bytes, more than the limit of %d; split the program",
                        name_of_text, n, SG_MIL_TEXT_MAX);
     struct sg_mil_parser *p = sg_alloc(sizeof *p);
     if (!p || !(p->program = sg_mil_program_new(SG_MIL_VERBOSE))) {
         sg_free(p);
         return sg_no_memory("MIL text", sizeof *p, err);
     }
-    p->fault = fault ? fault : &own;
+    /* The parser always has a fault to write to. */
+    p->fault = fault ? fault : &local_fault;
     *p->fault = (struct sg_mil_fault){0};
     sg_mil_lexer_init(&p->lexer, text, n);
     parse_program(p);
     segue_status status = !p->failed ? SEGUE_OK : p->no_memory ? SEGUE_EMEMORY : SEGUE_EFORMAT;
+    /* On success the program passes to the caller; otherwise it is freed with everything parsed so far. */
     if (status == SEGUE_OK)
         *out = p->program;
     else {

@@ -1,4 +1,5 @@
-/* milprint.c: see milprint.h.
+/* milprint.c: see milprint.h. Output depends only on the program and the dialect, because the text is
+ * hashed to name compiled programs.
  * SPDX-License-Identifier: MIT */
 #include "unit/ane/mil/milprint.h"
 
@@ -8,25 +9,25 @@
 
 #include "unit/ane/mil/milops.h"
 
-enum { INLINE_MAX = 16 }; /* numbers of a constant that the buffer dialect writes at its use */
+enum { INLINE_MAX = 16 }; /* the buffer dialect writes constants of up to this many numbers inline */
 
+/* State of one sg_mil_print. */
 struct printer {
     const struct sg_mil_program *program;
-    const struct sg_mil_function *f;
+    const struct sg_mil_function *f; /* function being printed */
     enum sg_mil_dialect dialect;
-    struct sg_buf *out;
+    struct sg_buf *out; /* remembers the first failure */
 };
 
-/* --- numbers and types --- */
-
-/* %a without the locale: 0x1.8p-3. */
+/* Same as "%a" but independent of the locale's decimal point. v is finite and not 0. */
 static void print_hex(struct sg_buf *out, double v)
 {
     char digits[16];
     int exponent, n = 0;
     double m = frexp(fabs(v), &exponent);   /* m in [0.5, 1) */
-    uint64_t bits = (uint64_t)ldexp(m, 53); /* the leading one and 52 below it */
+    uint64_t bits = (uint64_t)ldexp(m, 53); /* leading one and 52 fraction bits */
     bits &= ((uint64_t)1 << 52) - 1;
+    /* 13 hexadecimal digits of 4 bits; n is the length without trailing zeros. */
     for (int i = 0; i < 13; i++) {
         digits[i] = "0123456789abcdef"[bits >> (48 - 4 * i) & 15];
         if (digits[i] != '0') n = i + 1;
@@ -35,6 +36,8 @@ static void print_hex(struct sg_buf *out, double v)
     sg_buf_printf(out, "%s0x1%s%sp%+d", v < 0 ? "-" : "", n ? "." : "", digits, exponent - 1);
 }
 
+/* Small integers are written in decimal for readability, everything else in hexadecimal because that is
+ * exact. */
 static void print_real(struct sg_buf *out, double v)
 {
     if (isnan(v))
@@ -47,6 +50,7 @@ static void print_real(struct sg_buf *out, double v)
         print_hex(out, v);
 }
 
+/* Integers are printed by the signedness of their type: the bits of a uint64 are stored as int64_t. */
 void sg_mil_print_number(struct sg_buf *out, const struct sg_mil_literal *l, uint64_t i)
 {
     uint64_t at = l->n == 1 ? 0 : i;
@@ -65,11 +69,13 @@ void sg_mil_print_number(struct sg_buf *out, const struct sg_mil_literal *l, uin
     }
 }
 
+/* Integers separated by commas. */
 static void print_list(struct sg_buf *out, const int64_t *v, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) sg_buf_printf(out, i ? ", %lld" : "%lld", (long long)v[i]);
 }
 
+/* The verbose dialect writes scalars as tensor<DT, []>, the others as DT. */
 static void print_type(struct printer *p, const struct sg_mil_type *t)
 {
     const char *name = sg_mil_dtype_info((enum sg_mil_dtype)t->dtype)->name;
@@ -98,6 +104,7 @@ static void print_type(struct printer *p, const struct sg_mil_type *t)
     }
 }
 
+/* Quotes and backslashes are escaped with a backslash; the parser resolves that. */
 static void print_string(struct sg_buf *out, const char *s)
 {
     sg_buf_puts(out, "\"");
@@ -108,6 +115,7 @@ static void print_string(struct sg_buf *out, const char *s)
     sg_buf_puts(out, "\"");
 }
 
+/* string("..") or tensor<string, []>(".."), by dialect. */
 static void print_typed_string(struct printer *p, const char *s)
 {
     struct sg_mil_type t = sg_mil_scalar(SG_MIL_STRING);
@@ -117,8 +125,10 @@ static void print_typed_string(struct printer *p, const char *s)
     sg_buf_puts(p->out, ")");
 }
 
+/* A tensor whose elements are all equal (n = 1) is written with a single number, without brackets. */
 static void print_literal(struct printer *p, const struct sg_mil_literal *l)
 {
+    /* Type of the offset of a blob reference. */
     struct sg_mil_type offset = sg_mil_scalar(SG_MIL_UINT64);
     print_type(p, &l->type);
     sg_buf_puts(p->out, "(");
@@ -143,20 +153,22 @@ static void print_literal(struct printer *p, const struct sg_mil_literal *l)
     sg_buf_puts(p->out, ")");
 }
 
-/* --- operations --- */
-
+/* 1: the dialect writes this constant at its use instead of naming it. */
 static int is_inline(const struct printer *p, const struct sg_mil_literal *l)
 {
     return p->dialect == SG_MIL_BUFFER && l && l->kind != SG_MIL_BLOB &&
            (l->kind == SG_MIL_TEXT || l->n <= INLINE_MAX);
 }
 
+/* Name of the const that is printed for an inline literal in a dialect without inline constants:
+ * RESULT_ARGUMENT_OPERATION_INDEX, with underscores appended until the function has no such name. A failure
+ * is recorded in the output buffer. */
 static const char *hoisted_name(const struct printer *p, const struct sg_mil_op *op, uint32_t arg,
                                 char out[SG_MIL_DIMS * 48])
 {
     struct sg_buf name = {0};
     sg_buf_printf(&name, "%.120s_%.60s_%u_%u", p->f->values[op->first].name, op->args[arg].name,
-                  (unsigned)(op - p->f->ops), arg); /* the numbers tell apart what is cut or reads alike */
+                  (unsigned)(op - p->f->ops), arg); /* the indices keep truncated names distinct */
     while (!name.failed && sg_mil_value_find(p->f, name.data, name.len) != SG_MIL_NONE)
         sg_buf_puts(&name, "_");
     if (name.failed || name.len >= SG_MIL_DIMS * 48) {
@@ -168,6 +180,7 @@ static const char *hoisted_name(const struct printer *p, const struct sg_mil_op 
     return out;
 }
 
+/* One `TYPE NAME = const()[...]` statement. */
 static void print_const(struct printer *p, const char *name, const struct sg_mil_literal *l)
 {
     sg_buf_puts(p->out, "        ");
@@ -179,6 +192,8 @@ static void print_const(struct printer *p, const char *name, const struct sg_mil
     sg_buf_puts(p->out, "];\n");
 }
 
+/* `NAME = VALUE`, where a constant may be written inline, by the name of its const, or by the name hoisted
+ * for it. */
 static void print_arg(struct printer *p, const struct sg_mil_op *op, uint32_t i)
 {
     const struct sg_mil_arg *a = &op->args[i];
@@ -197,12 +212,15 @@ static void print_arg(struct printer *p, const struct sg_mil_op *op, uint32_t i)
                     a->kind == SG_MIL_REF ? p->f->values[a->v.ref].name : hoisted_name(p, op, i, name));
 }
 
-/* A const that the buffer dialect writes at its uses: nothing that is a list or a result may name it. */
+/* 1: a const that is written inline at all its uses and therefore needs no statement. Lists and returns can
+ * only hold names, so values in them keep their const. */
 static int printed_at_uses_only(const struct printer *p, const uint8_t *listed, const struct sg_mil_op *op)
 {
     return !strcmp(op->kind, "const") && is_inline(p, sg_mil_attr_find(op, "val")) && !listed[op->first];
 }
 
+/* One statement, preceded by the consts of its inline literals where the dialect needs them. The buffer
+ * dialect omits the attribute `name` except on const. */
 static void print_op(struct printer *p, const struct sg_mil_op *op)
 {
     char name[SG_MIL_DIMS * 48];
@@ -220,7 +238,9 @@ static void print_op(struct printer *p, const struct sg_mil_op *op)
     sg_buf_puts(p->out, "(");
     for (uint32_t i = 0; i < op->args_n; i++) print_arg(p, op, i);
     sg_buf_puts(p->out, ")");
+    /* The name attribute defaults to the name of the first result. */
     const struct sg_mil_literal *given = sg_mil_attr_find(op, "name");
+    /* n counts the attributes that were printed, for the separators. */
     int with_name = p->dialect != SG_MIL_BUFFER || !strcmp(op->kind, "const"), n = 0;
     if (with_name) {
         sg_buf_puts(p->out, "[name = ");
@@ -235,9 +255,7 @@ static void print_op(struct printer *p, const struct sg_mil_op *op)
     sg_buf_puts(p->out, n || with_name ? "];\n" : ";\n");
 }
 
-/* --- functions --- */
-
-/* Values that a list or a return names: they need a statement of their own. */
+/* Sets listed[v] for every value v in a list argument or in the results of the function. */
 static void mark_listed(const struct sg_mil_function *f, uint8_t *listed)
 {
     for (uint32_t o = 0; o < f->ops_n; o++)
@@ -247,12 +265,15 @@ static void mark_listed(const struct sg_mil_function *f, uint8_t *listed)
     for (uint32_t r = 0; r < f->returns_n; r++) listed[f->returns[r]] = 1;
 }
 
+/* The target of the function is kept in its original dialect; for another dialect it becomes that dialect's
+ * usual target. */
 static segue_status print_function(struct printer *p, segue_error *err)
 {
     const struct sg_mil_function *f = p->f;
-    uint8_t *listed = sg_alloc(f->values_n + 1);
+    uint8_t *listed = sg_alloc(f->values_n + 1); /* one flag per value */
     if (!listed) return sg_no_memory("MIL text", f->values_n, err);
     mark_listed(f, listed);
+    /* ios16 is the target that compiles on the oldest systems; the other dialects need ios18 operations. */
     const char *target = p->dialect == p->program->dialect && f->target ? f->target
                          : p->dialect == SG_MIL_VERBOSE                 ? "ios16"
                                                                         : "ios18";
@@ -273,6 +294,8 @@ static segue_status print_function(struct printer *p, segue_error *err)
     return SEGUE_OK;
 }
 
+/* `[buildInfo = dict<..>({..})]`. The default entries are texts that the compiler is known to accept; it
+ * checks the syntax but not the values. */
 static void print_info(struct printer *p)
 {
     static const struct sg_mil_pair default_info[] = {{"coremlc-component-MIL", "3510.2.1"},
@@ -294,6 +317,7 @@ static void print_info(struct printer *p)
     sg_buf_puts(p->out, "})]\n");
 }
 
+/* The minor version of the program is kept in its original dialect; another dialect has a fixed one. */
 segue_status sg_mil_print(const struct sg_mil_program *program, enum sg_mil_dialect dialect,
                           struct sg_buf *out, segue_error *err)
 {
@@ -309,5 +333,6 @@ segue_status sg_mil_print(const struct sg_mil_program *program, enum sg_mil_dial
     sg_buf_puts(out, "}\n");
     if (!out->failed) return SEGUE_OK;
     return sg_fail(err, out->failed, "MIL text: printing a program: %s",
-                   out->failed == SEGUE_ELIMIT ? "longer than allowed; cut it" : "out of memory; free some");
+                   out->failed == SEGUE_ELIMIT ? "the text exceeds its limit; split the program"
+                                               : "out of memory; free some memory");
 }

@@ -24,7 +24,7 @@ const struct sg_mil_type *sg_mil_infer_arg_type(struct sg_mil_infer_ctx *w, cons
 /* Types of a list argument into types[max]; a single value counts as a list of one. Returns the count, or 0
  * with the error set when there is no list, or it is empty or longer than max. */
 uint32_t sg_mil_infer_list(struct sg_mil_infer_ctx *w, const char *name, const struct sg_mil_type **types,
-                          uint32_t max);
+                           uint32_t max);
 /* Value of an axis argument, with negative axes counted from the end; fallback when it is absent. Returns
  * SG_MIL_DIMS with the error set when it is out of range. */
 uint32_t sg_mil_infer_axis(struct sg_mil_infer_ctx *w, const char *name, int64_t fallback, uint32_t rank);

@@ -1,5 +1,7 @@
-/* npu.c: see npu.h: the device behind device.h: budgets, surfaces, programs, dispatches. What a program
- * computes stands in npu_plan.h's handlers. SPDX-License-Identifier: MIT */
+/* npu.c: the device of the software engine: budgets, loading, surfaces, dispatches, symptoms and
+ * simulated time. What operations compute is in the handlers of npu_plan.h. Numbers of constraints
+ * refer to the table in docs/ANE.md. See npu.h.
+ * SPDX-License-Identifier: MIT */
 #include "unit/ane/npu/npu.h"
 
 #include <math.h>
@@ -11,31 +13,32 @@
 #include "unit/ane/npu/npu_plan.h"
 #include "unit/ane/rules/rules.h"
 
-enum { NPU_VERSION = 2 }; /* raised when a text that was accepted may be refused, or the other way round */
+enum { NPU_VERSION = 2 };        /* part of cache keys; raised when the checks accept or refuse other texts than before */
 
-/* One simulated process. memory holds the values of the running program, work the scratch of its
- * handlers; both grow and are reused, because a device runs one call at a time. */
+/* One simulated process. `memory` has the values of the running program, `scratch` the temporary data
+ * of its handlers. Both grow and are used again, because a device runs one call at a time. */
 struct sg_ane_device {
     struct sg_ane_device_base base;
     struct sg_npu_opts o;
     struct sg_pool *pool;
     const struct sg_npu_kernels *k;
     struct sg_ane_counters c;
-    uint64_t compiles_tried, evaluates_tried, compiles_left, restarts;
-    uint32_t resting;     /* compiles still refused after a failed one */
-    struct sg_npu_weight_cache shelf; /* weights that programs share */
-    float *memory, *work; /* of the program at work; grown */
-    size_t memory_floats, work_floats;
+    uint64_t compiles_tried, evaluates_tried;       /* for fault injection */
+    uint64_t compiles_left, restarts;
+    uint32_t refusals_left;             /* compiles that are still refused after a failed one (constraint 40) */
+    struct sg_npu_weight_cache weight_cache;        /* packed weights that programs share */
+    float *memory, *scratch;
+    size_t memory_floats, scratch_floats;
 };
 
-/* A parsed program with one plan for each function (a procedure of the device interface). */
+/* A parsed program with one plan per function. A function is a procedure of the device interface. */
 struct sg_ane_program {
     struct sg_ane_program_base base;
     struct sg_mil_program *mil;
     struct sg_npu_plan *plans; /* [mil->functions_n] */
 };
 
-/* n is rounded up to the surface unit of the profile. locked counts nested locks. */
+/* n: bytes, a multiple of the surface unit of the profile. locked: number of nested locks. */
 struct sg_ane_surface {
     struct sg_ane_surface_base base;
     uint8_t *bytes;
@@ -47,6 +50,7 @@ static const struct sg_ane_device_ops npu_ops;
 
 /* --- the device --- */
 
+/* The kernels are the fastest of this processor; they differ in the last bit of fp32 only. */
 segue_status sg_npu_open(struct sg_ane_device **out, const struct sg_npu_opts *o, segue_error *err)
 {
     struct sg_ane_device *d = sg_alloc(sizeof *d);
@@ -65,15 +69,17 @@ segue_status sg_npu_open(struct sg_ane_device **out, const struct sg_npu_opts *o
     return status;
 }
 
+/* Programs and surfaces were freed by the caller. */
 static void npu_close(struct sg_ane_device *d)
 {
     if (!d) return;
     sg_pool_close(d->pool);
     sg_free_aligned(d->memory);
-    sg_free_aligned(d->work);
+    sg_free_aligned(d->scratch);
     sg_free(d);
 }
 
+/* The counters are not reset. */
 segue_status sg_npu_restart(struct sg_ane_device *d, segue_error *err)
 {
     if (d->c.loaded)
@@ -81,7 +87,7 @@ segue_status sg_npu_restart(struct sg_ane_device *d, segue_error *err)
                        "software engine: restart: %llu programs are loaded; unload them first",
                        (unsigned long long)d->c.loaded);
     d->compiles_left = d->o.compiles;
-    d->resting = 0;
+    d->refusals_left = 0;
     d->restarts++;
     return SEGUE_OK;
 }
@@ -89,7 +95,7 @@ segue_status sg_npu_restart(struct sg_ane_device *d, segue_error *err)
 uint64_t sg_npu_restarts(const struct sg_ane_device *d) { return d->restarts; }
 const struct sg_mil_program *sg_npu_program_of(const struct sg_ane_program *p) { return p->mil; }
 
-/* Identity of the compiler for cache keys. */
+/* Faithful mode accepts texts that refuse mode does not. */
 static void npu_compiler(const struct sg_ane_device *d, char out[64])
 {
     snprintf(out, 64, "software %d%s", NPU_VERSION, d->o.faithful ? " faithful" : "");
@@ -98,21 +104,22 @@ static void npu_compiler(const struct sg_ane_device *d, char out[64])
 static void npu_count(const struct sg_ane_device *d, struct sg_ane_counters *out)
 {
     *out = d->c;
-    out->packed_bytes = d->shelf.bytes;
+    out->packed_bytes = d->weight_cache.bytes;
 }
 
+/* Fractions of a ns are dropped. */
 static void simulate_ns(struct sg_ane_device *d, double ns) { d->c.simulated_ns += (uint64_t)ns; }
 
 /* --- loading --- */
 
-/* Charges one compile before the text is read. Errors: EUNIT while the service refuses after a
- * failure (constraint 40), ELIMIT when the budget is spent (constraint 5), EUNIT for a failure
- * requested by fail_compile. */
-static segue_status spend_compile(struct sg_ane_device *d, const char *name, segue_error *err)
+/* Counts one compile, before the text is read: a failed compile costs as much of the budget. EUNIT: the
+ * service still refuses after a failure (constraint 40), or fail_compile. ELIMIT: the budget is used up
+ * (constraint 5). */
+static segue_status count_compile(struct sg_ane_device *d, const char *name, segue_error *err)
 {
     d->compiles_tried++;
-    if (d->resting) {
-        d->resting--;
+    if (d->refusals_left) {
+        d->refusals_left--;
         return sg_fail(err, SEGUE_EUNIT,
                        "compile: %.60s: constraint 40: the service restarts after a failed compile; try "
                        "again after 15 s",
@@ -120,23 +127,23 @@ static segue_status spend_compile(struct sg_ane_device *d, const char *name, seg
     }
     if (!d->compiles_left)
         return sg_fail(err, SEGUE_ELIMIT,
-                       "compile: %.60s: constraint 5: %u compiles of this process are spent; save, restart "
-                       "the process, and "
-                       "load compiled programs from the cache",
+                       "compile: %.60s: constraint 5: the %u compiles of this process are used up; save, restart the "
+                       "process, and load compiled programs from the cache",
                        name, d->o.compiles);
     d->compiles_left--;
     d->c.compiles++;
     simulate_ns(d, d->o.profile.compile_ms * 1e6);
     if (d->o.fail_compile && d->compiles_tried == d->o.fail_compile) {
-        d->resting = d->o.rest;
+        d->refusals_left = d->o.refusals;
         return sg_fail(err, SEGUE_EUNIT,
                        "compile: %.60s: _ANECompiler : ANECCompile() FAILED: err=(); try again", name);
     }
     return SEGUE_OK;
 }
 
-/* Records what a function will do wrong at run time in faithful mode. */
-static void show(struct sg_npu_symptoms *s, enum sg_ane_symptom symptom)
+/* Records what a function does wrong when it runs. Symptoms of the compiler are handled by
+ * decide_faults. */
+static void add_symptom(struct sg_npu_symptoms *s, enum sg_ane_symptom symptom)
 {
     if (symptom == SG_ANE_ZEROS) s->zeros = 1;
     if (symptom == SG_ANE_LAST_ONLY) s->last_only = 1;
@@ -145,10 +152,11 @@ static void show(struct sg_npu_symptoms *s, enum sg_ane_symptom symptom)
     if (symptom == SG_ANE_INVALID) s->fails = "InvalidMILProgram";
 }
 
-/* Decides on the findings of the checker. In refuse mode each one is an error. In faithful mode
- * only those that the real compiler reports are errors; a crash of the compiler service is an
- * error and makes it refuse further compiles; the others become symptoms of all functions. */
-static segue_status judge(struct sg_ane_device *d, struct sg_ane_program *p,
+/* Decides what the findings of the checker lead to. Refuse mode: each finding that is not advice is an
+ * error. Faithful mode: what the compiler of the chip refuses is an error; what crashes its service is
+ * an error, and the service refuses compiles for a while; everything else becomes a symptom of all
+ * functions. If findings were dropped for lack of space, all are errors. */
+static segue_status decide_faults(struct sg_ane_device *d, struct sg_ane_program *p,
                           const struct sg_mil_faults *faults, const char *name, segue_error *err)
 {
     struct sg_mil_faults refused = {0};
@@ -157,23 +165,24 @@ static segue_status judge(struct sg_ane_device *d, struct sg_ane_program *p,
     for (uint32_t i = 0; i < faults->n; i++) {
         const struct sg_mil_fault *f = &faults->list[i];
         if (f->advice) continue;
+        /* A finding without a rule is an error of types or syntax, which every compiler refuses. */
         const struct sg_ane_rule *rule = sg_ane_rule_find(f->constraint);
         enum sg_ane_symptom symptom = rule ? rule->symptom : SG_ANE_REFUSES;
         struct sg_mil_loc at = {f->line, f->column, f->constraint, 0, f->op};
         if (symptom == SG_ANE_REFUSES) sg_mil_fault_add(&refused, &at, "%s", f->text);
         crashes |= symptom == SG_ANE_CRASHES;
-        for (uint32_t k = 0; k < p->mil->functions_n; k++) show(&p->plans[k].shows, symptom);
+        for (uint32_t k = 0; k < p->mil->functions_n; k++) add_symptom(&p->plans[k].symptoms, symptom);
     }
     segue_status status =
         faults->dropped ? sg_mil_faults_fail(faults, name, err) : sg_mil_faults_fail(&refused, name, err);
     sg_mil_faults_free(&refused);
     if (status != SEGUE_OK || !crashes) return status;
-    d->resting = d->o.rest ? d->o.rest : 1;
+    d->refusals_left = d->o.refusals ? d->o.refusals : 1;
     return sg_fail(err, SEGUE_EUNIT,
-                   "compile: %.60s: constraint 35: the compiler's service ended; see segue mil check", name);
+                   "compile: %.60s: constraint 35: the compiler service crashed; run segue mil check", name);
 }
 
-/* base.device is NULL for a program that was never counted as loaded. */
+/* base.device is NULL in a program whose load failed: it was not counted as loaded. */
 static void npu_unload(struct sg_ane_program *p)
 {
     if (!p) return;
@@ -187,8 +196,8 @@ static void npu_unload(struct sg_ane_program *p)
     sg_free(p);
 }
 
-/* Parses, checks and plans a program. sg_npu_plan_make clears the plan, so the symptoms are saved
- * around the call. */
+/* Parses, checks and plans a program. sg_npu_plan_make clears the plan, so the symptoms found before
+ * are set again. */
 static segue_status make_program(struct sg_ane_device *d, struct sg_ane_program *p,
                                  const struct sg_ane_source *s, segue_error *err)
 {
@@ -196,25 +205,26 @@ static segue_status make_program(struct sg_ane_device *d, struct sg_ane_program 
     SG_TRY(sg_mil_parse(&p->mil, s->text, s->text_bytes, s->name, NULL, err));
     p->plans = sg_alloc(p->mil->functions_n * sizeof *p->plans);
     if (!p->plans) return sg_no_memory("a program", 0, err);
+    /* The checker needs an array even when there are no files. */
     static const struct sg_ane_file none;
     sg_ane_check(p->mil, &d->o.profile, s->files ? s->files : &none, s->files_n, &faults);
-    segue_status status = judge(d, p, &faults, s->name, err);
+    segue_status status = decide_faults(d, p, &faults, s->name, err);
     sg_mil_faults_free(&faults);
     for (uint32_t i = 0; status == SEGUE_OK && i < p->mil->functions_n; i++) {
-        struct sg_npu_symptoms shows = p->plans[i].shows;
+        struct sg_npu_symptoms symptoms = p->plans[i].symptoms;
         status = sg_npu_plan_make(&p->plans[i], p->mil, &p->mil->functions[i], &d->o.profile, s,
-                                  &d->shelf, d->o.faithful != 0, err);
-        p->plans[i].shows = shows;
+                                  &d->weight_cache, d->o.faithful != 0, err);
+        p->plans[i].symptoms = symptoms;
     }
     return status;
 }
 
-/* A cached source costs no compile. The load budget (constraint 6) is checked after the program
- * was made. */
+/* A cached source costs no compile. The budget of loads (constraint 6) is checked after the program was
+ * made. */
 static segue_status npu_load(struct sg_ane_device *d, const struct sg_ane_source *s,
                              struct sg_ane_program **out, segue_error *err)
 {
-    if (!s->cached) SG_TRY(spend_compile(d, s->name, err));
+    if (!s->cached) SG_TRY(count_compile(d, s->name, err));
     struct sg_ane_program *p = sg_alloc(sizeof *p);
     if (!p) return sg_no_memory("a program", sizeof *p, err);
     p->base.ops = &npu_ops;
@@ -236,21 +246,22 @@ static segue_status npu_load(struct sg_ane_device *d, const struct sg_ane_source
     return SEGUE_OK;
 }
 
-/* Constraint 8: weights stay as compiled unless the device was opened with delta: in silence when faithful. */
-static segue_status keep_weights(const struct sg_ane_device *d, const struct sg_npu_plan *was,
-                                 const struct sg_npu_plan *made, segue_error *err)
+/* Constraint 8: weights stay as compiled unless the device was opened with delta. A chip ignores the
+ * change without an error, and so does faithful mode. */
+static segue_status check_weights_unchanged(const struct sg_ane_device *d, const struct sg_npu_plan *before,
+                                           const struct sg_npu_plan *after, segue_error *err)
 {
-    const char *name = d->o.faithful ? NULL : sg_npu_plan_differs(was, made);
+    const char *name = d->o.faithful ? NULL : sg_npu_plan_differs(before, after);
     return name ? sg_fail(err, SEGUE_EUNSUPPORTED,
-                          "reload: constraint 8 (op %.60s): its weights stay as compiled; compile again, or give "
+                          "reload: constraint 8 (op %.60s): its weights stay as compiled; compile again, or pass "
                           "weights as inputs",
                           name)
                 : SEGUE_OK;
 }
 
-/* Replaces the blob files of a loaded program. Without the delta option the new plans only serve
- * the comparison of constraint 8 and are freed; with it they replace the old ones. Shared packed
- * weights are not used here (cache NULL). */
+/* Makes new plans from the new blob files. Without the delta option they are only compared with the old
+ * ones (constraint 8) and freed; with it they replace the old ones. They share no packed weights: the
+ * cache is keyed by the compiled weights. */
 static segue_status npu_reload(struct sg_ane_program *p, const struct sg_ane_file *files, uint32_t files_n,
                                segue_error *err)
 {
@@ -265,8 +276,8 @@ static segue_status npu_reload(struct sg_ane_program *p, const struct sg_ane_fil
                                   &(struct sg_ane_source){.files = files, .files_n = files_n},
                                   NULL, d->o.faithful != 0, err);
         if (status != SEGUE_OK) break;
-        made.shows = p->plans[i].shows;
-        if (!d->o.delta) status = keep_weights(d, &p->plans[i], &made, err);
+        made.symptoms = p->plans[i].symptoms;
+        if (!d->o.delta) status = check_weights_unchanged(d, &p->plans[i], &made, err);
         sg_npu_plan_free(d->o.delta ? &p->plans[i] : &made);
         if (d->o.delta) p->plans[i] = made;
     }
@@ -280,7 +291,7 @@ static segue_status npu_reload(struct sg_ane_program *p, const struct sg_ane_fil
 
 /* --- surfaces --- */
 
-/* Zeroed memory, at least one surface unit. */
+/* At least one surface unit, zeroed. */
 static segue_status npu_surface_new(struct sg_ane_device *d, uint64_t bytes, struct sg_ane_surface **out,
                                     segue_error *err)
 {
@@ -305,6 +316,7 @@ static void npu_surface_free(struct sg_ane_surface *s)
     sg_free(s);
 }
 
+/* Locks nest; reading and writing are the same here. */
 static segue_status npu_lock(struct sg_ane_surface *s, int to_write, void **bytes, uint64_t *n,
                              segue_error *err)
 {
@@ -323,12 +335,13 @@ static void npu_unlock(struct sg_ane_surface *s)
 
 /* --- dispatches --- */
 
+/* The ports belong to the plan; a reload with delta replaces them. */
 static segue_status npu_ports(struct sg_ane_program *p, uint32_t procedure, const struct sg_ane_port **inputs,
                               uint32_t *inputs_n, const struct sg_ane_port **outputs, uint32_t *outputs_n,
                               segue_error *err)
 {
     if (procedure >= p->mil->functions_n)
-        return sg_fail(err, SEGUE_EARG, "program: procedure %u: there are %u; give another", procedure,
+        return sg_fail(err, SEGUE_EARG, "program: procedure %u of %u does not exist; use a smaller index", procedure,
                        p->mil->functions_n);
     const struct sg_npu_plan *plan = &p->plans[procedure];
     *inputs = plan->inputs;
@@ -338,8 +351,9 @@ static segue_status npu_ports(struct sg_ane_program *p, uint32_t procedure, cons
     return SEGUE_OK;
 }
 
-/* Checks of the surfaces at evaluate: present, unlocked, large enough (constraint 1), a whole
- * number of units (43), and of equal size where the profile asks for it (2). */
+/* Checks the surfaces of an evaluate: bound, unlocked, large enough (constraint 1), a multiple of the
+ * surface unit (43), and all of one size if the profile requires it (2). An engine reports the last
+ * three only as status 0x1d. */
 static segue_status check_surfaces(const struct sg_ane_device *d, const struct sg_ane_port *ports, uint32_t n,
                                    struct sg_ane_surface *const *surfaces, segue_error *err)
 {
@@ -349,7 +363,7 @@ static segue_status check_surfaces(const struct sg_ane_device *d, const struct s
         uint64_t row, needed;
         if (!s) return sg_fail(err, SEGUE_EARG, "evaluate: port %s has no surface; bind one", ports[i].name);
         if (s->locked)
-            return sg_fail(err, SEGUE_EARG, "evaluate: the surface of %s is locked; unlock it first",
+            return sg_fail(err, SEGUE_EARG, "evaluate: port %s: its surface is locked; unlock it first",
                            ports[i].name);
         sg_ane_port_sizes(&ports[i].type, &d->o.profile, &row, &needed);
         if (s->n < needed)
@@ -370,20 +384,21 @@ static segue_status check_surfaces(const struct sg_ane_device *d, const struct s
     return SEGUE_OK;
 }
 
-/* Elements per row (the last dimension), and the number of rows. */
-static uint64_t row_places(const struct sg_mil_type *t, uint64_t *rows)
+/* Returns the elements of a row (the last dimension); *rows: the number of rows. A scalar is one row of
+ * one element. */
+static uint64_t row_elements(const struct sg_mil_type *t, uint64_t *rows)
 {
     uint64_t width = t->rank ? (uint64_t)t->dim[t->rank - 1] : 1;
     *rows = sg_mil_elements(t) / width;
     return width;
 }
 
-/* Converts a surface to fp32 values. Each row begins at a multiple of row_bytes; values are
- * packed. */
+/* Converts a surface to a dense fp32 value. A row of the surface begins at a multiple of row_bytes.
+ * With nan_to_infinity a NaN at an input counts as +infinity. */
 static void read_surface(struct sg_npu_run *r, const struct sg_ane_port *port, const struct sg_ane_surface *s,
                          uint32_t value)
 {
-    uint64_t rows, width = row_places(&port->type, &rows);
+    uint64_t rows, width = row_elements(&port->type, &rows);
     float *out = sg_npu_data(r, value);
     for (uint64_t i = 0; i < rows; i++, out += width) {
         const uint8_t *row = s->bytes + i * port->row_bytes;
@@ -401,13 +416,14 @@ static void read_surface(struct sg_npu_run *r, const struct sg_ane_port *port, c
     }
 }
 
-/* Writes a result to its surface. All other bytes are filled with fp16 NaN (0x7e00), so that code
- * that reads padding is detected. zeros: the symptom of an output that the engine never writes. */
+/* Writes a result to its surface. The padding is filled with fp16 NaN (0x7e00), so that a reader of
+ * padding is detected. zeros 1: the symptom of an output that an engine does not write. */
 static void write_surface(struct sg_npu_run *r, const struct sg_ane_port *port, struct sg_ane_surface *s,
                           uint32_t value, int zeros)
 {
-    uint64_t rows, width = row_places(&port->type, &rows);
+    uint64_t rows, width = row_elements(&port->type, &rows);
     const float *in = sg_npu_data(r, value);
+    /* All bytes first; the rows overwrite their part. */
     for (uint64_t i = 0; i + 1 < s->n; i += 2) {
         s->bytes[i] = 0x00;
         s->bytes[i + 1] = 0x7e;
@@ -422,24 +438,26 @@ static void write_surface(struct sg_npu_run *r, const struct sg_ane_port *port, 
         else if (port->type.dtype == SG_MIL_FP32)
             memcpy(row, in, width * sizeof *in);
         else
+            /* Integers and bool: the low bytes of an int32, which is little-endian on all supported
+             * machines. */
             for (uint64_t k = 0; k < width; k++)
                 memcpy(row + each * k, &(int32_t){(int32_t)in[k]}, each < 4 ? each : 4);
     }
 }
 
-/* In refuse mode, turns what the last operation recorded into an error that names the constraint.
- * Clears the flags. */
+/* Refuse mode: what the last operation recorded becomes an error that names the constraint. The flags
+ * are cleared. */
 static segue_status check_flags(struct sg_npu_run *r, const char *op, segue_error *err)
 {
-    unsigned met = atomic_exchange(&r->flags, 0);
-    if (r->faithful || !met) return SEGUE_OK;
-    if (met & SG_NPU_MAC_LIMIT)
+    unsigned flags = atomic_exchange(&r->flags, 0);
+    if (r->faithful || !flags) return SEGUE_OK;
+    if (flags & SG_NPU_MAC_LIMIT)
         return sg_fail(
             err, SEGUE_EUNSUPPORTED,
             "evaluate: constraint 30 (op %.60s): a product of %u or more becomes infinite; scale weights or "
             "activations by a power of two",
             op, r->profile->mac_limit);
-    if (met & SG_NPU_SLICE_LIMIT)
+    if (flags & SG_NPU_SLICE_LIMIT)
         return sg_fail(err, SEGUE_EUNSUPPORTED,
                        "evaluate: constraint 29 (op %.60s): values above %u become infinite in a slice of "
                        "the last axis; "
@@ -448,10 +466,11 @@ static segue_status check_flags(struct sg_npu_run *r, const char *op, segue_erro
     return sg_fail(
         err, SEGUE_EUNSUPPORTED,
         "evaluate: numerics 4.2 (op %.60s): a result %s, which an engine hides; keep values finite", op,
-        met & SG_NPU_MADE_NAN ? "is not a number" : "is beyond fp16's 65504");
+        flags & SG_NPU_MADE_NAN ? "is not a number" : "exceeds 65504, the largest fp16 number");
 }
 
-/* Runs the operations in program order. */
+/* Runs the operations in the order of the text and checks the flags after each, so that an error names
+ * the operation. */
 static segue_status run_plan(struct sg_npu_run *r, segue_error *err)
 {
     const struct sg_mil_function *f = r->plan->f;
@@ -463,9 +482,9 @@ static segue_status run_plan(struct sg_npu_run *r, segue_error *err)
     return SEGUE_OK;
 }
 
-/* Faults requested by the options, then symptoms of faithful mode. ELOST stands for a call that
- * never returns. */
-static segue_status injected(struct sg_ane_device *d, const struct sg_npu_plan *plan, segue_error *err)
+/* Faults that the options inject, then symptoms that prevent the run. A call that would never return
+ * gives ELOST at once. */
+static segue_status injected_fault(struct sg_ane_device *d, const struct sg_npu_plan *plan, segue_error *err)
 {
     d->evaluates_tried++;
     if (d->o.fail_evaluate && d->evaluates_tried == d->o.fail_evaluate)
@@ -476,18 +495,18 @@ static segue_status injected(struct sg_ane_device *d, const struct sg_npu_plan *
             err, SEGUE_ELOST,
             "evaluate: %.60s: constraint 46: it did not return within 2 s; the unit is lost, use another",
             plan->f->name);
-    if (plan->shows.hangs)
-        return sg_fail(err, SEGUE_ELOST, "evaluate: %.60s: it did not return within 2 s; see segue mil check",
+    if (plan->symptoms.hangs)
+        return sg_fail(err, SEGUE_ELOST, "evaluate: %.60s: it did not return within 2 s; run segue mil check",
                        plan->f->name);
-    if (plan->shows.fails)
-        return sg_fail(err, SEGUE_EUNIT, "evaluate: %.60s: %s; see segue mil check", plan->f->name,
-                       plan->shows.fails);
+    if (plan->symptoms.fails)
+        return sg_fail(err, SEGUE_EUNIT, "evaluate: %.60s: %s; run segue mil check", plan->f->name,
+                       plan->symptoms.fails);
     return SEGUE_OK;
 }
 
-/* Adds the simulated time of a dispatch: the fixed cost plus the larger of compute time and memory
- * time. */
-static void account(struct sg_ane_device *d, const struct sg_npu_plan *plan)
+/* Adds the simulated time of a dispatch: a fixed cost plus the larger of compute time and memory time,
+ * as in aneshape.c. Units: flops / (Tflop/s * 1e3) is ns, bytes / (GB/s) is ns. */
+static void count_dispatch(struct sg_ane_device *d, const struct sg_npu_plan *plan)
 {
     const struct sg_ane_profile *p = &d->o.profile;
     double compute = (double)plan->flops / (p->tflops * 1e3); /* ns */
@@ -501,8 +520,8 @@ static void account(struct sg_ane_device *d, const struct sg_npu_plan *plan)
     simulate_ns(d, p->dispatch_us * 1e3 + (compute > memory ? compute : memory));
 }
 
-/* Grows the value memory of the device; its contents are lost. */
-static segue_status ready_memory(struct sg_ane_device *d, uint64_t floats, segue_error *err)
+/* Grows the memory for values; its contents are lost. */
+static segue_status grow_memory(struct sg_ane_device *d, uint64_t floats, segue_error *err)
 {
     if (floats <= d->memory_floats) return SEGUE_OK;
     sg_free_aligned(d->memory);
@@ -513,7 +532,8 @@ static segue_status ready_memory(struct sg_ane_device *d, uint64_t floats, segue
     return SEGUE_OK;
 }
 
-/* Checks surfaces, converts inputs to fp32, runs the plan, and writes the outputs. */
+/* Checks the surfaces, converts the inputs to fp32, runs the plan, writes the outputs. 16 spare floats
+ * allow a vector access after the last value. */
 static segue_status npu_evaluate(struct sg_ane_program *p, uint32_t procedure,
                                  struct sg_ane_surface *const *inputs, struct sg_ane_surface *const *outputs,
                                  segue_error *err)
@@ -525,29 +545,31 @@ static segue_status npu_evaluate(struct sg_ane_program *p, uint32_t procedure,
     const struct sg_npu_plan *plan = &p->plans[procedure];
     SG_TRY(check_surfaces(d, in, in_n, inputs, err));
     SG_TRY(check_surfaces(d, out, out_n, outputs, err));
-    SG_TRY(injected(d, plan, err));
-    SG_TRY(ready_memory(d, plan->memory + 16, err));
+    SG_TRY(injected_fault(d, plan, err));
+    SG_TRY(grow_memory(d, plan->memory + 16, err));
     struct sg_npu_run r = {.program = p->mil,
                            .plan = plan,
                            .profile = &d->o.profile,
                            .k = d->k,
                            .pool = d->pool,
                            .memory = d->memory,
-                           .work = &d->work,
-                           .work_floats = &d->work_floats,
+                           .scratch = &d->scratch,
+                           .scratch_floats = &d->scratch_floats,
                            .faithful = d->o.faithful != 0,
                            .err = err};
-    r.tidy = d->o.profile.undefined_to_zero || d->o.profile.unsigned_zero;
+    /* The pass over each result is skipped for profiles with the arithmetic of IEEE. */
+    r.engine_math = d->o.profile.undefined_to_zero || d->o.profile.unsigned_zero;
     for (uint32_t i = 0; i < in_n; i++) {
         read_surface(&r, &in[i], inputs[i], plan->input_values[i]);
         SG_TRY(check_flags(&r, in[i].name, err));
     }
     SG_TRY(run_plan(&r, err));
+    /* The symptom last_only needs the name of the last output: ports are sorted by name. */
     const char *last = plan->f->values[plan->f->returns[out_n - 1]].name;
     for (uint32_t i = 0; i < out_n; i++)
         write_surface(&r, &out[i], outputs[i], plan->output_values[i],
-                      plan->shows.zeros || (plan->shows.last_only && strcmp(out[i].name, last) != 0));
-    account(d, plan);
+                      plan->symptoms.zeros || (plan->symptoms.last_only && strcmp(out[i].name, last) != 0));
+    count_dispatch(d, plan);
     return SEGUE_OK;
 }
 

@@ -1,4 +1,5 @@
-/* npu_avx2.c: the software engine's loops with AVX2, FMA and F16C; built with their flags.
+/* npu_avx2.c: kernels of the software engine with AVX2, FMA and F16C, whose compiler flags this file
+ * gets: tiles of 6 x 16. See npu_loops.h.
  * SPDX-License-Identifier: MIT */
 #include <immintrin.h>
 

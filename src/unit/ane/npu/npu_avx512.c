@@ -1,4 +1,5 @@
-/* npu_avx512.c: the software engine's loops with AVX-512; built with its flags.
+/* npu_avx512.c: kernels of the software engine with AVX-512, whose compiler flags this file gets: tiles
+ * of 8 x 32. See npu_loops.h.
  * SPDX-License-Identifier: MIT */
 #include <immintrin.h>
 

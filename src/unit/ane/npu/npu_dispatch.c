@@ -1,7 +1,9 @@
-/* npu_dispatch.c: which table of loops this processor runs.
+/* npu_dispatch.c: selects the kernels for this processor. See npu_kernels.h.
  * SPDX-License-Identifier: MIT */
 #include "unit/ane/npu/npu_kernels.h"
 
+/* The avx512 kernels use F, VL, BW and DQ, the avx2 kernels FMA and F16C. F16C is not tested: every
+ * processor with AVX2 has it. */
 const struct sg_npu_kernels *sg_npu_kernels_here(void)
 {
 #if defined(__x86_64__) && defined(__GNUC__)

@@ -1,4 +1,6 @@
-/* npu_elements.c: operations on single numbers: broadcasts, tables of activations, casts. See npu_plan.h.
+/* npu_elements.c: handlers of elementwise operations: functions of one operand, broadcast operations,
+ * casts, quantization. The work is divided by elements, so results do not depend on the number of
+ * threads. See npu_plan.h.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <string.h>
@@ -8,7 +10,7 @@
 #include "unit/ane/mil/milops.h"
 #include "unit/ane/npu/npu_plan.h"
 
-enum { CHUNK = 8192 }; /* numbers that one thread takes at a time */
+enum { CHUNK = 8192 };           /* elements of a work item */
 
 /* --- one operand --- */
 
@@ -51,10 +53,11 @@ struct unary_job {
     uint64_t n;
     uint32_t value;
     enum unary code;
-    float a, b;    /* epsilon, or the bounds of clip */
-    int tanh_form; /* of gelu */
+    float a, b;                  /* a: epsilon; clip: the bounds [a, b] */
+    int tanh_form;               /* 1: gelu in its tanh approximation, 0: with erf */
 };
 
+/* Constants of gelu: sqrt(2 / pi), 1 / sqrt(2). */
 static float sigmoid(float v) { return 1.0f / (1.0f + expf(-v)); }
 static float gelu(float v, int tanh_form)
 {
@@ -62,8 +65,8 @@ static float gelu(float v, int tanh_form)
                      : 0.5f * v * (1.0f + erff(v * 0.70710678f));
 }
 
-/* The activation that the table of by_table samples. */
-static float exact(const struct unary_job *j, float v)
+/* The function whose values are the knots of the table. */
+static float table_function(const struct unary_job *j, float v)
 {
     return j->code == U_SIGMOID ? sigmoid(v)
            : j->code == U_TANH  ? tanhf(v)
@@ -71,24 +74,25 @@ static float exact(const struct unary_job *j, float v)
                                 : gelu(v, j->tanh_form);
 }
 
-/* Piecewise linear interpolation with 33 knots over [-8, 8], step 0.5; the knots of the real
- * engine are not known. Outside of the range: the limits of sigmoid and tanh, 0 or v for silu and
- * gelu. NaN stays NaN except for tanh. */
-static float by_table(const struct unary_job *j, float v)
+/* Engines compute these functions by linear interpolation in tables of 33 knots. This table has its
+ * knots at -8 .. 8 in steps of 0.5 for every function; chips have other ranges (tanh 0 .. 4, gelu -4 ..
+ * 4) and smaller errors for these two. Outside of the range: the limits of sigmoid and tanh, 0 or v for
+ * silu and gelu. NaN stays NaN except for tanh, which gives -1. */
+static float interpolate(const struct unary_job *j, float v)
 {
     if (!(v > -8)) return j->code == U_TANH ? -1 : v != v ? v : 0;
     if (v >= 8) return j->code <= U_TANH ? 1 : v;
     float low = floorf(v * 2) / 2, t = (v - low) * 2;
-    return exact(j, low) + t * (exact(j, low + 0.5f) - exact(j, low));
+    return table_function(j, low) + t * (table_function(j, low + 0.5f) - table_function(j, low));
 }
 
-/* Sigmoid, tanh, silu and gelu. With exp_row: sigmoid is 1 / (1 + e^-x), tanh is 2 sigmoid(2x) -
- * 1, and x - x^3/3 for |x| < 0.01, where that form cancels. Silu is 0 below -80. Blocks of 256 fit
- * the stack buffer. */
+/* Sigmoid, tanh, silu and gelu of n values. Sigmoid is 1 / (1 + e^-x), with exp_row. Tanh is 2
+ * sigmoid(2x) - 1, but x - x^3/3 for |x| < 0.01, where that form cancels. Silu is 0 below -80, where
+ * e^-x may be infinite. Blocks of 256 values fit the stack. */
 static void activate(const struct unary_job *j, const float *x, float *out, size_t n)
 {
     if (j->r->profile->tables) {
-        for (size_t i = 0; i < n; i++) out[i] = by_table(j, x[i]);
+        for (size_t i = 0; i < n; i++) out[i] = interpolate(j, x[i]);
         return;
     }
     if (j->code == U_GELU) {
@@ -111,6 +115,7 @@ static void activate(const struct unary_job *j, const float *x, float *out, size
     }
 }
 
+/* One case of unary_row: out[i] = expr of v = x[i]. */
 #define EACH(expr)                   \
     for (size_t i = 0; i < n; i++) { \
         float v = x[i];              \
@@ -118,8 +123,9 @@ static void activate(const struct unary_job *j, const float *x, float *out, size
     }                                \
     break
 
-/* Applies one function to n values. log_zero and exp_limit are deviations of the engine that a
- * profile may ask for; NaN passes through the relu variants. */
+/* One function of n values. log_zero and exp_limit are deviations of an engine that a profile has. NaN
+ * stays NaN in relu and relu6. a and b are read into locals, so that the compiler need not assume that
+ * `out` changes them. */
 static void unary_row(const struct unary_job *j, const float *x, float *out, size_t n)
 {
     const struct sg_ane_profile *p = j->r->profile;
@@ -173,7 +179,7 @@ static void unary_row(const struct unary_job *j, const float *x, float *out, siz
     }
 }
 
-/* One chunk of CHUNK values. */
+/* One chunk. */
 static void unary_part(void *arg, uint32_t item, uint32_t thread)
 {
     struct unary_job *j = arg;
@@ -181,11 +187,11 @@ static void unary_part(void *arg, uint32_t item, uint32_t thread)
     size_t n = (size_t)(j->n - from < CHUNK ? j->n - from : CHUNK);
     (void)thread;
     unary_row(j, j->x + from, j->out + from, n);
-    sg_npu_settle(j->r, j->value, j->out + from, n);
+    sg_npu_round_result(j->r, j->value, j->out + from, n);
 }
 
-/* Handler of all functions of one operand. a is epsilon (its default depends on the function) or
- * the lower bound of clip; b is the upper bound. */
+/* Handler of all functions of one operand. An epsilon that is absent has the default of MIL, which
+ * depends on the function. */
 segue_status sg_npu_unary(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
     const struct sg_mil_function *f = r->plan->f;
@@ -196,14 +202,15 @@ segue_status sg_npu_unary(struct sg_npu_run *r, const struct sg_mil_op *op)
     j.x = sg_npu_data(r, x);
     j.out = sg_npu_data(r, op->first);
     j.n = r->plan->slots[x].n;
+    /* clip calls its bounds alpha and beta. */
     const struct sg_mil_literal *a = sg_mil_const_literal(f, op, j.code == U_CLIP ? "alpha" : "epsilon"),
                                 *b = sg_mil_const_literal(f, op, "beta");
-    float usual = j.code == U_RSQRT ? 1e-12f : j.code == U_INVERSE ? 1e-4f : j.code == U_LOG ? 1e-45f : 0;
-    j.a = a ? (float)sg_mil_literal_real(a, 0) : usual;
+    float default_epsilon = j.code == U_RSQRT ? 1e-12f : j.code == U_INVERSE ? 1e-4f : j.code == U_LOG ? 1e-45f : 0;
+    j.a = a ? (float)sg_mil_literal_real(a, 0) : default_epsilon;
     j.b = b ? (float)sg_mil_literal_real(b, 0) : 0;
     const char *mode = sg_mil_const_text(f, op, "mode");
     j.tanh_form = mode && strcmp(mode, "EXACT") != 0;
-    sg_npu_each(r, (j.n + CHUNK - 1) / CHUNK, unary_part, &j);
+    sg_npu_parallel(r, (j.n + CHUNK - 1) / CHUNK, unary_part, &j);
     return SEGUE_OK;
 }
 
@@ -231,49 +238,52 @@ static const char *const binary_names[B_NONE] = {
     "add",     "sub",           "mul",  "real_div",   "maximum", "minimum",   "floor_div", "pow",
     "greater", "greater_equal", "less", "less_equal", "equal",   "not_equal", "select"};
 
-/* A broadcast operation of two or three operands. A stride of 0 repeats an operand along that
- * dimension. Adjacent dimensions that all operands traverse contiguously are merged; the last
- * dimension is the row. */
-struct many_job {
+/* A broadcast operation of two or three operands. A stride of 0 repeats an operand along a dimension.
+ * Adjacent dimensions that are contiguous in all operands are merged. The last dimension that remains
+ * is a row, the unit of the inner loops; a work item is rows_each rows. */
+struct broadcast_job {
     struct sg_npu_run *r;
     const float *in[3];
     float *out;
-    uint32_t value, operands, rank;
+    uint32_t value, operands, ndim;
     int64_t dim[SG_MIL_DIMS], stride[3][SG_MIL_DIMS];
     uint64_t rows, rows_each;
     enum binary code;
 };
 
-/* Strides of t aligned to the last of `rank` dimensions; 0 for missing dimensions and those of
- * size 1. */
-static void broadcast_strides(const struct sg_mil_type *t, uint32_t rank, int64_t *stride)
+/* Strides of an operand in the `ndim` dimensions of the result, aligned at the last one; 0 for
+ * dimensions that the operand lacks or that have size 1. */
+static void broadcast_strides(const struct sg_mil_type *t, uint32_t ndim, int64_t *stride)
 {
     int64_t step = 1;
-    for (uint32_t i = 0; i < rank; i++) {
+    for (uint32_t i = 0; i < ndim; i++) {
         int32_t dim = i < t->rank ? t->dim[t->rank - 1 - i] : 1;
-        stride[rank - 1 - i] = dim == 1 ? 0 : step;
+        stride[ndim - 1 - i] = dim == 1 ? 0 : step;
         step *= dim;
     }
 }
 
-/* Merges dimension i into i - 1 where the strides of all operands allow it. */
-static void merge_dims(struct many_job *j)
+/* Merges dimension i into i - 1 where stride[i - 1] is stride[i] * dim[i] in every operand; two strides
+ * of 0 are such a case. */
+static void merge_dims(struct broadcast_job *j)
 {
-    for (uint32_t i = j->rank; i-- > 1;) {
+    for (uint32_t i = j->ndim; i-- > 1;) {
         int alike = 1;
         for (uint32_t o = 0; o < j->operands; o++)
             alike &= j->stride[o][i - 1] == j->stride[o][i] * j->dim[i];
         if (!alike) continue;
         j->dim[i - 1] *= j->dim[i];
         for (uint32_t o = 0; o < j->operands; o++) j->stride[o][i - 1] = j->stride[o][i];
-        for (uint32_t k = i; k + 1 < j->rank; k++) {
+        for (uint32_t k = i; k + 1 < j->ndim; k++) {
             j->dim[k] = j->dim[k + 1];
             for (uint32_t o = 0; o < j->operands; o++) j->stride[o][k] = j->stride[o][k + 1];
         }
-        j->rank--;
+        j->ndim--;
     }
 }
 
+/* One case of binary_row: out[i] = expr of a and b. Dense operands have a separate loop, which the
+ * compiler vectorizes. */
 #define PAIR(expr)                              \
     if (sx == 1 && sy == 1)                     \
         for (int64_t i = 0; i < n; i++) {       \
@@ -287,9 +297,9 @@ static void merge_dims(struct many_job *j)
         }                                       \
     break
 
-/* One row of a binary operation. maximum and minimum return NaN if either operand is NaN. pow with
- * exponents -0.5 and 2 uses 1 / sqrt(a) and a * a instead of powf. */
-static void pair_row(enum binary code, const float *x, int64_t sx, const float *y, int64_t sy, float *out,
+/* One row of a binary operation. maximum and minimum give NaN when an operand is NaN. The exponents
+ * -0.5 and 2 of pow, which norms use, are computed as 1 / sqrt(a) and a * a. */
+static void binary_row(enum binary code, const float *x, int64_t sx, const float *y, int64_t sy, float *out,
                      int64_t n)
 {
     switch (code) {
@@ -324,42 +334,43 @@ static void pair_row(enum binary code, const float *x, int64_t sx, const float *
     }
 }
 
-/* One group of rows_each rows. Comparisons give 0 or 1 and need no rounding. */
-static void many_part(void *arg, uint32_t item, uint32_t thread)
+/* A work item: rows_each rows. The results of comparisons, 0 and 1, need no rounding. */
+static void broadcast_part(void *arg, uint32_t item, uint32_t thread)
 {
-    struct many_job *j = arg;
-    int64_t n = j->dim[j->rank - 1];
+    struct broadcast_job *j = arg;
+    int64_t n = j->dim[j->ndim - 1];
     uint64_t to = ((uint64_t)item + 1) * j->rows_each;
     (void)thread;
     for (uint64_t row = (uint64_t)item * j->rows_each; row < to && row < j->rows; row++) {
+        /* Index of the row in the other dimensions, the last one fastest. */
         const float *in[3] = {j->in[0], j->in[1], j->in[2]};
         uint64_t rest = row;
-        for (uint32_t d = j->rank - 1; d-- > 0; rest /= (uint64_t)j->dim[d])
+        for (uint32_t d = j->ndim - 1; d-- > 0; rest /= (uint64_t)j->dim[d])
             for (uint32_t o = 0; o < j->operands; o++)
                 in[o] += (int64_t)(rest % (uint64_t)j->dim[d]) * j->stride[o][d];
         float *out = j->out + row * (uint64_t)n;
-        const int64_t *s[3] = {&j->stride[0][j->rank - 1], &j->stride[1][j->rank - 1],
-                               &j->stride[2][j->rank - 1]};
+        const int64_t *s[3] = {&j->stride[0][j->ndim - 1], &j->stride[1][j->ndim - 1],
+                               &j->stride[2][j->ndim - 1]};
         if (j->code == B_SELECT)
             for (int64_t i = 0; i < n; i++)
                 out[i] = in[0][i * *s[0]] != 0 ? in[1][i * *s[1]] : in[2][i * *s[2]];
         else
-            pair_row(j->code, in[0], *s[0], in[1], *s[1], out, n);
-        if (j->code < B_GREATER || j->code == B_SELECT) sg_npu_settle(j->r, j->value, out, (size_t)n);
+            binary_row(j->code, in[0], *s[0], in[1], *s[1], out, n);
+        if (j->code < B_GREATER || j->code == B_SELECT) sg_npu_round_result(j->r, j->value, out, (size_t)n);
     }
 }
 
-/* Sets up and runs a broadcast operation. pow takes its exponent as a scalar constant with stride
- * 0. A single long row is cut into equal parts so that all threads have work. */
-static segue_status run_many(struct sg_npu_run *r, const struct sg_mil_op *op, const char *const *names,
+/* Handler of all broadcast operations; names: of the operands. The exponent of pow is a scalar constant
+ * and has stride 0. A single long row is cut into equal parts, so that all threads have work. */
+static segue_status run_broadcast(struct sg_npu_run *r, const struct sg_mil_op *op, const char *const *names,
                              uint32_t operands)
 {
     const struct sg_mil_type *t = sg_npu_type(r, op->first);
-    struct many_job j = {.r = r,
+    struct broadcast_job j = {.r = r,
                          .out = sg_npu_data(r, op->first),
                          .value = op->first,
                          .operands = operands,
-                         .rank = t->rank,
+                         .ndim = t->rank,
                          .code = B_NONE};
     float scalar;
     for (int i = 0; i < B_NONE; i++)
@@ -367,11 +378,11 @@ static segue_status run_many(struct sg_npu_run *r, const struct sg_mil_op *op, c
     for (uint32_t i = 0; i < t->rank; i++) j.dim[i] = t->dim[i];
     for (uint32_t o = 0; o < operands; o++) {
         uint32_t v = sg_npu_operand(r, op, names[o]);
-        if (j.code == B_POW && o) { /* the exponent is a constant, never an operand */
+        if (j.code == B_POW && o) {
             const struct sg_mil_literal *y = sg_mil_const_literal(r->plan->f, op, "y");
             if (!y || y->kind != SG_MIL_NUMBERS || sg_mil_elements(&y->type) != 1)
                 return sg_fail(r->err, SEGUE_EUNSUPPORTED,
-                               "pow: %s: the exponent must be one number in the text", op->kind);
+                               "%s: the exponent is not one number in the text; use a scalar constant", op->kind);
             scalar = (float)sg_mil_literal_real(y, 0);
             j.in[o] = &scalar;
             continue;
@@ -379,63 +390,65 @@ static segue_status run_many(struct sg_npu_run *r, const struct sg_mil_op *op, c
         j.in[o] = sg_npu_data(r, v);
         broadcast_strides(sg_npu_type(r, v), t->rank, j.stride[o]);
     }
-    if (!j.rank) j.dim[j.rank++] = 1;
+    /* A scalar is one row of one element. */
+    if (!j.ndim) j.dim[j.ndim++] = 1;
     merge_dims(&j);
-    int64_t row = j.dim[j.rank - 1];
+    int64_t row = j.dim[j.ndim - 1];
     j.rows = 1;
-    for (uint32_t i = 0; i + 1 < j.rank; i++) j.rows *= (uint64_t)j.dim[i];
-    if (j.rows == 1 && row > 2 * CHUNK && row % 64 == 0) { /* one long row: cut it for the threads */
+    for (uint32_t i = 0; i + 1 < j.ndim; i++) j.rows *= (uint64_t)j.dim[i];
+    if (j.rows == 1 && row > 2 * CHUNK && row % 64 == 0) {
         int64_t parts = row / (row / 64 > 64 ? 4096 : 64);
         while (row % parts) parts--;
         for (uint32_t o = 0; o < operands; o++) {
-            int64_t step = j.stride[o][j.rank - 1]; /* dimensions of 1 may stand before it */
+            int64_t step = j.stride[o][j.ndim - 1];      /* read first: it may be one of the two below */
             j.stride[o][1] = step;
             j.stride[o][0] = step * (row / parts);
         }
         j.dim[0] = parts;
         j.dim[1] = row / parts;
-        j.rank = 2;
+        j.ndim = 2;
         j.rows = (uint64_t)parts;
         row /= parts;
     }
     j.rows_each = (uint64_t)row >= CHUNK ? 1 : CHUNK / (uint64_t)row;
-    sg_npu_each(r, (j.rows + j.rows_each - 1) / j.rows_each, many_part, &j);
+    sg_npu_parallel(r, (j.rows + j.rows_each - 1) / j.rows_each, broadcast_part, &j);
     return SEGUE_OK;
 }
 
 static const char *const xy[] = {"x", "y"}, *const cond_ab[] = {"cond", "a", "b"};
 segue_status sg_npu_binary(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
-    return run_many(r, op, xy, 2);
+    return run_broadcast(r, op, xy, 2);
 }
 segue_status sg_npu_compare(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
-    return run_many(r, op, xy, 2);
+    return run_broadcast(r, op, xy, 2);
 }
 segue_status sg_npu_select(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
-    return run_many(r, op, cond_ab, 3);
+    return run_broadcast(r, op, cond_ab, 3);
 }
 
-/* --- between types --- */
+/* --- casts and quantization --- */
 
-/* Clamps v to [low, high]; NaN gives 0. */
-static float bounded(float v, float low, float high)
+/* v limited to [low, high]; 0 for NaN. */
+static float clamp(float v, float low, float high)
 {
     return v != v ? 0 : v < low ? low : v > high ? high : v;
 }
 
-/* Converts to the range of type d: truncation and saturation for integers, 0 or 1 for bool. fp16
- * rounding is left to sg_npu_settle. */
-static float as_type(enum sg_mil_dtype d, float v)
+/* v as a value of type d: integers are truncated towards 0 and saturated, bool is 0 or 1.
+ * Floating-point types are rounded by sg_npu_round_result. */
+static float convert_to(enum sg_mil_dtype d, float v)
 {
     const struct sg_mil_dtype_info *info = sg_mil_dtype_info(d);
     if (info->class == SG_MIL_REAL) return v;
     if (info->class == SG_MIL_BOOLEAN) return v != 0 ? 1.0f : 0.0f;
     float high = ldexpf(1, info->class == SG_MIL_SIGNED ? info->bits - 1 : info->bits) - 1;
-    return bounded(truncf(v), info->class == SG_MIL_SIGNED ? -high - 1 : 0, high);
+    return clamp(truncf(v), info->class == SG_MIL_SIGNED ? -high - 1 : 0, high);
 }
 
+/* One thread: casts are rare and small. */
 segue_status sg_npu_cast(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
     uint32_t x = sg_npu_operand(r, op, "x");
@@ -443,12 +456,15 @@ segue_status sg_npu_cast(struct sg_npu_run *r, const struct sg_mil_op *op)
     float *out = sg_npu_data(r, op->first);
     uint64_t n = r->plan->slots[x].n;
     enum sg_mil_dtype d = (enum sg_mil_dtype)sg_npu_type(r, op->first)->dtype;
-    for (uint64_t i = 0; i < n; i++) out[i] = as_type(d, in[i]);
-    sg_npu_settle(r, op->first, out, (size_t)n);
+    for (uint64_t i = 0; i < n; i++) out[i] = convert_to(d, in[i]);
+    sg_npu_round_result(r, op->first, out, (size_t)n);
     return SEGUE_OK;
 }
 
-static segue_status quantized(struct sg_npu_run *r, const struct sg_mil_op *op, int back)
+/* quantize: round(x / scale) + zero point, saturated to int8 or uint8. dequantize (back 1): (x - zero
+ * point) * scale. One scale and zero point for the tensor, or one per index of the axis. inner:
+ * elements after the axis. */
+static segue_status quantize(struct sg_npu_run *r, const struct sg_mil_op *op, int back)
 {
     uint32_t x = sg_npu_operand(r, op, "input"), vs = sg_npu_operand(r, op, "scale"),
              vz = sg_npu_operand(r, op, "zero_point");
@@ -467,14 +483,14 @@ static segue_status quantized(struct sg_npu_run *r, const struct sg_mil_op *op, 
         float s = scale[r->plan->slots[vs].n == 1 ? 0 : at],
               z = zero ? zero[r->plan->slots[vz].n == 1 ? 0 : at] : 0;
         out[i] = back ? (in[i] - z) * s
-                      : bounded(nearbyintf(in[i] / s) + z, is_signed ? -128 : 0, is_signed ? 127 : 255);
+                      : clamp(nearbyintf(in[i] / s) + z, is_signed ? -128 : 0, is_signed ? 127 : 255);
     }
-    sg_npu_settle(r, op->first, out, (size_t)n);
+    sg_npu_round_result(r, op->first, out, (size_t)n);
     return SEGUE_OK;
 }
 
-segue_status sg_npu_quantize(struct sg_npu_run *r, const struct sg_mil_op *op) { return quantized(r, op, 0); }
+segue_status sg_npu_quantize(struct sg_npu_run *r, const struct sg_mil_op *op) { return quantize(r, op, 0); }
 segue_status sg_npu_dequantize(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
-    return quantized(r, op, 1);
+    return quantize(r, op, 1);
 }

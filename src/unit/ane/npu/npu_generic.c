@@ -1,4 +1,5 @@
-/* npu_generic.c: the software engine's loops for any processor: vectors of 16 bytes.
+/* npu_generic.c: kernels of the software engine for any processor: vectors of 16 bytes, tiles of 4 x 8.
+ * See npu_loops.h.
  * SPDX-License-Identifier: MIT */
 #define NPU_BYTES 16
 #define NPU_MR 4

@@ -1,6 +1,10 @@
-/* npu_loops.h: the loops behind npu_kernels.h, written once over vectors of NPU_BYTES bytes. The file that
- * includes this defines NPU_BYTES, NPU_MR, NPU_TABLE, NPU_NAME, and, where the processor converts fp16
- * itself, NPU_WIDEN(p) and NPU_NARROW(v, p). SPDX-License-Identifier: MIT */
+/* npu_loops.h: the kernels of npu_kernels.h for vectors of NPU_BYTES bytes, with the vector extensions of GCC and Clang. It is
+ * included once per instruction set, by a file that defines:
+ *   NPU_BYTES, NPU_MR    bytes of a vector; rows of a tile
+ *   NPU_TABLE, NPU_NAME  the table to define, and its name
+ *   NPU_WIDEN(p), NPU_NARROW(v, p), NPU_ROUND(v)
+ *                        conversions of a vector where the processor has them for fp16; without them portable code is used
+ * SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "base/num.h"
@@ -9,6 +13,8 @@
 typedef float vec __attribute__((vector_size(NPU_BYTES)));
 typedef uint32_t bits __attribute__((vector_size(NPU_BYTES)));
 typedef int32_t ints __attribute__((vector_size(NPU_BYTES)));
+/* A tile has MR rows of two vectors: 2 * MR accumulators, two vectors of b and one of a fit the
+ * registers. */
 enum { LANES = NPU_BYTES / 4, MR = NPU_MR, NR = 2 * LANES };
 
 /* Unaligned vector load; memcpy compiles to one instruction. */
@@ -19,6 +25,7 @@ static inline vec load(const float *p)
     return v;
 }
 
+/* Unaligned vector store. */
 static inline void store(float *p, vec v) { memcpy(p, &v, sizeof v); }
 /* Broadcasts x to all lanes. */
 static inline vec all(float x)
@@ -31,10 +38,9 @@ static inline vec all(float x)
 #define round_vec(v) NPU_ROUND(v)
 #else
 /* Rounds fp32 lanes to the nearest fp16 value, ties to even, and returns them as fp32. Normal fp16
- * results drop the low 13 mantissa bits: adding 0xfff plus the lowest bit that remains rounds ties
- * to even. Results below 2^-14 (0x38800000) are subnormal in fp16: adding and subtracting 0.5
- * rounds them to multiples of 2^-24. Results of 2^16 and more (0x47800000) become infinity. NaN
- * keeps its payload. */
+ * results drop the low 13 mantissa bits: adding 0xfff plus the lowest bit that remains rounds ties to
+ * even. Results below 2^-14 (0x38800000) are subnormal in fp16: adding and subtracting 0.5 rounds them
+ * to multiples of 2^-24. Results of 2^16 and more (0x47800000) become infinity. NaN keeps its payload. */
 static inline vec round_vec(vec v)
 {
     bits u = (bits)v, sign = u & 0x80000000u, size = u & 0x7fffffffu;
@@ -49,8 +55,8 @@ static inline vec round_vec(vec v)
 }
 #endif
 
-/* In-place rounding of n values. The scalar tail uses the conversion of base/num.h, which rounds
- * the same way. */
+/* In-place rounding of n values. The scalar tail uses the conversion of base/num.h, which rounds the
+ * same way. */
 static void loop_round16(float *p, size_t n)
 {
     size_t i = 0;
@@ -58,7 +64,7 @@ static void loop_round16(float *p, size_t n)
     for (; i < n; i++) p[i] = sg_f32_of_f16(sg_f16_of_f32(p[i]));
 }
 
-/* fp16 bits to fp32; exact. */
+/* fp16 bits to fp32, exact. */
 static void loop_widen(const uint16_t *in, float *out, size_t n)
 {
     size_t i = 0;
@@ -68,7 +74,7 @@ static void loop_widen(const uint16_t *in, float *out, size_t n)
     for (; i < n; i++) out[i] = sg_f32_of_f16(in[i]);
 }
 
-/* fp32 to fp16 bits. */
+/* fp32 to fp16 bits. The values were rounded before, so the conversion is exact. */
 static void loop_narrow(const float *in, uint16_t *out, size_t n)
 {
     size_t i = 0;
@@ -78,9 +84,9 @@ static void loop_narrow(const float *in, uint16_t *out, size_t n)
     for (; i < n; i++) out[i] = sg_f16_of_f32(in[i]);
 }
 
-/* exp(x) = 2^n * e^r with |r| <= ln 2 / 2 and a polynomial of degree 6 for e^r; the error is
- * within 2 ulp of fp32. Results: 0 below -87, infinity above 88.7, NaN for NaN. Lanes out of range
- * are computed as exp(0) and replaced at the end, so that no lane overflows. */
+/* exp(x) = 2^n * e^r with |r| <= ln 2 / 2 and a polynomial of degree 6 for e^r; the error is within 2
+ * ulp of fp32. Results: 0 below -87, infinity above 88.7, NaN for NaN. Lanes out of range are computed
+ * as exp(0) and replaced at the end, so that no lane overflows. */
 static inline vec exp_vec(vec x)
 {
     bits is_low = (bits)(x < all(-87.0f)), is_high = (bits)(x > all(88.7f)), is_nan = (bits)(x != x);
@@ -99,8 +105,8 @@ static inline vec exp_vec(vec x)
     return (vec)((value & ~out_of_range) | (is_high & 0x7f800000u) | (is_nan & 0x7fc00000u));
 }
 
-/* out[i] = exp(in[i]). The tail is padded to a full vector, so each value has the same result at
- * any index. in and out may be the same array. */
+/* out[i] = exp(in[i]). The tail is padded to a full vector, so each value has the same result at any
+ * index. in and out may be the same array. */
 static void loop_exp_row(const float *in, float *out, size_t n)
 {
     size_t i = 0;
@@ -132,8 +138,8 @@ static inline void store_tile(vec acc[MR][2], float *c, size_t ldc, uint32_t m, 
     }
 }
 
-/* c[m][n] = a^T b with fp32 accumulators. a is packed [k][MR], b is packed [k][NR]; padding rows
- * and columns are computed and not stored. */
+/* c[m][n] = a^T b with fp32 accumulators. a is packed [k][MR], b is packed [k][NR]; padding rows and
+ * columns are computed and not stored. */
 static void loop_tile(const float *a, const float *b, size_t k, float *c, size_t ldc, uint32_t m, uint32_t n)
 {
     vec acc[MR][2] = {{{0}}};
@@ -148,8 +154,8 @@ static void loop_tile(const float *a, const float *b, size_t k, float *c, size_t
     store_tile(acc, c, ldc, m, n);
 }
 
-/* The same with the accumulation of the real engine: four products are added in fp32, their sum is
- * rounded to fp16, and the rounded sums are accumulated in fp32. */
+/* The accumulation of profiles with fp16_tiles: four products are added in fp32, their sum is rounded
+ * to fp16, and the rounded sums are added in fp32. */
 static void loop_tile_rounded(const float *a, const float *b, size_t k, float *c, size_t ldc, uint32_t m,
                               uint32_t n)
 {

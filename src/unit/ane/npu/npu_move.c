@@ -1,4 +1,6 @@
-/* npu_move.c: operations that only move numbers: one strided copy serves nearly all. See npu_plan.h.
+/* npu_move.c: handlers of operations that move elements without a change: slices, concatenation,
+ * transposition, padding, gather. Nearly all of them are one or more strided copies. Nothing is
+ * rounded: operands have the type of the result. See npu_plan.h.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <string.h>
@@ -6,39 +8,38 @@
 #include "unit/ane/mil/milinfer.h"
 #include "unit/ane/npu/npu_plan.h"
 
-/* Strides in elements of a packed row-major array of type t. */
 void sg_npu_strides(const struct sg_mil_type *t, int64_t stride[SG_MIL_DIMS])
 {
     int64_t step = 1;
     for (uint32_t i = t->rank; i-- > 0; step *= t->dim[i]) stride[i] = step;
 }
 
-/* --- the copy --- */
+/* --- strided copies --- */
 
+/* rows: product of all dimensions but the last; rows_each: of a work item. */
 struct copy_job {
     const struct sg_npu_copy *c;
     float *out;
     const float *in;
-    uint64_t rows, each;
+    uint64_t rows, rows_each;
 };
 
-/* Copies one group of rows. The last dimension is the row; a row contiguous on both sides is one
- * memcpy. */
+/* One work item. The last dimension is the row; a row that is contiguous on both sides is one memcpy. */
 static void copy_part(void *arg, uint32_t item, uint32_t thread)
 {
     struct copy_job *j = arg;
     const struct sg_npu_copy *c = j->c;
-    uint32_t last = c->rank - 1;
-    uint64_t to = ((uint64_t)item + 1) * j->each;
+    uint32_t last = c->ndim - 1;
+    uint64_t to = ((uint64_t)item + 1) * j->rows_each;
     (void)thread;
-    for (uint64_t row = (uint64_t)item * j->each; row < to && row < j->rows; row++) {
+    for (uint64_t row = (uint64_t)item * j->rows_each; row < to && row < j->rows; row++) {
         float *out = j->out;
         const float *in = j->in;
         uint64_t rest = row;
         for (uint32_t d = last; d-- > 0; rest /= (uint64_t)c->dim[d]) {
-            int64_t place = (int64_t)(rest % (uint64_t)c->dim[d]);
-            out += place * c->to[d];
-            in += place * c->from[d];
+            int64_t index = (int64_t)(rest % (uint64_t)c->dim[d]);
+            out += index * c->to[d];
+            in += index * c->from[d];
         }
         if (c->to[last] == 1 && c->from[last] == 1)
             memcpy(out, in, (size_t)c->dim[last] * sizeof *out);
@@ -47,34 +48,36 @@ static void copy_part(void *arg, uint32_t item, uint32_t thread)
     }
 }
 
-/* Strided copy of a given shape, run on the pool. Adjacent dimensions that are contiguous on both
- * sides are merged first to get long rows. Each item moves about 8192 elements. */
+/* Adjacent dimensions that are contiguous on both sides are merged first, so that rows are long. A work
+ * item moves about 8192 elements. */
 void sg_npu_copy(struct sg_npu_run *r, const struct sg_npu_copy *given, float *out, const float *in)
 {
     struct sg_npu_copy c = *given;
-    if (!c.rank) c = (struct sg_npu_copy){1, {1}, {1}, {1}};
-    for (uint32_t i = c.rank; i-- > 1;) { /* merge what both run through alike */
+    if (!c.ndim) c = (struct sg_npu_copy){1, {1}, {1}, {1}};
+    /* From the last pair of dimensions to the first, so that a merged dimension can be merged again. */
+    for (uint32_t i = c.ndim; i-- > 1;) {
         if (c.to[i - 1] != c.to[i] * c.dim[i] || c.from[i - 1] != c.from[i] * c.dim[i]) continue;
         c.dim[i - 1] *= c.dim[i];
         c.to[i - 1] = c.to[i];
         c.from[i - 1] = c.from[i];
-        for (uint32_t k = i; k + 1 < c.rank; k++) {
+        for (uint32_t k = i; k + 1 < c.ndim; k++) {
             c.dim[k] = c.dim[k + 1];
             c.to[k] = c.to[k + 1];
             c.from[k] = c.from[k + 1];
         }
-        c.rank--;
+        c.ndim--;
     }
+    /* A row of 8192 elements or more is an item; shorter rows are grouped. */
     struct copy_job j = {&c, out, in, 1, 1};
-    for (uint32_t i = 0; i + 1 < c.rank; i++) j.rows *= (uint64_t)c.dim[i];
-    j.each = c.dim[c.rank - 1] >= 8192 ? 1 : 8192 / (uint64_t)c.dim[c.rank - 1];
-    sg_npu_each(r, (j.rows + j.each - 1) / j.each, copy_part, &j);
+    for (uint32_t i = 0; i + 1 < c.ndim; i++) j.rows *= (uint64_t)c.dim[i];
+    j.rows_each = c.dim[c.ndim - 1] >= 8192 ? 1 : 8192 / (uint64_t)c.dim[c.ndim - 1];
+    sg_npu_parallel(r, (j.rows + j.rows_each - 1) / j.rows_each, copy_part, &j);
 }
 
-/* Copy of a packed array of type t to a packed array; callers replace strides on one side. */
-static struct sg_npu_copy whole(const struct sg_mil_type *t)
+/* The copy of a dense array of type t to a dense array. Callers replace the strides of one side. */
+static struct sg_npu_copy dense_copy(const struct sg_mil_type *t)
 {
-    struct sg_npu_copy c = {.rank = t->rank};
+    struct sg_npu_copy c = {.ndim = t->rank};
     for (uint32_t i = 0; i < t->rank; i++) c.dim[i] = t->dim[i];
     sg_npu_strides(t, c.to);
     sg_npu_strides(t, c.from);
@@ -83,9 +86,9 @@ static struct sg_npu_copy whole(const struct sg_mil_type *t)
 
 /* --- operations --- */
 
-/* Reshape and similar: nothing to do when the result shares the memory of x, otherwise a plain
- * copy. */
-segue_status sg_npu_same(struct sg_npu_run *r, const struct sg_mil_op *op)
+/* Reshape and similar operations. The result usually shares the memory of its operand (root); a
+ * constant operand is copied. */
+segue_status sg_npu_view(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
     uint32_t x = sg_npu_operand(r, op, "x");
     if (x == SG_MIL_NONE) x = sg_npu_operand(r, op, "input");
@@ -94,22 +97,22 @@ segue_status sg_npu_same(struct sg_npu_run *r, const struct sg_mil_op *op)
     return SEGUE_OK;
 }
 
-/* Reads x with permuted strides; negative axes count from the end. */
+/* Reads x with permuted strides. Negative axes count from the end. */
 segue_status sg_npu_transpose(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
     uint32_t x = sg_npu_operand(r, op, "x"), n;
     int64_t perm[2 * SG_MIL_DIMS], stride[SG_MIL_DIMS];
-    struct sg_npu_copy c = whole(sg_npu_type(r, op->first));
+    struct sg_npu_copy c = dense_copy(sg_npu_type(r, op->first));
     sg_mil_const_ints(r->plan->f, op, "perm", perm, &n);
     sg_npu_strides(sg_npu_type(r, x), stride);
-    for (uint32_t i = 0; i < c.rank; i++) c.from[i] = stride[perm[i] < 0 ? perm[i] + c.rank : perm[i]];
+    for (uint32_t i = 0; i < c.ndim; i++) c.from[i] = stride[perm[i] < 0 ? perm[i] + c.ndim : perm[i]];
     sg_npu_copy(r, &c, sg_npu_data(r, op->first), sg_npu_data(r, x));
     return SEGUE_OK;
 }
 
-/* Constraint 29: values beyond slice_limit become infinity in a slice of the last axis that does
- * not begin at 0. */
-static void distort_slice(struct sg_npu_run *r, float *p, uint64_t n)
+/* Constraint 29: on M1 and M2, values beyond +-slice_limit (4094) become infinite in a slice of the
+ * last axis that does not begin at 0. */
+static void limit_slice(struct sg_npu_run *r, float *p, uint64_t n)
 {
     float limit = (float)r->profile->slice_limit;
     for (uint64_t i = 0; i < n; i++)
@@ -119,14 +122,15 @@ static void distort_slice(struct sg_npu_run *r, float *p, uint64_t n)
         }
 }
 
-/* The copy that reads a slice of x. *offset: its first element in x; *moved: 1 if it does not
- * begin at 0 on the last axis. The shape is that of the result before squeezing. */
-static struct sg_npu_copy window(struct sg_npu_run *r, const struct sg_mil_op *op,
+/* The copy that reads a slice of x to a dense array. *offset: index of its first element in x. *moved
+ * 1: it does not begin at 0 on the last axis (constraint 29). The dimensions are those before axes are
+ * squeezed, which does not change the elements. */
+static struct sg_npu_copy slice_copy(struct sg_npu_run *r, const struct sg_mil_op *op,
                                  const struct sg_mil_type *x, int64_t *offset, int *moved)
 {
     int64_t begin[2 * SG_MIL_DIMS] = {0}, count[SG_MIL_DIMS], step[SG_MIL_DIMS], stride[SG_MIL_DIMS];
     uint32_t squeezed, n;
-    struct sg_npu_copy c = {.rank = x->rank};
+    struct sg_npu_copy c = {.ndim = x->rank};
     if (!strcmp(op->kind, "slice_by_size")) {
         sg_mil_const_ints(r->plan->f, op, "begin", begin, &n);
         for (uint32_t i = 0; i < x->rank; i++) {
@@ -148,29 +152,30 @@ static struct sg_npu_copy window(struct sg_npu_run *r, const struct sg_mil_op *o
     return c;
 }
 
+/* slice_by_size and slice_by_index. */
 segue_status sg_npu_slice(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
     uint32_t x = sg_npu_operand(r, op, "x");
     int64_t offset;
     int moved;
-    struct sg_npu_copy c = window(r, op, sg_npu_type(r, x), &offset, &moved);
+    struct sg_npu_copy c = slice_copy(r, op, sg_npu_type(r, x), &offset, &moved);
     float *out = sg_npu_data(r, op->first);
     sg_npu_copy(r, &c, out, sg_npu_data(r, x) + offset);
-    if (moved && r->profile->slice_limit) distort_slice(r, out, r->plan->slots[op->first].n);
+    if (moved && r->profile->slice_limit) limit_slice(r, out, r->plan->slots[op->first].n);
     return SEGUE_OK;
 }
 
-/* Copies x, then writes update into the slice: the copy of a slice with source and target strides
+/* Copies x, then writes `update` into the slice: the copy of a slice with the strides of both sides
  * exchanged. */
 segue_status sg_npu_slice_update(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
     uint32_t x = sg_npu_operand(r, op, "x"), update = sg_npu_operand(r, op, "update");
     int64_t offset;
     int moved;
-    struct sg_npu_copy c = window(r, op, sg_npu_type(r, x), &offset, &moved);
+    struct sg_npu_copy c = slice_copy(r, op, sg_npu_type(r, x), &offset, &moved);
     float *out = sg_npu_data(r, op->first);
     memcpy(out, sg_npu_data(r, x), (size_t)r->plan->slots[x].n * sizeof *out);
-    for (uint32_t i = 0; i < c.rank; i++) { /* the other way about */
+    for (uint32_t i = 0; i < c.ndim; i++) {
         int64_t in = c.to[i];
         c.to[i] = c.from[i];
         c.from[i] = in;
@@ -179,20 +184,21 @@ segue_status sg_npu_slice_update(struct sg_npu_run *r, const struct sg_mil_op *o
     return SEGUE_OK;
 }
 
-/* The axis operand as an index from 0. */
-static uint32_t axis_in(struct sg_npu_run *r, const struct sg_mil_op *op, int64_t otherwise, uint32_t rank)
+/* The argument `axis` as an index from 0. */
+static uint32_t axis_of(struct sg_npu_run *r, const struct sg_mil_op *op, int64_t otherwise, uint32_t rank)
 {
     int64_t axis = sg_mil_const_int(r->plan->f, op, "axis", otherwise);
     return (uint32_t)(axis < 0 ? axis + rank : axis);
 }
 
-/* concat and stack: each value beside the one before. With interleave, places of the axis alternate between
- * values. */
+/* concat and stack: the operands one after the other along the axis. With interleave, which requires
+ * operands of equal size, their indices alternate: index i of operand k becomes i * n + k. A stacked
+ * operand has a new axis of size 1. */
 static segue_status join(struct sg_npu_run *r, const struct sg_mil_op *op, int stacked)
 {
     const struct sg_mil_type *t = sg_npu_type(r, op->first);
     const struct sg_mil_arg *a = sg_mil_arg_find(op, "values");
-    uint32_t axis = axis_in(r, op, 0, t->rank), n = a->kind == SG_MIL_LIST ? a->n : 1;
+    uint32_t axis = axis_of(r, op, 0, t->rank), n = a->kind == SG_MIL_LIST ? a->n : 1;
     int interleave = !stacked && sg_mil_const_int(r->plan->f, op, "interleave", 0) != 0;
     int64_t stride[SG_MIL_DIMS], at = 0;
     sg_npu_strides(t, stride);
@@ -200,7 +206,7 @@ static segue_status join(struct sg_npu_run *r, const struct sg_mil_op *op, int s
         uint32_t v = a->kind == SG_MIL_LIST ? a->v.refs[i] : a->v.ref;
         struct sg_mil_type in = *t;
         in.dim[axis] = stacked ? 1 : sg_npu_type(r, v)->dim[axis];
-        struct sg_npu_copy c = whole(&in);
+        struct sg_npu_copy c = dense_copy(&in);
         memcpy(c.to, stride, sizeof stride);
         if (interleave) c.to[axis] *= n;
         sg_npu_copy(r, &c, sg_npu_data(r, op->first) + at * stride[axis], sg_npu_data(r, v));
@@ -212,28 +218,28 @@ static segue_status join(struct sg_npu_run *r, const struct sg_mil_op *op, int s
 segue_status sg_npu_concat(struct sg_npu_run *r, const struct sg_mil_op *op) { return join(r, op, 0); }
 segue_status sg_npu_stack(struct sg_npu_run *r, const struct sg_mil_op *op) { return join(r, op, 1); }
 
-/* Each result is a slice of x along the axis; constraint 29 applies to all but the first on the
- * last axis. */
+/* Each result is a slice of x along the axis. On the last axis constraint 29 applies to all but the
+ * first. */
 segue_status sg_npu_split(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
     uint32_t x = sg_npu_operand(r, op, "x");
     const struct sg_mil_type *t = sg_npu_type(r, x);
-    uint32_t axis = axis_in(r, op, 0, t->rank);
+    uint32_t axis = axis_of(r, op, 0, t->rank);
     int64_t stride[SG_MIL_DIMS], at = 0;
     sg_npu_strides(t, stride);
     for (uint32_t i = 0; i < op->outputs; i++) {
-        struct sg_npu_copy c = whole(sg_npu_type(r, op->first + i));
+        struct sg_npu_copy c = dense_copy(sg_npu_type(r, op->first + i));
         memcpy(c.from, stride, sizeof stride);
         float *out = sg_npu_data(r, op->first + i);
         sg_npu_copy(r, &c, out, sg_npu_data(r, x) + at * stride[axis]);
         if (i && axis + 1 == t->rank && r->profile->slice_limit)
-            distort_slice(r, out, r->plan->slots[op->first + i].n);
+            limit_slice(r, out, r->plan->slots[op->first + i].n);
         at += c.dim[axis];
     }
     return SEGUE_OK;
 }
 
-/* One copy of x for each repetition. k enumerates them with the last axis fastest. */
+/* One copy of x for each repetition. k enumerates the repetitions, the last axis fastest. */
 segue_status sg_npu_tile(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
     uint32_t x = sg_npu_operand(r, op, "x"), n;
@@ -246,7 +252,7 @@ segue_status sg_npu_tile(struct sg_npu_run *r, const struct sg_mil_op *op)
     uint64_t times = 1;
     for (uint32_t i = 0; i < t->rank; i++) times *= (uint64_t)reps[i];
     for (uint64_t k = 0; k < times; k++) {
-        struct sg_npu_copy c = whole(t);
+        struct sg_npu_copy c = dense_copy(t);
         uint64_t rest = k;
         int64_t at = 0;
         for (uint32_t i = t->rank; i-- > 0; rest /= (uint64_t)reps[i])
@@ -257,9 +263,9 @@ segue_status sg_npu_tile(struct sg_npu_run *r, const struct sg_mil_op *op)
     return SEGUE_OK;
 }
 
-/* Computes the source index of each output element. mode constant fills, reflect mirrors without
- * the edge element, replicate repeats the edge. pad holds (before, after) pairs for the last n / 2
- * dimensions. */
+/* Finds the source index of each element of the result. mode "constant" fills, "reflect" mirrors
+ * without repeating the edge, "replicate" repeats the edge; the letters tested are c and the f of
+ * reflect. pad: (before, after) of the last n / 2 dimensions. */
 segue_status sg_npu_pad(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
     uint32_t x = sg_npu_operand(r, op, "x"), n;
@@ -276,28 +282,29 @@ segue_status sg_npu_pad(struct sg_npu_run *r, const struct sg_mil_op *op)
         int64_t from = 0;
         int inside = 1;
         for (uint32_t d = t->rank; d-- > 0; rest /= (uint64_t)to->dim[d]) {
-            int64_t place = (int64_t)(rest % (uint64_t)to->dim[d]), dim = t->dim[d];
-            if (d + n / 2 >= t->rank) place -= pad[2 * (d + n / 2 - t->rank)];
-            if (place < 0 || place >= dim) {
+            int64_t index = (int64_t)(rest % (uint64_t)to->dim[d]), dim = t->dim[d];
+            if (d + n / 2 >= t->rank) index -= pad[2 * (d + n / 2 - t->rank)];
+            /* In the padding: the index is reflected or limited to the edge, or the element is filled. */
+            if (index < 0 || index >= dim) {
                 if (!mode || mode[0] == 'c') inside = 0;
-                place = mode && mode[2] == 'f' ? (place < 0 ? -place : 2 * (dim - 1) - place)
-                        : place < 0            ? 0
+                index = mode && mode[2] == 'f' ? (index < 0 ? -index : 2 * (dim - 1) - index)
+                        : index < 0            ? 0
                                                : dim - 1;
             }
-            from += place * stride[d];
+            from += index * stride[d];
         }
         out[i] = inside ? in[from] : fill;
     }
     return SEGUE_OK;
 }
 
-/* Reads x from the last element with a negative stride on each reversed axis. */
+/* Reads x from the last index of each reversed axis with a negative stride. */
 segue_status sg_npu_reverse(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
     uint32_t x = sg_npu_operand(r, op, "x");
     const struct sg_mil_type *t = sg_npu_type(r, x);
     uint32_t axes = sg_mil_const_axes(r->plan->f, op, t->rank);
-    struct sg_npu_copy c = whole(t);
+    struct sg_npu_copy c = dense_copy(t);
     int64_t at = 0;
     for (uint32_t i = 0; i < t->rank; i++)
         if (axes >> i & 1) {
@@ -308,8 +315,9 @@ segue_status sg_npu_reverse(struct sg_npu_run *r, const struct sg_mil_op *op)
     return SEGUE_OK;
 }
 
-/* depth_to_space: x as [N, b, b, C', H, W] becomes [N, C', H, b, W, b]; pixel_shuffle: x as [N, C', b, b, H,
- * W]; space_to_depth is the way back of the first. */
+/* depth_to_space reads x as [N, b, b, C', H, W] and writes [N, C', H, b, W, b]. pixel_shuffle reads [N,
+ * C', b, b, H, W]. space_to_depth is the inverse of depth_to_space. The copy has the dimensions N, C',
+ * H, b, W, b; the arrays below are the strides of the spread and of the deep side. */
 segue_status sg_npu_blocks(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
     uint32_t x = sg_npu_operand(r, op, "x");
@@ -317,7 +325,9 @@ segue_status sg_npu_blocks(struct sg_npu_run *r, const struct sg_mil_op *op)
     const struct sg_mil_type *deep = sg_npu_type(r, down ? op->first : x);
     int64_t b = sg_mil_const_int(r->plan->f, op, shuffle ? "upscale_factor" : "block_size", 1);
     int64_t h = deep->dim[2], w = deep->dim[3], channels = deep->dim[1] / (b * b), plane = h * w;
-    struct sg_npu_copy c = {.rank = 6, .dim = {deep->dim[0], channels, h, b, w, b}};
+    struct sg_npu_copy c = {.ndim = 6, .dim = {deep->dim[0], channels, h, b, w, b}};
+    /* Strides of N, C', H, b, W, b: in the spread array, and in the deep one in the two orders of its
+     * channels. */
     int64_t wide[6] = {deep->dim[1] * plane, plane * b * b, w * b * b, w * b, b, 1};
     int64_t by_block[6] = {deep->dim[1] * plane, plane, w, b * channels * plane, 1, channels * plane};
     int64_t by_channel[6] = {deep->dim[1] * plane, b * b * plane, w, b * plane, 1, plane};
@@ -328,13 +338,13 @@ segue_status sg_npu_blocks(struct sg_npu_run *r, const struct sg_mil_op *op)
     return SEGUE_OK;
 }
 
-/* Copies slices of x by index along one axis. Negative indices count from the end. EUNSUPPORTED:
- * an index is out of range. */
+/* Copies slices of x along one axis, x as [outer][axis][inner], in the order of `indices`. Negative
+ * indices count from the end. EUNSUPPORTED: an index is out of range. */
 segue_status sg_npu_gather(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
     uint32_t x = sg_npu_operand(r, op, "x"), at = sg_npu_operand(r, op, "indices");
     const struct sg_mil_type *t = sg_npu_type(r, x);
-    uint32_t axis = axis_in(r, op, 0, t->rank);
+    uint32_t axis = axis_of(r, op, 0, t->rank);
     uint64_t outer = 1, inner = 1, n = r->plan->slots[at].n, places = (uint64_t)t->dim[axis];
     for (uint32_t i = 0; i < axis; i++) outer *= (uint64_t)t->dim[i];
     for (uint32_t i = axis + 1; i < t->rank; i++) inner *= (uint64_t)t->dim[i];
@@ -344,7 +354,8 @@ segue_status sg_npu_gather(struct sg_npu_run *r, const struct sg_mil_op *op)
         for (uint64_t i = 0; i < n; i++, out += inner) {
             float v = index[i] < 0 ? index[i] + (float)places : index[i];
             if (!(v >= 0 && v < (float)places))
-                return sg_fail(r->err, SEGUE_EUNSUPPORTED, "gather: %s: index %g is outside %llu places",
+                return sg_fail(r->err, SEGUE_EUNSUPPORTED,
+                               "gather: %s: index %g is outside of an axis of %llu; use indices within it",
                                r->plan->f->values[op->first].name, (double)index[i],
                                (unsigned long long)places);
             memcpy(out, in + (o * places + (uint64_t)v) * inner, (size_t)inner * sizeof *out);

@@ -1,4 +1,5 @@
-/* npu_plan.c: see npu_plan.h.
+/* npu_plan.c: makes plans: operands, constants in the forms that operations read, memory for values,
+ * ports. See npu_plan.h.
  * SPDX-License-Identifier: MIT */
 #include "unit/ane/npu/npu_plan.h"
 
@@ -11,11 +12,11 @@
 #include "unit/ane/mil/milops.h"
 #include "unit/ane/rules/rules.h"
 
-static const uint64_t memory_max = (uint64_t)1 << 31; /* floats of one function's values */
+static const uint64_t memory_max = (uint64_t)1 << 31;        /* floats for the values of one function */
 
 /* --- constants --- */
 
-/* 1 for arguments that handlers read as values: all that may vary at run time, and the listed
+/* 1: handlers read this argument as a value: every argument that may vary at run time, and the listed
  * constant vectors. Parameters such as axis stay literals. */
 static int is_operand(const struct sg_mil_op *op, const char *name)
 {
@@ -29,8 +30,8 @@ static int is_operand(const struct sg_mil_op *op, const char *name)
     return 0;
 }
 
-/* Turns inline operands into values, so that handlers see only references. Their names contain a
- * dot, which no identifier of the text can. */
+/* Turns inline operands into values, so that handlers find only references. The names have a dot, which
+ * an identifier of the text cannot have. */
 static segue_status name_literals(struct sg_npu_plan *plan, struct sg_mil_program *p, segue_error *err)
 {
     struct sg_mil_function *f = plan->f;
@@ -50,7 +51,7 @@ static segue_status name_literals(struct sg_npu_plan *plan, struct sg_mil_progra
     return SEGUE_OK;
 }
 
-/* Upper bound of the values that name_literals adds. */
+/* Upper bound of the number of values that name_literals adds. */
 static uint32_t inline_count(const struct sg_mil_function *f)
 {
     uint32_t n = 0;
@@ -59,8 +60,9 @@ static uint32_t inline_count(const struct sg_mil_function *f)
     return n;
 }
 
-/* The form in which an operation reads an operand: packed for weights of convolutions without
- * groups, fp16 bits for other products, fp32 otherwise. */
+/* The form in which an operation reads an operand. Products widen fp16 when they pack an operand, so
+ * their constants stay fp16, which halves the memory; a weight of a convolution without groups is
+ * stored in the packed order at once. */
 static uint8_t wanted_by(const struct sg_mil_function *f, const struct sg_mil_op *op, const char *arg)
 {
     if (!strcmp(op->kind, "conv") && !strcmp(arg, "weight"))
@@ -69,8 +71,9 @@ static uint8_t wanted_by(const struct sg_mil_function *f, const struct sg_mil_op
     return !strcmp(op->kind, "matmul") ? SG_NPU_WANT_HALF : SG_NPU_WANT_FLOAT;
 }
 
-/* Collects the forms that all readers of a value need. */
-static void mark_wanted(struct sg_npu_plan *plan)
+/* Collects the forms that the readers of each value need. A returned value is written to a surface from
+ * fp32. */
+static void collect_wanted(struct sg_npu_plan *plan)
 {
     const struct sg_mil_function *f = plan->f;
     for (uint32_t o = 0; o < f->ops_n; o++)
@@ -84,8 +87,8 @@ static void mark_wanted(struct sg_npu_plan *plan)
     for (uint32_t r = 0; r < f->returns_n; r++) plan->slots[f->returns[r]].wanted |= SG_NPU_WANT_FLOAT;
 }
 
-/* Repacks [m][k] fp16 to [block][k][mr], zeros in the rows after m, which is the order that a tile
- * reads. The target is the shared buffer if the value has a place there. */
+/* Packs fp16 [m][k] as [m / mr][k][mr], which is the order in which a tile reads it; the rows that fill
+ * the last block are zero. The target is the shared buffer if the value is in it. */
 static segue_status pack_weight(struct sg_npu_plan *plan, uint32_t v, const uint16_t *half, segue_error *err)
 {
     const struct sg_mil_type *t = &plan->f->values[v].type;
@@ -99,8 +102,8 @@ static segue_status pack_weight(struct sg_npu_plan *plan, uint32_t v, const uint
     return SEGUE_OK;
 }
 
-/* Decodes a constant (literal l) or a compressed one (operation expr) into the arena of `into`, as
- * fp16 bits or fp32. */
+/* Decodes a constant (literal l) or a compressed one (operation expr) of n elements into the arena of
+ * `into`, as fp16 bits or as fp32. */
 static segue_status read_constant(struct sg_npu_plan *into, const struct sg_mil_literal *l, const struct sg_mil_op *expr,
                                   uint64_t n, const struct sg_ane_file *files, uint32_t files_n, int half, const void **out,
                                   segue_error *err)
@@ -117,31 +120,32 @@ static segue_status read_constant(struct sg_npu_plan *into, const struct sg_mil_
     return SEGUE_OK;
 }
 
-/* Makes the one form of constant v that is needed. A weight to be packed is decoded into a
- * temporary arena, which is freed here. */
+/* Makes constant v in the form that its readers want. When they want several, fp32 serves all of them.
+ * A weight to be packed is decoded into a temporary arena, which is freed here. */
 static segue_status make_constant(struct sg_npu_plan *plan, uint32_t v, const struct sg_mil_literal *l,
                                   const struct sg_mil_op *expr, const struct sg_ane_file *files,
                                   uint32_t files_n, segue_error *err)
 {
     struct sg_npu_slot *s = &plan->slots[v];
-    struct sg_npu_plan aside = {.f = plan->f, .garbage = plan->garbage};
+    struct sg_npu_plan temporary = {.f = plan->f, .garbage = plan->garbage};
     int is_half = plan->f->values[v].type.dtype == SG_MIL_FP16, packs = is_half && s->wanted == SG_NPU_WANT_PACKED;
+    /* half: fp16 bits are enough, because no reader wants fp32. */
     int half = is_half && !(s->wanted & SG_NPU_WANT_FLOAT);
     const void *data = NULL;
     if (!s->wanted || s->packed || s->half) return SEGUE_OK;
-    segue_status status = read_constant(packs ? &aside : plan, l, expr, s->n, files, files_n, half, &data, err);
+    segue_status status = read_constant(packs ? &temporary : plan, l, expr, s->n, files, files_n, half, &data, err);
     if (status == SEGUE_OK && packs)
         status = pack_weight(plan, v, data, err);
     else if (half)
         s->half = data;
     else
         s->data = data;
-    sg_arena_free(&aside.arena);
+    sg_arena_free(&temporary.arena);
     return status;
 }
 
-/* All constants of the function. weight_bytes counts their stored size, also for those that were
- * shared. */
+/* All constants of the function. weight_bytes is the size that the engine would read, so shared
+ * constants count too. */
 static segue_status make_constants(struct sg_npu_plan *plan, const struct sg_ane_file *files, uint32_t files_n,
                                    segue_error *err)
 {
@@ -151,6 +155,7 @@ static segue_status make_constants(struct sg_npu_plan *plan, const struct sg_ane
         uint32_t op = f->values[v].op;
         const struct sg_mil_op *expr =
             op != SG_MIL_NONE && !strncmp(f->ops[op].kind, "constexpr_", 10) ? &f->ops[op] : NULL;
+        /* Computed values and strings have no elements to decode. */
         if ((!l && !expr) || (l && l->kind == SG_MIL_TEXT)) continue;
         SG_TRY(make_constant(plan, v, l, expr, files, files_n, err));
         if (plan->slots[v].wanted && f->values[v].type.dtype != SG_MIL_STRING)
@@ -161,21 +166,20 @@ static segue_status make_constants(struct sg_npu_plan *plan, const struct sg_ane
     return SEGUE_OK;
 }
 
-/* --- memory: first fit in the order of execution --- */
+/* --- memory of computed values: first fit in the order of execution --- */
 
-/* First-fit allocator of value memory. The free blocks are sorted by offset and adjacent ones are
- * merged; `end` is the size so far. Units: floats. */
-struct hole {
+/* Offsets and sizes are in floats, multiples of 16 (64 bytes). */
+struct free_block {
     uint64_t at, n;
 };
-struct holes {
-    struct hole *list;
+struct free_list {
+    struct free_block *list;     /* [n] sorted by offset; adjacent blocks are merged */
     uint32_t n, cap;
-    uint64_t end;
+    uint64_t end;                /* size of the memory so far */
 };
 
-/* Allocates n floats, rounded up to 16 (64 bytes), from the first block that fits, or at the end. */
-static uint64_t take(struct holes *h, uint64_t n)
+/* The offset of n floats: in the first free block that is large enough, or at the end. */
+static uint64_t block_alloc(struct free_list *h, uint64_t n)
 {
     n = (n + 15) / 16 * 16;
     for (uint32_t i = 0; i < h->n; i++) {
@@ -190,8 +194,8 @@ static uint64_t take(struct holes *h, uint64_t n)
     return h->end - n;
 }
 
-/* Frees a block and merges it with its neighbours. 0: out of memory. */
-static int give(struct holes *h, uint64_t at, uint64_t n)
+/* Returns a block to the list and merges it with its neighbours. 0: out of memory. */
+static int block_free(struct free_list *h, uint64_t at, uint64_t n)
 {
     n = (n + 15) / 16 * 16;
     if (h->n + 1 >= h->cap) {
@@ -201,6 +205,8 @@ static int give(struct holes *h, uint64_t at, uint64_t n)
         h->list = more;
         h->cap = cap;
     }
+    /* Position in the sorted list; then the block before it, and the block after it, are merged if they
+     * touch. */
     uint32_t i = 0;
     while (i < h->n && h->list[i].at < at) i++;
     if (i && h->list[i - 1].at + h->list[i - 1].n == at) {
@@ -208,7 +214,7 @@ static int give(struct holes *h, uint64_t at, uint64_t n)
         i--;
     } else {
         memmove(&h->list[i + 1], &h->list[i], (h->n++ - i) * sizeof *h->list);
-        h->list[i] = (struct hole){at, n};
+        h->list[i] = (struct free_block){at, n};
     }
     if (i + 1 < h->n && h->list[i].at + h->list[i].n == h->list[i + 1].at) {
         h->list[i].n += h->list[i + 1].n;
@@ -217,15 +223,18 @@ static int give(struct holes *h, uint64_t at, uint64_t n)
     return 1;
 }
 
-/* Finds values that share memory (reshape and the like: root) and the last reader of each.
- * Returned values live until after the last operation. */
-static void find_lives(struct sg_npu_plan *plan)
+/* Finds for each value the operation that reads it last, and the values that share memory: the result
+ * of a reshape and similar operations has the elements of its operand, unless that is a constant. The
+ * lifetime is recorded at the root. A result that no operation reads lives as long as its own
+ * operation; returned values live after the last one. */
+static void find_lifetimes(struct sg_npu_plan *plan)
 {
     const struct sg_mil_function *f = plan->f;
     for (uint32_t v = 0; v < f->values_n; v++) plan->slots[v].root = v;
     for (uint32_t o = 0; o < f->ops_n; o++) {
         const struct sg_mil_op *op = &f->ops[o];
         for (uint32_t i = 0; i < op->args_n; i++)
+            /* An argument is one reference or a list of them. */
             for (uint32_t r = 0; op->args[i].kind != SG_MIL_LITERAL &&
                                  r < (op->args[i].kind == SG_MIL_LIST ? op->args[i].n : 1);
                  r++) {
@@ -233,6 +242,7 @@ static void find_lives(struct sg_npu_plan *plan)
                 plan->slots[plan->slots[v].root].last = o;
             }
         for (uint32_t i = 0; i < op->outputs; i++) plan->slots[op->first + i].last = o;
+        /* Views name their operand x or input. */
         const struct sg_mil_arg *from = sg_mil_is_view(op) ? sg_mil_arg_find(op, "x") : NULL;
         if (sg_mil_is_view(op) && !from) from = sg_mil_arg_find(op, "input");
         if (from && from->kind == SG_MIL_REF && !plan->slots[from->v.ref].data)
@@ -241,17 +251,20 @@ static void find_lives(struct sg_npu_plan *plan)
     for (uint32_t r = 0; r < f->returns_n; r++) plan->slots[plan->slots[f->returns[r]].root].last = f->ops_n;
 }
 
-/* Assigns offsets in execution order: results of an operation are allocated before its operands
- * are freed, so they never overlap. ELIMIT: more than memory_max floats. */
-static segue_status place_values(struct sg_npu_plan *plan, segue_error *err)
+/* Assigns offsets in the order of execution. The results of an operation are allocated before its
+ * operands are freed, so they never overlap. Parameters come first: they are written before any
+ * operation runs. ELIMIT: more than memory_max floats. */
+static segue_status assign_offsets(struct sg_npu_plan *plan, segue_error *err)
 {
     const struct sg_mil_function *f = plan->f;
-    struct holes holes = {0};
+    struct free_list blocks = {0};
     uint32_t *next = sg_alloc((f->ops_n + (size_t)1) * sizeof *next),
              *chain = sg_alloc((f->values_n + (size_t)1) * sizeof *chain);
     int good = next && chain;
-    for (uint32_t v = 0; good && v < f->params_n; v++) plan->slots[v].at = take(&holes, plan->slots[v].n);
-    for (uint32_t v = 0; good && v < f->values_n; v++) /* lists of the values that end at each operation */
+    for (uint32_t v = 0; good && v < f->params_n; v++) plan->slots[v].at = block_alloc(&blocks, plan->slots[v].n);
+    /* next[o]: list of the computed values whose last reader is operation o; chain links the values,
+     * numbered from 1. */
+    for (uint32_t v = 0; good && v < f->values_n; v++)
         if (plan->slots[v].root == v && !plan->slots[v].data && !plan->slots[v].half && !plan->slots[v].packed &&
             plan->slots[v].last < f->ops_n && !sg_mil_is_const_value(f, v) &&
             (v < f->params_n || f->values[v].op != SG_MIL_NONE)) {
@@ -262,33 +275,34 @@ static segue_status place_values(struct sg_npu_plan *plan, segue_error *err)
         for (uint32_t i = 0; i < f->ops[o].outputs; i++) {
             uint32_t v = f->ops[o].first + i;
             if (plan->slots[v].root == v && !sg_mil_is_const_value(f, v))
-                plan->slots[v].at = take(&holes, plan->slots[v].n);
+                plan->slots[v].at = block_alloc(&blocks, plan->slots[v].n);
         }
         for (uint32_t v = next[o]; good && v; v = chain[v - 1])
-            good = give(&holes, plan->slots[v - 1].at, plan->slots[v - 1].n);
-        if (holes.end > memory_max) break;
+            good = block_free(&blocks, plan->slots[v - 1].at, plan->slots[v - 1].n);
+        if (blocks.end > memory_max) break;
     }
-    plan->memory = holes.end;
+    plan->memory = blocks.end;
     sg_free(next);
     sg_free(chain);
-    sg_free(holes.list);
+    sg_free(blocks.list);
     if (!good) return sg_no_memory("a program's plan", 0, err);
     if (plan->memory > memory_max)
         return sg_fail(err, SEGUE_ELIMIT,
-                       "program: function %.60s: its values need %llu bytes at once, more than %llu; cut it",
+                       "program: function %.60s: its values need %llu bytes at once, the maximum is %llu; split it",
                        f->name, (unsigned long long)plan->memory * 4, (unsigned long long)memory_max * 4);
     return SEGUE_OK;
 }
 
 /* --- ports and costs --- */
 
-/* Ports sorted by name, which is the order in which the engine binds them. With equal_sizes each
- * surface is as large as the largest. */
+/* Ports sorted by name, which is the order in which engines bind them (constraint 3). With equal_sizes
+ * (constraint 2) each surface is as large as the largest. values: [n] the values of the ports; NULL:
+ * the parameters. */
 static segue_status make_ports(struct sg_npu_plan *plan, const uint32_t *values, uint32_t n,
                                const struct sg_ane_profile *profile, struct sg_ane_port **ports,
                                uint32_t **order, segue_error *err)
 {
-    uint64_t most = 0;
+    uint64_t max = 0;
     *ports = sg_arena_alloc(&plan->arena, n * sizeof **ports);
     *order = sg_arena_alloc(&plan->arena, n * sizeof **order);
     if (!*ports || !*order) return sg_no_memory("a program's ports", 0, err);
@@ -303,17 +317,21 @@ static segue_status make_ports(struct sg_npu_plan *plan, const uint32_t *values,
         struct sg_ane_port *p = &(*ports)[i];
         *p = (struct sg_ane_port){.name = v->name, .type = v->type};
         sg_ane_port_sizes(&v->type, profile, &p->row_bytes, &p->surface_bytes);
-        if (p->surface_bytes > most) most = p->surface_bytes;
+        if (p->surface_bytes > max) max = p->surface_bytes;
         plan->activation_bytes += p->surface_bytes;
     }
-    for (uint32_t i = 0; profile->equal_sizes && i < n; i++) (*ports)[i].surface_bytes = most;
+    for (uint32_t i = 0; profile->equal_sizes && i < n; i++) (*ports)[i].surface_bytes = max;
     return SEGUE_OK;
 }
 
+/* Operations are looked up before anything is decoded, so that an unknown one is reported quickly.
+ * Shared constants are acquired before the others are decoded: those that are complete need no
+ * decoding. */
 segue_status sg_npu_plan_make(struct sg_npu_plan *plan, struct sg_mil_program *p, struct sg_mil_function *f,
                               const struct sg_ane_profile *profile, const struct sg_ane_source *source,
-                              struct sg_npu_weight_cache *shelf, int garbage, segue_error *err)
+                              struct sg_npu_weight_cache *cache, int garbage, segue_error *err)
 {
+    /* slots is allocated once name_literals has added its values; `values` is an upper bound. */
     size_t values = (size_t)f->values_n + inline_count(f);
     *plan = (struct sg_npu_plan){.f = f, .garbage = garbage != 0};
     segue_status status = name_literals(plan, p, err);
@@ -330,16 +348,16 @@ segue_status sg_npu_plan_make(struct sg_npu_plan *plan, struct sg_mil_program *p
         if (!plan->handlers[o] && !nothing)
             status = sg_fail(
                 err, SEGUE_EUNSUPPORTED,
-                "program: function %.60s: the software engine does not compute %s; write it otherwise",
+                "program: function %.60s: the software engine does not support %s; use other operations",
                 f->name, f->ops[o].kind);
         plan->flops += sg_mil_flops(f, &f->ops[o]);
     }
-    if (status == SEGUE_OK) mark_wanted(plan);
-    if (status == SEGUE_OK) status = sg_npu_packed_acquire(plan, shelf, source, err);
+    if (status == SEGUE_OK) collect_wanted(plan);
+    if (status == SEGUE_OK) status = sg_npu_packed_acquire(plan, cache, source, err);
     if (status == SEGUE_OK) status = make_constants(plan, source->files, source->files_n, err);
     if (status == SEGUE_OK) sg_npu_packed_publish(plan, source);
-    if (status == SEGUE_OK) find_lives(plan);
-    if (status == SEGUE_OK) status = place_values(plan, err);
+    if (status == SEGUE_OK) find_lifetimes(plan);
+    if (status == SEGUE_OK) status = assign_offsets(plan, err);
     if (status == SEGUE_OK)
         status = make_ports(plan, NULL, f->params_n, profile, &plan->inputs, &plan->input_values, err);
     if (status == SEGUE_OK)
@@ -349,6 +367,7 @@ segue_status sg_npu_plan_make(struct sg_npu_plan *plan, struct sg_mil_program *p
     return status;
 }
 
+/* Shared constants are released; all others are in the arena. */
 void sg_npu_plan_free(struct sg_npu_plan *plan)
 {
     sg_free(plan->slots);
@@ -358,6 +377,7 @@ void sg_npu_plan_free(struct sg_npu_plan *plan)
     *plan = (struct sg_npu_plan){0};
 }
 
+/* Forms that only one of the plans has are not compared. */
 const char *sg_npu_plan_differs(const struct sg_npu_plan *a, const struct sg_npu_plan *b)
 {
     uint64_t mr = sg_npu_kernels_here()->mr;

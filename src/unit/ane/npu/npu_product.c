@@ -1,7 +1,10 @@
-/* npu_product.c: matrix products, and what is one: matmul, linear, convolution; einsum and attention plainly.
- * A product packs the right side into panels once, then each thread packs a few rows of the left side and
- * runs them against all panels: fp16 constants are widened exactly once. Sums are fp32 in the order of k. See
- * npu_plan.h. SPDX-License-Identifier: MIT */
+/* npu_product.c: handlers of matrix products: matmul, linear and convolution as blocked products;
+ * grouped convolution, einsum and attention by direct loops.
+ *
+ * A product C = A B packs B into panels of nr columns once. Then each thread packs a block of mr rows
+ * of A and multiplies it with all panels. fp16 operands are widened while they are packed. Sums are
+ * fp32 in ascending order of k, so results do not depend on the number of threads. See npu_plan.h.
+ * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <string.h>
 
@@ -9,16 +12,17 @@
 #include "unit/ane/mil/milinfer.h"
 #include "unit/ane/npu/npu_plan.h"
 
-enum { PACK_MAX = 1 << 26 }; /* floats of panels at a time, where there are several matrices */
+enum { PACK_MAX = 1 << 26 };     /* floats of packed panels, unless one matrix needs more */
 
-/* Element (i, j) of a matrix lies at i * row + j * col. */
+/* A view of a value. Element (i, j) is at index i * row + j * col of f (fp32) or h (fp16 bits). */
 struct matrix {
     const float *f;
     const uint16_t *h;
     int64_t row, col;
-    const uint16_t *packed; /* [blocks][k][mr] instead */
+    const uint16_t *packed;      /* [blocks][k][mr] fp16 bits instead of f and h: already in the order of pack_rows */
 };
 
+/* C[i] = A[i] B[i] for all matrices i; A is [m][k], B [k][n], C dense [m][n]. */
 struct product {
     struct sg_npu_run *r;
     struct matrix a, b;
@@ -31,48 +35,48 @@ struct product {
     uint32_t value;
 };
 
-/* View of a value as a matrix in the form its slot has: fp32, fp16 bits, or packed. */
+/* The view of a value in the form that its slot has. */
 static struct matrix matrix_of(const struct sg_npu_run *r, uint32_t value, int64_t row, int64_t col)
 {
     const struct sg_npu_slot *s = &r->plan->slots[value];
     return (struct matrix){s->half || s->packed ? NULL : sg_npu_data(r, value), s->half, row, col, s->packed};
 }
 
-static inline float number(const struct matrix *m, int64_t at)
+static inline float element(const struct matrix *m, int64_t at)
 {
     return m->h ? sg_f32_of_f16(m->h[at]) : m->f[at];
 }
 
-/* An M1 treats subnormal fp16 operands of products as 0; 6.1e-5 is 2^-14, the smallest normal
- * fp16. */
-static void flush(const struct sg_npu_run *r, float *p, size_t n)
+/* With flush_products, subnormal fp16 operands of products count as 0, as on an M1. The bound is 2^-14,
+ * the smallest normal fp16 number. */
+static void flush_subnormals(const struct sg_npu_run *r, float *p, size_t n)
 {
     if (!r->profile->flush_products) return;
     for (size_t i = 0; i < n; i++)
         if (fabsf(p[i]) < 6.103515625e-5f) p[i] = 0;
 }
 
-/* Packs columns [panel * nr, + nr) of b to [k][nr]; missing columns are zero. */
+/* Packs columns [panel * nr, + nr) of b, whose first element is at index `at`, to out[k][nr]. Columns
+ * after n are zero. */
 static void pack_panel(const struct product *p, int64_t at, uint64_t panel, float *out)
 {
     uint32_t nr = p->r->k->nr;
     uint64_t from = panel * nr, n = p->n - from < nr ? p->n - from : nr;
     const struct matrix *b = &p->b;
     for (uint64_t k = 0; k < p->k; k++, out += nr) {
-        int64_t place = at + (int64_t)k * b->row + (int64_t)from * b->col;
+        int64_t index = at + (int64_t)k * b->row + (int64_t)from * b->col;
         if (b->col == 1 && b->f)
-            memcpy(out, b->f + place, n * sizeof *out);
+            memcpy(out, b->f + index, n * sizeof *out);
         else if (b->col == 1)
-            p->r->k->widen(b->h + place, out, n);
+            p->r->k->widen(b->h + index, out, n);
         else
-            for (uint64_t j = 0; j < n; j++) out[j] = number(b, place + (int64_t)j * b->col);
+            for (uint64_t j = 0; j < n; j++) out[j] = element(b, index + (int64_t)j * b->col);
         for (uint64_t j = n; j < nr; j++) out[j] = 0;
     }
 }
 
-/* Packs rows [block * mr, + mr) of a to [k][mr]; missing rows are zero. Works in pieces of 256
- * columns, so that the strided writes use a row already converted. Packed weights only need
- * widening. */
+/* Packs rows [block * mr, + mr) of a to out[k][mr]. Rows after m are zero. 256 columns are converted at
+ * a time, so that the strided writes read a buffer in the cache. Packed weights are only widened. */
 static void pack_rows(const struct product *p, int64_t at, uint64_t block, float *out)
 {
     uint32_t mr = p->r->k->mr;
@@ -84,23 +88,23 @@ static void pack_rows(const struct product *p, int64_t at, uint64_t block, float
         return;
     }
     for (uint64_t i = 0; i < mr; i++) {
-        int64_t place = at + (int64_t)(from + i) * a->row;
+        int64_t index = at + (int64_t)(from + i) * a->row;
         for (uint64_t k = 0; k < p->k; k += 256) {
             uint64_t n = p->k - k < 256 ? p->k - k : 256;
             if (i >= m)
                 memset(row, 0, n * sizeof *row);
             else if (a->col == 1 && a->h)
-                p->r->k->widen(a->h + place + (int64_t)k, row, n);
+                p->r->k->widen(a->h + index + (int64_t)k, row, n);
             else
-                for (uint64_t j = 0; j < n; j++) row[j] = number(a, place + (int64_t)(k + j) * a->col);
+                for (uint64_t j = 0; j < n; j++) row[j] = element(a, index + (int64_t)(k + j) * a->col);
             for (uint64_t j = 0; j < n; j++) out[(k + j) * mr + i] = row[j];
         }
     }
 }
 
-/* Constraint 30: the multiply-accumulate unit overflows at mac_limit. Values are rounded to fp16
- * first; each value of that size or more becomes infinity with its sign, and the run records
- * SG_NPU_MAC_LIMIT. No limit in the profile: values stay fp32. */
+/* Constraint 30: on an M1 a product of magnitude mac_limit (32768) or more becomes infinite. The
+ * comparison is with the result rounded to fp16. Without a limit the values stay fp32 here; they are
+ * rounded later. */
 static void limit_products(struct sg_npu_run *r, float *p, size_t n)
 {
     float limit = (float)r->profile->mac_limit;
@@ -113,9 +117,9 @@ static void limit_products(struct sg_npu_run *r, float *p, size_t n)
         }
 }
 
-/* One work item of a product. Stage 0 packs one panel of nr columns of b. Stage 1 packs one block
- * of mr rows of a into the buffer of this thread and multiplies it with every panel of its matrix.
- * The pool runs all of stage 0 before stage 1. */
+/* A work item of a product. Stage 0: packs one panel of b. Stage 1: packs one block of rows of a into
+ * the buffer of this thread and multiplies it with all panels of its matrix. The pool finishes stage 0
+ * before it starts stage 1. */
 static void product_part(void *arg, uint32_t stage, uint32_t item, uint32_t thread)
 {
     const struct product *p = arg;
@@ -124,14 +128,14 @@ static void product_part(void *arg, uint32_t stage, uint32_t item, uint32_t thre
     if (!stage) {
         float *out = p->packed + (matrix * p->panels + part) * p->k * k->nr;
         pack_panel(p, p->b_at ? p->b_at[matrix] : 0, part, out);
-        flush(p->r, out, p->k * k->nr);
+        flush_subnormals(p->r, out, p->k * k->nr);
         return;
     }
     float *rows = p->rows + (size_t)thread * p->k * k->mr;
     uint64_t from = part * k->mr, m = p->m - from < k->mr ? p->m - from : k->mr;
     float *c = p->c + (matrix * p->m + from) * p->n;
     pack_rows(p, p->a_at ? p->a_at[matrix] : 0, part, rows);
-    flush(p->r, rows, p->k * k->mr);
+    flush_subnormals(p->r, rows, p->k * k->mr);
     for (uint64_t panel = 0; panel < p->panels; panel++) {
         uint64_t at = panel * k->nr, n = p->n - at < k->nr ? p->n - at : k->nr;
         const float *b = p->packed + (matrix * p->panels + panel) * p->k * k->nr;
@@ -139,12 +143,11 @@ static void product_part(void *arg, uint32_t stage, uint32_t item, uint32_t thre
                                                                 (uint32_t)n);
     }
     limit_products(p->r, c, m * p->n);
-    sg_npu_settle(p->r, p->value, c, m * p->n);
+    sg_npu_round_result(p->r, p->value, c, m * p->n);
 }
 
-/* Computes all matrices of a batched product. Packed panels of b are limited to PACK_MAX floats,
- * so the batch is processed in groups of at_once matrices; the item count of a stage must also fit
- * 32 bits. The scratch buffer holds the panels, then one row block per thread. */
+/* Computes all matrices of a product, at_once of them at a time: their panels fit PACK_MAX floats, and
+ * the number of work items fits 32 bits. The scratch has the panels, then one block of rows per thread. */
 static segue_status multiply(struct product *p)
 {
     struct sg_npu_run *r = p->r;
@@ -153,15 +156,17 @@ static segue_status multiply(struct product *p)
     p->blocks = (p->m + r->k->mr - 1) / r->k->mr;
     uint64_t panel_floats = p->panels * p->k * r->k->nr,
              at_once = PACK_MAX / (panel_floats ? panel_floats : 1), all = p->matrices;
-    uint64_t most = UINT32_MAX / (p->panels > p->blocks ? p->panels : p->blocks);
-    if (at_once > most) at_once = most;
+    /* The pool counts work items in 32 bits. */
+    uint64_t items_max = UINT32_MAX / (p->panels > p->blocks ? p->panels : p->blocks);
+    if (at_once > items_max) at_once = items_max;
     if (at_once < 1) at_once = 1;
     if (at_once > all) at_once = all;
     size_t row_floats = (size_t)threads * p->k * r->k->mr;
-    float *work = sg_npu_work(r, at_once * panel_floats + row_floats + 16);
+    float *work = sg_npu_scratch(r, at_once * panel_floats + row_floats + 16);
     if (!work) return sg_no_memory("a product", (size_t)(at_once * panel_floats) * 4, r->err);
     p->packed = work;
     p->rows = work + at_once * panel_floats;
+    /* A group is the same product from matrix `done` on. */
     for (uint64_t done = 0; done < all; done += at_once) {
         struct product part = *p;
         part.matrices = all - done < at_once ? all - done : at_once;
@@ -176,9 +181,9 @@ static segue_status multiply(struct product *p)
 
 /* --- matmul and linear --- */
 
-/* matmul with broadcast batch dimensions. Transposed operands swap the row and column strides
- * instead of copying. at[] holds the element offset of each matrix: the first half for x, the
- * second half for y; a batch dimension of 1 contributes no offset. */
+/* matmul with broadcast batch dimensions. A transposed operand is a view with row and column strides
+ * exchanged. at[]: index of the first element of each matrix, of x in the first half and of y in the
+ * second; a batch dimension of size 1 adds nothing. */
 segue_status sg_npu_matmul(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
     uint32_t x = sg_npu_operand(r, op, "x"), y = sg_npu_operand(r, op, "y");
@@ -197,16 +202,17 @@ segue_status sg_npu_matmul(struct sg_npu_run *r, const struct sg_mil_op *op)
     if (!at) return sg_no_memory("a product", (size_t)p.matrices * 16, r->err);
     for (uint64_t i = 0; i < p.matrices; i++) {
         const struct sg_mil_type *in[2] = {tx, ty};
+        /* i in the batch dimensions of the result, the last one fastest; step: stride in the operand. */
         for (int o = 0; o < 2; o++) {
             uint64_t rest = i;
-            int64_t step = (int64_t)in[o]->dim[in[o]->rank - 1] * in[o]->dim[in[o]->rank - 2], place = 0;
+            int64_t step = (int64_t)in[o]->dim[in[o]->rank - 1] * in[o]->dim[in[o]->rank - 2], index = 0;
             for (uint32_t d = t->rank - 2; d-- > 0; rest /= (uint64_t)t->dim[d]) {
                 if (d + in[o]->rank < t->rank) continue;
                 int32_t dim = in[o]->dim[d + in[o]->rank - t->rank];
-                if (dim > 1) place += (int64_t)(rest % (uint64_t)t->dim[d]) * step;
+                if (dim > 1) index += (int64_t)(rest % (uint64_t)t->dim[d]) * step;
                 step *= dim;
             }
-            at[(uint64_t)o * p.matrices + i] = place;
+            at[(uint64_t)o * p.matrices + i] = index;
         }
     }
     p.a_at = at;
@@ -216,7 +222,8 @@ segue_status sg_npu_matmul(struct sg_npu_run *r, const struct sg_mil_op *op)
     return status;
 }
 
-/* y = x W^T + bias; W is [out, in]. x is treated as a matrix of n / in rows. */
+/* y = x W^T + bias; W is [out, in], x a matrix of n / in rows. The result is rounded to fp16 before the
+ * bias is added and again after it. */
 segue_status sg_npu_linear(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
     uint32_t x = sg_npu_operand(r, op, "x"), w = sg_npu_operand(r, op, "weight"),
@@ -232,12 +239,14 @@ segue_status sg_npu_linear(struct sg_npu_run *r, const struct sg_mil_op *op)
     if (bias == SG_MIL_NONE) return SEGUE_OK;
     const float *add = sg_npu_data(r, bias);
     for (uint64_t i = 0; i < p.m * p.n; i++) p.c[i] += add[i % p.n];
-    sg_npu_settle(r, op->first, p.c, (size_t)(p.m * p.n));
+    sg_npu_round_result(r, op->first, p.c, (size_t)(p.m * p.n));
     return SEGUE_OK;
 }
 
 /* --- convolution --- */
 
+/* x is [N][in_c][in_h][in_w], the weight [out_c][per_group][kernel], the result [N][out_c][out]. c:
+ * geometry. */
 struct conv_job {
     struct sg_npu_run *r;
     struct sg_mil_conv c;
@@ -248,8 +257,9 @@ struct conv_job {
     uint32_t value;
 };
 
-/* One output channel of one image of a grouped convolution. Loops over input channel and tap
- * outside and over output positions inside; positions in the padding are skipped. */
+/* One output channel of one image of a grouped convolution. The outer loops are over input channels and
+ * taps, the inner ones over output positions; input positions in the padding are skipped. tap: index in
+ * the kernel; dy, dx: its offset in the input. */
 static void conv_channel(void *arg, uint32_t item, uint32_t thread)
 {
     const struct conv_job *j = arg;
@@ -261,7 +271,7 @@ static void conv_channel(void *arg, uint32_t item, uint32_t thread)
     for (int64_t i = 0; i < j->per_group; i++)
         for (int64_t tap = 0; tap < taps; tap++) {
             const float *in = j->x + ((batch * j->in_c) + group * j->per_group + i) * j->in_h * j->in_w;
-            float w = number(&j->w, (o * j->per_group + i) * taps + tap);
+            float w = element(&j->w, (o * j->per_group + i) * taps + tap);
             int64_t dy = tap / j->c.kernel[1] * j->c.dilation[0] - j->c.before[0],
                     dx = tap % j->c.kernel[1] * j->c.dilation[1] - j->c.before[1];
             for (int64_t y = 0; y < j->c.out[0]; y++) {
@@ -274,10 +284,10 @@ static void conv_channel(void *arg, uint32_t item, uint32_t thread)
             }
         }
     limit_products(j->r, out, (size_t)plane);
-    sg_npu_settle(j->r, j->value, out, (size_t)plane);
+    sg_npu_round_result(j->r, j->value, out, (size_t)plane);
 }
 
-/* im2col of one image: columns is [channel * taps][output position], zero in the padding. */
+/* im2col of one image: columns[channel * taps + tap][output position], zero in the padding. */
 static void unfold(const struct conv_job *j, const float *x, float *columns)
 {
     int64_t plane = j->c.out[0] * j->c.out[1];
@@ -286,22 +296,23 @@ static void unfold(const struct conv_job *j, const float *x, float *columns)
                 channel = row / (j->c.kernel[0] * j->c.kernel[1]);
         int64_t dy = tap / j->c.kernel[1] * j->c.dilation[0] - j->c.before[0],
                 dx = tap % j->c.kernel[1] * j->c.dilation[1] - j->c.before[1];
-        for (int64_t place = 0; place < plane; place++) {
-            int64_t y = place / j->c.out[1] * j->c.stride[0] + dy,
-                    at = place % j->c.out[1] * j->c.stride[1] + dx;
+        for (int64_t index = 0; index < plane; index++) {
+            int64_t y = index / j->c.out[1] * j->c.stride[0] + dy,
+                    at = index % j->c.out[1] * j->c.stride[1] + dx;
             int inside = y >= 0 && y < j->in_h && at >= 0 && at < j->in_w;
-            columns[row * plane + place] = inside ? x[(channel * j->in_h + y) * j->in_w + at] : 0;
+            columns[row * plane + index] = inside ? x[(channel * j->in_h + y) * j->in_w + at] : 0;
         }
     }
 }
 
-/* Convolution without groups as a product of the weight [out_c][in_c * taps] with the columns of
- * each image. A 1 x 1 kernel with stride 1 and no padding needs no im2col: the image is already
- * that matrix. */
-static segue_status conv_whole(struct conv_job *j, int64_t batches)
+/* A convolution without groups is the product of the weight [out_c][in_c * taps] with the columns of
+ * each image. With a kernel of 1 x 1, stride 1 and no padding the image already has that layout. Linear
+ * layers are lowered to such convolutions. */
+static segue_status conv_product(struct conv_job *j, int64_t batches)
 {
     int64_t plane = j->c.out[0] * j->c.out[1], taps = j->c.kernel[0] * j->c.kernel[1],
             image = j->in_c * j->in_h * j->in_w;
+    /* plain: the output has the shape of the input, so there is no padding either. */
     int plain = taps == 1 && j->c.stride[0] == 1 && j->c.stride[1] == 1 && plane == j->in_h * j->in_w;
     size_t floats;
     float *columns = NULL;
@@ -330,6 +341,8 @@ static segue_status conv_whole(struct conv_job *j, int64_t batches)
     return status;
 }
 
+/* With several groups each output channel reads few input channels, so a product would be mostly
+ * padding. */
 segue_status sg_npu_conv(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
     uint32_t x = sg_npu_operand(r, op, "x"), w = sg_npu_operand(r, op, "weight");
@@ -345,16 +358,16 @@ segue_status sg_npu_conv(struct sg_npu_run *r, const struct sg_mil_op *op)
                          .out_c = tw->dim[0],
                          .per_group = tw->dim[1]};
     SG_TRY(sg_mil_conv_geometry(r->plan->f, op, &j.c, r->err));
-    if (j.c.groups == 1) return conv_whole(&j, t->dim[0]);
-    sg_npu_each(r, (uint64_t)(t->dim[0] * j.out_c), conv_channel, &j);
+    if (j.c.groups == 1) return conv_product(&j, t->dim[0]);
+    sg_npu_parallel(r, (uint64_t)(t->dim[0] * j.out_c), conv_channel, &j);
     return SEGUE_OK;
 }
 
-/* --- plainly --- */
+/* --- direct loops --- */
 
-/* einsum of two operands by direct summation. step[o][letter] is the stride of a letter in operand
- * o (2 = output), 0 where it is absent. Letters missing from the output are summed in the order of
- * inner[]. */
+/* einsum of two operands by direct summation. step[o][letter]: stride of a letter in operand o (2: the
+ * result), 0 where it does not occur. Letters that the result lacks are summed over, in the order of
+ * inner[], the last one fastest. */
 segue_status sg_npu_einsum(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
     struct sg_mil_einsum e;
@@ -379,15 +392,16 @@ segue_status sg_npu_einsum(struct sg_npu_run *r, const struct sg_mil_op *op)
     float *out = sg_npu_data(r, op->first);
     int64_t sums = 1;
     for (uint32_t i = 0; i < inner_n; i++) sums *= size[inner[i] - 'a'];
+    /* i: element of the result; at: where its letters begin in both operands. */
     for (uint64_t i = 0; i < r->plan->slots[op->first].n; i++) {
         int64_t at[2] = {0, 0};
         uint64_t rest = i;
         for (size_t d = strlen(e.out); d-- > 0;) {
             int l = e.out[d] - 'a';
-            int64_t place = (int64_t)(rest % (uint64_t)size[l]);
+            int64_t index = (int64_t)(rest % (uint64_t)size[l]);
             rest /= (uint64_t)size[l];
-            at[0] += place * step[0][l];
-            at[1] += place * step[1][l];
+            at[0] += index * step[0][l];
+            at[1] += index * step[1][l];
         }
         float sum = 0;
         for (int64_t s = 0; s < sums; s++) {
@@ -403,12 +417,12 @@ segue_status sg_npu_einsum(struct sg_npu_run *r, const struct sg_mil_op *op)
         out[i] = sum;
     }
     limit_products(r, out, (size_t)r->plan->slots[op->first].n);
-    sg_npu_settle(r, op->first, out, (size_t)r->plan->slots[op->first].n);
+    sg_npu_round_result(r, op->first, out, (size_t)r->plan->slots[op->first].n);
     return SEGUE_OK;
 }
 
-/* softmax(q k^T / sqrt(width)) v, one query row at a time, in fp32 with the maximum subtracted. A
- * mask operand is not read: the engine ignores it (constraint 14). */
+/* softmax(q k^T / sqrt(width)) v, one query row at a time, in fp32 with the maximum subtracted. A mask
+ * operand is not read: the engine ignores it (constraint 14). */
 segue_status sg_npu_attention(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
     uint32_t vq = sg_npu_operand(r, op, "query"), vk = sg_npu_operand(r, op, "key"),
@@ -417,26 +431,26 @@ segue_status sg_npu_attention(struct sg_npu_run *r, const struct sg_mil_op *op)
     uint64_t rows = (uint64_t)q->dim[q->rank - 2], width = (uint64_t)q->dim[q->rank - 1];
     uint64_t keys = (uint64_t)v->dim[v->rank - 2], wide = (uint64_t)v->dim[v->rank - 1],
              heads = r->plan->slots[vq].n / rows / width;
-    float *score = sg_npu_work(r, keys), scale = 1 / sqrtf((float)width), *out = sg_npu_data(r, op->first);
+    float *score = sg_npu_scratch(r, keys), scale = 1 / sqrtf((float)width), *out = sg_npu_data(r, op->first);
     if (!score) return sg_no_memory("attention", keys * sizeof *score, r->err);
     for (uint64_t i = 0; i < heads * rows; i++, out += wide) {
         const float *query = sg_npu_data(r, vq) + i * width,
                     *key = sg_npu_data(r, vk) + i / rows * keys * width;
         const float *value = sg_npu_data(r, vv) + i / rows * keys * wide;
-        float most = -INFINITY, sum = 0;
+        float items_max = -INFINITY, sum = 0;
         for (uint64_t k = 0; k < keys; k++) {
             float dot = 0;
             for (uint64_t d = 0; d < width; d++) dot += query[d] * key[k * width + d];
             score[k] = dot * scale;
-            if (score[k] > most) most = score[k];
+            if (score[k] > items_max) items_max = score[k];
         }
-        for (uint64_t k = 0; k < keys; k++) sum += score[k] = expf(score[k] - most);
+        for (uint64_t k = 0; k < keys; k++) sum += score[k] = expf(score[k] - items_max);
         for (uint64_t d = 0; d < wide; d++) {
             float dot = 0;
             for (uint64_t k = 0; k < keys; k++) dot += score[k] * value[k * wide + d];
             out[d] = dot / sum;
         }
-        sg_npu_settle(r, op->first, out, (size_t)wide);
+        sg_npu_round_result(r, op->first, out, (size_t)wide);
     }
     return SEGUE_OK;
 }

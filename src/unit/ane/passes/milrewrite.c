@@ -1,30 +1,35 @@
-/* milrewrite.c: see milrewrite.h.
+/* milrewrite.c: see milrewrite.h. The new function takes the slot of the old one in the program while it is
+ * built; on failure the old one is put back.
  * SPDX-License-Identifier: MIT */
 #include "unit/ane/passes/milrewrite.h"
 
 #include <string.h>
 
+/* The function under construction. */
 static struct sg_mil_function *built(const struct sg_mil_rewrite *r)
 {
     return &r->b.program->functions[r->b.function];
 }
 const struct sg_mil_function *sg_mil_rewrite_built(const struct sg_mil_rewrite *r) { return built(r); }
 
+/* Records lack of memory as the first failure. */
 static uint32_t no_memory(struct sg_mil_rewrite *r)
 {
     if (!r->b.status) r->b.status = sg_no_memory("a pass over a program", 0, &r->b.err);
     return 0;
 }
 
+/* New number of an old value. A value that was not built but is read is a defect of the pass. */
 static uint32_t map_value(struct sg_mil_rewrite *r, uint32_t value)
 {
     uint32_t to = r->map[value];
     if (to == SG_MIL_NONE && !r->b.status)
-        r->b.status = sg_fail(&r->b.err, SEGUE_EINTERNAL, "pass: %.60s is read but was taken away", r->f.values[value].name);
+        r->b.status = sg_fail(&r->b.err, SEGUE_EINTERNAL, "pass: value %.60s is read but was removed", r->f.values[value].name);
     return r->b.status ? 0 : to;
 }
 
-/* v12, k3: names that the builder gave, and gives anew. */
+/* 1: v12 or k3, a name that the builder generated. Such names are generated anew, because they would
+ * collide with those of the new function. */
 static int is_generated_name(const char *name)
 {
     return (*name == 'v' || *name == 'k') && name[1] && strspn(name + 1, "0123456789") == strlen(name + 1);
@@ -36,6 +41,7 @@ void sg_mil_rewrite_keep_name(struct sg_mil_rewrite *r, const struct sg_mil_op *
     if (r->is_result[op->first] || !is_generated_name(name)) sg_mil_build_name(&r->b, name);
 }
 
+/* New value of an argument that is not a list. */
 static uint32_t map_arg(struct sg_mil_rewrite *r, const struct sg_mil_arg *a)
 {
     if (a->kind == SG_MIL_LITERAL) return sg_mil_build_literal(&r->b, NULL, a->v.literal);
@@ -48,6 +54,7 @@ uint32_t sg_mil_rewrite_arg(struct sg_mil_rewrite *r, const struct sg_mil_op *op
     return a && a->kind != SG_MIL_LIST ? map_arg(r, a) : SG_MIL_NONE;
 }
 
+/* Copies the arguments of op into the arena with all references mapped. 0: out of memory. */
 static int copy_args(struct sg_mil_rewrite *r, const struct sg_mil_op *op, struct sg_mil_op *out)
 {
     struct sg_arena *arena = &r->b.program->arena;
@@ -70,6 +77,7 @@ static int copy_args(struct sg_mil_rewrite *r, const struct sg_mil_op *op, struc
     return 1;
 }
 
+/* A const goes through the builder's table, which merges equal ones; anything else is appended. */
 void sg_mil_rewrite_copy(struct sg_mil_rewrite *r, const struct sg_mil_op *op)
 {
     const struct sg_mil_literal *literal = sg_mil_value_literal(&r->f, op->first);
@@ -108,8 +116,8 @@ const struct sg_mil_op *sg_mil_rewrite_def(const struct sg_mil_rewrite *r, uint3
     return strcmp(op->kind, kind) ? NULL : op;
 }
 
-/* --- the walk --- */
-
+/* The builder creates plain tensors, so the layout of a tensor_buffer is restored afterwards. Layouts are
+ * in the arena and can be shared. */
 static void copy_params(struct sg_mil_rewrite *r)
 {
     for (uint32_t i = 0; i < r->f.params_n; i++) {
@@ -121,6 +129,8 @@ static void copy_params(struct sg_mil_rewrite *r)
     }
 }
 
+/* Parameters, operations and results in order; stops at the first failure, which the builder records.
+ * returns receives the new numbers of the results. */
 static void run_pass(struct sg_mil_rewrite *r, const struct sg_mil_pass *pass, uint32_t *returns)
 {
     for (uint32_t v = 0; v < r->f.values_n; v++) r->map[v] = SG_MIL_NONE;
@@ -134,9 +144,9 @@ static void run_pass(struct sg_mil_rewrite *r, const struct sg_mil_pass *pass, u
 segue_status sg_mil_rewrite(struct sg_mil_program *p, uint32_t function, const struct sg_mil_pass *pass, void *ctx,
                             uint64_t *changes, segue_error *err)
 {
-    struct sg_mil_rewrite r = {.f = p->functions[function], .ctx = ctx};
+    struct sg_mil_rewrite r = {.f = p->functions[function], .ctx = ctx}; /* takes the old lists */
     size_t n = (size_t)r.f.values_n + 1;
-    uint32_t *value_map = sg_alloc((n + r.f.returns_n) * sizeof *value_map);
+    uint32_t *value_map = sg_alloc((n + r.f.returns_n) * sizeof *value_map); /* the map, then the results */
     uint8_t *returned = sg_alloc(n);
     if (!value_map || !returned) {
         sg_free(value_map);

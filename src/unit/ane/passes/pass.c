@@ -1,9 +1,11 @@
-/* pass.c: the order of the passes: see pass.h.
+/* pass.c: order of the passes; see pass.h.
  * SPDX-License-Identifier: MIT */
 #include "unit/ane/passes/pass.h"
 
-enum { ROUNDS = 20 };
+enum { ROUNDS = 20 }; /* safety bound; programs reach a fixed point after a few rounds */
 
+/* legal first, because its replacements contain literals and repeated parts; dead last, because the others
+ * leave unused operations behind. The rounds repeat because a folded constant can enable another fusion. */
 segue_status sg_passes(struct sg_mil_program *p, uint32_t pad, segue_error *err)
 {
     segue_status (*const list[])(struct sg_mil_program *, uint64_t *, segue_error *) = {sg_pass_legal, sg_pass_const,

@@ -1,32 +1,35 @@
-/* pass.h: the passes between a lowered program and its text, each for itself: what comes out is a program of the same
- * meaning. Types must have been checked. *changes grows by what was changed: 0 when there was nothing to do, and a pass
- * run again does nothing. EMEMORY; on failure the program is as before. (The cut of a graph into programs comes before
- * them: lowercut.h.) SPDX-License-Identifier: MIT */
+/* pass.h: the passes between a lowered program and its text. Each pass can run alone and gives a program
+ * with the same meaning, up to rounding where it replaces an operation. Precondition: sg_mil_check_types
+ * found no error, except for operations that sg_pass_legal replaces. *changes grows by the number of
+ * changes; a second run of a pass makes none. EMEMORY: out of memory; the program is then unchanged.
+ * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_ANE_PASS_H
 #define SG_UNIT_ANE_PASS_H
 
 #include "unit/ane/mil/mil.h"
 
-/* Operations that engines refuse, or compute too coarsely (activations from tables), become ones that they take
- * (docs/ANE.md, constraints 9 to 14, 42). */
+/* Replaces operations that engines refuse (docs/ANE.md, constraints 9 to 14 and 42) or compute too coarsely
+ * (activations by table) with supported ones. */
 segue_status sg_pass_legal(struct sg_mil_program *p, uint64_t *changes, segue_error *err);
-/* Literals in arguments become named constants, equal constants one, and what only constants go into is computed, up
- * to 65,536 numbers. */
+/* Constants: names the literals in arguments, merges equal constants, and evaluates fp16 operations on
+ * constants whose result has at most 65536 elements. */
 segue_status sg_pass_const(struct sg_mil_program *p, uint64_t *changes, segue_error *err);
-/* The first half of that alone: literals in arguments become named constants. */
+/* Only names the literals in arguments (constraint 13). */
 segue_status sg_pass_named(struct sg_mil_program *p, uint64_t *changes, segue_error *err);
-/* What is computed twice is computed once; chains that only move or scale numbers become one link; what changes nothing
- * goes. */
+/* Common subexpression elimination; merges chains of reshapes, transposes, slices, concats and scalings;
+ * removes operations without effect. */
 segue_status sg_pass_fuse(struct sg_mil_program *p, uint64_t *changes, segue_error *err);
-/* What no result needs goes (constraint 17). */
+/* Removes operations that no result depends on (constraint 17). */
 segue_status sg_pass_dead(struct sg_mil_program *p, uint64_t *changes, segue_error *err);
 
-/* Ports become surfaces that engines take (constraints 1, 4, 26): [1, C, 1, S] with C and S multiples of `pad`; inputs rise in
- * size and in name, results fall in size and rise in name: PREFIX_role becomes a_role, b_role, .. and .., y_role, z_role.
- * Padding is cut off from inputs and is zero in results. EUNSUPPORTED: a port of another rank, more than 8. */
+/* Brings inputs and results into a form that engines accept (constraints 1, 3, 4, 26): [1, C, 1, S] with C
+ * and S padded to multiples of `pad`; inputs ascending in size, results descending, both in alphabetical
+ * order: PREFIX_role becomes a_role, b_role, .. for inputs and .., y_role, z_role for results. Padding of
+ * inputs is sliced off, padding of results is 0. EUNSUPPORTED: a port that is no fp16 [1, C, 1, S], or more
+ * than 8 inputs or results. */
 segue_status sg_pass_layout(struct sg_mil_program *p, uint32_t pad, uint64_t *changes, segue_error *err);
 
-/* The layout, then the others in this order, over and over until nothing changes. */
+/* Runs the layout once, then legal, const, fuse and dead repeatedly until nothing changes. */
 segue_status sg_passes(struct sg_mil_program *p, uint32_t pad, segue_error *err);
 
 #endif

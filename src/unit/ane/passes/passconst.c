@@ -1,4 +1,5 @@
-/* passconst.c: constants: see pass.h. Numbers are computed as an engine computes them: in fp32, rounded once to fp16.
+/* passconst.c: constant folding; see pass.h. Results are computed as an engine computes them: in fp32,
+ * rounded once to fp16.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <string.h>
@@ -8,8 +9,9 @@
 #include "unit/ane/passes/milrewrite.h"
 #include "unit/ane/passes/pass.h"
 
-enum { FOLD_MAX = 65536 };
+enum { FOLD_MAX = 65536 }; /* elements of a folded result; larger ones would bloat the text */
 
+/* One element of a unary operation. 0: the operation is not folded. */
 static int eval_unary(const char *kind, float x, float *y)
 {
     if (!strcmp(kind, "exp")) *y = expf(x);
@@ -22,6 +24,7 @@ static int eval_unary(const char *kind, float x, float *y)
     return 1;
 }
 
+/* One element of a binary operation. 0: the operation is not folded. */
 static int eval_binary(const char *kind, float x, float y, float *z)
 {
     if (!strcmp(kind, "add")) *z = x + y;
@@ -34,7 +37,8 @@ static int eval_binary(const char *kind, float x, float y, float *z)
     return 1;
 }
 
-/* The place in an operand of place i of the result, by NumPy's rule of broadcasting. */
+/* Index into an operand of type t for element i of a result, by NumPy broadcasting. Decomposes i from the
+ * last axis on; an axis of 1 contributes nothing. */
 static uint64_t operand_index(const struct sg_mil_type *t, const struct sg_mil_type *out, uint64_t i)
 {
     uint64_t at = 0, stride = 1;
@@ -49,7 +53,8 @@ static uint64_t operand_index(const struct sg_mil_type *t, const struct sg_mil_t
     return at;
 }
 
-/* On the values as they are by now: what was computed above is a constant too. */
+/* The fp16 literal of an argument; NULL: absent, another type, a blob, or computed at run time. Looks in
+ * the new function, where operands folded earlier in this pass are constants already. */
 static const struct sg_mil_literal *const_operand(struct sg_mil_rewrite *r, const struct sg_mil_op *op, const char *arg)
 {
     uint32_t value = sg_mil_rewrite_arg(r, op, arg);
@@ -58,13 +63,15 @@ static const struct sg_mil_literal *const_operand(struct sg_mil_rewrite *r, cons
     return l && l->kind == SG_MIL_NUMBERS && l->type.dtype == SG_MIL_FP16 ? l : NULL;
 }
 
-/* 1: every number of the result was computed, and all are finite. */
+/* Computes the n elements of a result into to[]. 0: not a foldable operation, or an element is not finite:
+ * engines differ in inf and NaN, so such an operation is left to them. */
 static int fold(const struct sg_mil_op *op, const struct sg_mil_literal *x, const struct sg_mil_literal *y,
                 const struct sg_mil_type *out, uint64_t n, double *to)
 {
     for (uint64_t i = 0; i < n; i++) {
         float v, a = (float)sg_mil_literal_real(x, y ? operand_index(&x->type, out, i) : i);
-        if (!(y ? eval_binary(op->kind, a, (float)sg_mil_literal_real(y, operand_index(&y->type, out, i)), &v) : eval_unary(op->kind, a, &v)))
+        if (!(y ? eval_binary(op->kind, a, (float)sg_mil_literal_real(y, operand_index(&y->type, out, i)), &v)
+                : eval_unary(op->kind, a, &v)))
             return 0;
         to[i] = (double)sg_f32_of_f16(sg_f16_of_f32(v));
         if (!isfinite(to[i])) return 0;
@@ -72,6 +79,9 @@ static int fold(const struct sg_mil_op *op, const struct sg_mil_literal *x, cons
     return 1;
 }
 
+/* Replaces an operation on constants by its result, otherwise copies it. Copying already names literals and
+ * merges equal constants (milbuild.h); the counts here only report that. Results of the function are never
+ * folded, because they must be computed by an operation (constraint 17). */
 static void step(struct sg_mil_rewrite *r, const struct sg_mil_op *op)
 {
     const struct sg_mil_type *out = &r->f.values[op->first].type;
@@ -94,6 +104,7 @@ static void step(struct sg_mil_rewrite *r, const struct sg_mil_op *op)
     sg_free(to);
 }
 
+/* The copy turns literals into named constants; only the count is added. */
 static void name_literals(struct sg_mil_rewrite *r, const struct sg_mil_op *op)
 {
     for (uint32_t i = 0; i < op->args_n; i++) r->changes += op->args[i].kind == SG_MIL_LITERAL;

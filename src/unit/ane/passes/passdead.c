@@ -1,9 +1,10 @@
-/* passdead.c: dead code: see pass.h.
+/* passdead.c: dead code elimination; see pass.h.
  * SPDX-License-Identifier: MIT */
 #include "unit/ane/passes/milrewrite.h"
 #include "unit/ane/passes/pass.h"
 
-/* Operands stand above: one walk from the end marks all. */
+/* Sets live[v] for every value that a result depends on. Operands have smaller numbers than results, so one
+ * traversal from the end is enough. */
 static void mark_live(const struct sg_mil_function *f, uint8_t *live)
 {
     for (uint32_t i = 0; i < f->returns_n; i++) live[f->returns[i]] = 1;
@@ -19,6 +20,7 @@ static void mark_live(const struct sg_mil_function *f, uint8_t *live)
     }
 }
 
+/* An operation with several results stays when one of them is live. */
 static void step(struct sg_mil_rewrite *r, const struct sg_mil_op *op)
 {
     const uint8_t *live = r->ctx;
@@ -30,6 +32,7 @@ static void step(struct sg_mil_rewrite *r, const struct sg_mil_op *op)
         r->changes++;
 }
 
+/* Parameters are never removed: they are the program's interface. */
 segue_status sg_pass_dead(struct sg_mil_program *p, uint64_t *changes, segue_error *err)
 {
     static const struct sg_mil_pass pass = {.step = step};

@@ -1,5 +1,6 @@
-/* passfuse.c: fusing: see pass.h. Every rule looks at an operation on the values as they are by now, so that chains
- * shrink from their beginning. SPDX-License-Identifier: MIT */
+/* passfuse.c: fusion; see pass.h. Every rule looks at the new values, where the operands have been
+ * simplified already, so a chain of any length shrinks to one operation in a single run.
+ * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <string.h>
 
@@ -9,21 +10,25 @@
 #include "unit/ane/passes/milrewrite.h"
 #include "unit/ane/passes/pass.h"
 
+/* Slot of the table of computed operations. */
 struct cse_entry {
     struct sg_hash hash;
-    uint32_t value; /* 0: free */
+    uint32_t value; /* new value number + 1; 0: free */
 };
+/* Context of the pass: hash table of the operations built so far, for common subexpressions. */
 struct fuse {
-    struct cse_entry *entries; /* [cap], a power of two above twice the operations */
-    uint32_t cap;
+    struct cse_entry *entries; /* [cap] */
+    uint32_t cap;              /* a power of two, at least twice the number of operations */
 };
 
+/* Type of a new value. */
 static const struct sg_mil_type *type_of(const struct sg_mil_rewrite *r, uint32_t value)
 {
     return sg_mil_build_type(&r->b, value);
 }
 
-/* The only number of a constant; 0 in *is: there is none. */
+/* The number of an fp16 constant whose elements are all equal, rounded to fp16. *is = 0: not such a
+ * constant. */
 static double scalar(const struct sg_mil_rewrite *r, uint32_t value, int *is)
 {
     const struct sg_mil_literal *l = r->b.status ? NULL : sg_mil_value_literal(sg_mil_rewrite_built(r), value);
@@ -31,8 +36,8 @@ static double scalar(const struct sg_mil_rewrite *r, uint32_t value, int *is)
     return *is ? (double)sg_f32_of_f16(sg_f16_of_f32((float)l->v.real[0])) : 0;
 }
 
-/* --- what changes nothing --- */
-
+/* 1: the result equals x: identity, a cast to the same type (the caller compares types), or arithmetic with
+ * the neutral element. */
 static int is_neutral(struct sg_mil_rewrite *r, const struct sg_mil_op *op, uint32_t x)
 {
     static const struct { const char *kind; double with; } pairs[] = {{"mul", 1}, {"real_div", 1}, {"add", 0}, {"sub", 0}};
@@ -44,16 +49,17 @@ static int is_neutral(struct sg_mil_rewrite *r, const struct sg_mil_op *op, uint
     return (!strcmp(op->kind, "identity") || !strcmp(op->kind, "cast")) && x != SG_MIL_NONE;
 }
 
-/* mul(mul(x, a), b) with single numbers: one product, where a b is exact. */
+/* mul(mul(x, a), b) with scalar constants becomes mul(x, a b), if a b is exact in fp16 and normal: a
+ * rounded or subnormal factor would change the result. 1: rewritten; the same for the fold functions below. */
 static int fold_scales(struct sg_mil_rewrite *r, const struct sg_mil_op *op, uint32_t x)
 {
     uint32_t y = sg_mil_rewrite_arg(r, op, "y");
     const struct sg_mil_op *inner = sg_mil_rewrite_def(r, x, "mul");
-    int one, two;
+    int a_is, b_is;
     if (strcmp(op->kind, "mul") != 0 || !inner) return 0;
     uint32_t from = sg_mil_arg_find(inner, "x")->v.ref;
-    double a = scalar(r, sg_mil_arg_find(inner, "y")->v.ref, &one), b = scalar(r, y, &two), c = a * b;
-    if (!one || !two || (double)sg_f32_of_f16(sg_f16_of_f32((float)c)) != c || fabs(c) < 6.103515625e-5) return 0;
+    double a = scalar(r, sg_mil_arg_find(inner, "y")->v.ref, &a_is), b = scalar(r, y, &b_is), c = a * b;
+    if (!a_is || !b_is || (double)sg_f32_of_f16(sg_f16_of_f32((float)c)) != c || fabs(c) < 6.103515625e-5) return 0;
     uint32_t k = sg_mil_build_real(&r->b, c);
     sg_mil_rewrite_keep_name(r, op);
     r->map[op->first] = sg_mil_build_binary(&r->b, "mul", from, k);
@@ -61,8 +67,7 @@ static int fold_scales(struct sg_mil_rewrite *r, const struct sg_mil_op *op, uin
     return 1;
 }
 
-/* --- chains that move numbers --- */
-
+/* reshape(reshape(x)) becomes one reshape, or x itself when it has the shape already. */
 static int fold_reshapes(struct sg_mil_rewrite *r, const struct sg_mil_op *op, uint32_t x)
 {
     const struct sg_mil_op *inner = sg_mil_rewrite_def(r, x, "reshape");
@@ -81,6 +86,8 @@ static int fold_reshapes(struct sg_mil_rewrite *r, const struct sg_mil_op *op, u
     return 1;
 }
 
+/* transpose(transpose(x, q), p) becomes one transpose with the permutation q[p[k]], or x when that is the
+ * identity. */
 static int fold_transposes(struct sg_mil_rewrite *r, const struct sg_mil_op *op, uint32_t x)
 {
     const struct sg_mil_op *inner = sg_mil_rewrite_def(r, x, "transpose");
@@ -103,7 +110,8 @@ static int fold_transposes(struct sg_mil_rewrite *r, const struct sg_mil_op *op,
     return 1;
 }
 
-/* A window of a window, or of one part of a concatenation. */
+/* A slice of a slice becomes one slice with the sum of both begins. A slice that lies within one part of a
+ * concat becomes a slice of that part; begin is reduced by the parts before it. */
 static int fold_slices(struct sg_mil_rewrite *r, const struct sg_mil_op *op, uint32_t x)
 {
     const struct sg_mil_op *slice = sg_mil_rewrite_def(r, x, "slice_by_size"), *join = sg_mil_rewrite_def(r, x, "concat");
@@ -115,7 +123,7 @@ static int fold_slices(struct sg_mil_rewrite *r, const struct sg_mil_op *op, uin
     if (slice && sg_mil_const_ints(sg_mil_rewrite_built(r), slice, "begin", found, &m) && m == n) {
         from = sg_mil_arg_find(slice, "x")->v.ref;
         for (uint32_t k = 0; k < n; k++) at[k] += found[k];
-    } else if (join) {
+    } else if (join && !sg_mil_const_int(sg_mil_rewrite_built(r), join, "interleave", 0)) {
         int64_t axis = sg_mil_const_int(sg_mil_rewrite_built(r), join, "axis", -1);
         const struct sg_mil_arg *list = sg_mil_arg_find(join, "values");
         for (uint32_t k = 0; axis >= 0 && list->kind == SG_MIL_LIST && k < list->n && from == SG_MIL_NONE; k++) {
@@ -139,7 +147,8 @@ static int fold_slices(struct sg_mil_rewrite *r, const struct sg_mil_op *op, uin
     return 1;
 }
 
-/* A concatenation of concatenations along one axis. */
+/* Inlines the parts of concats along the same axis, up to 64 parts. Interleaved concats order their
+ * elements differently and are left alone. */
 static int fold_concats(struct sg_mil_rewrite *r, const struct sg_mil_op *op)
 {
     const struct sg_mil_arg *list = sg_mil_arg_find(op, "values");
@@ -164,12 +173,13 @@ static int fold_concats(struct sg_mil_rewrite *r, const struct sg_mil_op *op)
     return 1;
 }
 
-/* --- what is computed twice --- */
-
+/* Extend a hash by a string and by a value number. */
 static void add_text(struct sg_hash *h, const char *s) { *h = sg_hash_join(*h, sg_hash_bytes(s, strlen(s), 1)); }
 static void add_value(struct sg_hash *h, uint32_t v) { *h = sg_hash_join(*h, sg_hash_bytes(&v, sizeof v, 2)); }
 
-/* Arguments in any order are told apart: passes write them in one order, and another costs no more than a chance. */
+/* Slot of an operation by kind, argument names and new argument values: used when the same operation was
+ * built before. The order of the arguments counts; passes always write the same order, so an equal
+ * operation is rarely missed. 128-bit hashes are taken as equality. */
 static struct cse_entry *cse_slot(struct sg_mil_rewrite *r, const struct sg_mil_op *op)
 {
     struct fuse *f = r->ctx;
@@ -188,7 +198,7 @@ static struct cse_entry *cse_slot(struct sg_mil_rewrite *r, const struct sg_mil_
     return &f->entries[at];
 }
 
-/* Constants, and operations that hold their data themselves. */
+/* 1: the operation has data in its attributes (const, ios16 constexpr), which cse_slot does not hash. */
 static int has_data(const struct sg_mil_op *op)
 {
     for (uint32_t i = 0; i < op->attrs_n; i++)
@@ -196,6 +206,8 @@ static int has_data(const struct sg_mil_op *op)
     return 0;
 }
 
+/* Tries, in this order: removal of an operation without effect, the folds, reuse of an equal operation. A
+ * result of the function is not removed or shared, because it needs an operation with its name. */
 static void step(struct sg_mil_rewrite *r, const struct sg_mil_op *op)
 {
     const struct sg_mil_type *out = &r->f.values[op->first].type;
@@ -223,6 +235,7 @@ static void step(struct sg_mil_rewrite *r, const struct sg_mil_op *op)
     if (!s->value && !r->b.status) s->value = r->map[op->first] + 1;
 }
 
+/* The table is sized so that it stays at most half full: the pass builds at most one entry per operation. */
 segue_status sg_pass_fuse(struct sg_mil_program *p, uint64_t *changes, segue_error *err)
 {
     static const struct sg_mil_pass pass = {.step = step};

@@ -1,4 +1,5 @@
-/* profile.c: see profile.h. Where the sources of a figure differ docs/ANE.md says which was taken.
+/* profile.c: see profile.h. Where sources disagree about a figure, docs/ANE.md tells which one was taken
+ * and why.
  * SPDX-License-Identifier: MIT */
 #include "unit/ane/rules/profile.h"
 
@@ -7,10 +8,16 @@
 
 #include "unit/ane/mil/millex.h"
 
+/* Units of the sizes below. */
 #define KIB 1024u
 #define MIB (1024u * 1024u)
 
+/* The built-in profiles; absent fields are 0, which means no limit or IEEE behaviour. The arithmetic
+ * figures were measured on M1 with spot checks up to M5. Compile and load limits are per process: about 119
+ * compiles, about 128 loaded programs. */
 static const struct sg_ane_profile profiles[] = {
+    /* Every limit that any source reports, with arithmetic of an M1. A program that passes here is expected to compile
+     * everywhere. */
     {.name = "strict",
      .row_bytes = 64,
      .surface_bytes = 16 * KIB,
@@ -28,6 +35,7 @@ static const struct sg_ane_profile profiles[] = {
      .transpose_dim = 16384,
      .arg_axis = 2048,
      .matmul_bytes = 64 * KIB,
+     /* Values: constraints 29 and 30; then options about which sources disagree. */
      .slice_limit = 4094,
      .mac_limit = 32768,
      .outputs = 2,
@@ -43,12 +51,15 @@ static const struct sg_ane_profile profiles[] = {
      .tables = 1,
      .exp_limit = 11.094f,
      .log_zero = -45440,
+     /* The slowest figures of the sources: dispatch and a single matmul of an M1. */
      .dispatch_us = 230,
      .tflops = 4.8,
      .weight_gb_s = 51,
      .activation_gb_s = 24,
      .compile_ms = 20,
      .load_ms = 4},
+    /* For tests against a reference in plain fp16: no saturation, no tables, NaN and signed zeros
+     * preserved. */
     {.name = "ieee",
      .row_bytes = 64,
      .surface_bytes = 16 * KIB,
@@ -70,6 +81,7 @@ static const struct sg_ane_profile profiles[] = {
      .activation_gb_s = 50,
      .compile_ms = 20,
      .load_ms = 4},
+    /* H13: zeros for wrong channel counts or port order, products saturate at 32768 and flush subnormals. */
     {.name = "m1",
      .row_bytes = 64,
      .surface_bytes = 16 * KIB,
@@ -104,6 +116,7 @@ static const struct sg_ane_profile profiles[] = {
      .activation_gb_s = 24,
      .compile_ms = 25,
      .load_ms = 4},
+    /* H14: as M1, but without the restrictions on channels and port order, and products keep subnormals. */
     {.name = "m2",
      .row_bytes = 64,
      .surface_bytes = 16 * KIB,
@@ -133,6 +146,7 @@ static const struct sg_ane_profile profiles[] = {
      .activation_gb_s = 35,
      .compile_ms = 25,
      .load_ms = 4},
+    /* H16: larger H and W, wider kernels, tensor_buffer; slices keep large values. */
     {.name = "m4",
      .row_bytes = 64,
      .surface_bytes = 16 * KIB,
@@ -161,6 +175,7 @@ static const struct sg_ane_profile profiles[] = {
      .activation_gb_s = 50,
      .compile_ms = 14,
      .load_ms = 2},
+    /* H17: as M4, but rows may need 128 bytes (one source; docs/ANE.md, constraint 1). */
     {.name = "m5",
      .row_bytes = 128,
      .surface_bytes = 16 * KIB,
@@ -190,10 +205,13 @@ static const struct sg_ane_profile profiles[] = {
      .compile_ms = 14,
      .load_ms = 2},
 };
+/* Names by engine generation instead of chip. */
 static const char *const aliases[][2] = {{"h13", "m1"}, {"h14", "m2"}, {"h16", "m4"}, {"h17", "m5"}};
 
+/* Profiles are copied, so that a chip file can change one. */
 segue_status sg_ane_profile_named(struct sg_ane_profile *out, const char *name, segue_error *err)
 {
+    /* Resolve an alias first. */
     for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
         if (!strcmp(aliases[i][0], name)) name = aliases[i][1];
     for (size_t i = 0; i < sizeof profiles / sizeof *profiles; i++)
@@ -206,17 +224,22 @@ segue_status sg_ane_profile_named(struct sg_ane_profile *out, const char *name, 
                    name);
 }
 
+/* Type of a field: uint32_t, uint64_t, float or double. Integers come first; read_line tests kind <= BYTES. */
 enum kind { COUNT, BYTES, SINGLE, DOUBLE };
+/* A row of the table below; the key in a chip file is the field name with the prefix ane_. */
 #define KEY(name, field, kind, low, high)                                    \
     {                                                                        \
         "ane_" name, offsetof(struct sg_ane_profile, field), kind, low, high \
     }
+/* Keys of chip files: field of the profile, its type and the range of accepted values. The order also fixes
+ * the hash of a profile: append new keys at the end. */
 static const struct key {
     const char *name;
     size_t offset;
     enum kind kind;
     double low, high;
 } keys[] = {
+    /* Limits. */
     KEY("row_bytes", row_bytes, COUNT, 2, 4096),
     KEY("surface_bytes", surface_bytes, COUNT, 1, 1 << 24),
     KEY("equal_sizes", equal_sizes, COUNT, 0, 1),
@@ -244,6 +267,7 @@ static const struct key {
     KEY("flat_dim", flat_dim, COUNT, 0, 1 << 30),
     KEY("mean_refused", mean_refused, COUNT, 0, 1),
     KEY("sram_bytes", sram_bytes, BYTES, 1, 1e12),
+    /* Arithmetic. */
     KEY("nan_to_infinity", nan_to_infinity, COUNT, 0, 1),
     KEY("undefined_to_zero", undefined_to_zero, COUNT, 0, 1),
     KEY("unsigned_zero", unsigned_zero, COUNT, 0, 1),
@@ -252,6 +276,7 @@ static const struct key {
     KEY("fp16_tiles", fp16_tiles, COUNT, 0, 1),
     KEY("exp_limit", exp_limit, SINGLE, 0, 100),
     KEY("log_zero", log_zero, SINGLE, -65504, 0),
+    /* Simulated time. */
     KEY("dispatch_us", dispatch_us, DOUBLE, 0, 1e9),
     KEY("tflops", tflops, DOUBLE, 1e-6, 1e6),
     KEY("weight_gb_s", weight_gb_s, DOUBLE, 1e-6, 1e6),
@@ -260,6 +285,7 @@ static const struct key {
     KEY("load_ms", load_ms, DOUBLE, 0, 1e9),
 };
 
+/* The key with this name of n bytes; NULL: unknown. */
 static const struct key *key_named(const char *s, size_t n)
 {
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
@@ -267,6 +293,7 @@ static const struct key *key_named(const char *s, size_t n)
     return NULL;
 }
 
+/* v was checked against the range of the key, so the conversions are exact or in range. */
 static void store_value(struct sg_ane_profile *p, const struct key *k, double v)
 {
     char *field = (char *)p + k->offset;
@@ -276,7 +303,8 @@ static void store_value(struct sg_ane_profile *p, const struct key *k, double v)
     if (k->kind == DOUBLE) *(double *)field = v;
 }
 
-/* One line without its comment. */
+/* One line of n bytes without its comment: key, value, and a unit that is not read. Empty lines and keys of
+ * other readers are accepted. */
 static segue_status read_line(struct sg_ane_profile *p, const char *line, size_t n, uint32_t number,
                               const char *name, segue_error *err)
 {
@@ -285,26 +313,30 @@ static segue_status read_line(struct sg_ane_profile *p, const char *line, size_t
     int whole;
     int64_t as_whole;
     size_t at = 0, end;
+    /* line[at..end) is the key. */
     while (at < n && strchr(" \t\r", line[at])) at++;
     for (end = at; end < n && !strchr(" \t\r", line[end]); end++) {}
     if (end - at < 4 || memcmp(line + at, "ane_", 4) != 0) return SEGUE_OK;
     const struct key *k = key_named(line + at, end - at);
     if (!k)
         return sg_fail(err, SEGUE_EFORMAT,
-                       "chip file: %.80s: line %u: key %.*s is not known; see docs/ANE.md", name, number,
+                       "chip file: %.80s: line %u: unknown key %.*s; docs/ANE.md lists the keys", name, number,
                        (int)(end - at < 40 ? end - at : 40), line + at);
+    /* Now the value; what follows it, the unit, is ignored. The negated comparison also rejects NaN. */
     for (at = end; at < n && strchr(" \t\r", line[at]); at++) {}
     for (end = at; end < n && !strchr(" \t\r", line[end]); end++) {}
     w.at = line + at;
     w.n = end - at;
     if (!sg_mil_number(&w, &v, &whole, &as_whole) || !(v >= k->low && v <= k->high) ||
         (k->kind <= BYTES && v != (double)(uint64_t)v))
-        return sg_fail(err, SEGUE_EFORMAT, "chip file: %.80s: line %u: %s needs a%s number from %g to %g",
+        return sg_fail(err, SEGUE_EFORMAT, "chip file: %.80s: line %u: %s must be a%s number from %g to %g",
                        name, number, k->name, k->kind <= BYTES ? " whole" : "", k->low, k->high);
     store_value(p, k, v);
     return SEGUE_OK;
 }
 
+/* Works on a copy, so that an error leaves the profile unchanged. Control bytes are rejected: the text may
+ * be a binary file. */
 segue_status sg_ane_profile_read(struct sg_ane_profile *p, const char *text, size_t n, const char *name,
                                  segue_error *err)
 {
@@ -315,8 +347,9 @@ segue_status sg_ane_profile_read(struct sg_ane_profile *p, const char *text, siz
         size_t len = (size_t)((newline ? newline : end) - s);
         for (size_t i = 0; i < len; i++)
             if (((unsigned char)s[i] < 0x20 && s[i] != '\t' && s[i] != '\r') || s[i] == 0x7f)
-                return sg_fail(err, SEGUE_EFORMAT, "chip file: %.80s: line %u: byte 0x%02x is no text; give lines `key value`",
+                return sg_fail(err, SEGUE_EFORMAT, "chip file: %.80s: line %u: byte 0x%02x is not text; write lines `key value`",
                                name, number, (unsigned char)s[i]);
+        /* A line ends at the comment; an empty one is skipped by read_line. */
         const char *comment = memchr(s, '#', len);
         SG_TRY(read_line(&changed, s, comment ? (size_t)(comment - s) : len, number, name, err));
         s += len + 1;
@@ -325,6 +358,7 @@ segue_status sg_ane_profile_read(struct sg_ane_profile *p, const char *text, siz
     return SEGUE_OK;
 }
 
+/* Field by field, because the padding of the struct is undefined. */
 struct sg_hash sg_ane_profile_hash(const struct sg_ane_profile *p)
 {
     static const size_t width[] = {[COUNT] = 4, [BYTES] = 8, [SINGLE] = 4, [DOUBLE] = 8};

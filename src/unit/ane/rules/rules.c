@@ -1,5 +1,6 @@
-/* rules.c: see rules.h: the table, blobs, and the walk over a program. What operations must hold stands in
- * oprules.c. SPDX-License-Identifier: MIT */
+/* rules.c: see rules.h. The table of constraints, the check of blobs, and the traversal of a program with
+ * the checks of values, inputs and outputs. The checks of single operations are in oprules.c.
+ * SPDX-License-Identifier: MIT */
 #include "unit/ane/rules/rules.h"
 
 #include <stdlib.h>
@@ -9,46 +10,48 @@
 #include "unit/ane/mil/milinfer.h"
 #include "unit/ane/rules/oprules.h"
 
+/* Ascending numbers. Numbers without a row cannot be checked or are not constraints on a program
+ * (docs/ANE.md). */
 static const struct sg_ane_rule rules[] = {
     {1, SG_ANE_FAILS, 's',
      "a surface holds channels x padded rows, at least 16 KiB; rows of inputs and outputs are whole 64 "
      "bytes"},
-    {2, SG_ANE_FAILS, 's', "surfaces of all inputs have one size, those of all outputs too"},
+    {2, SG_ANE_FAILS, 's', "all input surfaces have the same size, and all output surfaces have the same size"},
     {3, SG_ANE_PERMUTES, 't', "inputs and outputs are declared in the alphabetical order of their names"},
-    {4, SG_ANE_ZEROS, 't', "inputs rise in size, outputs fall"},
-    {5, SG_ANE_REFUSES, 'p', "compiles of a process are counted"},
-    {6, SG_ANE_REFUSES, 'p', "programs loaded at once are counted"},
+    {4, SG_ANE_ZEROS, 't', "inputs are in ascending order of size, outputs in descending order"},
+    {5, SG_ANE_REFUSES, 'p', "the number of compiles per process is limited"},
+    {6, SG_ANE_REFUSES, 'p', "the number of programs loaded at the same time is limited"},
     {8, SG_ANE_DISTORTS, 'p', "weights are frozen when a program is compiled"},
     {9, SG_ANE_REFUSES, 't', "concat has a constant axis of 0 or more, two values or more, and interleave"},
-    {10, SG_ANE_REFUSES, 't', "the operation has a path to the engine"},
+    {10, SG_ANE_REFUSES, 't', "the engine supports the operation"},
     {11, SG_ANE_REFUSES, 't', "rsqrt, log and inverse have epsilon"},
     {12, SG_ANE_REFUSES, 't', "conv has no bias"},
     {13, SG_ANE_REFUSES, 't',
-     "constants of matmul, softmax, reduce_sum, reduce_mean and norms are named; small whole numbers stand "
+     "constants of matmul, softmax, reduce_sum, reduce_mean and norms are named; small integer constants are "
      "in the text"},
     {14, SG_ANE_IGNORES_MASK, 't', "scaled_dot_product_attention has no mask"},
-    {15, SG_ANE_DISTORTS, 'b', "a blob's offset names its record, and the record is whole"},
-    {16, SG_ANE_REFUSES, 'p', "text goes as data, weights as a dictionary"},
-    {17, SG_ANE_REFUSES, 't', "results are made by operations, names are unique"},
-    {20, SG_ANE_SLOW, 't', "what an operation reads and writes fits the engine's memory"},
+    {15, SG_ANE_DISTORTS, 'b', "a blob's offset is that of its metadata record, and the record is valid"},
+    {16, SG_ANE_REFUSES, 'p', "the text is passed as NSData, the weights as an NSDictionary"},
+    {17, SG_ANE_REFUSES, 't', "results are computed by operations, names are unique"},
+    {20, SG_ANE_SLOW, 't', "the operands and results of an operation fit the engine's memory"},
     {23, SG_ANE_REFUSES, 't',
-     "numbers are fp16; fp32 crosses the border through casts where the compiler lets it"},
+     "values are fp16; inputs and outputs may be fp32, through casts, where the compiler allows it"},
     {24, SG_ANE_REFUSES, 't', "inputs and outputs are fp16, fp32 or bool; int8 in buffers"},
-    {25, SG_ANE_REFUSES, 't', "4-bit numbers stand in compressed constants only"},
+    {25, SG_ANE_REFUSES, 't', "4-bit types are used in compressed constants only"},
     {26, SG_ANE_ZEROS, 't', "channels of inputs and outputs are a multiple of 32"},
     {27, SG_ANE_REFUSES, 't', "dimensions and rank are bounded"},
     {28, SG_ANE_REFUSES, 't', "kernels, groups, products, transposes, pads, tiles and axes of argmax are bounded"},
-    {29, SG_ANE_DISTORTS, 'r', "slices of the last axis that do not begin at 0 carry values up to 4094"},
+    {29, SG_ANE_DISTORTS, 'r', "slices of the last axis that do not begin at 0 hold values up to 4094"},
     {30, SG_ANE_DISTORTS, 'r', "products stay below 32768"},
     {31, SG_ANE_LAST_ONLY, 't', "a program has at most two outputs"},
     {33, SG_ANE_INVALID, 't', "the axis of softmax is a power of two"},
     {35, SG_ANE_CRASHES, 't', "a convolution with computed weights has a batch of 1"},
-    {36, SG_ANE_HANGS, 't', "flat elementwise operations are short"},
-    {37, SG_ANE_REFUSES, 't', "outputs are at most 16384 wide; heads are cut"},
-    {40, SG_ANE_REFUSES, 'p', "after a failed compile the service rests"},
+    {36, SG_ANE_HANGS, 't', "elementwise operations on [1, N] have a small N"},
+    {37, SG_ANE_REFUSES, 't', "dimensions of outputs are at most 16384; larger heads are split"},
+    {40, SG_ANE_REFUSES, 'p', "after a failed compile the service is given time to restart"},
     {42, SG_ANE_REFUSES, 't', "no reduce_mean in functions for ios18"},
-    {43, SG_ANE_FAILS, 's', "surfaces are whole 16 KiB, rows whole 64 bytes"},
-    {44, SG_ANE_REFUSES, 'p', "compiled files stay until the program is unloaded"},
+    {43, SG_ANE_FAILS, 's', "surfaces are multiples of 16 KiB, rows multiples of 64 bytes"},
+    {44, SG_ANE_REFUSES, 'p', "compiled files are kept until the program is unloaded"},
     {46, SG_ANE_HANGS, 'p', "an evaluate may never return"},
     {47, SG_ANE_REFUSES, 'p', "selectors have the known encodings"},
 };
@@ -56,6 +59,7 @@ static const struct sg_ane_rule rules[] = {
 size_t sg_ane_rule_count(void) { return sizeof rules / sizeof *rules; }
 const struct sg_ane_rule *sg_ane_rule_at(size_t i) { return &rules[i]; }
 
+/* The numbers have gaps, so the table cannot be indexed. */
 const struct sg_ane_rule *sg_ane_rule_find(uint32_t number)
 {
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
@@ -63,8 +67,11 @@ const struct sg_ane_rule *sg_ane_rule_find(uint32_t number)
     return NULL;
 }
 
+/* n rounded up to a multiple of `to`; unchanged when that is 0. */
 static uint64_t rounded(uint64_t n, uint64_t to) { return to ? (n + to - 1) / to * to : n; }
 
+/* A row is the last dimension; all others count as rows. A tensor_buffer has the row stride that it
+ * declares. */
 void sg_ane_port_sizes(const struct sg_mil_type *t, const struct sg_ane_profile *profile, uint64_t *row_bytes,
                        uint64_t *surface_bytes)
 {
@@ -76,8 +83,7 @@ void sg_ane_port_sizes(const struct sg_mil_type *t, const struct sg_ane_profile 
     *surface_bytes = rounded(rows * *row_bytes, profile->surface_bytes);
 }
 
-/* --- blobs --- */
-
+/* Paths in MIL begin with @model_path/, which stands for the folder of the program. */
 const struct sg_ane_file *sg_ane_file_of(const struct sg_ane_file *files, uint32_t files_n,
                                          const char *mil_path)
 {
@@ -88,6 +94,8 @@ const struct sg_ane_file *sg_ane_file_of(const struct sg_ane_file *files, uint32
     return NULL;
 }
 
+/* Checks one blob reference. A size that does not match the type usually means an offset into the wrong
+ * record. */
 static void check_blob(const struct sg_mil_literal *l, const char *op, const struct sg_ane_file *files,
                        uint32_t files_n, struct sg_mil_faults *faults)
 {
@@ -100,15 +108,17 @@ static void check_blob(const struct sg_mil_literal *l, const char *op, const str
         sg_mil_fault_add(faults, &at, "%s: no such blob file", l->v.blob.path);
     else if (sg_blob_at(&b, file->data, file->bytes, l->v.blob.offset, file->path, &err))
         sg_mil_fault_add(faults, &at, "%s", err.text);
+    /* The type was checked before, so a failure to compute its size cannot hide a mismatch. */
     else if (sg_mil_type_size(&l->type, NULL, &bytes, &err) == SEGUE_OK &&
              (b.dtype != l->type.dtype || b.bytes != bytes)) {
         char text[96];
-        sg_mil_fault_add(faults, &at, "declared as %s, %llu bytes; the record says %s, %llu bytes",
+        sg_mil_fault_add(faults, &at, "declared as %s, %llu bytes; the record has %s, %llu bytes",
                          sg_mil_type_text(&l->type, text), (unsigned long long)bytes,
                          sg_mil_dtype_info(b.dtype)->name, (unsigned long long)b.bytes);
     }
 }
 
+/* References are in attributes (const, ios16 constexpr) and in inline arguments (buffer dialect). */
 void sg_ane_check_blobs(const struct sg_mil_program *p, const struct sg_ane_file *files, uint32_t files_n,
                         struct sg_mil_faults *faults)
 {
@@ -127,17 +137,18 @@ void sg_ane_check_blobs(const struct sg_mil_program *p, const struct sg_ane_file
     }
 }
 
-/* --- inputs and outputs --- */
-
+/* All inputs or all outputs of a function. */
 struct port_list {
     struct sg_ane_check *c;
-    const uint32_t *values;
+    const uint32_t *values; /* [n] value numbers; NULL: 0..n-1, the parameters */
     uint32_t n;
-    int out;
+    int out; /* 1: outputs */
 };
 
+/* Value number of port i. */
 static uint32_t value_of(const struct port_list *b, uint32_t i) { return b->values ? b->values[i] : i; }
 
+/* Position of port i, for a diagnostic. */
 static struct sg_mil_loc port_loc(const struct port_list *b, uint32_t i, uint32_t constraint)
 {
     const struct sg_mil_value *v = &b->c->f->values[value_of(b, i)];
@@ -145,6 +156,8 @@ static struct sg_mil_loc port_loc(const struct port_list *b, uint32_t i, uint32_
         .line = v->line, .column = v->column, .constraint = constraint, .op = v->name};
 }
 
+/* Element type of an input or output: constraint 24, for fp32 constraint 23. int8 inputs are accepted in
+ * buffers, and in plain tensors unless the profile refuses what the sources disagree about. */
 static void check_port_type(const struct port_list *b, uint32_t i)
 {
     const struct sg_ane_profile *profile = b->c->profile;
@@ -158,7 +171,7 @@ static void check_port_type(const struct port_list *b, uint32_t i)
                          what, profile->name);
     if (t->dtype == SG_MIL_FP16 || t->dtype == SG_MIL_BOOL) return;
     if (t->dtype == SG_MIL_INT4 || t->dtype == SG_MIL_UINT4 || t->dtype == SG_MIL_BF16)
-        return; /* 25 and 23 name them */
+        return; /* check_value reports these: constraints 25 and 23 */
     if (t->dtype == SG_MIL_INT8 && !b->out && (t->buffer ? profile->buffers : !profile->doubted_refused))
         return;
     if (t->dtype == SG_MIL_FP32) {
@@ -172,6 +185,9 @@ static void check_port_type(const struct port_list *b, uint32_t i)
     sg_mil_fault_add(b->c->faults, &at, "%s is %s; declare fp16", what, dtype);
 }
 
+/* Shape and layout of one input or output: constraints 1, 43, 26, 37 and 27. The row size must be a
+ * multiple of the alignment even though surfaces are padded: sources disagree whether engines read short
+ * rows packed or padded, and with whole rows both are the same bytes. */
 static void check_port(const struct port_list *b, uint32_t i)
 {
     const struct sg_ane_profile *profile = b->c->profile;
@@ -187,52 +203,59 @@ static void check_port(const struct port_list *b, uint32_t i)
                          "padded rows are "
                          "the same",
                          (unsigned long long)last, (unsigned)(profile->row_bytes / each));
+    /* A tensor_buffer has explicit strides, which must describe contiguous rows of whole 64 bytes. */
     at.constraint = 43;
     if (t->buffer && t->rank > 1 &&
         ((uint64_t)t->buffer->stride[t->rank - 2] * each % 64 || t->buffer->stride[t->rank - 1] != 1))
         sg_mil_fault_add(b->c->faults, &at,
-                         "rows of %lld elements apart, %lld between elements; rows must be whole 64 bytes, "
-                         "elements side by side",
+                         "row stride of %lld elements, element stride of %lld; rows must be multiples of 64 bytes, "
+                         "elements contiguous",
                          (long long)t->buffer->stride[t->rank - 2],
                          (long long)t->buffer->stride[t->rank - 1]);
     at.constraint = 26;
     if (t->rank == 4 && t->dim[1] % (int32_t)profile->channels)
         sg_mil_fault_add(b->c->faults, &at, "%d channels; pad them to a multiple of %u", (int)t->dim[1],
                          profile->channels);
+    /* Large outputs, such as logits, must be split. */
     at.constraint = 37;
     for (uint32_t d = 0; b->out && profile->head_rows && d < t->rank; d++)
         if ((uint32_t)t->dim[d] > profile->head_rows)
             sg_mil_fault_add(b->c->faults, &at,
-                             "an output of %d, more than the %u that every compiler takes; cut the head into blocks",
+                             "an output dimension of %d; all compilers accept up to %u: split the output into blocks",
                              (int)t->dim[d], profile->head_rows);
+    /* Advice only: other ranks compile on some systems. */
     at.constraint = 27;
     at.advice = 1;
     if (t->rank != 4)
-        sg_mil_fault_add(b->c->faults, &at, "rank %u at the border; only rank 4 is known to work everywhere",
+        sg_mil_fault_add(b->c->faults, &at, "input or output of rank %u; only rank 4 is known to work on all engines",
                          t->rank);
 }
 
+/* Each port alone, then its size and name against its predecessor: constraints 2 (advice, because surfaces
+ * can be enlarged), 4 and 3. Sizes are those of padded rows without the minimum surface size, which would
+ * make small ports equal. */
 static void check_ports(const struct port_list *b)
 {
     const struct sg_ane_profile *profile = b->c->profile;
-    uint64_t before = 0, row, bytes;
+    uint64_t before = 0, row, bytes; /* before: size of the previous port */
     for (uint32_t i = 0; i < b->n; i++) {
         const struct sg_mil_value *v = &b->c->f->values[value_of(b, i)];
         check_port(b, i);
+        /* A profile with nothing but the row alignment: no minimum size. */
         sg_ane_port_sizes(&v->type, &(struct sg_ane_profile){.row_bytes = profile->row_bytes}, &row, &bytes);
         struct sg_mil_loc at = port_loc(b, i, 2);
         const char *what = b->out ? "outputs" : "inputs";
         at.advice = 1;
         if (i && profile->equal_sizes && bytes != before)
             sg_mil_fault_add(b->c->faults, &at,
-                             "%llu bytes beside %llu; give all %s surfaces of the largest size",
+                             "%llu bytes next to %llu; give all %s surfaces of the largest size",
                              (unsigned long long)bytes, (unsigned long long)before, what);
         at.advice = 0;
         at.constraint = 4;
         if (i && profile->size_order && (b->out ? bytes > before : bytes < before))
-            sg_mil_fault_add(b->c->faults, &at, "%llu bytes after %llu; %s must %s in size",
+            sg_mil_fault_add(b->c->faults, &at, "%llu bytes after %llu; declare %s in %s order of size",
                              (unsigned long long)bytes, (unsigned long long)before, what,
-                             b->out ? "fall" : "rise");
+                             b->out ? "descending" : "ascending");
         at.constraint = 3;
         if (i && profile->sorted_names && strcmp(b->c->f->values[value_of(b, i - 1)].name, v->name) >= 0)
             sg_mil_fault_add(b->c->faults, &at, "declared after %.60s; declare %s in alphabetical order",
@@ -241,12 +264,14 @@ static void check_ports(const struct port_list *b)
     }
 }
 
+/* Results must be computed by an operation (constraint 17), and their number is limited (31). */
 static void check_returns(struct sg_ane_check *c)
 {
     const struct sg_mil_function *f = c->f;
     for (uint32_t i = 0; i < f->returns_n; i++) {
         const struct sg_mil_value *v = &f->values[f->returns[i]];
         struct sg_mil_loc at = {.line = v->line, .column = v->column, .constraint = 17, .op = v->name};
+        /* A result must not be a parameter or a constant. */
         if (v->op == SG_MIL_NONE || sg_mil_is_const_value(f, f->returns[i]))
             sg_mil_fault_add(c->faults, &at,
                              "the result is an input or a constant; pass it through identity");
@@ -257,36 +282,40 @@ static void check_returns(struct sg_ane_check *c)
                          c->profile->outputs);
 }
 
-/* --- the walk --- */
-
+/* Rank, dimensions and element type of one value: constraints 27, 23 and 25. The last two of three or more
+ * dimensions are H and W, with a smaller limit on some chips. Constants are exempt: lookup tables of
+ * compressed weights have rank 6. */
 static void check_value(struct sg_ane_check *c, const struct sg_mil_value *v, int constant)
 {
     struct sg_mil_loc at = {.line = v->line, .column = v->column, .constraint = 27, .op = v->name};
     const struct sg_mil_type *t = &v->type;
-    if (t->rank > 5 && !constant) /* tables of compressed constants have 6 */
+    if (t->rank > 5 && !constant)
         sg_mil_fault_add(c->faults, &at, "rank %u; at most 5", t->rank);
     for (uint32_t i = 0; i < t->rank && !constant; i++) {
         uint32_t max = t->rank >= 3 && i + 2 >= t->rank ? c->profile->dim_w : c->profile->dim_c;
         if ((uint32_t)t->dim[i] > max) {
-            sg_mil_fault_add(c->faults, &at, "dimension %u is %d, more than %u; cut it", i, (int)t->dim[i],
+            sg_mil_fault_add(c->faults, &at, "dimension %u is %d, more than %u; split it", i, (int)t->dim[i],
                              max);
             break;
         }
     }
     at.constraint = 23;
     if (t->dtype == SG_MIL_BF16)
-        sg_mil_fault_add(c->faults, &at, "bf16 does not reach the engine; convert to fp16");
+        sg_mil_fault_add(c->faults, &at, "bf16 is not supported by the engine; convert to fp16");
     at.constraint = 25;
     if ((t->dtype == SG_MIL_INT4 || t->dtype == SG_MIL_UINT4) && !constant)
         sg_mil_fault_add(c->faults, &at,
-                         "a computed or given tensor of 4 bits; only compressed constants have them");
+                         "a 4-bit tensor that is not a constant; only compressed constants may have 4 bits");
 }
 
+/* The operations of each function are scanned first, because some constraints depend on which operations
+ * are combined. */
 void sg_ane_check_rules(const struct sg_mil_program *p, const struct sg_ane_profile *profile,
                         struct sg_mil_faults *faults)
 {
     for (uint32_t i = 0; i < p->functions_n; i++) {
         const struct sg_mil_function *f = &p->functions[i];
+        /* A function without a target counts as ios16, the smallest operation set. */
         struct sg_ane_check c = {
             p, f, profile, faults, f->target && !strncmp(f->target, "ios", 3) ? atoi(f->target + 3) : 16, 0};
         for (uint32_t o = 0; o < f->ops_n; o++) {
@@ -303,11 +332,12 @@ void sg_ane_check_rules(const struct sg_mil_program *p, const struct sg_ane_prof
     }
 }
 
+/* The order of the findings is that of the checks, not of the text. */
 void sg_ane_check(const struct sg_mil_program *p, const struct sg_ane_profile *profile,
                   const struct sg_ane_file *files, uint32_t files_n, struct sg_mil_faults *faults)
 {
     sg_mil_check_types(p, faults);
-    if (faults->refusals) return; /* rules read shapes, which must be right */
+    if (faults->refusals) return; /* the other checks rely on valid shapes and arguments */
     sg_ane_check_rules(p, profile, faults);
     if (files) sg_ane_check_blobs(p, files, files_n, faults);
 }

@@ -11,9 +11,12 @@
 #include "unit/ane/blob/mlpackage.h"
 #include "unit/finite.h"
 
+/* The options, the weights (they must be finite) and the operations are checked before anything is built. A
+ * graph without a vocabulary is a range of layers; its outputs are results of the last part. */
 segue_status sg_ane_emit_open(struct sg_ane_emit *out, const struct sg_graph *g, const struct sg_ane_emit_opts *o,
                               segue_error *err)
 {
+    /* Surfaces have at least SG_ANE_PAD columns, also for dispatches of one row. */
     uint32_t rows = o->rows ? o->rows : SG_ANE_PAD, keys = o->keys ? o->keys : ANE_KEYS_MIN;
     *out = (struct sg_ane_emit){.g = g, .sizes_only = o->sizes_only,
                                 .shape = {.rows = rows, .columns = rows < SG_ANE_PAD ? SG_ANE_PAD : rows, .keys = keys}};
@@ -32,6 +35,7 @@ segue_status sg_ane_emit_open(struct sg_ane_emit *out, const struct sg_graph *g,
     return status;
 }
 
+/* Also after a failed open: the fields that were not reached are zero. */
 void sg_ane_emit_close(struct sg_ane_emit *e)
 {
     sg_ane_range_free(&e->range);
@@ -39,6 +43,8 @@ void sg_ane_emit_close(struct sg_ane_emit *e)
     sg_ane_partition_free(&e->cut);
 }
 
+/* Every call lowers the part anew; nothing is cached between calls, because all weights of a model may not
+ * fit memory at once. */
 segue_status sg_ane_emit_part(struct sg_ane_emit *e, uint32_t i, struct sg_mil_program **mil, struct sg_ane_blobs *blobs,
                               segue_error *err)
 {
@@ -48,8 +54,7 @@ segue_status sg_ane_emit_part(struct sg_ane_emit *e, uint32_t i, struct sg_mil_p
     return sg_ane_lower(mil, e->g, &e->cut.parts[i], &e->info, &e->shape, blobs, err);
 }
 
-/* --- files --- */
-
+/* JSON list of inputs or outputs of a program; values: NULL for the parameters. */
 static void put_ports(struct sg_buf *m, const char *what, const struct sg_mil_function *f, const uint32_t *values,
                       uint32_t n)
 {
@@ -62,7 +67,7 @@ static void put_ports(struct sg_buf *m, const char *what, const struct sg_mil_fu
     sg_buf_puts(m, "]");
 }
 
-/* Names come from files; bytes from 128 on are UTF-8 or, where they are not, were refused by the reader. */
+/* A string with JSON escapes. Names come from model files, whose reader has rejected invalid UTF-8. */
 static void put_name(struct sg_buf *m, const char *name)
 {
     for (; *name; name++)
@@ -72,13 +77,15 @@ static void put_name(struct sg_buf *m, const char *name)
             sg_buf_printf(m, "%c", *name);
 }
 
+/* JSON list of the tensors in a blob file: name of the const, tensor and its rows, offset of the record,
+ * and the row within the blob where the tensor begins. */
 static void put_tensors(struct sg_buf *m, const struct sg_graph *g, const struct sg_ane_blobs *b)
 {
     sg_buf_printf(m, ",\n   \"weights\": \"%s\", \"tensors\": [", b->path);
-    const char *before = "";
+    const char *before = ""; /* separator before the next entry */
     for (uint32_t i = 0; i < b->n; i++) {
         const struct sg_ane_weight_blob *s = &b->list[i];
-        uint64_t below = 0; /* rows of the blob */
+        uint64_t below = 0; /* rows of the blob before this tensor */
         for (uint32_t k = 0; k < s->weights_n; below += s->weights[k++].rows, before = ",") {
             const struct sg_weight *w = &s->weights[k];
             sg_buf_printf(m, "%s\n    {\"value\": \"w%u\", \"tensor\": \"", before, i);
@@ -90,11 +97,12 @@ static void put_tensors(struct sg_buf *m, const struct sg_graph *g, const struct
     sg_buf_puts(m, "]");
 }
 
-/* Where in the port `info` a dispatch is told what (lowerinfo.h): first channels. */
+/* JSON description of the port `info` (lowerinfo.h): the first channel of each item. */
 static void put_info(struct sg_buf *m, const struct sg_ane_emit *e)
 {
     const struct sg_ane_info *info = &e->info;
     const char *before = "";
+    /* Key names are part of the manifest's format; consumers read them. */
     sg_buf_puts(m, "{");
     if (info->valid != UINT32_MAX) sg_buf_printf(m, "\"valid\": %u, ", info->valid);
     sg_buf_puts(m, "\"masks\": [");
@@ -121,6 +129,7 @@ static void put_info(struct sg_buf *m, const struct sg_ane_emit *e)
     sg_buf_puts(m, "]}");
 }
 
+/* Writes text and blob file of part i and appends its entry to the manifest. */
 static segue_status write_part(struct sg_ane_emit *e, uint32_t i, const char *folder, struct sg_buf *manifest,
                                segue_error *err)
 {
@@ -129,6 +138,7 @@ static segue_status write_part(struct sg_ane_emit *e, uint32_t i, const char *fo
     struct sg_mil_program *mil;
     struct sg_buf text = {0};
     char name[32];
+    /* Both results are freed below in every case. */
     snprintf(name, sizeof name, "p%02u.mil", i);
     segue_status status = sg_ane_emit_part(e, i, &mil, &blobs, err);
     if (status == SEGUE_OK) status = sg_mil_print(mil, SG_MIL_VERBOSE, &text, err);
@@ -136,6 +146,7 @@ static segue_status write_part(struct sg_ane_emit *e, uint32_t i, const char *fo
     if (status == SEGUE_OK && blobs.file.len)
         status = sg_file_write_in(folder, blobs.path, blobs.file.data, blobs.file.len, err);
     if (status == SEGUE_OK) {
+        /* Layers in the manifest are inclusive. */
         const struct sg_mil_function *f = &mil->functions[0];
         sg_buf_printf(manifest, "%s\n  {\"file\": \"%s\", \"layers\": [%u, %u]", i ? "," : "", name, part->layer_from,
                       part->layer_to - 1);
@@ -150,6 +161,7 @@ static segue_status write_part(struct sg_ane_emit *e, uint32_t i, const char *fo
     return status;
 }
 
+/* The manifest is written last, so that a folder with one is complete. */
 static segue_status write_all(struct sg_ane_emit *e, const char *folder, struct sg_buf *m, segue_error *err)
 {
     const struct sg_graph *g = e->g;
@@ -158,17 +170,20 @@ static segue_status write_all(struct sg_ane_emit *e, const char *folder, struct 
     put_info(m, e);
     sg_buf_puts(m, ", \"programs\": [");
     for (uint32_t i = 0; i < e->cut.parts_n; i++) SG_TRY(write_part(e, i, folder, m, err));
+    /* Operations that the programs do not contain, with the reason, before and after them. */
     sg_buf_puts(m, "\n ], \"helper\": [");
     for (uint32_t i = 0; i < e->cut.before_n + e->cut.behind_n; i++) {
         const struct sg_op *op = &g->ops[i < e->cut.before_n ? e->cut.before[i] : e->cut.behind[i - e->cut.before_n]];
-        sg_buf_printf(m, "%s\n  {\"op\": \"%s\", \"layer\": %d, \"why\": \"%s\"}", i ? "," : "", sg_op_name(op->code),
+        sg_buf_printf(m, "%s\n  {\"op\": \"%s\", \"layer\": %d, \"reason\": \"%s\"}", i ? "," : "", sg_op_name(op->code),
                       op->layer, sg_ane_helper_reason(g, op));
     }
     sg_buf_puts(m, "]}\n");
+    /* Failed appends are remembered by the buffer and tested once. */
     if (m->failed) return sg_no_memory("manifest", m->len, err);
     return sg_file_write_in(folder, "manifest.json", m->data, m->len, err);
 }
 
+/* Creating the folder of the weights also creates its parents. */
 segue_status sg_ane_emit_folder(struct sg_ane_emit *e, const char *folder, segue_error *err)
 {
     char weights[1024];
@@ -181,8 +196,7 @@ segue_status sg_ane_emit_folder(struct sg_ane_emit *e, const char *folder, segue
     return status;
 }
 
-/* --- Core ML --- */
-
+/* Writes part i as a package. */
 static segue_status package(struct sg_ane_emit *e, uint32_t i, const char *folder, segue_error *err)
 {
     struct sg_ane_blobs blobs;
@@ -192,6 +206,7 @@ static segue_status package(struct sg_ane_emit *e, uint32_t i, const char *folde
     char *path = sg_path_join(folder, e->cut.parts_n > 1 ? name : "");
     segue_status status = sg_ane_emit_part(e, i, &mil, &blobs, err);
     if (status == SEGUE_OK && !path) status = sg_no_memory("a path", 0, err);
+    /* A part without weights has an empty blob file, which is not written. */
     struct sg_ane_file file = {blobs.path, (const uint8_t *)blobs.file.data, blobs.file.len};
     if (status == SEGUE_OK) status = sg_mlpackage_write(mil, &file, file.bytes != 0, path, err);
     sg_mil_program_free(mil);
@@ -200,6 +215,7 @@ static segue_status package(struct sg_ane_emit *e, uint32_t i, const char *folde
     return status;
 }
 
+/* One package at a time, so that only the weights of one part are in memory. */
 segue_status sg_ane_emit_packages(struct sg_ane_emit *e, const char *folder, segue_error *err)
 {
     for (uint32_t i = 0; i < e->cut.parts_n; i++) SG_TRY(package(e, i, folder, err));

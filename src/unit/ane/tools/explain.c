@@ -7,6 +7,7 @@
 #include "unit/ane/mil/milinfer.h"
 #include "unit/ane/rules/rules.h"
 
+/* These operations are assumed to cost nothing. */
 int sg_mil_is_view(const struct sg_mil_op *op)
 {
     static const char *const kinds[] = {"reshape",
@@ -20,12 +21,13 @@ int sg_mil_is_view(const struct sg_mil_op *op)
     return 0;
 }
 
+/* A product has two operations (multiply and add) per element of the contraction. */
 uint64_t sg_mil_flops(const struct sg_mil_function *f, const struct sg_mil_op *op)
 {
     const struct sg_mil_type *out = &f->values[op->first].type,
                              *x = sg_mil_arg_type(f, sg_mil_arg_find(op, "x"));
     const struct sg_mil_type *w = sg_mil_arg_type(f, sg_mil_arg_find(op, "weight"));
-    uint64_t n = sg_mil_elements(out);
+    uint64_t n = sg_mil_elements(out); /* elements of the first result */
     if (sg_mil_is_const_op(op) || sg_mil_is_view(op)) return 0;
     if (!strcmp(op->kind, "conv"))
         return 2 * n * (uint64_t)w->dim[1] * (uint64_t)w->dim[2] * (uint64_t)w->dim[3];
@@ -35,6 +37,7 @@ uint64_t sg_mil_flops(const struct sg_mil_function *f, const struct sg_mil_op *o
     return n;
 }
 
+/* Packed size; 0 for an invalid type. */
 static uint64_t bytes_of(const struct sg_mil_type *t)
 {
     uint64_t bytes = 0;
@@ -42,8 +45,8 @@ static uint64_t bytes_of(const struct sg_mil_type *t)
     return bytes;
 }
 
-/* What an operation reads and writes; literals in its attributes are weights. */
-static uint64_t touched(const struct sg_mil_function *f, const struct sg_mil_op *op)
+/* Bytes of the operands and results of an operation. Literals in attributes are counted as weights instead. */
+static uint64_t operand_bytes(const struct sg_mil_function *f, const struct sg_mil_op *op)
 {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < op->args_n; i++)
@@ -56,21 +59,24 @@ static uint64_t touched(const struct sg_mil_function *f, const struct sg_mil_op 
     return sum;
 }
 
+/* Surfaces are counted with the row padding and minimum size of the profile. */
 void sg_mil_cost_of(struct sg_mil_cost *out, const struct sg_mil_function *f,
                     const struct sg_ane_profile *profile)
 {
     struct sg_mil_cost c = {0};
     for (uint32_t o = 0; o < f->ops_n; o++) {
         const struct sg_mil_op *op = &f->ops[o];
+        /* Numbers in attributes are constants and compressed constants. */
         for (uint32_t a = 0; a < op->attrs_n; a++)
             if (op->attrs[a].literal->kind != SG_MIL_TEXT)
                 c.weight_bytes += bytes_of(&op->attrs[a].literal->type);
         if (sg_mil_is_const_op(op)) continue;
-        uint64_t bytes = touched(f, op);
+        uint64_t bytes = operand_bytes(f, op);
         if (bytes > c.working_set_bytes) c.working_set_bytes = bytes;
         c.ops += !sg_mil_is_view(op);
         c.flops += sg_mil_flops(f, op);
     }
+    /* All inputs, then all outputs. */
     for (uint32_t i = 0; i < f->params_n + f->returns_n; i++) {
         const struct sg_mil_type *t = &f->values[i < f->params_n ? i : f->returns[i - f->params_n]].type;
         uint64_t row, surface;
@@ -81,6 +87,8 @@ void sg_mil_cost_of(struct sg_mil_cost *out, const struct sg_mil_function *f,
     *out = c;
 }
 
+/* Roofline model: computation and memory traffic overlap, and the longer one counts, plus the dispatch.
+ * Units: flops / (TFLOPS * 1e6) and bytes / (GB/s * 1e3) are microseconds. */
 double sg_mil_expected_us(const struct sg_mil_cost *c, const struct sg_ane_profile *profile)
 {
     double compute = (double)c->flops / (profile->tflops * 1e6);

@@ -7,20 +7,23 @@
 #include "unit/ane/mil/milparse.h"
 #include "unit/ane/rules/rules.h"
 
-enum { TEXTS_MAX = 4096 };
+enum { TEXTS_MAX = 4096 }; /* programs in a folder */
 
+/* Maps a blob file unless it is mapped already. A file that cannot be opened is no error here:
+ * sg_ane_check_blobs reports it with the position of the reference. */
 static segue_status map_blob_file(struct sg_mil_text *t, const char *folder, const char *mil_path,
-                              segue_error *err)
+                                  segue_error *err)
 {
     if (sg_ane_file_of(t->files, t->files_n, mil_path)) return SEGUE_OK;
-    const char *path = strchr(mil_path, '/') + 1; /* after @model_path/: the parser saw to it */
+    const char *path = strchr(mil_path, '/') + 1; /* after @model_path/, which the parser has checked */
     char *full = sg_path_join(folder, path);
     if (!full) return sg_no_memory("a path", strlen(path), err);
     struct sg_map map;
     segue_error missing;
     segue_status status = sg_path_kind(full) == SG_PATH_FILE ? sg_map_open(&map, full, &missing) : SEGUE_EIO;
     sg_free(full);
-    if (status != SEGUE_OK) return SEGUE_OK; /* the check says so, with the place */
+    if (status != SEGUE_OK) return SEGUE_OK;
+    /* Both lists grow together; files_cap changes only when both allocations succeeded. */
     if (t->files_n == t->files_cap) {
         uint32_t cap = t->files_cap ? t->files_cap * 2 : 8;
         struct sg_ane_file *files = sg_realloc(t->files, cap * sizeof *files);
@@ -38,6 +41,7 @@ static segue_status map_blob_file(struct sg_mil_text *t, const char *folder, con
     return SEGUE_OK;
 }
 
+/* Maps all blob files that a program references, in attributes and in inline arguments. */
 static segue_status map_blob_files(struct sg_mil_text *t, const char *folder, segue_error *err)
 {
     for (uint32_t i = 0; i < t->program->functions_n; i++) {
@@ -55,7 +59,7 @@ static segue_status map_blob_files(struct sg_mil_text *t, const char *folder, se
     return SEGUE_OK;
 }
 
-/* path becomes the text's. */
+/* Opens one .mil file. Takes ownership of path, which may be NULL after a failed allocation. */
 static segue_status open_text(struct sg_mil_text *t, char *path, segue_error *err)
 {
     t->path = path;
@@ -63,8 +67,9 @@ static segue_status open_text(struct sg_mil_text *t, char *path, segue_error *er
     SG_TRY(sg_map_open(&t->map, path, err));
     segue_status status =
         sg_mil_parse(&t->program, (const char *)t->map.data, t->map.size, path, &t->fault, err);
-    if (status == SEGUE_EFORMAT) return SEGUE_OK;
+    if (status == SEGUE_EFORMAT) return SEGUE_OK; /* kept with its fault */
     if (status != SEGUE_OK) return status;
+    /* Folder of the file: "/" for a file in the root, "." without a slash. */
     const char *slash = strrchr(path, '/');
     char *folder = slash ? sg_strndup(path, (size_t)(slash - path) + (slash == path)) : sg_strndup(".", 1);
     if (!folder) return sg_no_memory("a path", strlen(path), err);
@@ -73,12 +78,14 @@ static segue_status open_text(struct sg_mil_text *t, char *path, segue_error *er
     return status;
 }
 
+/* Opens the n named files of a folder. out->n counts an entry before it is opened, so that close frees it
+ * after a failure. */
 static segue_status open_all(struct sg_mil_folder *out, const char *path, char **names, size_t n,
                              segue_error *err)
 {
     if (!n)
         return sg_fail(err, SEGUE_EIO,
-                       "opening programs: %.200s: no .mil file in it; give a folder with programs", path);
+                       "opening programs: %.200s: the folder has no .mil file; give a folder with programs", path);
     out->texts = sg_alloc(n * sizeof *out->texts);
     if (!out->texts) return sg_no_memory("programs", n * sizeof *out->texts, err);
     for (out->n = 0; out->n < n;) {
@@ -88,9 +95,10 @@ static segue_status open_all(struct sg_mil_folder *out, const char *path, char *
     return SEGUE_OK;
 }
 
+/* A path that is not a folder is taken for a file; opening it reports whether it exists. */
 segue_status sg_mil_folder_open(struct sg_mil_folder *out, const char *path, segue_error *err)
 {
-    char **names = NULL;
+    char **names = NULL; /* sorted file names, freed below */
     size_t n = 0;
     segue_status status;
     *out = (struct sg_mil_folder){0};
@@ -109,6 +117,7 @@ segue_status sg_mil_folder_open(struct sg_mil_folder *out, const char *path, seg
     return status;
 }
 
+/* Also after a failed open: entries that were not reached are zero. */
 void sg_mil_folder_close(struct sg_mil_folder *f)
 {
     for (uint32_t i = 0; i < f->n; i++) {
@@ -124,6 +133,8 @@ void sg_mil_folder_close(struct sg_mil_folder *f)
     *f = (struct sg_mil_folder){0};
 }
 
+/* A program without blob files still needs the check of its references, so an empty list instead of NULL is
+ * passed. */
 void sg_mil_text_check(const struct sg_mil_text *t, const struct sg_ane_profile *profile,
                        struct sg_mil_faults *faults)
 {
@@ -137,6 +148,7 @@ void sg_mil_text_check(const struct sg_mil_text *t, const struct sg_ane_profile 
             t->fault.text);
 }
 
+/* Repeats the message of the parser, with position. */
 segue_status sg_mil_text_status(const struct sg_mil_text *t, segue_error *err)
 {
     if (t->program) return SEGUE_OK;

@@ -7,8 +7,7 @@
 #include "base/clock.h"
 #include "base/num.h"
 
-/* --- numbers and surfaces --- */
-
+/* One element of a surface. bool and uint8 are one unsigned byte. */
 static float get_number(enum sg_mil_dtype d, const uint8_t *p)
 {
     return d == SG_MIL_FP16    ? sg_f32_of_f16(sg_le16(p))
@@ -18,6 +17,7 @@ static float get_number(enum sg_mil_dtype d, const uint8_t *p)
                                : (float)*p;
 }
 
+/* Values outside the int32 range become 0, because the conversion would be undefined. */
 static void put_number(enum sg_mil_dtype d, uint8_t *p, float v)
 {
     uint16_t half = sg_f16_of_f32(v);
@@ -32,20 +32,23 @@ static void put_number(enum sg_mil_dtype d, uint8_t *p, float v)
         *p = (uint8_t)whole;
 }
 
-/* One of in, out. */
+/* Copies `in` to the surface or, when it is NULL, the surface to `out`. The size is checked while the
+ * surface is locked, because lock reports it. */
 static segue_status copy_surface(const struct sg_ane_port *port, struct sg_ane_surface *s, const float *in,
-                         float *out, segue_error *err)
+                                 float *out, segue_error *err)
 {
     const struct sg_ane_device_ops *ops = sg_ane_ops_of(s);
     enum sg_mil_dtype d = (enum sg_mil_dtype)port->type.dtype;
     uint64_t width = port->type.rank ? (uint64_t)port->type.dim[port->type.rank - 1] : 1,
              rows = sg_mil_elements(&port->type) / width, n;
+    /* Rows are the last dimension; the surface has them at a distance of row_bytes. */
     uint32_t each = sg_mil_dtype_info(d)->bits / 8u;
     void *bytes;
+    /* Locked for writing or only for reading, until unlock. */
     SG_TRY(ops->lock(s, in != NULL, &bytes, &n, err));
     segue_status status = SEGUE_OK;
     if (n < rows * port->row_bytes)
-        status = sg_fail(err, SEGUE_EARG, "surface: %.60s: %llu bytes, %llu are needed; allocate more",
+        status = sg_fail(err, SEGUE_EARG, "surface: %.60s: %llu bytes, but %llu are needed; allocate a larger surface",
                          port->name, (unsigned long long)n, (unsigned long long)(rows * port->row_bytes));
     for (uint64_t i = 0; status == SEGUE_OK && i < rows; i++) {
         uint8_t *row = (uint8_t *)bytes + i * port->row_bytes;
@@ -60,6 +63,7 @@ static segue_status copy_surface(const struct sg_ane_port *port, struct sg_ane_s
     return status;
 }
 
+/* Values are rounded to the element type of the port; integers are truncated. */
 segue_status sg_ane_surface_put(const struct sg_ane_port *port, struct sg_ane_surface *s, const float *in,
                                 segue_error *err)
 {
@@ -72,13 +76,13 @@ segue_status sg_ane_surface_get(const struct sg_ane_port *port, struct sg_ane_su
     return copy_surface(port, s, NULL, out, err);
 }
 
-/* --- a run --- */
-
+/* Surfaces of one program. */
 struct surfaces {
     struct sg_ane_surface **in, **out;
     uint32_t in_n, out_n;
 };
 
+/* The latest result with this name; NULL: none. */
 static const struct sg_st_item *result_named(const struct sg_mil_results *r, const char *name)
 {
     for (uint32_t i = r->n; i-- > 0;)
@@ -86,23 +90,25 @@ static const struct sg_st_item *result_named(const struct sg_mil_results *r, con
     return NULL;
 }
 
+/* Fills the surface of an input from the file or, if it has no such tensor, from an earlier result. */
 static segue_status fill_input(const struct sg_ane_port *port, struct sg_ane_surface *s,
                                const struct sg_archive *in, const struct sg_mil_results *earlier,
                                segue_error *err)
 {
     const struct sg_tensor *t = in ? sg_archive_find(in, port->name) : NULL;
     const struct sg_st_item *before = t ? NULL : result_named(earlier, port->name);
+    /* Only the element count must match, so a file may store a tensor with another shape. */
     uint64_t n = sg_mil_elements(&port->type), has = t ? t->rows * t->cols : 1;
     for (uint32_t i = 0; before && i < before->rank; i++) has *= before->shape[i];
     if (!t && !before)
         return sg_fail(err, SEGUE_EARG,
-                       "mil run: input %.80s: no tensor of this name; put one into the file of inputs",
+                       "mil run: input %.80s: no tensor with this name; add it to the file given by --in",
                        port->name);
     if (has != n)
         return sg_fail(err, SEGUE_EARG,
-                       "mil run: input %.80s: %llu numbers, the program reads %llu; give its shape",
+                       "mil run: input %.80s: the tensor has %llu elements, the program reads %llu; give a tensor of its shape",
                        port->name, (unsigned long long)has, (unsigned long long)n);
-    if (before) return sg_ane_surface_put(port, s, before->data, err);
+    if (before) return sg_ane_surface_put(port, s, before->data, err); /* results are fp32 already */
     SG_TRY(sg_tensor_computable(t, err));
     float *numbers = sg_alloc((size_t)n * sizeof *numbers);
     if (!numbers) return sg_no_memory("an input", (size_t)n * sizeof *numbers, err);
@@ -112,8 +118,9 @@ static segue_status fill_input(const struct sg_ane_port *port, struct sg_ane_sur
     return status;
 }
 
+/* Appends an output to the results. */
 static segue_status store_output(const struct sg_ane_port *port, struct sg_ane_surface *s,
-                                struct sg_mil_results *out, segue_error *err)
+                                 struct sg_mil_results *out, segue_error *err)
 {
     if (out->n == out->cap) {
         uint32_t cap = out->cap ? out->cap * 2 : 16;
@@ -122,12 +129,14 @@ static segue_status store_output(const struct sg_ane_port *port, struct sg_ane_s
         out->items = more;
         out->cap = cap;
     }
+    /* Names and data are copied: ports and surfaces are freed with the program. */
     struct sg_st_item *item = &out->items[out->n];
     uint64_t n = sg_mil_elements(&port->type);
     float *data = sg_arena_alloc(&out->arena, (size_t)n * sizeof *data);
     const char *name = sg_arena_strndup(&out->arena, port->name, strlen(port->name));
     if (!data || !name) return sg_no_memory("results", (size_t)n * sizeof *data, err);
     *item = (struct sg_st_item){.name = name, .storage = SG_F32, .data = data};
+    /* A safetensors item has at most four dimensions here. */
     uint32_t rank = port->type.rank, extra = rank > 4 ? rank - 4 : 0;
     item->rank = rank - extra;
     for (uint32_t i = 0; i < item->rank; i++) item->shape[i] = (uint64_t)port->type.dim[i + extra];
@@ -136,6 +145,8 @@ static segue_status store_output(const struct sg_ane_port *port, struct sg_ane_s
     return sg_ane_surface_get(port, s, data, err);
 }
 
+/* Creates and fills the surfaces of a loaded program, evaluates it once and stores its outputs. The caller
+ * frees the surfaces, also after a failure. */
 static segue_status run_bound(struct sg_ane_program *p, const struct sg_ane_port *in_ports,
                               const struct sg_ane_port *out_ports, struct surfaces *b,
                               const struct sg_archive *in, struct sg_mil_results *out, segue_error *err)
@@ -148,6 +159,7 @@ static segue_status run_bound(struct sg_ane_program *p, const struct sg_ane_port
     }
     for (uint32_t i = 0; i < b->out_n; i++)
         SG_TRY(ops->surface_new(d, out_ports[i].surface_bytes, &b->out[i], err));
+    /* Only the evaluation is measured, without filling and reading surfaces. */
     uint64_t from = sg_now_ns();
     SG_TRY(ops->evaluate(p, 0, b->in, b->out, err));
     out->evaluate_ns += sg_now_ns() - from;
@@ -155,6 +167,8 @@ static segue_status run_bound(struct sg_ane_program *p, const struct sg_ane_port
     return SEGUE_OK;
 }
 
+/* Loads one program, runs it and unloads it. Programs of a folder are loaded one at a time, because engines
+ * limit how many may be loaded at once (constraint 6). Surfaces are freed before the program is unloaded. */
 static segue_status run_text(struct sg_ane_device *d, const struct sg_mil_text *t,
                              const struct sg_archive *in, struct sg_mil_results *out, segue_error *err)
 {
@@ -166,6 +180,7 @@ static segue_status run_text(struct sg_ane_device *d, const struct sg_mil_text *
     struct surfaces b = {0};
     SG_TRY(ops->load(d, &s, &p, err));
     segue_status status = ops->ports(p, 0, &in_ports, &b.in_n, &out_ports, &b.out_n, err);
+    /* One entry more than needed, so that the allocation is never empty. */
     b.in = sg_alloc((b.in_n + 1) * sizeof(struct sg_ane_surface *));
     b.out = sg_alloc((b.out_n + 1) * sizeof(struct sg_ane_surface *));
     if (status == SEGUE_OK && (!b.in || !b.out)) status = sg_no_memory("surfaces", 0, err);
@@ -178,6 +193,7 @@ static segue_status run_text(struct sg_ane_device *d, const struct sg_mil_text *
     return status;
 }
 
+/* In the order of the file names, so that later programs can read the outputs of earlier ones. */
 segue_status sg_mil_run_folder(struct sg_ane_device *d, const struct sg_mil_folder *f,
                                const struct sg_archive *in, struct sg_mil_results *out, segue_error *err)
 {

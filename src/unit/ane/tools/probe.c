@@ -1,4 +1,4 @@
-/* probe.c: see probe.h.
+/* probe.c: see probe.h. The programs work on [1, 32, 1, 32], the smallest shape that needs no padding.
  * SPDX-License-Identifier: MIT */
 #include "unit/ane/tools/probe.h"
 
@@ -10,7 +10,10 @@
 #include "unit/ane/blob/blob.h"
 #include "unit/ane/tools/milrun.h"
 
+/* Building blocks of the texts: the type of all tensors, the header, a function with one input and one
+ * result, a named const, a scalar type. */
 #define T "tensor<fp16, [1, 32, 1, 32]>"
+/* buildInfo of the verbose dialect; compilers check only its syntax. */
 #define HEAD                                                                                          \
     "program(1.0)\n[buildInfo = dict<tensor<string, []>, tensor<string, []>>({{\"coremlc-version\", " \
     "\"3505.4.1\"}})]\n{\n"
@@ -20,18 +23,21 @@
     ")];\n"
 #define SCALAR(dtype) "tensor<" dtype ", []>"
 
-enum { N = 1024, PORTS = 4 };
+enum { N = 1024, PORTS = 4 }; /* elements of T; maximum inputs or outputs */
 
 /* A loaded program with its surfaces. */
 struct bench {
     struct sg_ane_device *d;
     struct sg_ane_program *p;
     struct sg_ane_surface *in[PORTS], *out[PORTS];
-    const struct sg_ane_port *in_ports, *out_ports;
+    const struct sg_ane_port *in_ports, *out_ports; /* owned by the program */
     uint32_t in_n, out_n;
-    char why[sizeof((segue_error *)0)->text];
+    char why[sizeof((segue_error *)0)->text]; /* text of the last error */
 };
 
+/* Frees what was created; also after a failed bench_open. */
+
+/* Frees what was created; also after a failed bench_open. */
 static void bench_close(struct bench *b)
 {
     const struct sg_ane_device_ops *ops = sg_ane_ops_of(b->d);
@@ -42,13 +48,14 @@ static void bench_close(struct bench *b)
     }
 }
 
-/* What the program takes and gives; asked again after a reload, which makes them anew. */
+/* Gets the ports of the program. Needed again after a reload, which replaces them. */
 static segue_status bench_ports(struct bench *b, segue_error *err)
 {
     return sg_ane_ops_of(b->d)->ports(b->p, 0, &b->in_ports, &b->in_n, &b->out_ports, &b->out_n, err);
 }
 
-/* 1: compiled, loaded, bound. */
+/* Compiles and loads a program and creates its surfaces. 1: success; 0: the reason is in b->why. file: its
+ * blob file, or NULL. */
 static int bench_open(struct bench *b, struct sg_ane_device *d, const char *text,
                       const struct sg_ane_file *file)
 {
@@ -57,6 +64,7 @@ static int bench_open(struct bench *b, struct sg_ane_device *d, const char *text
         .name = "probe", .text = text, .text_bytes = strlen(text), .files = file, .files_n = file ? 1 : 0};
     segue_error err = {0};
     *b = (struct bench){.d = d};
+    /* Each step runs only if all before it succeeded; bench_close frees what exists. */
     segue_status st = ops->load(d, &s, &b->p, &err);
     if (st == SEGUE_OK) st = bench_ports(b, &err);
     if (st == SEGUE_OK && (b->in_n > PORTS || b->out_n > PORTS)) st = SEGUE_EINTERNAL;
@@ -68,10 +76,10 @@ static int bench_open(struct bench *b, struct sg_ane_device *d, const char *text
     return st == SEGUE_OK;
 }
 
-/* Every input i filled with v[i]; the first number of output 0 in *out. 1: evaluated. */
+/* Evaluates with every element of input i set to v[i]; *out is the first element of output 0. 1: success. */
 static int bench_run(struct bench *b, const float *v, float *out)
 {
-    float numbers[2 * N]; /* the largest result: a concat of two inputs */
+    float numbers[2 * N]; /* the largest result is the concat of two inputs */
     segue_error err = {0};
     segue_status st = SEGUE_OK;
     for (uint32_t i = 0; st == SEGUE_OK && i < b->in_n; i++) {
@@ -85,8 +93,7 @@ static int bench_run(struct bench *b, const float *v, float *out)
     return st == SEGUE_OK;
 }
 
-/* --- questions --- */
-
+/* Programs of the probes. */
 static const char relu_text[] =
     ONE("        " T " z_out = relu(x = a_in)[name = tensor<string, []>(\"z_out\")];\n");
 static const char concat_text[] = ONE(NAMED(SCALAR("int32"), "k_ax", "1") NAMED(
@@ -109,15 +116,17 @@ static const char exp_text[] =
 static const char sqrt_text[] =
     ONE("        " T " z_out = sqrt(x = a_in)[name = tensor<string, []>(\"z_out\")];\n");
 
+/* Sets the text of an answer; longer ones are truncated. */
 static void set_verdict(struct sg_probe_answer *a, int settled, const char *text)
 {
     a->settled = (uint32_t)settled;
     snprintf(a->verdict, sizeof a->verdict, "%.159s", text);
 }
 
-/* A program is accepted and gives what it should. */
+/* Tests whether a program is accepted and gives the expected result, within the precision of table
+ * functions. */
 static void probe_result(struct sg_ane_device *d, struct sg_probe_answer *a, const char *text, float in,
-                     float want)
+                         float want)
 {
     struct bench b;
     float got = NAN;
@@ -126,11 +135,12 @@ static void probe_result(struct sg_ane_device *d, struct sg_probe_answer *a, con
     else {
         a->value = (double)got;
         a->value_name = "result";
-        set_verdict(a, 1, fabsf(got - want) <= 2e-3f * fabsf(want) ? "works" : "runs, with another result");
+        set_verdict(a, 1, fabsf(got - want) <= 2e-3f * fabsf(want) ? "works" : "runs, with a wrong result");
     }
     bench_close(&b);
 }
 
+/* Probes of a single program: the text, its input and the expected result. */
 static void probe_runs(struct sg_ane_device *d, struct sg_probe_answer *a) { probe_result(d, a, relu_text, 3, 3); }
 static void probe_concat(struct sg_ane_device *d, struct sg_probe_answer *a)
 {
@@ -141,21 +151,25 @@ static void probe_rsqrt(struct sg_ane_device *d, struct sg_probe_answer *a)
     probe_result(d, a, rsqrt_text, 4, 0.5f);
 }
 
+/* 7 - 5 = 2 if the operands of sub are bound as declared, -2 if they are exchanged. The inputs are declared
+ * in descending order of name. */
 static void probe_order(struct sg_ane_device *d, struct sg_probe_answer *a)
 {
     struct bench b;
     float v[PORTS] = {0}, got = 0;
     int good = bench_open(&b, d, order_text, NULL);
+    /* Ports are in the engine's order; values are assigned by name. */
     for (uint32_t i = 0; good && i < b.in_n; i++) v[i] = b.in_ports[i].name[0] == 'b' ? 7 : 5;
     if (!good || !bench_run(&b, v, &got))
         set_verdict(a, 0, b.why);
     else
         set_verdict(a, 1,
-            got == 2 ? "binding by name gives the declared operands"
+                    got == 2 ? "binding by name gives the declared operands"
                      : "binding by name gives exchanged operands");
     bench_close(&b);
 }
 
+/* A blob file with N fp16 weights of 2 or 3 (0x4000, 0x4200). */
 static segue_status weight_file(struct sg_buf *file, float v, segue_error *err)
 {
     uint16_t w[N];
@@ -165,8 +179,11 @@ static segue_status weight_file(struct sg_buf *file, float v, segue_error *err)
     return sg_blob_add(file, SG_MIL_FP16, w, sizeof w, 0, &at, err);
 }
 
+/* Loads weights of 2, reloads with weights of 3 and evaluates 5 times the weight: 15 means that the new
+ * weights are used. */
 static void probe_reload(struct sg_ane_device *d, struct sg_probe_answer *a)
 {
+    /* Neither outcome is expected: sources report both. */
     struct sg_buf two = {0}, three = {0};
     struct bench b = {.d = d};
     float in = 5, before = 0, after = 0;
@@ -182,9 +199,9 @@ static void probe_reload(struct sg_ane_device *d, struct sg_probe_answer *a)
             set_verdict(a, 1, "reload fails");
         else
             set_verdict(a, 1,
-                after == 15       ? "new weights take effect"
+                        after == 15       ? "new weights take effect"
                 : after == before ? "weights stay as compiled"
-                                  : "the result is neither");
+                                  : "the result matches neither weights");
         a->value = (double)after;
         a->value_name = "result";
         bench_close(&b);
@@ -193,6 +210,7 @@ static void probe_reload(struct sg_ane_device *d, struct sg_probe_answer *a)
     sg_buf_free(&three);
 }
 
+/* Classifies the result for one input. */
 static void probe_value(struct sg_ane_device *d, struct sg_probe_answer *a, const char *text, float in)
 {
     struct bench b;
@@ -207,15 +225,18 @@ static void probe_value(struct sg_ane_device *d, struct sg_probe_answer *a, cons
     bench_close(&b);
 }
 
+/* exp(11.0625) = 63736 is close to the fp16 maximum of 65504: it is finite unless the engine's limit is
+ * lower than reported. sqrt(-1) is NaN by IEEE 754; engines are reported to give 0. */
 static void probe_exp(struct sg_ane_device *d, struct sg_probe_answer *a) { probe_value(d, a, exp_text, 11.0625f); }
 static void probe_sqrt(struct sg_ane_device *d, struct sg_probe_answer *a) { probe_value(d, a, sqrt_text, -1); }
 
+/* Mean of 100 evaluations after one warm-up: nanoseconds / 1e5 is microseconds per evaluation. */
 static void probe_dispatch(struct sg_ane_device *d, struct sg_probe_answer *a)
 {
     struct bench b;
     float in = 1, out;
     int good = bench_open(&b, d, relu_text, NULL) && bench_run(&b, &in, &out);
-    uint64_t from = sg_now_ns();
+    uint64_t from = sg_now_ns(); /* after the warm-up, which may compile or wake the engine */
     segue_error err;
     for (int i = 0; good && i < 100; i++)
         good = sg_ane_ops_of(d)->evaluate(b.p, 0, b.in, b.out, &err) == SEGUE_OK;
@@ -225,7 +246,8 @@ static void probe_dispatch(struct sg_ane_device *d, struct sg_probe_answer *a)
     bench_close(&b);
 }
 
-/* Distinct texts, so that no cache answers; stops at the first refusal, far below the budget in question. */
+/* Compiles up to 16 programs, all different so that none comes from the compile cache. Stops at the first
+ * failure; the limit is far below the known budget of about 119 compiles per process. */
 static void probe_compiles(struct sg_ane_device *d, struct sg_probe_answer *a)
 {
     int n = 0;
@@ -237,6 +259,7 @@ static void probe_compiles(struct sg_ane_device *d, struct sg_probe_answer *a)
                       " z_out = clip(alpha = tensor<fp16, []>(0.0), beta = "
                       "tensor<fp16, []>(%d.0), x = a_in);\n    } -> (z_out);\n}\n",
                  n + 1);
+        /* Unloaded at once: only the number of compiles is tested, not that of loaded programs. */
         int good = bench_open(&b, d, text, NULL);
         bench_close(&b);
         if (!good) break;
@@ -246,6 +269,7 @@ static void probe_compiles(struct sg_ane_device *d, struct sg_probe_answer *a)
     set_verdict(a, 1, n == 16 ? "16 compiles in a row succeed" : "a compile fails early");
 }
 
+/* The probes in order of execution. */
 static const struct {
     const char *name, *question;
     void (*run)(struct sg_ane_device *d, struct sg_probe_answer *a);
@@ -262,6 +286,7 @@ static const struct {
     {"compiles", "do sixteen compiles in one process succeed (constraint 5)", probe_compiles},
 };
 
+/* Callers iterate over 0..sg_probe_count() - 1. */
 size_t sg_probe_count(void) { return sizeof probes / sizeof *probes; }
 const char *sg_probe_name(size_t i) { return probes[i].name; }
 const char *sg_probe_question(size_t i) { return probes[i].question; }
@@ -269,7 +294,7 @@ const char *sg_probe_question(size_t i) { return probes[i].question; }
 segue_status sg_probe_run(struct sg_ane_device *d, size_t i, struct sg_probe_answer *out, segue_error *err)
 {
     if (i >= sg_probe_count())
-        return sg_fail(err, SEGUE_EARG, "probe: %zu: there are %zu; give another", i, sg_probe_count());
+        return sg_fail(err, SEGUE_EARG, "probe: %zu: there are only %zu probes; give a smaller number", i, sg_probe_count());
     *out = (struct sg_probe_answer){{0}, 0, NULL, 0};
     probes[i].run(d, out);
     return SEGUE_OK;

@@ -11,16 +11,18 @@
  * MAX_UNITS: max. hidden units of a cluster. BOX_ROWS: max. rows of a box of the tensor map. */
 enum { BUDGET = 112 << 10, WIDEST = 4096, WIDE = 1024, MAX_UNITS = 512, BOX_ROWS = 256, GROUP = CK_CLUSTER_ROW_GROUP };
 
-/* Clusters that a card of 132 multiprocessors holds at once, two blocks on each: a window's and the next one's should be no
- * more. */
+/* Clusters that 132 multiprocessors hold at once with two blocks each. A fusion and the next one together should have no more, so
+ * that the next one's blocks are resident and can prefetch weights while the first one runs. */
 enum { CLUSTERS = 30 };
 
+/* What all match functions need. */
 struct cu_matcher {
     struct sg_unit *u;
     const struct sg_program *p;
     const struct sg_graph *g;
 };
 
+/* parts are at the end of `all`, so that the members before them do not depend on their number. */
 uint32_t cu_step_ops(const struct cu_step *s, const struct sg_op *ops[CU_STEP_OPS])
 {
     const struct sg_op *all[CU_STEP_OPS] = {s->op,     s->norm,   s->glu,    s->after,  s->conv,
@@ -35,6 +37,7 @@ uint32_t cu_step_ops(const struct cu_step *s, const struct sg_op *ops[CU_STEP_OP
     return n;
 }
 
+/* Follows one selection: the input of op `rows` is never the result of another one. */
 struct sg_operand cu_source(const struct sg_program *p, const struct sg_operand *x)
 {
     struct sg_operand o = *x;
@@ -51,20 +54,21 @@ static int is_whole(const struct cu_matcher *l, const struct sg_operand *x)
     return x->value >= 0 && x->at == 0 && x->width == l->g->values[x->value].width;
 }
 
-/* Columns of the same value, with one row. */
+/* 1: the same columns of the same value. Selections of rows are looked through: a pass with one row selects it. */
 static int same_operand(const struct cu_matcher *l, const struct sg_operand *x, const struct sg_operand *y)
 {
     struct sg_operand a = cu_source(l->p, x), b = cu_source(l->p, y);
     return a.value >= 0 && a.value == b.value && a.at == b.at && a.width == b.width;
 }
 
-/* All of an op's value. */
+/* 1: x is the whole result of op. */
 static int is_out(const struct cu_matcher *l, const struct sg_operand *x, const struct sg_op *op)
 {
     const struct sg_operand all = {.value = op->out, .width = l->g->values[op->out].width};
     return same_operand(l, x, &all);
 }
 
+/* 1: the graph has the value as an output, which the caller may request. */
 static int is_output(const struct cu_matcher *l, int32_t value)
 {
     for (uint32_t i = 0; i < l->g->outputs_n; i++)
@@ -72,6 +76,7 @@ static int is_output(const struct cu_matcher *l, int32_t value)
     return 0;
 }
 
+/* 1: one of the fusion's steps computes op. */
 static int contains_op(const struct cu_matcher *l, const struct cu_fusion *w, const struct sg_op *op)
 {
     for (uint32_t i = w->first; i < w->first + w->steps; i++) {
@@ -82,7 +87,8 @@ static int contains_op(const struct cu_matcher *l, const struct cu_fusion *w, co
     return 0;
 }
 
-/* Nobody else wants what the steps make on the way. A norm that products do themselves is made by each of them. */
+/* 1: no op outside of the fusion reads an intermediate result, and none is an output of the graph. The first norm is excepted:
+ * every product that reads it computes it. */
 static int is_self_contained(const struct cu_matcher *l, const struct cu_fusion *w)
 {
     for (uint32_t i = 0; i < l->g->ops_n; i++) {
@@ -96,19 +102,20 @@ static int is_self_contained(const struct cu_matcher *l, const struct cu_fusion 
     return 1;
 }
 
-/* The logits are read when the pass is over. */
+/* 1: the value is the logits. They are read after the pass, so they cannot be the result of a fusion. */
 static int is_logits(const struct cu_matcher *l, int32_t value)
 {
     int32_t logits = l->g->vocab ? sg_graph_output(l->g, "logits") : -1;
     return logits >= 0 && l->g->outputs[logits].value == value;
 }
 
-/* The value, or one that stands for it when all rows are chosen. */
+/* 1: v is the value or the selection of all its rows. */
 static int is_alias_of(const struct cu_matcher *l, int32_t v, int32_t value)
 {
     return v >= 0 && (v == value || l->p->value_locs[v].from == value);
 }
 
+/* Index of the last fused step that reads a value, directly or through a selection of all rows. */
 static uint32_t last_reader(const struct cu_matcher *l, int32_t value)
 {
     uint32_t last = 0;
@@ -121,6 +128,7 @@ static uint32_t last_reader(const struct cu_matcher *l, int32_t value)
     return last;
 }
 
+/* The uploaded weight of a linear. */
 static const struct ck_weight *weight_of(const struct cu_matcher *l, const struct sg_op *linear)
 {
     return &cu_weight_of(l->p->weights, l->g->tensors[linear->u.linear.weight.tensor])->w;
@@ -140,7 +148,7 @@ static uint32_t cluster_count(const struct cu_matcher *l, uint32_t columns, uint
     return clusters * 2 > max ? clusters : 0;
 }
 
-/* Rows of the second product in a stage: whole groups that fit, and the block's rows in equal shares. */
+/* Rows of the second product per stage: whole groups of GROUP, as many as fit, but with `rows` divided evenly over the fills. */
 static uint32_t back_rows(uint32_t rows, uint32_t stage_bytes, uint32_t row_bytes)
 {
     uint32_t max = stage_bytes / row_bytes / GROUP * GROUP;
@@ -149,7 +157,7 @@ static uint32_t back_rows(uint32_t rows, uint32_t stage_bytes, uint32_t row_byte
     return (each + GROUP - 1) / GROUP * GROUP;
 }
 
-/* Bytes of n columns of a row of the first product as it stands in a stage, its scales with it; of the second one's. */
+/* Bytes per row in a stage: n columns of the first product, with scales; the cluster's columns of the second. */
 static size_t first_bytes(const struct cu_fusion *w, uint32_t n)
 {
     return w->weights == CU_FUSION_Q8 ? n + n / 16 : 2 * (size_t)n;
@@ -159,16 +167,17 @@ static uint32_t second_bytes(const struct cu_fusion *w)
     return w->weights == CU_FUSION_Q8 ? w->cluster_cols : 2 * w->cluster_cols;
 }
 
-/* So many fills are under way at once, few enough that those of the kernel that is at work do not queue up behind them. Never
- * more than stages: the gate that is waited at would be a turn further. Attention's come as they may. */
+/* Fills of the ring that may be in flight at once. Few, so that the copies of a kernel that computes do not queue behind those of
+ * the next kernel, which prefetches. Never more than stages. Attention has no limit. */
 static uint32_t max_fills_ahead(const struct cu_fusion *w)
 {
     if (w->kind == CU_FUSION_HEADS) return w->fills;
     return w->kind == CU_FUSION_MLP && w->weights == CU_FUSION_Q8 ? 1 : 2;
 }
 
-/* The ring of weights: `first` fills with `rows` rows of d columns each, then the rank's columns of the rows that a block ends.
- * Beside it the kernel has `rest` bytes of shared memory and `fixed` ones that it always has. 0: they do not fit. */
+/* Dimensions the ring of weights in shared memory: `first` fills of `rows` rows of the first product (d columns), then fills of
+ * the second product: the cluster's columns of the d / CK_CLUSTER_BLOCKS rows that a block finishes. rest: other dynamic shared
+ * memory; fixed: static. Tries to fit two blocks per multiprocessor, then one. 0: at least two stages do not fit. */
 static int make_ring(const struct sg_unit *u, struct cu_fusion *w, uint32_t d, uint32_t first, uint32_t rows, size_t rest,
                      size_t fixed)
 {
@@ -178,7 +187,7 @@ static int make_ring(const struct sg_unit *u, struct cu_fusion *w, uint32_t d, u
     w->stage_bytes = (uint32_t)((first_stage > second_stage ? first_stage : second_stage) + 127) / 128 * 128;
     w->back_rows = back_rows(d / CK_CLUSTER_BLOCKS, w->stage_bytes, second_bytes(w));
     w->fills = first + (d / CK_CLUSTER_BLOCKS + w->back_rows - 1) / w->back_rows;
-    if (budget > whole || rest + 2 * (size_t)w->stage_bytes > budget) budget = whole; /* a block fills its multiprocessor */
+    if (budget > whole || rest + 2 * (size_t)w->stage_bytes > budget) budget = whole;
     if (rest + 2 * (size_t)w->stage_bytes > budget) return 0;
     size_t fit = (budget - rest) / w->stage_bytes;
     w->stages = fit < w->fills ? (uint32_t)fit : w->fills;
@@ -188,7 +197,7 @@ static int make_ring(const struct sg_unit *u, struct cu_fusion *w, uint32_t d, u
     return 1;
 }
 
-/* Where the columns of each rank are in the second product's weight. */
+/* The tensor map with which clusters copy their columns of the second product's weight; as 32-bit words, whatever the type. */
 static int make_map(struct sg_unit *u, const struct ck_weight *w, uint32_t at, uint32_t rows, struct cu_fusion *out)
 {
     struct ck_tensor_map map;
@@ -202,14 +211,16 @@ static int make_map(struct sg_unit *u, const struct ck_weight *w, uint32_t at, u
     return !r;
 }
 
-/* Bytes of x as it comes, of the block's own columns of it, of sums of groups of rows, of numbers as parts. */
+/* Bytes of shared memory: x in fp32; a block's share of it; partial sums of `rows` rows in groups of `per`; k numbers split into
+ * 16-bit parts. */
 static size_t x_bytes(uint32_t d) { return 4 * (size_t)d; }
 static size_t x_share_bytes(uint32_t d) { return x_bytes(d) / CK_CLUSTER_BLOCKS; }
 static size_t sums_bytes(uint32_t rows, uint32_t per) { return (size_t)(rows + per - 1) / per * CK_CLUSTER_SUMS_BYTES; }
 static size_t parts_bytes(uint32_t k) { return CK_CLUSTER_X_BYTES((size_t)k); }
 static size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
 
-static uint32_t form_of(uint32_t d)
+/* Index of the MLP kernel's instance for d columns: 512, 1024, 2048, 4096. */
+static uint32_t mlp_instance(uint32_t d)
 {
     uint32_t form = 0;
     while (512u << form < d) form++;
@@ -227,6 +238,7 @@ static enum cu_fusion_weights weights_of(const struct ck_weight *w)
 }
 
 /* Weights of one kind; of Q8_0, scales begin with 16 whole bytes. */
+/* All weights of the fusion have one kind. Scales of Q8_0 rows are copied in 16-byte units: every second row begins with one. */
 static int same_weights(const struct cu_matcher *l, const struct cu_step *s, const struct ck_weight *back)
 {
     enum cu_fusion_weights weights = weights_of(back);
@@ -237,7 +249,7 @@ static int same_weights(const struct cu_matcher *l, const struct cu_step *s, con
     return weights != CU_FUSION_NONE;
 }
 
-/* Steps from `at` on, of which those that choose rows are none with one row. 0: there are not so many. */
+/* Sets first, steps and step[0..n-1] from fused step `at` on, without selections of all rows. 0: there are not n steps. */
 static int collect_steps(const struct cu_matcher *l, uint32_t at, uint32_t n, struct cu_fusion *w)
 {
     uint32_t end = at;
@@ -253,8 +265,8 @@ static int collect_steps(const struct cu_matcher *l, uint32_t at, uint32_t n, st
     return 1;
 }
 
-/* A norm of all of x, products of it in 16 bits; behind n - 2 steps a product of what the last one makes, alone, to which what
- * the norm read is added. */
+/* What all kinds have in common. The first of n steps is a norm of a whole value x with products of it; the last is one product
+ * whose result is added to x. Sets x, y and weights. */
 static int match_ends(const struct cu_matcher *l, uint32_t at, uint32_t n, struct cu_fusion *w)
 {
     *w = (struct cu_fusion){0};
@@ -276,12 +288,13 @@ static int match_ends(const struct cu_matcher *l, uint32_t at, uint32_t n, struc
            back->u.linear.weight.rows == first->cols && is_self_contained(l, w);
 }
 
+/* After the ring is chosen: the tensor map of the second product. */
 static int finish_match(const struct cu_matcher *l, struct cu_fusion *w, const struct cu_step *end)
 {
     return make_map(l->u, weight_of(l, end->op), end->op->u.linear.weight.at, end->op->u.linear.weight.rows, w);
 }
 
-/* As many as the card holds beside the mixer's, which are the window before. */
+/* Maximum for an MLP: what the GPU holds beside the fusion before it, the layer's mixer. */
 static uint32_t mlp_clusters(const struct cu_matcher *l)
 {
     const struct cu_fusion *before = l->p->fusions_n ? &l->p->fusions[l->p->fusions_n - 1] : NULL;
@@ -289,7 +302,7 @@ static uint32_t mlp_clusters(const struct cu_matcher *l)
     return CLUSTERS - beside < CK_CLUSTERS_MAX ? CLUSTERS - beside : CK_CLUSTERS_MAX;
 }
 
-/* Norm, gate and up (or up alone, an activation behind it), down. */
+/* CU_FUSION_MLP: norm, gate and up (or up with an activation), down. A cluster computes cluster_cols hidden units. */
 static int match_mlp(const struct cu_matcher *l, uint32_t at, struct cu_fusion *w)
 {
     if (!match_ends(l, at, 2, w)) return 0;
@@ -302,11 +315,14 @@ static int match_mlp(const struct cu_matcher *l, uint32_t at, struct cu_fusion *
     if (ff % piece || !(w->clusters = cluster_count(l, ff, piece, mlp_clusters(l))) || ff / w->clusters > MAX_UNITS) return 0;
     w->kind = CU_FUSION_MLP;
     w->cluster_cols = ff / w->clusters;
-    w->fn[0] = w->fn[1] = l->u->k.mlp[w->weights][form_of(d)];
-    uint32_t pairs = (w->cluster_cols + 63) / 64 * 64, each = w->cluster_cols / CK_CLUSTER_BLOCKS, per = s->glu ? GROUP / 2 : GROUP;
+    w->fn[0] = w->fn[1] = l->u->k.mlp[w->weights][mlp_instance(d)];
+    /* per: hidden units per group of rows. With a gate a group has rows of gate and of up. */
+    uint32_t pairs = (w->cluster_cols + 63) / 64 * 64, each = w->cluster_cols / CK_CLUSTER_BLOCKS,
+             per = s->glu ? GROUP / 2 : GROUP;
     size_t rest = 4 * (size_t)pairs + x_share_bytes(d) + max_size(x_bytes(d), sums_bytes(each, per)) +
                   parts_bytes(d > pairs ? d : pairs);
-    if (w->weights == CU_FUSION_Q8) rest += (size_t)d / CK_CLUSTER_BLOCKS * (w->cluster_cols / 16); /* scales of down */
+    /* Q8_0: the scales of down are in shared memory for the whole launch. */
+    if (w->weights == CU_FUSION_Q8) rest += (size_t)d / CK_CLUSTER_BLOCKS * (w->cluster_cols / 16);
     return make_ring(l->u, w, d, (each + per - 1) / per, GROUP, rest, CK_CLUSTER_STATIC_BYTES) && finish_match(l, w, back);
 }
 
@@ -318,6 +334,8 @@ const struct sg_op *cu_part_of(const struct sg_program *p, const struct cu_step 
     return NULL;
 }
 
+/* The shapes that k_linear.cu supports: beta, alpha and the gate are parts of the product, heads of 128, SiLU after a short
+ * convolution, RMS norms without bias. */
 static int linear_fits(const struct cu_matcher *l, const struct cu_step *s, const struct cu_step *rule,
                        const struct cu_step *back)
 {
@@ -334,7 +352,7 @@ static int linear_fits(const struct cu_matcher *l, const struct cu_step *s, cons
            c->act == SG_ACT_SILU;
 }
 
-/* Norm, q k v z a b, the convolution, the delta rule, its norm and gate, the product back. */
+/* CU_FUSION_LINEAR: norm, q k v z a b, convolution, delta rule, its norm and gate, output product. One cluster per key head. */
 static int match_linear(const struct cu_matcher *l, uint32_t at, struct cu_fusion *w)
 {
     if (!match_ends(l, at, 3, w)) return 0;
@@ -342,8 +360,10 @@ static int match_linear(const struct cu_matcher *l, uint32_t at, struct cu_fusio
     if (s->glu || !s->after || s->after->code != SG_OP_CONV || rule->conv != s->after || !back->norm ||
         !linear_fits(l, s, rule, back))
         return 0;
+    /* A cluster computes one key head with its one or two value heads; more do not fit into its shared memory. */
     uint32_t v_per_k = rule->op->u.delta.v_heads / rule->op->u.delta.k_heads, d = weight_of(l, s->parts[0])->cols;
-    if (v_per_k < 1 || v_per_k > 2 || d % (w->weights == CU_FUSION_Q8 ? 256 : CK_LINEAR_HEAD_DIM) || d > (v_per_k == 2 ? 4096 : 2048))
+    if (v_per_k < 1 || v_per_k > 2 || d % (w->weights == CU_FUSION_Q8 ? 256 : CK_LINEAR_HEAD_DIM) ||
+        d > (v_per_k == 2 ? 4096 : 2048))
         return 0;
     w->kind = CU_FUSION_LINEAR;
     w->clusters = rule->op->u.delta.k_heads;
@@ -353,6 +373,8 @@ static int match_linear(const struct cu_matcher *l, uint32_t at, struct cu_fusio
            finish_match(l, w, back);
 }
 
+/* The shapes that k_heads.cu supports: q, k, v and the gate are parts of the product, equal head widths, no soft cap and no
+ * sinks, a power of two of rope pairs. */
 static int heads_fit(const struct cu_matcher *l, const struct cu_step *s, const struct cu_step *step, const struct sg_op *op)
 {
     const struct sg_attend *a = &op->u.attend;
@@ -363,6 +385,7 @@ static int heads_fit(const struct cu_matcher *l, const struct cu_step *s, const 
            pairs <= a->d / 2 && !(pairs & (pairs - 1));
 }
 
+/* v and the gate are inputs of the attention op; q and k those of their norm, or of their rope without a norm. */
 const struct sg_operand *cu_raw_of(const struct cu_step *s, int input)
 {
     const struct sg_op *norm = input ? s->k_norm : s->q_norm, *rope = input ? s->k_rope : s->q_rope,
@@ -371,7 +394,8 @@ const struct sg_operand *cu_raw_of(const struct cu_step *s, int input)
     return norm ? &norm->in[0] : &rope->in[0];
 }
 
-/* Norm, q, k, v and gate, heads made ready, K and V stored, attention, the product back. */
+/* CU_FUSION_HEADS: norm, q k v and gate, norm and rope of heads, K and V store, attention, output product. A cluster computes
+ * cluster_cols columns of a query head. */
 static int match_heads(const struct cu_matcher *l, uint32_t at, struct cu_fusion *w)
 {
     if (!match_ends(l, at, 3, w)) return 0;
@@ -387,24 +411,29 @@ static int match_heads(const struct cu_matcher *l, uint32_t at, struct cu_fusion
     w->clusters = op->u.attend.heads * (head / w->cluster_cols);
     for (int kv = 0; kv < 2; kv++) w->fn[kv] = l->u->k.heads[w->weights][kv][form];
     if (!w->fn[0] || w->clusters > CK_CLUSTERS_MAX) return 0;
+    /* Rows of the first product per block: k and v of the head, and the cluster's columns of q and of the gate. */
     uint32_t each = (2 * head + (op->in[3].value >= 0 ? 2 : 1) * w->cluster_cols) / CK_CLUSTER_BLOCKS;
     size_t rest = CK_HEADS_BYTES((size_t)head, (size_t)d);
-    if (w->weights == CU_FUSION_Q8) rest += (size_t)d / CK_CLUSTER_BLOCKS * (w->cluster_cols / 16); /* scales of the product back */
-    return make_ring(l->u, w, d, (each + GROUP - 1) / GROUP, GROUP, rest, CK_HEADS_STATIC_BYTES(head)) && finish_match(l, w, back);
+    /* Q8_0: the scales of the output product are in shared memory for the whole launch. */
+    if (w->weights == CU_FUSION_Q8) rest += (size_t)d / CK_CLUSTER_BLOCKS * (w->cluster_cols / 16);
+    return make_ring(l->u, w, d, (each + GROUP - 1) / GROUP, GROUP, rest, CK_HEADS_STATIC_BYTES(head)) &&
+           finish_match(l, w, back);
 }
 
+/* Fills *w and returns 1 if a fusion of the kind begins with fused step `at`. */
 static int (*const matchers[])(const struct cu_matcher *l, uint32_t at, struct cu_fusion *w) = {match_mlp, match_linear,
                                                                                                 match_heads};
 
 size_t cu_cluster_sums_bytes(const struct sg_program *p) { return p->sums_words * sizeof(uint64_t); }
 
+/* Greedy, in order; fusions do not overlap. sums: two 64-bit words per column of the result. */
 segue_status cu_cluster_match(struct sg_unit *u, struct sg_program *p, segue_error *err)
 {
     struct cu_matcher l = {u, p, p->base.graph};
     if (!u->cluster_fusion || u->major != 9 || !u->d.tensor_map) return SEGUE_OK;
     p->fusions = sg_alloc((p->fused_n + 1) * sizeof *p->fusions);
     if (!p->fusions) return sg_no_memory("program of cuda", p->fused_n * sizeof *p->fusions, err);
-    for (uint32_t at = 0; at < p->fused_n;) {
+    for (uint32_t at = 0; at < p->fused_n;) { /* the entry after the last one is scratch for a match that fails */
         struct cu_fusion *w = &p->fusions[p->fusions_n];
         size_t k = 0, kinds = sizeof matchers / sizeof *matchers;
         while (k < kinds && !matchers[k](&l, at, w)) k++;

@@ -10,14 +10,15 @@
 struct cu_fuser {
     const struct sg_graph *g;
     struct sg_program *p;
-    uint32_t *begin, *end, *readers; /* [values_n] first and last op that touches it; ops that read it */
-    uint8_t *is_output;              /* [values_n] an output: must be there as it is */
-    uint8_t *absorbed;               /* [ops_n] part of an earlier step */
-    const struct sg_op **norm_of;    /* [values_n] the norm that products do themselves; NULL: none */
-    uint32_t *piece;                 /* [values_n] columns of the piece that begins with it; 0: inside of another one's */
-    int32_t *joined;                 /* [values_n] that one, or -1 */
+    uint32_t *begin, *end, *readers; /* [values_n] live range, as indices of ops; inputs of ops that read it */
+    uint8_t *is_output;              /* [values_n] 1: the logits, which are read after the pass */
+    uint8_t *absorbed;               /* [ops_n] 1: computed by a step that was built for another op */
+    const struct sg_op **norm_of;    /* [values_n] the norm that produces it, when its readers compute that; NULL: none */
+    uint32_t *block;                 /* [values_n] columns of the block that begins with it; 0: inside of another value's block */
+    int32_t *joined;                 /* [values_n] that other value, or -1 */
 };
 
+/* The op that computes a value; NULL: an input of the graph, or no value. */
 static const struct sg_op *producer(const struct cu_fuser *f, int32_t value)
 {
     if (value < 0 || f->g->values[value].op < 0) return NULL;
@@ -26,19 +27,22 @@ static const struct sg_op *producer(const struct cu_fuser *f, int32_t value)
 
 static uint32_t width_of(const struct cu_fuser *f, int32_t value) { return f->g->values[value].width; }
 
+/* 1: the operand is all columns of its value. */
 static int is_whole(const struct cu_fuser *f, const struct sg_operand *x)
 {
     return x->value >= 0 && x->at == 0 && x->width == f->g->values[x->value].width;
 }
 
+/* 1: the same columns of the same value. */
 static int same_operand(const struct sg_operand *a, const struct sg_operand *b)
 {
     return a->value == b->value && a->at == b->at && a->width == b->width;
 }
 
+/* Index of an op in the graph; ops are in execution order. */
 static uint32_t index_of(const struct cu_fuser *f, const struct sg_op *op) { return (uint32_t)(op - f->g->ops); }
 
-/* The value lives at op i too. */
+/* Extends the live range of a value to op i. */
 static void extend_live(struct cu_fuser *f, int32_t value, uint32_t i)
 {
     if (value < 0) return;
@@ -46,11 +50,13 @@ static void extend_live(struct cu_fuser *f, int32_t value, uint32_t i)
     if (i > f->end[value]) f->end[value] = i;
 }
 
+/* The inputs of op are live at op i. */
 static void extend_live_inputs(struct cu_fuser *f, const struct sg_op *op, uint32_t i)
 {
     for (int k = 0; k < SG_OP_INPUTS; k++) extend_live(f, op->in[k].value, i);
 }
 
+/* Live ranges and readers of the unfused graph. The logits stay live to the end of the pass. */
 static void find_live_ranges(struct cu_fuser *f)
 {
     const struct sg_graph *g = f->g;
@@ -70,12 +76,14 @@ static void find_live_ranges(struct cu_fuser *f)
 
 /* --- fusions --- */
 
+/* The uploaded weight of a linear. */
 static const struct cu_tensor *weight(const struct cu_fuser *f, const struct sg_op *linear)
 {
     return cu_weight_of(f->p->weights, f->g->tensors[linear->u.linear.weight.tensor]);
 }
 
-/* Only linears read the norm's value, each whole. */
+/* 1: only linears read the norm's result, each all of it, and the norm is of a kind that products compute: of the whole row, or
+ * RMS by groups without bias (also gated). */
 static int norm_fits(const struct cu_fuser *f, const struct sg_op *op)
 {
     const struct sg_norm *n = &op->u.norm;
@@ -88,8 +96,9 @@ static int norm_fits(const struct cu_fuser *f, const struct sg_op *op)
     return linears && linears == f->readers[op->out];
 }
 
-/* May `op` join a product of `first` that runs at op `at`? */
-static int may_join(const struct cu_fuser *f, const struct sg_op *first, const struct sg_op *op, uint32_t at)
+/* 1: linear `op` can be computed in one product with `first`, at the position of op `at`: it has the same input and a weight of
+ * the same layout, and what is added to it exists by then. */
+static int can_join(const struct cu_fuser *f, const struct sg_op *first, const struct sg_op *op, uint32_t at)
 {
     const struct cu_tensor *a = weight(f, first), *b = weight(f, op);
     const struct sg_op *added = producer(f, op->in[1].value);
@@ -98,7 +107,8 @@ static int may_join(const struct cu_fuser *f, const struct sg_op *first, const s
     return a->w.kind == b->w.kind && a->w.pitch == b->w.pitch && a->w.scale_pitch == b->w.scale_pitch && a->w.group == b->w.group;
 }
 
-/* The gate's activation that alone reads both linears, or NULL. */
+/* The gated activation of `first` and another linear when nothing else reads either, so that one product can compute all three;
+ * or NULL. */
 static const struct sg_op *find_glu(const struct cu_fuser *f, const struct sg_op *first)
 {
     for (uint32_t i = index_of(f, first) + 1; i < f->g->ops_n; i++) {
@@ -107,18 +117,21 @@ static const struct sg_op *find_glu(const struct cu_fuser *f, const struct sg_op
         gate = producer(f, op->in[0].value);
         up = producer(f, op->in[1].value);
         if (!gate || !up || gate == up || (gate != first && up != first)) continue;
+        /* Neither has something added, since the product adds to its result and that is the activation's. */
         const struct sg_op *other = gate == first ? up : gate;
         int fits = other->code == SG_OP_LINEAR && gate->in[1].value < 0 && up->in[1].value < 0 && is_whole(f, &op->in[0]) &&
                    is_whole(f, &op->in[1]) && f->readers[gate->out] == 1 && f->readers[up->out] == 1 &&
-                   !f->is_output[gate->out] && !f->is_output[up->out] && may_join(f, first, other, index_of(f, first));
+                   !f->is_output[gate->out] && !f->is_output[up->out] && can_join(f, first, other, index_of(f, first));
         return fits ? op : NULL;
     }
     return NULL;
 }
 
-/* The activation or convolution that alone reads a part of the product: done behind it. */
+/* Sets s->after: an activation or convolution that is the only reader of a part. The product computes it after that part. An
+ * activation only when the product has one part. */
 static void find_epilogue(struct cu_fuser *f, struct cu_step *s, uint32_t at)
 {
+    /* Convolutions of more taps are not in the product kernels. */
     for (uint32_t i = at + 1; i < f->g->ops_n && !s->after; i++) {
         const struct sg_op *op = &f->g->ops[i];
         if ((op->code != SG_OP_ACT && op->code != SG_OP_CONV) || f->absorbed[i] || !is_whole(f, &op->in[0])) continue;
@@ -137,6 +150,9 @@ static void find_epilogue(struct cu_fuser *f, struct cu_step *s, uint32_t at)
     extend_live_inputs(f, s->after, index_of(f, s->after));
 }
 
+/* Builds the step of a linear: with the gated activation that reads it, or else with all other linears of the same input, and an
+ * epilogue. It runs at the position of `first`, so the inputs of all parts and of the norm must be live there, and their results
+ * from there on. */
 static void add_product(struct cu_fuser *f, struct cu_step *s, const struct sg_op *first)
 {
     uint32_t at = index_of(f, first);
@@ -150,9 +166,10 @@ static void add_product(struct cu_fuser *f, struct cu_step *s, const struct sg_o
         f->absorbed[index_of(f, s->glu)] = 1;
         extend_live(f, s->glu->out, at);
     }
+    /* A linear that has a gated activation with another one gets a step with that. */
     for (uint32_t i = at + 1; i < f->g->ops_n && !s->glu && s->parts_n < CK_SEGMENTS; i++) {
         const struct sg_op *op = &f->g->ops[i];
-        if (op->code == SG_OP_LINEAR && may_join(f, first, op, at) && !find_glu(f, op)) s->parts[s->parts_n++] = op;
+        if (op->code == SG_OP_LINEAR && can_join(f, first, op, at) && !find_glu(f, op)) s->parts[s->parts_n++] = op;
     }
     if (!s->glu) find_epilogue(f, s, at);
     for (uint32_t k = 0; k < s->parts_n; k++) {
@@ -165,8 +182,9 @@ static void add_product(struct cu_fuser *f, struct cu_step *s, const struct sg_o
     if (s->norm) extend_live_inputs(f, s->norm, at);
 }
 
-/* The rotation that alone makes this operand, and the norm of heads before it. */
-static int find_turn(const struct cu_fuser *f, const struct sg_operand *x, const struct sg_op **rope, const struct sg_op **norm)
+/* 1: the operand is the result of a rope that nothing else reads. *norm: the RMS norm per head before it, under the same
+ * condition, or NULL. */
+static int find_rope(const struct cu_fuser *f, const struct sg_operand *x, const struct sg_op **rope, const struct sg_op **norm)
 {
     const struct sg_op *op = producer(f, x->value);
     if (!op || op->code != SG_OP_ROPE || !is_whole(f, x) || f->readers[op->out] != 1 || f->is_output[op->out] ||
@@ -182,12 +200,14 @@ static int find_turn(const struct cu_fuser *f, const struct sg_operand *x, const
     return 1;
 }
 
+/* Builds the step of an attention op. It is fused (CU_STEP_ATTEND) when q and k come from ropes of the same table and of the head
+ * width; then the inputs before norm and rope stay live until here. */
 static void add_attend(struct cu_fuser *f, struct cu_step *s, const struct sg_op *op)
 {
     uint32_t at = index_of(f, op);
     *s = (struct cu_step){.kind = CU_STEP_OP, .op = op};
     const struct sg_attend *a = &op->u.attend;
-    if (a->d > 512 || !find_turn(f, &op->in[0], &s->q_rope, &s->q_norm) || !find_turn(f, &op->in[1], &s->k_rope, &s->k_norm) ||
+    if (a->d > 512 || !find_rope(f, &op->in[0], &s->q_rope, &s->q_norm) || !find_rope(f, &op->in[1], &s->k_rope, &s->k_norm) ||
         s->q_rope->u.rope.table != s->k_rope->u.rope.table || s->q_rope->u.rope.head_width != a->d ||
         s->k_rope->u.rope.head_width != a->d)
         return;
@@ -197,7 +217,7 @@ static void add_attend(struct cu_fuser *f, struct cu_step *s, const struct sg_op
     for (int i = 0; i < 2; i++) extend_live_inputs(f, raw[i], at);
 }
 
-/* Marks norms and ropes that a later attention step computes itself. */
+/* Before steps are built: marks norms that products compute, and norms and ropes that attention steps compute. */
 static void mark_absorbed(struct cu_fuser *f)
 {
     for (uint32_t i = 0; i < f->g->ops_n; i++) {
@@ -205,19 +225,20 @@ static void mark_absorbed(struct cu_fuser *f)
         if (op->code == SG_OP_NORM && norm_fits(f, op)) {
             f->norm_of[op->out] = op;
             f->absorbed[i] = 1;
-            /* the value itself may be written by the product that wants it in memory */
+            /* A product that does not compute norms writes the value to memory. */
             extend_live(f, op->out, i);
         }
         struct cu_step s;
         if (op->code != SG_OP_ATTEND) continue;
         add_attend(f, &s, op);
         if (s.kind != CU_STEP_ATTEND) continue;
-        const struct sg_op *gone[] = {s.q_norm, s.k_norm, s.q_rope, s.k_rope};
+        const struct sg_op *absorbed_ops[] = {s.q_norm, s.k_norm, s.q_rope, s.k_rope};
         for (int k = 0; k < 4; k++)
-            if (gone[k]) f->absorbed[index_of(f, gone[k])] = 1;
+            if (absorbed_ops[k]) f->absorbed[index_of(f, absorbed_ops[k])] = 1;
     }
 }
 
+/* Both lists in one pass over the ops: plain has every op, fused those that no other step computes. */
 static void find_steps(struct cu_fuser *f)
 {
     struct sg_program *p = f->p;
@@ -239,7 +260,8 @@ static void find_steps(struct cu_fuser *f)
     }
 }
 
-/* Gate * up that only the next product reads goes to it narrowed, without a stop in memory. */
+/* Sets feeds_next: a gated activation that only the next product reads is stored in 16 bits, as that product reads it. The 16-bit
+ * rows may be written over the gate's columns (issue_glu.c), which therefore stay live until the next product. */
 static void find_feeds_next(struct cu_fuser *f)
 {
     for (uint32_t i = 0; i + 1 < f->p->fused_n; i++) {
@@ -250,11 +272,12 @@ static void find_feeds_next(struct cu_fuser *f)
         s->feeds_next = !f->is_output[value] && f->readers[value] == next->parts_n && next->op->in[0].value == value &&
                         is_whole(f, &next->op->in[0]) && kind != CK_F32 && other != CK_F32 &&
                         (kind == CK_F16) == (other == CK_F16);
-        for (uint32_t k = 0; s->feeds_next && k < next->parts_n; k++) /* it may lie in their place (issue_glu.c) */
+        for (uint32_t k = 0; s->feeds_next && k < next->parts_n; k++)
             extend_live(f, s->glu->in[0].value, index_of(f, next->parts[k]));
     }
 }
 
+/* 1: an output of the graph, logits or another value that a batch may request. */
 static int is_graph_output(const struct cu_fuser *f, int32_t value)
 {
     for (uint32_t i = 0; i < f->g->outputs_n; i++)
@@ -262,7 +285,8 @@ static int is_graph_output(const struct cu_fuser *f, int32_t value)
     return 0;
 }
 
-/* Only a norm of groups of 128 reads the value, as its gate, and only products of many rows read that norm. */
+/* 1: the only reader of the value is a norm by groups of 128, as its gate, inside a product of 16-bit or quantised weights. The
+ * kernels that compute such a norm also read a bf16 gate. */
 static int is_only_gate(const struct cu_fuser *f, int32_t value)
 {
     for (uint32_t i = 0; i < f->p->fused_n; i++) {
@@ -276,19 +300,21 @@ static int is_only_gate(const struct cu_fuser *f, int32_t value)
     return 0;
 }
 
-/* Parts of a product that the delta rule reads, or that are gates of a norm: they may be in bf16. */
+/* 1: every part of the product is an input of its convolution or delta rule, or the gate of a norm, so that all may be stored in
+ * bf16. Rows need whole 16 bytes. */
 static int can_be_bf16(const struct cu_fuser *f, const struct cu_step *s)
 {
     for (uint32_t i = 0; i < s->parts_n; i++) {
         int32_t v = s->parts[i]->out;
-        int is_its = v == s->after->in[0].value ||
+        int feeds_delta = v == s->after->in[0].value ||
                      ((v == s->delta->in[3].value || v == s->delta->in[4].value) && f->readers[v] == 1);
-        if (is_graph_output(f, v) || width_of(f, v) % 8 || (!is_its && !is_only_gate(f, v))) return 0;
+        if (is_graph_output(f, v) || width_of(f, v) % 8 || (!feeds_delta && !is_only_gate(f, v))) return 0;
     }
     return 1;
 }
 
-/* The delta rule that alone reads a convolution, as q, k and v: what is before the convolution stays until then. */
+/* Links the convolution after product s to the delta rule that is its only reader, as q, k and v. Chunked kernels compute the
+ * convolution in the step of the delta rule, so its input stays live until then. */
 static void link_delta(struct cu_fuser *f, struct cu_step *s)
 {
     const struct sg_op *conv = s->after;
@@ -304,6 +330,7 @@ static void link_delta(struct cu_fuser *f, struct cu_step *s)
     }
 }
 
+/* parts_bf16 needs all links: another convolution may read a part. */
 static void link_deltas(struct cu_fuser *f)
 {
     for (uint32_t i = 0; i < f->p->fused_n; i++)
@@ -312,8 +339,9 @@ static void link_deltas(struct cu_fuser *f)
         if (f->p->fused[i].delta) f->p->fused[i].parts_bf16 = can_be_bf16(f, &f->p->fused[i]);
 }
 
-/* The gate of a norm behind the delta rule that is a part of the product before it. Nobody else may read the part, nor that norm:
- * who takes the part must be sure to come and to be alone. The head may be screened, which norms apart. */
+/* Sets s->gate: product, delta rule, product, where the last one's norm is gated by a part of the first. The part may be stored
+ * after SiLU if that norm is its only reader and only this product computes the norm. Not before the output head, whose candidate
+ * filter computes norms separately. */
 static void find_silu_gate(const struct cu_fuser *f, struct cu_step *s)
 {
     const struct cu_step *rule = s + 1, *next = s + 2;
@@ -329,9 +357,10 @@ static void find_silu_gate(const struct cu_fuser *f, struct cu_step *s)
 
 /* --- value locations --- */
 
-/* What the parts of a product make lies side by side, so that one product of many rows can write it all (issue_product.c): the
- * first part's piece has room for all of them and lives as long as any. */
-static void place_parts_together(const struct cu_fuser *f, const struct cu_step *s)
+/* Places the results of a product's parts side by side, so that one GEMM can write all of them (issue_gemm.c). The block of the
+ * first part contains all, and is live as long as any of them. Nothing is joined when a part is an output of the graph, which is
+ * copied as a contiguous matrix. */
+static void join_parts(const struct cu_fuser *f, const struct cu_step *s)
 {
     struct cu_value_loc *locs = f->p->value_locs;
     int32_t first = s->parts[0]->out;
@@ -342,29 +371,30 @@ static void place_parts_together(const struct cu_fuser *f, const struct cu_step 
             return;
         all += width_of(f, v);
     }
-    f->piece[first] = all;
+    f->block[first] = all;
     for (uint32_t i = 0, inside = 0; i < s->parts_n; i++) {
         int32_t v = s->parts[i]->out;
         locs[v].inside = inside;
         locs[v].stride = all;
         inside += width_of(f, v);
         if (!i) continue;
-        f->piece[v] = 0;
+        f->block[v] = 0;
         f->joined[v] = first;
         if (f->begin[v] < f->begin[first]) f->begin[first] = f->begin[v];
         if (f->end[v] > f->end[first]) f->end[first] = f->end[v];
     }
 }
 
-/* The lowest columns that no piece alive at the same time has. */
+/* First fit: the lowest column from which a block of v's size overlaps with no block of a smaller value that is live at the same
+ * time, in the same buffer. Blocks are multiples of 32 columns. */
 static uint32_t find_columns(const struct cu_fuser *f, uint32_t v)
 {
     const struct cu_value_loc *locs = f->p->value_locs;
-    uint32_t at = 0, width = (f->piece[v] + 31) / 32 * 32;
+    uint32_t at = 0, width = (f->block[v] + 31) / 32 * 32;
     for (int moved = 1; moved;) {
         moved = 0;
         for (uint32_t o = 0; o < v; o++) {
-            uint32_t other = (f->piece[o] + 31) / 32 * 32;
+            uint32_t other = (f->block[o] + 31) / 32 * 32;
             if (!other || f->g->values[o].wanted != f->g->values[v].wanted || f->begin[o] > f->end[v] || f->end[o] < f->begin[v])
                 continue;
             if (locs[o].at >= at + width || locs[o].at + other <= at) continue;
@@ -375,8 +405,8 @@ static uint32_t find_columns(const struct cu_fuser *f, uint32_t v)
     return at;
 }
 
-/* What rows are chosen from stays as long as they are read: all of them are read there. */
-static void alias_chosen_rows(struct cu_fuser *f)
+/* When all rows are selected, op `rows` copies nothing: its readers read its input, which stays live as long as they need it. */
+static void alias_selected_rows(struct cu_fuser *f)
 {
     for (uint32_t i = 0; i < f->g->ops_n; i++) {
         const struct sg_op *op = &f->g->ops[i];
@@ -387,24 +417,27 @@ static void alias_chosen_rows(struct cu_fuser *f)
     }
 }
 
+/* Values are placed in ascending order. Those with a row per token and those with a row per wanted row have separate buffers,
+ * hence columns[2]. */
 static void assign_columns(struct cu_fuser *f)
 {
     struct cu_value_loc *locs = f->p->value_locs;
     for (uint32_t v = 0; v < f->g->values_n; v++) {
-        f->piece[v] = locs[v].stride = f->g->values[v].width;
+        f->block[v] = locs[v].stride = f->g->values[v].width;
         f->joined[v] = locs[v].from = -1;
     }
-    alias_chosen_rows(f);
+    alias_selected_rows(f);
     for (uint32_t i = 0; i < f->p->fused_n; i++)
-        if (f->p->fused[i].kind == CU_STEP_PRODUCT && f->p->fused[i].parts_n > 1) place_parts_together(f, &f->p->fused[i]);
+        if (f->p->fused[i].kind == CU_STEP_PRODUCT && f->p->fused[i].parts_n > 1) join_parts(f, &f->p->fused[i]);
     for (uint32_t v = 0; v < f->g->values_n; v++) {
-        uint32_t wanted = f->g->values[v].wanted, width = (f->piece[v] + 31) / 32 * 32;
+        uint32_t wanted = f->g->values[v].wanted, width = (f->block[v] + 31) / 32 * 32;
         locs[v].wanted = wanted;
         locs[v].at = f->joined[v] >= 0 ? locs[f->joined[v]].at : find_columns(f, v);
         if (locs[v].at + width > f->p->columns[wanted]) f->p->columns[wanted] = locs[v].at + width;
     }
 }
 
+/* The order matters: steps extend live ranges, and columns are assigned from the final ones. */
 segue_status cu_fuse(struct sg_program *p, segue_error *err)
 {
     struct sg_arena arena = {0};
@@ -415,9 +448,9 @@ segue_status cu_fuse(struct sg_program *p, segue_error *err)
     f.is_output = sg_arena_alloc(&arena, f.g->values_n);
     f.absorbed = sg_arena_alloc(&arena, f.g->ops_n);
     f.norm_of = sg_arena_alloc(&arena, f.g->values_n * sizeof(void *));
-    f.piece = sg_arena_alloc(&arena, f.g->values_n * sizeof *f.piece);
+    f.block = sg_arena_alloc(&arena, f.g->values_n * sizeof *f.block);
     f.joined = sg_arena_alloc(&arena, f.g->values_n * sizeof *f.joined);
-    int ok = f.begin && f.end && f.readers && f.is_output && f.absorbed && f.norm_of && f.piece && f.joined;
+    int ok = f.begin && f.end && f.readers && f.is_output && f.absorbed && f.norm_of && f.block && f.joined;
     if (ok) {
         find_live_ranges(&f);
         find_steps(&f);

@@ -71,7 +71,9 @@ struct cu_join {
     struct ck_join a;     /* kernel arguments, without those of the op */
 };
 
-/* One run at a time uses a lane, under `lock`. All launches of a pass are in `stream`. */
+/* One run at a time uses a lane, under `lock`. All launches of a pass are in `stream`, so its buffers need no other
+ * synchronisation. A program has two lanes: a decode run and a prefill run proceed at the same time. "Few" rows: up to
+ * CU_GEMV_ROWS. */
 struct cu_lane {
     struct cu_join join;
     pthread_mutex_t lock;
@@ -80,6 +82,7 @@ struct cu_lane {
     cu_stream stream_part;   /* on the lane's SM partition; NULL: none */
     cu_event stream_event;   /* orders work across a change of streams */
     uint32_t kind;           /* CU_LANE_DECODE or CU_LANE_PREFILL */
+    /* Values and arguments of a pass. */
     struct cu_value_buffers values_few[2]; /* up to CU_GEMV_ROWS rows; [1] shares memory[0] and has separate wanted rows */
     struct cu_value_buffers values_many;   /* grown on demand */
     struct cu_pass_args pass_args[2];      /* passes use [0]; lookahead steps alternate between both */
@@ -90,6 +93,7 @@ struct cu_lane {
     /* Scratch, grown on demand: general; x in 16 bits; dequantised weights; attention partial results; cuBLASLt workspace. */
     cu_ptr scratch, narrow, wide, attn_parts, workspace;
     size_t scratch_bytes, narrow_bytes, wide_bytes, attn_parts_bytes;
+    /* Choice of tokens. */
     cu_ptr best_value, best_index; /* [CU_DECODE_ROWS][CU_CHOICE_BLOCKS] best logit of each block, and its row */
     cu_ptr draws;            /* work counter of k_vocab.cu */
     cu_ptr stops;            /* [CU_STOPS] stop tokens */
@@ -99,6 +103,7 @@ struct cu_lane {
     float *host_logits;      /* pinned [CK_SPANS][vocab], allocated on first use */
     struct cu_lookahead ahead;
     uint32_t embedded;       /* 1 + args_index of the pass whose embedding row the previous pass already wrote; 0: none */
+    /* Lookahead and captured passes. */
     cu_stream logits_stream; /* copies logits of one step while the next one runs */
     cu_event done[2], logits_copied[2]; /* by args_index: step complete; logits copied */
     struct cu_captured captured[CU_GRAPHS_CACHED];

@@ -17,7 +17,7 @@ struct cu_tensor {
     size_t bytes;
     cu_ptr vector;      /* fp32 copy, for norms and biases; 0: none */
 };
-/* The tensors of all programs of one compile; freed with the last program. */
+/* The tensors of all programs of one compile; freed with the last program. A tensor that several graphs use is stored once. */
 struct cu_weights {
     struct sg_unit *unit;
     uint32_t references; /* changed by compile and discard only, which never overlap */
@@ -95,6 +95,7 @@ struct cu_value_loc {
     uint32_t from_at;
 };
 
+/* A compiled graph. Immutable after compile, except for the lanes, each of which one run at a time uses under its lock. */
 struct sg_program {
     struct sg_program_base base;
     struct cu_weights *weights;       /* shared with the programs of the same compile */
@@ -102,6 +103,7 @@ struct sg_program {
     struct cu_value_loc *value_locs;  /* [values_n], the same for both step lists */
     uint32_t columns[2];              /* columns of one row of each value buffer */
     int lookahead_ok;                 /* 1: a step may be issued before it is requested */
+    /* Both lists compute the same values; a pass uses one of them. */
     struct cu_step *plain, *fused;    /* a step per op (adapters, extra outputs); fused steps (all else) */
     uint32_t plain_n, fused_n;
     struct cu_fusion *fusions;
@@ -109,6 +111,7 @@ struct sg_program {
     size_t sums_words;                /* 64-bit words of partial sums of all fusions */
     uint64_t read_per_token;          /* bytes of weights that one token reads */
     struct cu_lane lanes[CU_LANES];
+    /* Only with "screen=1". */
     struct cu_screen { /* candidate filter for greedy choices (issue_screen.c); head NULL: none */
         const struct sg_op *head;
         cu_ptr memory;

@@ -8,16 +8,19 @@
 
 #include "base/num.h"
 
+/* 1: rows or columns are stored in another order. */
 static int permuted(const struct sg_perm *p) { return p->a != 0; }
 
-/* Of a part, what it is a part of. */
+/* The tensor as it is in the file: a part refers to it. */
 static const struct sg_tensor *whole_of(const struct sg_tensor *t) { return t->part ? t->part->of : t; }
 
-/* A row's columns, run by run: where they are in the whole, and behind how many others. */
+/* Columns [to, to + n) of a row, which are columns [at, at + n) of the whole tensor. */
 struct cu_col_run {
     uint64_t at, n, to;
 };
 
+/* The runs of columns of a tensor that is part of another one (tensor parallel, layer ranges); returns their number. Without a
+ * part: one run. */
 static uint32_t columns_of(const struct sg_tensor *t, struct cu_col_run out[SG_PART_RUNS])
 {
     const struct sg_tensor_part *p = t->part;
@@ -27,12 +30,14 @@ static uint32_t columns_of(const struct sg_tensor *t, struct cu_col_run out[SG_P
     return p ? p->cols_n : 1;
 }
 
+/* The row of the file that contains row `row`, through part and permutation. */
 static uint64_t stored_row(const struct sg_tensor *t, uint64_t row)
 {
     uint64_t at = t->part ? sg_part_at(t->part->rows, t->part->rows_n, row) : row;
     return sg_perm_stored(&whole_of(t)->row_perm, at);
 }
 
+/* Kernels read scales in groups that divide their blocks of 16 or 32 weights. */
 static uint32_t affine_kind(const struct sg_affine *a)
 {
     if (a->bits == 4 && a->group % 32 == 0) return CK_G4;
@@ -40,10 +45,13 @@ static uint32_t affine_kind(const struct sg_affine *a)
     return CK_F32;
 }
 
+/* The layout that keeps the numbers exactly. A column permutation that would cut blocks of 32 leaves only fp32, or fp16 for fp16.
+ * Formats whose scales cover 256 weights do not allow a permutation at all. */
 static uint32_t kind_of(const struct sg_tensor *t)
 {
     if (t->storage == SG_F32) return CK_F32;
     if (t->storage == SG_BF16) return CK_BF16;
+    /* F16 is converted number by number under such a permutation, and so stays exact. */
     if (permuted(&whole_of(t)->col_perm) && (whole_of(t)->col_perm.w % 32 || whole_of(t)->col_perm.first % 32) &&
         t->storage != SG_F16)
         return CK_F32;
@@ -74,6 +82,7 @@ static uint32_t kind_of(const struct sg_tensor *t)
 
 static uint32_t round_up(uint64_t n, uint32_t to) { return (uint32_t)((n + to - 1) / to * to); }
 
+/* group: weights per scale. scale_pitch: entries of `scales` per row; FP8 has one, unquantised weights none. */
 void cu_weight_shape(const struct sg_tensor *t, struct ck_weight *w)
 {
     static const uint32_t bits[] =
@@ -91,12 +100,15 @@ size_t cu_scale_entry_bytes(const struct ck_weight *w)
     return w->kind == CK_Q8 ? 2 : w->kind == CK_Q4 || w->kind == CK_F8 ? 4 : w->kind == CK_G8 || w->kind == CK_G4 ? 8 : 0;
 }
 
+/* An entry of scales for CK_G8 and CK_G4: value = scale * q + offset. */
 static void put_pair(uint8_t *to, float scale, float offset)
 {
     memcpy(to, &scale, 4);
     memcpy(to + 4, &offset, 4);
 }
 
+/* Q5_0 and Q5_1, 32 numbers: the fifth bits are in a 32-bit word. As uint8 with scale d and offset m; Q5_0 has the fixed offset
+ * -16 * d. */
 static void block_q5(const uint8_t *b, int with_min, uint8_t *data, uint8_t *scale)
 {
     float d = sg_f32_of_f16(sg_le16(b)), m = with_min ? sg_f32_of_f16(sg_le16(b + 2)) : -16 * d;
@@ -121,7 +133,7 @@ static void scale_q4k(const uint8_t *s, int j, uint8_t *scale, uint8_t *min)
     *min = (uint8_t)(s[j + 4] >> 4 | (s[j] >> 6) << 4);
 }
 
-/* 256 numbers: eight groups of 32, in pairs that share bytes: low nibbles first. */
+/* 256 numbers: eight groups of 32. Two groups share 32 bytes: the even one has the low nibbles. Reordered as CK_Q4. */
 static void block_q4k(const uint8_t *b, uint8_t *data, uint8_t *scales)
 {
     float d = sg_f32_of_f16(sg_le16(b)), m = sg_f32_of_f16(sg_le16(b + 2));
@@ -135,6 +147,7 @@ static void block_q4k(const uint8_t *b, uint8_t *data, uint8_t *scales)
     }
 }
 
+/* 256 numbers as Q4_K, with the fifth bit of group g in bit g of 32 bytes. */
 static void block_q5k(const uint8_t *b, uint8_t *data, uint8_t *scales)
 {
     float d = sg_f32_of_f16(sg_le16(b)), m = sg_f32_of_f16(sg_le16(b + 2));
@@ -148,9 +161,12 @@ static void block_q5k(const uint8_t *b, uint8_t *data, uint8_t *scales)
     }
 }
 
+/* 256 numbers: low 4 bits in 128 bytes, high 2 bits in 64 bytes, 16 int8 scales, one fp16 scale. Stored as uint8 with an offset
+ * of -32 * scale. */
 static void block_q6k(const uint8_t *b, uint8_t *data, uint8_t *scales)
 {
     float d = sg_f32_of_f16(sg_le16(b + 208));
+    /* A half of 128 numbers has four runs of 32: two share the low nibbles' bytes, all four the bytes of high bits. */
     for (int half = 0; half < 2; half++)
         for (int l = 0; l < 32; l++) {
             const uint8_t *low = b + half * 64, *high = b + 128 + half * 32;
@@ -166,7 +182,8 @@ static void block_q6k(const uint8_t *b, uint8_t *data, uint8_t *scales)
     }
 }
 
-/* One stored block of 32 or 256 numbers, number `at` of its row. */
+/* Converts one block b of the file, 32 or 256 numbers from column `at` on. data and scales begin with the row. Q4_0 has the fixed
+ * offset -8 * scale, rounded to fp16, which is exact. */
 static void put_block(const struct sg_tensor *t, const uint8_t *b, size_t at, uint8_t *data, uint8_t *scales)
 {
     switch (t->storage) {
@@ -203,6 +220,7 @@ static void put_block(const struct sg_tensor *t, const uint8_t *b, size_t at, ui
     }
 }
 
+/* Entry i of MLX's scales or biases as fp32. */
 static float affine_number(const struct sg_affine *a, const void *from, size_t i)
 {
     const uint8_t *p = (const uint8_t *)from + i * (a->storage == SG_F32 ? 4 : 2);
@@ -210,6 +228,8 @@ static float affine_number(const struct sg_affine *a, const void *from, size_t i
     return a->storage == SG_F16 ? sg_f32_of_f16(sg_le16(p)) : sg_f32_of_bf16(sg_le16(p));
 }
 
+/* One run of columns of an MLX row. 8 bits are copied; 4 bits are reordered from neighbours in a byte to weights j and j + 16,
+ * the order of CK_Q4. Runs begin and end at groups. */
 static void columns_affine(const struct sg_tensor *t, const struct ck_weight *w, const struct cu_col_run *c, uint64_t stored,
                            uint8_t *data, uint8_t *scales)
 {
@@ -231,6 +251,7 @@ static void columns_affine(const struct sg_tensor *t, const struct ck_weight *w,
         }
 }
 
+/* One run of columns of a row of GGUF blocks. */
 static void columns_blocks(const struct sg_tensor *t, const struct cu_col_run *c, uint64_t stored, uint8_t *data, uint8_t *scales)
 {
     const struct sg_storage_info *info = sg_storage_info(t->storage);
@@ -241,12 +262,13 @@ static void columns_blocks(const struct sg_tensor *t, const struct cu_col_run *c
     }
 }
 
-/* As they lie in the file, or through fp32. */
+/* An unquantised row: copied when the file has it contiguously in the same type, else converted through fp32. */
 static void row_unquantised(const struct sg_tensor *t, const struct ck_weight *w, uint64_t row, float *numbers, uint8_t *data)
 {
     uint32_t bytes = w->kind == CK_F32 ? 4 : 2;
     const struct sg_tensor *s = whole_of(t);
     struct cu_col_run c[SG_PART_RUNS];
+    /* F32, F16 and BF16 have the same bytes in the file and on the GPU. */
     int same = (s->storage == SG_F32 || s->storage == SG_F16 || s->storage == SG_BF16) && !s->transposed &&
                !permuted(&s->col_perm);
     if (same) {
@@ -265,7 +287,7 @@ static void row_unquantised(const struct sg_tensor *t, const struct ck_weight *w
     }
 }
 
-/* Rows of a transposed tensor are read in bands: a stored row holds one number of each. */
+/* Rows [from, to) of a transposed tensor: its stored rows are columns here, so a band of rows is read column by column. */
 static void rows_transposed(const struct sg_tensor *t, const struct ck_weight *w, uint64_t from, uint64_t to, uint8_t *data)
 {
     uint32_t bytes = w->kind == CK_F32 ? 4 : 2;
@@ -277,6 +299,7 @@ static void rows_transposed(const struct sg_tensor *t, const struct ck_weight *w
     }
 }
 
+/* A row in blocks or groups, run by run. */
 static void row_quantised(const struct sg_tensor *t, const struct ck_weight *w, uint64_t row, uint8_t *data, uint8_t *scales)
 {
     struct cu_col_run c[SG_PART_RUNS];
@@ -289,7 +312,7 @@ static void row_quantised(const struct sg_tensor *t, const struct ck_weight *w, 
     }
 }
 
-/* The scale is the whole row's. numbers: room for a row of the whole, twice. */
+/* The scale is that of the whole row, also for a part. numbers: scratch for a row of the whole tensor in fp32, then its codes. */
 static void row_fp8(const struct sg_tensor *t, uint64_t row, float *numbers, uint8_t *data, uint8_t *scales)
 {
     const struct sg_tensor *s = whole_of(t);
@@ -300,6 +323,7 @@ static void row_fp8(const struct sg_tensor *t, uint64_t row, float *numbers, uin
     memcpy(scales, &scale, sizeof scale);
 }
 
+/* A transposed tensor with a permutation is read row by row through sg_tensor_row, which is slow and rare. */
 void cu_repack_rows(const struct sg_tensor *t, const struct ck_weight *w, uint64_t from, uint64_t to, float *numbers,
                     uint8_t *data, uint8_t *scales)
 {
@@ -320,5 +344,5 @@ void cu_repack_rows(const struct sg_tensor *t, const struct ck_weight *w, uint64
     }
 }
 
-/* Numbers that a thread needs room for. */
+/* A row in fp32, and its FP8 codes. */
 size_t cu_repack_scratch(const struct sg_tensor *t) { return 2 * whole_of(t)->cols; }

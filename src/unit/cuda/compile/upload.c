@@ -7,21 +7,23 @@
 #include "unit/cuda/compile/repack.h"
 #include "unit/pool.h"
 
-/* Bytes sent at once, about; rows of a thread's piece of them; numbers from which on a tensor is worth threads. */
+/* Bytes of a band, about; rows of one item of the thread pool; numbers from which a tensor is converted by several threads. */
 enum { BAND_BYTES = 4 << 20, ROWS_PER_ITEM = 16, THREADED_MIN = 1 << 20 };
 
+/* Bytes of the rows, rounded up so that the scales that follow are aligned. */
 static size_t data_bytes(const struct ck_weight *w) { return ((size_t)w->pitch * w->rows + 255) / 256 * 256; }
 
-/* Rows [from, to) on their way. */
+/* A band: rows [from, to) of a tensor. */
 struct cu_row_band {
     const struct sg_tensor *t;
     const struct ck_weight *w;
     uint64_t from, to;
-    float *numbers; /* scratch of each thread: [threads][cu_repack_scratch(t)] */
+    float *numbers; /* scratch: [threads][cu_repack_scratch(t)] */
     uint8_t *data, *scales;
 };
 
-static void fill_piece(void *arg, uint32_t stage, uint32_t item, uint32_t thread)
+/* Converts ROWS_PER_ITEM rows of a band; an item of the thread pool's job. */
+static void fill_item(void *arg, uint32_t stage, uint32_t item, uint32_t thread)
 {
     const struct cu_row_band *b = arg;
     uint64_t at = (uint64_t)item * ROWS_PER_ITEM, left = b->to - b->from - at;
@@ -31,20 +33,24 @@ static void fill_piece(void *arg, uint32_t stage, uint32_t item, uint32_t thread
                    b->scales + at * b->w->scale_pitch * cu_scale_entry_bytes(b->w));
 }
 
+/* Converts a band, in parallel if there is a pool. */
 static void fill_band(struct sg_pool *pool, struct cu_row_band *b)
 {
     uint32_t items = (uint32_t)((b->to - b->from + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM);
-    struct sg_job job = {.items = &items, .stages = 1, .work = fill_piece, .arg = b};
+    struct sg_job job = {.items = &items, .stages = 1, .work = fill_item, .arg = b};
     if (pool) sg_pool_run(pool, &job);
-    for (uint32_t i = 0; !pool && i < items; i++) fill_piece(b, 0, i, 0);
+    for (uint32_t i = 0; !pool && i < items; i++) fill_item(b, 0, i, 0);
 }
 
+/* Rows of a band: about BAND_BYTES, a whole number of items, at most all rows. */
 static uint64_t band_rows(const struct ck_weight *w)
 {
     uint64_t rows = BAND_BYTES / (w->pitch + w->scale_pitch * cu_scale_entry_bytes(w) + 1) / ROWS_PER_ITEM * ROWS_PER_ITEM;
     return !rows ? ROWS_PER_ITEM : rows < w->rows ? rows : w->rows;
 }
 
+/* Band by band: convert with all threads, then copy data and scales. cu_copy_to_gpu returns when the source may be reused.
+ * numbers and data are scratch of the caller; the padding columns of data are zero. */
 static segue_status send_rows(struct cu_weights *all, struct cu_tensor *t, float *numbers, uint8_t *data, segue_error *err)
 {
     struct ck_weight *w = &t->w;
@@ -63,6 +69,7 @@ static segue_status send_rows(struct cu_weights *all, struct cu_tensor *t, float
     return SEGUE_OK;
 }
 
+/* A tensor as fp32 numbers, for norms, biases and other small vectors. */
 static segue_status send_vector(struct sg_unit *u, struct cu_tensor *t, segue_error *err)
 {
     size_t n = (size_t)t->source->rows * t->source->cols;
@@ -75,6 +82,8 @@ static segue_status send_vector(struct sg_unit *u, struct cu_tensor *t, segue_er
     return status;
 }
 
+/* A tensor as a matrix. The thread pool is opened with the first large one. A tensor that join_weights placed has its memory
+ * already. */
 static segue_status send_matrix(struct cu_weights *all, struct cu_tensor *t, segue_error *err)
 {
     struct ck_weight *w = &t->w;
@@ -94,7 +103,7 @@ static segue_status send_matrix(struct cu_weights *all, struct cu_tensor *t, seg
     return status;
 }
 
-/* How ops use a tensor: bit 0 as a matrix of rows, bit 1 as numbers in fp32. */
+/* How the ops of a graph use a tensor: bit 0 as a matrix, bit 1 as fp32 numbers. */
 static uint32_t uses_of(const struct sg_graph *g, uint32_t tensor)
 {
     uint32_t uses = 0;
@@ -136,6 +145,7 @@ static uint32_t uses_of(const struct sg_graph *g, uint32_t tensor)
     return uses;
 }
 
+/* The entry of a tensor; NULL: not registered yet. */
 static struct cu_tensor *tensor_of(struct cu_weights *w, const struct sg_tensor *t)
 {
     for (uint32_t i = 0; i < w->n; i++)
@@ -150,6 +160,7 @@ const struct cu_tensor *cu_weight_of(const struct cu_weights *w, const struct sg
     return NULL;
 }
 
+/* The entry of a tensor, created on first use. Kernels index columns and rows with 32 bits. */
 static segue_status register_tensor(struct cu_weights *w, const struct sg_tensor *source, struct cu_tensor **out,
                                     segue_error *err)
 {
@@ -157,14 +168,16 @@ static segue_status register_tensor(struct cu_weights *w, const struct sg_tensor
     if (*out) return SEGUE_OK;
     SG_TRY(sg_tensor_computable(source, err));
     if (source->rows > INT32_MAX || source->cols > INT32_MAX / 8)
-        return sg_fail(err, SEGUE_ELIMIT, "load weights: unit cuda: %s is too large for it", source->name);
+        return sg_fail(err, SEGUE_ELIMIT, "load weights: unit cuda: tensor %s has too many rows or columns; use "
+                       "another unit", source->name);
     *out = &w->tensors[w->n++];
     (*out)->source = source;
     cu_weight_shape(source, &(*out)->w);
     return SEGUE_OK;
 }
 
-/* May the rows of this linear's weight lie behind others, in 16 bits as they are? */
+/* 1: the weight may be placed after another one in a block: 16 bits, all of its rows used, no bias and nothing added, and not
+ * uploaded yet. */
 static int can_follow(const struct sg_graph *g, const struct sg_op *op, const struct cu_tensor *t)
 {
     return op->code == SG_OP_LINEAR && !t->memory && (t->w.kind == CK_F16 || t->w.kind == CK_BF16) && !op->u.linear.weight.at &&
@@ -172,14 +185,15 @@ static int can_follow(const struct sg_graph *g, const struct sg_op *op, const st
            op->in[1].value < 0;
 }
 
-/* Weights of linears that read the same x, from op `i` on, get one piece of memory, so that one product of many rows can take
- * them all (issue_product.c). */
+/* Allocates one block for the weights of linears that read the same x as op `i`, so that one GEMM can multiply all of them
+ * (issue_gemm.c). Only when op i itself can be in a block; the block has no scales. */
 static segue_status join_weights(struct cu_weights *w, const struct sg_graph *g, uint32_t i, segue_error *err)
 {
     const struct sg_op *first = &g->ops[i];
     struct cu_tensor *parts[CK_SEGMENTS];
     uint32_t n = 0;
     size_t all = 0;
+    /* Without a first part the op itself does not qualify, and later ones are tried with their own call. */
     for (uint32_t k = i; k < g->ops_n && n < CK_SEGMENTS; k++) {
         const struct sg_op *op = &g->ops[k];
         struct cu_tensor *t;
@@ -203,6 +217,7 @@ static segue_status join_weights(struct cu_weights *w, const struct sg_graph *g,
     return SEGUE_OK;
 }
 
+/* Uploads what the ops of one graph use and earlier graphs did not. */
 static segue_status load_tensor(struct cu_weights *w, const struct sg_tensor *source, uint32_t uses, segue_error *err)
 {
     struct cu_tensor *t;
@@ -215,6 +230,7 @@ static segue_status load_tensor(struct cu_weights *w, const struct sg_tensor *so
     return SEGUE_OK;
 }
 
+/* All blocks are joined before the first upload, since a tensor that has memory cannot be moved. */
 static segue_status load_all(struct cu_weights *w, const struct sg_graph *const *graphs, uint32_t graphs_n, segue_error *err)
 {
     for (uint32_t i = 0; i < graphs_n; i++)
@@ -227,6 +243,7 @@ static segue_status load_all(struct cu_weights *w, const struct sg_graph *const 
     return SEGUE_OK;
 }
 
+/* A joined tensor's memory belongs to the first one of its block. */
 void cu_weights_free(struct cu_weights *w)
 {
     if (!w || --w->references) return;
@@ -238,6 +255,7 @@ void cu_weights_free(struct cu_weights *w)
     sg_free(w);
 }
 
+/* The pool exists only during the upload: its threads would otherwise stay for the life of the program. */
 segue_status cu_weights_new(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t graphs_n, struct cu_weights **out,
                             segue_error *err)
 {

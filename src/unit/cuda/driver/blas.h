@@ -1,14 +1,17 @@
-/* blas.h: the door to cuBLASLt, opened at run time when it is installed: one kind of product, for prefill.
+/* blas.h: matrix products with cuBLASLt, for prefill. The library is loaded at run time when it is installed. The opaque handles
+ * of its interface are declared as void *.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CUDA_BLAS_H
 #define SG_UNIT_CUDA_BLAS_H
 
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 
 enum { CU_BLAS_SHAPES = 64, CU_BLAS_WORKSPACE = 32 << 20 };
 
-/* How one shape is computed; found once. */
+/* A shape and its algorithm. The fields before `desc` are the key, with the names of struct cu_blas_product; residual and bias
+ * are 1 when the product has one. */
 struct cu_blas_shape {
     uint32_t t, n, k, pitch, out, add, bf16, out16, residual, bias;
     void *desc, *w, *x, *c, *y;
@@ -16,7 +19,8 @@ struct cu_blas_shape {
 };
 
 struct cu_blas {
-    void *library, *handle;
+    void *library, *handle;      /* handle NULL: not available */
+    pthread_mutex_t lock;        /* guards shapes and their descriptors: the programs of a unit share them */
     int (*create)(void **);
     int (*destroy)(void *);
     int (*desc_new)(void **, int compute, int scale);
@@ -35,12 +39,14 @@ struct cu_blas {
     uint32_t shapes_n;
 };
 
-/* Leaves handle NULL when the library is not there. The GPU must be current. */
+/* Leaves handle NULL when the library is not installed or too old. The GPU's context must be current. */
 void cu_blas_open(struct cu_blas *b);
 void cu_blas_close(struct cu_blas *b);
 
-/* y [t, n] fp32 = times x [t, k] . w [n, k] (16 bits, bf16 or fp16; rows of w `pitch` numbers apart) (+ residual)
- * (+ bias). out16: y in the 16 bits of x, and no residual. 0: this library cannot, and nothing was started. */
+/* y [t, n] = times * x [t, k] . w [n, k]^T (+ residual [t, n]) (+ bias [n]). x and w are bf16 (bf16 1) or fp16; rows of w are
+ * `pitch` numbers apart, rows of y out_stride, of the residual residual_stride. y, residual and bias are fp32; out16 1: y has the
+ * type of x, and there is no residual. Addresses are GPU memory; workspace has CU_BLAS_WORKSPACE bytes. Asynchronous in `stream`.
+ * Returns 0 when the library does not support the product; nothing was started then. */
 struct cu_blas_product {
     uint32_t t, n, k, pitch, out_stride, residual_stride, bf16, out16;
     float times;

@@ -12,7 +12,7 @@
 #include "unit/cuda/kernels/include/kparams.h"
 #include "unit/unit.h"
 
-/* Limits. "Rows" of a pass are the tokens that it computes. */
+/* Limits. "Rows" of a pass are the tokens that it computes. Limits that kernels share are in kparams.h (CK_...). */
 enum {
     CU_MODULES = 32,          /* max. kernel files (modules) */
     CU_DECODE_ROWS = 16,      /* max. rows of a pass on the decode lane */
@@ -24,7 +24,6 @@ enum {
     CU_LANES = 2,             /* concurrent runs of a program: one per lane */
     CU_LANE_DECODE = 0,       /* runs whose spans all have at most CU_DECODE_ROWS rows */
     CU_LANE_PREFILL = 1,      /* all other runs */
-    CU_MARKS = 8,             /* undo marks of a state, by default */
     CU_STAGING_BYTES = 4 << 20, /* bytes of one of the two pinned staging buffers */
     CU_STEPS_IN_FLIGHT = 4,   /* tokens that generation on the GPU issues before it waits for the first */
     CU_POOL_BLOCKS = 512,     /* max. freed state blocks kept for reuse, ... */
@@ -40,7 +39,8 @@ enum {
     CU_CHOICE_BLOCKS = 2048   /* max. blocks that each report a best logit */
 };
 
-/* X(file, name): every kernel with a fixed name, and the k_<file>.cu that defines it. */
+/* X(file, name): every kernel with a fixed name, and the k_<file>.cu that defines it. What each kernel computes, and its
+ * arguments, is in kparams.h. */
 #define CU_KERNELS(X)                                                                                         \
     X(rows, embed) X(rows, norm_rows) X(rows, rope) X(rows, glu) X(rows, act) X(rows, add) X(rows, scale)     \
     X(rows, rows) X(rows, route) X(rows, experts_in) X(rows, experts_out) X(rows, lora_low) X(rows, lora_add) \
@@ -59,13 +59,14 @@ enum {
     X(screen, screen_make_f32) X(screen, screen_make_f16) X(screen, screen_make_bf16) X(screen, screen_rows)  \
     X(screen, screen_best_f32) X(screen, screen_best_f16) X(screen, screen_best_bf16)
 
-/* Kernel handles. The arrays hold template instances; NULL: this GPU or this shape has none. */
+/* Kernel handles, looked up once when the unit is opened. The arrays hold template instances; NULL: this GPU or this shape has
+ * none. */
 struct cu_kernels {
 #define X(file, name) cu_fn name;
     CU_KERNELS(X)
 #undef X
     cu_fn gemv[CK_KINDS][5];   /* [weight kind][log2 rows]: 1, 2, 4, 8, 16 rows */
-    cu_fn wide[CK_KINDS];      /* one row, large weights */
+    cu_fn wide[CK_KINDS];      /* one row, large weights; one block per multiprocessor */
     cu_fn stream[CK_KINDS][4]; /* one row: 1, 2, 4, 8 16-byte pieces per thread */
     cu_fn vocab[CK_KINDS][3];  /* output head, one row: weight rows of up to 1024, 2048, 4096 bytes */
     cu_fn digits[CK_KINDS][3]; /* one row: up to 4096, 8192, 16384 columns */
@@ -84,17 +85,18 @@ struct cu_kernels {
 /* X(name in this file, NVML's symbol, arguments) */
 #define CU_NVML(X)                                                                             \
     X(init, "nvmlInit_v2", (void))                                                             \
-    X(get, "nvmlDeviceGetHandleByUUID", (const char *uuid, void **card))                       \
-    X(energy, "nvmlDeviceGetTotalEnergyConsumption", (void *card, unsigned long long *mj))     \
+    X(get, "nvmlDeviceGetHandleByUUID", (const char *uuid, void **device))                       \
+    X(energy, "nvmlDeviceGetTotalEnergyConsumption", (void *device, unsigned long long *mj))     \
     X(stop, "nvmlShutdown", (void))
 struct cu_nvml {
-    void *library, *card; /* card NULL: not open */
+    void *library, *device; /* device NULL: not open */
 #define X(name, symbol, args) int (*name) args;
     CU_NVML(X)
 #undef X
 };
 
-/* Heap of pinned host memory that states of other units allocate from (pinned.c). */
+/* Heap of pinned host memory that states of other units allocate from (pinned.c). A slab is allocated from its start to its end,
+ * once. */
 enum { CU_PINNED_SLABS = 64 };
 struct cu_pinned {
     struct sg_host_memory memory; /* the allocator interface given to other units */
@@ -108,7 +110,9 @@ struct cu_pinned {
     void *free;   /* list of freed blocks, for reuse */
 };
 
-/* The multiprocessors split in two, so that decode and prefill can run at the same time (sm_partition.c). */
+/* The multiprocessors split in two, so that decode and prefill can run at the same time (sm_partition.c). A run announces itself
+ * with cu_partition_run_begin and asks with cu_partition_active before each pass whether a run of the other kind is in
+ * progress. */
 struct cu_partition {
     cu_green green[CU_LANES];       /* green context of each lane kind; NULL: the GPU is not partitioned */
     uint32_t sms[CU_LANES];         /* multiprocessors in each */
@@ -116,7 +120,10 @@ struct cu_partition {
     atomic_uint prefills;           /* prefill runs in progress */
 };
 
-/* One GPU. Options of the unit's spec are named in quotes. */
+/* One GPU. Options of the unit's spec are named in quotes. Members without a lock are constant while the unit is open.
+ *
+ * Locks: copy_lock, pool_lock, pinned.lock, nvml_lock, blas.lock and logits_lock guard what is next to them. They are taken after
+ * the lock of a lane. Under logits_lock copy_lock and pool_lock may be taken; no other two of them are held together. */
 struct sg_unit {
     struct sg_unit_base base;
     struct sg_unit_desc desc;
@@ -124,15 +131,17 @@ struct sg_unit {
     struct cu_nvml nvml;
     pthread_mutex_t nvml_lock; /* guards nvml */
     struct cu_blas blas;       /* .handle NULL: cuBLASLt is not installed */
-    cu_device card;
+    cu_device device;
     cu_ctx ctx;                /* the GPU's primary context */
-    cu_ctx peer_ctx;           /* context of the GPU with which peer access was enabled last; NULL: none */
+    cu_ctx peer_ctx;           /* context of the GPU with which peer access was enabled last; NULL: none. Without a lock: a stale
+                                * value only enables the access again */
     cu_ptr peer_probe;         /* 64 KB buffer whose copy wakes the NVLink; 0: not allocated. Guarded by copy_lock */
     uint64_t peer_used_ns;     /* time of the last copy to a peer. Guarded by copy_lock */
     uint32_t sms, major;       /* multiprocessors; major compute capability */
     uint32_t shared_max;       /* bytes of dynamic shared memory that a block may request */
     struct cu_partition partition;
     pthread_mutex_t logits_lock; /* guards which lane holds which state's logits, and each lane's `stream` (kept_logits.c) */
+    /* Options that select kernels; defaults are in open_one (cuda.c). */
     uint32_t pdl;              /* "pdl" 1: programmatic dependent launch */
     uint32_t waves;            /* "waves": blocks per multiprocessor of k_gemv.cu */
     uint32_t graphs;           /* "graphs" 1: passes are captured as CUDA graphs */
@@ -147,6 +156,7 @@ struct sg_unit {
     cu_mod modules[CU_MODULES];
     uint32_t modules_n;
     struct cu_kernels k;
+    /* States: ids, and the pool of freed memory (memory.c). */
     atomic_uint_fast64_t state_ids; /* last id given to a state */
     pthread_mutex_t pool_lock;      /* guards pool, pool_n, pool_bytes */
     struct cu_pool_block {          /* memory of freed states, reused for blocks of exactly the same size */
@@ -155,6 +165,7 @@ struct sg_unit {
     } pool[CU_POOL_BLOCKS];
     uint32_t pool_n;
     size_t pool_bytes;
+    /* Copies between host and GPU (copy.c). */
     cu_stream copies;          /* stream of all copies of weights and states */
     pthread_mutex_t copy_lock; /* guards the order of calls in `copies`, and staging, pending, copies_started */
     unsigned char *staging;    /* two pinned buffers of CU_STAGING_BYTES each */
@@ -162,7 +173,7 @@ struct sg_unit {
     struct cu_pinned pinned;
     struct cu_pending_copy {   /* a copy that was requested but not issued yet: neighbours are merged into it */
         unsigned char *host;   /* contiguous */
-        cu_ptr card;
+        cu_ptr device;
         size_t n, pitch;       /* bytes per line, 0: no copy is pending; distance between lines on the GPU */
         uint32_t lines, out;   /* out 1: GPU to host */
     } pending;
@@ -188,7 +199,8 @@ segue_status cu_pool_alloc(struct sg_unit *u, size_t bytes, cu_ptr *out, segue_e
 void cu_pool_free(struct sg_unit *u, cu_ptr *p, size_t bytes);
 void cu_pool_empty(struct sg_unit *u);
 
-/* --- copies (copy.c): all in the stream `copies`, so they run in the order of the calls --- */
+/* --- copies (copy.c) ---
+ * All are issued in the stream `copies`, so they are executed in the order of the calls. */
 
 /* Through the staging buffers; return when the copy is complete. */
 segue_status cu_copy_to_gpu(struct sg_unit *u, cu_ptr to, const void *from, size_t n, segue_error *err);
@@ -229,6 +241,13 @@ int cu_partition_active(struct sg_unit *u, uint32_t kind); /* 1: the other kind 
 
 /* --- helpers --- */
 
+/* Weights in 16 bytes of a matrix of kind `kind` (enum ck_kind). */
+static inline uint32_t cu_weights_per_piece(uint32_t kind)
+{
+    static const uint8_t weights[CK_KINDS] = {4, 8, 8, 16, 32, 16, 32, 16};
+    return weights[kind];
+}
+/* n / size, rounded up. */
 static inline uint32_t cu_pieces(uint32_t n, uint32_t size) { return (n + size - 1) / size; }
 static inline int cu_aligned(const void *p) { return (uintptr_t)p % 16 == 0; }
 

@@ -1,5 +1,5 @@
-/* images.h: the kernels as the build made them: fat binaries, one per file of kernels, NULL at the end; and the
- * names of those files, "k_rows", in the same order.
+/* images.h: the compiled kernels, embedded by the build (cmake/cuda_unit.cmake generates the definitions): one fat binary per
+ * file kernels/k_*.cu, NULL after the last; and the names of these files, such as "k_rows", in the same order.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CUDA_IMAGES_H
 #define SG_UNIT_CUDA_IMAGES_H

@@ -6,28 +6,31 @@
 #include "unit/cuda/driver/gpu.h"
 #include "unit/cuda/driver/images.h"
 
-enum { ATTEND_STATIC = 16384 }; /* bytes of shared memory that attention has by itself */
+enum { ATTEND_STATIC = 16384 }; /* upper bound of the static shared memory of the attention kernels, in bytes */
 
+/* Modules are searched by the name of their file, since kernels of several files may have equal names. */
 segue_status cu_kernel(struct sg_unit *u, const char *file, const char *name, cu_fn *out, segue_error *err)
 {
     for (uint32_t i = 0; i < u->modules_n; i++)
         if (!strcmp(cu_image_names[i], file) && !u->d.get_function(out, u->modules[i], name)) return SEGUE_OK;
-    return sg_fail(err, SEGUE_EUNIT, "open unit: cuda: kernel %s is not in this build; build it anew", name);
+    return sg_fail(err, SEGUE_EUNIT, "open unit: cuda: kernel %s is not in this build; rebuild segue", name);
 }
 
+/* Without the attribute a launch may request at most 48 KB. */
 segue_status cu_kernel_dynamic(struct sg_unit *u, const char *file, const char *name, int bytes, cu_fn *out, segue_error *err)
 {
     SG_TRY(cu_kernel(u, file, name, out, err));
     return cu_check(&u->d, u->d.func_set_attr(*out, CU_FN_MAX_DYNAMIC_SHARED, bytes), "open unit", err);
 }
 
+/* Parts of kernel names: of weights by enum ck_kind, of K and V by enum ck_storage. */
 static const char *const kinds[CK_KINDS] = {"F32", "F16", "BF16", "Q8", "Q4", "G8", "G4", "F8"};
 static const char *const storages[4] = {"f32", "f16", "bf16", "q8"};
 
-/* Products with few rows, by kind of weights. */
+/* Products with few rows, by kind of weights. Instances are numbered by what a thread or a block handles: rows (gemv), 16-byte
+ * pieces (stream), kilobytes or columns (digits, vocab). */
 static segue_status find_products(struct sg_unit *u, segue_error *err)
 {
-    static const int numbers[CK_KINDS] = {4, 8, 8, 16, 32, 16, 32, 16}; /* weights in 16 bytes */
     static const int wide[4] = {CK_F16, CK_BF16, CK_Q8, CK_F8};
     char name[32];
     for (int k = 0; k < CK_KINDS; k++)
@@ -40,7 +43,7 @@ static segue_status find_products(struct sg_unit *u, segue_error *err)
         SG_TRY(cu_kernel_dynamic(u, "k_wide", name, (int)u->shared_max - CU_WIDE_STATIC, &u->k.wide[wide[i]], err));
     }
     for (int k = 0; k < CK_KINDS; k++)
-        for (int b = 0; b < 4 && numbers[k] << b <= 64 && u->major >= 9; b++) {
+        for (int b = 0; b < 4 && cu_weights_per_piece((uint32_t)k) << b <= 64 && u->major >= 9; b++) {
             snprintf(name, sizeof name, "stream_%s_%d", kinds[k], 1 << b);
             SG_TRY(cu_kernel_dynamic(u, "k_stream", name, CU_STREAM_SHARED_MAX, &u->k.stream[k][b], err));
         }
@@ -48,17 +51,18 @@ static segue_status find_products(struct sg_unit *u, segue_error *err)
         for (int b = 0; b < 3; b++) {
             snprintf(name, sizeof name, "digits_%s_%d", kinds[k], 4 << b);
             SG_TRY(cu_kernel_dynamic(u, "k_digits", name, (int)u->shared_max - CU_DIGITS_STATIC, &u->k.digits[k][b], err));
-            if (k == CK_Q8 && b == 2) continue; /* no such form of the head */
+            if (k == CK_Q8 && b == 2) continue; /* not instantiated */
             snprintf(name, sizeof name, "vocab_%s_%d", kinds[k], 1 << b);
             SG_TRY(cu_kernel_dynamic(u, "k_vocab", name, CU_VOCAB_SHARED_MAX, &u->k.vocab[k][b], err));
         }
     return SEGUE_OK;
 }
 
-/* Products with rows of many sequences, on tensor cores. */
+/* Products of several rows on tensor cores. */
 static segue_status find_batches(struct sg_unit *u, segue_error *err)
 {
     char name[32];
+    /* i: three weight types, 16 or 32 weight rows per block, up to 8 or 16 rows of x. */
     for (int i = 0; i < 12; i++) {
         snprintf(name, sizeof name, "batch_%s_%d_%d", i < 8 ? storages[i / 4 + 1] : "f8", i / 2 % 2 ? 32 : 16, i % 2 ? 16 : 8);
         SG_TRY(cu_kernel(u, "k_batch", name, &u->k.batch[i / 4][i / 2 % 2][i % 2], err));
@@ -72,16 +76,16 @@ static segue_status find_batches(struct sg_unit *u, segue_error *err)
     return SEGUE_OK;
 }
 
-/* Attention: over any storage, and for 16 bits by width of a head. */
+/* Attention: two kernels that read any storage, and for K and V in 16 bits one per head width (64, 128, 256). */
 static segue_status find_attention(struct sg_unit *u, segue_error *err)
 {
-    const int room = (int)u->shared_max - ATTEND_STATIC;
+    const int dynamic = (int)u->shared_max - ATTEND_STATIC;
     char name[32];
     for (int s = 0; s < 4; s++) {
         snprintf(name, sizeof name, "attend_part_%s", storages[s]);
-        SG_TRY(cu_kernel_dynamic(u, "k_attend", name, room, &u->k.attend_part[s], err));
+        SG_TRY(cu_kernel_dynamic(u, "k_attend", name, dynamic, &u->k.attend_part[s], err));
         snprintf(name, sizeof name, "attend_many_%s", storages[s]);
-        SG_TRY(cu_kernel_dynamic(u, "k_attend", name, room, &u->k.attend_many[s], err));
+        SG_TRY(cu_kernel_dynamic(u, "k_attend", name, dynamic, &u->k.attend_many[s], err));
     }
     for (int s = 0; s < 2; s++)
         for (int w = 0; w < 3; w++) {
@@ -97,6 +101,8 @@ static segue_status find_attention(struct sg_unit *u, segue_error *err)
     return SEGUE_OK;
 }
 
+/* A kernel of a cluster fusion. fixed: its static shared memory. The carveout gives all of the L1 cache to shared memory, without
+ * which the driver may not place two blocks of a cluster on one multiprocessor. */
 static segue_status find_cluster_kernel(struct sg_unit *u, const char *file, const char *name, size_t fixed, cu_fn *out,
                                         segue_error *err)
 {
@@ -104,32 +110,38 @@ static segue_status find_cluster_kernel(struct sg_unit *u, const char *file, con
     return cu_check(&u->d, u->d.func_set_attr(*out, CU_FN_CARVEOUT, 100), "open unit", err);
 }
 
+/* Kernels of the cluster fusions. They use distributed shared memory and bulk copies, so only compute capability 9 has them; the
+ * arrays stay NULL elsewhere, and cu_cluster_match then finds no fusion. */
 static segue_status find_clusters(struct sg_unit *u, segue_error *err)
 {
     static const char *const types[3] = {"f16", "bf16", "q8"};
     char name[40];
     for (int i = 0; i < 12 && u->major == 9; i++) {
-        snprintf(name, sizeof name, "mlp_%s_%d", types[i / 4], i == 8 ? 2 : 1 << i % 4); /* Q8_0: 512 columns as 1024 */
+        /* Q8_0 has no instance of 512 columns and uses that of 1024. */
+        snprintf(name, sizeof name, "mlp_%s_%d", types[i / 4], i == 8 ? 2 : 1 << i % 4);
         SG_TRY(find_cluster_kernel(u, "k_mlp", name, 0, &u->k.mlp[i / 4][i % 4], err));
     }
+    /* Up to 1024 and 2048 columns, and up to 4096 with two value heads per key head. */
     for (int i = 0; i < 9 && u->major == 9; i++) {
         snprintf(name, sizeof name, "linear_%s_%d", types[i / 3], 2 << i % 3);
         SG_TRY(find_cluster_kernel(u, "k_linear", name, 0, &u->k.linear[i / 3][i % 3], err));
     }
+    /* form: heads of 64, 128 and 256 with up to 1024 columns, heads of 256 with up to 2048. */
     for (int i = 0; i < 24 && u->major == 9; i++) {
         int form = i % 4, width = form < 3 ? 64 << form : 256;
-        if (i >= 16 && (form == 0 || form == 3)) continue; /* Q8_0: heads of whole groups of columns, rows of up to 1024 */
+        if (i >= 16 && (form == 0 || form == 3)) continue; /* Q8_0: heads of 128, 256 */
         snprintf(name, sizeof name, "heads_%s_%s_%d_%d", types[i / 8], types[i / 4 % 2], form < 3 ? 2 : 4, width);
         SG_TRY(find_cluster_kernel(u, "k_heads", name, CK_HEADS_STATIC_BYTES(width), &u->k.heads[i / 8][i / 4 % 2][form], err));
     }
     return SEGUE_OK;
 }
 
+/* The limit of dynamic shared memory is set for every kernel that may exceed the default of 48 KB. */
 segue_status cu_kernels_load(struct sg_unit *u, segue_error *err)
 {
     for (size_t i = 0; cu_images[i]; i++) {
         if (i == CU_MODULES)
-            return sg_fail(err, SEGUE_EINTERNAL, "open unit: cuda: it has more than %d files of kernels; raise CU_MODULES",
+            return sg_fail(err, SEGUE_EINTERNAL, "open unit: cuda: the build has more than %d kernel files; raise CU_MODULES",
                            CU_MODULES);
         SG_TRY(cu_check(&u->d, u->d.module_load(&u->modules[i], cu_images[i]), "open unit: kernels do not load", err));
         u->modules_n++;

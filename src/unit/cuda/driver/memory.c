@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "unit/cuda/driver/gpu.h"
 
+/* The driver keeps a stack of contexts per thread, so callers with a context of theirs are not disturbed. */
 void cu_enter(struct sg_unit *u) { u->d.push(u->ctx); }
 
 void cu_leave(struct sg_unit *u)
@@ -11,6 +12,7 @@ void cu_leave(struct sg_unit *u)
     u->d.pop(&before);
 }
 
+/* 16 bytes at least: cuMemAlloc refuses 0, and callers may have empty values. */
 segue_status cu_mem_alloc(struct sg_unit *u, size_t bytes, const char *what, cu_ptr *out, segue_error *err)
 {
     *out = 0;
@@ -19,8 +21,8 @@ segue_status cu_mem_alloc(struct sg_unit *u, size_t bytes, const char *what, cu_
     cu_leave(u);
     if (r == CU_OUT_OF_MEMORY)
         return sg_fail(err, SEGUE_EMEMORY,
-                       "unit cuda: %s: %zu MB do not fit into the GPU's memory; take a smaller storage or "
-                       "context, or end other programs on it",
+                       "unit cuda: %s: %zu MB do not fit into GPU memory; use a smaller storage or context, or end other "
+                       "programs on the GPU",
                        what, bytes >> 20);
     return cu_check(&u->d, r, what, err);
 }
@@ -34,6 +36,7 @@ void cu_mem_free(struct sg_unit *u, cu_ptr *p)
     *p = 0;
 }
 
+/* Frees before it allocates, so that the peak is the larger of both. */
 segue_status cu_mem_grow(struct sg_unit *u, cu_ptr *p, size_t *have, size_t want, const char *what, segue_error *err)
 {
     if (want <= *have) return SEGUE_OK;
@@ -44,6 +47,7 @@ segue_status cu_mem_grow(struct sg_unit *u, cu_ptr *p, size_t *have, size_t want
     return SEGUE_OK;
 }
 
+/* When memory is full, and before the unit is closed. */
 void cu_pool_empty(struct sg_unit *u)
 {
     pthread_mutex_lock(&u->pool_lock);
@@ -52,6 +56,8 @@ void cu_pool_empty(struct sg_unit *u)
     pthread_mutex_unlock(&u->pool_lock);
 }
 
+/* Exact sizes only: states of one model and similar contexts repeat the same sizes, and nothing is wasted. When memory is full
+ * the pool is emptied and the allocation repeated. */
 segue_status cu_pool_alloc(struct sg_unit *u, size_t bytes, cu_ptr *out, segue_error *err)
 {
     *out = 0;
@@ -63,13 +69,15 @@ segue_status cu_pool_alloc(struct sg_unit *u, size_t bytes, cu_ptr *out, segue_e
             u->pool_bytes -= bytes;
         }
     pthread_mutex_unlock(&u->pool_lock);
+    /* Not under the lock: the driver may take milliseconds. */
     if (*out) return SEGUE_OK;
     segue_status status = cu_mem_alloc(u, bytes, "state", out, err);
     if (status != SEGUE_EMEMORY || !u->pool_n) return status;
-    cu_pool_empty(u); /* what is kept may be what is missing */
+    cu_pool_empty(u);
     return cu_mem_alloc(u, bytes, "state", out, err);
 }
 
+/* A full pool frees the block at once. */
 void cu_pool_free(struct sg_unit *u, cu_ptr *p, size_t bytes)
 {
     if (!*p) return;

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static int find_all(struct cu_nvml *n)
+static int load_symbols(struct cu_nvml *n)
 {
     void *found;
 #define X(member, symbol, args)        \
@@ -18,14 +18,16 @@ static int find_all(struct cu_nvml *n)
     return 1;
 }
 
+/* nvmlShutdown only if the GPU was found, which implies nvmlInit. */
 void cu_nvml_close(struct cu_nvml *n)
 {
-    if (n->card) n->stop();
+    if (n->device) n->stop();
     if (n->library) dlclose(n->library);
-    n->library = n->card = NULL;
+    n->library = n->device = NULL;
 }
 
-static int find_card(struct cu_nvml *n, const unsigned char *uuid)
+/* Finds the GPU by its UUID, written as NVML expects it: GPU-8-4-4-4-12 hexadecimal digits. 1: n->device is set. */
+static int find_gpu(struct cu_nvml *n, const unsigned char *uuid)
 {
     char text[48] = "GPU-";
     for (int i = 0, at = 4; i < 16; i++) {
@@ -33,31 +35,35 @@ static int find_card(struct cu_nvml *n, const unsigned char *uuid)
         at += snprintf(text + at, 3, "%02x", uuid[i]);
     }
     if (n->init()) return 0;
-    if (!n->get(text, &n->card) && n->card) return 1;
+    if (!n->get(text, &n->device) && n->device) return 1;
     n->stop();
-    n->card = NULL;
+    n->device = NULL;
     return 0;
 }
 
+/* 1: the library is loaded and the GPU was found. */
 static int nvml_open(struct cu_nvml *n, const unsigned char *uuid)
 {
     n->library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (n->library && find_all(n) && find_card(n, uuid)) return 1;
+    if (n->library && load_symbols(n) && find_gpu(n, uuid)) return 1;
     cu_nvml_close(n);
     return 0;
 }
 
+/* A failed open is repeated with the next query: the library may be busy, and queries are rare. */
 segue_status cu_energy(struct sg_unit *u, double *joules, segue_error *err)
 {
     unsigned char uuid[16] = {0};
     unsigned long long mj = 0;
     struct cu_nvml *n = &u->nvml;
     pthread_mutex_lock(&u->nvml_lock);
-    int there = n->card || (!u->d.uuid(uuid, u->card) && nvml_open(n, uuid)), counts = there && !n->energy(n->card, &mj);
+    int open = n->device || (!u->d.uuid(uuid, u->device) && nvml_open(n, uuid)), counts = open && !n->energy(n->device, &mj);
     pthread_mutex_unlock(&u->nvml_lock);
-    if (!there)
-        return sg_fail(err, SEGUE_EUNSUPPORTED, "energy not measured: unit cuda: NVML is not there or does not know the GPU");
-    if (!counts) return sg_fail(err, SEGUE_EUNSUPPORTED, "energy not measured: unit cuda: this GPU does not count it");
+    if (!open)
+        return sg_fail(err, SEGUE_EUNSUPPORTED, "measure energy: unit cuda: NVML is not installed or does not list "
+                                                  "this GPU; install it");
+    if (!counts) return sg_fail(err, SEGUE_EUNSUPPORTED, "measure energy: unit cuda: this GPU has no energy counter; use another "
+                                                  "meter");
     *joules = (double)mj * 1e-3;
     return SEGUE_OK;
 }

@@ -6,11 +6,13 @@
 /* Slab size; max. size of all slabs; rounding of blocks; bytes of the header before each block. */
 enum { SLAB_MB = 64, MAX_MB = 4096, GRAIN = 4096, HEAD = 64 };
 
-struct cu_pinned_block { /* HEAD bytes in front of what is given out */
-    size_t bytes;
-    struct cu_pinned_block *next;
+/* Header of a block, in the HEAD bytes before the memory that is returned. */
+struct cu_pinned_block {
+    size_t bytes;                  /* with the header, a multiple of GRAIN */
+    struct cu_pinned_block *next;  /* in the list of freed blocks */
 };
 
+/* Under the lock. 0: the limits are reached, or the driver cannot pin more. */
 static int slab_add(struct sg_unit *u, size_t bytes)
 {
     struct cu_pinned *h = &u->pinned;
@@ -26,7 +28,7 @@ static int slab_add(struct sg_unit *u, size_t bytes)
     return 1;
 }
 
-/* Under the lock: from the pieces that came back, where one is not much too large. */
+/* Under the lock: takes a freed block that is large enough, but at most half as large again; NULL: there is none. */
 static struct cu_pinned_block *find_free(struct cu_pinned *h, size_t bytes)
 {
     for (struct cu_pinned_block **at = (struct cu_pinned_block **)&h->free; *at; at = &(*at)->next) {
@@ -38,6 +40,8 @@ static struct cu_pinned_block *find_free(struct cu_pinned *h, size_t bytes)
     return NULL;
 }
 
+/* `take` of struct sg_host_memory. A freed block first, then the end of the newest slab, then a new slab. What remains of older
+ * slabs is lost, at most one block size each. */
 static void *pinned_alloc(void *owner, size_t bytes)
 {
     struct sg_unit *u = owner;
@@ -46,6 +50,7 @@ static void *pinned_alloc(void *owner, size_t bytes)
     bytes = (bytes + HEAD + GRAIN - 1) / GRAIN * GRAIN;
     pthread_mutex_lock(&h->lock);
     struct cu_pinned_block *p = find_free(h, bytes);
+    /* Twice: the second time with a new slab. */
     for (int tries = 0; !p && tries < 2; tries++) {
         struct cu_pinned_slab *last = h->slabs_n ? &h->slabs[h->slabs_n - 1] : NULL;
         if (last && last->bytes - last->used >= bytes) {
@@ -60,11 +65,12 @@ static void *pinned_alloc(void *owner, size_t bytes)
     return p ? (unsigned char *)p + HEAD : NULL;
 }
 
+/* `leave` of struct sg_host_memory. Waits for pending copies, since the next owner of the block writes to it. */
 static void pinned_free(void *owner, void *memory)
 {
     struct sg_unit *u = owner;
     struct cu_pinned_block *p = (struct cu_pinned_block *)(void *)((unsigned char *)memory - HEAD);
-    (void)cu_copies_wait(u, NULL); /* whoever takes it next writes there */
+    (void)cu_copies_wait(u, NULL);
     pthread_mutex_lock(&u->pinned.lock);
     p->next = u->pinned.free;
     u->pinned.free = p;
@@ -77,6 +83,7 @@ void cu_pinned_open(struct sg_unit *u)
     u->pinned.memory = (struct sg_host_memory){u, pinned_alloc, pinned_free};
 }
 
+/* All blocks are freed by then: states that used them do not outlive the unit. */
 void cu_pinned_close(struct sg_unit *u)
 {
     for (uint32_t i = 0; i < u->pinned.slabs_n; i++) u->d.host_free(u->pinned.slabs[i].memory);

@@ -7,13 +7,15 @@
 
 #include "unit/cuda/exec/exec_pass.h"
 
+/* Short passes do not depend on the buffers of long ones, long ones not on the number of chunks (their kernels read
+ * positions). */
 static void key_of(const struct sg_run *run, const struct cu_pass_plan *plan, const struct cu_pass *p, struct cu_graph_key *key)
 {
     const struct cu_lane *l = p->lane;
-    int many = p->rows_n[0] > CU_GEMV_ROWS;
+    int is_long = p->rows_n[0] > CU_GEMV_ROWS;
     *key = (struct cu_graph_key){.rows = p->rows_n[0],
                                  .wanted = p->rows_n[1],
-                                 .chunks = many ? 0 : p->chunks,
+                                 .chunks = is_long ? 0 : p->chunks,
                                  .best = (uint16_t)plan->best,
                                  .advance = plan->advance,
                                  .storage = cu_storage_of(p->kv),
@@ -24,7 +26,8 @@ static void key_of(const struct sg_run *run, const struct cu_pass_plan *plan, co
                                  .embedded = (uint16_t)p->embedded,
                                  .banned = plan->banned,
                                  .buffers = {l->scratch, l->attn_parts}};
-    if (!many) return;
+    /* Long passes: scratch that grows on demand, and whether they are split. */
+    if (!is_long) return;
     key->quiet = run->base.batch.quiet != 0;
     key->buffers[2] = l->narrow;
     key->buffers[3] = l->wide;
@@ -33,6 +36,7 @@ static void key_of(const struct sg_run *run, const struct cu_pass_plan *plan, co
     key->buffers[6] = l->values_many.memory[1];
 }
 
+/* The entry is afterwards "seen once". */
 static void destroy_graphs(struct sg_unit *u, struct cu_captured *c)
 {
     while (c->n) u->d.exec_free(c->exec[--c->n]);
@@ -43,6 +47,7 @@ void cu_captured_forget(struct sg_unit *u, struct cu_lane *l)
     while (l->captured_n) destroy_graphs(u, &l->captured[--l->captured_n]);
 }
 
+/* The entry of a pass, or NULL. The list is short; keys have no padding that differs. */
 static struct cu_captured *captured_of(struct cu_lane *l, const struct cu_graph_key *key)
 {
     for (uint32_t i = 0; i < l->captured_n; i++)
@@ -55,11 +60,14 @@ static uint32_t end_of(const struct sg_run *run, const struct cu_pass *p, uint32
 {
     uint32_t end = p->program->fused_n;
     if (p->rows_n[0] <= CU_GEMV_ROWS || run->base.batch.quiet || cuts + 1 == CU_GRAPH_PIECES) return end;
+    /* The last graph takes what is left when there are too many. */
     for (uint32_t i = from; i < end; i++)
         if (cu_layer_event_splits(&p->program->fused[i])) return i + 1;
     return end;
 }
 
+/* Captures the steps [from, end) into one graph; the last graph also has the choice of tokens. Capture is ended also after an
+ * error, since the stream could not be used otherwise. */
 static segue_status capture_steps(struct sg_run *run, const struct cu_pass_plan *plan, struct cu_pass *p, uint32_t from,
                                   uint32_t end, cu_exec *out)
 {
@@ -67,8 +75,9 @@ static segue_status capture_steps(struct sg_run *run, const struct cu_pass_plan 
     cu_graph graph = NULL;
     segue_status status = SEGUE_OK;
     SG_TRY(cu_run_check(run, u->d.capture_begin(p->lane->stream, 1)));
-    for (uint32_t i = from ? from : p->embedded, many; i < end && status == SEGUE_OK; i += many)
-        status = cu_issue(p, &p->program->fused[i], &many);
+    /* An embedding that the previous choice has written is skipped: it is step 0. */
+    for (uint32_t i = from ? from : p->embedded, count; i < end && status == SEGUE_OK; i += count)
+        status = cu_issue(p, &p->program->fused[i], &count);
     if (status == SEGUE_OK && end == p->program->fused_n) status = cu_cluster_pass_end(p);
     if (status == SEGUE_OK && end == p->program->fused_n) status = cu_pass_choice(plan, p);
     cu_result r = u->d.capture_end(p->lane->stream, &graph);
@@ -78,6 +87,7 @@ static segue_status capture_steps(struct sg_run *run, const struct cu_pass_plan 
     return status;
 }
 
+/* All graphs of a pass; on failure none. */
 static segue_status capture(struct sg_run *run, const struct cu_pass_plan *plan, struct cu_pass *p, struct cu_captured *c)
 {
     segue_status status = SEGUE_OK;
@@ -91,6 +101,7 @@ static segue_status capture(struct sg_run *run, const struct cu_pass_plan *plan,
     return status;
 }
 
+/* A full list is emptied: entries of buffers that were reallocated are dead, and the others are captured again soon. */
 static segue_status issue_first_time(struct sg_run *run, const struct cu_pass_plan *plan, struct cu_pass *p)
 {
     struct cu_lane *l = p->lane;
@@ -102,6 +113,7 @@ static segue_status issue_first_time(struct sg_run *run, const struct cu_pass_pl
     return SEGUE_OK;
 }
 
+/* After each graph, events are recorded for the slots that its steps have written. */
 segue_status cu_pass_launch_graph(struct sg_run *run, const struct cu_pass_plan *plan, struct cu_pass *p)
 {
     struct sg_unit *u = p->program->base.unit;

@@ -4,8 +4,9 @@
 
 #include <string.h>
 
-enum { LOGPROBS = 21 };
+#include "unit/generate.h"
 
+/* Everything that could change the order of logits must be off. The limits are those of the kernel's arguments. */
 int cu_is_greedy(const struct sg_sampler *s)
 {
     const segue_sampling *p = &s->p;
@@ -15,6 +16,7 @@ int cu_is_greedy(const struct sg_sampler *s)
            s->stops_n <= CU_STOPS;
 }
 
+/* limit: ids from there on are padding of the embedding table. */
 struct ck_banned cu_banned_of(const struct sg_run *run, const struct sg_sampler *s)
 {
     uint32_t vocab = run->program->base.graph->vocab;
@@ -24,7 +26,7 @@ struct ck_banned cu_banned_of(const struct sg_run *run, const struct sg_sampler 
     return b;
 }
 
-/* The parts' spans all choose the highest logit of the same rows. */
+/* Banned tokens are compared as memory: unused entries are zero. */
 int cu_all_greedy(const struct sg_run *run, const struct cu_pass_plan *plan, struct ck_banned *banned)
 {
     int any = 0;
@@ -39,7 +41,7 @@ int cu_all_greedy(const struct sg_run *run, const struct cu_pass_plan *plan, str
     return any;
 }
 
-/* Several rows and prompts narrow what meets these to fp16 (docs/CUDA-KERNELS.md, "16 bits"). */
+/* 1: the graph has F16 weights. Passes of several rows convert their inputs to fp16 (docs/CUDA-KERNELS.md, "16 bits"). */
 static int has_f16(const struct sg_graph *g)
 {
     for (uint32_t i = 0; i < g->ops_n; i++)
@@ -47,41 +49,44 @@ static int has_f16(const struct sg_graph *g)
     return 0;
 }
 
+/* fp16 weights overflow when activations do; then another unit may work. */
 segue_status cu_no_finite_logit(struct sg_run *run)
 {
     return sg_fail(&run->base.error, SEGUE_EFORMAT,
-                   "choose a token: cuda: a logit is not a number; the model or its file is damaged%s",
-                   has_f16(run->program->base.graph) ? ", or numbers beyond a million met its F16 weights: try another unit"
-                                                     : "");
+                   "choose a token: cuda: a logit is not a number; check the model file%s",
+                   has_f16(run->program->base.graph)
+                       ? ", or use another unit: activations may have exceeded the range of its F16 weights"
+                       : "");
 }
 
-/* Each part's last wanted row chooses when it is its span's last one. */
+/* Chooses for each part whose last wanted row is the last one of its span. logits [parts][vocab]: not used when the GPU has
+ * chosen. host_chosen has a token for every wanted row of the pass. */
 static segue_status choose_parts(struct sg_run *run, const struct cu_pass_plan *plan, float *logits, const struct sg_sampler *one,
                                  int32_t *token)
 {
-    uint32_t row = 0;
+    struct sg_result *r = &run->base.result;
+    uint32_t vocab = run->program->base.graph->vocab, row = 0;
     for (uint32_t i = 0; i < plan->parts_n; i++) {
         uint32_t s = plan->parts[i].span, first;
         const struct sg_span *span = &run->base.spans[s];
         uint32_t n = cu_part_wanted(span, &plan->parts[i], &first);
         row += n;
         if (!span->sampler || !n || first + n != span->wanted_n) continue;
-        segue_logprob *logprobs = run->base.result.logprobs ? run->base.result.logprobs + (size_t)s * LOGPROBS : NULL;
-        size_t logprobs_n = 0;
-        if (plan->best) {
-            *token = run->lane->host_chosen[row - 1];
-            if (*token < 0) return cu_no_finite_logit(run);
-        } else {
-            SG_TRY(sg_thread_run_chooser(&run->base, run->program->base.graph->vocab, &run->base.error));
-            SG_TRY(sg_choose(run->base.chooser, one ? one : span->sampler, logits + (size_t)i * run->program->base.graph->vocab,
-                             span->first + span->wanted[span->wanted_n - 1] + 1, token, logprobs, &logprobs_n, &run->base.error));
+        if (!plan->best) {
+            SG_TRY(sg_thread_run_chooser(&run->base, vocab, &run->base.error));
+            SG_TRY(sg_choose_for_span(run->base.chooser, one ? one : span->sampler, span, s, logits + (size_t)i * vocab, NULL, r,
+                                      token, &run->base.error));
+            continue;
         }
-        if (run->base.result.logprobs_n) run->base.result.logprobs_n[s] = logprobs_n;
-        if (run->base.result.tokens) run->base.result.tokens[s] = *token;
+        *token = run->lane->host_chosen[row - 1];
+        if (*token < 0) return cu_no_finite_logit(run);
+        if (r->logprobs_n) r->logprobs_n[s] = 0;
+        if (r->tokens) r->tokens[s] = *token;
     }
     return SEGUE_OK;
 }
 
+/* The GPU chooses only if it can for every span that ends in this pass, since a pass has one set of options. */
 segue_status cu_pass_and_choose(struct sg_run *run, struct cu_pass_plan *plan, int first, const struct sg_sampler *one,
                                 int32_t *token)
 {
@@ -94,6 +99,7 @@ segue_status cu_pass_and_choose(struct sg_run *run, struct cu_pass_plan *plan, i
         wanted += n;
         choosing |= s->sampler && n && at + n == s->wanted_n;
     }
+    /* host_chosen has CU_DECODE_ROWS entries. */
     if (choosing) plan->best = cu_all_greedy(run, plan, &plan->banned) && wanted <= CU_DECODE_ROWS;
     if (choosing && !plan->best) SG_TRY(cu_pass_logits_buffer(run, &logits));
     SG_TRY(cu_pass_run(run, plan, first, logits));

@@ -1,16 +1,18 @@
-/* choose.h: how a run chooses tokens: on the GPU (greedy) or on the host. SPDX-License-Identifier: MIT */
+/* choose.h: how a run chooses tokens: on the GPU (greedy) or on the host. Implemented in choose.c and lookahead.c. The context is
+ * current, and the lane locked by the run; errors are in the run.
+ * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CUDA_CHOOSE_H
 #define SG_UNIT_CUDA_CHOOSE_H
 
 #include "unit/cuda/exec/exec_pass.h"
 
-/* 1: the sampler takes the highest logit, which the GPU can do. */
+/* 1: the sampler takes the highest logit unchanged, and asks for no log-probabilities: the GPU can choose. */
 int cu_is_greedy(const struct sg_sampler *s);
 /* Tokens that a greedy choice must not return: rows beyond the limit, and stop tokens when they are ignored. */
 struct ck_banned cu_banned_of(const struct sg_run *run, const struct sg_sampler *s);
 /* 1: all samplers of the plan's spans are greedy with the same banned tokens, which are returned. */
 int cu_all_greedy(const struct sg_run *run, const struct cu_pass_plan *plan, struct ck_banned *banned);
-/* The error of a choice among logits that are not numbers. */
+/* EFORMAT: no logit was a number, so no token could be chosen. */
 segue_status cu_no_finite_logit(struct sg_run *run);
 /* Runs a pass and chooses a token for each span that ends in it. `one`: a sampler used in place of the spans'; NULL: theirs.
  * *token: the last one chosen. copy_logits: as cu_pass_run. */

@@ -1,7 +1,10 @@
-/* cuda_run.c: a batch from start to wait. Spans of up to 16 rows share passes of up to 16 rows. A longer span has passes of
- * its own, of up to 2048 rows, so its results do not depend on other spans. With inline_hint the batch runs on the thread that
- * calls start, else on a thread of the run. A pass succeeds or fails as a whole; rows_done counts the rows of completed
- * passes. SPDX-License-Identifier: MIT */
+/* cuda_run.c: a batch from start to wait. Spans of up to 16 rows share passes of up to 16 rows. A longer span has separate passes
+ * of up to 2048 rows, so its results do not depend on other spans. A pass succeeds or fails as a whole; rows_done counts the rows
+ * of completed passes.
+ *
+ * There is no queue: sg_thread_run executes the run on the caller's thread (inline_hint) or on a thread of the run, and the
+ * lane's lock admits one run at a time. Decode and prefill runs have different lanes and overlap on the GPU.
+ * SPDX-License-Identifier: MIT */
 #include <string.h>
 #include <time.h>
 
@@ -10,18 +13,13 @@
 #include "unit/cuda/issue/issue.h"
 #include "unit/rank_sync.h"
 
-/* --- is the batch sound --- */
+static const struct sg_batch_rules rules = {
+    .unit = "cuda",
+    .rows = sg_state_core_tokens,
+    .slot = sg_state_core_slot_info,
+};
 
-static uint64_t state_rows(const struct sg_state *s) { return s->rows; }
-static const struct sg_slot *state_slot(const struct sg_state *s, uint32_t i)
-{
-    return i < s->slots_n ? &s->slots[i].slot : NULL;
-}
-static const struct sg_batch_rules rules = {.unit = "cuda", .rows = state_rows, .slot = state_slot};
-
-/* --- start and wait --- */
-
-/* States that are new: the lane goes on when their memory is cleared. */
+/* New states may still be being cleared in the stream `copies`: the lane's stream waits for that, not the host. */
 static segue_status wait_for_clearing(struct sg_run *run)
 {
     struct sg_unit *u = run->program->base.unit;
@@ -37,11 +35,14 @@ static segue_status wait_for_clearing(struct sg_run *run)
     return cu_check(&u->d, r, "run", &run->base.error);
 }
 
+/* The whole run, on whichever thread. Ranks of a group meet before they lock their lanes. After a failure the stream is drained,
+ * since kernels may still write to the states, and the peers are told to stop. */
 static void run_work(struct sg_thread_run *base)
 {
     struct sg_run *run = (struct sg_run *)(void *)base;
     struct sg_unit *u = run->program->base.unit;
     struct sg_rank_sync *m = base->batch.rank_sync;
+    /* A rank that fails before its first pass would leave the others waiting inside a kernel. */
     int all = !m || sg_rank_sync_arrive(m);
     pthread_mutex_lock(&run->lane->lock);
     cu_enter(u);
@@ -56,7 +57,7 @@ static void run_work(struct sg_thread_run *base)
     if (base->status != SEGUE_OK) u->d.stream_sync(run->lane->stream);
     cu_leave(u);
     pthread_mutex_unlock(&run->lane->lock);
-    for (uint32_t s = 0; s < base->batch.spans_n; s++) cu_state_release(base->spans[s].state);
+    sg_state_core_release_all(base->spans, base->batch.spans_n);
 }
 
 static void run_free(struct sg_run *run)
@@ -65,20 +66,24 @@ static void run_free(struct sg_run *run)
     sg_free(run);
 }
 
+/* Reserves capacity for everything that the run may append, since memory cannot move while kernels use it. With steps > 1 the
+ * number of tokens is not known in advance, so readers of fixed slots wait for the end of the run. */
 static segue_status acquire_states(const struct sg_batch *b, segue_error *err)
 {
+    SG_TRY(sg_state_core_acquire_all(b->spans, b->spans_n, err));
     for (uint32_t i = 0; i < b->spans_n; i++) {
-        segue_status status = cu_state_acquire(b->spans[i].state, (uint64_t)b->spans[i].rows + b->spans[i].steps, err);
-        /* What follows a choice writes recurrent memory again, nobody knows how often. */
-        if (status == SEGUE_OK)
-            cu_layer_events_begin(b->spans[i].state, b->spans[i].steps > 1 ? UINT64_MAX : b->spans[i].first + b->spans[i].rows);
-        if (status == SEGUE_OK) continue;
-        while (i) cu_state_release(b->spans[--i].state);
-        return status;
+        const struct sg_span *s = &b->spans[i];
+        segue_status status = cu_state_reserve(s->state, (uint64_t)s->rows + s->steps, err);
+        if (status != SEGUE_OK) {
+            sg_state_core_release_all(b->spans, b->spans_n);
+            return status;
+        }
+        cu_layer_events_begin(s->state, s->steps > 1 ? UINT64_MAX : s->first + s->rows);
     }
     return SEGUE_OK;
 }
 
+/* The lane is chosen by the longest span. */
 segue_status cu_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, struct sg_run **out, segue_error *err)
 {
     SG_TRY(sg_batch_check(&rules, &p->base, b, err));
@@ -99,6 +104,7 @@ segue_status cu_start(struct sg_program *p, const struct sg_batch *b, struct sg_
     return SEGUE_OK;
 }
 
+/* weight_bytes counts every pass as a full read of the weights. */
 segue_status cu_wait(struct sg_run *run, uint64_t timeout_ns, segue_error *err)
 {
     segue_status status = sg_thread_run_wait(&run->base, timeout_ns, err);

@@ -4,13 +4,14 @@
 
 #include "unit/cuda/exec/exec_pass.h"
 
+/* Work in the new stream follows all work in the old one. Readers of kept logits look at l->stream under the lock. */
 static segue_status change_stream(struct sg_run *run, cu_stream want)
 {
     struct sg_unit *u = run->program->base.unit;
     struct cu_lane *l = run->lane;
     SG_TRY(cu_run_check(run, u->d.event_record(l->stream_event, l->stream)));
     SG_TRY(cu_run_check(run, u->d.stream_wait_event(want, l->stream_event, 0)));
-    pthread_mutex_lock(&u->logits_lock); /* who reads logits looks there */
+    pthread_mutex_lock(&u->logits_lock);
     l->stream = want;
     pthread_mutex_unlock(&u->logits_lock);
     return SEGUE_OK;
@@ -25,11 +26,13 @@ static segue_status wait_for_full_gpu_steps(struct sg_run *run)
     pthread_mutex_lock(&u->logits_lock);
     int whole = few->stream == few->stream_all;
     pthread_mutex_unlock(&u->logits_lock);
+    /* done[] are the events of the last decode steps, of both args blocks. */
     for (int i = 0; i < 2 && whole && l->stream == l->stream_part && l != few; i++)
         SG_TRY(cu_run_check(run, u->d.stream_wait_event(l->stream, few->done[i], 0)));
     return SEGUE_OK;
 }
 
+/* Decided per pass: a run that begins alone moves to its partition when a run of the other kind starts, and back. */
 segue_status cu_pass_select_stream(struct sg_run *run)
 {
     struct cu_lane *l = run->lane;
@@ -38,6 +41,8 @@ segue_status cu_pass_select_stream(struct sg_run *run)
     return wait_for_full_gpu_steps(run);
 }
 
+/* p->spans is set only when a span has adapters, so that all other passes use fused steps. All parts have one storage of K and
+ * V. */
 void cu_pass_begin(struct sg_run *run, const struct cu_pass_plan *plan, struct cu_pass *p, const struct sg_span **spans)
 {
     const struct sg_unit *u = run->program->base.unit;
@@ -47,7 +52,7 @@ void cu_pass_begin(struct sg_run *run, const struct cu_pass_plan *plan, struct c
                           .best = plan->best,
                           .screen = plan->screen && run->program->screen.head != NULL,
                           .banned = plan->banned,
-                          .kv = run->base.spans[plan->parts[0].span].state->storage,
+                          .kv = run->base.spans[plan->parts[0].span].state->core.storage,
                           .err = &run->base.error,
                           .narrowed_by = -1};
     for (uint32_t i = 0; i < plan->parts_n; i++) {
@@ -56,8 +61,11 @@ void cu_pass_begin(struct sg_run *run, const struct cu_pass_plan *plan, struct c
     }
 }
 
+/* Captured are decode passes in which every row is wanted (one row per sequence), and padded prompts. Passes of the greedy
+ * generation of one row may also skip the embedding, when the previous choice has written it. */
 segue_status cu_pass_issue(struct sg_run *run, struct cu_pass_plan *plan, struct cu_pass *p)
 {
+    /* few: one row of each sequence, all wanted. same: such a pass will be repeated, so capturing pays. */
     int few = p->rows_n[0] <= CU_DECODE_ROWS && p->rows_n[0] == p->rows_n[1] && p->rows_n[0] == p->spans_n;
     int same = few && p->program->base.unit->graphs && !cu_pass_is_unfused(run, p) && p->program->base.graph->vocab;
     struct cu_lane *l = p->lane;
@@ -75,19 +83,22 @@ segue_status cu_pass_issue(struct sg_run *run, struct cu_pass_plan *plan, struct
     return status;
 }
 
+/* Counts the rows of each part as held, with the bytes that the pass read and wrote of its states. */
 void cu_pass_commit(struct sg_run *run, const struct cu_pass_plan *plan)
 {
     run->passes++;
     for (uint32_t i = 0; i < plan->parts_n; i++) {
         const struct sg_span *s = &run->base.spans[plan->parts[i].span];
         run->base.rows_done[plan->parts[i].span] += plan->parts[i].rows;
-        for (uint32_t k = 0; k < s->state->slots_n; k++)
-            run->state_bytes += s->state->slots[k].fixed_bytes * 2 +
-                                s->state->slots[k].row_bytes * (s->first + plan->parts[i].from + plan->parts[i].rows);
+        for (uint32_t k = 0; k < s->state->core.slots_n; k++) {
+            const struct sg_core_slot *slot = sg_core_slot_at(&s->state->core, k);
+            run->state_bytes += slot->fixed_bytes * 2 + slot->row_bytes * (s->first + plan->parts[i].from + plan->parts[i].rows);
+        }
         cu_state_advance(s->state, plan->parts[i].rows);
     }
 }
 
+/* Pinned, so that copies do not block. */
 segue_status cu_pass_logits_buffer(struct sg_run *run, float **out)
 {
     struct cu_lane *l = run->lane;
@@ -103,7 +114,7 @@ segue_status cu_pass_logits_buffer(struct sg_run *run, float **out)
     return SEGUE_OK;
 }
 
-/* All wanted rows' logits into pinned memory, in one copy; then to where the caller wants them. */
+/* Copies the logits of all wanted rows to pinned memory, in one copy. */
 static segue_status fetch_logits(struct sg_run *run, struct cu_pass *p, int32_t logits)
 {
     uint32_t vocab = run->program->base.graph->vocab;
@@ -114,6 +125,7 @@ static segue_status fetch_logits(struct sg_run *run, struct cu_pass *p, int32_t 
                                                                   (size_t)p->rows_n[1] * vocab * sizeof(float), p->lane->stream));
 }
 
+/* From the lane's pinned buffer to the result, which has the wanted rows of all spans in order. */
 static void scatter_logits(struct sg_run *run, const struct cu_pass_plan *plan, const struct cu_pass *p)
 {
     size_t vocab = run->program->base.graph->vocab;
@@ -124,13 +136,15 @@ static void scatter_logits(struct sg_run *run, const struct cu_pass_plan *plan, 
     }
 }
 
+/* The value buffers have logits of earlier runs, which their states may still be asked for. */
 segue_status cu_pass_save_logits(struct sg_run *run)
 {
     return cu_logits_move_out(run->program->base.unit, run->lane, run->lane->runs, run->base.spans, run->base.batch.spans_n,
                               &run->base.error);
 }
 
-/* The last wanted row's logits of each part stay where they are until somebody asks. */
+/* Records where the logits of each part's last wanted row are. With the candidate filter most logits do not exist, so none are
+ * kept; when the caller received them, it does not request them again. */
 void cu_pass_keep_logits(struct sg_run *run, const struct cu_pass_plan *plan, const struct cu_pass *p)
 {
     const struct sg_graph *g = run->program->base.graph;
@@ -144,8 +158,8 @@ void cu_pass_keep_logits(struct sg_run *run, const struct cu_pass_plan *plan, co
     }
 }
 
-/* Issues a pass and waits for it. want_logits: a room for the last wanted row's logits of each part, or NULL.
- */
+/* Logits for the caller go through pinned memory when they are few; last_logits is pinned memory itself. States advance only
+ * after the stream is synchronised: until then an error leaves them as they were. */
 segue_status cu_pass_run(struct sg_run *run, struct cu_pass_plan *plan, int copy_logits, float *last_logits)
 {
     const struct sg_span *spans[CK_SPANS];
@@ -155,6 +169,7 @@ segue_status cu_pass_run(struct sg_run *run, struct cu_pass_plan *plan, int copy
     if (cu_run_stopped(run)) return sg_fail(&run->base.error, SEGUE_ECANCELED, "run: cuda: canceled by the caller");
     SG_TRY(cu_pass_select_stream(run));
     cu_pass_begin(run, plan, &p, spans);
+    /* This pass overwrites the arguments of the lookahead step. */
     p.lane->ahead.active = 0;
     SG_TRY(cu_pass_save_logits(run));
     SG_TRY(cu_pass_fill_head(run, plan, &p));
@@ -170,6 +185,7 @@ segue_status cu_pass_run(struct sg_run *run, struct cu_pass_plan *plan, int copy
         SG_TRY(fetch_logits(run, &p, logits));
     else if (wants_logits)
         SG_TRY(cu_copy_rows_out(run, plan, &p, logits, run->base.result.logits));
+    /* The last wanted row of each part, for a choice on the host. */
     for (uint32_t i = 0; i < plan->parts_n && last_logits; i++) {
         struct sg_operand whole = {.value = logits, .width = g->vocab};
         if (p.from[1][i + 1] == p.from[1][i]) continue;

@@ -15,7 +15,7 @@ struct cu_span_part {
     uint32_t span, from, rows;
 };
 
-/* What a pass computes. */
+/* What a pass computes. All parts are in one pass: their rows are concatenated in this order. */
 struct cu_pass_plan {
     struct cu_span_part parts[CK_SPANS]; /* of different spans */
     uint32_t parts_n;
@@ -27,12 +27,14 @@ struct cu_pass_plan {
     uint32_t wanted_from[CK_SPANS]; /* index of the first wanted row of each part in its span; set by cu_pass_fill_head */
 };
 
+/* 1: the run ends before the next pass. In a group this counts as a query to rank_sync, so all ranks must ask equally often. */
 static inline int cu_run_stopped(const struct sg_run *run)
 {
     if (run->base.batch.rank_sync) return sg_rank_sync_should_stop(run->base.batch.rank_sync, run->base.batch.rank, 0);
     return run->base.batch.cancel && atomic_load(run->base.batch.cancel);
 }
 
+/* Converts the result of a driver call into the error of the run. */
 static inline segue_status cu_run_check(struct sg_run *run, cu_result r)
 {
     return cu_check(&run->program->base.unit->d, r, "run", &run->base.error);
@@ -57,14 +59,14 @@ int cu_pass_is_unfused(const struct sg_run *run, const struct cu_pass *p); /* 1:
 uint32_t cu_part_wanted(const struct sg_span *s, const struct cu_span_part *part, uint32_t *first);
 segue_status cu_pass_fill_head(const struct sg_run *run, struct cu_pass_plan *plan, struct cu_pass *p); /* the pinned args */
 void cu_pass_one_row_counts(struct cu_pass *p, uint32_t n); /* counts of a pass with one row of each of n sequences */
-/* short prompts: to CU_PAD_ROWS */
+/* Pads a short prompt to a multiple of CU_PAD_ROWS rows. */
 void cu_pass_pad(const struct sg_run *run, const struct cu_pass_plan *plan, struct cu_pass *p);
 segue_status cu_pass_alloc(struct sg_run *run, struct cu_pass *p);           /* value buffers that are large enough */
 segue_status cu_pass_send_head(struct sg_run *run, const struct cu_pass *p); /* the args to the GPU */
-/* values given by the caller */
+/* The rows of numbers that are inputs of the graph. */
 segue_status cu_pass_send_inputs(struct sg_run *run, const struct cu_pass_plan *plan, struct cu_pass *p);
 
-/* --- issuing (pass_steps.c, capture.c, exec_pass.c) --- */
+/* --- issuing (pass_steps.c, capture.c, exec_pass.c): asynchronous --- */
 
 /* Rows of this span's predecessors among all rows (wanted 0) or wanted rows (1) of the batch. */
 size_t cu_rows_before(const struct sg_run *run, uint32_t span, int wanted);
@@ -82,12 +84,12 @@ void cu_captured_forget(struct sg_unit *u, struct cu_lane *l); /* destroys all g
 
 /* --- a pass (exec_pass.c) --- */
 
-/* the lane's stream: SM partition while the other lane runs, else all SMs */
+/* Selects the lane's stream: the one on the SM partition while the other lane runs, else the one on all multiprocessors. */
 segue_status cu_pass_select_stream(struct sg_run *run);
 /* Initialises p. spans [CK_SPANS] must live as long as p. */
 void cu_pass_begin(struct sg_run *run, const struct cu_pass_plan *plan, struct cu_pass *p, const struct sg_span **spans);
 segue_status cu_pass_issue(struct sg_run *run, struct cu_pass_plan *plan, struct cu_pass *p);
-/* the pass is complete: its rows belong to the states */
+/* After the pass is complete: counts its rows as held by the states. */
 void cu_pass_commit(struct sg_run *run, const struct cu_pass_plan *plan);
 /* A whole pass, until it is complete. copy_logits 1: to the caller's result. last_logits [parts][vocab]: logits of the last
  * wanted row of each part; NULL: not needed. */

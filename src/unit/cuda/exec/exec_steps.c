@@ -1,15 +1,18 @@
-/* exec_steps.c: splits a batch into passes, and generates tokens. Greedy generation stays on the GPU: the choice kernel
- * advances the head, tokens arrive through a ring in pinned memory, and up to four steps are in flight. Other samplers choose
- * on the host, one step at a time. SPDX-License-Identifier: MIT */
-#include <string.h>
-
+/* exec_steps.c: splits a batch into passes, and generates tokens (steps > 1). Greedy generation stays on the GPU: the choice
+ * kernel advances the arguments to the next token and writes tokens to a ring in pinned memory, while the host issues the next
+ * steps; up to CU_STEPS_IN_FLIGHT are in flight. A series is what is issued at once, at most the ring's capacity. Other samplers
+ * choose on the host, one step at a time.
+ * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 #include "unit/cuda/exec/choose.h"
 #include "unit/cuda/exec/exec_pass.h"
+#include "unit/generate.h"
 
-enum { SPIN = 4000, NAP_NS = 20000 };
+/* Polls of the ring before the host sleeps between polls; that sleep. */
+enum { SPINS = 4000, NAP_NS = 20000 };
 
-/* A long span: pieces of up to 2,048 rows of which up to 256 are wanted. */
+/* A long span in passes of up to CU_PASS_ROWS rows of which at most CU_WANTED_ROWS are wanted: a pass ends before the next wanted
+ * row that would exceed this. Only the last pass chooses a token. */
 static segue_status run_long_span(struct sg_run *run, uint32_t s, int32_t *token)
 {
     const struct sg_span *span = &run->base.spans[s];
@@ -25,17 +28,20 @@ static segue_status run_long_span(struct sg_run *run, uint32_t s, int32_t *token
     return SEGUE_OK;
 }
 
-/* One kind of states a pass; and since a pass with an adapter takes steps that are not fused, with invariant=1 those with an
- * adapter go apart from those without. */
+/* 1: two spans may be in one pass: their states have the same storage of K and V. With "invariant=1" also adapters must be equal
+ * in presence, since a pass with adapters uses unfused steps, and these round differently. */
 static int can_share_pass(const struct sg_run *run, uint32_t s, uint32_t other)
 {
     const struct sg_span *a = &run->base.spans[s], *b = &run->base.spans[other];
-    return a->state->storage == b->state->storage && (!run->program->base.unit->invariant || !a->loras_n == !b->loras_n);
+    return a->state->core.storage == b->state->core.storage &&
+           (!run->program->base.unit->invariant || !a->loras_n == !b->loras_n);
 }
 
+/* A batch without generation: consecutive short spans share passes of up to CU_DECODE_ROWS rows. */
 static segue_status run_spans(struct sg_run *run)
 {
     int32_t token;
+    /* The order of spans is kept: outputs are copied by it. */
     for (uint32_t s = 0; s < run->base.batch.spans_n;) {
         struct cu_pass_plan plan = {0};
         uint32_t rows = 0;
@@ -54,54 +60,87 @@ static segue_status run_spans(struct sg_run *run)
     return SEGUE_OK;
 }
 
-static int is_stop(const struct sg_sampler *s, int32_t token)
-{
-    for (size_t i = 0; i < s->stops_n && !s->p.ignore_stops; i++)
-        if (s->stops[i] == token) return 1;
-    return 0;
-}
+/* --- generation: a run of steps > 1 --- */
 
-static void publish(struct sg_span *span, uint32_t *published, int32_t token)
-{
-    span->ring->tokens[*published] = token;
-    atomic_store(&span->ring->written, ++*published);
-}
-
-/* Tokens that arrived since; returns how many are there. */
-static uint32_t collect_tokens(const struct sg_run *run, struct sg_span *span, uint32_t *published, uint32_t before)
+/* Publishes the tokens that the GPU has written to the lane's ring since; returns how many it has written in this series.
+ * before: tokens published before the series. A negative token says that no logit was finite; what follows it is not used. */
+static uint32_t collect_tokens(const struct sg_run *run, struct sg_generation *g, uint32_t before)
 {
     const struct cu_lane *l = run->lane;
     uint32_t written = *l->ring_written;
-    atomic_thread_fence(memory_order_acquire);
-    while (*published - before < written) {
-        int32_t token = l->ring[*published - before];
+    atomic_thread_fence(memory_order_acquire); /* the kernel writes a token before the count */
+    while (g->published - before < written) {
+        int32_t token = l->ring[g->published - before];
         if (token < 0) break;
-        publish(span, published, token);
+        (void)sg_generation_publish(g, token);
     }
     return written;
 }
 
-static segue_status wait_tokens(struct sg_run *run, struct sg_span *span, uint32_t *published, uint32_t before, uint32_t target)
+/* Until `target` tokens of the series are written, or the stream is empty: then no more will arrive. Spins first, since a token
+ * takes less than a millisecond. */
+static segue_status wait_tokens(struct sg_run *run, struct sg_generation *g, uint32_t before, uint32_t target)
 {
     struct sg_unit *u = run->program->base.unit;
-    for (uint32_t spins = 0; collect_tokens(run, span, published, before) < target; spins++) {
-        if (spins < SPIN) continue;
+    for (uint32_t spins = 0; collect_tokens(run, g, before) < target; spins++) {
+        if (spins < SPINS) continue;
         if (spins % 64 == 0) {
             cu_result r = u->d.stream_query(run->lane->stream);
             if (r && r != CU_NOT_READY) return cu_run_check(run, r);
-            if (!r) return SEGUE_OK; /* all done: what is missing will not come */
+            if (!r) return SEGUE_OK;
         }
         sg_pause_ns(NAP_NS);
     }
     return SEGUE_OK;
 }
 
-/* From `token` on, all on the GPU: one row per step. */
-static segue_status run_on_gpu(struct sg_run *run, int32_t token, uint32_t steps, uint32_t *published)
+/* Prepares a series of `steps` steps after the last published token: its arguments, and the counters that the choice kernel
+ * changes. */
+static segue_status prepare_series(struct sg_run *run, struct cu_pass_plan *plan, struct cu_pass *p,
+                                   const struct sg_span **spans, uint32_t steps)
 {
-    struct sg_span *span = &run->base.spans[0];
-    struct sg_unit *u = run->program->base.unit;
+    const struct sg_sampler *sampler = run->base.spans[0].sampler;
     struct cu_lane *l = run->lane;
+    SG_TRY(cu_pass_select_stream(run));
+    SG_TRY(cu_pass_save_logits(run));
+    cu_pass_begin(run, plan, p, spans);
+    SG_TRY(cu_pass_fill_head(run, plan, p));
+    SG_TRY(cu_pass_alloc(run, p));
+    ((struct ck_head *)cu_args_pinned(&l->pass_args[0], l->pass_args[0].head))->steps = steps;
+    l->ahead.active = 0;
+    *l->ring_written = 0;
+    if (plan->stops_n)
+        SG_TRY(cu_run_check(run, run->program->base.unit->d.copy_htod(l->stops, sampler->stops, plan->stops_n * sizeof(int32_t),
+                                                                      l->stream)));
+    return cu_pass_send_head(run, p);
+}
+
+/* Issues the steps of a series, at most CU_STEPS_IN_FLIGHT of them before the first token of those has arrived. The ranks of a
+ * group issue the same number of steps: they agree on the last one. */
+static segue_status issue_series(struct sg_run *run, struct cu_pass_plan *plan, struct cu_pass *p, struct sg_generation *g,
+                                 uint32_t steps)
+{
+    struct sg_rank_sync *sync = run->base.batch.rank_sync;
+    uint32_t before = g->published;
+    segue_status status = SEGUE_OK;
+    for (uint32_t i = 0; i < steps && status == SEGUE_OK && !cu_run_stopped(run); i++) {
+        p->chunks = cu_chunks_for(g->span->first + i + 1);
+        status = cu_pass_issue(run, plan, p);
+        p->best_done = 0;
+        run->passes++;
+        if (status == SEGUE_OK && i + 1 >= CU_STEPS_IN_FLIGHT)
+            status = wait_tokens(run, g, before, i + 2 - CU_STEPS_IN_FLIGHT);
+        int over = g->published > before && sg_is_stop(&g->sampler, g->token);
+        if (sync ? sg_rank_sync_should_stop(sync, run->base.batch.rank, over) : over) break;
+    }
+    return status;
+}
+
+/* A series of up to `steps` greedy steps of one row each, all on the GPU. The state advances by the tokens that were written,
+ * also after an error. The span's token is read when the arguments are filled in, before g->token changes. */
+static segue_status run_on_gpu(struct sg_run *run, struct sg_generation *g, uint32_t steps)
+{
+    struct sg_span *span = g->span;
     const struct sg_span *spans[CK_SPANS];
     struct cu_pass_plan plan = {.parts = {{0, 0, 1}},
                                 .parts_n = 1,
@@ -110,100 +149,61 @@ static segue_status run_on_gpu(struct sg_run *run, int32_t token, uint32_t steps
                                 .banned = cu_banned_of(run, span->sampler),
                                 .stops_n = span->sampler->p.ignore_stops ? 0 : (uint32_t)span->sampler->stops_n};
     struct cu_pass p;
-    uint32_t before = *published, written = 0;
-    const uint32_t zero = 0;
-    span->rows = span->wanted_n = 1;
-    span->wanted = &zero;
-    span->tokens = &token;
-    span->first = span->state->rows;
-    SG_TRY(cu_pass_select_stream(run));
-    SG_TRY(cu_pass_save_logits(run));
-    cu_pass_begin(run, &plan, &p, spans);
-    SG_TRY(cu_pass_fill_head(run, &plan, &p));
-    SG_TRY(cu_pass_alloc(run, &p));
-    ((struct ck_head *)cu_args_pinned(&l->pass_args[0], l->pass_args[0].head))->steps = steps;
-    l->ahead.active = 0;
-    *l->ring_written = 0;
-    if (plan.stops_n)
-        SG_TRY(cu_run_check(run, u->d.copy_htod(l->stops, span->sampler->stops, plan.stops_n * sizeof(int32_t), l->stream)));
-    SG_TRY(cu_pass_send_head(run, &p));
-    segue_status status = SEGUE_OK;
-    for (uint32_t i = 0; i < steps && status == SEGUE_OK && !cu_run_stopped(run); i++) {
-        p.chunks = cu_chunks_for(span->first + i + 1);
-        status = cu_pass_issue(run, &plan, &p);
-        p.best_done = 0;
-        run->passes++;
-        if (status == SEGUE_OK && i + 1 >= CU_STEPS_IN_FLIGHT)
-            status = wait_tokens(run, span, published, before, i + 2 - CU_STEPS_IN_FLIGHT);
-        int over = *published > before && is_stop(span->sampler, span->ring->tokens[*published - 1]);
-        struct sg_rank_sync *m = run->base.batch.rank_sync; /* ranks issue the same number of steps */
-        if (m ? sg_rank_sync_should_stop(m, run->base.batch.rank, over) : over) break;
-    }
-    cu_result r = u->d.stream_sync(l->stream);
+    uint32_t before = g->published, written = 0;
+    sg_generation_next(g);
+    span->first = span->state->core.tokens; /* after a series this is more than one row further */
+    SG_TRY(prepare_series(run, &plan, &p, spans, steps));
+    segue_status status = issue_series(run, &plan, &p, g, steps);
+    cu_result r = run->program->base.unit->d.stream_sync(run->lane->stream);
     if (status == SEGUE_OK) status = cu_run_check(run, r);
-    if (!r) written = collect_tokens(run, span, published, before);
+    if (!r) written = collect_tokens(run, g, before);
     run->base.rows_done[0] += written;
     cu_state_advance(span->state, written);
-    for (uint32_t i = 0; i < written; i++) run->base.history[span->sampler->history_n + before + i] = l->ring[i];
-    if (status == SEGUE_OK && written > *published - before) status = cu_no_finite_logit(run);
-    const struct sg_rank_sync *m = run->base.batch.rank_sync;
-    if (status == SEGUE_OK && (m ? sg_rank_sync_canceled(run->base.batch.rank_sync) : cu_run_stopped(run)))
+    if (status == SEGUE_OK && written > g->published - before) status = cu_no_finite_logit(run);
+    struct sg_rank_sync *sync = run->base.batch.rank_sync;
+    if (status == SEGUE_OK && (sync ? sg_rank_sync_canceled(sync) : cu_run_stopped(run)))
         status = sg_fail(&run->base.error, SEGUE_ECANCELED, "run: cuda: canceled by the caller");
     return status;
 }
 
-/* Choosing on the host, a step at a time. */
-static segue_status run_on_host(struct sg_run *run, struct sg_sampler *sampler, int32_t token, uint32_t steps,
-                                uint32_t *published)
+/* One step at a time, with the choice on the host. */
+static segue_status run_on_host(struct sg_run *run, struct sg_generation *g)
 {
-    struct sg_span *span = &run->base.spans[0];
-    const uint32_t zero = 0;
-    for (uint32_t i = 0; i < steps; i++) {
+    for (int complete = 0; !complete;) {
         struct cu_pass_plan plan = {.parts = {{0, 0, 1}}, .parts_n = 1};
-        span->first = span->state->rows;
-        span->rows = span->wanted_n = 1;
-        span->tokens = &token;
-        span->wanted = &zero;
-        SG_TRY(cu_pass_and_choose(run, &plan, 0, sampler, &token));
-        run->base.history[sampler->history_n++] = token;
-        publish(span, published, token);
-        if (is_stop(sampler, token)) break;
+        int32_t token = -1;
+        sg_generation_next(g);
+        SG_TRY(cu_pass_and_choose(run, &plan, 0, &g->sampler, &token));
+        complete = sg_generation_publish(g, token);
     }
     return SEGUE_OK;
 }
 
+/* The span's rows with the choice of the first token, then the generation. A series on the GPU ends with the ring's capacity, a
+ * stop token, or fewer tokens than requested (another rank stopped). */
 static segue_status run_steps(struct sg_run *run)
 {
     struct sg_span *span = &run->base.spans[0];
-    struct sg_sampler sampler = *span->sampler;
-    uint32_t published = 0, steps = span->steps;
+    struct sg_generation g;
     int32_t token = -1;
-    if (sampler.history_n) memcpy(run->base.history, sampler.history, sampler.history_n * sizeof token);
-    sampler.history = run->base.history;
-    span->sampler = &sampler;
+    sg_generation_begin(&g, span, run->base.history);
     if (span->rows > CU_DECODE_ROWS) {
         SG_TRY(run_long_span(run, 0, &token));
     } else {
         struct cu_pass_plan plan = {.parts = {{0, 0, span->rows}}, .parts_n = 1};
-        SG_TRY(cu_pass_and_choose(run, &plan, 1, &sampler, &token));
+        SG_TRY(cu_pass_and_choose(run, &plan, 1, &g.sampler, &token));
     }
-    run->base.history[sampler.history_n] = token;
-    publish(span, &published, token);
-    if (is_stop(&sampler, token)) return SEGUE_OK;
-    int on_gpu = cu_is_greedy(&sampler) && !cu_run_has_loras(run) && !run->base.batch.outputs_n;
-    if (!on_gpu) {
-        sampler.history_n++;
-        return run_on_host(run, &sampler, token, steps - 1, &published);
-    }
-    while (published < steps) {
-        uint32_t many = steps - published < CU_RING_TOKENS ? steps - published : CU_RING_TOKENS, before = published;
-        SG_TRY(run_on_gpu(run, token, many, &published));
-        token = span->ring->tokens[published - 1];
-        if (published - before < many || is_stop(&sampler, token)) break;
+    if (sg_generation_publish(&g, token)) return SEGUE_OK;
+    if (!cu_is_greedy(&g.sampler) || cu_run_has_loras(run) || run->base.batch.outputs_n) return run_on_host(run, &g);
+    while (g.published < span->steps) {
+        uint32_t before = g.published, left = span->steps - before, many = left < CU_RING_TOKENS ? left : CU_RING_TOKENS;
+        SG_TRY(run_on_gpu(run, &g, many));
+        if (g.published - before < many || sg_is_stop(&g.sampler, g.token)) break;
     }
     return SEGUE_OK;
 }
 
+/* Lookahead first: it is the usual case of interactive decoding and of batched decoding. */
 segue_status cu_run_all(struct sg_run *run)
 {
     run->lane->runs++;

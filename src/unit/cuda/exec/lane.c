@@ -6,6 +6,7 @@
 
 #include "unit/cuda/exec/exec_pass.h"
 
+/* Streams are drained before memory is freed: a lookahead step may still run. */
 void cu_lane_close(struct sg_unit *u, struct cu_lane *l)
 {
     cu_ptr *const buffers[] = {&l->x_split,
@@ -51,6 +52,7 @@ void cu_lane_close(struct sg_unit *u, struct cu_lane *l)
     cu_join_close(u, l);
 }
 
+/* Zeroed pinned memory that the GPU can access; *out (a pointer of any type) is its address. */
 static segue_status alloc_pinned(struct sg_unit *u, size_t bytes, void *out, segue_error *err)
 {
     void *p = NULL;
@@ -63,6 +65,7 @@ static segue_status alloc_pinned(struct sg_unit *u, size_t bytes, void *out, seg
     return SEGUE_OK;
 }
 
+/* One args block: the head, slot addresses of all spans to read and to write, then four arrays of CU_PASS_ROWS entries. */
 static segue_status alloc_pass_args(struct sg_unit *u, struct sg_program *p, struct cu_lane *l, struct cu_pass_args *h,
                                     segue_error *err)
 {
@@ -79,7 +82,9 @@ static segue_status alloc_pass_args(struct sg_unit *u, struct sg_program *p, str
     return alloc_pinned(u, l->head_bytes, &h->pinned, err);
 }
 
-/* Long runs come last where both want a multiprocessor. */
+/* Without partitions the decode lane has the higher stream priority. In overlapping partitions (see sm_partition.c) prefill has
+ * it, in its set. The buffers for few rows exist from the start; values_few[1] shares everything but the wanted rows, which are
+ * the logits that a lookahead step must not overwrite. */
 segue_status cu_lane_open(struct sg_unit *u, struct sg_program *p, int many, segue_error *err)
 {
     struct cu_lane *l = &p->lanes[many];
@@ -96,6 +101,7 @@ segue_status cu_lane_open(struct sg_unit *u, struct sg_program *p, int many, seg
     for (int i = 0; i < 2 && !r; i++) r = u->d.event_new(&l->logits_copied[i], CU_EVENT_UNTIMED);
     cu_leave(u);
     SG_TRY(cu_check(&u->d, r, "compile", err));
+    /* Buffers of both args blocks: a step and its lookahead step. */
     for (int i = 0; i < 2; i++) {
         l->values_few[0].rows[i] = l->values_few[1].rows[i] = CU_GEMV_ROWS;
         SG_TRY(alloc_pass_args(u, p, l, &l->pass_args[i], err));
@@ -114,6 +120,7 @@ segue_status cu_lane_open(struct sg_unit *u, struct sg_program *p, int many, seg
     cu_leave(u);
     SG_TRY(cu_check(&u->d, r, "compile", err));
     SG_TRY(cu_mem_alloc(u, CU_STOPS * sizeof(int32_t), "buffers of a run", &l->stops, err));
+    /* The count of tokens follows the ring, in another cache line. */
     SG_TRY(alloc_pinned(u, CU_RING_TOKENS * sizeof(int32_t) + 64, &l->ring, err));
     l->ring_written = (volatile uint32_t *)(void *)(l->ring + CU_RING_TOKENS);
     SG_TRY(cu_mem_alloc(u, cu_batch_split_bytes(p), "buffers of a run", &l->x_split, err));

@@ -18,16 +18,20 @@ int cu_can_look_ahead(struct sg_run *run, struct cu_pass_plan *plan)
     for (uint32_t i = 0; i < b->spans_n; i++) {
         const struct sg_span *s = &run->base.spans[i];
         if (s->rows != 1 || s->steps > 1 || s->wanted_n != 1 || !s->sampler ||
-            s->state->storage != run->base.spans[0].state->storage)
+            s->state->core.storage != run->base.spans[0].state->core.storage)
             return 0;
         plan->parts[plan->parts_n++] = (struct cu_span_part){i, 0, 1};
     }
+    /* The next step is issued with the same options for all sequences. */
     if (!cu_all_greedy(run, plan, &plan->banned)) return 0;
+    /* The second block of fixed slots is allocated before anything is issued. */
     for (uint32_t i = 0; i < b->spans_n; i++)
-        if (cu_state_alloc_alt(run->base.spans[i].state, NULL) != SEGUE_OK) return 0; /* no memory for it */
+        if (cu_state_alloc_alt(run->base.spans[i].state, NULL) != SEGUE_OK) return 0; /* no memory: without lookahead */
     return 1;
 }
 
+/* 1: the lane's lookahead step computes exactly this run: same states, unchanged since, at the next position with the chosen
+ * token. */
 static int is_expected(const struct sg_run *run, const struct ck_banned *banned)
 {
     const struct cu_lookahead *a = &run->lane->ahead;
@@ -41,22 +45,26 @@ static int is_expected(const struct sg_run *run, const struct ck_banned *banned)
     return 1;
 }
 
+/* The highest position of the run's rows. */
 static uint64_t max_position(const struct sg_run *run)
 {
-    uint64_t most = 0;
+    uint64_t max = 0;
     for (uint32_t n = 0; n < run->base.batch.spans_n; n++)
-        if (run->base.spans[n].first > most) most = run->base.spans[n].first;
-    return most;
+        if (run->base.spans[n].first > max) max = run->base.spans[n].first;
+    return max;
 }
 
-/* The row after each has a place: in every K and V slot, and in the table of positions. */
+/* 1: the next row of each sequence fits into every K and V slot and into the table of learned positions. Lookahead does not grow
+ * slots. */
 static int has_next_position(const struct sg_run *run, uint64_t furthest)
 {
     const struct sg_graph *g = run->program->base.graph;
     for (uint32_t n = 0; n < run->base.batch.spans_n; n++) {
         const struct sg_span *s = &run->base.spans[n];
-        for (uint32_t k = 0; k < s->state->slots_n; k++)
-            if (s->state->slots[k].row_bytes && s->first + 2 > s->state->slots[k].capacity) return 0;
+        for (uint32_t k = 0; k < s->state->core.slots_n; k++) {
+            const struct cu_slot *slot = cu_slot_at(s->state, k);
+            if (slot->core.row_bytes && s->first + 2 > slot->capacity) return 0;
+        }
     }
     for (uint32_t i = 0; i < g->ops_n; i++)
         if (g->ops[i].code == SG_OP_EMBED && g->ops[i].u.embed.positions.tensor >= 0 &&
@@ -77,6 +85,7 @@ static segue_status issue_step(struct sg_run *run, struct cu_pass_plan *plan, st
     return cu_run_check(run, run->program->base.unit->d.event_record(p->lane->done[args_index], p->lane->stream));
 }
 
+/* The logits that the caller requested, in a separate stream, so that the copy overlaps with the next step. */
 static segue_status copy_step_logits(struct sg_run *run, struct cu_pass *p, uint32_t args_index)
 {
     const struct sg_graph *g = run->program->base.graph;
@@ -94,7 +103,7 @@ static segue_status copy_step_logits(struct sg_run *run, struct cu_pass *p, uint
     return cu_run_check(run, u->d.event_record(l->logits_copied[args_index], l->logits_stream));
 }
 
-/* What was read becomes what is written next, and the other way round. */
+/* The block that the step has written becomes the contents; the next step writes the other one. */
 static void swap_fixed(struct sg_state *s)
 {
     cu_ptr before = s->fixed;
@@ -103,6 +112,7 @@ static void swap_fixed(struct sg_state *s)
     cu_state_set_fixed(s);
 }
 
+/* What the step with these arguments will compute, for is_expected of the next run. next 0: none was issued. */
 static void record_lookahead(struct sg_run *run, const struct cu_pass_plan *plan, uint32_t args_index, int next)
 {
     struct cu_lookahead *a = &run->lane->ahead;
@@ -116,7 +126,8 @@ static void record_lookahead(struct sg_run *run, const struct cu_pass_plan *plan
     }
 }
 
-/* The step that nobody led: both heads are sent, its pass is issued. */
+/* No lookahead step is usable: sends both args blocks and issues this step with block 0. Block 1 is for the next step; the choice
+ * kernel fills in its token. An unused lookahead step must end first, since it reads the blocks. */
 static segue_status start_unexpected(struct sg_run *run, struct cu_pass_plan *plan, struct cu_pass *p,
                                      const struct sg_span **spans, uint64_t pos)
 {
@@ -149,8 +160,9 @@ static segue_status finish_step(struct sg_run *run, struct cu_pass_plan *plan, s
     return found ? SEGUE_OK : cu_no_finite_logit(run);
 }
 
-/* This step (which may be running already), and behind it the one that will most likely be asked for next: it
- * reads what this one leaves and writes elsewhere, so that it can be dropped without a trace. */
+/* Waits for this step, which may have been issued by the previous run, after issuing the following one. That one reads what this
+ * one writes, and writes to the other block of fixed slots, so it can be discarded. The candidate filter is used for one sequence
+ * without logits. gpu_pending is set before the launch, so that a state freed after an error waits. */
 segue_status cu_run_lookahead(struct sg_run *run, struct cu_pass_plan *plan)
 {
     const struct sg_span *spans[CK_SPANS];
@@ -168,6 +180,7 @@ segue_status cu_run_lookahead(struct sg_run *run, struct cu_pass_plan *plan)
     SG_TRY(cu_pass_save_logits(run));
     cu_pass_begin(run, plan, &p, spans);
     cu_pass_one_row_counts(&p, plan->parts_n);
+    /* q: args block of this step; the lookahead step uses the other one. */
     if (expected)
         q = l->ahead.args_index;
     else

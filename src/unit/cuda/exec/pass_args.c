@@ -4,6 +4,8 @@
 
 #include "unit/cuda/exec/exec_pass.h"
 
+/* Tokens, positions, span numbers, wanted rows and slot addresses of one part. A lookahead step reads one block of fixed slots
+ * and writes the other: with args block 0 from `memory` to `alt`, with block 1 back. */
 static void fill_part(const struct sg_run *run, struct cu_pass_plan *plan, struct cu_pass *p, uint32_t i)
 {
     const struct cu_pass_args *l = &p->lane->pass_args[p->args_index];
@@ -23,14 +25,16 @@ static void fill_part(const struct sg_run *run, struct cu_pass_plan *plan, struc
         span[t + k] = i;
     }
     for (uint32_t k = 0; k < p->from[1][i + 1] - r; k++) wanted[r + k] = t + s->wanted[plan->wanted_from[i] + k] - part->from;
-    for (uint32_t k = 0; k < s->state->slots_n; k++) {
-        const struct cu_slot *slot = &s->state->slots[k];
+    uint32_t slots_n = s->state->core.slots_n;
+    for (uint32_t k = 0; k < slots_n; k++) {
+        const struct cu_slot *slot = cu_slot_at(s->state, k);
         cu_ptr in = plan->advance == 2 && slot->alt && p->args_index ? slot->alt : slot->memory;
-        slots[i * s->state->slots_n + k] = in;
-        slots_out[i * s->state->slots_n + k] = plan->advance == 2 && slot->alt ? (p->args_index ? slot->memory : slot->alt) : in;
+        slots[i * slots_n + k] = in;
+        slots_out[i * slots_n + k] = plan->advance == 2 && slot->alt ? (p->args_index ? slot->memory : slot->alt) : in;
     }
 }
 
+/* `wanted` is ascending, so the part's rows are consecutive. */
 uint32_t cu_part_wanted(const struct sg_span *s, const struct cu_span_part *part, uint32_t *first)
 {
     uint32_t a = 0, b;
@@ -40,6 +44,7 @@ uint32_t cu_part_wanted(const struct sg_span *s, const struct cu_span_part *part
     return b - a;
 }
 
+/* First the row numbers of all parts, then their contents. chunks covers the furthest position of the pass. */
 segue_status cu_pass_fill_head(const struct sg_run *run, struct cu_pass_plan *plan, struct cu_pass *p)
 {
     struct ck_head *h = cu_args_pinned(&p->lane->pass_args[p->args_index], p->lane->pass_args[p->args_index].head);
@@ -55,6 +60,7 @@ segue_status cu_pass_fill_head(const struct sg_run *run, struct cu_pass_plan *pl
     p->rows_n[0] = p->from[0][p->spans_n];
     p->rows_n[1] = p->from[1][p->spans_n];
     p->chunks = cu_chunks_for(furthest);
+    /* Also clears the counters of generation on the GPU. */
     memset(h, 0, sizeof *h);
     h->spans = p->spans_n;
     h->rows = p->rows_n[0];
@@ -63,13 +69,13 @@ segue_status cu_pass_fill_head(const struct sg_run *run, struct cu_pass_plan *pl
     return SEGUE_OK;
 }
 
-/* The counts of a pass of one row of each of n sequences. */
 void cu_pass_one_row_counts(struct cu_pass *p, uint32_t n)
 {
     p->spans_n = p->rows_n[0] = p->rows_n[1] = n;
     for (uint32_t i = 0; i < n; i++) p->from[0][i + 1] = p->from[1][i + 1] = i + 1;
 }
 
+/* Few rows use fixed buffers, whose addresses captured graphs contain. The buffer of many rows grows in steps of 256 rows. */
 segue_status cu_pass_alloc(struct sg_run *run, struct cu_pass *p)
 {
     struct cu_lane *l = p->lane;
@@ -85,6 +91,7 @@ segue_status cu_pass_alloc(struct sg_run *run, struct cu_pass *p)
                             "buffers of a run", &l->values_many.memory[k], &run->base.error));
         l->values_many.rows[k] = rows ? rows : 1;
     }
+    /* cuBLASLt is used by passes of many rows only. */
     if (l->workspace || !p->program->base.unit->blas.handle) return SEGUE_OK;
     return cu_mem_alloc(p->program->base.unit, CU_BLAS_WORKSPACE, "buffers of a run", &l->workspace, &run->base.error);
 }
@@ -96,13 +103,15 @@ int cu_run_has_loras(const struct sg_run *run)
     return 0;
 }
 
+/* Outputs other than the logits may be intermediate results that fused steps do not store. */
 int cu_pass_is_unfused(const struct sg_run *run, const struct cu_pass *p)
 {
     return p->spans != NULL || run->base.batch.outputs_n;
 }
 
-/* A prompt of up to some hundred rows is filled up with rows that nobody reads, so that prompts of about its length run the
- * same captured pass: the host takes longer to issue the steps than the card to do them. */
+/* Pads a prompt of up to CU_PAD_ROWS_MAX rows to a multiple of CU_PAD_ROWS, so that prompts of similar length replay the same
+ * captured pass: issuing the steps takes the host longer than the GPU needs to execute them. Kernels that write states use the
+ * true number of rows, from the head. */
 void cu_pass_pad(const struct sg_run *run, const struct cu_pass_plan *plan, struct cu_pass *p)
 {
     const struct sg_graph *g = p->program->base.graph;
@@ -120,6 +129,7 @@ void cu_pass_pad(const struct sg_run *run, const struct cu_pass_plan *plan, stru
     p->padded = 1;
 }
 
+/* Asynchronous from pinned memory: the host must not change it before the pass is complete. */
 segue_status cu_pass_send_head(struct sg_run *run, const struct cu_pass *p)
 {
     const struct cu_pass_args *h = &p->lane->pass_args[p->args_index];
@@ -127,6 +137,7 @@ segue_status cu_pass_send_head(struct sg_run *run, const struct cu_pass *p)
     return cu_run_check(run, run->program->base.unit->d.copy_htod(h->head, h->pinned, p->lane->head_bytes, p->lane->stream));
 }
 
+/* Only graphs whose inputs are rows of numbers (layer ranges, embeddings). */
 segue_status cu_pass_send_inputs(struct sg_run *run, const struct cu_pass_plan *plan, struct cu_pass *p)
 {
     const struct sg_graph *g = p->program->base.graph;

@@ -2,7 +2,6 @@
  * SPDX-License-Identifier: MIT */
 #include "unit/cuda/exec/exec_pass.h"
 
-/* Rows of this span that come before it among all T (wanted 0) or R (1) rows of the batch. */
 size_t cu_rows_before(const struct sg_run *run, uint32_t span, int wanted)
 {
     size_t n = 0;
@@ -10,7 +9,7 @@ size_t cu_rows_before(const struct sg_run *run, uint32_t span, int wanted)
     return n;
 }
 
-/* A value's rows to the caller's memory, which holds all spans' rows. */
+/* `out` has the rows of all spans, wanted ones only if the value has a row per wanted row. */
 segue_status cu_copy_rows_out(struct sg_run *run, const struct cu_pass_plan *plan, struct cu_pass *p, int32_t value, float *out)
 {
     const struct sg_value *v = &p->program->base.graph->values[value];
@@ -28,6 +27,7 @@ segue_status cu_copy_rows_out(struct sg_run *run, const struct cu_pass_plan *pla
     return SEGUE_OK;
 }
 
+/* Copies a value that was just computed to every output of the batch that requests it. */
 static segue_status copy_outputs(struct sg_run *run, const struct cu_pass_plan *plan, struct cu_pass *p, int32_t value)
 {
     const struct sg_graph *g = p->program->base.graph;
@@ -37,6 +37,8 @@ static segue_status copy_outputs(struct sg_run *run, const struct cu_pass_plan *
     return SEGUE_OK;
 }
 
+/* Events are recorded in passes that a reader may wait for: long ones of a single span, unless the batch says that no thread
+ * reads. */
 segue_status cu_pass_layer_done(struct sg_run *run, const struct cu_pass_plan *plan, struct cu_pass *p,
                                 const struct cu_step *step)
 {
@@ -46,11 +48,14 @@ segue_status cu_pass_layer_done(struct sg_run *run, const struct cu_pass_plan *p
     return cu_layer_event_record(step, s->state, p->lane->stream, s->first + part->from + part->rows, p->err);
 }
 
+/* A pass of which no row is wanted chooses nothing. */
 segue_status cu_pass_choice(const struct cu_pass_plan *plan, struct cu_pass *p)
 {
     return plan->best && p->rows_n[1] ? cu_issue_choice(p, plan->advance, plan->stops_n) : SEGUE_OK;
 }
 
+/* Unfused steps when every value is needed or adapters apply. Outputs are copied step by step, before their columns are
+ * reused. */
 segue_status cu_pass_issue_steps(struct sg_run *run, const struct cu_pass_plan *plan, struct cu_pass *p)
 {
     struct sg_program *program = p->program;
@@ -60,9 +65,9 @@ segue_status cu_pass_issue_steps(struct sg_run *run, const struct cu_pass_plan *
     for (uint32_t i = 0; plain && i < program->base.graph->inputs_n; i++)
         if (program->base.graph->values[program->base.graph->inputs[i].value].kind != SG_VALUE_TOKENS)
             SG_TRY(copy_outputs(run, plan, p, program->base.graph->inputs[i].value));
-    for (uint32_t i = 0, many; i < n; i += many) {
-        SG_TRY(cu_issue(p, &steps[i], &many));
-        for (uint32_t k = 0; k < many; k++) SG_TRY(cu_pass_layer_done(run, plan, p, &steps[i + k]));
+    for (uint32_t i = 0, count; i < n; i += count) {
+        SG_TRY(cu_issue(p, &steps[i], &count));
+        for (uint32_t k = 0; k < count; k++) SG_TRY(cu_pass_layer_done(run, plan, p, &steps[i + k]));
         if (plain) SG_TRY(copy_outputs(run, plan, p, steps[i].op->out));
     }
     SG_TRY(cu_cluster_pass_end(p));

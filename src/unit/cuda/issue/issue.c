@@ -2,6 +2,7 @@
  * single op. SPDX-License-Identifier: MIT */
 #include "unit/cuda/issue/issue.h"
 
+/* A single op that is not a linear. */
 static segue_status issue_op(struct cu_pass *p, const struct sg_op *op)
 {
     switch (op->code) {
@@ -18,6 +19,7 @@ static segue_status issue_op(struct cu_pass *p, const struct sg_op *op)
     }
 }
 
+/* cu_cluster_settle: a step that is no fusion reads values, not partial sums. */
 segue_status cu_issue(struct cu_pass *p, const struct cu_step *s, uint32_t *steps)
 {
     SG_TRY(cu_cluster_issue(p, s, steps));

@@ -8,11 +8,13 @@
 #include "unit/cuda/compile/program.h"
 #include "unit/cuda/state/state.h"
 
-/* Rows of up to CK_SPANS spans that go through the graph together. */
+/* A pass while it is issued: rows of up to CK_SPANS spans that are computed together. Host memory only; lives on the stack of the
+ * run. */
 struct cu_pass {
     struct sg_program *program;
     struct cu_lane *lane;
     const struct cu_value_buffers *values;
+    /* Shape. */
     uint32_t rows_n[2];                 /* rows; wanted rows */
     uint32_t padded;                    /* 1: the last rows are padding; the head in GPU memory has the true count */
     uint32_t spans_n;
@@ -23,11 +25,13 @@ struct cu_pass {
     uint32_t from[2][CK_SPANS + 1];     /* first row, first wanted row of each span */
     uint32_t args_index;                /* which of the lane's pass_args */
     enum sg_storage kv;                 /* storage of K and V */
+    /* Choice of tokens. */
     uint32_t best;                      /* 1: the best row of each wanted row's logits is needed */
     struct ck_banned banned;
     uint32_t best_blocks, best_done;    /* blocks that report a best logit; 1: the head's kernel has reported them */
     uint32_t embedded, embeds;          /* 1: the previous pass wrote the embedding; this pass writes the next one's */
     uint32_t gate;                      /* 1 + value that a product stored after SiLU; 0: none */
+    /* The 16-bit copy of x: products with the same input share it (issue_gemm.c). */
     const void *narrowed;               /* fp32 address of the x whose 16-bit copy is at narrowed_at; NULL: none */
     cu_ptr narrowed_at;
     const struct sg_op *narrowed_norm;  /* norm that the copy includes */
@@ -35,6 +39,8 @@ struct cu_pass {
     int32_t narrowed_by;                /* its value */
     /* product whose parts are stored in bf16, in the first half of their fp32 rows; NULL: none */
     const struct cu_step *parts_bf16;
+    /* Fusions (issue_cluster.c). Two outputs can be partial sums at a time: the one that a fusion reads and the one that it
+     * writes. */
     struct cu_partial_value {           /* outputs of fusions that are still partial sums; NULL: none */
         const struct cu_fusion *fusion;
         uint64_t launched;              /* launches when it was issued */
@@ -61,9 +67,10 @@ const struct cu_tensor *cu_linear_tensor(const struct cu_pass *p, const struct s
 const float *cu_vector_of(const struct cu_pass *p, const struct sg_weight *w); /* fp32 numbers; NULL: absent */
 struct ck_norm cu_norm_of(const struct cu_pass *p, const struct sg_op *op);    /* op NULL: .present is 0 */
 struct ck_segment cu_segment_of(const struct cu_pass *p, const struct sg_op *linear);
-struct ck_gemv cu_gemv_of(const struct cu_pass *p, const struct cu_step *s);   /* without the choice of a token */
+/* Arguments of a product, complete except for rows, best and banned. */
+struct ck_gemv cu_gemv_of(const struct cu_pass *p, const struct cu_step *s);
 /* Arguments of s->after; CK_EPILOGUE_NONE where it is NULL. */
-void cu_after_of(const struct cu_pass *p, const struct cu_step *s, struct ck_epilogue *out);
+void cu_epilogue_of(const struct cu_pass *p, const struct cu_step *s, struct ck_epilogue *out);
 
 /* --- launches (launch.c) --- */
 

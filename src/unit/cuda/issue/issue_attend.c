@@ -4,7 +4,7 @@
  * k_flash.cu). All else: k_attend.cu row by row. SPDX-License-Identifier: MIT */
 #include "unit/cuda/issue/issue.h"
 
-/* s: the step that normalises and rotates heads first, or NULL. */
+/* Arguments of norm, rope and the K and V store. s NULL: norm and rope are separate steps, and only the store is left. */
 static struct ck_prepare prepare_of(const struct cu_pass *p, const struct cu_step *s, const struct sg_op *attend)
 {
     const struct sg_attend *a = &attend->u.attend;
@@ -36,6 +36,7 @@ static struct ck_prepare prepare_of(const struct cu_pass *p, const struct cu_ste
     return args;
 }
 
+/* Stores K and V of the new rows, without norm or rope. */
 static segue_status issue_append(struct cu_pass *p, const struct sg_op *op)
 {
     const struct sg_attend *a = &op->u.attend;
@@ -52,6 +53,7 @@ static segue_status issue_append(struct cu_pass *p, const struct sg_op *op)
     return cu_launch(p, p->program->base.unit->k.append, args.rows, a->kv_heads, 1, 64, 0, &args);
 }
 
+/* Arguments that all attention kernels share. */
 static struct ck_attend attend_of(const struct cu_pass *p, const struct sg_op *op)
 {
     const struct sg_attend *a = &op->u.attend;
@@ -74,9 +76,11 @@ static struct ck_attend attend_of(const struct cu_pass *p, const struct sg_op *o
                               .softcap = a->softcap};
 }
 
+/* Index of a head width among the template instances; -1: none. */
 static int head_width_index(uint32_t d) { return d == 64 ? 0 : d == 128 ? 1 : d == 256 ? 2 : -1; }
 
-/* Rows that are each a sequence of their own, over few positions: all of it in one launch (k_single.cu). */
+/* The kernel that does all of it in one launch (k_single.cu), or NULL: every row is another sequence, few positions that the
+ * window covers, K and V in 16 bits, no soft cap. Not with "invariant=1": its additions depend on the number of positions. */
 static cu_fn single_kernel_of(const struct cu_pass *p, const struct ck_prepare *b, const struct ck_attend *a)
 {
     int width = head_width_index(a->d), is_16 = a->storage == CK_KV_F16 || a->storage == CK_KV_BF16;
@@ -87,6 +91,7 @@ static cu_fn single_kernel_of(const struct cu_pass *p, const struct ck_prepare *
     return p->program->base.unit->k.single[a->storage == CK_KV_BF16][width];
 }
 
+/* One block per head and row. Several rows over few positions use half of the threads, so that more blocks fit. */
 static segue_status attend_single(struct cu_pass *p, cu_fn fn, const struct ck_prepare *b, const struct ck_attend *a)
 {
     struct ck_single args = {.prepare = *b, .attend = *a};
@@ -94,17 +99,21 @@ static segue_status attend_single(struct cu_pass *p, cu_fn fn, const struct ck_p
     return cu_launch(p, fn, a->heads, a->rows, 1, threads, 0, &args);
 }
 
+/* Selects the kernel by the number of rows, as in the file header. attend_part computes chunks of positions of up to
+ * CK_GROUP_HEADS query heads with the same K and V head; attend_join combines the chunks. */
 static segue_status issue_attend(struct cu_pass *p, const struct sg_op *op)
 {
     const struct sg_attend *a = &op->u.attend;
     const struct cu_kernels *k = &p->program->base.unit->k;
     struct ck_attend args = attend_of(p, op);
     enum ck_storage storage = cu_storage_of(p->kv);
+    /* Query heads that share a K and V head, in groups of at most CK_GROUP_HEADS per block. */
     uint32_t groups = a->kv_heads * cu_pieces(a->heads / a->kv_heads, CK_GROUP_HEADS);
     size_t shared = (size_t)CK_GROUP_HEADS * a->d * sizeof(float);
     uint32_t tiles = cu_pieces(args.rows, 64);
     int width = head_width_index(a->d);
     int is_flash = args.rows > CU_GEMV_ROWS && width >= 0 && a->d == a->dv && (storage == CK_KV_F16 || storage == CK_KV_BF16);
+    /* A block computes 64 rows of a head, or 128 when there are more blocks of 64 than multiprocessors. */
     if (is_flash && k->wgflash[0][width] && cu_is_float4(&args.q) && cu_is_float4(&args.gate) && cu_is_float4(&args.y))
         return cu_launch(p, k->wgflash[storage == CK_KV_BF16][width], tiles * a->heads > p->sms ? cu_pieces(tiles, 2) : tiles,
                          a->heads, 1, CK_WGFLASH_THREADS, CK_WGFLASH_BYTES(a->d), &args);
@@ -114,6 +123,7 @@ static segue_status issue_attend(struct cu_pass *p, const struct sg_op *op)
     if (args.rows > CU_DECODE_ROWS)
         return cu_launch(p, k->attend_many[storage], args.rows, groups, 1, 256,
                          shared + (size_t)CK_GROUP_HEADS * a->dv * sizeof(float), &args);
+    /* Partial results of every row, head and chunk: dv numbers, maximum and sum of the softmax. */
     SG_TRY(cu_lane_grow(p, &p->lane->attn_parts, &p->lane->attn_parts_bytes,
                         (size_t)CU_DECODE_ROWS * a->heads * p->chunks * (a->dv + 2) * sizeof(float)));
     args.parts = cu_floats(p->lane->attn_parts);
@@ -121,6 +131,7 @@ static segue_status issue_attend(struct cu_pass *p, const struct sg_op *op)
     return cu_launch(p, k->attend_join, args.rows, a->heads, 1, a->dv > 128 ? 256 : a->dv > 64 ? 128 : 64, 0, &args);
 }
 
+/* Norm and rope of q and k, and the K and V store. prepare_many reads four numbers at once. */
 static segue_status issue_prepare(struct cu_pass *p, const struct ck_prepare *a)
 {
     const struct cu_kernels *k = &p->program->base.unit->k;
@@ -130,7 +141,7 @@ static segue_status issue_prepare(struct cu_pass *p, const struct ck_prepare *a)
     return cu_launch(p, k->prepare, a->rows, each, 1, 128, 0, a);
 }
 
-/* Attention with what a layer does before it. */
+/* K and V are stored before attention reads them; both are launches in one stream. */
 segue_status cu_issue_attention(struct cu_pass *p, const struct cu_step *s, const struct sg_op *op)
 {
     struct ck_prepare before = prepare_of(p, s, op);

@@ -3,16 +3,17 @@
  * row only by the order of fp32 additions. With "invariant=1" a single row is computed here too. SPDX-License-Identifier: MIT */
 #include "unit/cuda/issue/issue.h"
 
-enum { FROM = 2, COLUMNS = 32, COLUMNS_F8 = 64 };
+enum { FROM = 2, COLUMNS = 32, COLUMNS_F8 = 64 }; /* min. rows; columns are a multiple of these */
 
+/* For the widest linear: two parts of CU_DECODE_ROWS rows. */
 size_t cu_batch_split_bytes(const struct sg_program *p)
 {
     const struct sg_graph *g = p->base.graph;
-    size_t most = COLUMNS;
+    size_t max = COLUMNS;
     for (uint32_t i = 0; i < g->ops_n; i++)
-        if (g->ops[i].code == SG_OP_LINEAR && g->tensors[g->ops[i].u.linear.weight.tensor]->cols > most)
-            most = g->tensors[g->ops[i].u.linear.weight.tensor]->cols;
-    return 2 * CU_DECODE_ROWS * most * sizeof(uint16_t);
+        if (g->ops[i].code == SG_OP_LINEAR && g->tensors[g->ops[i].u.linear.weight.tensor]->cols > max)
+            max = g->tensors[g->ops[i].u.linear.weight.tensor]->cols;
+    return 2 * CU_DECODE_ROWS * max * sizeof(uint16_t);
 }
 
 int cu_batch_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, uint32_t rows)
@@ -23,12 +24,13 @@ int cu_batch_fits(const struct cu_pass *p, const struct cu_step *s, const struct
            s->parts_n <= CK_SEGMENTS;
 }
 
-/* x, normalised where the whole row is, as two matrices. */
+/* Writes x, after its norm, as a sum of two 16-bit matrices to the lane's x_split: high parts, then remainders. A gated norm of
+ * whole rows is issued as an op before. */
 static segue_status split_x(struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, const struct ck_gemv *g,
                             uint32_t rows)
 {
     int inside = s->norm && (g->norm.groups > 1 || !g->norm.gate.p);
-    if (s->norm && !inside) SG_TRY(cu_issue_small(p, s->norm)); /* a gate over a whole row: into the norm's own value first */
+    if (s->norm && !inside) SG_TRY(cu_issue_small(p, s->norm));
     struct ck_narrow a = {.x = s->norm && !inside ? cu_view_of(p, &s->op->in[0]) : g->x,
                           .y = (void *)(uintptr_t)p->lane->x_split,
                           .low = (void *)(uintptr_t)(p->lane->x_split + (size_t)CU_DECODE_ROWS * w->cols * sizeof(uint16_t)),
@@ -40,6 +42,7 @@ static segue_status split_x(struct cu_pass *p, const struct cu_step *s, const st
     return cu_launch(p, p->program->base.unit->k.narrow, rows, 1, 1, 256, 0, &a);
 }
 
+/* A block computes 16 or 32 weight rows. With glu a block has rows of gate and of up, so segment 1 adds none. */
 segue_status cu_issue_batch(struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, const struct ck_gemv *g,
                             uint32_t rows)
 {
@@ -54,12 +57,14 @@ segue_status cu_issue_batch(struct cu_pass *p, const struct cu_step *s, const st
                          .act = g->act};
     uint32_t all = 0, wide, blocks = 0;
     for (uint32_t i = 0; i < g->segments; i++) all += g->segment[i].n;
-    wide = g->glu || all >= 32 * u->sms; /* or too few blocks for the card */
+    /* Blocks of 32 weight rows read x half as often. */
+    wide = g->glu || all >= 32 * u->sms; /* else too few blocks for the GPU */
     for (uint32_t i = 0; i < g->segments; i++) {
         b.segment[i] = g->segment[i];
         b.first[i] = blocks;
         blocks += g->glu ? (i ? 0 : (g->segment[i].n + 15) / 16) : (g->segment[i].n + (wide ? 31 : 15)) / (wide ? 32 : 16);
     }
+    /* Two launches: x is split once for all blocks. */
     SG_TRY(split_x(p, s, w, g, rows));
     return cu_launch(p, u->k.batch[w->kind == CK_F8 ? 2 : w->kind == CK_BF16][wide][rows > 8], blocks, 1, 1, CK_BATCH_THREADS, 0,
                      &b);

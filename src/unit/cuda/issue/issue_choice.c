@@ -2,22 +2,26 @@
  * written to pinned memory and, for generation, becomes the input of the next pass. SPDX-License-Identifier: MIT */
 #include "unit/cuda/issue/issue.h"
 
-static int is_read_in_fours(const struct ck_weight *w)
+/* 1: the choice kernel can dequantise rows of this kind, four numbers at a time. */
+static int has_float4_rows(const struct ck_weight *w)
 {
     return w->kind == CK_F32 || w->kind == CK_F16 || w->kind == CK_BF16 || w->kind == CK_Q8;
 }
 
+/* Possible when the embedding is the first step and no other. Only with cluster fusions: without them a separate launch, which
+ * overlaps with others, is faster. */
 int cu_next_embed(const struct cu_pass *p, struct ck_embed *out)
 {
     const struct cu_step *s = p->program->fused;
-    /* where products wait for nothing but their inputs: a launch beside the others is sooner */
     if (!p->program->fusions_n) return 0;
     for (uint32_t i = 0; i < p->program->fused_n; i++)
         if ((s[i].kind == CU_STEP_OP && s[i].op->code == SG_OP_EMBED) != !i) return 0;
     *out = cu_embed_args(p, s->op);
-    return cu_is_float4(&out->y) && is_read_in_fours(&out->table) && (!out->places.data || is_read_in_fours(&out->places));
+    return cu_is_float4(&out->y) && has_float4_rows(&out->table) && (!out->places.data || has_float4_rows(&out->places));
 }
 
+/* argmax_rows only when the output head has not reported best logits. The pinned buffers are written through their GPU addresses.
+ * `next` are the arguments of the other args block, which a lookahead step reads. */
 segue_status cu_issue_choice(struct cu_pass *p, uint32_t advance, uint32_t stops_n)
 {
     const struct sg_graph *g = p->program->base.graph;
@@ -39,8 +43,10 @@ segue_status cu_issue_choice(struct cu_pass *p, uint32_t advance, uint32_t stops
     cu_ptr ring = 0, chosen = 0;
     SG_TRY(cu_check(&u->d, u->d.host_ptr(&ring, l->ring, 0), "run", p->err));
     SG_TRY(cu_check(&u->d, u->d.host_ptr(&chosen, l->host_chosen, 0), "run", p->err));
+    /* As p, with the other args block. */
     struct cu_pass other = *p;
     other.args_index = !p->args_index;
+    /* advance 1 writes tokens to the ring, 0 and 2 to host_chosen. */
     struct ck_choose c = {.pass = cu_kernel_pass(p),
                           .next = cu_kernel_pass(&other),
                           .best_value = cu_floats(l->best_value),

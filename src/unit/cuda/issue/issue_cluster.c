@@ -8,20 +8,21 @@
 
 enum { SUM_THREADS = 64 };
 
-/* --- rooms --- */
+/* --- buffers of partial sums --- */
 
 /* 1: fusions can be used in this pass (one row). */
 static int can_fuse(const struct cu_pass *p) { return p->program->fusions_n && p->rows_n[0] == 1 && p->spans_n == 1; }
 
+/* The flag is 0 while a pass is issued: after a failure the sums are in an unknown state and the next pass clears all of them. */
 segue_status cu_cluster_pass_begin(struct cu_pass *p)
 {
     const struct cu_driver *d = &p->program->base.unit->d;
     memset(p->in_parts, 0, sizeof p->in_parts);
     p->used_n = 0;
     if (!can_fuse(p)) return SEGUE_OK;
-    int clear = p->lane->partial_sums_zero;
+    int zero = p->lane->partial_sums_zero;
     p->lane->partial_sums_zero = 0;
-    if (clear) return SEGUE_OK;
+    if (zero) return SEGUE_OK;
     return cu_check(d, d->memset_d8(p->lane->partial_sums, 0, cu_cluster_sums_bytes(p->program), p->lane->stream), "run", p->err);
 }
 
@@ -30,6 +31,7 @@ void cu_cluster_pass_done(struct cu_pass *p)
     if (can_fuse(p)) p->lane->partial_sums_zero = 1;
 }
 
+/* The fusion's fixed-point sums: two words per column of its result. */
 static uint64_t *sums_of(const struct cu_pass *p, const struct cu_fusion *w)
 {
     return (uint64_t *)(uintptr_t)p->lane->partial_sums + w->sums_at;
@@ -40,7 +42,7 @@ static uint32_t width_of(const struct cu_pass *p, const struct cu_fusion *w)
     return p->program->base.graph->values[w->y].width;
 }
 
-/* Somebody will read the room. */
+/* 1: steps that follow may read the fusion's sums. */
 static int is_still_read(const struct cu_pass *p, const struct cu_fusion *w)
 {
     return p->in_parts[0].fusion == w || p->in_parts[1].fusion == w;
@@ -52,7 +54,7 @@ static void remove_used(struct cu_pass *p, uint32_t i)
     memmove(p->used + i, p->used + i + 1, (p->used_n - i) * sizeof *p->used);
 }
 
-/* The first room that nobody who was not issued yet reads, for who clears it; NULL: none. */
+/* Takes the oldest fusion whose sums no later step reads from the list of those to clear; NULL: none. */
 static const struct cu_fusion *next_to_clear(struct cu_pass *p)
 {
     uint32_t i = 0;
@@ -63,13 +65,14 @@ static const struct cu_fusion *next_to_clear(struct cu_pass *p)
     return w;
 }
 
+/* What the next kernel should clear, as kernel argument; empty: nothing. */
 static struct ck_clear clear_of(struct cu_pass *p)
 {
     const struct cu_fusion *w = next_to_clear(p);
     return w ? (struct ck_clear){sums_of(p, w), width_of(p, w)} : (struct ck_clear){0};
 }
 
-/* Rooms that no kernel cleared on the way, until at most n are left or those wanted. */
+/* Clears sums with memset until at most n fusions are in the list, or only those that are still read. */
 static segue_status clear_used(struct cu_pass *p, uint32_t n)
 {
     const struct cu_driver *d = &p->program->base.unit->d;
@@ -81,21 +84,22 @@ static segue_status clear_used(struct cu_pass *p, uint32_t n)
     return SEGUE_OK;
 }
 
+/* At the end nothing is read any more, so everything is cleared. Part of the captured graph. */
 segue_status cu_cluster_pass_end(struct cu_pass *p)
 {
     memset(p->in_parts, 0, sizeof p->in_parts);
     return clear_used(p, 0);
 }
 
-/* --- values in parts --- */
+/* --- values that are partial sums --- */
 
-/* Where a value's columns are read: those of another value where all rows are chosen of it. */
+/* The operand that is read in place of x: the input of a selection when all rows are selected. */
 static struct sg_operand source_of(const struct cu_pass *p, const struct sg_operand *x)
 {
     return p->rows_n[0] == p->rows_n[1] ? cu_source(p->program, x) : *x;
 }
 
-/* Which of both in parts the value is; 2: it is not. */
+/* Index of a value in in_parts; 2: its values are in the value buffer. */
 static uint32_t partial_index(const struct cu_pass *p, int32_t value)
 {
     uint32_t k = 0;
@@ -103,20 +107,21 @@ static uint32_t partial_index(const struct cu_pass *p, int32_t value)
     return k;
 }
 
-/* Values that no step from this one on reads. */
-static void drop_dead(struct cu_pass *p, const struct cu_step *s)
+/* Removes values from in_parts that no step from s on reads. */
+static void drop_unread(struct cu_pass *p, const struct cu_step *s)
 {
     for (int k = 0; k < 2; k++)
         if (p->in_parts[k].fusion && p->in_parts[k].fusion->last < (size_t)(s - p->program->fused)) p->in_parts[k].fusion = NULL;
 }
 
-/* x is read while it is written. */
+/* 1: the launch that writes the sums is the previous one and may still run when the next kernel starts (dependent launch).
+ * Without partial sums: 0. */
 static int is_concurrent(const struct cu_pass *p, uint32_t reads)
 {
     return reads < 2 && p->in_parts[reads].launched == p->launches && p->program->base.unit->pdl;
 }
 
-/* The kernel clears the value's room, and another one. */
+/* Adds up the partial sums of in_parts[k] into the value buffer. The kernel clears these sums, and those of another fusion. */
 static segue_status sum_partials(struct cu_pass *p, uint32_t k)
 {
     const struct cu_fusion *w = p->in_parts[k].fusion;
@@ -137,8 +142,8 @@ segue_status cu_cluster_settle(struct cu_pass *p, const struct cu_step *s)
     if (!p->in_parts[0].fusion && !p->in_parts[1].fusion) return SEGUE_OK;
     if (s->kind == CU_STEP_OP && s->op->code == SG_OP_ROWS && p->rows_n[0] == p->rows_n[1] &&
         p->program->value_locs[s->op->out].from >= 0)
-        return SEGUE_OK; /* nothing is copied */
-    drop_dead(p, s);
+        return SEGUE_OK; /* the selection copies nothing */
+    drop_unread(p, s);
     for (uint32_t n = cu_step_ops(s, ops); n; n--)
         for (int i = 0; i < SG_OP_INPUTS; i++) {
             uint32_t k = partial_index(p, source_of(p, &ops[n - 1]->in[i]).value);
@@ -149,7 +154,8 @@ segue_status cu_cluster_settle(struct cu_pass *p, const struct cu_step *s)
 
 /* --- fusions --- */
 
-/* x as a window reads it. 0: it lies where its kernel cannot read. */
+/* The input of a fusion: fp32 values (n 0), or the partial sums of n clusters. 0: the kernel cannot read it, because it is not
+ * aligned, or a column range of partial sums. */
 static int x_parts_of(const struct cu_pass *p, const struct cu_fusion *w, struct ck_fixed_sums *out)
 {
     struct sg_operand x = source_of(p, &w->x);
@@ -162,9 +168,12 @@ static int x_parts_of(const struct cu_pass *p, const struct cu_fusion *w, struct
     return !x.at && x.width == width_of(p, p->in_parts[k].fusion);
 }
 
-/* A place among both in parts for what the window leaves: not that of what it reads; what others still want there is summed. */
-static segue_status claim_partial(struct cu_pass *p, const struct cu_fusion *w, struct ck_fixed_sums *x, struct cu_partial_value **out)
+/* Returns the entry of in_parts for the result of w: not the one that w reads. What is there now is added up first. Also makes
+ * space in the list of sums to clear. */
+static segue_status claim_partial(struct cu_pass *p, const struct cu_fusion *w, struct ck_fixed_sums *x,
+                                  struct cu_partial_value **out)
 {
+    /* k: the entry that is not read, preferably an empty one. */
     uint32_t reads = partial_index(p, source_of(p, &w->x).value), k = reads == 0 || (reads == 2 && p->in_parts[0].fusion);
     if (p->in_parts[k].fusion) SG_TRY(sum_partials(p, k));
     x->live = is_concurrent(p, reads);
@@ -172,7 +181,7 @@ static segue_status claim_partial(struct cu_pass *p, const struct cu_fusion *w, 
     return clear_used(p, sizeof p->used / sizeof *p->used - 1);
 }
 
-/* The rows of a product's weight that make an operand. */
+/* The weight rows that compute operand x in product s; .data NULL: no part of s does (an absent gate). */
 static struct ck_cluster_weight weight_rows_of(const struct cu_pass *p, const struct cu_step *s, const struct sg_operand *x)
 {
     const struct sg_op *part = cu_part_of(p->program, s, x);
@@ -186,7 +195,7 @@ static struct ck_cluster_weight weight_rows_of(const struct cu_pass *p, const st
                                    w->kind == CK_Q8 ? (const uint16_t *)w->scales + row * w->scale_pitch : NULL};
 }
 
-/* Of the second product's weight. */
+/* Scales of the second product's weight; empty unless it is Q8_0. */
 static struct ck_cluster_scales scales_of(const struct cu_pass *p, const struct cu_step *back)
 {
     const struct sg_linear *l = &back->op->u.linear;
@@ -195,16 +204,18 @@ static struct ck_cluster_scales scales_of(const struct cu_pass *p, const struct 
     return (struct ck_cluster_scales){(const uint16_t *)w->scales + (size_t)l->weight.at * w->scale_pitch, w->scale_pitch};
 }
 
-/* The pass has its part of the multiprocessors, which a window fills: the next one's blocks, launched with it, would stand before
- * those of whoever works beside until it ends. */
+/* 1: the pass runs in an SM partition, which one fusion fills. Kernels then start their dependents late (field `late`): blocks of
+ * the next fusion that wait for free multiprocessors would delay blocks of the other partition in the same hardware queue. */
 static uint32_t is_partitioned(const struct cu_pass *p) { return p->sms != p->program->base.unit->sms; }
 
+/* Both instances are the same for fusions that do not read K and V. */
 static segue_status launch_fusion(struct cu_pass *p, const struct cu_fusion *w, const void *args)
 {
     cu_fn fn = w->fn[cu_storage_of(p->kv) == CK_KV_BF16];
     return cu_launch_clusters(p, fn, w->clusters * CK_CLUSTER_BLOCKS, CK_CLUSTER_BLOCKS, CK_CLUSTER_THREADS, w->shared, args);
 }
 
+/* Without a gate the only part is `up`. */
 static segue_status issue_mlp(struct cu_pass *p, const struct cu_fusion *w, const struct ck_fixed_sums *x, struct ck_clear clear)
 {
     const struct cu_step *s = w->step[0], *back = w->step[1];
@@ -230,12 +241,15 @@ static segue_status issue_mlp(struct cu_pass *p, const struct cu_fusion *w, cons
     return launch_fusion(p, w, &a);
 }
 
-static segue_status issue_linear(struct cu_pass *p, const struct cu_fusion *w, const struct ck_fixed_sums *x, struct ck_clear clear)
+/* q, k and v are column ranges of the convolution's input, which parts of the product compute. */
+static segue_status issue_linear(struct cu_pass *p, const struct cu_fusion *w, const struct ck_fixed_sums *x,
+                                 struct ck_clear clear)
 {
     const struct cu_step *s = w->step[0], *back = w->step[2];
     const struct sg_op *rule = w->step[1]->op, *conv = s->after;
     const struct sg_delta *d = &rule->u.delta;
     const struct sg_conv *c = &conv->u.conv;
+    /* The state of convolution and delta rule is updated by the same launch. */
     struct ck_linear a = {.x = *x,
                           .norm = cu_norm_of(p, s->norm),
                           .pass = cu_kernel_pass(p),
@@ -263,7 +277,7 @@ static segue_status issue_linear(struct cu_pass *p, const struct cu_fusion *w, c
                           .ahead = w->ahead,
                           .out_rows = w->back_rows};
     a.out_scales = scales_of(p, back);
-    for (int i = 0; i < 3; i++) { /* as they are before the convolution */
+    for (int i = 0; i < 3; i++) { /* q, k, v before the convolution */
         struct sg_operand raw = {.value = conv->in[0].value, .at = rule->in[i].at};
         a.in[CK_LINEAR_Q + i] = weight_rows_of(p, s, &raw);
     }
@@ -274,7 +288,9 @@ static segue_status issue_linear(struct cu_pass *p, const struct cu_fusion *w, c
     return launch_fusion(p, w, &a);
 }
 
-static segue_status issue_heads(struct cu_pass *p, const struct cu_fusion *w, const struct ck_fixed_sums *x, struct ck_clear clear)
+/* Without rope there is no table, and no pairs are rotated. */
+static segue_status issue_heads(struct cu_pass *p, const struct cu_fusion *w, const struct ck_fixed_sums *x,
+                                struct ck_clear clear)
 {
     const struct cu_step *s = w->step[0], *step = w->step[1];
     const struct sg_op *rope = step->q_rope, *op = step->kind == CU_STEP_ATTEND ? step->attend : step->op;
@@ -308,7 +324,7 @@ static segue_status issue_heads(struct cu_pass *p, const struct cu_fusion *w, co
     return launch_fusion(p, w, &a);
 }
 
-/* Over few positions, all of them held, K and V in 16 bits. */
+/* 1: k_heads.cu supports the pass: few positions, all inside of the window, K and V in 16 bits. */
 static int heads_supported(const struct cu_pass *p, const struct cu_fusion *w)
 {
     const struct cu_step *step = w->step[1];
@@ -318,6 +334,7 @@ static int heads_supported(const struct cu_pass *p, const struct cu_fusion *w)
            (!window || window >= p->chunks * CK_CHUNK);
 }
 
+/* By kind of fusion. x: the input; clear: what the kernel clears in addition. */
 typedef segue_status issue_fn(struct cu_pass *p, const struct cu_fusion *w, const struct ck_fixed_sums *x, struct ck_clear clear);
 static issue_fn *const issue[] = {
     [CU_FUSION_MLP] = issue_mlp,
@@ -325,6 +342,7 @@ static issue_fn *const issue[] = {
     [CU_FUSION_HEADS] = issue_heads,
 };
 
+/* A fusion that cannot be used leaves its steps to the other kernels. */
 segue_status cu_cluster_issue(struct cu_pass *p, const struct cu_step *s, uint32_t *steps)
 {
     const struct cu_fusion *w = s->fusion;
@@ -334,9 +352,10 @@ segue_status cu_cluster_issue(struct cu_pass *p, const struct cu_step *s, uint32
     if (!w || !can_fuse(p) || p->spans || p->rows_n[p->program->base.graph->values[w->y].wanted] != 1 ||
         (w->kind == CU_FUSION_HEADS && !heads_supported(p, w)) || !x_parts_of(p, w, &x))
         return SEGUE_OK;
-    drop_dead(p, s);
+    drop_unread(p, s);
     SG_TRY(claim_partial(p, w, &x, &entry));
     SG_TRY(issue[w->kind](p, w, &x, clear_of(p)));
+    /* launched counts this launch, so the next one sees it as its predecessor. */
     p->used[p->used_n++] = w;
     *entry = (struct cu_partial_value){w, p->launches};
     *steps = w->steps;

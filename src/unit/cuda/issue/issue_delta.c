@@ -1,10 +1,12 @@
-/* issue_delta.c: launches of the short convolution and the delta rule. A long pass with heads of 128 runs in chunks of 64 rows
- * on tensor cores (k_chunk.cu, k_chunk_state.cu; k_scan.cu on Hopper), which also compute the convolution; all else runs row by row
- * (k_delta.cu). SPDX-License-Identifier: MIT */
+/* issue_delta.c: launches of the short convolution and the delta rule. A long pass with heads of 128 runs in chunks of 64 rows on
+ * tensor cores (k_chunk.cu, k_chunk_state.cu; k_scan.cu on Hopper), which also compute the convolution; all else runs row by row
+ * (k_delta.cu).
+ * SPDX-License-Identifier: MIT */
 #include "unit/cuda/issue/issue.h"
 
-enum { HEAD = 128 };
+enum { HEAD = 128 }; /* head width of the chunked kernels and of delta_slabs */
 
+/* Grows the lane's general scratch, which the next step may overwrite. */
 static segue_status scratch(struct cu_pass *p, size_t bytes)
 {
     return cu_lane_grow(p, &p->lane->scratch, &p->lane->scratch_bytes, bytes);
@@ -26,6 +28,7 @@ static struct ck_conv conv_of(const struct cu_pass *p, const struct sg_op *op)
                             .rows = cu_out_rows(p, op)};
 }
 
+/* Few rows: one kernel computes and stores. Else all rows are computed first, and conv_store keeps the last ones of each span. */
 segue_status cu_issue_conv(struct cu_pass *p, const struct sg_op *op)
 {
     const struct cu_kernels *k = &p->program->base.unit->k;
@@ -41,6 +44,7 @@ segue_status cu_issue_conv(struct cu_pass *p, const struct sg_op *op)
 
 /* --- the delta rule --- */
 
+/* Inputs: q, k, v, and the values from which decay and beta are computed. */
 static struct ck_delta delta_of(const struct cu_pass *p, const struct sg_op *op)
 {
     const struct sg_delta *d = &op->u.delta;
@@ -60,6 +64,7 @@ static struct ck_delta delta_of(const struct cu_pass *p, const struct sg_op *op)
     return a;
 }
 
+/* 1: the chunked kernels support the pass: one long span, heads of 128, normalised keys, rows of whole 16 bytes. */
 static int chunks_fit(const struct cu_pass *p, const struct ck_delta *a)
 {
     return p->program->base.unit->shared_max >= CK_CHUNK_STATE_BYTES && p->spans_n == 1 && a->rows > CU_GEMV_ROWS &&
@@ -67,13 +72,13 @@ static int chunks_fit(const struct cu_pass *p, const struct ck_delta *a)
            cu_is_float4(&a->in[1]) && cu_is_float4(&a->in[2]) && cu_is_float4(&a->y);
 }
 
-/* Of a value that the product left in fp32 or in bf16. */
+/* A view of a product's result, which is in fp32 or in bf16. */
 static struct ck_view part_view(const struct cu_pass *p, const struct ck_delta *a, const struct sg_operand *x)
 {
     return a->halves ? cu_bf16_view_of(p, x) : cu_view_of(p, x);
 }
 
-/* q, k and v are read before the convolution: where they lie there. */
+/* Arguments of a kernel that computes the convolution itself: q, k and v are column ranges of its input. */
 static void read_before_conv(const struct cu_pass *p, const struct sg_op *op, const struct sg_op *conv, struct ck_delta *a)
 {
     const struct sg_conv *c = &conv->u.conv;
@@ -98,6 +103,7 @@ int cu_delta_halves(const struct cu_pass *p, const struct sg_op *op, const struc
     return is_hopper(p) && cu_delta_convolves(p, op, conv);
 }
 
+/* The chunked kernels compute a convolution with SiLU and few taps, on columns that are multiples of 4. */
 int cu_delta_convolves(const struct cu_pass *p, const struct sg_op *op, const struct sg_op *conv)
 {
     struct ck_delta a = delta_of(p, op);
@@ -106,7 +112,7 @@ int cu_delta_convolves(const struct cu_pass *p, const struct sg_op *op, const st
            a.conv.width % 4 == 0 && a.conv.at[0] % 4 == 0 && a.conv.at[1] % 4 == 0 && a.conv.at[2] % 4 == 0;
 }
 
-/* On Hopper: factors of the chunks, then S through them. */
+/* Hopper: the factors of all chunks in parallel, then the scan of the state S through the chunks, by columns of S. */
 static segue_status issue_chunk_factors(struct cu_pass *p, struct ck_delta *a)
 {
     const struct cu_kernels *k = &p->program->base.unit->k;
@@ -115,12 +121,15 @@ static segue_status issue_chunk_factors(struct cu_pass *p, struct ck_delta *a)
     a->factors = (struct ck_factors *)(uintptr_t)p->lane->scratch;
     SG_TRY(cu_launch(p, a->halves ? k->chunk_factors_halves : k->chunk_factors, chunks, a->v_heads, 1,
                      a->halves ? CK_CHUNK_THREADS : CK_CHUNK_LOCAL_THREADS, CK_CHUNK_LOCAL_BYTES, a));
+    /* A block scans CK_SCAN_COLUMNS columns of one head's S. */
     uint32_t sets = a->v_heads * (HEAD / CK_SCAN_COLUMNS);
-    if (sets > p->sms) /* or they come in turns */
+    if (sets > p->sms) /* two column sets per block, so that all blocks run at the same time */
         return cu_launch(p, k->chunk_scan_pairs, sets / 2, 1, 1, CK_SCAN_PAIRS_THREADS, CK_SCAN_BYTES, a);
     return cu_launch(p, k->chunk_scan, sets, 1, 1, CK_SCAN_THREADS, CK_SCAN_BYTES, a);
 }
 
+/* Other GPUs: products inside the chunks (chunk_local), then the state through them. Layout of the scratch: QK and T as split
+ * 16-bit matrices per chunk and head, scalars, convolved v. */
 static segue_status issue_chunks(struct cu_pass *p, struct ck_delta *a)
 {
     const struct cu_kernels *k = &p->program->base.unit->k;
@@ -135,18 +144,20 @@ static segue_status issue_chunks(struct cu_pass *p, struct ck_delta *a)
     a->chunk_scalars = (float *)(void *)(a->chunk_tp + tp);
     a->chunk_v = a->chunk_scalars + numbers;
     SG_TRY(cu_launch(p, k->chunk_local, chunks, a->v_heads, 1, CK_CHUNK_LOCAL_THREADS, CK_CHUNK_LOCAL_BYTES, a));
+    /* Half the columns per block when there are multiprocessors for twice the blocks. */
     uint32_t blocks = a->v_heads * (a->dv / CK_CHUNK_COLUMNS), narrow = 2 * blocks <= p->program->base.unit->sms;
-    return cu_launch(p, narrow ? k->chunk_state_16 : k->chunk_state_32, narrow ? 2 * blocks : blocks, 1, 1, CK_CHUNK_STATE_THREADS,
-                     CK_CHUNK_STATE_BYTES, a); /* twice the blocks where they find multiprocessors */
+    return cu_launch(p, narrow ? k->chunk_state_16 : k->chunk_state_32, narrow ? 2 * blocks : blocks, 1, 1,
+                     CK_CHUNK_STATE_THREADS, CK_CHUNK_STATE_BYTES, a);
 }
 
-/* Few rows. */
+/* 1: delta_slabs supports the pass: few rows, heads of 128. */
 static int slabs_fit(const struct ck_delta *a)
 {
     return a->rows <= CU_DECODE_ROWS && a->dk == HEAD && a->dv == HEAD && cu_is_float4(&a->in[0]) && cu_is_float4(&a->in[1]) &&
            cu_is_float4(&a->in[2]) && cu_is_float4(&a->y);
 }
 
+/* Many rows that are not chunked: q, k and scalars of all rows are prepared in parallel first. */
 segue_status cu_issue_delta(struct cu_pass *p, const struct sg_op *op, const struct sg_op *conv)
 {
     const struct cu_kernels *k = &p->program->base.unit->k;
@@ -158,12 +169,15 @@ segue_status cu_issue_delta(struct cu_pass *p, const struct sg_op *op, const str
     }
     if (chunks_fit(p, &a)) return issue_chunks(p, &a);
     if (slabs_fit(&a)) return cu_launch(p, k->delta_slabs, a.v_heads * (HEAD / CK_DELTA_SLAB_COLUMNS), p->spans_n, 1, 128, 0, &a);
+    /* Row by row: a warp has CK_DELTA_COLUMNS columns of one head's S. */
     uint32_t units = a.v_heads * cu_pieces(a.dv, CK_DELTA_COLUMNS);
     size_t ready = (size_t)a.rows * a.k_heads * 2 * a.dk;
+    /* ready: q and k after norms of all rows, then the scalars of each head, aligned for float4. */
     if (a.rows > CU_DECODE_ROWS && ready % 4 == 0) {
         SG_TRY(scratch(p, (ready + (size_t)a.rows * a.v_heads * CK_DELTA_SCALARS) * sizeof(float)));
         a.ready = (float *)(uintptr_t)p->lane->scratch;
-        SG_TRY(cu_launch(p, a.dk <= HEAD ? k->delta_prepare_4 : k->delta_prepare_8, a.rows, cu_pieces(a.v_heads, 4), 1, 128, 0, &a));
+        SG_TRY(cu_launch(p, a.dk <= HEAD ? k->delta_prepare_4 : k->delta_prepare_8, a.rows, cu_pieces(a.v_heads, 4), 1, 128, 0,
+                         &a));
         if (a.dk == HEAD && a.dv % CK_DELTA_TILE_COLUMNS == 0)
             return cu_launch(p, k->delta_tiles_4, a.v_heads * (a.dv / CK_DELTA_TILE_COLUMNS), p->spans_n, 1, 128, 0, &a);
     }

@@ -2,16 +2,20 @@
  * separate activation when its tiles fill the multiprocessors evenly. SPDX-License-Identifier: MIT */
 #include "unit/cuda/issue/issue.h"
 
-enum { FEWEST = 512, FULL = 85 /* min. percentage of tiles that are in use when every cluster does the same number of them */ };
+/* Min. rows; min. percentage of tiles in use when every cluster computes the same number of them. */
+enum { FEWEST = 512, FULL = 85 };
 
-/* Where y goes: gate and up of the pass would lie there. */
+/* Where the result is written: the values gate and up of the pass are not stored, so their columns are free. */
 static struct ck_view output_view(const struct cu_pass *p, const struct cu_step *s) { return cu_view_of(p, &s->glu->in[0]); }
 
+/* Tiles of the result; a cluster computes two tiles of rows at once. */
 static uint32_t tiles_of(uint32_t units, uint32_t rows)
 {
     return cu_pieces(units, CK_GLU_UNITS) * cu_pieces(rows, 2 * CK_GLU_ROWS);
 }
 
+/* The result is written where gate and up would be, which therefore have to be side by side. Only when at least FULL percent of
+ * the tiles in full turns are used. */
 int cu_glu_fits(const struct cu_pass *p, const struct cu_step *s, uint32_t rows)
 {
     const struct sg_unit *u = p->program->base.unit;
@@ -19,13 +23,15 @@ int cu_glu_fits(const struct cu_pass *p, const struct cu_step *s, uint32_t rows)
     struct ck_view y = output_view(p, s), other = cu_view_of(p, &s->glu->in[1]);
     uint32_t units = gate->rows, all = p->sms / 2;
     if (!u->k.glu_rows[0] || !u->d.tensor_map || rows < FEWEST || s->glu->u.glu.act != SG_ACT_SILU || up->rows != units ||
-        units % 8 || s->op->in[0].width % CK_GLU_PANEL_COLS || y.stride != 2 * units || other.p != y.p + units || (uintptr_t)y.p % 16)
+        units % 8 || s->op->in[0].width % CK_GLU_PANEL_COLS || y.stride != 2 * units || other.p != y.p + units ||
+        (uintptr_t)y.p % 16)
         return 0;
+    /* Every cluster of two blocks computes the same number of tiles. */
     uint64_t all_turns = (uint64_t)cu_pieces(tiles_of(units, rows), all) * all;
     return (uint64_t)rows * units * 100 >= all_turns * (2 * CK_GLU_ROWS * CK_GLU_UNITS) * FULL;
 }
 
-/* Rows of 16-bit numbers, two an element. */
+/* Tensor map of a 16-bit matrix, with 32-bit elements. pitch in bytes. 0: refused by the driver. */
 static int map_of(struct sg_unit *u, struct ck_tensor_map *map, const void *from, uint32_t rows, uint32_t cols, uint32_t pitch,
                   uint32_t box_rows, uint32_t box_cols, int swizzle)
 {
@@ -38,12 +44,13 @@ static int map_of(struct sg_unit *u, struct ck_tensor_map *map, const void *from
     return !r;
 }
 
+/* Afterwards the pass describes the result as the 16-bit x of the next product. */
 segue_status cu_issue_glu(struct cu_pass *p, const struct cu_step *s, const void *w, uint32_t pitch, uint32_t rows, uint32_t bf16,
                           int *done)
 {
     struct sg_unit *u = p->program->base.unit;
     uint32_t units = s->parts[0]->u.linear.weight.rows, k = s->op->in[0].width;
-    uint32_t parted = p->sms != u->sms; /* then some multiprocessors are busy, and who is free takes the next tile */
+    uint32_t parted = p->sms != u->sms; /* one cluster per tile: the hardware assigns tiles to free multiprocessors */
     float *y = output_view(p, s).p;
     struct ck_glu a = {.panels = k / CK_GLU_PANEL_COLS,
                        .units = units,

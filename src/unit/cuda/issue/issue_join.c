@@ -2,13 +2,15 @@
  * peers write; the addresses are exchanged when all programs are compiled. SPDX-License-Identifier: MIT */
 #include "unit/cuda/issue/issue.h"
 
-enum { PEER_THERE_ALREADY = 704, FEW_NUMBERS = 131072 /* up to which join_few is the shorter way */ };
+enum { FEW_NUMBERS = 131072 }; /* numbers of a rank up to which join_few is faster */
 
+/* Bytes that one peer writes: numbers of join_few and of join_many, flags of join_many; and what only this rank uses. */
 static const size_t few_bytes = (size_t)2 * CK_JOIN_BLOCKS * CK_JOIN_THREADS * 16,
                     wide_bytes = (size_t)CK_JOIN_TURNS * CK_JOIN_BLOCKS * CK_JOIN_FOURS * 16,
                     flag_bytes = (size_t)CK_JOIN_TURNS * CK_JOIN_BLOCKS * 4,
-                    turn_bytes = (size_t)(2 * CK_JOIN_BLOCKS + 4) * 4; /* lost behind them */
+                    turn_bytes = (size_t)(2 * CK_JOIN_BLOCKS + 4) * 4; /* turns of each block, then the flag `lost` */
 
+/* Also for a lane that is not part of a group. */
 void cu_join_close(struct sg_unit *u, struct cu_lane *l)
 {
     if (l->join.lost_flag) {
@@ -20,13 +22,14 @@ void cu_join_close(struct sg_unit *u, struct cu_lane *l)
     l->join = (struct cu_join){0};
 }
 
-/* This rank's own memory, cleared before anybody writes it. */
+/* Allocates a lane's memory for joins and clears it before a peer can write. Layout: few_bytes per rank, wide_bytes per rank,
+ * flag_bytes per rank, turns. The kernel sets lost_flag in pinned memory when a peer does not answer. */
 static segue_status join_open(struct sg_unit *u, struct cu_lane *l, uint32_t rank, uint32_t ranks, segue_error *err)
 {
     struct cu_join *j = &l->join;
     size_t all = ranks * (few_bytes + wide_bytes + flag_bytes) + turn_bytes;
-    void *told = NULL;
-    cu_ptr seen = 0;
+    void *lost_flag = NULL;
+    cu_ptr lost_flag_gpu = 0;
     j->rank = rank;
     j->ranks = ranks;
     SG_TRY(cu_mem_alloc(u, all, "buffers of a run", &j->memory, err));
@@ -35,21 +38,21 @@ static segue_status join_open(struct sg_unit *u, struct cu_lane *l, uint32_t ran
     cu_result r = cu_pending_copy_start(u);
     if (!r) r = u->d.memset_d8(j->memory, 0, all, u->copies);
     if (!r) r = u->d.stream_sync(u->copies);
-    if (!r) r = u->d.host_alloc(&told, 64, CU_HOST_MAPPED);
-    j->lost_flag = told;
+    if (!r) r = u->d.host_alloc(&lost_flag, 64, CU_HOST_MAPPED);
+    j->lost_flag = lost_flag;
     if (!r) *j->lost_flag = 0;
-    if (!r) r = u->d.host_ptr(&seen, told, 0);
+    if (!r) r = u->d.host_ptr(&lost_flag_gpu, lost_flag, 0);
     cu_leave(u);
     pthread_mutex_unlock(&u->copy_lock);
     SG_TRY(cu_check(&u->d, r, "compile: several GPUs", err));
     cu_ptr flags = j->memory + ranks * (few_bytes + wide_bytes), turns = flags + ranks * flag_bytes;
     j->a.turns = (void *)(uintptr_t)turns;
     j->a.lost = (void *)(uintptr_t)(turns + turn_bytes - 16);
-    j->a.told = (void *)(uintptr_t)seen;
+    j->a.told = (void *)(uintptr_t)lost_flag_gpu;
     return SEGUE_OK;
 }
 
-/* Where rank r's memory is, in this rank's arguments: one address space for all GPUs. */
+/* Puts the addresses of rank r's memory into this rank's arguments. Addresses are valid on all GPUs (unified addressing). */
 static void join_link(struct cu_join *to, uint32_t r, const struct cu_join *from)
 {
     to->a.rooms[r] = (void *)(uintptr_t)from->memory;
@@ -57,22 +60,25 @@ static void join_link(struct cu_join *to, uint32_t r, const struct cu_join *from
     to->a.flags[r] = (void *)(uintptr_t)(from->memory + from->ranks * (few_bytes + wide_bytes));
 }
 
+/* Two units on one GPU cannot form a group: each waits for the other inside a kernel. */
 segue_status cu_peer_enable(struct sg_unit *from, struct sg_unit *to, segue_error *err)
 {
     int can = 0;
-    cu_result r = from->card == to->card;
-    if (!r) r = from->d.can_access_peer(&can, from->card, to->card);
+    cu_result r = from->device == to->device;
+    if (!r) r = from->d.can_access_peer(&can, from->device, to->device);
     if (r || !can)
         return sg_fail(err, SEGUE_EUNIT,
-                       "open unit: several GPUs as one: %s cannot reach the memory of %s; take GPUs with NVLink or peer access "
-                       "(nvidia-smi topo -p2p r), or one alone",
+                       "open unit: several GPUs as one: %s cannot access the memory of %s; use GPUs with NVLink or peer "
+                       "access (nvidia-smi topo -p2p r), or a single GPU",
                        from->desc.info.spec, to->desc.info.spec);
     cu_enter(from);
     r = from->d.peer_enable(to->ctx, 0);
     cu_leave(from);
-    return r == PEER_THERE_ALREADY ? SEGUE_OK : cu_check(&from->d, r, "open unit: several GPUs as one", err);
+    return r == CU_PEER_ALREADY_ENABLED ? SEGUE_OK : cu_check(&from->d, r, "open unit: several GPUs as one", err);
 }
 
+/* First all memory exists, then every lane gets the addresses of the same lane of each rank. Runs of a group use the same lane on
+ * all ranks. */
 segue_status cu_link_ranks(struct sg_program *const *programs, uint32_t n, segue_error *err)
 {
     for (uint32_t r = 0; r < n; r++)
@@ -83,6 +89,9 @@ segue_status cu_link_ranks(struct sg_program *const *programs, uint32_t n, segue
     return SEGUE_OK;
 }
 
+/* Few numbers: each is sent with its turn in one 8-byte word. Many: pieces of 16 bytes and a flag per block, half of the bytes,
+ * but rows must be whole 16 bytes. All ranks add in the same order. The number of blocks must be equal on all ranks, so it
+ * depends on the shape alone. */
 segue_status cu_issue_join(struct cu_pass *p, const struct sg_op *op)
 {
     const struct cu_kernels *k = &p->program->base.unit->k;
@@ -90,7 +99,8 @@ segue_status cu_issue_join(struct cu_pass *p, const struct sg_op *op)
     struct sg_operand whole = {.value = op->out, .width = p->program->base.graph->values[op->out].width};
     struct ck_join a = j->a;
     if (!j->ranks)
-        return sg_fail(p->err, SEGUE_EUNSUPPORTED, "run: cuda: join: this graph is one rank's share; run it with the others");
+        return sg_fail(p->err, SEGUE_EUNSUPPORTED,
+                       "run: cuda: join: this graph is one rank of a group; run it together with the other ranks");
     a.x = cu_view_of(p, &op->in[0]);
     a.y = cu_view_of(p, &whole);
     a.rows = p->rows_n[p->program->base.graph->values[op->out].wanted];
@@ -105,10 +115,11 @@ segue_status cu_issue_join(struct cu_pass *p, const struct sg_op *op)
                      0, &a);
 }
 
+/* The kernel stops waiting after 10 s, sets the flag and returns, so that the GPU stays usable. */
 segue_status cu_join_check(const struct cu_lane *l, segue_error *err)
 {
-    const volatile uint32_t *told = l->join.lost_flag;
-    if (!told || !*told) return SEGUE_OK;
+    const volatile uint32_t *lost = l->join.lost_flag;
+    if (!lost || !*lost) return SEGUE_OK;
     return sg_fail(err, SEGUE_ELOST,
-                   "run: cuda: another GPU of this unit did not answer within 10 s; open the unit anew, or go on elsewhere");
+                   "run: cuda: another GPU of this unit did not answer within 10 s; reopen the unit, or use another one");
 }

@@ -2,12 +2,13 @@
  * uploaded at first use and kept with the lane. SPDX-License-Identifier: MIT */
 #include "unit/cuda/issue/issue.h"
 
-/* The matrices of an adapter for one weight, sent once per program: both lie in one piece, b behind a. */
+/* GPU memory of an adapter's matrices for one weight, a then b. Uploaded when the lane uses it first. */
 static segue_status lora_memory(struct cu_pass *p, uint64_t id, const struct sg_lora_pair *pair, cu_ptr *out)
 {
     struct cu_lane *l = p->lane;
     size_t a_bytes = (size_t)pair->rank * pair->tensor->cols * sizeof(float),
            b_bytes = (size_t)pair->rank * pair->tensor->rows * sizeof(float);
+    /* The id distinguishes adapters that were loaded at the same address one after the other. */
     for (uint32_t i = 0; i < l->loras_n; i++)
         if (l->loras[i].id == id && l->loras[i].pair == pair) {
             *out = l->loras[i].memory;
@@ -26,7 +27,7 @@ static segue_status lora_memory(struct cu_pass *p, uint64_t id, const struct sg_
     return cu_copy_to_gpu(p->program->base.unit, *out + a_bytes, pair->b, b_bytes, p->err);
 }
 
-/* One adapter on the rows [from, to). */
+/* Adds one adapter to rows [from, to): low = a x in scratch, then y += b low. at: first weight row that the linear uses. */
 static segue_status add_lora(struct cu_pass *p, const struct sg_op *op, uint64_t id, const struct sg_lora_pair *pair,
                              uint32_t from, uint32_t to)
 {
@@ -51,6 +52,7 @@ static segue_status add_lora(struct cu_pass *p, const struct sg_op *op, uint64_t
     return cu_launch(p, u->k.lora_add, (a.n + 255) / 256, to - from, 1, 256, 0, &a);
 }
 
+/* Every span has its own adapters, so each is added to the rows of that span only. */
 segue_status cu_issue_loras(struct cu_pass *p, const struct sg_op *op)
 {
     const struct sg_tensor *t = p->program->base.graph->tensors[op->u.linear.weight.tensor];

@@ -2,6 +2,7 @@
  * experts. Each has one kernel for all shapes (k_rows.cu). SPDX-License-Identifier: MIT */
 #include "unit/cuda/issue/issue.h"
 
+/* `places` is the optional table of learned positions. */
 struct ck_embed cu_embed_args(const struct cu_pass *p, const struct sg_op *op)
 {
     const struct sg_embed *e = &op->u.embed;
@@ -17,12 +18,14 @@ struct ck_embed cu_embed_args(const struct cu_pass *p, const struct sg_op *op)
     return a;
 }
 
+/* One thread per column, one block row per token. */
 static segue_status issue_embed(struct cu_pass *p, const struct sg_op *op)
 {
     struct ck_embed a = cu_embed_args(p, op);
     return cu_launch(p, p->program->base.unit->k.embed, a.rows, cu_pieces(a.y.width, 256), 1, 256, 0, &a);
 }
 
+/* One block per row and group; blocks of narrow groups are small. */
 static segue_status issue_norm(struct cu_pass *p, const struct sg_op *op)
 {
     struct ck_norm_args a = {.x = cu_view_of(p, &op->in[0]),
@@ -33,6 +36,7 @@ static segue_status issue_norm(struct cu_pass *p, const struct sg_op *op)
     return cu_launch(p, p->program->base.unit->k.norm_rows, a.rows, a.norm.groups, 1, threads, 0, &a);
 }
 
+/* Columns after the rotated pairs are copied. */
 static segue_status issue_rope(struct cu_pass *p, const struct sg_op *op)
 {
     const struct sg_rope *r = &op->u.rope;
@@ -50,6 +54,7 @@ static segue_status issue_rope(struct cu_pass *p, const struct sg_op *op)
     return cu_launch(p, p->program->base.unit->k.rope, a.rows, cu_pieces(a.x.width, 128), 1, 128, 0, &a);
 }
 
+/* GLU, activation, addition and scaling; x2 is absent where the op has one input. A weight of one number scales all columns. */
 static segue_status issue_elementwise(struct cu_pass *p, const struct sg_op *op, cu_fn fn)
 {
     struct ck_map a = {.x = cu_view_of(p, &op->in[0]),
@@ -67,6 +72,7 @@ static segue_status issue_elementwise(struct cu_pass *p, const struct sg_op *op,
     return cu_launch(p, fn, a.rows, cu_pieces(a.y.width, 256), 1, 256, 0, &a);
 }
 
+/* Copies the wanted rows. When all rows are selected their readers read the input directly. */
 static segue_status issue_rows(struct cu_pass *p, const struct sg_op *op)
 {
     if (p->program->value_locs[op->out].from >= 0 && p->rows_n[0] == p->rows_n[1]) return SEGUE_OK;
@@ -77,6 +83,7 @@ static segue_status issue_rows(struct cu_pass *p, const struct sg_op *op)
     return cu_launch(p, p->program->base.unit->k.rows, a.rows, cu_pieces(a.x.width, 256), 1, 256, 0, &a);
 }
 
+/* One thread per token selects its k experts. */
 static segue_status issue_route(struct cu_pass *p, const struct sg_op *op)
 {
     const struct sg_route *r = &op->u.route;
@@ -92,6 +99,7 @@ static segue_status issue_route(struct cu_pass *p, const struct sg_op *op)
     return cu_launch(p, p->program->base.unit->k.route, cu_pieces(a.rows, 32), 1, 1, 32, 0, &a);
 }
 
+/* Two launches: the hidden units of the selected experts of each row, [rows][k][ff] in scratch, then their weighted sum. */
 static segue_status issue_experts(struct cu_pass *p, const struct sg_op *op)
 {
     const struct sg_experts *e = &op->u.experts;
@@ -110,6 +118,7 @@ static segue_status issue_experts(struct cu_pass *p, const struct sg_op *op)
                            .ff = e->ff,
                            .act = e->act,
                            .rows = cu_out_rows(p, op)};
+    /* A warp computes one hidden unit, then one column of the result. */
     a.d = a.y.width;
     SG_TRY(cu_lane_grow(p, &p->lane->scratch, &p->lane->scratch_bytes, (size_t)a.rows * a.k * a.ff * sizeof(float)));
     a.hidden = cu_floats(p->lane->scratch);
@@ -117,6 +126,7 @@ static segue_status issue_experts(struct cu_pass *p, const struct sg_op *op)
     return cu_launch(p, u->k.experts_out, cu_pieces(a.d, 8), a.rows, 1, 256, 0, &a);
 }
 
+/* The product of `plain` steps never comes here: it has its own step kind. */
 segue_status cu_issue_small(struct cu_pass *p, const struct sg_op *op)
 {
     const struct cu_kernels *k = &p->program->base.unit->k;

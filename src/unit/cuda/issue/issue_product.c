@@ -4,27 +4,38 @@
  * the same launch. More rows: issue_gemm.c. SPDX-License-Identifier: MIT */
 #include "unit/cuda/issue/issue.h"
 
+/* Shared memory of k_gemv.cu and k_wide.cu for `rows` rows of x: the numbers that meet a weight row of `pitch` bytes, one sum for
+ * each 16 bytes of it, and 32 floats for reductions. */
+static size_t gemv_shared_bytes(uint32_t kind, uint32_t pitch, uint32_t rows)
+{
+    size_t pieces = pitch / 16;
+    return (32 + (pieces * cu_weights_per_piece(kind) + pieces) * rows) * sizeof(float);
+}
+
+/* Moves the view forward by `rows` rows. */
 static void skip_rows(struct ck_view *v, uint32_t rows)
 {
     if (v->p) v->p += (size_t)rows * v->stride;
 }
 
+/* Rows [from, from + rows) of a product with k_gemv.cu or, one row of large weights, k_wide.cu. Up to `waves` blocks per
+ * multiprocessor; each takes pairs of weight rows in turn. */
 static segue_status launch_gemv(struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *whole, uint32_t from,
                                 uint32_t rows)
 {
-    static const uint32_t numbers[CK_KINDS] = {4, 8, 8, 16, 32, 16, 32, 16};
     struct sg_unit *u = p->program->base.unit;
     const struct cu_tensor *t = cu_linear_tensor(p, s->parts[0]);
     struct ck_gemv g = *whole;
-    uint32_t b = 0, chunks = g.pitch / 16;
+    uint32_t b = 0;
     size_t shared;
-    for (;; rows = rows / 2 + rows % 2) { /* as many rows as shared memory takes */
+    for (;; rows = rows / 2 + rows % 2) { /* halved until x fits into shared memory */
         for (b = 0; (1u << b) < rows; b++) {}
-        shared = (32 + ((size_t)chunks * numbers[t->w.kind] + chunks) * (1u << b)) * sizeof(float);
+        shared = gemv_shared_bytes(t->w.kind, g.pitch, 1u << b);
         if (shared <= u->shared_max || rows == 1) break;
     }
     if (shared > u->shared_max)
-        return sg_fail(p->err, SEGUE_EUNSUPPORTED, "run: cuda: rows of %u weights do not fit into shared memory", g.k);
+        return sg_fail(p->err, SEGUE_EUNSUPPORTED,
+                       "run: cuda: weight rows of %u columns do not fit into shared memory; use another unit", g.k);
     g.rows = rows;
     skip_rows(&g.x, from);
     skip_rows(&g.norm.gate, from);
@@ -32,62 +43,60 @@ static segue_status launch_gemv(struct cu_pass *p, const struct cu_step *s, cons
         skip_rows(&g.segment[i].residual, from);
         skip_rows(&g.segment[i].y, from);
     }
+    /* k_wide.cu has a block per multiprocessor and does not split pairs of rows. */
     int wide = rows == 1 && !u->invariant && g.split == 1 && u->k.wide[t->w.kind] && shared + CU_WIDE_STATIC <= u->shared_max;
     uint32_t threads = wide ? CK_WIDE_THREADS : CK_GEMV_THREADS, warps = threads / 32,
              blocks = (g.pairs * g.split + warps - 1) / warps,
-             most = p->sms * (wide                                ? 1
+             max = p->sms * (wide                                ? 1
                               : t->w.kind < CK_Q8 || u->waves < 4 ? u->waves
-                                                                  : 3); /* as fit */
-    if (blocks > most) blocks = most;
+                                                                  : 3); /* more blocks of quantised weights do not fit */
+    if (blocks > max) blocks = max;
     if (blocks > CU_CHOICE_BLOCKS) blocks = CU_CHOICE_BLOCKS;
-    g.best_value = (float *)(uintptr_t)p->lane->best_value;
-    g.best_index = (uint32_t *)(uintptr_t)p->lane->best_index;
     p->best_blocks = g.best ? blocks : p->best_blocks;
     cu_fn fn = wide ? u->k.wide[t->w.kind] : u->k.gemv[t->w.kind][b];
     SG_TRY(cu_launch(p, fn, blocks, 1, 1, threads, shared, &g));
     return SEGUE_OK;
 }
 
+/* Rows of x that fit into shared memory together, a power-of-two fraction of the pass. */
 static uint32_t gemv_rows_at_once(const struct cu_pass *p, const struct cu_step *s, uint32_t rows)
 {
-    static const uint32_t numbers[CK_KINDS] = {4, 8, 8, 16, 32, 16, 32, 16};
     const struct ck_weight *w = &cu_linear_tensor(p, s->parts[0])->w;
-    uint32_t chunks = w->pitch / 16, at_once = rows < CU_DECODE_ROWS ? rows : CU_DECODE_ROWS, b;
+    uint32_t at_once = rows < CU_DECODE_ROWS ? rows : CU_DECODE_ROWS, b;
     for (;; at_once = at_once / 2 + at_once % 2) {
         for (b = 1; b < at_once; b *= 2) {}
-        if (at_once == 1 ||
-            (32 + ((size_t)chunks * numbers[w->kind] + chunks) * b) * sizeof(float) <= p->program->base.unit->shared_max)
-            return at_once;
+        if (at_once == 1 || gemv_shared_bytes(w->kind, w->pitch, b) <= p->program->base.unit->shared_max) return at_once;
     }
 }
 
-/* 2 to 16 rows of 16-bit weights. */
+/* 2 to 16 rows on tensor cores: k_tiles.cu where it fits, else k_batch.cu. *whole 1: the epilogue was done too. */
 static segue_status product_tensor_cores(struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w,
                                          const struct ck_gemv *g, uint32_t rows, int *whole)
 {
     struct cu_tiled t;
     if (!cu_tiles_fits(p, s, w, g, &t)) return cu_issue_batch(p, s, w, g, rows);
     if (t.norm_apart) SG_TRY(cu_issue_small(p, s->norm));
-    t.a.g.best_value = (float *)(uintptr_t)p->lane->best_value;
-    t.a.g.best_index = (uint32_t *)(uintptr_t)p->lane->best_index;
     p->best_blocks = t.a.g.best ? t.blocks : p->best_blocks;
     p->best_done |= t.a.g.best;
     *whole = t.whole;
     return cu_launch_clusters(p, t.fn, t.blocks, t.cluster, CK_TILES_THREADS, t.shared, &t.a);
 }
 
-/* whole: 1 when what comes behind the product is done as well. */
+/* Up to CU_GEMV_ROWS rows, or fp32 weights. Tries the kernels in the order of the file header; only the output head reports best
+ * logits. *whole 1: the epilogue was done too. */
 static segue_status product_few_rows(struct cu_pass *p, const struct cu_step *s, uint32_t rows, int *whole)
 {
     const struct sg_graph *g = p->program->base.graph;
     const struct ck_weight *w = &cu_linear_tensor(p, s->parts[0])->w;
     int32_t logits = g->vocab ? sg_graph_output(g, "logits") : -1;
     struct ck_gemv a = cu_gemv_of(p, s);
+    /* Only the product that computes the logits, alone, can choose. */
     a.best = p->best && s->parts_n == 1 && !s->glu && logits >= 0 && g->outputs[logits].value == s->op->out;
     a.banned = p->banned;
     if (cu_batch_fits(p, s, w, rows)) return product_tensor_cores(p, s, w, &a, rows, whole);
     uint32_t at_once = gemv_rows_at_once(p, s, rows);
     int alone = rows == 1 && !p->program->base.unit->invariant;
+    /* Best logits of several launches are not combined. */
     a.best &= rows <= at_once;
     if (a.best && p->screen && alone && s->op == p->program->screen.head) {
         *whole = 1;
@@ -106,12 +115,11 @@ static segue_status product_few_rows(struct cu_pass *p, const struct cu_step *s,
         one = other;
         p->gate = one.a.gates ? 1 + (uint32_t)s->parts[one.a.gates - 1]->out : 0;
     }
+    /* Would compute a wrong result: fuse.c and gate_of (issue_digits.c) exclude it. */
     if (!digits && p->gate && s->norm && p->gate == 1 + (uint32_t)s->norm->in[1].value)
         return sg_fail(p->err, SEGUE_EINTERNAL,
-                       "run: cuda: a gate was left as its SiLU for a product that does not come; report this");
+                       "run: cuda: a gate was stored after SiLU for a product that uses another kernel; report this bug");
     if (streamed || digits) {
-        one.a.g.best_value = (float *)(uintptr_t)p->lane->best_value;
-        one.a.g.best_index = (uint32_t *)(uintptr_t)p->lane->best_index;
         p->best_blocks = a.best ? one.blocks : p->best_blocks;
         *whole = 1;
         return cu_launch(p, one.fn, one.blocks, 1, 1, one.threads, one.shared, &one.a);
@@ -120,6 +128,8 @@ static segue_status product_few_rows(struct cu_pass *p, const struct cu_step *s,
     return SEGUE_OK;
 }
 
+/* fp32 weights are multiplied in fp32 with any number of rows. The epilogue follows as a separate op unless the kernel did it, or
+ * the chunked delta rule will do it. */
 segue_status cu_issue_product(struct cu_pass *p, const struct cu_step *s)
 {
     uint32_t rows = p->rows_n[p->program->base.graph->values[s->op->out].wanted];

@@ -6,11 +6,13 @@
 
 #include "unit/cuda/issue/issue.h"
 
+/* BLOCKS_EACH: blocks per multiprocessor. COLUMNS_MOST: columns of x that fit into shared memory in two 8-bit parts. */
 enum { THREADS = 256, WARPS = THREADS / 32, BLOCKS_EACH = 3, COLUMNS_MOST = 16384 };
 
 static void *address(cu_ptr p) { return (void *)(uintptr_t)p; }
 
-/* The product that ends in logits, where it can be screened: 16 or 32 bits a weight, no bias, whole. */
+/* The product that computes the logits, if it can be filtered: 16 or 32 bits per weight, all rows of one tensor, nothing added.
+ * NULL: it cannot. */
 static const struct sg_op *head_of(const struct sg_program *p)
 {
     const struct sg_graph *g = p->base.graph;
@@ -27,12 +29,15 @@ static const struct sg_op *head_of(const struct sg_program *p)
     return NULL;
 }
 
+/* One allocation: 8-bit rows, then scale, bound and estimate of each row, then the best lower bound of each block and x's length.
+ * The copy is made on the GPU and complete on return. */
 segue_status cu_screen_open(struct sg_unit *u, struct sg_program *p, segue_error *err)
 {
     const struct sg_op *head = u->screen ? head_of(p) : NULL;
     struct cu_screen *s = &p->screen;
     if (!head) return SEGUE_OK;
     const struct cu_tensor *t = cu_weight_of(p->weights, p->base.graph->tensors[head->u.linear.weight.tensor]);
+    /* Rows of the 8-bit copy are whole 16 bytes. */
     uint32_t pitch = (t->w.cols + 15) / 16 * 16, rows = t->w.rows;
     size_t quick = (size_t)rows * pitch, all = quick + ((size_t)rows * 3 + CU_CHOICE_BLOCKS + 4) * sizeof(float);
     SG_TRY(cu_mem_alloc(u, all, "weights", &s->memory, err));
@@ -45,6 +50,7 @@ segue_status cu_screen_open(struct sg_unit *u, struct sg_program *p, segue_error
                               .low = address(scale + 3 * each),
                               .length = address(scale + 3 * each + CU_CHOICE_BLOCKS * sizeof(float)),
                               .pitch = pitch};
+    /* A warp converts one row. */
     struct cu_launch l = {(rows + WARPS - 1) / WARPS, 1, 1, THREADS, 1, 1, 0, u->copies, NULL, 0};
     void *list[] = {&s->a};
     cu_fn make = t->w.kind == CK_F32 ? u->k.screen_make_f32 : t->w.kind == CK_F16 ? u->k.screen_make_f16 : u->k.screen_make_bf16;
@@ -60,6 +66,7 @@ segue_status cu_screen_open(struct sg_unit *u, struct sg_program *p, segue_error
     return SEGUE_OK;
 }
 
+/* screen_rows estimates all rows; screen_best computes the candidates and reports the best one of each block. */
 segue_status cu_issue_screen(struct cu_pass *p, const struct cu_step *s)
 {
     struct sg_unit *u = p->program->base.unit;

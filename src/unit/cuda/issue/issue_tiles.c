@@ -3,11 +3,12 @@
  * after the product is issued as a separate op. SPDX-License-Identifier: MIT */
 #include "unit/cuda/issue/issue.h"
 
-/* PANEL: columns that come at once; FEW: tiles of a cluster that are not worth twice the blocks; MIN_STAGES: panels
- * under way */
+/* PANEL: columns per stage of the ring. CLUSTER_LOG: log2 of the largest cluster. FEW: tiles per cluster up to which splitting
+ * further does not pay. MIN_STAGES: stages that hide the latency. GROUP: max. columns of a norm group. HALF: max. slice with a
+ * norm by groups. SPARE: bytes of barriers and alignment. */
 enum { PANEL = 64, CLUSTER_LOG = 3, FEW = 4, MIN_STAGES = 4, GROUP = 256, HALF = CK_TILES_SLICE / 2, SPARE = 1024 };
 
-/* The kernel does the norm: of whole rows, of groups of whole pairs. */
+/* 1: the kernel computes the norm: RMS of whole rows, or of groups that are powers of two of whole panels. */
 static int norm_fits(const struct ck_norm *n, uint32_t k)
 {
     if (!n->present) return 1;
@@ -17,25 +18,27 @@ static int norm_fits(const struct ck_norm *n, uint32_t k)
     return group % PANEL == 0 && (group & (group - 1)) == 0 && group <= GROUP && (!n->gate.p || cu_is_float4(&n->gate));
 }
 
-/* Blocks that share rows: more of them read less of x each, as long as slices have whole panels and groups and a cluster has few
- * tiles; eight only where there are too few tiles for the card. By the whole card, so that sums do not depend on its part. -1:
- * too long. */
+/* log2 of the blocks of a cluster, which divide the columns of x into slices; -1: the rows are too long. Larger clusters read
+ * less of x per block, but need slices of whole panels and norm groups, and enough tiles; eight blocks only when there are too
+ * few tiles for the GPU. Computed from all multiprocessors, also in a partition, so that the order of additions is the same. */
 static int cluster_of(const struct sg_unit *u, const struct ck_gemv *g, const struct ck_norm *n, uint32_t tiles)
 {
     uint32_t unit = n->present && n->groups > 1 ? g->k / n->groups : PANEL,
-             most = n->present && n->groups > 1 ? HALF : CK_TILES_SLICE;
+             max = n->present && n->groups > 1 ? HALF : CK_TILES_SLICE;
     int found = -1;
     for (int log = 0; log <= CLUSTER_LOG - (int)g->glu; log++) {
-        if (g->k % (unit << log) || g->k >> log > most) continue;
+        if (g->k % (unit << log) || g->k >> log > max) continue;
         if (found >= 0 && (log == CLUSTER_LOG ? tiles << log > u->sms : tiles > (u->sms >> log) * FEW)) break;
         found = log;
     }
     return found;
 }
 
+/* 1: the kernel computes the activation. */
 static int act_fits(uint32_t act) { return act == SG_ACT_NONE || act == SG_ACT_SILU; }
 
-/* Boxes of 64 rows and 64 columns, which lie as wgmma wants them; with glu eight rows of gate and eight of up in turn. */
+/* Tensor map of a weight segment with boxes of 64 rows and 64 columns, swizzled for wgmma. With glu a box has rows of gate and of
+ * up alternating by eight, as a fifth dimension. 0: not aligned, or refused by the driver. */
 static int map_of(struct sg_unit *u, const struct ck_gemv *g, uint32_t segment, struct ck_tensor_map *map)
 {
     const struct ck_segment *s = &g->segment[segment];
@@ -54,17 +57,17 @@ static int map_of(struct sg_unit *u, const struct ck_gemv *g, uint32_t segment, 
     return !r;
 }
 
-/* What the kernel does behind the product: an activation, or the convolution where each row is a sequence of its own. */
-static void after_of(const struct cu_pass *p, const struct cu_step *s, struct ck_epilogue *out)
+/* The epilogue that the kernel computes: an activation, or a convolution when every row is another sequence. */
+static void epilogue_of(const struct cu_pass *p, const struct cu_step *s, struct ck_epilogue *out)
 {
     const struct sg_op *op = s->after;
-    int each = p->rows_n[0] == p->spans_n && !p->program->base.unit->invariant; /* or others' rows say where it is done */
+    int each = p->rows_n[0] == p->spans_n && !p->program->base.unit->invariant;
     *out = (struct ck_epilogue){0};
     if (!op || (op->code == SG_OP_CONV && (!each || op->u.conv.taps > CK_STREAM_TAPS))) return;
-    cu_after_of(p, s, out);
+    cu_epilogue_of(p, s, out);
 }
 
-/* What a cluster's blocks have of the residual or the convolution before their sums are there. */
+/* Rows per tile row that blocks of a cluster prefetch for the epilogue: the residual, or the convolution's state. */
 static uint32_t epilogue_rows_of(const struct ck_tiles *a)
 {
     uint32_t residual = 0;
@@ -72,25 +75,27 @@ static uint32_t epilogue_rows_of(const struct ck_tiles *a)
     return !a->cluster_log ? 0 : a->after.kind == CK_EPILOGUE_CONV ? a->after.taps - 1 : residual;
 }
 
-/* Bytes of shared memory beside the ring, with so many tiles. */
+/* Bytes of shared memory without the ring, for blocks that compute `turns` tiles. */
 static uint32_t shared_bytes_of(const struct ck_tiles *a, uint32_t turns)
 {
     uint32_t share = CK_TILES_ROWS * (uint32_t)sizeof(float) >> a->cluster_log, bytes = SPARE + a->slice * 4 * CK_TILES_X_ROWS;
     if (a->cluster_log)
-        bytes += turns *
-                 (CK_TILES_ROWS * CK_TILES_X_ROWS * (uint32_t)sizeof(float) + share * (a->behind * CK_TILES_X_ROWS + CK_STREAM_TAPS));
+        bytes += turns * (CK_TILES_ROWS * CK_TILES_X_ROWS * (uint32_t)sizeof(float) +
+                          share * (a->behind * CK_TILES_X_ROWS + CK_STREAM_TAPS));
     return a->g.norm.present ? bytes + a->slice * (uint32_t)sizeof(float) : bytes;
 }
 
-/* Clusters, their tiles and the ring. A block that has whole tiles, and many of them, has a multiprocessor to itself: x is there
- * once. bytes: no more than is used, or the next kernel's blocks find less room than there is. */
+/* Divides the tiles over clusters and dimensions the ring; returns the number of clusters. A block without a cluster and with
+ * many tiles has a multiprocessor alone, so that x is in shared memory once. *bytes: shared memory of a block, no more than is
+ * used, so that blocks of the next kernel fit beside it. */
 static uint32_t partition_tiles(const struct cu_pass *p, struct ck_tiles *a, uint32_t *bytes)
 {
     *bytes = CK_TILES_BYTES;
     uint32_t clusters = p->sms >> a->cluster_log ? p->sms >> a->cluster_log : 1;
-    if (a->tiles > clusters * FEW) clusters *= 2; /* so that one block reads while another one ends a tile */
+    if (a->tiles > clusters * FEW) clusters *= 2; /* two blocks per multiprocessor: one reads while the other finishes a tile */
     if (!a->cluster_log && clusters > p->sms) clusters = p->sms, *bytes = CK_TILES_MAX_BYTES;
     if (clusters > a->tiles) clusters = a->tiles;
+    /* Tiles per cluster; fewer when they do not fit beside MIN_STAGES stages. */
     uint32_t turns = (a->tiles + clusters - 1) / clusters;
     while (a->cluster_log && turns > 1 &&
            (turns > CK_TILES_PER_CLUSTER || shared_bytes_of(a, turns) + MIN_STAGES * CK_TILES_STAGE > CK_TILES_BYTES))
@@ -98,6 +103,7 @@ static uint32_t partition_tiles(const struct cu_pass *p, struct ck_tiles *a, uin
     if (a->cluster_log) clusters = (a->tiles + turns - 1) / turns; /* clusters of several blocks rarely fill the GPU completely */
     uint32_t panels = a->slice / PANEL * turns;
     a->turns = turns;
+    /* Two warp groups work on different tiles, each with half of the ring. */
     a->groups = turns > 1 && (a->cluster_log || *bytes > CK_TILES_BYTES) ? 2 : 1;
     a->stages = (*bytes - shared_bytes_of(a, turns)) / CK_TILES_STAGE;
     if (a->stages > CK_TILES_STAGES) a->stages = CK_TILES_STAGES;
@@ -107,16 +113,20 @@ static uint32_t partition_tiles(const struct cu_pass *p, struct ck_tiles *a, uin
     return clusters;
 }
 
+/* The number of tiles of all segments; first[i]: the first tile of segment i. With glu a tile has as many rows of gate as of
+ * up. */
 static uint32_t tiles_of(const struct ck_gemv *g, uint32_t first[CK_SEGMENTS])
 {
-    uint32_t most = g->glu ? CK_TILES_ROWS / 2 : CK_TILES_ROWS, tiles = 0;
+    uint32_t max = g->glu ? CK_TILES_ROWS / 2 : CK_TILES_ROWS, tiles = 0;
     for (uint32_t i = 0; i < CK_SEGMENTS; i++) {
         first[i] = i < g->segments && (!g->glu || !i) ? tiles : UINT32_MAX;
-        if (first[i] != UINT32_MAX) tiles += (g->segment[i].n + most - 1) / most;
+        if (first[i] != UINT32_MAX) tiles += (g->segment[i].n + max - 1) / max;
     }
     return tiles;
 }
 
+/* per_group: the factor of a mean over a norm group. A norm that the kernel does not support is issued before, and x is then its
+ * result. */
 int cu_tiles_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, const struct ck_gemv *g,
                   struct cu_tiled *out)
 {
@@ -138,7 +148,7 @@ int cu_tiles_fits(const struct cu_pass *p, const struct cu_step *s, const struct
     a->group = w->cols / a->g.norm.groups;
     a->per_group = 1.0f / (float)a->group;
     a->g.rows = p->rows_n[p->program->base.graph->values[s->op->out].wanted];
-    after_of(p, s, &a->after);
+    epilogue_of(p, s, &a->after);
     if (!log && a->after.kind == CK_EPILOGUE_CONV) a->after = (struct ck_epilogue){0};
     a->behind = epilogue_rows_of(a);
     out->whole = a->after.kind != CK_EPILOGUE_NONE;

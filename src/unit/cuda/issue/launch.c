@@ -2,6 +2,7 @@
  * but the first of a pass, and clusters where requested. SPDX-License-Identifier: MIT */
 #include "unit/cuda/issue/issue.h"
 
+/* The first launch of a pass has no predecessor in it: it must not start before copies of the arguments are complete. */
 static segue_status launch(struct cu_pass *p, cu_fn fn, struct cu_launch *l, uint32_t cluster, const void *args)
 {
     struct sg_unit *u = p->program->base.unit;
@@ -10,6 +11,7 @@ static segue_status launch(struct cu_pass *p, cu_fn fn, struct cu_launch *l, uin
     if (!l->grid_x || !l->grid_y || !l->grid_z) return SEGUE_OK;
     l->stream = p->lane->stream;
     l->attrs = attrs;
+    /* The kernel may start before its predecessor ends, and waits itself before it reads results. */
     if (u->pdl && p->launches)
         attrs[l->attrs_n++] = (struct cu_launch_attr){.id = CU_LAUNCH_PROGRAMMATIC, .value = {.allowed = 1}};
     if (cluster > 1)
@@ -32,6 +34,7 @@ segue_status cu_launch_clusters(struct cu_pass *p, cu_fn fn, uint32_t gx, uint32
     return launch(p, fn, &l, cluster, args);
 }
 
+/* Captured graphs have the addresses of the buffers; their key contains these (struct cu_graph_key). */
 segue_status cu_lane_grow(struct cu_pass *p, cu_ptr *buffer, size_t *have, size_t want)
 {
     return cu_mem_grow(p->program->base.unit, buffer, have, want, "buffers of a run", p->err);

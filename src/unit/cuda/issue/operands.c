@@ -2,6 +2,7 @@
  * kernels share. SPDX-License-Identifier: MIT */
 #include "unit/cuda/issue/issue.h"
 
+/* The value of the input is read instead when all rows are selected. An absent operand has .p NULL. */
 struct ck_view cu_view_of(const struct cu_pass *p, const struct sg_operand *x)
 {
     if (x->value < 0) return (struct ck_view){0};
@@ -15,6 +16,7 @@ struct ck_view cu_view_of(const struct cu_pass *p, const struct sg_operand *x)
     return (struct ck_view){.p = cu_floats(base) + loc->inside + at, .stride = loc->stride, .width = x->width};
 }
 
+/* A bf16 row begins where the fp32 row of the whole block would. */
 struct ck_view cu_bf16_view_of(const struct cu_pass *p, const struct sg_operand *x)
 {
     struct ck_view v = cu_view_of(p, x);
@@ -29,6 +31,7 @@ struct ck_view cu_output_view(const struct cu_pass *p, const struct sg_op *op)
     return cu_view_of(p, &whole);
 }
 
+/* Addresses only: the contents may change between replays of a captured pass. */
 struct ck_pass cu_kernel_pass(const struct cu_pass *p)
 {
     const struct cu_pass_args *l = &p->lane->pass_args[p->args_index];
@@ -58,6 +61,7 @@ uint32_t cu_out_rows(const struct cu_pass *p, const struct sg_op *op)
     return p->rows_n[p->program->base.graph->values[op->out].wanted];
 }
 
+/* gate is absent unless the norm has a second input. */
 struct ck_norm cu_norm_of(const struct cu_pass *p, const struct sg_op *op)
 {
     if (!op) return (struct ck_norm){.groups = 1};
@@ -77,6 +81,7 @@ const struct cu_tensor *cu_linear_tensor(const struct cu_pass *p, const struct s
     return cu_weight_of(p->program->weights, p->program->base.graph->tensors[op->u.linear.weight.tensor]);
 }
 
+/* One weight of a product: its rows, what is added, and where the result goes. */
 struct ck_segment cu_segment_of(const struct cu_pass *p, const struct sg_op *op)
 {
     const struct cu_tensor *t = cu_linear_tensor(p, op);
@@ -89,8 +94,8 @@ struct ck_segment cu_segment_of(const struct cu_pass *p, const struct sg_op *op)
                                .at = op->u.linear.weight.at};
 }
 
-/* Warps that share a pair of rows: more while there are too few pairs to fill the card and each still has 3
- * pieces a lane. Shape alone decides, so that a row does not depend on its batch. */
+/* Warps that share a pair of weight rows: doubled while there are too few pairs to fill the GPU and each warp keeps 3 pieces of
+ * 16 bytes per lane. It depends on the shape alone, so that the result of a row does not depend on the batch. */
 static uint32_t split_of(const struct sg_unit *u, uint32_t pieces, uint32_t pairs)
 {
     uint32_t split = 1;
@@ -98,6 +103,8 @@ static uint32_t split_of(const struct sg_unit *u, uint32_t pieces, uint32_t pair
     return split;
 }
 
+/* With glu both segments have the same rows, and their result is the activation's, in segment 0. pairs: pairs of weight rows, the
+ * unit of work of k_gemv.cu. */
 struct ck_gemv cu_gemv_of(const struct cu_pass *p, const struct cu_step *s)
 {
     const struct ck_weight *w = &cu_linear_tensor(p, s->parts[0])->w;
@@ -118,11 +125,12 @@ struct ck_gemv cu_gemv_of(const struct cu_pass *p, const struct cu_step *s)
         a.segment[0].y = cu_output_view(p, s->glu);
     }
     a.split = split_of(p->program->base.unit, w->pitch / 16, a.pairs);
+    a.best_value = cu_floats(p->lane->best_value);
+    a.best_index = (uint32_t *)(uintptr_t)p->lane->best_index;
     return a;
 }
 
-/* The op behind the product, for the kernel. */
-void cu_after_of(const struct cu_pass *p, const struct cu_step *s, struct ck_epilogue *out)
+void cu_epilogue_of(const struct cu_pass *p, const struct cu_step *s, struct ck_epilogue *out)
 {
     const struct sg_op *op = s->after;
     *out = (struct ck_epilogue){0};

@@ -1,28 +1,20 @@
 /* cuda_state_transfer.c: moves a state between two units of this kind. On one GPU the memory is exchanged. Between two GPUs
- * all slots are copied at once with cuMemcpyPeerAsync, directly where peer access is available and through the host otherwise.
+ * all slots are copied at once with cuMemcpyPeerAsync: directly where peer access is available, through the host otherwise.
  * SPDX-License-Identifier: MIT */
 #include "unit/cuda/state/state.h"
 
 #include "base/clock.h"
 
-/* NVLink rests when nothing has crossed it for 50 ms, and what crosses next waits 0.2 ms for it; less than WAKE_BYTES does not
- * wake it. */
-enum { PEER_ALREADY_ENABLED = 704, WAKE_BYTES = 64 << 10, AWAKE_NS = 20000000 };
+/* An NVLink powers down after 50 ms without traffic, and the next copy then waits 0.2 ms; a copy of less than PROBE_BYTES does
+ * not wake it (measured on H200, docs/CUDA-CARDS.md). AWAKE_NS is below the 50 ms. */
+enum { PROBE_BYTES = 64 << 10, AWAKE_NS = 20000000 };
 
-static int same_slots(const struct sg_state *a, const struct sg_state *b)
-{
-    if (a->slots_n != b->slots_n || a->storage != b->storage) return 0;
-    for (uint32_t i = 0; i < a->slots_n; i++)
-        if (!sg_slot_same(&a->slots[i].slot, &b->slots[i].slot)) return 0;
-    return 1;
-}
-
-/* What a slot holds, without the memory. */
+/* Which positions a slot holds, without the memory. */
 static void copy_coverage(struct cu_slot *to, const struct cu_slot *from)
 {
-    to->first = from->first;
-    to->end = from->end;
-    to->has_data = from->has_data;
+    to->core.first = from->core.first;
+    to->core.end = from->core.end;
+    to->core.present = from->core.present;
 }
 
 static void swap_slots(struct cu_slot *a, struct cu_slot *b)
@@ -38,41 +30,46 @@ static void swap_slots(struct cu_slot *a, struct cu_slot *b)
     copy_coverage(b, &before);
 }
 
+/* Events and kept logits stay where they are: they belong to runs, not to the contents. */
 static void swap_states(struct sg_state *a, struct sg_state *b)
 {
-    cu_ptr fixed = a->fixed, other = a->fixed_alt;
+    cu_ptr fixed = a->fixed, alt = a->fixed_alt;
     struct cu_slot_block shared_block = a->shared_block;
-    for (uint32_t i = 0; i < a->slots_n; i++) swap_slots(&a->slots[i], &b->slots[i]);
+    for (uint32_t i = 0; i < a->core.slots_n; i++) swap_slots(cu_slot_at(a, i), cu_slot_at(b, i));
     a->fixed = b->fixed;
     a->fixed_alt = b->fixed_alt;
     b->fixed = fixed;
-    b->fixed_alt = other;
+    b->fixed_alt = alt;
     a->shared_block = b->shared_block;
     b->shared_block = shared_block;
     cu_state_set_fixed(a);
     cu_state_set_fixed(b);
 }
 
-/* Cards that do not reach each other are copied between by the driver, by way of the host. */
+/* --- the link between two GPUs --- */
+
+/* Without peer access the driver copies through the host, so a failure is not an error. */
 static void enable_peer(struct sg_unit *from, struct sg_unit *to)
 {
     if (from->peer_ctx == to->ctx) return;
     cu_enter(from);
     cu_result r = from->d.peer_enable(to->ctx, 0);
     cu_leave(from);
-    if (!r || r == PEER_ALREADY_ENABLED) from->peer_ctx = to->ctx;
+    if (!r || r == CU_PEER_ALREADY_ENABLED) from->peer_ctx = to->ctx;
 }
 
+/* The unit's probe buffer, allocated on first use; 0: no memory. */
 static cu_ptr peer_probe_of(struct sg_unit *u)
 {
     pthread_mutex_lock(&u->copy_lock);
-    if (!u->peer_probe && cu_mem_alloc(u, WAKE_BYTES, "the way to another GPU", &u->peer_probe, NULL) != SEGUE_OK)
+    if (!u->peer_probe && cu_mem_alloc(u, PROBE_BYTES, "buffer for copies between GPUs", &u->peer_probe, NULL) != SEGUE_OK)
         u->peer_probe = 0;
     cu_ptr peer_probe = u->peer_probe;
     pthread_mutex_unlock(&u->copy_lock);
     return peer_probe;
 }
 
+/* 1: the link may have powered down. It then counts as used from now on, since the caller wakes it. */
 static int link_is_idle(struct sg_unit *from, const struct sg_unit *to)
 {
     uint64_t now = sg_now_ns();
@@ -83,62 +80,59 @@ static int link_is_idle(struct sg_unit *from, const struct sg_unit *to)
     return idle;
 }
 
-/* A way that could not be woken is slow, no more. */
+/* Copies the probe buffer asynchronously. Errors are ignored: the next transfer is slower, nothing else. */
 void cu_peer_prewarm(struct sg_unit *from, struct sg_unit *to)
 {
-    if (from->card == to->card || !link_is_idle(from, to)) return;
+    if (from->device == to->device || !link_is_idle(from, to)) return;
     cu_ptr a = peer_probe_of(from), b = peer_probe_of(to);
     if (!a || !b) return;
     enable_peer(from, to);
     pthread_mutex_lock(&from->copy_lock);
     cu_enter(from);
-    if (!cu_pending_copy_start(from)) (void)from->d.copy_peer(b, to->ctx, a, from->ctx, WAKE_BYTES, from->copies);
+    if (!cu_pending_copy_start(from)) (void)from->d.copy_peer(b, to->ctx, a, from->ctx, PROBE_BYTES, from->copies);
     cu_leave(from);
     pthread_mutex_unlock(&from->copy_lock);
 }
 
+/* --- transfer --- */
+
+/* Issues the copies of all slots in the stream of the source GPU and waits once. Of K and V only [first, end) is copied. */
 static segue_status copy_between_gpus(struct sg_state *to, struct sg_state *from, segue_error *err)
 {
-    struct sg_unit *u = from->base.unit, *v = to->base.unit;
-    segue_status status = SEGUE_OK;
-    cu_result r = 0;
+    struct sg_unit *u = from->core.base.unit, *v = to->core.base.unit;
     enable_peer(u, v);
     SG_TRY(cu_state_alloc_fixed(to, err));
-    for (uint32_t i = 0; i < to->slots_n && status == SEGUE_OK; i++) status = cu_slot_reserve(to, i, from->slots[i].end, err);
-    if (status != SEGUE_OK) return status;
+    for (uint32_t i = 0; i < to->core.slots_n; i++)
+        if (cu_is_kv(cu_slot_at(to, i))) SG_TRY(cu_slot_grow(to, cu_slot_at(to, i), cu_slot_at(from, i)->core.end, err));
     pthread_mutex_lock(&u->copy_lock);
     cu_enter(u);
-    r = cu_pending_copy_start(u);
-    if (to->fixed_bytes && !r) r = u->d.copy_peer(to->fixed, v->ctx, from->fixed, u->ctx, to->fixed_bytes, u->copies);
-    for (uint32_t i = 0; i < to->slots_n && !r; i++) {
-        const struct cu_slot *a = &from->slots[i], *b = &to->slots[i];
-        size_t at = a->first * a->row_bytes, bytes = (a->end - a->first) * a->row_bytes;
+    cu_result r = cu_pending_copy_start(u);
+    if (to->block_bytes && !r) r = u->d.copy_peer(to->fixed, v->ctx, from->fixed, u->ctx, to->block_bytes, u->copies);
+    for (uint32_t i = 0; i < to->core.slots_n && !r; i++) {
+        const struct cu_slot *a = cu_slot_at(from, i), *b = cu_slot_at(to, i);
+        size_t at = a->core.first * a->core.row_bytes, bytes = (a->core.end - a->core.first) * a->core.row_bytes;
         if (bytes) r = u->d.copy_peer(b->memory + at, v->ctx, a->memory + at, u->ctx, bytes, u->copies);
     }
     if (!r) r = u->d.stream_sync(u->copies);
     u->peer_used_ns = sg_now_ns();
     cu_leave(u);
     pthread_mutex_unlock(&u->copy_lock);
-    SG_TRY(cu_check(&u->d, r, "pass state", err));
-    for (uint32_t i = 0; i < to->slots_n; i++) copy_coverage(&to->slots[i], &from->slots[i]);
+    SG_TRY(cu_check(&u->d, r, "transfer state", err));
+    for (uint32_t i = 0; i < to->core.slots_n; i++) copy_coverage(cu_slot_at(to, i), cu_slot_at(from, i));
     return SEGUE_OK;
 }
 
 segue_status cu_state_transfer(struct sg_state *to, struct sg_state *from, segue_error *err)
 {
-    if (!same_slots(from, to))
-        return sg_fail(err, SEGUE_EUNSUPPORTED, "pass state: cuda: the states differ in slots or storage; get and put the rows");
-    if (from->busy || to->busy) return sg_fail(err, SEGUE_EARG, "pass state: cuda: a run is using a state; wait for it");
+    SG_TRY(sg_state_core_check_transfer(to, from, err));
     SG_TRY(cu_state_settle(from, err));
     SG_TRY(cu_state_settle(to, err));
-    if (from->base.unit->card == to->base.unit->card)
+    if (from->core.base.unit->device == to->core.base.unit->device)
         swap_states(to, from);
     else
         SG_TRY(copy_between_gpus(to, from, err));
-    uint64_t rows = to->rows;
-    to->rows = from->rows;
-    from->rows = rows;
-    cu_state_drop_marks(to);
-    cu_state_drop_marks(from);
+    uint64_t tokens = to->core.tokens;
+    to->core.tokens = from->core.tokens;
+    from->core.tokens = tokens;
     return SEGUE_OK;
 }

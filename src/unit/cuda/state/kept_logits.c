@@ -4,7 +4,10 @@
  * usual case. SPDX-License-Identifier: MIT */
 #include "unit/cuda/state/state.h"
 
-/* Under the unit's lock, as all below: a state may be freed while a lane that holds its logits runs. */
+/* The unit's logits_lock guards all of this: a state may be freed, on another thread, while a lane that has its logits runs. The
+ * static functions are called with the lock held.
+ *
+ * Removes the state from the list of its lane. */
 static void detach(struct sg_state *s)
 {
     struct cu_lane *l = s->logits_lane;
@@ -15,31 +18,39 @@ static void detach(struct sg_state *s)
 
 void cu_logits_forget(struct sg_state *s)
 {
-    pthread_mutex_lock(&s->base.unit->logits_lock);
+    pthread_mutex_lock(&s->core.base.unit->logits_lock);
     detach(s);
-    pthread_mutex_unlock(&s->base.unit->logits_lock);
+    pthread_mutex_unlock(&s->core.base.unit->logits_lock);
 }
 
+/* A full list drops the logits, which is allowed: the caller of cu_state_logits then computes a row again. It does not happen,
+ * since a pass has at most CK_SPANS spans and moves older entries out first. */
 void cu_logits_keep(struct cu_lane *l, struct sg_state *s, cu_ptr at, uint32_t vocab, uint64_t run)
 {
-    pthread_mutex_lock(&s->base.unit->logits_lock);
+    pthread_mutex_lock(&s->core.base.unit->logits_lock);
     detach(s);
-    if (l->logits_n < CK_SPANS) { /* passes have no more spans */
+    if (l->logits_n < CK_SPANS) {
         l->logits[l->logits_n++] = (struct cu_lane_logits){s, run};
         s->logits_lane = l;
         s->logits_at = at;
         s->logits_bytes = vocab * sizeof(float);
     }
-    pthread_mutex_unlock(&s->base.unit->logits_lock);
+    pthread_mutex_unlock(&s->core.base.unit->logits_lock);
 }
 
+/* The lane's buffers are about to be freed, and the logits in them are lost. */
 void cu_logits_detach_lane(struct sg_unit *u, struct cu_lane *l)
 {
     pthread_mutex_lock(&u->logits_lock);
-    while (l->logits_n) l->logits[--l->logits_n].state->logits_lane = NULL;
+    while (l->logits_n) {
+        struct sg_state *s = l->logits[--l->logits_n].state;
+        s->logits_lane = NULL;
+        s->logits_at = 0;
+    }
     pthread_mutex_unlock(&u->logits_lock);
 }
 
+/* 1: a later run computes new logits for this state. Logits of the same run (another pass of it) are still wanted. */
 static int will_be_replaced(const struct cu_lane_logits *k, uint64_t run, const struct sg_span *spans, uint32_t n)
 {
     for (uint32_t i = 0; i < n && k->run != run; i++)
@@ -47,6 +58,8 @@ static int will_be_replaced(const struct cu_lane_logits *k, uint64_t run, const 
     return 0;
 }
 
+/* Empties the lane's list. The copies are in the lane's stream, before the pass that overwrites the buffer. Without memory for a
+ * copy the logits are dropped. */
 static segue_status move_all_out(struct sg_unit *u, struct cu_lane *l, uint64_t run, const struct sg_span *spans, uint32_t n,
                                  segue_error *err)
 {
@@ -59,7 +72,7 @@ static segue_status move_all_out(struct sg_unit *u, struct cu_lane *l, uint64_t 
         if (!s->logits_copy && cu_pool_alloc(u, s->logits_bytes, &s->logits_copy, NULL) != SEGUE_OK) continue;
         SG_TRY(cu_check(&u->d, u->d.copy_dtod(s->logits_copy, at, s->logits_bytes, l->stream), "run", err));
         s->logits_at = s->logits_copy;
-        s->gpu_pending = 1; /* freeing waits for the copy */
+        s->gpu_pending = 1; /* so that cu_state_free waits for the copy */
     }
     return SEGUE_OK;
 }
@@ -73,11 +86,12 @@ segue_status cu_logits_move_out(struct sg_unit *u, struct cu_lane *l, uint64_t r
     return status;
 }
 
+/* Waits for the lane's stream while the logits are still in the lane's buffer. */
 static segue_status read_logits(struct sg_state *s, float *out, segue_error *err)
 {
-    struct sg_unit *u = s->base.unit;
+    struct sg_unit *u = s->core.base.unit;
     if (!s->logits_at)
-        return sg_fail(err, SEGUE_EUNSUPPORTED, "logits not read: cuda: the state's last run left none; compute a row anew");
+        return sg_fail(err, SEGUE_EUNSUPPORTED, "get logits: cuda: the state's last run kept none; compute its last token again");
     cu_enter(u);
     cu_result r = s->logits_lane ? u->d.stream_sync(s->logits_lane->stream) : 0;
     cu_leave(u);
@@ -87,8 +101,8 @@ static segue_status read_logits(struct sg_state *s, float *out, segue_error *err
 
 segue_status cu_state_logits(struct sg_state *s, float *out, segue_error *err)
 {
-    pthread_mutex_lock(&s->base.unit->logits_lock); /* the lane's next pass waits before it writes there */
+    pthread_mutex_lock(&s->core.base.unit->logits_lock); /* also keeps the lane's next pass from overwriting them */
     segue_status status = read_logits(s, out, err);
-    pthread_mutex_unlock(&s->base.unit->logits_lock);
+    pthread_mutex_unlock(&s->core.base.unit->logits_lock);
     return status;
 }

@@ -1,54 +1,51 @@
-/* state.h: the state of a sequence in GPU memory: K and V rows, recurrent (fixed) slots, undo marks, and the logits that its last
- * run kept. SPDX-License-Identifier: MIT */
+/* state.h: the memory of one sequence on the GPU: K and V rows, recurrent slots, undo buffers, and the logits that its last run
+ * kept. Which positions are held, marks, cuts, the busy flag and the checks of get and put are in unit/state_core.h, which this
+ * folder completes with memory and copies.
+ *
+ * A slot is "fixed" when it has one size (CONV, DELTA), in contrast to K and V, which grow by one row per token.
+ * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CUDA_STATE_H
 #define SG_UNIT_CUDA_STATE_H
 
 #include "unit/cuda/compile/program.h"
+#include "unit/state_core.h"
 
-/* A slot: K or V rows that grow with the sequence, or fixed memory (convolution, delta rule). */
 struct cu_slot {
-    struct sg_slot slot;
-    size_t row_bytes, fixed_bytes; /* exactly one is not 0 */
-    cu_ptr memory;       /* K/V: [capacity][row_bytes]. Fixed: part of the state's `fixed` block */
+    struct sg_core_slot core;
+    cu_ptr memory;       /* K, V: [capacity][row_bytes]. Fixed: part of the state's `fixed` block */
     cu_ptr alt;          /* fixed: where a lookahead step writes, part of `fixed_alt`; 0: not allocated */
-    uint64_t capacity;   /* K/V: rows that fit */
-    uint64_t first, end; /* K/V: rows held */
-    uint64_t issued_end; /* end of the rows after ready_event; 0: no event in this run */
+    uint64_t capacity;   /* K, V: positions that `memory` can hold */
+    uint64_t issued_end; /* end of the positions that are written when ready_event has happened; 0: no event in this run.
+                          * Guarded by core.lock */
     cu_event ready_event; /* recorded after the step of a long pass that writes the slot; created on first use */
-    int has_data;        /* fixed: a run or a put has written it */
-    int shared_block;    /* K/V: memory is part of the state's shared_block */
+    int shared_block;    /* 1: `memory` is part of the state's shared_block */
 };
-/* An undo mark: a copy of the fixed slots, and the number of rows. */
-struct cu_mark {
-    uint32_t number;
-    uint64_t rows;
-    cu_ptr copy;
-};
+
 struct sg_state {
-    struct sg_state_base base;
-    pthread_mutex_t lock;   /* guards busy, rows, until and each slot's first, end and issued_end */
-    pthread_cond_t changed; /* signalled when rows arrive or the run ends */
-    int busy;               /* 1: a run uses it */
-    enum sg_storage storage; /* of K and V */
-    uint64_t rows;
-    uint64_t until;         /* rows after the current run; UINT64_MAX: not known in advance */
-    uint32_t slots_n, marks_n, marks_cap, marks_next;
-    struct cu_slot *slots;
-    struct cu_mark *marks;  /* oldest first */
-    size_t fixed_bytes;     /* of all fixed slots, each rounded up to 256 */
-    cu_ptr fixed, fixed_alt; /* block of all fixed slots; the block that lookahead steps write */
-    struct cu_slot_block { cu_ptr memory; size_t bytes; uint32_t slots; } shared_block; /* K/V slots that have not grown yet */
+    struct sg_state_core core;
+    uint64_t until;         /* length after the current run; UINT64_MAX: not known in advance. Guarded by core.lock */
+    cu_ptr fixed, fixed_alt; /* block of all fixed slots; the block that lookahead steps write, 0: not allocated */
+    size_t block_bytes;     /* of each of these and of each undo buffer: every fixed slot rounded up to 256 */
+    cu_ptr *undo;           /* [core.marks_cap] undo buffers; 0: not allocated */
+    struct cu_slot_block { cu_ptr memory; size_t bytes; uint32_t slots; } shared_block; /* of K and V slots that have not grown
+                             * yet; `slots` = how many still use it */
     uint64_t id;            /* unique in the unit */
-    uint64_t version;       /* grows when the contents are changed other than by a run */
-    struct cu_lane *logits_lane; /* kept logits: lane whose buffer holds them, NULL: the state's copy does; */
-    cu_ptr logits_at;       /* their address, 0: none; */
-    cu_ptr logits_copy;     /* memory for a copy, 0: not allocated */
+    uint64_t version;       /* rises when the contents are changed other than by a run: a lookahead step is then not used */
+    struct cu_lane *logits_lane; /* kept logits: the lane whose stream writes them; NULL: none */
+    cu_ptr logits_at;       /* kept logits: their address; 0: none */
+    cu_ptr logits_copy;     /* memory for a copy; 0: not allocated */
     size_t logits_bytes;
     int gpu_pending;        /* 1: a lookahead step or a copy of logits may still use the memory */
-    int clearing;           /* 1: fixed slots are being cleared in the stream of copies */
+    int clearing;           /* 1: fixed slots are being cleared in the stream `copies` */
 };
 
-static inline int cu_is_kv(const struct cu_slot *s) { return s->slot.kind == SG_SLOT_K || s->slot.kind == SG_SLOT_V; }
+static inline struct cu_slot *cu_slot_at(const struct sg_state *s, uint32_t i)
+{
+    return (struct cu_slot *)(void *)sg_core_slot_at(&s->core, i);
+}
+static inline int cu_is_kv(const struct cu_slot *s) { return sg_slot_grows(&s->core.slot); }
+/* Bytes that a fixed slot occupies in its block: kernels and copies prefer addresses that are multiples of 256. */
+static inline size_t cu_fixed_stride(const struct cu_slot *s) { return (s->core.fixed_bytes + 255) / 256 * 256; }
 
 /* Storage of K and V as kernels name it. */
 static inline enum ck_storage cu_storage_of(enum sg_storage s)
@@ -64,11 +61,12 @@ segue_status cu_state_wait_copies(struct sg_unit *u, segue_error *err);         
 segue_status cu_state_alloc_fixed(struct sg_state *s, segue_error *err); /* allocates `fixed`, uninitialised */
 segue_status cu_state_alloc_alt(struct sg_state *s, segue_error *err);   /* allocates `fixed_alt` */
 void cu_state_set_fixed(struct sg_state *s);                             /* points the fixed slots into both blocks */
-void cu_slot_init(struct sg_state *st, struct cu_slot *s, const struct sg_slot *slot);
-segue_status cu_state_alloc_rows(struct sg_state *st, uint64_t rows, segue_error *err); /* first allocation of all K/V slots */
-segue_status cu_slot_grow(struct sg_state *st, struct cu_slot *s, uint64_t rows, segue_error *err); /* keeps the rows held */
-/* the same; fixed slots: nothing */
-segue_status cu_slot_reserve(struct sg_state *s, uint32_t slot, uint64_t rows, segue_error *err);
+segue_status cu_state_alloc_rows(struct sg_state *st, uint64_t rows, segue_error *err); /* first allocation of all K, V slots */
+/* A K or V slot has capacity for `rows` positions, at least one. The positions before `end` keep their contents. Waits for the
+ * copy. The caller knows that nothing on the GPU uses the slot. */
+segue_status cu_slot_grow(struct sg_state *st, struct cu_slot *s, uint64_t rows, segue_error *err);
+/* The same for all K and V slots. EMEMORY: some may have grown. */
+segue_status cu_state_grow(struct sg_state *st, uint64_t rows, segue_error *err);
 void cu_slot_free(struct sg_state *st, struct cu_slot *s);
 
 /* --- the unit's operations on states (cuda_state.c, state_io.c, cuda_state_transfer.c); see struct sg_unit_ops --- */
@@ -76,40 +74,31 @@ void cu_slot_free(struct sg_state *st, struct cu_slot *s);
 segue_status cu_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32_t slots_n,
                           const struct sg_state_opts *o, struct sg_state **out, segue_error *err);
 void cu_state_free(struct sg_state *s);
-segue_status cu_state_fork(struct sg_state *s, struct sg_state **out, segue_error *err);
-segue_status cu_state_mark(struct sg_state *s, uint32_t *mark, segue_error *err);
-segue_status cu_state_back(struct sg_state *s, uint32_t mark, segue_error *err);
-void cu_state_drop(struct sg_state *s, uint32_t mark);
-segue_status cu_state_cut(struct sg_state *s, uint64_t rows, segue_error *err);
-void cu_state_held(const struct sg_state *s, uint32_t slot, uint64_t *first, uint64_t *rows);
 uint64_t cu_state_bytes(const struct sg_state *s);
 segue_status cu_state_get(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to,
                           enum sg_storage storage, void *out, segue_error *err);
-segue_status cu_state_put(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to,
-                          enum sg_storage storage, const void *in, segue_error *err);
 segue_status cu_state_flush(struct sg_state *s, segue_error *err);
 segue_status cu_state_transfer(struct sg_state *to, struct sg_state *from, segue_error *err);
 void cu_peer_prewarm(struct sg_unit *from, struct sg_unit *to);
+/* Callback `write` of struct sg_state_core_ops. Copies from pinned memory may be pending when it returns. */
+segue_status cu_state_write(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
+                            const void *in, segue_error *err);
 
 /* Before the memory is changed or freed: waits for lookahead steps and clearing, and invalidates the lookahead. */
 segue_status cu_state_settle(struct sg_state *s, segue_error *err);
-void cu_state_trim_marks(struct sg_state *s, uint32_t n); /* drops all marks but the n oldest */
-void cu_state_drop_marks(struct sg_state *s);
-void cu_state_truncate(struct sg_state *s, uint64_t end); /* keeps the K/V rows before `end` */
 
-/* For runs: mark as busy and reserve capacity for `rows` more (EARG: another run uses it); count rows as written; not busy. */
-segue_status cu_state_acquire(struct sg_state *s, uint64_t rows, segue_error *err);
+/* For the run that acquired the state: capacity for `rows` more positions; `rows` tokens were written. */
+segue_status cu_state_reserve(struct sg_state *s, uint64_t rows, segue_error *err);
 void cu_state_advance(struct sg_state *s, uint64_t rows);
-void cu_state_release(struct sg_state *s);
 
 /* --- reading a state while a run extends it (layer_events.c) --- */
 
-void cu_layer_events_begin(struct sg_state *s, uint64_t end); /* before a run that ends at row `end`; UINT64_MAX: unknown */
-/* After each step of a long pass: records an event in `stream` for the slots that the step has written up to row `end`. */
+void cu_layer_events_begin(struct sg_state *s, uint64_t end); /* before a run that ends at position `end`; UINT64_MAX: unknown */
+/* After each step of a long pass: records an event in `stream` for the slots that the step has written up to position `end`. */
 segue_status cu_layer_event_record(const struct cu_step *s, struct sg_state *state, cu_stream stream, uint64_t end,
                                    segue_error *err);
 int cu_layer_event_splits(const struct cu_step *s); /* 1: a captured long pass is split into graphs after this step */
-/* Waits until the rows before `to` of a slot, or its fixed memory, can be copied. Returns the rows held then. */
+/* Waits until the positions before `to` of a slot, or its fixed memory, can be copied. Returns [*first, *end) held then. */
 segue_status cu_layer_event_wait(struct sg_state *s, struct cu_slot *slot, uint64_t to, uint64_t *first, uint64_t *end,
                                  segue_error *err);
 

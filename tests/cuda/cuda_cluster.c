@@ -1,6 +1,7 @@
-/* cuda_rank.c: fusions of steps that ranks of blocks do in one launch, over the stub driver: which graphs have them, when what
- * they leave in parts is summed, who embeds the next token, what several sequences take, and that no failure leaves anything
- * behind. Numbers are check's (rank.*), on a GPU. SPDX-License-Identifier: MIT */
+/* cuda_cluster.c: cluster fusions over the stub driver: which graphs have them, when partial sums are added up, which kernel
+ * writes the next embedding, which kernels passes of several sequences use, and that failures leave nothing allocated. Their
+ * results are checked on a GPU (check, cases rank.*).
+ * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -51,12 +52,16 @@ MATRIX(pair_q8, SG_Q8_0, 2, D);
 MATRIX(taps, SG_F32, 1, 6 * WIDE * TAPS);
 MATRIX(numbers, SG_F32, 1, 2);
 
-struct layers { /* f: feed-forward, p: a product with a norm before it, h: attention, l: the delta rule; all add what they read.
-                 * o: remember x, a: add that */
+/* A graph. what: one letter per layer, each with a residual connection: f feed-forward, p norm and product, h attention, l delta
+ * rule. o: keep a copy of x, a: add the copy. */
+struct layers {
     const char *what;
     const struct sg_tensor *up, *down;
-    int alone, other, early, q8, tokens; /* 1: no gate; the residual is not what the norm reads; rows are chosen early; Q8_0 in
-                                          * mixers; x is embedded */
+    int alone;  /* 1: feed-forward without gate */
+    int other;  /* 1: the residual is another value than the norm's input */
+    int early;  /* 1: rows are selected after the last mixer */
+    int q8;     /* 1: Q8_0 weights in mixers */
+    int tokens; /* 1: the input is tokens, else rows */
 };
 
 static int32_t norm(struct sg_builder *b, int32_t x)
@@ -132,12 +137,13 @@ static struct sg_graph *make(const struct layers *l)
     }
     b.layer = -1;
     sg_output(&b, linear(&b, sg_rows(&b, sg_whole(&b, x)), &head, -1), "logits");
-    if (l->early) sg_rows_early(&b);
+    if (l->early) sg_hoist_rows(&b);
     assert_int_equal(sg_builder_end(&b, &g, &err), SEGUE_OK);
     return g;
 }
 
-/* Opens, compiles, runs so often so many rows of which the last one is wanted. The mode is set before opening. */
+/* Opens, compiles, executes `runs` runs of `rows` rows of which the last one is wanted. The mode is set before the unit is
+ * opened. */
 static segue_status run(const struct layers *l, const char *spec, const char *mode, uint32_t runs, uint32_t rows,
                         segue_error *err)
 {
@@ -154,7 +160,7 @@ static segue_status run(const struct layers *l, const char *spec, const char *mo
     return live(&of, make(l), err);
 }
 
-static void windows_are_one_launch(void **state)
+static void fusions_are_one_launch(void **state)
 {
     const struct layers f16 = {.up = &up_f16, .down = &down_f16}, bf16 = {.up = &up_bf16, .down = &down_bf16},
                         f32 = {.up = &up_f32, .down = &down_f32}, odd = {.up = &up_odd, .down = &down_odd},
@@ -169,7 +175,7 @@ static void windows_are_one_launch(void **state)
         {"f", "cuda:0", "", f16, 1, 0, 0, 1, 1},         {"f", "cuda:0", "", bf16, 1, 0, 0, 1, 1},
         {"f", "cuda:0", "", f16, 1, 1, 0, 1, 1},         {"ff", "cuda:0", "", f16, 1, 0, 0, 2, 1},
         {"fpf", "cuda:0", "", f16, 1, 0, 0, 2, 2},       {"pff", "cuda:0", "", f16, 1, 0, 0, 2, 1},
-        {"foffa", "cuda:0", "", f16, 1, 0, 0, 3, 2}, /* the third one's room is the first one's */
+        {"foffa", "cuda:0", "", f16, 1, 0, 0, 3, 2}, /* the first result is added up: the third one needs its entry */
         {"fofa", "cuda:0", "", f16, 1, 0, 0, 2, 2},      {"ff", "cuda:0,rank=0", "", f16, 1, 0, 0, 0, 0},
         {"ff", "cuda:0,rank=1", "", f16, 1, 0, 0, 2, 1}, {"ff", "cuda:0", "", f16, 2, 0, 0, 0, 0},
         {"ff", "cuda:0", "", f32, 1, 0, 0, 0, 0},        {"ff", "cuda:0", "", odd, 1, 0, 0, 0, 0},
@@ -193,7 +199,7 @@ static void windows_are_one_launch(void **state)
     }
 }
 
-/* Mixers, and rows that are chosen between the steps of a window. */
+/* Mixers, and a selection of rows between the steps of a fusion. */
 static void mixers_are_one_launch(void **state)
 {
     const struct layers cases[] = {{.what = "lfhf"},  {.what = "lfhf", .early = 1}, {.what = "hflf", .early = 1},
@@ -215,7 +221,7 @@ static void mixers_are_one_launch(void **state)
 }
 
 /* The first pass is issued, the second one captured, the third one launched as a graph. */
-static void windows_are_captured(void **state)
+static void fusions_are_captured(void **state)
 {
     const struct layers l = {.what = "fpff", .up = &up_f16, .down = &down_f16};
     segue_error err = {0};
@@ -225,7 +231,7 @@ static void windows_are_captured(void **state)
     assert_int_equal(launches_of_kernel("sum_parts"), 2 * 2);
 }
 
-static int chosen, embedding; /* launches of choose_best, and those that embed what they have chosen */
+static int chosen, embedding; /* launches of choose_best; those that write the embedding of the chosen token */
 
 static void see_choice(const char *name, const void *args)
 {
@@ -235,7 +241,7 @@ static void see_choice(const char *name, const void *args)
     embedding += c->embed.y.p != NULL;
 }
 
-static void write_six(const char *what, const char *spec)
+static void generate_six(const char *what, const char *spec)
 {
     const struct layers l = {.what = what, .up = &up_f16, .down = &down_f16, .tokens = 1};
     const struct sg_state_opts o = {.kv = SG_F16, .rows = 64};
@@ -256,9 +262,9 @@ static void write_six(const char *what, const char *spec)
     if (status != SEGUE_OK) fail_msg("%s", err.text);
 }
 
-/* With fusions, whoever chooses a token embeds it, once steps are captured: the first choice is issued as it is. Without, a
- * launch of its own does it beside the others. */
-static void who_chooses_embeds(void **state)
+/* With fusions the choice kernel writes the embedding of the chosen token, except in the first step, which is issued before
+ * passes are captured. Without fusions a separate launch does it. */
+static void choice_writes_embedding(void **state)
 {
     const struct {
         const char *what, *spec;
@@ -269,14 +275,14 @@ static void who_chooses_embeds(void **state)
                  {"f", "cuda:0,graphs=0", 1, 6, 0}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        write_six(cases[i].what, cases[i].spec);
+        generate_six(cases[i].what, cases[i].spec);
         assert_int_equal(launches_of_kernel("mlp_f16_1") > 0, cases[i].fusions);
         assert_int_equal(chosen, cases[i].chosen);
         assert_int_equal(embedding, cases[i].embedding);
     }
 }
 
-static int early, late; /* fusions that let the next kernel go at once, and those that ask for their weights first */
+static int early, late; /* fusions that start their dependents at once; those that issue their weight loads first */
 
 static void see_late(const char *name, const void *args)
 {
@@ -288,8 +294,8 @@ static void see_late(const char *name, const void *args)
     late += is == 1;
 }
 
-/* A unit, a program and some states; lora: the second state's adapter, or NULL. */
-struct desk {
+/* A unit, a program and up to three states; lora: adapter of the second state, or NULL. */
+struct fixture {
     struct sg_graph *g;
     struct sg_unit *u;
     struct sg_program *p;
@@ -297,10 +303,10 @@ struct desk {
     const struct sg_lora *lora;
 };
 
-static struct desk desk_open(const char *spec, const char *mode, const struct layers *l, uint32_t states)
+static struct fixture fixture_open(const char *spec, const char *mode, const struct layers *l, uint32_t states)
 {
     const struct sg_state_opts o = {.kv = SG_F16, .rows = 64};
-    struct desk d = {.g = make(l)};
+    struct fixture d = {.g = make(l)};
     const struct sg_graph *graphs[] = {d.g};
     segue_error err = {0};
     stub(mode);
@@ -311,7 +317,7 @@ static struct desk desk_open(const char *spec, const char *mode, const struct la
     return d;
 }
 
-static void desk_close(struct desk *d)
+static void fixture_close(struct fixture *d)
 {
     for (uint32_t i = 0; i < 3; i++) sg_unit_cuda.state_free(d->s[i]);
     sg_unit_cuda.discard(d->p);
@@ -321,8 +327,8 @@ static void desk_close(struct desk *d)
     stub("");
 }
 
-/* A row of each of n states from `from` on, of which logits are wanted. */
-static void write_rows_of(struct desk *d, uint64_t at, uint32_t from, uint32_t n)
+/* Decodes one row at position `at` of states [from, from + n), with logits. */
+static void decode_states(struct fixture *d, uint64_t at, uint32_t from, uint32_t n)
 {
     static const float x[D];
     static const uint32_t wanted[1] = {0};
@@ -346,11 +352,11 @@ static void write_rows_of(struct desk *d, uint64_t at, uint32_t from, uint32_t n
     assert_int_equal(sg_unit_cuda.wait(r, UINT64_MAX, &err), SEGUE_OK);
 }
 
-static void write_rows(struct desk *d, uint64_t at) { write_rows_of(d, at, 0, 3); }
+static void decode_all(struct fixture *d, uint64_t at) { decode_states(d, at, 0, 3); }
 
-/* A window that fills a part of the card lets the next one go late; one that has the whole card, or shares what is not parted, at
- * once. */
-static void a_part_lets_go_late(void **state)
+/* In an SM partition fusions start their dependents late; on all multiprocessors at once, also beside a prefill run when the GPU
+ * is not partitioned. */
+static void partitions_start_dependents_late(void **state)
 {
     static const struct {
         const char *spec, *mode;
@@ -363,36 +369,36 @@ static void a_part_lets_go_late(void **state)
     (void)state;
     watch(see_late);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct desk d = desk_open(cases[i].spec, cases[i].mode, &l, 1);
-        for (uint64_t at = 0; at < 2; at++) { /* and alone again */
+        struct fixture d = fixture_open(cases[i].spec, cases[i].mode, &l, 1);
+        for (uint64_t at = 0; at < 2; at++) { /* second time: alone */
             int beside = cases[i].beside && !at, want = cases[i].late && !at;
             early = late = 0;
             if (beside) cu_partition_run_begin(d.u, CU_LANE_PREFILL);
-            write_rows(&d, at);
+            decode_all(&d, at);
             if (beside) cu_partition_run_end(d.u, CU_LANE_PREFILL);
             assert_int_equal(late, want ? 4 : 0);
             assert_int_equal(early, want ? 0 : 4);
         }
-        desk_close(&d);
+        fixture_close(&d);
     }
     watch(NULL);
 }
 
-static char launched[2048]; /* kernels in order, without how many rows they are made for */
+static char launched[2048]; /* kernel names in launch order, without the number of rows of the instance */
 
 static void see_kernels(const char *name, const void *args)
 {
     size_t n = strlen(launched), keep = strlen(name);
     (void)args;
-    if (!strcmp(name, "rows")) return; /* where not all of them are wanted */
+    if (!strcmp(name, "rows")) return; /* depends on the wanted rows */
     if (!strncmp(name, "gemv_", 5)) keep = (size_t)(strrchr(name, '_') - name);
     assert_true(n + keep + 2 < sizeof launched);
     snprintf(launched + n, sizeof launched - n, "%.*s ", (int)keep, name);
 }
 
-/* Several sequences have as many launches as one has without fusions: five a layer. Where the driver makes no maps of weights, x
- * is split by a launch of its own. */
-static void several_have_as_many_launches(void **state)
+/* A pass of several sequences has five launches per layer, as one sequence without fusions. Without tensor maps x is split by a
+ * separate launch. */
+static void launches_of_several_sequences(void **state)
 {
     static const struct {
         const char *what, *mode, *launches;
@@ -404,18 +410,18 @@ static void several_have_as_many_launches(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct layers l = {.what = cases[i].what, .up = &up_wide, .down = &down_other};
-        struct desk d = desk_open("cuda:0,graphs=0", cases[i].mode, &l, 3);
+        struct fixture d = fixture_open("cuda:0,graphs=0", cases[i].mode, &l, 3);
         launched[0] = 0;
         watch(see_kernels);
-        write_rows(&d, 0);
+        decode_all(&d, 0);
         watch(NULL);
         assert_string_equal(launched, cases[i].launches);
-        desk_close(&d);
+        fixture_close(&d);
     }
 }
 
-/* invariant=1: a row goes where several go, so that its sums are theirs. */
-static void one_row_goes_with_others(void **state)
+/* invariant=1: one row uses the kernels of several rows, so that the order of additions is the same. */
+static void invariant_uses_batch_kernels(void **state)
 {
     const struct layers cases[] = {{.what = "lfhf", .up = &up_f16, .down = &down_f16},
                                    {.what = "hflf", .up = &up_bf16, .down = &down_bf16, .early = 1},
@@ -439,7 +445,7 @@ static void one_row_goes_with_others(void **state)
     segue_error err = {0};
     struct sg_unit *u = NULL;
     assert_int_equal(open_unit(&u, "cuda:0,invariant=1,screen=1", &err), SEGUE_EUNSUPPORTED);
-    assert_non_null(strstr(err.text, "screen and rank are for a row alone"));
+    assert_non_null(strstr(err.text, "screen and rank change results of single rows"));
     assert_int_equal(open_unit(&u, "cuda:0,invariant=1,rank=16", &err), SEGUE_EUNSUPPORTED);
     assert_int_equal(open_unit(&u, "cuda:0,invariant=2", &err), SEGUE_EARG);
     assert_non_null(strstr(err.text, "cuda:0,invariant=2: invariant=2; give a number from 0 to 1"));
@@ -454,9 +460,9 @@ static void one_row_goes_with_others(void **state)
     assert_int_equal(alive(), 0);
 }
 
-/* One of three sequences has an adapter, for which a pass takes steps apart. With invariant=1 the others' launches are those that
- * each has alone; without, all go shared_block. */
-static void an_adapter_changes_nobody_else(void **state)
+/* One of three sequences has an adapter, and its pass uses unfused steps. With invariant=1 the other sequences have the launches
+ * that they have alone; without it all are in one pass. */
+static void adapters_do_not_change_others(void **state)
 {
     static const float a[D], b[FF];
     static const struct sg_lora_pair pairs[] = {{.tensor = &up_f16, .rank = 1, .a = a, .b = b}};
@@ -464,28 +470,28 @@ static void an_adapter_changes_nobody_else(void **state)
     const struct layers l = {.what = "lfhf", .up = &up_f16, .down = &down_f16};
     (void)state;
     for (int invariant = 0; invariant < 2; invariant++) {
-        struct desk d = desk_open(invariant ? "cuda:0,graphs=0,invariant=1" : "cuda:0,graphs=0", "", &l, 3);
+        struct fixture d = fixture_open(invariant ? "cuda:0,graphs=0,invariant=1" : "cuda:0,graphs=0", "", &l, 3);
         char alone[sizeof launched];
         d.lora = &lora;
         watch(see_kernels);
         launched[0] = 0;
-        for (uint32_t i = 0; i < 3; i++) write_rows_of(&d, 0, i, 1);
+        for (uint32_t i = 0; i < 3; i++) decode_states(&d, 0, i, 1);
         memcpy(alone, launched, sizeof alone);
         launched[0] = 0;
-        write_rows(&d, 1);
+        decode_all(&d, 1);
         watch(NULL);
         if (invariant) assert_string_equal(launched, alone);
         else assert_string_not_equal(launched, alone);
         assert_non_null(strstr(launched, "lora_add"));
-        desk_close(&d);
+        fixture_close(&d);
     }
 }
 
-/* Every call into the driver fails once, or with all that follow it; the same for allocations. */
+/* Every driver call fails, alone and together with all later ones; the same for allocations. */
 static void fails_anywhere(void **state)
 {
     const struct layers l = {.what = "lfphf", .up = &up_f16, .down = &down_f16};
-    static const char *const forms[] = {"once", "from", "room"};
+    static const char *const forms[] = {"once", "from", "alloc"};
     (void)state;
     for (size_t i = 0; i < 3; i++) {
         long failures = 0;
@@ -505,14 +511,14 @@ static void fails_anywhere(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(windows_are_one_launch),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(fusions_are_one_launch),
                                        cmocka_unit_test(mixers_are_one_launch),
-                                       cmocka_unit_test(windows_are_captured),
-                                       cmocka_unit_test(who_chooses_embeds),
-                                       cmocka_unit_test(a_part_lets_go_late),
-                                       cmocka_unit_test(several_have_as_many_launches),
-                                       cmocka_unit_test(one_row_goes_with_others),
-                                       cmocka_unit_test(an_adapter_changes_nobody_else),
+                                       cmocka_unit_test(fusions_are_captured),
+                                       cmocka_unit_test(choice_writes_embedding),
+                                       cmocka_unit_test(partitions_start_dependents_late),
+                                       cmocka_unit_test(launches_of_several_sequences),
+                                       cmocka_unit_test(invariant_uses_batch_kernels),
+                                       cmocka_unit_test(adapters_do_not_change_others),
                                        cmocka_unit_test(fails_anywhere)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,69 @@
+/* npu_run.c: what the handlers of operations share while a plan runs: operands by name, the scratch
+ * buffer, the thread pool, and the rounding of results to their type. No handler is called from here.
+ * SPDX-License-Identifier: MIT */
+#include <math.h>
+
+#include "unit/ane/npu/npu_plan.h"
+
+/* Inline operands have become values when a plan is made (name_literals), so only references are
+ * operands here. */
+uint32_t sg_npu_operand(const struct sg_npu_run *r, const struct sg_mil_op *op, const char *name)
+{
+    const struct sg_mil_arg *a = sg_mil_arg_find(op, name);
+    (void)r;
+    return a && a->kind == SG_MIL_REF ? a->v.ref : SG_MIL_NONE;
+}
+
+/* One buffer of the device serves all handlers: a handler uses it only until it returns. The previous
+ * buffer is freed before the larger one is allocated, so the contents are lost. */
+float *sg_npu_scratch(struct sg_npu_run *r, size_t n)
+{
+    if (n <= *r->scratch_floats) return *r->scratch;
+    sg_free_aligned(*r->scratch);
+    *r->scratch_floats = 0;
+    *r->scratch = n < SIZE_MAX / 8 ? sg_alloc_aligned(n * sizeof(float)) : NULL;
+    if (*r->scratch) *r->scratch_floats = n;
+    return *r->scratch;
+}
+
+struct parallel_job {
+    void (*part)(void *arg, uint32_t item, uint32_t thread);
+    void *arg;
+};
+
+/* The pool's callback for a job of one stage. */
+static void parallel_part(void *arg, uint32_t stage, uint32_t item, uint32_t thread)
+{
+    struct parallel_job *e = arg;
+    (void)stage;
+    e->part(e->arg, item, thread);
+}
+
+/* A single item runs on the calling thread, without waking the pool. */
+void sg_npu_parallel(struct sg_npu_run *r, uint64_t items,
+                 void (*part)(void *arg, uint32_t item, uint32_t thread), void *arg)
+{
+    uint32_t n = (uint32_t)items;    /* fits: a value has fewer than 2^31 elements */
+    struct parallel_job e = {part, arg};
+    if (n == 1)
+        part(arg, 0, 0);
+    else
+        sg_pool_run(r->pool, &(struct sg_job){.items = &n, .stages = 1, .work = parallel_part, .arg = &e});
+}
+
+/* Rounds fp16 results. With the arithmetic of an engine, NaN becomes 0 and -0 becomes +0, where the
+ * profile says so, and NaN and fp16 overflow are recorded in the flags of the run, before they are
+ * hidden. 65504 is the largest fp16 number. */
+void sg_npu_round_result(struct sg_npu_run *r, uint32_t value, float *p, size_t n)
+{
+    enum sg_mil_dtype d = (enum sg_mil_dtype)sg_npu_type(r, value)->dtype;
+    if (d == SG_MIL_FP16) r->k->round16(p, n);
+    if (!r->engine_math || sg_mil_dtype_info(d)->class != SG_MIL_REAL) return;
+    unsigned flags = 0;
+    for (size_t i = 0; i < n; i++) {
+        float v = p[i];
+        flags |= v != v ? SG_NPU_MADE_NAN : d == SG_MIL_FP16 && fabsf(v) > 65504.0f ? SG_NPU_MADE_INFINITY : 0;
+        p[i] = v != v && r->profile->undefined_to_zero ? 0.0f : r->profile->unsigned_zero ? v + 0.0f : v;
+    }
+    if (flags) atomic_fetch_or_explicit(&r->flags, flags, memory_order_relaxed);
+}
