@@ -205,7 +205,7 @@ typedef struct segue_text {
     size_t stops_n;
     struct {
         uint32_t held;           /* bytes held back */
-        uint32_t begun, ended;
+        uint32_t started, ended;
         char bytes[1012];
     } priv;
 } segue_text;
@@ -417,7 +417,7 @@ typedef struct segue_verify {
     size_t near_ties;            /* tokens whose best logit differs within the bound */
     double state_error, state_bound;   /* of the worst slot: rms of the difference over its rms */
     uint32_t ok;
-    const char *action;          /* "none", or "recomputed": the decode unit computed the prompt and goes on alone */
+    const char *action;          /* "none", or "recomputed": the decode unit computed the prompt and continues alone */
 } segue_verify;
 
 typedef struct segue_stats {

@@ -102,7 +102,7 @@ static segue_status place_model(struct segue_engine *e, struct sg_placement *p, 
             model->info.path, model->info.shape_id, e->model->info.path, e->model->info.shape_id);
     p->model = sg_model_ref(model);
     p->weight_cache.folder = e->cache;
-    p->weight_cache.most = o->cache_bytes ? o->cache_bytes : SEGUE_CACHE_BYTES;
+    p->weight_cache.bytes_max = o->cache_bytes ? o->cache_bytes : SEGUE_CACHE_BYTES;
     p->weight_cache.weights = model->weights_hash;
     p->weight_cache.exact = sg_archive_file_id(model->archive, &p->weight_cache.stamp);
     uint32_t late = p->unit->desc.select_late;

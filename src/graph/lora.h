@@ -12,7 +12,7 @@ struct sg_lora_pair {
     const float *a;                  /* [rank, k] */
     const float *b;                  /* [n, rank], the adapter's scale is multiplied in */
 };
-/* An adapter. The pairs and matrices are owned by whoever loaded it and outlive its use. */
+/* An adapter. The pairs and matrices are owned by its loader and outlive its use. */
 struct sg_lora {
     uint64_t id;                     /* unique in this process */
     const struct sg_lora_pair *pairs; /* [pairs_n] sorted by tensor address */

@@ -67,7 +67,7 @@ static inline uint64_t sg_part_at(const struct sg_index_run *runs, uint32_t n, u
     return runs[k].at + i;
 }
 
-/* A tensor. All pointers are owned by the archive, or by whoever made the tensor, and outlive it. */
+/* A tensor. All pointers are owned by the archive, or by the code that made the tensor, and outlive it. */
 struct sg_tensor {
     const char *name;            /* as in the file */
     const char *stored_as;       /* the type as its file names it ("q4_1", "BF16", "iq2_xxs") */

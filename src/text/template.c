@@ -1,14 +1,16 @@
-/* template.c: the door of the template interpreter: parse once, render many times, on any thread.
+/* template.c: the interface of the template interpreter: parse once, render many times, on any thread.
  * SPDX-License-Identifier: MIT */
 #include "text/template.h"
 
 #include "text/jinja/jinja.h"
+#include "text/jinja/parse/jinja_parse.h"
 
+/* On error the template is closed, with all nodes parsed so far: they are in its arena. */
 segue_status sg_template_open(struct sg_template **out, const char *source, size_t len, const char *what,
                               segue_error *err)
 {
     struct sg_template *t = sg_alloc(sizeof *t);
-    struct sg_parser p = {.t = t, .err = err};
+    struct sg_jinja_parser p = {.t = t, .env = &sg_jinja_env, .err = err};
     if (!t) return sg_no_memory("template", sizeof *t, err);
     t->what = sg_arena_strndup(&t->arena, what, strlen(what) < 80 ? strlen(what) : 80);
     segue_status s = t->what ? SEGUE_OK : sg_no_memory("template", 80, err);
@@ -23,6 +25,7 @@ segue_status sg_template_open(struct sg_template **out, const char *source, size
     return SEGUE_OK;
 }
 
+/* The arena is copied to the stack first, as it is a member of what is freed. */
 void sg_template_close(struct sg_template *t)
 {
     if (!t) return;
@@ -31,6 +34,7 @@ void sg_template_close(struct sg_template *t)
     sg_free(t);
 }
 
+/* Replace zero fields by the defaults that template.h documents. */
 static struct sg_template_limits fill_limits(const struct sg_template_limits *given)
 {
     struct sg_template_limits l = given ? *given : (struct sg_template_limits){0};
@@ -41,27 +45,31 @@ static struct sg_template_limits fill_limits(const struct sg_template_limits *gi
     return l;
 }
 
+/* The caller frees all values afterwards, also on error. */
 static segue_status render(struct sg_jinja *st, const json_t *vars)
 {
     struct sg_val v;
-    struct sg_frame *f;
-    SG_TRY(sg_val_of_json(st, vars, &v));
+    struct sg_jinja_frame *f;
+    SG_TRY(sg_val_from_json(st, vars, &v));
     st->vars = sg_v_dict(v);
     SG_TRY(sg_frame_make(st, st->t->scope, NULL, &f));
     SG_TRY(sg_frame_enter(st, st->t->scope, f));
-    return sg_jinja_run(st, f, st->t->body);
+    return sg_run_body(st, f, st->t->body);
 }
 
+/* The text is appended to out only if the whole rendering succeeded. */
 segue_status sg_template_render(const struct sg_template *t, const json_t *vars, int64_t now,
                                 const struct sg_template_limits *limits, struct sg_buf *out, segue_error *err)
 {
     struct sg_buf text = {0};
     struct sg_jinja st = {
-        .t = t, .limits = fill_limits(limits), .now = now, .out = &text, .err = err, .line = 1};
+        .t = t, .env = &sg_jinja_env, .limits = fill_limits(limits), .now = now, .out = &text, .err = err, .line = 1};
     if (!json_is_object(vars))
-        return sg_fail(err, SEGUE_EARG, "template: %s: the variables are no JSON object; pass one", t->what);
+        return sg_fail(err, SEGUE_EARG, "template: %s: variables: not a JSON object; pass an object", t->what);
     text.limit = st.limits.output_bytes;
+    /* differs per rendering through the address of st, so that keys that collide cannot be prepared */
     st.seed = (uint64_t)(uintptr_t)&st * 0x9e3779b97f4a7c15u;
+    /* small renderings never collect garbage */
     st.sweep_at = 4u << 20;
     segue_status s = render(&st, vars);
     sg_val_free_all(&st);
@@ -69,7 +77,7 @@ segue_status sg_template_render(const struct sg_template *t, const json_t *vars,
         s = out->failed == SEGUE_EMEMORY ? sg_no_memory("rendered text", text.len, err)
                                          : sg_fail(err, SEGUE_ELIMIT,
                                                    "template: %s: the rendered text has %zu bytes, "
-                                                   "more than may be; shorten the request",
+                                                   "more than allowed; shorten the request",
                                                    t->what, text.len);
     sg_buf_free(&text);
     return s;

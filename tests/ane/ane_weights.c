@@ -191,11 +191,11 @@ static void exact_files_are_hashed_once(void **state)
     model = others;
     open_place(&other, "ane:soft,threads=2");
     model = mine;
-    struct sg_weight_cache keep = {.folder = home, .most = 1u << 30, .weights = {1, 2}, .stamp = {3, 4}, .exact = 1};
+    struct sg_weight_cache keep = {.folder = home, .bytes_max = 1u << 30, .weights = {1, 2}, .stamp = {3, 4}, .exact = 1};
     assert_true(same_sources(&first, &other, &keep));
     keep.exact = 0;
     assert_false(same_sources(&first, &other, &keep));
-    keep = (struct sg_weight_cache){.folder = home, .most = 1u << 30, .weights = {1, 2}, .stamp = {3, 5}, .exact = 1};
+    keep = (struct sg_weight_cache){.folder = home, .bytes_max = 1u << 30, .weights = {1, 2}, .stamp = {3, 5}, .exact = 1};
     assert_true(same_sources(&other, &first, &keep));
     snprintf(line, sizeof line, "for f in %s/ane/*.sources; do printf x | dd of=$f bs=1 seek=200 conv=notrunc 2>/dev/null; done",
              home);

@@ -205,9 +205,9 @@ static int refused_here(const char *selector, void **error)
     if (!all.o.refuses || strcmp(all.o.refuses, selector) != 0) return 0;
     if (all.o.refuses_times && all.refused >= all.o.refuses_times) return 0;
     all.refused++;
-    if (all.o.says && error) {
+    if (all.o.error_text && error) {
         struct object *e = later(make(ERROR));
-        e->text = strdup(all.o.says);
+        e->text = strdup(all.o.error_text);
         *error = e;
     }
     return 1;

@@ -14,7 +14,7 @@ struct double_opts {
     const char *nil_from;       /* selector that returns nil */
     const char *refuses;        /* selector that returns NO ... */
     int refuses_times;          /* ... this many times (0 = always) ... */
-    const char *says;           /* ... with this error; NULL: no error object */
+    const char *error_text;           /* ... with this error; NULL: no error object */
     const char *hangs;          /* selector that does not return until double_release_hang */
     int no_attributes;          /* modelAttributes is nil */
     int reversed;               /* symbol indices in reversed order of declaration */

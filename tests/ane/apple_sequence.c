@@ -221,21 +221,21 @@ static void each_failure(void **state)
          SEGUE_EUNIT,
          "request",
          1},
-        {{.refuses = "compileWithQoS:options:error:", .says = "_ANECompiler : ANECCompile() FAILED: err=()"},
+        {{.refuses = "compileWithQoS:options:error:", .error_text = "_ANECompiler : ANECCompile() FAILED: err=()"},
          SEGUE_EUNIT,
          "mil check",
          0},
         {{.refuses = "compileWithQoS:options:error:"}, SEGUE_EUNIT, "budget", 0},
-        {{.refuses = "compileWithQoS:options:error:", .refuses_times = 3, .says = "busy"}, SEGUE_OK, "", 0},
-        {{.refuses = "loadWithQoS:options:error:", .says = "GetANEFModel: must re-compile"},
+        {{.refuses = "compileWithQoS:options:error:", .refuses_times = 3, .error_text = "busy"}, SEGUE_OK, "", 0},
+        {{.refuses = "loadWithQoS:options:error:", .error_text = "GetANEFModel: must re-compile"},
          SEGUE_EUNIT,
          "unload some",
          0},
-        {{.refuses = "loadWithQoS:options:error:", .refuses_times = 1, .says = "stale"}, SEGUE_OK, "", 0},
+        {{.refuses = "loadWithQoS:options:error:", .refuses_times = 1, .error_text = "stale"}, SEGUE_OK, "", 0},
         {{.refuses = "loadWithQoS:options:error:", .refuses_times = 1, .cached = 1}, SEGUE_OK, "", 0},
         {{.cached = 1}, SEGUE_OK, "", 0},
         {{.refuses = "evaluateWithQoS:options:request:error:",
-          .says = "Failed with status=0x1d : statusType=0x9: Program Inference error"},
+          .error_text = "Failed with status=0x1d : statusType=0x9: Program Inference error"},
          SEGUE_EUNIT,
          "size, count or order",
          1},
@@ -371,7 +371,7 @@ static void unit_on_an_engine(void **state)
     static const struct {
         const char *spec;
         int world, simulated;
-        const char *says;
+        const char *error_text;
     } cases[] = {{"ane", 1, 0, "limits of m4"},
                  {"ane:profile=m1", 1, 0, "limits of m1"},
                  {"ane:soft", 1, 1, "software engine, profile strict"},
@@ -387,12 +387,12 @@ static void unit_on_an_engine(void **state)
         segue_error err = {0};
         assert_int_equal(sg_spec_parse(&spec, cases[i].spec, &err), SEGUE_OK);
         segue_status s = ane_open_on(&u, &spec, cases[i].world ? w : NULL, &err);
-        if (cases[i].says) {
+        if (cases[i].error_text) {
             if (s != SEGUE_OK) fail_msg("%s: %s", cases[i].spec, err.text);
             sg_unit_ane.describe(u, &desc);
             assert_int_equal(desc.info.simulated, cases[i].simulated);
             assert_int_equal(desc.named_only, 1);
-            assert_non_null(strstr(desc.info.features, cases[i].says));
+            assert_non_null(strstr(desc.info.features, cases[i].error_text));
             sg_unit_ane.close(u);
         } else {
             assert_int_equal(s, SEGUE_EARG);

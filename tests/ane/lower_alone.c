@@ -126,7 +126,7 @@ static double largest_product(const struct sg_graph *g, const struct sg_op *op, 
     const struct sg_norm *n = &norm->u.norm;
     uint32_t k = (uint32_t)t->cols;
     float *row = malloc(k * sizeof *row), *w = malloc(k * sizeof *w);
-    double most = 0;
+    double max_error = 0;
     for (uint32_t i = 0; i < k; i++) w[i] = 1;
     if (n->weight.tensor >= 0) sg_tensor_read(g->tensors[n->weight.tensor], w);
     for (uint32_t r = 0; r < op->u.linear.weight.rows; r++) {
@@ -136,11 +136,11 @@ static double largest_product(const struct sg_graph *g, const struct sg_op *op, 
             double v = (double)row[i] * ((double)w[i] + (n->plus_one && n->weight.tensor >= 0));
             sum += v * v;
         }
-        most = fmax(most, sqrt(sum * k));
+        max_error = fmax(max_error, sqrt(sum * k));
     }
     free(row);
     free(w);
-    return most;
+    return max_error;
 }
 
 static void bounds_hold_and_are_reached(void **state)

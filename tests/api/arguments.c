@@ -198,15 +198,15 @@ static void sizes_older_and_newer(void **state)
     opts.opts.size = 0;
     EARG(segue_session_open(&s, engine, &opts.opts, &err));
 
-    unsigned char room[3][16]; /* entries of an older caller who knew 16 bytes */
+    unsigned char entries[3][16]; /* entries of an older caller who knew 16 bytes */
     size_t n = 0;
-    memset(room, 0, sizeof room);
+    memset(entries, 0, sizeof entries);
     const uint32_t size = 16;
-    memcpy(room[0], &size, sizeof size);
-    assert_int_equal(segue_unit_list((segue_unit_info *)(void *)room, 1, &n, &err), SEGUE_OK);
+    memcpy(entries[0], &size, sizeof size);
+    assert_int_equal(segue_unit_list((segue_unit_info *)(void *)entries, 1, &n, &err), SEGUE_OK);
     assert_true(n >= 1);
-    assert_true(room[0][4] != 0);
-    assert_int_equal(room[1][4], 0);
+    assert_true(entries[0][4] != 0);
+    assert_int_equal(entries[1][4], 0);
 }
 
 static void senseless_options(void **state)

@@ -13,14 +13,14 @@
 #include "plans.h"
 #include "tiny.h"
 
-enum { MOST = 240, ANSWER = 10, UNITS_MAX = 12, SPANS = 4096 };
+enum { PROMPT_MAX = 240, ANSWER = 10, UNITS_MAX = 12, SPANS = 4096 };
 
 static struct {
     segue_model *models[TINY_MODELS];
     segue_unit *units[UNITS_MAX];
     segue_unit_info info[UNITS_MAX];
     uint32_t units_n, fp16_n; /* behind units_n: units that round every number to fp16, and their processes */
-    int32_t prompt[MOST];
+    int32_t prompt[PROMPT_MAX];
 } all;
 
 static segue_error err;
@@ -76,7 +76,7 @@ static int open_all(void **state)
             segue_model_open(&all.models[i], folder, NULL, &err) != SEGUE_OK)
             return -1;
     }
-    for (int i = 0; i < MOST; i++) all.prompt[i] = (i * 37 + 11) % 93 + 3;
+    for (int i = 0; i < PROMPT_MAX; i++) all.prompt[i] = (i * 37 + 11) % 93 + 3;
     return all.units_n ? 0 : -1;
 }
 
@@ -109,7 +109,7 @@ static segue_session *session(segue_engine *e, const segue_plan *plan, size_t pr
     segue_sampling greedy = SEGUE_INIT(segue_sampling);
     greedy.ignore_stops = 1;
     o.sampling = &greedy;
-    o.context = MOST + ANSWER;
+    o.context = PROMPT_MAX + ANSWER;
     o.plan = plan;
     o.intervals = SPANS;
     OK(segue_session_open(&s, e, &o, &err));
@@ -136,14 +136,14 @@ static void answer(segue_session *s, float *logits, size_t vocab)
 
 static float distance(const float *a, const float *b, size_t n, float *scale)
 {
-    float most = 0;
+    float max_error = 0;
     *scale = 0;
     for (size_t i = 0; i < n; i++) {
         assert_true(isfinite(a[i]) && isfinite(b[i]));
-        if (fabsf(a[i] - b[i]) > most) most = fabsf(a[i] - b[i]);
+        if (fabsf(a[i] - b[i]) > max_error) max_error = fabsf(a[i] - b[i]);
         if (fabsf(b[i]) > *scale) *scale = fabsf(b[i]);
     }
-    return most;
+    return max_error;
 }
 
 /* Bounds as in tests/check/checkhandoff.c, for two units that round the same sums in other orders, or every number. */
@@ -356,7 +356,7 @@ static void canceled_flows_go_on(void **state)
 struct work {
     segue_session *s;
     size_t tokens;
-    int32_t got[MOST];
+    int32_t got[PROMPT_MAX];
     pthread_barrier_t *begin;
     segue_status status;
 };

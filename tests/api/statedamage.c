@@ -1,5 +1,5 @@
 /* statedamage.c: 100,000 random corruptions of a hybrid model's state file: each is refused, or, where it hit
- * bytes that say nothing, goes on exactly as the file did; none crashes. And a process killed at any moment
+ * bytes that say nothing, continues exactly as the file did; none crashes. And a process killed at any moment
  * of saving leaves the old file or the new one. SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <signal.h>
@@ -188,7 +188,7 @@ static void repair_gives_the_text_or_nothing(void **state)
     free(whole);
 }
 
-/* Two states take turns in one file; whoever kills the writer finds one of them, whole. */
+/* Two states take turns in one file; a killed writer leaves one of them, whole. */
 static void killed_writers_leave_a_whole_file(void **state)
 {
     (void)state;

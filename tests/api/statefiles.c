@@ -1,5 +1,5 @@
 /* statefiles.c: saved sessions on disk: damage anywhere is refused by name, other models and small contexts
- * are refused, a lying header with a right checksum does no harm, and what one unit saved another goes on
+ * are refused, a lying header with a right checksum does no harm, and what one unit saved another continues
  * with, byte for byte. SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -161,7 +161,7 @@ static void put_sum(unsigned char *at, struct sg_hash sum)
     }
 }
 
-/* Whoever can compute a checksum can write any header: each word in turn, with the checksum made right. */
+/* Anyone who can compute a checksum can write any header: each word in turn, with the checksum made right. */
 static void lies_do_no_harm(void **state)
 {
     (void)state;
@@ -178,15 +178,15 @@ static void lies_do_no_harm(void **state)
             assert_non_null(copy);
             memcpy(copy, bytes, n);
             for (int i = 0; i < 4; i++) copy[at + (size_t)i] = (unsigned char)(lies[k] >> 8 * i);
-            size_t said = header(copy);
-            if (said + 16 > n) said = head;
-            put_sum(copy + said, sg_hash_bytes(copy, said, 2));
+            size_t size = header(copy);
+            if (size + 16 > n) size = head;
+            put_sum(copy + size, sg_hash_bytes(copy, size, 2));
             write_file(copy, n);
             segue_session *s = NULL;
             segue_status status = load_one(e, &s);
             assert_true(status == SEGUE_OK || status == SEGUE_EFORMAT || status == SEGUE_EUNSUPPORTED ||
                         status == SEGUE_ELIMIT || status == SEGUE_EARG);
-            if (status == SEGUE_OK) { /* a word that says nothing about the state: it goes on as before */
+            if (status == SEGUE_OK) { /* a word that says nothing about the state: it continues as before */
                 int32_t token;
                 assert_true(segue_session_next(s, &token, &err) >= 0);
                 segue_session_close(s);
@@ -260,7 +260,7 @@ static void units_exchange_bytes(void **state)
     }
 }
 
-/* Another storage than the file's is converted, and the answer goes on. */
+/* Another storage than the file's is converted, and the answer continues. */
 static void storages_are_converted(void **state)
 {
     (void)state;

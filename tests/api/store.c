@@ -1,4 +1,4 @@
-/* store.c: the prefix store: what one session computed another goes on from, bit for bit as if it had read
+/* store.c: the prefix store: what one session computed another continues from, bit for bit as if it had read
  * the same text in the same pieces, also after a restart; another unit, storage or model takes nothing;
  * damage is dropped and never used; budgets hold; many threads and processes share one folder.
  * SPDX-License-Identifier: MIT */
@@ -148,7 +148,7 @@ static size_t files(uint64_t *bytes)
     return n;
 }
 
-/* head + one tail are computed; then head + another tail must go on where they part, for models whose memory
+/* head + one tail are computed; then head + another tail must continue where they differ, for models whose memory
  * can be cut, and at a point before that for the others. */
 static void give(segue_engine *e)
 {
@@ -160,7 +160,7 @@ static void give(segue_engine *e)
     segue_session_close(s);
 }
 
-static void take(segue_engine *e, int model, struct wish w, int tail, size_t most_lost)
+static void take(segue_engine *e, int model, struct wish w, int tail, size_t lost_max)
 {
     w.store = NULL;
     segue_engine *plain = engine(model, w);
@@ -168,7 +168,7 @@ static void take(segue_engine *e, int model, struct wish w, int tail, size_t mos
     OK(segue_session_append(s, head, HEAD, &err));
     read_text(s, tails[tail], TAIL);
     size_t reused = stats(s).tokens_reused;
-    if (reused + most_lost < HEAD || reused > HEAD)
+    if (reused + lost_max < HEAD || reused > HEAD)
         fail_msg("%s: %zu of %d reused (%s)", tiny_models[model].name, reused, HEAD, stats(s).reuse_reason);
     assert_true(stats(s).tokens_in == HEAD + TAIL - reused);
     int32_t whole[HEAD + TAIL];

@@ -1,4 +1,4 @@
-# The public interface: sessions, arguments, promises of the header, exported symbols, layers, vocabulary.
+# The public interface: sessions, arguments, promises of the header, exported symbols, layers, call cycles, vocabulary.
 if(TARGET segue) # the library is whole
   segue_test(api_sessions "api;quick" ${CMAKE_CURRENT_LIST_DIR}/sessions.c)
   segue_test(api_arguments "api;quick" ${CMAKE_CURRENT_LIST_DIR}/arguments.c)
@@ -27,4 +27,12 @@ segue_script(api_header "api;quick" sh ${CMAKE_CURRENT_LIST_DIR}/header.sh ${CMA
 if(NOT SEGUE_SANITIZE AND NOT SEGUE_FAULTS) # those builds hold symbols and switches of their own
   segue_script(api_symbols "api;quick" sh ${CMAKE_CURRENT_LIST_DIR}/symbols.sh ${PROJECT_SOURCE_DIR}
     $<TARGET_FILE:segue_shared> $<TARGET_FILE:segue_static>)
+endif()
+if(SEGUE_PYTHON)
+  segue_script(api_vocabulary "api;quick" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/vocabulary.py ${PROJECT_SOURCE_DIR})
+  segue_script(api_references "api;quick" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/references.py ${PROJECT_SOURCE_DIR})
+  if(NOT SEGUE_SANITIZE AND NOT SEGUE_FAULTS) # those builds wrap symbols
+    segue_script(api_call_cycles "api;quick" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/call_cycles.py
+      ${PROJECT_BINARY_DIR} ${PROJECT_SOURCE_DIR})
+  endif()
 endif()

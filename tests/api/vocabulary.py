@@ -23,9 +23,11 @@ PARTS = {
 }
 # Names that others have given: system constants, other libraries, other programs' formats.
 GIVEN = {"F_SEAL_SHRINK", "F_SEAL_SEAL"}
+# Opaque handles that each unit, or each implementation of the ANE's interface, defines for itself.
+OPAQUE = {"sg_unit", "sg_program", "sg_state", "sg_run", "sg_ane_device", "sg_ane_program", "sg_ane_surface"}
 # Phrases in comments and documents.
 PHRASES = [
-    r"\bnobody\b", r"\bwhoever\b", r"\bporch\b", r"\bjourneys?\b", r"\bgoes on\b", r"\bgo on\b", r"\blies\b",
+    r"\bnobody\b", r"\bwhoever\b", r"\bporch\b", r"\bjourneys?\b", r"\bgoes on\b", r"\bgo on\b", r"\blies\b(?! (?:within|beyond|between|in)\b)",
     r"\bstands? (?:behind|beside|before|for itself|there|here)\b", r"\bcomes? (?:back|along|home)\b",
     r"\bis told\b", r"\bare told\b", r"\bas (?:it|they) (?:lie|lies|stands?|is told)\b", r"\bit is not what it was\b",
     r"\bat home\b", r"\blets? (?:it|them|the next one) go\b", r"\bways? between\b", r"\bstays? behind\b",
@@ -116,7 +118,7 @@ def main():
         for tag in found:
             defined[tag].append(name)
     hits += [f"struct {tag} is defined in {', '.join(names)}: give each its own tag"
-             for tag, names in sorted(defined.items()) if len(names) > 1 and tag.startswith("sg_")]
+             for tag, names in sorted(defined.items()) if len(names) > 1 and tag.startswith("sg_") and tag not in OPAQUE]
     print("\n".join(hits) if hits else "vocabulary: no retired word")
     sys.exit(1 if hits else 0)
 

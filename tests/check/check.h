@@ -28,7 +28,7 @@ struct check_unit {
 struct check {
     uint64_t seed;
     int list, json, bench, quick;
-    const char *names[CHECK_NAMES];  /* of the cases asked for contain one of these, or are what stands behind its =; none: all */
+    const char *names[CHECK_NAMES];  /* of the cases asked for contain one of these, or equal the part after its =; none: all */
     uint32_t names_n;
     struct check_unit units[CHECK_UNITS];
     uint32_t units_n;                /* to be checked; `ref` is always open beside them */

@@ -9,15 +9,15 @@
 #include "base/clock.h"
 #include "check.h"
 
-enum { LAYERS = 24, FULL_EVERY = 4, ROWS = 410, SAMPLES = 9, SLOTS_MOST = 2 * LAYERS };
+enum { LAYERS = 24, FULL_EVERY = 4, ROWS = 410, SAMPLES = 9, SLOTS_MAX = 2 * LAYERS };
 
 struct bench {
     const struct check_unit *u;
-    struct sg_slot slots[SLOTS_MOST];
+    struct sg_slot slots[SLOTS_MAX];
     uint32_t slots_n;
     const struct sg_host_memory *host; /* NULL: memory of malloc */
-    void *in[SLOTS_MOST], *out[SLOTS_MOST];
-    size_t bytes[SLOTS_MOST], all;
+    void *in[SLOTS_MAX], *out[SLOTS_MAX];
+    size_t bytes[SLOTS_MAX], all;
     double put[SAMPLES], get[SAMPLES];
 };
 
@@ -69,16 +69,16 @@ static uint64_t rows_of(const struct sg_slot *s) { return s->kind <= SG_SLOT_V ?
 static segue_status sample(struct bench *b, struct sg_state *s, uint32_t i, segue_error *err)
 {
     const struct sg_unit_ops *ops = b->u->ops;
-    uint64_t begun = sg_now_ns();
+    uint64_t start_ns = sg_now_ns();
     for (uint32_t k = 0; k < b->slots_n; k++)
         SG_TRY(ops->state_put(s, k, 0, rows_of(&b->slots[k]), storage_of(&b->slots[k]), b->in[k], err));
     SG_TRY(ops->state_put(s, UINT32_MAX, ROWS, ROWS, SG_F32, NULL, err));
-    b->put[i] = (double)(sg_now_ns() - begun);
-    begun = sg_now_ns();
+    b->put[i] = (double)(sg_now_ns() - start_ns);
+    start_ns = sg_now_ns();
     for (uint32_t k = 0; k < b->slots_n; k++)
         SG_TRY(ops->state_get(s, k, 0, rows_of(&b->slots[k]), storage_of(&b->slots[k]), b->out[k], err));
     if (ops->state_flush) SG_TRY(ops->state_flush(s, err));
-    b->get[i] = (double)(sg_now_ns() - begun);
+    b->get[i] = (double)(sg_now_ns() - start_ns);
     return SEGUE_OK;
 }
 

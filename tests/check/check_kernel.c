@@ -131,9 +131,9 @@ static void check_mm(struct kernel_case *t, enum sg_pack kind, uint64_t index)
 }
 
 /* What may be lost to sums of a raised row: four units of the integers of each block. */
-static double raised_room(const uint8_t *open, const uint8_t *x, size_t k, uint32_t block)
+static double raised_range(const uint8_t *open, const uint8_t *x, size_t k, uint32_t block)
 {
-    double most = 0;
+    double largest = 0;
     for (uint32_t r = 0; r < 16; r++) {
         const uint8_t *w = open, *at = x;
         double all = 0;
@@ -148,9 +148,9 @@ static double raised_room(const uint8_t *open, const uint8_t *x, size_t k, uint3
             left -= a.blocks * block;
             at = a.raised + 16 * a.chunks;
         }
-        most = all > most ? all : most;
+        largest = all > largest ? all : largest;
     }
-    return most;
+    return largest;
 }
 
 /* Opened weights are equal bits; a tile gives each row the bits that it has alone: from `few`, or raised; those are also
@@ -170,7 +170,7 @@ static void check_open(struct kernel_case *t, enum sg_pack kind, uint64_t index)
     float *x = data(t, &arena, nt * k), *out = sg_arena_alloc(&arena, nt * 16 * sizeof *out), alone[16];
     struct check_guard g;
     uint8_t *got = check_guard_new(&g, open, 0);
-    double room = 0;
+    double range = 0;
     if (w && want && one && tile && x && out && got) {
         memset(got, 0, open);
         if (t->a->open[kind]) {
@@ -189,11 +189,11 @@ static void check_open(struct kernel_case *t, enum sg_pack kind, uint64_t index)
             t->a->quant(x + i * k, k, 1, k, block, fine, one);
             t->a->tile[sg_unpacked_form(kind)](t->a->open[kind] ? want : w, k, 16, one, 1, fine, alone, 16);
             floats(t, alone, out + i * 16, 16, 1e-5);
-            const double more = raised_room(t->a->open[kind] ? want : w, one, k, block);
-            room = more > room ? more : room;
+            const double more = raised_range(t->a->open[kind] ? want : w, one, k, block);
+            range = more > range ? more : range;
         }
     }
-    t->k.bound += room;
+    t->k.bound += range;
     end(t, &g);
     check_guard_free(&g);
     sg_arena_free(&arena);
@@ -388,7 +388,7 @@ static void check_attention(struct kernel_case *t, uint64_t index)
             k->scores(q, nq, d, kv, keys, si);
             for (uint32_t j = 0; j < nq; j++)
                 k->softmax_chunk(si + j * SG_CHUNK, lo, hi, keys, 0.1f, cap, &sums[i][0], &sums[i][1]);
-            k->weigh(si, nq, keys, v, dvp, i ? got : want);
+            k->pv(si, nq, keys, v, dvp, i ? got : want);
         }
         floats(t, want, got, nq * dvp, 2e-5);
         if (lo < hi) floats(t, sums[0], sums[1], 2, 2e-5);
@@ -432,7 +432,7 @@ static void check_join(struct kernel_case *t, uint64_t index)
     sg_arena_free(&arena);
 }
 
-/* Keys and values in f16, as they lie: the bits of the same numbers in fp32. */
+/* Keys and values in f16, unconverted: the bits of the same numbers in fp32. */
 static void check_in_place(struct kernel_case *t, uint64_t index)
 {
     if (!t->b->scores_f16 || !begin(t, "attention.f16", index)) return;
@@ -447,7 +447,7 @@ static void check_in_place(struct kernel_case *t, uint64_t index)
         t->b->of_f16(half, SG_CHUNK * d, kv);
         t->b->scores(q, nq, d, kv, keys, s);
         t->b->scores_f16(q, nq, d, half, keys, s + nq * SG_CHUNK, index % 2 ? half : NULL);
-        t->b->weigh(p, nq, keys, kv, d, o);
+        t->b->pv(p, nq, keys, kv, d, o);
         t->b->pv_f16(p, nq, keys, half, d, o + nq * d, index % 2 ? half : NULL);
         for (uint32_t i = 0; i < nq; i++)
             bits(t, s + i * SG_CHUNK, s + (nq + i) * SG_CHUNK, keys * sizeof *s);
@@ -475,14 +475,14 @@ static void check_delta(struct kernel_case *t, uint64_t index)
     uint32_t dv = index % 2 ? 16 * check_between(&t->rng, 1, 13) : check_between(&t->rng, 1, 150);
     size_t each = 2 * dk + dv, size = (size_t)dk * dv;
     float *s = sg_arena_alloc(&arena, 3 * size * sizeof *s), *x = data(t, &arena, rows * each),
-          *room = sg_arena_alloc(&arena, SG_DELTA_COLS * dk * sizeof *room),
+          *scratch = sg_arena_alloc(&arena, SG_DELTA_COLS * dk * sizeof *scratch),
           *gates = sg_arena_alloc(&arena, 2 * rows * sizeof *gates),
           *want = sg_arena_alloc(&arena, 2 * rows * dv * sizeof *want);
     struct check_guard g;
     float *got = check_guard_new(&g, rows * dv * sizeof *got, 4);
-    if (s && x && room && gates && want && got) {
+    if (s && x && scratch && gates && want && got) {
         struct sg_delta_args r = {.rows = rows, .dk = dk, .dv = dv, .q = x, .k = x + dk, .v = x + 2 * dk, .ldk = each,
-                                  .ldv = each, .ldo = dv, .decay = gates, .beta = gates + rows, .o = want, .room = room};
+                                  .ldv = each, .ldo = dv, .decay = gates, .beta = gates + rows, .o = want, .scratch = scratch};
         for (uint32_t i = 0; i < rows * each; i++) x[i] /= sqrtf((float)dk) * (1.0f + fabsf(x[i]));
         for (uint32_t i = 0; i < 2 * rows; i++) gates[i] = (float)check_below(&t->rng, 1000) / 999.0f;
         t->a->delta(s, &r);

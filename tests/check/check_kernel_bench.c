@@ -217,9 +217,9 @@ static void softmax_chunk(struct bench *b, const struct sg_kernels *k, float *ou
     memcpy(out, b->x, KEYS * sizeof *out);
     k->softmax_chunk(out, 0, KEYS, KEYS, 0.1f, 0, out + KEYS, out + KEYS + 1);
 }
-static void weigh(struct bench *b, const struct sg_kernels *k, float *out)
+static void pv(struct bench *b, const struct sg_kernels *k, float *out)
 {
-    k->weigh(b->x, QUERIES, KEYS, b->y, HEAD, out);
+    k->pv(b->x, QUERIES, KEYS, b->y, HEAD, out);
 }
 static void conv(struct bench *b, const struct sg_kernels *k, float *out)
 {
@@ -242,7 +242,7 @@ static void delta(struct bench *b, const struct sg_kernels *k, float *out)
                               .decay = gates,
                               .beta = gates + DELTA_ROWS,
                               .o = out,
-                              .room = b->out + INPUTS / 2,
+                              .scratch = b->out + INPUTS / 2,
                               .ldk = HEAD,
                               .ldv = HEAD,
                               .ldo = HEAD};
@@ -266,7 +266,7 @@ static void bench_rows(struct bench *b)
     measure(b, "of_f16", of_f16, n / 2, 0, 0);
     measure(b, "attention.scores", scores, 0, products, b->peak_fp32);
     measure(b, "attention.softmax_chunk", softmax_chunk, 4.0 * KEYS, 0, 0);
-    measure(b, "attention.weigh", weigh, 0, products, b->peak_fp32);
+    measure(b, "attention.weigh", pv, 0, products, b->peak_fp32);
     measure(b, "conv.4", conv, 4 * n, 0, 0);
     memset(b->state, 0, INPUTS * sizeof *b->state);
     b->nt = 1;

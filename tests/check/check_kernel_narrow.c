@@ -6,11 +6,11 @@
 #include "base/mem.h"
 #include "checkkernel.h"
 
-struct narrow_room {
+struct narrow_buffers {
     int16_t *q, *k, *v, *p;
     float *q_scale, *k_scale, *v_scale, *v_top, *s, *top;
 };
-static void narrow_chunk(const struct sg_kernels *k, const struct narrow_room *r, const float *q, uint32_t nq, uint32_t d,
+static void narrow_chunk(const struct sg_kernels *k, const struct narrow_buffers *r, const float *q, uint32_t nq, uint32_t d,
                          const void *keys, const void *values, int f16, uint32_t dvp, uint32_t n, uint32_t hi, float *o)
 {
     float max, sum;
@@ -23,10 +23,10 @@ static void narrow_chunk(const struct sg_kernels *k, const struct narrow_room *r
         r->top[i] = r->v_top[hi - 1];
         k->narrow->weights(r->s + i * SG_CHUNK, r->v_scale, r->top[i], n, r->p + i * SG_CHUNK);
     }
-    k->narrow->weigh(r->p, r->top, nq, n, r->v, dvp, o);
+    k->narrow->pv(r->p, r->top, nq, n, r->v, dvp, o);
 }
 
-static int narrow_room(struct sg_arena *arena, struct narrow_room *r, uint32_t nq, uint32_t d, uint32_t dvp)
+static int narrow_buffers(struct sg_arena *arena, struct narrow_buffers *r, uint32_t nq, uint32_t d, uint32_t dvp)
 {
     r->q = sg_arena_alloc(arena, nq * (d + 1) * sizeof *r->q);
     r->k = sg_arena_alloc(arena, SG_CHUNK * (d + 1) * sizeof *r->k);
@@ -76,26 +76,26 @@ double check_narrow_distance(struct check_rng *rng, const struct sg_kernels *a, 
 {
     struct sg_arena arena = {0};
     struct narrow_inputs in;
-    struct narrow_room r;
-    double most = INFINITY;
+    struct narrow_buffers r;
+    double largest = INFINITY;
     float max, sum;
-    if (inputs_new(rng, &arena, b, &in) && narrow_room(&arena, &r, in.nq, in.d, in.dvp)) {
+    if (inputs_new(rng, &arena, b, &in) && narrow_buffers(&arena, &r, in.nq, in.d, in.dvp)) {
         const size_t n = (size_t)in.nq * in.dvp;
         float *o = in.o;
         a->scores(in.q, in.nq, in.d, in.k, in.keys, r.s);
         for (uint32_t i = 0; i < in.nq; i++) a->softmax_chunk(r.s + i * SG_CHUNK, 0, in.hi, in.keys, 0.1f, 0.0f, &max, &sum);
-        a->weigh(r.s, in.nq, in.keys, in.v, in.dvp, o);
+        a->pv(r.s, in.nq, in.keys, in.v, in.dvp, o);
         narrow_chunk(b, &r, in.q, in.nq, in.d, in.k, in.v, 0, in.dvp, in.keys, in.hi, o + n);
         narrow_chunk(b, &r, in.q, in.nq, in.d, in.half, in.half + SG_CHUNK * (size_t)in.d, 1, in.dvp, in.keys, in.hi, o + 2 * n);
         narrow_chunk(b, &r, in.q + (in.nq - 1) * in.d, 1, in.d, in.k, in.v, 0, in.dvp, in.hi, in.hi, o + 3 * n);
-        most = *spread = 0;
+        largest = *spread = 0;
         for (size_t i = 0; i < n; i++) {
             const double far = fabs((double)o[i] - (double)o[n + i]);
             if (fabs((double)o[i]) > *spread) *spread = fabs((double)o[i]);
-            if (!(far <= most)) most = far;
+            if (!(far <= largest)) largest = far;
         }
-        if (memcmp(o + n, o + 2 * n, n * sizeof *o) || memcmp(o + 2 * n - in.dvp, o + 3 * n, in.dvp * sizeof *o)) most = INFINITY;
+        if (memcmp(o + n, o + 2 * n, n * sizeof *o) || memcmp(o + 2 * n - in.dvp, o + 3 * n, in.dvp * sizeof *o)) largest = INFINITY;
     }
     sg_arena_free(&arena);
-    return most;
+    return largest;
 }

@@ -5,7 +5,7 @@
 
 #include "check.h"
 
-/* The runs in which the sequence has rows; which[i]: the run of the whole world that is run i here. */
+/* The runs in which the sequence has rows; which[i]: the run of all ranks that is run i here. */
 static struct check_world one_of(const struct check_world *w, uint32_t s, uint32_t which[CHECK_RUNS])
 {
     struct check_world one = *w;
@@ -40,15 +40,15 @@ static double rows_apart(const struct check_world *w, const struct check_world *
 {
     int32_t output = sg_graph_output(w->graph, "y");
     uint32_t wanted = output < 0 || w->graph->values[w->graph->outputs[output].value].wanted;
-    double most = 0, scale;
+    double max_error = 0, scale;
     size_t at = 0;
     for (uint32_t i = 0; i < one->runs; i++) {
         size_t n = (size_t)check_world_rows(one, i, wanted) * w->output_width;
         double d = check_distance(alone->y + at, n, all->y + before(w, which[i], s, wanted) * w->output_width, n, &scale);
-        if (d > most) most = d;
+        if (d > max_error) max_error = d;
         at += n;
     }
-    return most;
+    return max_error;
 }
 
 static segue_status world_alone(const struct check_world *w, const struct check_unit *u, const struct check_result *all,

@@ -1,5 +1,5 @@
 /* checkhandoff.c: level handoff: states. A small random model with attention, convolution, delta rule and a
- * window runs on one unit, its state moves to another, and the answer goes on as if nothing had happened. On
+ * window runs on one unit, its state moves to another, and the answer continues as if nothing had happened. On
  * each unit alone: forks, marks, cuts, cancellation, several steps in one run.
  *
  * Bounds: what happens on one unit with the same calls is bit-equal (bound 0). Between units: a share of the
@@ -25,7 +25,7 @@ enum {
     DV = 12,
     TAPS = 4,
     WINDOW = 70,
-    ROWS_MOST = 1200,
+    ROWS_MAX = 1200,
     STEPS = 8,
     OTHER = 97
 };
@@ -36,7 +36,7 @@ struct tiny {
     struct check_rng rng;
     struct sg_builder b;
     struct sg_graph *graph;
-    int32_t tokens[ROWS_MOST + OTHER];   /* another way from a row on: read OTHER tokens further */
+    int32_t tokens[ROWS_MAX + OTHER];   /* another way from a row on: read OTHER tokens further */
 };
 
 /* --- the model --- */
@@ -110,7 +110,7 @@ static segue_status tiny_make(struct tiny *m, uint64_t seed, int recurrent, segu
     x = norm(m, sg_rows(&m->b, sg_whole(&m->b, x)), WIDTH, 1);
     sg_output(&m->b, linear(m, x, WIDTH, VOCAB, -1), "logits");
     sg_hoist_rows(&m->b);
-    for (int i = 0; i < ROWS_MOST + OTHER; i++) m->tokens[i] = (int32_t)check_below(&m->rng, VOCAB);
+    for (int i = 0; i < ROWS_MAX + OTHER; i++) m->tokens[i] = (int32_t)check_below(&m->rng, VOCAB);
     return sg_builder_end(&m->b, &m->graph, err);
 }
 
@@ -200,7 +200,7 @@ static segue_status state_bytes(struct seat *s, unsigned char **out, size_t *n)
     size_t at = 0;
     *n = 0;
     for (uint32_t i = 0; i < g->slots_n; i++)
-        *n += sg_slot_fixed_bytes(&g->slots[i]) + sg_slot_row_bytes(&g->slots[i], s->kv) * ROWS_MOST;
+        *n += sg_slot_fixed_bytes(&g->slots[i]) + sg_slot_row_bytes(&g->slots[i], s->kv) * ROWS_MAX;
     if (!(*out = sg_alloc(*n))) return sg_no_memory("check", *n, s->err);
     for (uint32_t i = 0; i < g->slots_n; i++) {
         size_t row = sg_slot_row_bytes(&g->slots[i], s->kv);
@@ -328,7 +328,7 @@ static segue_status case_mark(struct pairing *p)
 /* Two marks around more rows than the window holds: what the older one needs must not be dropped. */
 static segue_status case_mark_far(struct pairing *p)
 {
-    uint32_t mark, ahead = ROWS_MOST - p->rows - STEPS;
+    uint32_t mark, ahead = ROWS_MAX - p->rows - STEPS;
     SG_TRY(feed(&p->a, 0, p->rows, NULL, NULL, NULL));
     SG_TRY(p->a.u->ops->state_mark(p->a.state, &mark, p->a.err));
     SG_TRY(feed(&p->a, p->rows, ahead, NULL, NULL, NULL));
@@ -360,7 +360,7 @@ static segue_status case_cut(struct pairing *p)
     return decode(&p->b, p->rows, p->want);
 }
 
-/* Canceled before it began: no row, and the answer goes on as if nothing had happened. */
+/* Canceled before it began: no row, and the answer continues as if nothing had happened. */
 static segue_status case_cancel(struct pairing *p)
 {
     atomic_int cancel = 1;
@@ -380,7 +380,7 @@ static segue_status case_cancel(struct pairing *p)
 /* Tokens as numbers: STEPS in one run equal STEPS runs of one. */
 static segue_status case_steps(struct pairing *p)
 {
-    int32_t ring_tokens[STEPS], history[ROWS_MOST], token = -1;
+    int32_t ring_tokens[STEPS], history[ROWS_MAX], token = -1;
     struct sg_ring ring = {.tokens = ring_tokens, .cap = STEPS};
     struct sg_sampler sampler = {.history = history, .history_n = p->rows};
     uint32_t wanted = p->rows - 1, done = 0;

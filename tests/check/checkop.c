@@ -82,10 +82,10 @@ static uint32_t block_of(enum sg_storage s)
 static int in_blocks(enum sg_storage s) { return s != SG_F32 && s != SG_F16 && s != SG_BF16; }
 
 /* A width that rows of this storage can have. */
-static uint32_t width_for(struct maker *m, uint32_t most)
+static uint32_t width_for(struct maker *m, uint32_t width_max)
 {
     uint32_t block = m->storage == SG_FP8 && m->index % 3 < 2 ? 64 : block_of(m->storage); /* as kernels like it, and odd */
-    return block > 1 ? block * between(m, 1, most / block > 1 ? most / block : 1) : between(m, 1, most);
+    return block > 1 ? block * between(m, 1, width_max / block > 1 ? width_max / block : 1) : between(m, 1, width_max);
 }
 
 static enum sg_act random_act(struct maker *m) { return (enum sg_act)between(m, SG_ACT_NONE, SG_ACT_TANH); }
@@ -442,7 +442,7 @@ static void fill_inputs(struct maker *m)
 {
     struct check_world *w = m->w;
     const struct sg_op *op = &w->graph->ops[w->graph->ops_n - 1];
-    double most = 0;
+    double width_max = 0;
     for (uint32_t s = 0; s < w->seqs; s++) {
         size_t rows = check_world_first(w, w->runs, s), n = rows * w->input_width;
         if (!w->input_width) {
@@ -453,7 +453,7 @@ static void fill_inputs(struct maker *m)
         float *x = w->values[s] = sg_arena_alloc(&w->arena, (n + 1) * sizeof *x);
         check_fill(&m->rng, x, n, m->data, 1);
         for (size_t i = 0; i < n; i++)
-            if (fabs((double)x[i]) > most) most = fabs((double)x[i]);
+            if (fabs((double)x[i]) > width_max) width_max = fabs((double)x[i]);
         for (size_t t = 0; t < rows; t++) {
             if (op->code == SG_OP_ROUTE)
                 grid_logits(m, x + t * w->input_width + op->in[0].at, op->in[0].width);
@@ -462,7 +462,7 @@ static void fill_inputs(struct maker *m)
             if (op->code == SG_OP_DELTA) shorten_keys(x + t * w->input_width, op);
         }
     }
-    if (!(m->floor > 0)) m->floor = most;
+    if (!(m->floor > 0)) m->floor = width_max;
 }
 
 /* The op is the last one of its graph: checknaive.c relies on it. */

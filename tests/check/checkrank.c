@@ -196,7 +196,7 @@ static void plan_runs(struct rank *t)
     }
 }
 
-/* Bounds: sums of fp32, that go on through layers; K and V are rounded to 16 bits, which turns a last bit here and there;
+/* Bounds: sums of fp32, that accumulate through layers; K and V are rounded to 16 bits, which turns a last bit here and there;
  * with Q8_0, and in prompts, some units take x in 16 bits (seen with one row: 1.6e-4 of the largest). */
 static double tolerance_of(const struct check_unit *u, const struct rank *t)
 {

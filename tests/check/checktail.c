@@ -1,4 +1,4 @@
-/* checktail.c: the last layer of a model and its head, in graphs in which `rows` stands behind the mixer, against ref on the
+/* checktail.c: the last layer of a model and its head, in graphs in which `rows` follows the mixer, against ref on the
  * same model with `rows` before the final norm: several sequences, each with other rows wanted (none, some, all) and adapters
  * of its own, after one another on the same states. A unit that wants late rows is held to the same numbers.
  * SPDX-License-Identifier: MIT */

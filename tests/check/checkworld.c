@@ -36,7 +36,7 @@ void check_result_free(struct check_result *r)
 
 double check_distance(const float *a, size_t a_n, const float *b, size_t b_n, double *scale)
 {
-    double most = 0;
+    double max_error = 0;
     *scale = 0;
     if (a_n != b_n) return INFINITY;
     for (size_t i = 0; i < a_n; i++) {
@@ -47,9 +47,9 @@ double check_distance(const float *a, size_t a_n, const float *b, size_t b_n, do
             if (!isnan(b[i]) && a[i] != b[i]) return INFINITY;
             continue;
         }
-        if (d > most) most = d;
+        if (d > max_error) max_error = d;
     }
-    return most;
+    return max_error;
 }
 
 /* Every second run is computed on the caller's thread, the others on the unit's own. */

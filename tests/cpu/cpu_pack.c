@@ -143,7 +143,7 @@ static void cache_case_begin(struct cache_case *k)
     k->data[1] = tensor_make(&k->t[1], SG_Q8_0, ROWS, COLS);
     k->list[0] = &k->t[0];
     k->list[1] = &k->t[1];
-    k->cache = (struct sg_weight_cache){.folder = k->folder, .most = 1u << 30, .weights = {1, 2}, .stamp = {3, 4}, .exact = 1};
+    k->cache = (struct sg_weight_cache){.folder = k->folder, .bytes_max = 1u << 30, .weights = {1, 2}, .stamp = {3, 4}, .exact = 1};
 }
 
 static void cache_case_end(struct cache_case *k)
@@ -260,15 +260,15 @@ static void folder_size_is_limited(void **state)
     cache_case_begin(&k);
     assert_string_equal(pack_result(&k, 1), "written");
     uint64_t one = folder_bytes(&k);
-    k.cache.most = 3 * one;
+    k.cache.bytes_max = 3 * one;
     for (int i = 0; i < 7; i++) {
         k.cache.weights.lo = 10 + (uint64_t)i;
         assert_string_equal(pack_result(&k, 1), "written");
-        assert_true(folder_bytes(&k) <= k.cache.most);
+        assert_true(folder_bytes(&k) <= k.cache.bytes_max);
         k.cache.weights.lo = 1;               /* used in every round, so it is not evicted */
         assert_string_equal(pack_result(&k, 1), "mapped");
     }
-    k.cache.most = one / 2;                   /* smaller than one entry: nothing is cached */
+    k.cache.bytes_max = one / 2;                   /* smaller than one entry: nothing is cached */
     k.cache.weights.lo = 99;
     assert_null(pack_result(&k, 1));
     cache_case_end(&k);

@@ -106,10 +106,10 @@ static float *prompt(const struct instance *p, struct sg_state *s, uint32_t piec
 }
 
 /* Fails when two arrays differ by more than `most` anywhere, or contain NaN. */
-static void assert_near(const float *a, const float *b, size_t n, float most)
+static void assert_near(const float *a, const float *b, size_t n, float tolerance)
 {
     for (size_t i = 0; i < n; i++)
-        if (!(fabsf(a[i] - b[i]) <= most)) fail_msg("number %zu: %g and %g", i, (double)a[i], (double)b[i]);
+        if (!(fabsf(a[i] - b[i]) <= tolerance)) fail_msg("number %zu: %g and %g", i, (double)a[i], (double)b[i]);
 }
 
 /* Bit-equal results with 1, 2 and 3 threads, for three divisions of the prompt. */
@@ -212,8 +212,8 @@ static void instruction_sets_run_concurrently(void **state)
         sg_unit_cpu.state_free(s[i]);
         /* Long prompts quantise activations to bf16 (amx) or to 8 bits per superblock. The sums of
          * avx512 are inexact by a few units, after which some numbers round to another byte. */
-        float most = strstr(p[i].spec, "amx") ? 0.15f : strstr(p[i].spec, "avx512") ? 8e-3f : 4e-3f;
-        assert_near(alone[i], alone[0], (size_t)ROWS * VOCAB, most);
+        float tolerance = strstr(p[i].spec, "amx") ? 0.15f : strstr(p[i].spec, "avx512") ? 8e-3f : 4e-3f;
+        assert_near(alone[i], alone[0], (size_t)ROWS * VOCAB, tolerance);
     }
     for (int i = 0; i < n; i++) {
         s[i] = state_open(&p[i], SG_F32);

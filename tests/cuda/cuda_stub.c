@@ -154,8 +154,8 @@ static void fails_anywhere(void **state)
     if (getenv("SEGUE_STUB_SHORT")) skip();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         segue_status status = SEGUE_EUNIT;
-        long n = 0, failures = 0, most = i == 2 ? 100 : 2000;
-        for (int sound = 0; sound < 8 && n < most;) {
+        long n = 0, failures = 0, failures_max = i == 2 ? 100 : 2000;
+        for (int sound = 0; sound < 8 && n < failures_max;) {
             n += 1 + n / 8;
             segue_error err = {0};
             char mode[32];
@@ -346,7 +346,7 @@ static void weights_are_uploaded(void **state)
     enum { ROWS = 1100, COLS = 1024 };
     static uint16_t numbers16[ROWS * COLS];
     static uint8_t blocks[ROWS * (COLS / 32 * 34)], codes[COLS];
-    static float room[COLS];
+    static float staging[COLS];
     (void)state;
     if (getenv("SEGUE_STUB_SHORT")) skip();
     for (uint32_t i = 0; i < ROWS * COLS; i++) numbers16[i] = (uint16_t)(0x3c00 + i * 2654435761u % 977);
@@ -383,7 +383,7 @@ static void weights_are_uploaded(void **state)
                 assert_memory_equal(scales + (r * (COLS / 32) + b) * 2, from, 2);
             }
             if (k < 2) continue;
-            float scale = sg_tensor_fp8_row(&fp8, r, room, codes);
+            float scale = sg_tensor_fp8_row(&fp8, r, staging, codes);
             assert_memory_equal(at, codes, COLS);
             assert_memory_equal(scales + r * sizeof scale, &scale, sizeof scale);
         }

@@ -72,7 +72,7 @@ static void texts_become_the_same_tokens(void **state)
 }
 
 /* Mean and largest difference of the log-probabilities of one text. */
-static void compare_scores(struct place *p, const json_t *one, double most, double mean)
+static void compare_scores(struct place *p, const json_t *one, double max_error, double mean)
 {
     segue_session *s = NULL;
     segue_error err = {0};
@@ -88,8 +88,8 @@ static void compare_scores(struct place *p, const json_t *one, double most, doub
         worst = fmax(worst, off);
         sum += off;
     }
-    if (!(worst <= most) || !(sum / (double)(n - 1) <= mean))
-        fail_msg("log-probabilities: max %g (bound %g), mean %g (bound %g)", worst, most, sum / (double)(n - 1), mean);
+    if (!(worst <= max_error) || !(sum / (double)(n - 1) <= mean))
+        fail_msg("log-probabilities: max %g (bound %g), mean %g (bound %g)", worst, max_error, sum / (double)(n - 1), mean);
     segue_session_close(s);
 }
 
@@ -116,13 +116,13 @@ static size_t compare_greedy(struct place *p, const json_t *one, double near)
     return i;
 }
 
-static void answers_agree(const char *unit, double most, double mean, double near)
+static void answers_agree(const char *unit, double max_error, double mean, double near)
 {
     struct place p;
     size_t tokens = 0;
     open_place(&p, unit);
     for (size_t c = 0; c < json_array_size(cases); c++) {
-        compare_scores(&p, json_array_get(cases, c), most, mean);
+        compare_scores(&p, json_array_get(cases, c), max_error, mean);
         tokens += compare_greedy(&p, json_array_get(cases, c), near);
     }
     close_place(&p);

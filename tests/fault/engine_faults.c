@@ -280,7 +280,7 @@ static void half_a_file_is_never_left(void **state)
     leave(&w);
 }
 
-/* Every n-th write of the prefix store fails: nothing is told to anybody, no half file is left, and what lies there
+/* Every n-th write of the prefix store fails: no call reports an error, no half file is left, and every file in the folder
  * is whole. */
 static void a_full_disk_costs_the_store_alone(void **state)
 {

@@ -76,7 +76,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         (void)!send(pair[1], data + (i ? half : 0), i ? size - half : half, MSG_DONTWAIT | MSG_NOSIGNAL);
         shutdown(pair[1], SHUT_WR);
     }
-    if (g && proc_adopt(&u, ends, NULL) == SEGUE_OK) {
+    if (g && proc_open_fds(&u, ends, NULL) == SEGUE_OK) {
         use(u, g);
         u->base.ops->close(u);
     }

@@ -7,7 +7,7 @@
 #include "engine/placement/units.h"
 #include "unit/proc/server.h"
 
-enum { HEAD = 6, MESSAGES = 64, LENT = 1 << 20, MOST_STATE = 1 << 20 };
+enum { HEAD = 6, MESSAGES = 64, LENT = 1 << 20, STATE_MAX = 1 << 20 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -28,12 +28,12 @@ static segue_status state_new(struct sg_unit *u, const struct sg_slot *slots, ui
     double numbers = 0;
     for (uint32_t i = 0; i < slots_n; i++)
         numbers += (double)slots[i].heads * slots[i].width * (slots[i].kind == SG_SLOT_DELTA ? slots[i].depth : 1);
-    if (numbers > MOST_STATE) return sg_no_memory("state", MOST_STATE, err);
+    if (numbers > STATE_MAX) return sg_no_memory("state", STATE_MAX, err);
     return sg_ops_of(u)->state_new(u, slots, slots_n, o, out, err);
 }
 
 /* A descriptor as another process would lend it. The size stands first, behind a number in some kinds. */
-static int lend(const struct sg_message *m)
+static int share_memory(const struct sg_message *m)
 {
     struct sg_reader in = sg_reader_of(m->body, m->body_n);
     if (m->kind == SG_WIRE_REGION || m->kind == SG_WIRE_LORA) sg_reader_u32(&in);
@@ -58,7 +58,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (int i = 0; i < MESSAGES && size >= HEAD; i++) {
         size_t n = (size_t)data[2] | (size_t)data[3] << 8 | (size_t)data[4] << 16;
         struct sg_message m = {.kind = data[0], .body = data + HEAD, .body_n = n < size - HEAD ? n : size - HEAD};
-        m.fd = lend(&m);
+        m.fd = share_memory(&m);
         if (m.kind == SG_WIRE_STREAM) m.kind = 0; /* a measurement takes its time */
         sg_server_answer(v, data[1] & 1, &m, &reply);
         if (reply.len < 8) __builtin_trap();

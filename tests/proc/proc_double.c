@@ -110,7 +110,7 @@ int main(void)
     struct sg_channel first;
     struct sg_message m;
     pthread_t second;
-    int begun = 0;
+    int started = 0;
     segue_status s;
     mode = getenv("PROC_DOUBLE");
     after = getenv("PROC_DOUBLE_AFTER") ? atol(getenv("PROC_DOUBLE_AFTER")) : 0;
@@ -120,7 +120,7 @@ int main(void)
     while ((s = sg_channel_receive(&first, &m, SG_WIRE_REQUEST, UINT64_MAX / 4, NULL)) == SEGUE_OK || s == SEGUE_END) {
         if (s == SEGUE_END) continue;
         answer(v, &first, 0, &m);
-        if (!begun && v->second.fd >= 0) begun = !pthread_create(&second, NULL, serve_main, v);
+        if (!started && v->second.fd >= 0) started = !pthread_create(&second, NULL, serve_main, v);
     }
     _exit(0);
 }

@@ -1,6 +1,6 @@
-/* proc_loss.c: a process is killed at a random moment of a session, many times (argument: how often). The session goes on
+/* proc_loss.c: a process is killed at a random moment of a session, many times (argument: how often). The session continues
  * as if nothing had happened when the survivor is of the same kind: tokens and logits to the last bit. With a survivor of
- * another kind it goes on as if the switch had been planned. Without one the call says ELOST and the session stays usable.
+ * another kind it continues as if the switch had been planned. Without one the call says ELOST and the session stays usable.
  * Nothing is left behind: no process, no descriptor. SPDX-License-Identifier: MIT */
 #include <dirent.h>
 #include <pthread.h>
@@ -126,13 +126,13 @@ static void session_open(struct world *w, int one)
 static segue_status answer(struct world *w, segue_error *err)
 {
     size_t n;
-    uint64_t begun = sg_now_ns();
+    uint64_t start_ns = sg_now_ns();
     segue_status s = segue_session_append(w->session, prompt, PROMPT, err);
     for (int i = 0; s == SEGUE_OK && i < TOKENS; i++) s = segue_session_next(w->session, &w->ids[i], err);
     if (s == SEGUE_OK) s = segue_session_prefill(w->session, 0, NULL, err);
     if (s == SEGUE_OK) s = segue_session_logits(w->session, w->logits, TINY_VOCAB, &n, err);
     w->stats = SEGUE_INIT(segue_stats);
-    w->ns = sg_now_ns() - begun;
+    w->ns = sg_now_ns() - start_ns;
     segue_error ignored;
     check(segue_session_stats_get(w->session, &w->stats, &ignored), &ignored, "stats");
     return s;

@@ -168,7 +168,7 @@ static void dump_is_stable(void **state)
     sg_graph_free(g);
 }
 
-static void slots_weigh_what_they_hold(void **state)
+static void slot_bytes_follow_the_storage(void **state)
 {
     (void)state;
     struct sg_slot k = {.kind = SG_SLOT_K, .heads = 3, .width = 40},
@@ -184,7 +184,7 @@ static void slots_weigh_what_they_hold(void **state)
     assert_int_equal(sg_slot_row_bytes(&conv, SG_F32), 0);
 }
 
-/* What a storage keeps, it keeps for good: encode(decode(encode(x))) = encode(x), and x comes back within its
+/* What a storage keeps, it keeps for good: encode(decode(encode(x))) = encode(x), and x is restored within its
  * step. */
 static void storages_round_once(void **state)
 {
@@ -412,7 +412,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whole_graph_is_accepted),   cmocka_unit_test(dump_is_stable),
-        cmocka_unit_test(slots_weigh_what_they_hold), cmocka_unit_test(storages_round_once),
+        cmocka_unit_test(slot_bytes_follow_the_storage), cmocka_unit_test(storages_round_once),
         cmocka_unit_test(wrong_tensors_are_named),   cmocka_unit_test(wrong_numbers_are_named),
         cmocka_unit_test(wrong_builders_are_named),  cmocka_unit_test(spoilt_graphs_are_named),
         cmocka_unit_test(adapters_are_found_by_tensor), cmocka_unit_test(rows_are_chosen_behind_the_last_state),

@@ -199,7 +199,7 @@ static void the_highest_of_many_leaves_them_as_they_were(void **state)
 {
     (void)state;
     enum { N = 5000 };
-    static float logits[N], before[N], room[N];
+    static float logits[N], before[N], scratch[N];
     static const int32_t stop[] = {4321};
     struct segue_bias bias = {.token = 77, .bias = 100};
     struct sg_sampler s = {.p = {.size = sizeof(segue_sampling)}, .stops = stop, .stops_n = 1};
@@ -210,18 +210,18 @@ static void the_highest_of_many_leaves_them_as_they_were(void **state)
     logits[4100] = -0.0f;
     logits[4200] = 0.0f;
     memcpy(before, logits, sizeof before);
-    assert_int_equal(sg_choose_kept(c, &s, logits, room, 0, &token, NULL, NULL, NULL), SEGUE_OK);
+    assert_int_equal(sg_choose_kept(c, &s, logits, scratch, 0, &token, NULL, NULL, NULL), SEGUE_OK);
     assert_int_equal(token, 4100);
     before[4321] = logits[4321] = 3;
-    assert_int_equal(sg_choose_kept(c, &s, logits, room, 0, &token, NULL, NULL, NULL), SEGUE_OK);
+    assert_int_equal(sg_choose_kept(c, &s, logits, scratch, 0, &token, NULL, NULL, NULL), SEGUE_OK);
     assert_int_equal(token, 4321);
     s.p.ignore_stops = 1;
-    assert_int_equal(sg_choose_kept(c, &s, logits, room, 0, &token, NULL, NULL, NULL), SEGUE_OK);
+    assert_int_equal(sg_choose_kept(c, &s, logits, scratch, 0, &token, NULL, NULL, NULL), SEGUE_OK);
     assert_int_equal(token, 4100);
     s.p.bias = &bias;
     s.p.bias_n = 1;
     before[77] = logits[77] = -50;
-    assert_int_equal(sg_choose_kept(c, &s, logits, room, 0, &token, NULL, NULL, NULL), SEGUE_OK);
+    assert_int_equal(sg_choose_kept(c, &s, logits, scratch, 0, &token, NULL, NULL, NULL), SEGUE_OK);
     assert_int_equal(token, 77);
     assert_memory_equal(logits, before, sizeof before);
     sg_chooser_free(c);

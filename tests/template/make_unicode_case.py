@@ -77,7 +77,7 @@ def emit_map(name, fn):
 def main():
     print("/* unicode_case.h: case mappings and classes of characters as Python's str has them, Unicode %s. Written by"
           % unicodedata.unidata_version)
-    print(" * tests/template/make_unicode_case.py; edit that, not this. Only jinja_case.c includes it.")
+    print(" * tests/template/make_unicode_case.py; edit that, not this. Only jinja_char.c includes it.")
     print(" * SPDX-License-Identifier: MIT */")
     print("#ifndef SG_TEXT_UNICODE_CASE_H\n#define SG_TEXT_UNICODE_CASE_H\n\n#include <stdint.h>\n")
     print("struct case_run {\n    uint32_t first, last, step;\n};\nstruct case_map {\n    uint32_t first, last, step;\n"

@@ -1,5 +1,5 @@
-/* template_faults.c: every allocation that can fail while a template is parsed, a request laid out and rendered is made
- * to fail once: the status says so, nothing leaks (the address sanitizer watches). Needs a build with SEGUE_FAULTS.
+/* template_faults.c: each allocation during parsing and rendering of a template fails once: the status is EMEMORY and
+ * nothing leaks (checked by the address sanitizer). Needs a build with SEGUE_FAULTS.
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,6 +18,7 @@
 
 enum { ATTEMPTS = 200000 };
 
+/* Parse and render once; the status is returned. */
 static segue_status once(const char *source, size_t len, const json_t *vars)
 {
     struct sg_template *t = NULL;
@@ -30,6 +31,7 @@ static segue_status once(const char *source, size_t len, const json_t *vars)
     return s;
 }
 
+/* The n-th allocation fails, for n = 1, 2, ... until the rendering needs fewer than n. */
 static void every_allocation_may_fail(void **state)
 {
     json_t *golden = json_load_file(SEGUE_SOURCE_DIR "/tests/golden/template/cases.json", 0, NULL);

@@ -1,5 +1,5 @@
-/* template_golden.c: templates against renderings that jinja2 made (tests/golden/template, make_template_golden.py), and
- * what a chat request becomes before it is rendered.
+/* template_golden.c: templates against renderings of jinja2 (tests/golden/template, made by make_template_golden.py),
+ * and the variables of a chat request.
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,6 +16,7 @@
 
 static json_t *golden;
 
+/* Render a template and compare with the text of `want`; without a text, it must fail with EFORMAT and a line. */
 static void check(const char *source, size_t len, const json_t *vars, const json_t *want)
 {
     struct sg_template *t = NULL;
@@ -35,6 +36,7 @@ static void check(const char *source, size_t len, const json_t *vars, const json
     sg_buf_free(&out);
 }
 
+/* One construct of the language per case. */
 static void small_templates(void **state)
 {
     json_t *cases = json_object_get(golden, "cases");
@@ -47,6 +49,7 @@ static void small_templates(void **state)
     }
 }
 
+/* Conversations in the chat template of the golden file. */
 static void conversations(void **state)
 {
     json_t *cases = json_object_get(golden, "chat"), *source = json_object_get(golden, "chat_template");
@@ -64,6 +67,7 @@ static void conversations(void **state)
     }
 }
 
+/* The value at a path such as messages/0/role, as JSON; "absent" if there is none. */
 static const char *at(const json_t *v, const char *path)
 {
     static char text[256];
@@ -79,6 +83,7 @@ static const char *at(const json_t *v, const char *path)
     return text;
 }
 
+/* Variables of a request: parsed arguments, defaults, and errors for malformed requests. */
 static void requests(void **state)
 {
     static const char text[] = "{\"messages\": [{\"role\": \"assistant\", \"content\": null, \"thinking\": "
@@ -103,7 +108,7 @@ static void requests(void **state)
     assert_string_equal(at(vars, "bos_token"), "\"own\"");
     assert_string_equal(at(vars, "eos_token"), "\"</s>\"");
     assert_string_equal(at(vars, "tools"), "null");
-    assert_true(json_equal(request, before)); /* the caller's request is as it was */
+    assert_true(json_equal(request, before)); /* the caller's request is unchanged */
     json_decref(vars);
     json_decref(before);
     json_decref(request);

@@ -1,5 +1,6 @@
-/* template_limits.c: hostile templates: loops without end, recursion, growing texts, deep nesting, broken tags. Each is
- * refused with its line, in bounded steps and memory (the process's address space is limited), and nothing leaks.
+/* template_limits.c: hostile templates: endless loops, recursion, growing texts, deep nesting, malformed tags. Each
+ * ends with an error that names its line, within bounded steps and memory (the address space of the process is
+ * limited).
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,6 +13,7 @@
 
 #include "text/template.h"
 
+/* Parse and render a source with JSON variables. *out_len, if not NULL: length of the output. */
 static segue_status run(const char *source, size_t len, const char *vars_text, segue_error *err,
                         size_t *out_len)
 {
@@ -29,7 +31,8 @@ static segue_status run(const char *source, size_t len, const char *vars_text, s
     return s;
 }
 
-static void refused(const char *source, segue_status want, const char *part)
+/* The source must fail with this status and a message that contains `part`. */
+static void expect_error(const char *source, segue_status want, const char *part)
 {
     segue_error err;
     segue_status s = run(source, strlen(source), "{\"s\": \"abc\", \"n\": 3, \"l\": [1, 2]}", &err, NULL);
@@ -37,68 +40,71 @@ static void refused(const char *source, segue_status want, const char *part)
         fail_msg("%.80s: status %d, text '%s', wanted %d '%s'", source, s, err.text, want, part);
 }
 
+/* Nested loops and nested values end at the limit of steps or of nesting. */
 static void loops(void **state)
 {
     (void)state;
-    refused("{% for i in range(1000000000) %}x{% endfor %}", SEGUE_EFORMAT, "hostile line 1: range");
-    refused("{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% "
+    expect_error("{% for i in range(1000000000) %}x{% endfor %}", SEGUE_EFORMAT, "hostile line 1: range");
+    expect_error("{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% "
             "endfor %}"
             "{% endfor %}",
             SEGUE_ELIMIT, "steps");
-    refused("\n\n{% for a in range(99999) %}{% for b in range(99999) %}{{ 1 }}{% endfor %}{% endfor %}",
+    expect_error("\n\n{% for a in range(99999) %}{% for b in range(99999) %}{{ 1 }}{% endfor %}{% endfor %}",
             SEGUE_ELIMIT, "hostile line 3");
-    refused(
+    expect_error(
         "{% set ns = namespace(x=[1]) %}{% for a in range(99999) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}"
         "{{ ns.x }}",
         SEGUE_ELIMIT, "nesting");
-    refused("{% set ns = namespace(x=[1]) %}{% for a in range(40) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}"
+    expect_error("{% set ns = namespace(x=[1]) %}{% for a in range(40) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}"
             "{{ ns.x|tojson }}",
             SEGUE_ELIMIT, "line 1");
-    refused("{{ range(99999)|map('string')|map('center', 9999)|join }}", SEGUE_ELIMIT, "line 1");
-    refused("{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}", SEGUE_ELIMIT, "nesting");
+    expect_error("{{ range(99999)|map('string')|map('center', 9999)|join }}", SEGUE_ELIMIT, "line 1");
+    expect_error("{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}", SEGUE_ELIMIT, "nesting");
 }
 
+/* Macros and recursive loops end at the limit of levels. */
 static void recursion(void **state)
 {
     (void)state;
-    refused("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", SEGUE_ELIMIT, "levels");
-    refused("{% macro m(x) %}{% for i in [1] %}{{ m([m(x)]) }}{% endfor %}{% endmacro %}{{ m(1) }}",
+    expect_error("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", SEGUE_ELIMIT, "levels");
+    expect_error("{% macro m(x) %}{% for i in [1] %}{{ m([m(x)]) }}{% endfor %}{% endmacro %}{{ m(1) }}",
             SEGUE_ELIMIT, "levels");
-    refused("{% macro m() %}{% call m() %}{{ caller() }}{% endcall %}{% endmacro %}{{ m() }}", SEGUE_ELIMIT,
+    expect_error("{% macro m() %}{% call m() %}{{ caller() }}{% endcall %}{% endmacro %}{{ m() }}", SEGUE_ELIMIT,
             "levels");
-    refused("{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}", SEGUE_ELIMIT, "levels");
+    expect_error("{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}", SEGUE_ELIMIT, "levels");
 }
 
+/* Repetition, padding and concatenation end at a limit before memory is exhausted. */
 static void growth(void **state)
 {
     (void)state;
-    refused("{{ 'a' * 1000000000000 }}", SEGUE_ELIMIT, "line 1");
-    refused("{{ 'a' * 30000000 }}", SEGUE_ELIMIT, "grows");
-    refused("{{ [1] * 1000000000 }}", SEGUE_ELIMIT, "line 1");
-    refused("{{ ('a' * 100000)|replace('a', 'b' * 100000) }}", SEGUE_ELIMIT, "grows");
-    refused("{{ ('a' * 1000000).replace('', 'b' * 1000) }}", SEGUE_ELIMIT, "grows");
-    refused(
+    expect_error("{{ 'a' * 1000000000000 }}", SEGUE_ELIMIT, "line 1");
+    expect_error("{{ 'a' * 30000000 }}", SEGUE_ELIMIT, "grows");
+    expect_error("{{ [1] * 1000000000 }}", SEGUE_ELIMIT, "line 1");
+    expect_error("{{ ('a' * 100000)|replace('a', 'b' * 100000) }}", SEGUE_ELIMIT, "grows");
+    expect_error("{{ ('a' * 1000000).replace('', 'b' * 1000) }}", SEGUE_ELIMIT, "grows");
+    expect_error(
         "{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
         SEGUE_ELIMIT, "bytes");
-    refused(
+    expect_error(
         "{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
         SEGUE_ELIMIT, "line 1");
-    refused("{% for i in range(99999) %}{{ 'x' * 10000 }}{% endfor %}", SEGUE_ELIMIT, "grows");
-    refused("{% set x %}{% for i in range(99999) %}{{ 'x' * 10000 }}{% endfor %}{% endset %}", SEGUE_ELIMIT,
+    expect_error("{% for i in range(99999) %}{{ 'x' * 10000 }}{% endfor %}", SEGUE_ELIMIT, "grows");
+    expect_error("{% set x %}{% for i in range(99999) %}{{ 'x' * 10000 }}{% endfor %}{% endset %}", SEGUE_ELIMIT,
             "line 1");
-    refused("{{ '%1000000000d' % 1 }}", SEGUE_EFORMAT, "width");
-    refused("{{ '{:1000000000}'.format(1) }}", SEGUE_EFORMAT, "line 1");
-    refused("{{ s.center(100000000) }}", SEGUE_ELIMIT, "line 1");
-    refused("{{ 2 ** 64 }}", SEGUE_EFORMAT, "64 bits");
-    refused("{{ 9223372036854775807 + 1 }}", SEGUE_EFORMAT, "64 bits");
-    refused("{{ 99999999999999999999 }}", SEGUE_EFORMAT, "64 bits");
-    refused("{{ s|indent(100000000) }}", SEGUE_ELIMIT, "line 1");
-    refused("{{ [1, [2]]|tojson(indent=1000000) }}", SEGUE_EFORMAT, "indent");
-    refused("{{ l|batch(1000000000, 'x')|list }}", SEGUE_ELIMIT, "line 1");
-    refused("{{ l|slice(1000000000)|list }}", SEGUE_ELIMIT, "line 1");
+    expect_error("{{ '%1000000000d' % 1 }}", SEGUE_EFORMAT, "width");
+    expect_error("{{ '{:1000000000}'.format(1) }}", SEGUE_EFORMAT, "line 1");
+    expect_error("{{ s.center(100000000) }}", SEGUE_ELIMIT, "line 1");
+    expect_error("{{ 2 ** 64 }}", SEGUE_EFORMAT, "64 bits");
+    expect_error("{{ 9223372036854775807 + 1 }}", SEGUE_EFORMAT, "64 bits");
+    expect_error("{{ 99999999999999999999 }}", SEGUE_EFORMAT, "64 bits");
+    expect_error("{{ s|indent(100000000) }}", SEGUE_ELIMIT, "line 1");
+    expect_error("{{ [1, [2]]|tojson(indent=1000000) }}", SEGUE_EFORMAT, "indent");
+    expect_error("{{ l|batch(1000000000, 'x')|list }}", SEGUE_ELIMIT, "line 1");
+    expect_error("{{ l|slice(1000000000)|list }}", SEGUE_ELIMIT, "line 1");
 }
 
-/* n copies of a text, then a tail */
+/* n copies of a text, then a tail; *len: bytes. The caller frees it. */
 static char *many(const char *part, size_t n, const char *tail, size_t *len)
 {
     size_t m = strlen(part);
@@ -110,12 +116,13 @@ static char *many(const char *part, size_t n, const char *tail, size_t *len)
     return s;
 }
 
+/* Deep nesting and long chains in the source end in the parser, without overflowing the C stack. */
 static void nesting(void **state)
 {
     static const struct {
         const char *part, *tail;
         size_t n;
-        segue_status want; /* OK: any refusal or success that ends */
+        segue_status want; /* OK: success and any error are accepted */
     } cases[] = {
         {"{{ ((((((((((", "", 5000, SEGUE_EFORMAT},
         {"{{", "", 524288, SEGUE_EFORMAT},
@@ -166,6 +173,7 @@ static void nesting(void **state)
     }
 }
 
+/* Malformed sources and forbidden operations: the message names the cause and the line. */
 static void broken(void **state)
 {
     static const char nul[] = "a\0b{{ 1 }}\0", nul_tag[] = "{{ \0 }}", bad[] = "\xff\xfe{{ 1 }}",
@@ -179,25 +187,25 @@ static void broken(void **state)
     assert_int_equal(run(bad, sizeof bad - 1, "{}", &err, NULL), SEGUE_EFORMAT);
     assert_int_equal(run(cut, sizeof cut - 1, "{}", &err, NULL), SEGUE_EFORMAT);
     assert_int_equal(run("", 0, "{}", &err, &len), SEGUE_OK);
-    refused("a\nb\n{{ x", SEGUE_EFORMAT, "hostile line 3");
-    refused("\n{% if x %}\n", SEGUE_EFORMAT, "'if' of line 2 is still open");
-    refused("{% endif %}", SEGUE_EFORMAT, "unknown tag 'endif'");
-    refused("{% for x in l %}{% endif %}", SEGUE_EFORMAT, "open is 'for'");
-    refused("{{ 'abc }}", SEGUE_EFORMAT, "not closed");
-    refused("{# abc", SEGUE_EFORMAT, "not closed");
-    refused("{{ 1 | nofilter }}", SEGUE_EFORMAT, "nofilter");
-    refused("{{ 1 is notest }}", SEGUE_EFORMAT, "notest");
-    refused("{% break %}", SEGUE_EFORMAT, "outside of a loop");
-    refused("{% include 'x' %}", SEGUE_EFORMAT, "unknown tag 'include'");
-    refused("{{ missing.more }}", SEGUE_EFORMAT, "'missing' is undefined");
-    refused("\n{{ raise_exception('Only user\nroles') }}", SEGUE_EFORMAT, "hostile line 2: Only user?roles");
-    refused("{{ l.append(1) }}", SEGUE_EFORMAT, "append");
-    refused("{{ 'a' + none }}", SEGUE_EFORMAT, "NoneType");
-    refused("{{ s.__class__.mro() }}", SEGUE_EFORMAT, "line 1");
-    refused("{% set s.x = 1 %}", SEGUE_EFORMAT, "namespace");
+    expect_error("a\nb\n{{ x", SEGUE_EFORMAT, "hostile line 3");
+    expect_error("\n{% if x %}\n", SEGUE_EFORMAT, "'if' of line 2 is still open");
+    expect_error("{% endif %}", SEGUE_EFORMAT, "unknown tag 'endif'");
+    expect_error("{% for x in l %}{% endif %}", SEGUE_EFORMAT, "open is 'for'");
+    expect_error("{{ 'abc }}", SEGUE_EFORMAT, "not closed");
+    expect_error("{# abc", SEGUE_EFORMAT, "not closed");
+    expect_error("{{ 1 | nofilter }}", SEGUE_EFORMAT, "nofilter");
+    expect_error("{{ 1 is notest }}", SEGUE_EFORMAT, "notest");
+    expect_error("{% break %}", SEGUE_EFORMAT, "outside of a loop");
+    expect_error("{% include 'x' %}", SEGUE_EFORMAT, "unknown tag 'include'");
+    expect_error("{{ missing.more }}", SEGUE_EFORMAT, "'missing' is undefined");
+    expect_error("\n{{ raise_exception('Only user\nroles') }}", SEGUE_EFORMAT, "hostile line 2: Only user?roles");
+    expect_error("{{ l.append(1) }}", SEGUE_EFORMAT, "append");
+    expect_error("{{ 'a' + none }}", SEGUE_EFORMAT, "NoneType");
+    expect_error("{{ s.__class__.mro() }}", SEGUE_EFORMAT, "line 1");
+    expect_error("{% set s.x = 1 %}", SEGUE_EFORMAT, "namespace");
 }
 
-/* A text built piece by piece over a long conversation needs room for the text, not for every step. */
+/* A text that is built in many steps needs memory for the text, not for each intermediate value. */
 static void swept(void **state)
 {
     static const char source[] =
@@ -210,6 +218,7 @@ static void swept(void **state)
     assert_int_equal(len, 7);
 }
 
+/* Limits of the caller are respected, and a failed rendering writes no output. */
 static void own_limits(void **state)
 {
     const struct sg_template_limits limits = {
@@ -226,7 +235,7 @@ static void own_limits(void **state)
         assert_int_equal(sg_template_open(&t, sources[i], strlen(sources[i]), "t", &err), SEGUE_OK);
         if (sg_template_render(t, vars, 0, &limits, &out, &err) != SEGUE_ELIMIT)
             fail_msg("%s: %s", sources[i], err.text);
-        assert_int_equal(out.len, 0); /* nothing half-written */
+        assert_int_equal(out.len, 0); /* no partial output */
         sg_template_close(t);
         json_decref(vars);
     }
@@ -234,8 +243,8 @@ static void own_limits(void **state)
 
 int main(void)
 {
-    /* 64 MB beyond what is in use: a rendering that holds more fails with another status than the one asked for.
-     * Sanitizers reserve far more address space than that, so they run without. */
+    /* 128 MB of address space: a rendering that needs more fails with EMEMORY instead of the expected status.
+     * Sanitizers reserve far more address space, so that their builds run without the limit. */
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)

@@ -1,6 +1,6 @@
-/* template_render.c: renders cases for the scripts of this folder. Reads lines {"template": ..., "vars": {...},
- * "now": seconds}; "request": true lays the variables out as a chat request does first. Writes lines {"text": ...} or
- * {"error": ...}. Says nothing else and never stops at a bad case.
+/* template_render.c: renders cases for the scripts of this folder. Reads lines {"template": ..., "vars": {...}, "now":
+ * seconds}; "request": true converts the variables as a chat request first. Writes a line {"text": ...} or {"error":
+ * ...} for each, and continues after an error.
  * SPDX-License-Identifier: MIT */
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
@@ -9,6 +9,7 @@
 #include "text/chat_request.h"
 #include "text/template.h"
 
+/* Parse and render one case. */
 static segue_status run_case(const json_t *line, struct sg_buf *out, segue_error *err)
 {
     const json_t *source = json_object_get(line, "template"), *now = json_object_get(line, "now");

@@ -27,12 +27,12 @@ static struct sg_archive *open_ok(const char *path)
     return a;
 }
 
-static void open_fails(const char *path, segue_status status, const char *says)
+static void open_fails(const char *path, segue_status status, const char *reason)
 {
     struct sg_archive *a = NULL;
     segue_error err;
     segue_status got = sg_archive_open(&a, path, &err);
-    if (got != status || !strstr(err.text, says) || !strchr(err.text, ';')) fail_msg("%d: %s", got, err.text);
+    if (got != status || !strstr(err.text, reason) || !strchr(err.text, ';')) fail_msg("%d: %s", got, err.text);
     assert_null(a);
 }
 
@@ -260,7 +260,7 @@ static void mlx_rules_that_do_not_fit(void **state)
 {
     (void)state;
     static const struct {
-        const char *config, *says;
+        const char *config, *reason;
         segue_status status;
     } cases[] = {
         {NULL, "combinations", SEGUE_EUNSUPPORTED}, /* 4 bits of 64, 8 of 32 or 2 of 128 */
@@ -275,7 +275,7 @@ static void mlx_rules_that_do_not_fit(void **state)
         segue_error err;
         json_t *config = cases[i].config ? json_loads(cases[i].config, 0, NULL) : NULL;
         segue_status s = sg_archive_join_affine(a, config, &err);
-        if (s != cases[i].status || !strstr(err.text, cases[i].says)) fail_msg("%zu: %d %s", i, s, err.text);
+        if (s != cases[i].status || !strstr(err.text, cases[i].reason)) fail_msg("%zu: %d %s", i, s, err.text);
         assert_int_equal(a->tensors_n, 19); /* unchanged */
         assert_int_equal(sg_archive_find(a, "model.a.weight")->storage, SG_U32);
         json_decref(config);

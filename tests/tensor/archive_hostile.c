@@ -15,13 +15,13 @@
 #define GOLDEN SEGUE_SOURCE_DIR "/tests/golden/archives/"
 
 static void refused(const char *what, const void *bytes, size_t n, const char *name, segue_status status,
-                    const char *says)
+                    const char *reason)
 {
     segue_error err = {0};
     segue_status s = open_and_walk(bytes, n, name, &err, NULL);
     if (s != status) fail_msg("%s: status %d: %s", what, s, err.text);
-    if (!strstr(err.text, says) || !strstr(err.text, name))
-        fail_msg("%s: text does not say \"%s\": %s", what, says, err.text);
+    if (!strstr(err.text, reason) || !strstr(err.text, name))
+        fail_msg("%s: text does not say \"%s\": %s", what, reason, err.text);
     if (!strstr(err.text, "; ")) fail_msg("%s: no remedy: %s", what, err.text);
 }
 
@@ -85,11 +85,11 @@ static void data(struct gguf *g, size_t n)
     while (n--) sg_buf_add(&g->buf, "", 1);
 }
 
-static void gguf_refused(const char *what, struct gguf *g, segue_status status, const char *says)
+static void gguf_refused(const char *what, struct gguf *g, segue_status status, const char *reason)
 {
     data(g, 1024);
     assert_int_equal(g->buf.failed, 0);
-    refused(what, g->buf.data, g->buf.len, "lies.gguf", status, says);
+    refused(what, g->buf.data, g->buf.len, "lies.gguf", status, reason);
     sg_buf_free(&g->buf);
 }
 
@@ -117,7 +117,7 @@ static void gguf_names(void **state)
     static const struct {
         const char *name;
         size_t n;
-        const char *says;
+        const char *reason;
     } cases[] = {{"a\nb", 3, "control"},   {"a\0b", 3, "control"},   {"\x7f", 1, "control"},
                  {"\xff", 1, "UTF-8"},     {"\xc0\x80", 2, "UTF-8"}, {"\xed\xa0\x80", 3, "UTF-8"},
                  {"\xe2\x82", 2, "UTF-8"}, {"", 0, "0 bytes"}};
@@ -126,14 +126,14 @@ static void gguf_names(void **state)
         text_n(&g, cases[i].name, cases[i].n);
         u32(&g, 4);
         u32(&g, 1);
-        gguf_refused("key name", &g, SEGUE_EFORMAT, cases[i].says);
+        gguf_refused("key name", &g, SEGUE_EFORMAT, cases[i].reason);
         g = begin(1, 0);
         text_n(&g, cases[i].name, cases[i].n);
         u32(&g, 1);
         u64(&g, 4);
         u32(&g, 0);
         u64(&g, 0);
-        gguf_refused("tensor name", &g, SEGUE_EFORMAT, cases[i].says);
+        gguf_refused("tensor name", &g, SEGUE_EFORMAT, cases[i].reason);
     }
     struct gguf g = begin(0, 2);
     key_u32(&g, "same", 1);
@@ -225,7 +225,7 @@ static void gguf_tensors(void **state)
     static const struct {
         uint64_t in, out, offset;
         uint32_t type;
-        const char *says;
+        const char *reason;
     } one[] = {
         {33, 1, 0, 2, "33 columns"},                                   /* no whole blocks */
         {UINT64_MAX, 2, 0, 0, "overflow"},                             /* product of dimensions */
@@ -239,7 +239,7 @@ static void gguf_tensors(void **state)
     for (size_t i = 0; i < sizeof one / sizeof *one; i++) {
         struct gguf g = begin(1, 0);
         tensor(&g, "t", one[i].in, one[i].out, one[i].type, one[i].offset);
-        gguf_refused("one tensor", &g, SEGUE_EFORMAT, one[i].says);
+        gguf_refused("one tensor", &g, SEGUE_EFORMAT, one[i].reason);
     }
     static const uint32_t dims[] = {0, 5, 0xffffffff};
     for (int i = 0; i < 3; i++) {
@@ -283,7 +283,7 @@ static void gguf_splits(void **state)
     gguf_refused("split.no as text", &g, SEGUE_EFORMAT, "split.no");
 }
 
-/* Types that nobody asks for do not prevent opening; they are named when used. */
+/* Types that no caller asks for do not prevent opening; they are named when used. */
 static void unknown_types_are_refused_when_used(void **state)
 {
     (void)state;
@@ -321,7 +321,7 @@ static void safetensors_that_lie(void **state)
     static const struct {
         const char *header;
         size_t bytes;
-        const char *says;
+        const char *reason;
     } cases[] = {
         {"{" T("a", "[2]", 0, 8) "}", 9, "the tensors end at byte"}, /* trailing bytes */
         {"{" T("a", "[2]", 0, 8) "}", 7, "but the file has"},        /* cut off */
@@ -370,7 +370,7 @@ static void safetensors_that_lie(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct sg_buf b = safetensors(cases[i].header, strlen(cases[i].header), cases[i].bytes);
-        refused(cases[i].header, b.data, b.len, "lies.safetensors", SEGUE_EFORMAT, cases[i].says);
+        refused(cases[i].header, b.data, b.len, "lies.safetensors", SEGUE_EFORMAT, cases[i].reason);
         sg_buf_free(&b);
     }
     struct sg_buf b = safetensors("{}", 2, 0);
@@ -448,7 +448,7 @@ static void llama2c_that_lie(void **state)
         size_t at;
         int32_t value;
         segue_status status;
-        const char *says;
+        const char *reason;
     } v1[] = {
         {4, 3, SEGUE_EUNSUPPORTED, "version 3"},
         {4, 0, SEGUE_EFORMAT, "version of at least 1"},
@@ -467,7 +467,7 @@ static void llama2c_that_lie(void **state)
     for (size_t i = 0; i < sizeof v1 / sizeof *v1; i++) {
         struct sg_buf b = whole(GOLDEN "v1.bin");
         put_i32(&b, v1[i].at, v1[i].value);
-        refused(v1[i].says, b.data, b.len, "lies.bin", v1[i].status, v1[i].says);
+        refused(v1[i].reason, b.data, b.len, "lies.bin", v1[i].status, v1[i].reason);
         sg_buf_free(&b);
     }
     struct sg_buf b = whole(GOLDEN "v2.bin");
@@ -493,7 +493,7 @@ static void other_files_are_named(void **state)
 {
     (void)state;
     static const struct {
-        const char *bytes, *says;
+        const char *bytes, *reason;
     } cases[] = {{"PK\3\4....", "PyTorch"},
                  {"\x80\x02}q", "pickle"},
                  {"version https://git-lfs.github.com/spec/v1\n", "LFS"},
@@ -503,7 +503,7 @@ static void other_files_are_named(void **state)
                  {"hello, world", "neither"},
                  {"", "empty"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        refused(cases[i].says, cases[i].bytes, strlen(cases[i].bytes), "what", SEGUE_EFORMAT, cases[i].says);
+        refused(cases[i].reason, cases[i].bytes, strlen(cases[i].bytes), "what", SEGUE_EFORMAT, cases[i].reason);
 }
 
 /* --- cut off and damaged --- */

@@ -77,7 +77,7 @@ static void blocks_read_as_gguf_reads_them(void **state)
 
 /* All 16-bit patterns against the scalar conversions, so that the fast loops agree with them on every
  * value. */
-static void halves_read_as_the_scalar_says(void **state)
+static void half_blocks_match_the_scalar_reader(void **state)
 {
     (void)state;
     for (uint32_t h = 0; h < 0x10000; h++) {
@@ -162,7 +162,7 @@ static void permutations_are_as_stated(void **state)
                                      8 + group * 24 + (y * 2 + x) * 4 + z);
     struct sg_perm none = {0};
     assert_int_equal(sg_perm_stored(&none, 12345), 12345);
-    /* q of a head of 8 rows: half-split row s*4+j lies at the interleaved 2j+s */
+    /* q of a head of 8 rows: half-split row s*4+j is at the interleaved 2j+s */
     struct sg_perm q = {.a = 2, .b = 4, .w = 1};
     assert_int_equal(sg_perm_stored(&q, 1), 2);
     assert_int_equal(sg_perm_stored(&q, 4), 1);
@@ -327,7 +327,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(blocks_read_as_gguf_reads_them),
-        cmocka_unit_test(halves_read_as_the_scalar_says),
+        cmocka_unit_test(half_blocks_match_the_scalar_reader),
         cmocka_unit_test(blocks_write_as_gguf_writes_them),
         cmocka_unit_test(rows_may_be_cut_at_32),
         cmocka_unit_test(permutations_are_as_stated),

@@ -94,11 +94,11 @@ static void golden_rows(void **state)
     uint64_t n;
     const struct sg_tensor *rows = get("rows.f32"), *codes = get("rows.codes");
     struct sg_tensor t = sg_tensor_fp8(rows);
-    float *scales = numbers("rows.scale", &n), room[160], whole[160], part[160];
+    float *scales = numbers("rows.scale", &n), scratch[160], whole[160], part[160];
     uint8_t got[160];
     assert_int_equal(rows->cols, 160);
     for (uint64_t r = 0; r < rows->rows; r++) {
-        float scale = sg_tensor_fp8_row(&t, r, room, got);
+        float scale = sg_tensor_fp8_row(&t, r, scratch, got);
         if (sg_bits_of_f32(scale) != sg_bits_of_f32(scales[r]))
             fail_msg("row %d: scale %g, golden %g", (int)r, (double)scale, (double)scales[r]);
         assert_memory_equal(got, codes->data + r * 160, 160);
@@ -129,9 +129,9 @@ static void of_every_storage(void **state)
         struct sg_tensor t = sg_tensor_fp8(&from);
         sg_tensor_row(&from, 0, 0, 512, source);
         sg_tensor_row(&t, 0, 0, 512, got);
-        float most = 0;
-        for (int i = 0; i < 512; i++) most = fmaxf(most, fabsf(source[i]));
-        for (int i = 0; i < 512; i++) assert_true(fabsf(got[i] - source[i]) <= fmaxf(fabsf(source[i]) / 16, most * 0x1p-17f));
+        float max_error = 0;
+        for (int i = 0; i < 512; i++) max_error = fmaxf(max_error, fabsf(source[i]));
+        for (int i = 0; i < 512; i++) assert_true(fabsf(got[i] - source[i]) <= fmaxf(fabsf(source[i]) / 16, max_error * 0x1p-17f));
         for (int c = 0; c < 512; c += 32) {
             sg_tensor_row(&t, 0, (uint64_t)c, 32, part);
             assert_memory_equal(part, got + c, sizeof part);
@@ -142,7 +142,7 @@ static void of_every_storage(void **state)
 static void not_finite(void **state)
 {
     (void)state;
-    float x[64] = {1}, room[64];
+    float x[64] = {1}, scratch[64];
     uint8_t codes[64];
     uint64_t bad = 9;
     x[40] = INFINITY;
@@ -151,10 +151,10 @@ static void not_finite(void **state)
     struct sg_tensor t = sg_tensor_fp8(&from);
     assert_false(sg_tensor_finite(&t, &bad));
     assert_int_equal(bad, 1);
-    assert_true(isfinite(sg_tensor_fp8_row(&t, 0, room, codes)));
-    assert_false(isfinite(sg_tensor_fp8_row(&t, 1, room, codes)));
-    sg_tensor_row(&t, 1, 0, 32, room);
-    assert_true(isnan(room[0]));
+    assert_true(isfinite(sg_tensor_fp8_row(&t, 0, scratch, codes)));
+    assert_false(isfinite(sg_tensor_fp8_row(&t, 1, scratch, codes)));
+    sg_tensor_row(&t, 1, 0, 32, scratch);
+    assert_true(isnan(scratch[0]));
 }
 
 int main(void)

@@ -1,4 +1,4 @@
-/* golden_tokenizer.h: open one of the tokenizers under tests/golden/tok, for the tests of this folder.
+/* golden_tokenizer.h: helpers that open the tokenizers under tests/golden/tok. They fail the running test on an error.
  * SPDX-License-Identifier: MIT */
 #ifndef GOLDEN_TOKENIZER_H
 #define GOLDEN_TOKENIZER_H
@@ -17,11 +17,13 @@
 #include "tensor/json.h"
 #include "text/tokenizer/tokenizer.h"
 
+/* out: path of a file in the folder of a tokenizer. */
 static inline void golden_path(char *out, size_t cap, const char *kind, const char *file)
 {
     snprintf(out, cap, "%s/tests/golden/tok/%s/%s", SEGUE_SOURCE_DIR, kind, file);
 }
 
+/* The caller frees the buffer. */
 static inline struct sg_buf golden_json(const char *kind)
 {
     char path[512];
@@ -31,6 +33,7 @@ static inline struct sg_buf golden_json(const char *kind)
     return json;
 }
 
+/* The caller closes the tokenizer. */
 static inline struct sg_tokenizer *golden_tokenizer(const char *kind)
 {
     struct sg_buf json = golden_json(kind);

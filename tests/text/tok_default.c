@@ -1,8 +1,9 @@
-/* tok_default.c: the default model's own tokenizer, when the model is in the data folder: encodings that
- * other programs publish for SmolLM2, and its ends.
+/* tok_default.c: the tokenizer of the default model, if the model is in the data folder: published encodings for
+ * SmolLM2, bos and eos.
  * SPDX-License-Identifier: MIT */
 #include "golden_tokenizer.h"
 
+/* Ids that other programs give for these texts. */
 static void published_encodings(void **state)
 {
     static const struct {

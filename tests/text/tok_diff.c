@@ -12,12 +12,14 @@
 #include "tensor/archive.h"
 #include "text/tokenizer/tokenizer.h"
 
+/* Print the error; returns the exit status. */
 static int failed(const segue_error *err)
 {
     fprintf(stderr, "tok_diff: %s\n", err->text);
     return 1;
 }
 
+/* Open a GGUF file or a tokenizer.json by its extension. 0: error. */
 static int open_tokenizer(struct sg_tokenizer **t, const char *path, segue_error *err)
 {
     struct sg_buf json = {0};
@@ -38,6 +40,7 @@ static int open_tokenizer(struct sg_tokenizer **t, const char *path, segue_error
 static int32_t ids[1 << 20];
 static char text[1 << 22];
 
+/* Print a tab and the decoded text as a JSON string. 0: error. */
 static int print_decoded(const struct sg_tokenizer *t, size_t n, segue_error *err)
 {
     size_t len;
@@ -50,6 +53,7 @@ static int print_decoded(const struct sg_tokenizer *t, size_t n, segue_error *er
     return 1;
 }
 
+/* Process one input line. 0: error. */
 static int one_line(const struct sg_tokenizer *t, const char *line, size_t len, unsigned flags,
                     segue_error *err)
 {

@@ -1,10 +1,11 @@
-/* tok_golden.c: the seven kinds of tokenizer against what the `tokenizers` library gave for the same probes
- * (tests/golden/tok, made by make_tokenizers.py).
+/* tok_golden.c: seven tokenizers against the results of the `tokenizers` library for the same texts (tests/golden/tok,
+ * made by make_tokenizers.py).
  * SPDX-License-Identifier: MIT */
 #include "golden_tokenizer.h"
 
 enum { CAP = 8192 };
 
+/* Fail unless the ids equal those under key. */
 static void same_ids(const char *kind, const json_t *row, const char *key, const int32_t *ids, size_t n)
 {
     const json_t *want = json_object_get(row, key);
@@ -14,6 +15,7 @@ static void same_ids(const char *kind, const json_t *row, const char *key, const
         fail_msg("%s: %s of \"%s\" differ", kind, key, json_string_value(json_object_get(row, "text")));
 }
 
+/* Fail unless the text equals that under key. */
 static void same_text(const char *kind, const json_t *row, const char *key, const char *text, size_t n)
 {
     const json_t *want = json_object_get(row, key);
@@ -21,7 +23,7 @@ static void same_text(const char *kind, const json_t *row, const char *key, cons
         fail_msg("%s: %s: \"%s\" wanted, got \"%.*s\"", kind, key, json_string_value(want), (int)n, text);
 }
 
-/* One token after the other must give the same text as all at once. */
+/* Decode token by token; the caller compares with sg_detokenize. */
 static size_t streamed(const struct sg_tokenizer *t, const int32_t *ids, size_t n, unsigned flags, char *text)
 {
     segue_text state = SEGUE_INIT(segue_text);
@@ -35,6 +37,7 @@ static size_t streamed(const struct sg_tokenizer *t, const int32_t *ids, size_t 
     return at;
 }
 
+/* One text: ids with and without bos and eos, and decoding with and without special tokens. */
 static void probe(const char *kind, const struct sg_tokenizer *t, const json_t *row)
 {
     static int32_t ids[CAP];
@@ -56,6 +59,7 @@ static void probe(const char *kind, const struct sg_tokenizer *t, const json_t *
     }
 }
 
+/* All texts of all tokenizers, and the description of each tokenizer. */
 static void probes_agree(void **state)
 {
     static const struct {
@@ -85,6 +89,7 @@ static void probes_agree(void **state)
     }
 }
 
+/* tokenizer_config.json sets bos and eos and adds them to each text. */
 static void config_names_the_ends(void **state)
 {
     (void)state;
@@ -115,7 +120,7 @@ static void config_names_the_ends(void **state)
     sg_buf_free(&json);
 }
 
-/* Specials in a user's text stay text when the caller says so. */
+/* With SEGUE_TEXT_NO_SPECIAL, special tokens in a text are tokenized as plain text. */
 static void specials_can_be_plain(void **state)
 {
     (void)state;
@@ -133,7 +138,7 @@ static void specials_can_be_plain(void **state)
     sg_tokenizer_close(t);
 }
 
-/* Invalid UTF-8 is read as U+FFFD, as many as Python's errors="replace" makes of it. */
+/* Invalid UTF-8 becomes U+FFFD, as many as Python's errors="replace" gives. */
 static void broken_utf8_is_repaired(void **state)
 {
     static const struct {

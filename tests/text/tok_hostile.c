@@ -1,10 +1,12 @@
-/* tok_hostile.c: damaged and absurd tokenizer files, calls without objects, and texts made to be slow.
+/* tok_hostile.c: damaged and absurd tokenizer files, calls with NULL, and texts and patterns that make naive algorithms
+ * slow.
  * SPDX-License-Identifier: MIT */
 #include <stdint.h>
 #include <unistd.h>
 
 #include "golden_tokenizer.h"
 
+/* Open and close; the status is returned. A tokenizer exists exactly after OK. */
 static segue_status open_json(const char *json, size_t len, segue_error *err)
 {
     struct sg_tokenizer *t = NULL;
@@ -14,13 +16,14 @@ static segue_status open_json(const char *json, size_t len, segue_error *err)
     return s;
 }
 
+/* Each prefix of a valid file is EFORMAT, and the message names the file. */
 static void cut_json_is_refused(void **state)
 {
     (void)state;
     struct sg_buf json = golden_json("spm_llama2");
     segue_error err;
     for (size_t n = 0; n < json.len; n += n < 2000 ? 7 : 211) {
-        char *copy = malloc(n + 1); /* exactly as long, so that the sanitizer sees a read beyond the end */
+        char *copy = malloc(n + 1); /* exact size: a sanitizer detects a read beyond the end */
         memcpy(copy, json.data, n);
         assert_int_equal(open_json(copy, n, &err), SEGUE_EFORMAT);
         assert_non_null(strstr(err.text, "t.json"));
@@ -32,10 +35,11 @@ static void cut_json_is_refused(void **state)
 #define MODEL(vocab, merges) "\"model\":{\"type\":\"BPE\",\"vocab\":" vocab ",\"merges\":" merges "}"
 #define AB "{\"a\":0,\"b\":1,\"ab\":2}"
 
+/* Each case is refused with its status, and the message contains the text in `reason`. */
 static void absurd_json_is_refused(void **state)
 {
     static const struct {
-        const char *json, *says;
+        const char *json, *reason;
         segue_status status;
     } cases[] = {
         {"[]", "t.json", SEGUE_EFORMAT},
@@ -94,7 +98,7 @@ static void absurd_json_is_refused(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         segue_error err;
         segue_status s = open_json(cases[i].json, strlen(cases[i].json), &err);
-        if (s != cases[i].status || !strstr(err.text, cases[i].says))
+        if (s != cases[i].status || !strstr(err.text, cases[i].reason))
             fail_msg("case %zu: %d: %s", i, s, s ? err.text : "");
     }
     struct sg_buf deep = {0};
@@ -130,6 +134,7 @@ static void holes_are_empty(void **state)
 
 /* --- tokenizer.bin --- */
 
+/* Append one token of tokenizer.bin. */
 static void put_bin(struct sg_buf *b, float score, const char *text)
 {
     uint32_t len = (uint32_t)strlen(text);
@@ -157,6 +162,7 @@ static uint32_t make_bin(struct sg_buf *b)
     return n;
 }
 
+/* Tokens, byte fallback and decoding of a small tokenizer.bin. */
 static void bin_is_read(void **state)
 {
     (void)state;
@@ -180,6 +186,7 @@ static void bin_is_read(void **state)
     sg_buf_free(&b);
 }
 
+/* Open the first n bytes of b. The copy has exactly n bytes, so that a sanitizer detects a read beyond the end. */
 static segue_status open_bin(const struct sg_buf *b, size_t n, uint32_t vocab)
 {
     struct sg_tokenizer *t = NULL;
@@ -192,6 +199,7 @@ static segue_status open_bin(const struct sg_buf *b, size_t n, uint32_t vocab)
     return s;
 }
 
+/* Truncated files, wrong vocabulary sizes and NaN scores are refused; overwritten lengths never crash. */
 static void damaged_bin_is_refused(void **state)
 {
     (void)state;
@@ -217,6 +225,7 @@ static void damaged_bin_is_refused(void **state)
 
 enum { G_U32 = 4, G_I32 = 5, G_F32 = 6, G_STRING = 8, G_ARRAY = 9 };
 
+/* The g_* functions append parts of a GGUF header. */
 static void g_u32(struct sg_buf *b, uint32_t v) { sg_buf_add(b, &v, 4); }
 
 static void g_text(struct sg_buf *b, const char *s)
@@ -247,7 +256,7 @@ static void g_strings(struct sg_buf *b, const char *name, const char *const *lis
     for (uint64_t i = 0; i < n; i++) g_text(b, list[i]);
 }
 
-/* One way to be wrong each. */
+/* One fault per file that make_gguf writes. */
 enum fault {
     NO_FAULT,
     BAD_MODEL,
@@ -262,6 +271,7 @@ enum fault {
     FAULTS
 };
 
+/* A GGUF file with a tokenizer of five tokens, one of which is a control token. */
 static void make_gguf(struct sg_buf *b, enum fault f)
 {
     static const char *const tokens[] = {"a", "b", "ab", "<end>", "c"}, *const merges[] = {"a b"},
@@ -289,9 +299,10 @@ static void make_gguf(struct sg_buf *b, enum fault f)
     g_u32(b, f == BOS_BEYOND ? 77 : 3);
 }
 
+/* The file without fault works, each fault is refused with a message that names the key. */
 static void damaged_gguf_is_refused(void **state)
 {
-    static const char *const says[FAULTS] = {"",           "rwkv",         "viking", "",       "merge 0",
+    static const char *const reason[FAULTS] = {"",           "rwkv",         "viking", "",       "merge 0",
                                              "token_type", "bos_token_id", "tokens", "merges", "tokens"};
     (void)state;
     char path[] = "/tmp/segue-tok-XXXXXX";
@@ -308,11 +319,11 @@ static void damaged_gguf_is_refused(void **state)
         assert_int_equal(pwrite(fd, b.data, b.len, 0), (ssize_t)b.len);
         if (sg_archive_open(&a, path, &err)) fail_msg("%s", err.text);
         segue_status s = sg_tokenizer_of_gguf(&t, a, &err);
-        if (f == MERGE_UNKNOWN) { /* readers of this format pass over a merge that can never give a token */
+        if (f == MERGE_UNKNOWN) { /* merges that can never apply are skipped */
             assert_int_equal(s, SEGUE_OK);
         } else if (f) {
             assert_true(s == SEGUE_EFORMAT || (s == SEGUE_EUNSUPPORTED && f <= BAD_PRE));
-            if (!strstr(err.text, says[f])) fail_msg("fault %d: %s", f, err.text);
+            if (!strstr(err.text, reason[f])) fail_msg("fault %d: %s", f, err.text);
         } else {
             int32_t ids[8];
             size_t n;
@@ -332,6 +343,7 @@ static void damaged_gguf_is_refused(void **state)
     unlink(path);
 }
 
+/* NULL arguments and ids out of range are errors or give empty results; they never crash. */
 static void missing_objects_are_refused(void **state)
 {
     (void)state;
@@ -361,7 +373,7 @@ static void missing_objects_are_refused(void **state)
     sg_tokenizer_close(t);
 }
 
-/* Half a megabyte without a place to cut: anything quadratic would not end. */
+/* 512 KiB of one repeated unit: a quadratic algorithm would exceed the time limit of the test. */
 static void long_texts_stay_linear(void **state)
 {
     static const char *const kinds[] = {"gpt2", "llama3", "qwen35", "spm_llama2", "spm_gemma"};
@@ -386,7 +398,7 @@ static void long_texts_stay_linear(void **state)
     free(ids);
 }
 
-/* A pattern that no scanner knows may be slow on purpose: it is stopped. */
+/* Patterns with exponential or polynomial backtracking end with ELIMIT. */
 static void slow_patterns_are_stopped(void **state)
 {
     static const char *const patterns[] = {"(?:a+)+b", "(?:a|a)*c", "a*a*a*d", "a*?a*?a*?e"};
@@ -394,7 +406,7 @@ static void slow_patterns_are_stopped(void **state)
     size_t size = 100000, n;
     char *text = malloc(size);
     memset(text, 'a', size);
-    memcpy(text + size - 5, "xbcde", 5); /* or PCRE2 sees that the last letter is nowhere */
+    memcpy(text + size - 5, "xbcde", 5); /* otherwise PCRE2 detects that the last letter does not occur */
     for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
         char json[512];
         struct sg_tokenizer *t = NULL;

@@ -1,5 +1,5 @@
-/* tok_llama.c: the vocabularies that llama.cpp's source ships, each with texts (.inp) and the ids of the
- * original tokenizers (.out). SEGUE_LLAMA_SOURCE names the unpacked folder (with models/ in it).
+/* tok_llama.c: the vocabularies in llama.cpp's source, each with texts (.inp) and the ids of the original tokenizers
+ * (.out). SEGUE_LLAMA_SOURCE names the unpacked folder, which contains models/.
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@
 
 static const char separator[] = "\n__ggml_vocab_test__\n";
 
-/* Ids of one line of the .out file. */
+/* The ids of one line of the .out file; *at moves to the next line. */
 static size_t read_ids(char **at, int32_t *ids, size_t cap)
 {
     size_t n = 0;
@@ -29,6 +29,7 @@ static size_t read_ids(char **at, int32_t *ids, size_t cap)
     return n;
 }
 
+/* Compare each text with its line of ids; returns the number of texts. */
 static size_t compare_all(const struct sg_tokenizer *t, const char *name, char *texts, char *out)
 {
     static int32_t want[4096], got[4096];
@@ -49,6 +50,7 @@ static size_t compare_all(const struct sg_tokenizer *t, const char *name, char *
     return tests;
 }
 
+/* Open one vocabulary and compare all its texts. */
 static void vocabulary(const char *folder, const char *name)
 {
     char path[3][1024];

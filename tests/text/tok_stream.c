@@ -1,11 +1,12 @@
-/* tok_stream.c: text that arrives token by token: whole characters only, stop strings across tokens, the
- * first space.
+/* tok_stream.c: text from single tokens: only complete characters are written, stop strings are found across tokens,
+ * one leading space is dropped.
  * SPDX-License-Identifier: MIT */
 #include "golden_tokenizer.h"
 
-/* In the SentencePiece kinds byte b is token 3 + b. */
+/* In the SentencePiece tokenizers of the tests, byte b is token 3 + b. */
 static int32_t byte_token(unsigned b) { return 3 + (int32_t)b; }
 
+/* A stream and all text that it has written so far. */
 struct stream {
     const struct sg_tokenizer *t;
     segue_text state;
@@ -13,6 +14,7 @@ struct stream {
     size_t n;
 };
 
+/* A stream with stop strings. */
 static struct stream begin(const struct sg_tokenizer *t, const char *const *stops, size_t stops_n)
 {
     struct stream s = {.t = t, .state = SEGUE_INIT(segue_text)};
@@ -21,6 +23,7 @@ static struct stream begin(const struct sg_tokenizer *t, const char *const *stop
     return s;
 }
 
+/* Pass one token (-1: the end) and append its text. */
 static segue_status next(struct stream *s, int32_t token)
 {
     size_t len = 0;
@@ -31,6 +34,7 @@ static segue_status next(struct stream *s, int32_t token)
     return status;
 }
 
+/* Pass bytes as byte tokens until the stream ends. */
 static segue_status feed(struct stream *s, const char *bytes, size_t n)
 {
     segue_status status = SEGUE_OK;
@@ -39,6 +43,7 @@ static segue_status feed(struct stream *s, const char *bytes, size_t n)
     return status;
 }
 
+/* A character appears when its last byte arrives; after[i] is the length after byte i. */
 static void characters_stay_whole(void **state)
 {
     const char *in = "a\xe2\x82\xac\xf0\x9f\x98\x80\xc3\xa9z";
@@ -82,6 +87,7 @@ static void broken_bytes_become_replacements(void **state)
     }
 }
 
+/* Text before a stop string is written, the stop string and all text after it is not. */
 static void stops_are_found_across_tokens(void **state)
 {
     static const char *const stops[] = {"STOP", "aab", "\xe2\x82\xac!"};
@@ -103,12 +109,13 @@ static void stops_are_found_across_tokens(void **state)
         assert_string_equal(s.text, cases[i].out);
         assert_int_equal(status, cases[i].ends ? SEGUE_END : SEGUE_OK);
         if (!cases[i].ends) continue;
-        assert_int_equal(next(&s, byte_token('x')), SEGUE_END); /* nothing comes after the end */
+        assert_int_equal(next(&s, byte_token('x')), SEGUE_END); /* the stream remains ended */
         assert_int_equal(next(&s, -1), SEGUE_END);
         assert_string_equal(s.text, cases[i].out);
     }
 }
 
+/* A prefix of a stop string is held until it can no longer become one. */
 static void what_may_become_a_stop_is_held(void **state)
 {
     static const char *const stops[] = {"STOP"};
@@ -119,6 +126,7 @@ static void what_may_become_a_stop_is_held(void **state)
     assert_string_equal(s.text, "a STx");
 }
 
+/* A stop string inside of a token: the text before it is written. */
 static void one_token_may_end_within(void **state)
 {
     (void)state;
@@ -132,6 +140,7 @@ static void one_token_may_end_within(void **state)
     sg_tokenizer_close(t);
 }
 
+/* The space that the tokenizer puts in front is dropped, the spaces of the text are kept. */
 static void the_first_space_goes_once(void **state)
 {
     (void)state;
@@ -150,6 +159,7 @@ static void the_first_space_goes_once(void **state)
     assert_false(sg_tokenizer_strips_space(NULL));
 }
 
+/* ELIMIT reports the needed size and leaves the state unchanged, so that the call can be repeated. */
 static void a_small_buffer_takes_nothing(void **state)
 {
     (void)state;
@@ -170,6 +180,7 @@ static void a_small_buffer_takes_nothing(void **state)
     sg_tokenizer_close(t);
 }
 
+/* Wrong ids, NULL pointers, invalid stop strings and a damaged state are EARG. */
 static void wrong_calls_are_refused(void **state)
 {
     char out[8], big[1100];
@@ -200,7 +211,7 @@ static void wrong_calls_are_refused(void **state)
     assert_int_equal(sg_detokenize(*state, &bad, 1, 0, out, 8, &len, NULL), SEGUE_EARG);
 }
 
-/* Any bytes, cut anywhere, with stops or without: what comes out is UTF-8 and never depends on the cuts. */
+/* Random bytes, with stop strings or without: the text is valid UTF-8 and a prefix of the text of sg_detokenize. */
 static void random_bytes_flow(void **state)
 {
     static const char *const stops[] = {"\xc3\xa9\xc3\xa9\xc3\xa9", "ab"};

@@ -1,5 +1,5 @@
-/* added.c: added tokens: a sorted list of texts, searched by narrowing a range byte by byte, so that of the
- * texts that begin at a place the longest is found without looking at the others.
+/* added.c: added tokens: a sorted list of texts. A search narrows a range of the list byte by byte, so that it finds
+ * the longest text at a position without comparing all of them.
  * SPDX-License-Identifier: MIT */
 #include <stdlib.h>
 #include <string.h>
@@ -7,10 +7,10 @@
 #include "text/tokenizer/tokparts.h"
 #include "text/unicode/unicode.h"
 
-/* A search looks at no more bytes than this from each place, which keeps it linear in the text. */
+/* Max bytes of an added token. A search reads at most this many bytes from each position, so that it is linear. */
 enum { LONGEST_ADDED = 1024 };
 
-/* By text, and of equal texts the lowest id first: that one is kept. */
+/* qsort order: by text, of equal texts the lowest id first, which is the one that is kept. */
 static int compare_added(const void *pa, const void *pb)
 {
     const struct sg_added *a = pa, *b = pb;
@@ -20,6 +20,7 @@ static int compare_added(const void *pa, const void *pb)
     return a->id < b->id ? -1 : a->id > b->id;
 }
 
+/* items is sorted in place and copied into the arena. Duplicates and texts that can never match are left out. */
 segue_status sg_added_make(struct sg_tokenizer *t, struct sg_added_set *set, struct sg_added *items, size_t n,
                            const char *what, segue_error *err)
 {
@@ -31,14 +32,15 @@ segue_status sg_added_make(struct sg_tokenizer *t, struct sg_added_set *set, str
         struct sg_added *a = &items[i], *last = kept ? &set->items[kept - 1] : NULL;
         if (a->len > LONGEST_ADDED)
             return sg_fail(err, SEGUE_EUNSUPPORTED,
-                           "read tokenizer: %s: added token %d has %u bytes, at most %d work; remove it",
+                           "read tokenizer: %s: added token %d has %u bytes, at most %d are supported; remove it",
                            what, (int)a->id, a->len, LONGEST_ADDED);
-        /* Empty texts never match, and bytes that are no text cannot stand in a repaired one. */
+        /* empty texts never match; invalid UTF-8 cannot occur in a text, which is repaired before the search */
         if (!a->len || sg_utf8_valid(a->text, a->len) != a->len) continue;
         if (last && last->len == a->len && memcmp(last->text, a->text, a->len) == 0) continue;
         set->items[kept++] = *a;
     }
     set->n = (uint32_t)kept;
+    /* first[256] = n, the end of byte 255 */
     for (uint32_t b = 0, i = 0; b <= 256; b++) {
         while (b && i < kept && (unsigned char)set->items[i].text[0] < b) i++;
         set->first[b] = i;
@@ -46,7 +48,7 @@ segue_status sg_added_make(struct sg_tokenizer *t, struct sg_added_set *set, str
     return SEGUE_OK;
 }
 
-/* First item of [low, high) whose byte d is at least b; all of them are longer than d. */
+/* First item of [low, high) whose byte d is at least b. All these items are longer than d. */
 static uint32_t lower_bound(const struct sg_added_set *set, uint32_t low, uint32_t high, size_t d, unsigned b)
 {
     while (low < high) {
@@ -59,8 +61,8 @@ static uint32_t lower_bound(const struct sg_added_set *set, uint32_t low, uint32
     return low;
 }
 
-/* The longest text that s begins with. A text that ends at depth d is the first of its range, as it sorts
- * before all that go on. */
+/* The longest text that s begins with, or NULL. A text of length d is the first of its range, since it sorts before
+ * all its continuations. */
 static const struct sg_added *longest_at(const struct sg_added_set *set, const char *s, size_t n)
 {
     const struct sg_added *best = NULL;
@@ -76,11 +78,13 @@ static const struct sg_added *longest_at(const struct sg_added_set *set, const c
     return best;
 }
 
+/* Tries each position in turn; `first` skips the positions where no added token begins. */
 const struct sg_added *sg_added_find(const struct sg_added_set *set, const char *s, size_t n, size_t from,
                                      size_t *at)
 {
     for (size_t i = set->n ? from : n; i < n; i++) {
         unsigned b = (unsigned char)s[i];
+        /* most positions are skipped here: no added token begins with this byte */
         if (set->first[b] == set->first[b + 1]) continue;
         const struct sg_added *found = longest_at(set, s + i, n - i);
         if (found) {

@@ -1,6 +1,6 @@
-/* nfc.c: canonical composition. Text is handled in regions: from a character that nothing before can change
- * to the next such character. Clean regions are copied; the others are decomposed, ordered and composed. Time
- * and memory are linear in the text, also when it is one single base with a million marks.
+/* nfc.c: canonical composition (NFC). Text is handled in regions: from a character that no earlier character can change
+ * to the next such one. Regions that are in NFC for certain are copied, the others are decomposed, ordered and
+ * composed. Time and memory are linear in the text, even for one base character with a million marks.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
@@ -12,11 +12,12 @@
 
 enum { HANGUL = 0xac00, JAMO_L = 0x1100, JAMO_V = 0x1161, JAMO_T = 0x11a7, HANGUL_N = 11172 };
 
-struct points {
+struct code_points {
     uint32_t *c; /* code point << 8 | combining class */
     size_t n, cap;
 };
 
+/* Canonical combining class: a binary search in ranges (first code point << 8 | class). */
 static unsigned combining_class(uint32_t c)
 {
     size_t low = 0, high = COUNT(unicode_ccc);
@@ -30,8 +31,8 @@ static unsigned combining_class(uint32_t c)
     return unicode_ccc[low] & 255;
 }
 
-/* Code point and class travel together: ordering and composing both need the class again. */
-static segue_status add_point(struct points *p, uint32_t c)
+/* Append a code point with its class, which both ordering and composing need. */
+static segue_status add_point(struct code_points *p, uint32_t c)
 {
     if (p->n == p->cap) {
         size_t cap = p->cap * 2 + 64;
@@ -45,8 +46,9 @@ static segue_status add_point(struct points *p, uint32_t c)
     return SEGUE_OK;
 }
 
-/* Hangul syllables by arithmetic, all else from the table of full decompositions. */
-static segue_status decompose(struct points *p, uint32_t c)
+/* Hangul syllables by arithmetic (Unicode, section 3.12), all others by the table of full decompositions, sorted by
+ * code point. */
+static segue_status decompose(struct code_points *p, uint32_t c)
 {
     if (c - HANGUL < HANGUL_N) {
         uint32_t i = c - HANGUL, t = i % 28;
@@ -63,12 +65,14 @@ static segue_status decompose(struct points *p, uint32_t c)
             high = mid;
     }
     if (low == COUNT(unicode_decomposed) || unicode_decomposed[low][0] != c) return add_point(p, c);
+    /* offset into unicode_parts << 3 | number of parts */
     uint32_t at = unicode_decomposed[low][1] >> 3, n = unicode_decomposed[low][1] & 7;
     for (uint32_t i = 0; i < n; i++) SG_TRY(add_point(p, unicode_parts[at + i]));
     return SEGUE_OK;
 }
 
-/* Stable order by combining class: insertion for the usual two or three marks, counting for hostile runs. */
+/* Stable sort by combining class: insertion sort for the usual two or three marks, counting sort for long hostile
+ * runs. */
 static segue_status order_marks(uint32_t *c, size_t n)
 {
     if (n <= 32) {
@@ -82,6 +86,7 @@ static segue_status order_marks(uint32_t *c, size_t n)
     }
     uint32_t *sorted = sg_alloc(n * sizeof *sorted);
     if (!sorted) return SEGUE_EMEMORY;
+    /* at[c]: first index of class c in the sorted array */
     size_t at[257] = {0};
     for (size_t i = 0; i < n; i++) at[(c[i] & 255) + 1]++;
     for (size_t i = 1; i < 257; i++) at[i] += at[i - 1];
@@ -91,9 +96,10 @@ static segue_status order_marks(uint32_t *c, size_t n)
     return SEGUE_OK;
 }
 
-/* 0: the pair has no composite. */
+/* The composite of a and b, or 0. */
 static uint32_t composite(uint32_t a, uint32_t b)
 {
+    /* Hangul: L + V, then LV + T; the subtractions wrap for other characters */
     if (a - JAMO_L < 19 && b - JAMO_V < 21) return HANGUL + ((a - JAMO_L) * 21 + b - JAMO_V) * 28;
     if (a - HANGUL < HANGUL_N && (a - HANGUL) % 28 == 0 && b - JAMO_T - 1 < 27) return a + b - JAMO_T;
     size_t low = 0, high = COUNT(unicode_composed);
@@ -110,11 +116,12 @@ static uint32_t composite(uint32_t a, uint32_t b)
     return m[0] == a && m[1] == b ? m[2] : 0;
 }
 
-/* Compose in place; returns the new length. */
+/* Compose in place; returns the new length. A mark combines with the last starter unless a mark of the same or a
+ * higher class is between them. */
 static size_t compose(uint32_t *c, size_t n)
 {
     size_t out = 0, starter = SIZE_MAX;
-    unsigned last = 0; /* class of what stands before, since the starter */
+    unsigned last = 0; /* class of the character before, counted from the starter */
     for (size_t i = 0; i < n; i++) {
         unsigned ccc = c[i] & 255;
         if (starter != SIZE_MAX && (out == starter + 1 || last < ccc)) {
@@ -124,6 +131,7 @@ static size_t compose(uint32_t *c, size_t n)
                 continue;
             }
         }
+        /* class 0 starts a new sequence */
         if (!ccc) starter = out;
         last = ccc;
         c[out++] = c[i];
@@ -131,8 +139,8 @@ static size_t compose(uint32_t *c, size_t n)
     return out;
 }
 
-/* Decompose, order each run of marks, compose, append. */
-static segue_status region(struct sg_buf *out, struct points *p, const char *s, size_t n)
+/* Decompose, order each run of marks, compose, and append to out. */
+static segue_status compose_region(struct sg_buf *out, struct code_points *p, const char *s, size_t n)
 {
     p->n = 0;
     for (size_t at = 0; at < n;) {
@@ -142,6 +150,7 @@ static segue_status region(struct sg_buf *out, struct points *p, const char *s, 
     }
     for (size_t i = 0; i < p->n;) {
         size_t from = i;
+        /* a run of marks: characters with a class other than 0 */
         while (i < p->n && (p->c[i] & 255)) i++;
         if (i - from > 1) SG_TRY(order_marks(p->c + from, i - from));
         if (i == from) i++;
@@ -154,14 +163,15 @@ static segue_status region(struct sg_buf *out, struct points *p, const char *s, 
     return SEGUE_OK;
 }
 
-/* The first character at or after `at` that is not certain; n when there is none. *before: the character in
- * front. */
+/* Offset of the first character at or after `at` that NFC may change; n when there is none. *before: offset of the
+ * character before it. */
 static size_t unsure_from(const char *s, size_t n, size_t at, size_t *before)
 {
     *before = at;
     while (at < n) {
         uint32_t c;
         size_t len = sg_utf8_get(s + at, &c);
+        /* no character below U+0300 changes or combines with an earlier one */
         if (c >= 0x300 && sg_char_class(c) & SG_CHAR_UNSURE) return at;
         *before = at;
         at += len;
@@ -169,18 +179,21 @@ static size_t unsure_from(const char *s, size_t n, size_t at, size_t *before)
     return n;
 }
 
+/* Checks a property of each character, so that it may say 0 for a text in NFC. */
 int sg_nfc_sure(const char *s, size_t n)
 {
     size_t before;
     return unsure_from(s, n, 0, &before) == n;
 }
 
+/* p of compose_region is reused for all regions. */
 segue_status sg_nfc(struct sg_buf *out, const char *s, size_t n)
 {
-    struct points points = {0};
+    struct code_points code_points = {0};
     segue_status status = SEGUE_OK;
     for (size_t at = 0; at < n && status == SEGUE_OK;) {
         size_t from, end = unsure_from(s, n, at, &from);
+        /* the rest is in NFC: copy it */
         if (end == n) from = n;
         status = sg_buf_add(out, s + at, from - at);
         uint32_t c = 0;
@@ -189,9 +202,9 @@ segue_status sg_nfc(struct sg_buf *out, const char *s, size_t n)
             if (c < 0x300 || !(sg_char_class(c) & SG_CHAR_UNSURE)) break;
             end += len;
         }
-        if (status == SEGUE_OK && from < end) status = region(out, &points, s + from, end - from);
+        if (status == SEGUE_OK && from < end) status = compose_region(out, &code_points, s + from, end - from);
         at = end;
     }
-    sg_free(points.c);
+    sg_free(code_points.c);
     return status;
 }

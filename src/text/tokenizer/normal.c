@@ -1,16 +1,17 @@
-/* normal.c: what is done to a piece of text before it is split: NFC, a prefix, literal replacements,
- * stripping. A step that changes nothing copies nothing.
+/* normal.c: the normalizers of a tokenizer: NFC, a prefix, literal replacement, stripping. A step that changes nothing
+ * copies nothing.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "text/tokenizer/tokparts.h"
 #include "text/unicode/unicode.h"
 
-/* All occurrences from left to right, none overlapping. */
-static segue_status replace(struct sg_buf *out, const struct sg_norm *step, const char *s, size_t n)
+/* Replace all occurrences of step->from, from left to right and without overlap. */
+static segue_status replace(struct sg_buf *out, const struct sg_normalizer *step, const char *s, size_t n)
 {
     size_t kept = 0;
     for (size_t at = 0; at + step->from_len <= n;) {
+        /* only starts that leave space for the whole pattern */
         const char *hit = memchr(s + at, step->from[0], n - at - step->from_len + 1);
         if (!hit) break;
         at = (size_t)(hit - s);
@@ -26,8 +27,8 @@ static segue_status replace(struct sg_buf *out, const struct sg_norm *step, cons
     return sg_buf_add(out, s + kept, n - kept);
 }
 
-/* Nothing moves: the ends come closer. */
-static void strip(const struct sg_norm *step, const char **s, size_t *n)
+/* Remove whitespace at the ends; only *s and *n change. */
+static void strip(const struct sg_normalizer *step, const char **s, size_t *n)
 {
     uint32_t c;
     while (step->left && *n) {
@@ -44,8 +45,8 @@ static void strip(const struct sg_norm *step, const char **s, size_t *n)
     }
 }
 
-/* 1: the step wrote the whole text to out. */
-static int apply(const struct sg_norm *step, struct sg_buf *out, const char **s, size_t *n)
+/* Run one step. 1: the whole result is in out; 0: *s and *n are the result. */
+static int apply(const struct sg_normalizer *step, struct sg_buf *out, const char **s, size_t *n)
 {
     switch (step->kind) {
     case SG_NORM_STRIP:
@@ -68,6 +69,7 @@ static int apply(const struct sg_norm *step, struct sg_buf *out, const char **s,
     return 0;
 }
 
+/* The two buffers alternate, since a step reads the result of the one before. */
 segue_status sg_normalize(const struct sg_tokenizer *t, const char **text, size_t *len, struct sg_buf out[2],
                           segue_error *err)
 {
@@ -75,6 +77,7 @@ segue_status sg_normalize(const struct sg_tokenizer *t, const char **text, size_
     for (uint32_t i = 0; i < t->norms_n; i++) {
         out[next].len = 0;
         if (!apply(&t->norms[i], &out[next], text, len)) continue;
+        /* apply leaves errors in the buffer */
         if (out[next].failed) return sg_no_memory("text", *len, err);
         *text = out[next].data ? out[next].data : "";
         *len = out[next].len;

@@ -1,20 +1,21 @@
-/* pretoken.c: cutting a piece of text before merging. The patterns that models use are scanners written by
- * hand, equal to the regular expressions; any other pattern goes to regex.c. Each step gives its pieces one
- * by one to the next, so nothing is stored but text that a step changes.
+/* pretoken.c: splits a piece of text before merging. The patterns of known models have hand-written scanners that match
+ * exactly what the regular expressions match; other patterns go to regex.c. Each step passes its pieces to the next
+ * step at once, so that only text that a step changes is stored. Offsets and lengths are bytes.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "text/tokenizer/tokparts.h"
 #include "text/unicode/unicode.h"
 
+/* Input of a scanner: a piece and the parameters in which the patterns differ. */
 struct scan {
     const char *s;
     size_t n;
-    unsigned word;  /* classes of the pattern's word: letters, in qwen35 also marks */
-    size_t numbers; /* digits in a piece at most */
+    unsigned word;  /* SG_CHAR_* of a word: letters, in qwen35 also marks */
+    size_t numbers; /* max number characters in one piece */
 };
 
-/* Class of the character at i and where the next one begins; at the end 0 and i. */
+/* SG_CHAR_* of the character at i; *next: start of the next one. At the end: 0 and i. */
 static unsigned class_at(const struct scan *x, size_t i, size_t *next)
 {
     uint32_t c;
@@ -24,6 +25,7 @@ static unsigned class_at(const struct scan *x, size_t i, size_t *next)
     return sg_char_class(c);
 }
 
+/* End of the run of characters with one of `classes` that starts at i; i if there is none. */
 static size_t run_of(const struct scan *x, size_t i, unsigned classes)
 {
     size_t next;
@@ -31,7 +33,7 @@ static size_t run_of(const struct scan *x, size_t i, unsigned classes)
     return i;
 }
 
-/* Characters that are neither space, word nor number. */
+/* End of the run of characters that are neither space, word nor number. */
 static size_t run_of_rest(const struct scan *x, size_t i)
 {
     size_t next;
@@ -39,18 +41,19 @@ static size_t run_of_rest(const struct scan *x, size_t i)
     return i;
 }
 
-/* What the patterns write as [^\s\p{L}\p{N}]. */
+/* 1: [^\s\p{L}\p{N}] of the patterns matches at i. */
 static int is_rest(const struct scan *x, size_t i)
 {
     size_t next;
     return i < x->n && !(class_at(x, i, &next) & (SG_CHAR_SPACE | SG_CHAR_NUMBER | x->word));
 }
 
-/* 's 't 're 've 'm 'll 'd after an apostrophe at i; returns the end, or i. Folded: in any case, and with
- * U+017F, whose lower-case form is s. */
+/* End of 's 't 're 've 'm 'll 'd with the apostrophe at i, else i. folded: any case, and U+017F, which lower-cases
+ * to s as in Rust's regex. */
 static size_t contraction(const struct scan *x, size_t i, int folded)
 {
     static const char *const ends[] = {"s", "t", "re", "ve", "m", "ll", "d"};
+    /* bytes after the apostrophe; may be 0 */
     size_t left = x->n - i - 1;
     const char *s = x->s + i + 1;
     if (x->s[i] != '\'') return i;
@@ -58,13 +61,15 @@ static size_t contraction(const struct scan *x, size_t i, int folded)
     for (size_t k = 0; k < sizeof ends / sizeof *ends; k++) {
         size_t len = strlen(ends[k]), same = 0;
         if (len > left) continue;
+        /* the endings are lower-case ASCII: 32 less is upper case */
         while (same < len && (s[same] == ends[k][same] || (folded && s[same] == ends[k][same] - 32))) same++;
         if (same == len) return i + 1 + len;
     }
     return i;
 }
 
-/* \s+(?!\S)|\s+ : a run of spaces, less its last one when something follows. */
+/* \s+(?!\S)|\s+ at i: the run of whitespace, without its last character if text follows and the run has more than
+ * one. */
 static size_t spaces(const struct scan *x, size_t i)
 {
     size_t end = run_of(x, i, SG_CHAR_SPACE);
@@ -73,80 +78,92 @@ static size_t spaces(const struct scan *x, size_t i)
     return last > i ? last : end;
 }
 
-/* The pattern's alternatives in their order; exactly one of letters, numbers, rest and spaces fits what
- * follows. */
+/* End of the match at i. The alternatives are tried in the order of the pattern; each of letters, numbers, rest and
+ * spaces excludes the others. */
 static size_t scan_gpt2(const struct scan *x, size_t i)
 {
     size_t end = contraction(x, i, 0), next;
     if (end > i) return end;
+    /* " ?" before a letter, number or other character */
     size_t k = x->s[i] == ' ' && i + 1 < x->n ? i + 1 : i;
     unsigned c = class_at(x, k, &next);
     if (c & SG_CHAR_LETTER) return run_of(x, k, SG_CHAR_LETTER);
     if (c & SG_CHAR_NUMBER) return run_of(x, k, SG_CHAR_NUMBER);
     if (!(c & SG_CHAR_SPACE)) return run_of_rest(x, k);
+    /* from i, not k: the space belongs to the run */
     return spaces(x, i);
 }
 
+/* 1: [\r\n]. */
 static int is_newline(char c) { return c == '\r' || c == '\n'; }
 
-/* llama3, qwen2 and qwen35, which differ in x->word and x->numbers. */
+/* End of the match at i for llama3, qwen2 and qwen35, which differ only in x->word and x->numbers. */
 static size_t scan_modern(const struct scan *x, size_t i)
 {
     size_t end = contraction(x, i, 1), next, after;
     if (end > i) return end;
     unsigned c = class_at(x, i, &next);
     if (c & x->word) return run_of(x, i, x->word);
+    /* [^\r\n\p{L}\p{N}]? takes one character of any other class before a word */
     if (!is_newline(x->s[i]) && !(c & SG_CHAR_NUMBER) && class_at(x, next, &after) & x->word)
         return run_of(x, next, x->word);
+    /* \p{N} or \p{N}{1,3} */
     if (c & SG_CHAR_NUMBER) {
         for (size_t n = 1; n < x->numbers && class_at(x, next, &after) & SG_CHAR_NUMBER; n++) next = after;
         return next;
     }
+    /* " ?[^\s\p{L}\p{N}]+[\r\n]*" */
     if (is_rest(x, i) || (x->s[i] == ' ' && is_rest(x, next))) {
         end = run_of_rest(x, next);
         while (end < x->n && is_newline(x->s[end])) end++;
         return end;
     }
     end = run_of(x, i, SG_CHAR_SPACE);
+    /* \s*[\r\n]+ ends at the last line break of the whitespace */
     for (size_t k = end; k > i; k--)
         if (is_newline(x->s[k - 1])) return k;
     return spaces(x, i);
 }
 
-/* A run of digits (or one), else everything up to the next digit. */
+/* A run of digits (single: one digit), else all text up to the next digit. */
 static size_t scan_digits(const struct scan *x, size_t i, int single)
 {
     size_t next;
     if (class_at(x, i, &next) & SG_CHAR_DIGIT) return single ? next : run_of(x, i, SG_CHAR_DIGIT);
+    /* the characters between two runs of digits are one piece */
     while (next < x->n && !(class_at(x, next, &i) & SG_CHAR_DIGIT)) next = i;
     return next;
 }
 
-struct splitting {
+/* One pass of a LITERAL or REGEX splitter over a piece. The last match is cached, since apply_rule asks for it
+ * again. */
+struct split_state {
     struct sg_encoding *e;
     const struct sg_split *split;
     const char *s;
     size_t n;
-    size_t known_from, known_start,
-        known_end; /* the match after known_from; end 0: none; from SIZE_MAX: not known */
+    /* first match at or after cached_from; cached_end 0: there is none; cached_from SIZE_MAX: nothing is cached */
+    size_t cached_from, cached_start, cached_end;
 };
 
-/* The next match of a literal or a pattern, from `from` on; *end = 0: none. */
-static segue_status find(struct splitting *p, size_t from, size_t *start, size_t *end)
+/* The first match at or after `from`; *end = 0 and *start = n when there is none. Matches are searched once each, so
+ * that the pass is linear. */
+static segue_status find_match(struct split_state *p, size_t from, size_t *start, size_t *end)
 {
-    if (p->known_from == SIZE_MAX || from < p->known_from || (p->known_end && from > p->known_start)) {
-        p->known_from = from;
-        p->known_start = p->known_end = 0;
+    /* the cached match is valid for any `from` up to its start */
+    if (p->cached_from == SIZE_MAX || from < p->cached_from || (p->cached_end && from > p->cached_start)) {
+        p->cached_from = from;
+        p->cached_start = p->cached_end = 0;
         if (p->split->kind == SG_SPLIT_REGEX) {
-            SG_TRY(sg_regex_find(p->e, p->split->regex, p->s, p->n, from, &p->known_start, &p->known_end));
+            SG_TRY(sg_regex_find(p->e, p->split->regex, p->s, p->n, from, &p->cached_start, &p->cached_end));
         } else {
             const char *hit = p->s + from;
             size_t len = p->split->len, left = p->n - from;
             while (left >= len && (hit = memchr(hit, p->split->text[0], left - len + 1))) {
                 left = p->n - (size_t)(hit - p->s);
                 if (memcmp(hit, p->split->text, len) == 0) {
-                    p->known_start = (size_t)(hit - p->s);
-                    p->known_end = p->known_start + len;
+                    p->cached_start = (size_t)(hit - p->s);
+                    p->cached_end = p->cached_start + len;
                     break;
                 }
                 hit++;
@@ -154,41 +171,44 @@ static segue_status find(struct splitting *p, size_t from, size_t *start, size_t
             }
         }
     }
-    *start = p->known_end ? p->known_start : p->n;
-    *end = p->known_end;
+    *start = p->cached_end ? p->cached_start : p->n;
+    *end = p->cached_end;
     return SEGUE_OK;
 }
 
-/* End of the piece that begins at `at` by the split's rule; *drop: it is not kept. */
-static segue_status ruled(struct splitting *p, size_t at, size_t *end, int *drop)
+/* *end: end of the piece that begins at `at`, by the splitter's rule; *drop = 1: the piece is not kept. */
+static segue_status apply_rule(struct split_state *p, size_t at, size_t *end, int *drop)
 {
     size_t start, stop;
-    SG_TRY(find(p, at, &start, &stop));
+    SG_TRY(find_match(p, at, &start, &stop));
     int match = stop && start == at;
     enum sg_split_rule rule = p->split->rule;
     *end = match ? stop : start;
     *drop = (rule == SG_RULE_REMOVED && match) || (rule == SG_RULE_KEPT && !match);
+    /* the match joins the text before it */
     if (rule == SG_RULE_PREVIOUS && !match && stop) *end = stop;
+    /* the match joins the text after it, up to the next match */
     if (rule == SG_RULE_NEXT && match && stop < p->n) {
-        SG_TRY(find(p, stop, &start, &stop));
+        SG_TRY(find_match(p, stop, &start, &stop));
         if (start > *end) *end = start;
     }
+    /* adjacent matches form one piece */
     while (rule == SG_RULE_CONTIGUOUS && match && *end < p->n) {
-        SG_TRY(find(p, *end, &start, &stop));
+        SG_TRY(find_match(p, *end, &start, &stop));
         if (!stop || start != *end) break;
         *end = stop;
     }
     return SEGUE_OK;
 }
 
-static segue_status step(struct sg_encoding *e, uint32_t i, const char *s, size_t n, int first);
+static segue_status run_step(struct sg_encoding *e, uint32_t i, const char *s, size_t n, int first);
 
-/* Walk over s with one splitter and hand each piece to the next step. */
-static segue_status pieces(struct sg_encoding *e, uint32_t i, const struct sg_split *split, const char *s,
+/* Split s and pass each piece to step i + 1. first: s begins the text. */
+static segue_status run_split(struct sg_encoding *e, uint32_t i, const struct sg_split *split, const char *s,
                            size_t n, int first)
 {
     struct scan x = {s, n, SG_CHAR_LETTER, 1};
-    struct splitting p = {e, split, s, n, SIZE_MAX, 0, 0};
+    struct split_state p = {e, split, s, n, SIZE_MAX, 0, 0};
     if (split->kind == SG_SPLIT_QWEN35) x.word |= SG_CHAR_MARK;
     if (split->kind == SG_SPLIT_LLAMA3) x.numbers = 3;
     for (size_t at = 0, end; at < n; at = end) {
@@ -203,19 +223,21 @@ static segue_status pieces(struct sg_encoding *e, uint32_t i, const struct sg_sp
             break;
         case SG_SPLIT_LITERAL:
         case SG_SPLIT_REGEX:
-            SG_TRY(ruled(&p, at, &end, &drop));
+            SG_TRY(apply_rule(&p, at, &end, &drop));
             break;
         default:
             end = scan_modern(&x, at);
             break;
         }
-        if (!drop) SG_TRY(step(e, i + 1, s + at, end - at, first && !at));
+        /* only the first piece of the first text begins the text */
+        if (!drop) SG_TRY(run_step(e, i + 1, s + at, end - at, first && !at));
     }
     return SEGUE_OK;
 }
 
-/* Spaces become U+2581, one may be put in front, and pieces begin with it. */
-static segue_status meta(struct sg_encoding *e, uint32_t i, const struct sg_split *split, const char *s,
+/* Replace spaces by U+2581, add one in front as split->prepend asks, and split before each. text: buffer for the
+ * result. */
+static segue_status run_metaspace(struct sg_encoding *e, uint32_t i, const struct sg_split *split, const char *s,
                          size_t n, int first, struct sg_buf *text)
 {
     static const char mark[] = "\xe2\x96\x81";
@@ -229,34 +251,37 @@ static segue_status meta(struct sg_encoding *e, uint32_t i, const struct sg_spli
         at = end + (hit != NULL);
     }
     if (text->failed) return sg_no_memory("text", n, e->err);
+    /* U+2581 begins a new piece */
     struct sg_split cut = {.kind = SG_SPLIT_LITERAL, .rule = SG_RULE_NEXT, .text = mark, .len = 3};
-    return split->whole ? step(e, i + 1, text->data, text->len, first)
-                        : pieces(e, i, &cut, text->data, text->len, first);
+    return split->whole ? run_step(e, i + 1, text->data, text->len, first)
+                        : run_split(e, i, &cut, text->data, text->len, first);
 }
 
-static segue_status space_first(struct sg_encoding *e, uint32_t i, const char *s, size_t n, int first,
+/* Put a space in front of a text that has none. */
+static segue_status run_space_first(struct sg_encoding *e, uint32_t i, const char *s, size_t n, int first,
                                 struct sg_buf *text)
 {
     sg_buf_add(text, " ", 1);
     sg_buf_add(text, s, n);
     if (text->failed) return sg_no_memory("text", n, e->err);
-    return step(e, i + 1, text->data, text->len, first);
+    return run_step(e, i + 1, text->data, text->len, first);
 }
 
-/* Steps that change the text work on a copy, which lives as long as its pieces do. */
-static segue_status step(struct sg_encoding *e, uint32_t i, const char *s, size_t n, int first)
+/* Step i of the splitters, or the merging after the last one. Steps that change the text work on a copy that lives
+ * until all its pieces are merged. */
+static segue_status run_step(struct sg_encoding *e, uint32_t i, const char *s, size_t n, int first)
 {
     const struct sg_tokenizer *t = e->t;
     if (!n) return SEGUE_OK;
     if (i == t->splits_n) return sg_bpe(e, s, n);
     const struct sg_split *split = &t->splits[i];
-    if (split->kind == SG_SPLIT_SPACE_FIRST && s[0] == ' ') return step(e, i + 1, s, n, first);
+    if (split->kind == SG_SPLIT_SPACE_FIRST && s[0] == ' ') return run_step(e, i + 1, s, n, first);
     if (split->kind != SG_SPLIT_META && split->kind != SG_SPLIT_SPACE_FIRST)
-        return pieces(e, i, split, s, n, first);
+        return run_split(e, i, split, s, n, first);
     struct sg_buf text = {0};
-    e->epoch++; /* pieces seen so far stand elsewhere, those to come will be gone */
-    segue_status status = split->kind == SG_SPLIT_META ? meta(e, i, split, s, n, first, &text)
-                                                       : space_first(e, i, s, n, first, &text);
+    e->epoch++; /* cached pieces point to other text, and those of this step will point to freed memory */
+    segue_status status = split->kind == SG_SPLIT_META ? run_metaspace(e, i, split, s, n, first, &text)
+                                                       : run_space_first(e, i, s, n, first, &text);
     e->epoch++;
     sg_buf_free(&text);
     return status;
@@ -264,18 +289,20 @@ static segue_status step(struct sg_encoding *e, uint32_t i, const char *s, size_
 
 segue_status sg_pretoken(struct sg_encoding *e, const char *s, size_t n, int first)
 {
-    return step(e, 0, s, n, first);
+    return run_step(e, 0, s, n, first);
 }
 
 #define ENGLISH_ANY "(?i:'s|'t|'re|'ve|'m|'ll|'d)|"
 #define SPACES "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
+/* The pattern texts are compared literally: equal text selects the scanner, anything else is compiled. */
 segue_status sg_split_of_pattern(struct sg_split *out, const char *pattern, size_t len, const char *what,
                                  segue_error *err)
 {
     static const struct {
         enum sg_split_kind kind;
         const char *pattern;
+    /* the patterns of the models' tokenizer.json files, byte by byte */
     } known[] = {
         {SG_SPLIT_GPT2, "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"},
         {SG_SPLIT_LLAMA3,
@@ -294,6 +321,7 @@ segue_status sg_split_of_pattern(struct sg_split *out, const char *pattern, size
     return sg_regex_open(&out->regex, pattern, len, what, err);
 }
 
+/* Only REGEX owns memory outside of the arena. */
 void sg_split_free(struct sg_split *split)
 {
     if (split->kind == SG_SPLIT_REGEX) sg_regex_close(split->regex);

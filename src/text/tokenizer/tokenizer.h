@@ -1,4 +1,4 @@
-/* tokenizer.h: text -> tokens -> text. Read-only after open; any thread.
+/* tokenizer.h: converts text to tokens and back. A tokenizer is constant after opening; any thread may use it.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_TEXT_TOKENIZER_H
 #define SG_TEXT_TOKENIZER_H
@@ -27,7 +27,7 @@ struct sg_tokenizer_info {
     int add_bos, add_eos;
     const int32_t *stops; /* eos, eot, eom and control tokens that end a turn */
     size_t stops_n;
-    const char *warning; /* NULL, or why texts may come out a little differently: for a line on stderr */
+    const char *warning; /* NULL, or why tokens may differ from those of the original tokenizer */
 };
 void sg_tokenizer_info_get(const struct sg_tokenizer *t, struct sg_tokenizer_info *out);
 
@@ -45,7 +45,7 @@ int sg_tokenizer_strips_space(const struct sg_tokenizer *t);
 /* Id of a token by its exact text; -1 = none. */
 int32_t sg_token_find(const struct sg_tokenizer *t, const char *text);
 
-/* The streaming form, behind segue_text_next. */
+/* One token of a stream; implements segue_text_next. token -1: the end. SEGUE_END: a stop string was found. */
 segue_status sg_text_next(const struct sg_tokenizer *t, segue_text *state, int32_t token, char *text,
                           size_t cap, size_t *len, segue_error *err);
 

@@ -1,5 +1,5 @@
-/* tokgguf.c: the tokenizer inside a GGUF file: "gpt2" (byte-level BPE by merges) and "llama" (by scores).
- * What the file does not say follows from the name of its pre-tokenizer.
+/* tokgguf.c: reads the tokenizer of a GGUF file: "gpt2" (byte-level BPE by merges) or "llama" (SentencePiece BPE by
+ * scores). Settings that the file lacks follow from the name of its pre-tokenizer.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
@@ -7,7 +7,8 @@
 
 #define KEY(name) "tokenizer.ggml." name
 
-struct gguf {
+/* What the file's arrays are; NULL = the key is absent. */
+struct gguf_reader {
     struct sg_tokenizer *t;
     const struct sg_archive *a;
     const char *what;
@@ -15,8 +16,9 @@ struct gguf {
     const struct sg_meta *tokens, *scores, *types, *merges;
 };
 
-/* An array of n items (n = 0: of any number) of a kind; *out = NULL when the key is absent. */
-static segue_status array_of(struct gguf *g, const char *key, enum sg_meta_type item, uint64_t n,
+/* *out: the array under key, NULL if absent. n: number of items it must have, 0 = any. item: type of the items;
+ * integers are accepted as floats. */
+static segue_status array_of(struct gguf_reader *g, const char *key, enum sg_meta_type item, uint64_t n,
                              const struct sg_meta **out)
 {
     const struct sg_meta *m = sg_meta_find(g->a, key);
@@ -25,7 +27,7 @@ static segue_status array_of(struct gguf *g, const char *key, enum sg_meta_type 
     if (m->type != SG_META_ARRAY ||
         (m->v.a.n && m->item != item && (item != SG_META_FLOAT || m->item != SG_META_INT)))
         return sg_fail(g->err, SEGUE_EFORMAT,
-                       "read tokenizer: %s: %s is of a wrong kind; fetch the file again", g->what, key);
+                       "read tokenizer: %s: %s has the wrong type; fetch the file again", g->what, key);
     if (n && m->v.a.n != n)
         return sg_fail(g->err, SEGUE_EFORMAT,
                        "read tokenizer: %s: %s has %llu items, the vocabulary %llu; fetch the file again",
@@ -33,23 +35,26 @@ static segue_status array_of(struct gguf *g, const char *key, enum sg_meta_type 
     return SEGUE_OK;
 }
 
+/* 1: the text s of n bytes equals name. */
 static int text_is(const char *s, size_t n, const char *name)
 {
     return strlen(name) == n && memcmp(s, name, n) == 0;
 }
 
-/* Texts, kinds and scores. Unknown kinds count as normal, as in the field. */
-static segue_status read_tokens(struct gguf *g)
+/* Texts, kinds and scores. Unknown kinds count as normal, as in llama.cpp. */
+static segue_status read_tokens(struct gguf_reader *g)
 {
     uint64_t n = g->tokens->v.a.n;
+    /* sg_vocab_reserve then reports the bound; only 32-bit systems need this */
     if (n > SIZE_MAX / 2) n = SIZE_MAX / 2;
-    SG_TRY(sg_vocab_room(g->t, (size_t)n, g->what, g->err));
+    SG_TRY(sg_vocab_reserve(g->t, (size_t)n, g->what, g->err));
     for (uint64_t i = 0; i < n; i++) {
         size_t len;
         const char *text = sg_meta_item_string(g->tokens, i, &len);
         int64_t kind = g->types ? sg_meta_item_int(g->types, i) : SG_TOKEN_NORMAL;
         double score = g->scores ? sg_meta_item_float(g->scores, i) : 0;
         if (kind < SG_TOKEN_NORMAL || kind > SG_TOKEN_BYTE) kind = SG_TOKEN_NORMAL;
+        /* a NaN has no place in the order of merges */
         if (score != score)
             return sg_fail(g->err, SEGUE_EFORMAT,
                            "read tokenizer: %s: score %llu is not a number; fetch the file again", g->what,
@@ -60,12 +65,12 @@ static segue_status read_tokens(struct gguf *g)
     return sg_vocab_index(g->t, g->err);
 }
 
-/* A token may begin with a space, so the two are divided at the first space after the first byte. */
-static segue_status read_merges(struct gguf *g)
+/* Merges are "left right", split at the first space after the first byte, since a token may begin with a space. */
+static segue_status read_merges(struct gguf_reader *g)
 {
     uint64_t n = g->merges->v.a.n;
     if (n > SIZE_MAX / 2) n = SIZE_MAX / 2;
-    SG_TRY(sg_merges_room(g->t, (size_t)n, g->err));
+    SG_TRY(sg_merges_reserve(g->t, (size_t)n, g->err));
     for (uint64_t i = 0; i < n; i++) {
         size_t len;
         const char *text = sg_meta_item_string(g->merges, i, &len),
@@ -75,8 +80,8 @@ static segue_status read_merges(struct gguf *g)
                            "read tokenizer: %s: merge %llu is not two tokens; fetch the file again", g->what,
                            (unsigned long long)i);
         size_t left = (size_t)(space - text);
-        /* Writers of this format leave merges of tokens that they cut from the vocabulary: such a merge can
-         * never give a token, so it is left out. */
+        /* Converters keep merges of tokens that they removed from the vocabulary. Such a merge can never apply
+         * and is left out. */
         segue_status s =
             sg_merges_put(g->t, text, left, space + 1, len - left - 1, (uint32_t)i, 0, g->what, NULL);
         if (s != SEGUE_OK && s != SEGUE_EFORMAT) return sg_no_memory("merges", len, g->err);
@@ -84,17 +89,18 @@ static segue_status read_merges(struct gguf *g)
     return SEGUE_OK;
 }
 
-/* Control and unknown tokens are matched in the text unless the caller forbids it, user tokens always. */
-static segue_status read_added(struct gguf *g)
+/* Control, unknown and user tokens are matched in the raw text; the first two only without SEGUE_TEXT_NO_SPECIAL. */
+static segue_status read_added(struct gguf_reader *g)
 {
     struct sg_tokenizer *t = g->t;
     size_t n = 0, all = 0;
     for (uint32_t id = 0; id < t->tokens_n; id++)
         all += t->tokens[id].kind >= SG_TOKEN_UNKNOWN && t->tokens[id].kind <= SG_TOKEN_USER;
+    /* + 1: sg_alloc of 0 bytes is avoided for a file without such tokens */
     struct sg_added *items = sg_alloc(all * sizeof *items + 1);
     if (!items) return sg_no_memory("tokenizer", all * sizeof *items, g->err);
     for (uint32_t id = 0; id < t->tokens_n; id++) {
-        const struct sg_token *k = &t->tokens[id];
+        const struct sg_vocab_token *k = &t->tokens[id];
         if (k->kind < SG_TOKEN_UNKNOWN || k->kind > SG_TOKEN_USER) continue;
         items[n++] = (struct sg_added){
             .text = k->text, .len = k->text_len, .id = (int32_t)id, .special = k->kind != SG_TOKEN_USER};
@@ -105,14 +111,15 @@ static segue_status read_added(struct gguf *g)
     return s;
 }
 
-/* What a pre-tokenizer's name stands for. A GGUF names no normalizer: as in llama.cpp the text is taken as it
- * is, also for Qwen, whose tokenizer.json asks for NFC. */
-static segue_status read_pre(struct gguf *g, int *add_bos)
+/* Splitters, ignore_merges and the default of add_bos for the file's pre-tokenizer name. A GGUF names no normalizer:
+ * as in llama.cpp the text is not normalized, even for Qwen, whose tokenizer.json has NFC. */
+static segue_status read_pre(struct gguf_reader *g, int *add_bos)
 {
     static const struct {
         const char *name, *pre;
         enum sg_split_kind split;
         int digits, whole, bos;
+    /* digits: split digits first; whole: ignore_merges; bos: default of add_bos_token */
     } known[] = {
         {"gpt-2", "gpt2", SG_SPLIT_GPT2, 0, 0, 0},         {"gpt2", "gpt2", SG_SPLIT_GPT2, 0, 0, 0},
         {"default", "gpt2", SG_SPLIT_GPT2, 0, 0, 0},       {"smollm", "smollm", SG_SPLIT_GPT2, 1, 0, 0},
@@ -141,12 +148,12 @@ static segue_status read_pre(struct gguf *g, int *add_bos)
         return SEGUE_OK;
     }
     return sg_fail(g->err, SEGUE_EUNSUPPORTED,
-                   "read tokenizer: %s: pre-tokenizer \"%.*s\" is not known; choose another model", g->what,
+                   "read tokenizer: %s: pre-tokenizer \"%.*s\" is not supported; choose another model", g->what,
                    (int)(len < 40 ? len : 40), name);
 }
 
-/* The unknown token plays no part here: every byte has a token of its own. */
-static segue_status read_bpe(struct gguf *g, int *add_bos)
+/* Byte-level BPE. The unknown token is not used: each byte has a token. */
+static segue_status read_bpe(struct gguf_reader *g, int *add_bos)
 {
     if (!g->merges)
         return sg_fail(g->err, SEGUE_EFORMAT, "read tokenizer: %s: %s is missing; fetch the file again",
@@ -157,9 +164,8 @@ static segue_status read_bpe(struct gguf *g, int *add_bos)
     return read_merges(g);
 }
 
-/* A space goes in front of the text and of what follows a special token, as Prepend does it for each piece.
- */
-static segue_status read_spm(struct gguf *g)
+/* SentencePiece BPE. Prepend puts a space in front of the text and after each special token. */
+static segue_status read_spm(struct gguf_reader *g)
 {
     struct sg_tokenizer *t = g->t;
     int space;
@@ -170,30 +176,32 @@ static segue_status read_spm(struct gguf *g)
     SG_TRY(sg_meta_bool(g->a, KEY("add_space_prefix"), 1, &space, g->err));
     SG_TRY(sg_meta_int(g->a, KEY("unknown_token_id"), 0, &unk, g->err));
     t->unk = unk >= 0 && unk < t->tokens_n ? (int32_t)unk : -1;
-    if (space) t->norms[t->norms_n++] = (struct sg_norm){.kind = SG_NORM_PREPEND, .to = " ", .to_len = 1};
-    t->norms[t->norms_n++] = (struct sg_norm){
+    if (space) t->norms[t->norms_n++] = (struct sg_normalizer){.kind = SG_NORM_PREPEND, .to = " ", .to_len = 1};
+    t->norms[t->norms_n++] = (struct sg_normalizer){
         .kind = SG_NORM_REPLACE, .from = " ", .from_len = 1, .to = "\xe2\x96\x81", .to_len = 3};
     t->strip_space = space != 0;
     t->info.kind = "spm";
     return SEGUE_OK;
 }
 
-/* The id under a key; -1 when absent or written as none. */
-static segue_status id_of(struct gguf *g, const char *key, int32_t *out)
+/* *out: the id under a key; -1 if absent or stored as "none". */
+static segue_status id_of(struct gguf_reader *g, const char *key, int32_t *out)
 {
     int64_t id;
     SG_TRY(sg_meta_int(g->a, key, -1, &id, g->err));
-    /* 2^32 - 1 is how some writers say "none" in an unsigned field. */
+    /* some converters store "none" as 2^32 - 1 in an unsigned field */
     if (id >= g->t->tokens_n && id != UINT32_MAX)
         return sg_fail(g->err, SEGUE_EFORMAT,
                        "read tokenizer: %s: %s is %lld, the vocabulary has %u tokens; fetch the file again",
                        g->what, key, (long long)id, g->t->tokens_n);
+    /* negative: absent */
     *out = id >= 0 && id < g->t->tokens_n ? (int32_t)id : -1;
     return SEGUE_OK;
 }
 
-/* Of the three ids that can end an answer a file may name any; sg_vocab_finish drops the absent ones. */
-static segue_status read_ends(struct gguf *g, int add_bos)
+/* bos, eos and the three ids that can end an answer; sg_vocab_finish drops the absent ones. add_bos: default of that
+ * key. */
+static segue_status read_ends(struct gguf_reader *g, int add_bos)
 {
     struct sg_tokenizer *t = g->t;
     int bos, eos;
@@ -207,23 +215,26 @@ static segue_status read_ends(struct gguf *g, int add_bos)
     SG_TRY(sg_meta_bool(g->a, KEY("add_eos_token"), 0, &eos, g->err));
     if (bos && t->info.bos >= 0) t->before[t->before_n++] = t->info.bos;
     if (eos && t->info.eos >= 0) t->after[t->after_n++] = t->info.eos;
+    /* sg_vocab_finish copies this list */
     stops[0] = t->info.eos;
     t->info.stops = stops;
     t->info.stops_n = 3;
     return SEGUE_OK;
 }
 
-static segue_status read_gguf(struct gguf *g, const char *model, size_t len)
+/* model: value of tokenizer.ggml.model. Tokens come first, since all other keys refer to them. */
+static segue_status read_gguf(struct gguf_reader *g, const char *model, size_t len)
 {
     int add_bos = 1, bpe = text_is(model, len, "gpt2");
     if (!bpe && !text_is(model, len, "llama"))
         return sg_fail(g->err, SEGUE_EUNSUPPORTED,
-                       "read tokenizer: %s: tokenizer \"%.*s\" is not known; choose another model", g->what,
+                       "read tokenizer: %s: tokenizer \"%.*s\" is not supported; choose another model", g->what,
                        (int)(len < 40 ? len : 40), model);
     SG_TRY(array_of(g, KEY("tokens"), SG_META_STRING, 0, &g->tokens));
     if (!g->tokens)
         return sg_fail(g->err, SEGUE_EFORMAT, "read tokenizer: %s: %s is missing; fetch the file again",
                        g->what, KEY("tokens"));
+    /* scores and types have one item per token */
     uint64_t n = g->tokens->v.a.n;
     SG_TRY(array_of(g, KEY("scores"), SG_META_FLOAT, n, &g->scores));
     SG_TRY(array_of(g, KEY("token_type"), SG_META_INT, n, &g->types));
@@ -235,6 +246,7 @@ static segue_status read_gguf(struct gguf *g, const char *model, size_t len)
     return sg_vocab_finish(g->t, 1, g->what, g->err);
 }
 
+/* The archive is not needed after the call: all texts are copied. */
 segue_status sg_tokenizer_of_gguf(struct sg_tokenizer **out, const struct sg_archive *a, segue_error *err)
 {
     const char *model;
@@ -247,7 +259,7 @@ segue_status sg_tokenizer_of_gguf(struct sg_tokenizer **out, const struct sg_arc
     struct sg_tokenizer *t = sg_alloc(sizeof *t);
     if (!t) return sg_no_memory("tokenizer", sizeof *t, err);
     t->unk = t->info.bos = t->info.eos = -1;
-    struct gguf g = {.t = t, .a = a, .what = a->path ? a->path : "GGUF", .err = err};
+    struct gguf_reader g = {.t = t, .a = a, .what = a->path ? a->path : "GGUF", .err = err};
     segue_status s = read_gguf(&g, model, len);
     if (s == SEGUE_OK)
         *out = t;

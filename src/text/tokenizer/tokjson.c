@@ -1,46 +1,48 @@
-/* tokjson.c: tokenizer.json and tokenizer_config.json. Every part of the pipeline that a file asks for is
- * either done exactly or refused by its name; nothing is skipped in silence.
+/* tokjson.c: reads tokenizer.json and tokenizer_config.json. Each part of the pipeline that a file asks for is either
+ * implemented exactly or refused with its name; nothing is ignored silently.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "tensor/json.h"
 #include "text/tokenizer/tokparts.h"
 
-struct reading {
+/* State of reading one file. what: its name for messages. */
+struct json_reader {
     struct sg_tokenizer *t;
     const char *what;
     segue_error *err;
-    int lost_unknown; /* the unknown token is not in the vocabulary */
-    int templates;    /* post-processors met that put tokens around a text */
-    int byte_decoder; /* the decoder reads the byte alphabet; -1: the file names none */
+    int unk_missing; /* the unknown token is not in the vocabulary */
+    int templates;    /* number of TemplateProcessing post-processors so far; at most one is supported */
+    int byte_decoder; /* 1: the decoder is ByteLevel; 0: another one; -1: the file has none */
 };
 
-/* A sound file that asks for something we do not do: the remedy is another model. */
-static segue_status unsupported(struct reading *r, const char *part, const char *name)
+/* The error for a valid file with an unsupported setting. */
+static segue_status unsupported(struct json_reader *r, const char *part, const char *name)
 {
     return sg_fail(r->err, SEGUE_EUNSUPPORTED,
-                   "read tokenizer: %s: %s \"%s\" is not known; choose another model", r->what, part, name);
+                   "read tokenizer: %s: %s \"%s\" is not supported; choose another model", r->what, part, name);
 }
 
-/* A damaged file. */
-static segue_status malformed(struct reading *r, const char *part)
+/* The error for a damaged file. */
+static segue_status malformed(struct json_reader *r, const char *part)
 {
     return sg_fail(r->err, SEGUE_EFORMAT,
-                   "read tokenizer: %s: %s is missing or of a wrong kind; fetch the file again", r->what,
+                   "read tokenizer: %s: %s is missing or has the wrong type; fetch the file again", r->what,
                    part);
 }
 
-/* The type of a step of the pipeline; "" when it has none. */
+/* The "type" of a pipeline step; "" when it has none. */
 static const char *type_of(const json_t *o)
 {
     const char *type = json_string_value(json_object_get(o, "type"));
     return type ? type : "";
 }
 
+/* 1: the type of o is `type`. */
 static int is_type(const json_t *o, const char *type) { return strcmp(type_of(o), type) == 0; }
 
-/* A string that may hold NULs, kept as long as the tokenizer. */
-static segue_status copy_text(struct reading *r, const json_t *v, const char *part, const char **out,
+/* Copy a string, which may contain NULs, into the tokenizer's arena. */
+static segue_status copy_text(struct json_reader *r, const json_t *v, const char *part, const char **out,
                               size_t *len)
 {
     if (!json_is_string(v)) return malformed(r, part);
@@ -49,29 +51,30 @@ static segue_status copy_text(struct reading *r, const json_t *v, const char *pa
     return *out ? SEGUE_OK : sg_no_memory("tokenizer", *len, r->err);
 }
 
-typedef segue_status step_fn(struct reading *r, const json_t *o);
+typedef segue_status step_fn(struct json_reader *r, const json_t *o);
 
-/* A step, or the members of a sequence of steps one by one. */
-static segue_status each(struct reading *r, const json_t *o, const char *list, step_fn *step, int depth)
+/* Call step for o, or for each member of a Sequence, whose array has the name `list`. Nested at most 8 deep. */
+static segue_status for_each_step(struct json_reader *r, const json_t *o, const char *list, step_fn *step, int depth)
 {
+    /* the part is absent: no steps */
     if (!o || json_is_null(o)) return SEGUE_OK;
     if (!json_is_object(o) || depth > 8) return malformed(r, list);
     if (!is_type(o, "Sequence")) return step(r, o);
     const json_t *items = json_object_get(o, list);
     if (!json_is_array(items)) return malformed(r, list);
     for (size_t i = 0; i < json_array_size(items); i++)
-        SG_TRY(each(r, json_array_get(items, i), list, step, depth + 1));
+        SG_TRY(for_each_step(r, json_array_get(items, i), list, step, depth + 1));
     return SEGUE_OK;
 }
 
 /* --- normalizers --- */
 
-/* One step. NFKC, Lowercase, StripAccents and the like belong to families that this house has none of; doing
- * them almost right would be worse than a refusal. */
-static segue_status normalizer(struct reading *r, const json_t *o)
+/* One normalizer. NFKC, Lowercase, StripAccents and others are used by no supported model family; they are refused
+ * because an approximation would change tokens silently. */
+static segue_status normalizer(struct json_reader *r, const json_t *o)
 {
     struct sg_tokenizer *t = r->t;
-    struct sg_norm n = {0};
+    struct sg_normalizer n = {0};
     if (t->norms_n == SG_NORMS) return unsupported(r, "normalizer", "Sequence of more than 16");
     if (is_type(o, "NFC")) {
         n.kind = SG_NORM_NFC;
@@ -80,6 +83,7 @@ static segue_status normalizer(struct reading *r, const json_t *o)
         SG_TRY(copy_text(r, json_object_get(o, "prepend"), "normalizer Prepend", &n.to, &n.to_len));
     } else if (is_type(o, "Replace")) {
         n.kind = SG_NORM_REPLACE;
+        /* a pattern is {"String": text} or {"Regex": text} */
         const json_t *pattern = json_object_get(json_object_get(o, "pattern"), "String");
         if (!pattern) return unsupported(r, "normalizer", "Replace by regular expression");
         SG_TRY(copy_text(r, pattern, "normalizer Replace", &n.from, &n.from_len));
@@ -98,8 +102,9 @@ static segue_status normalizer(struct reading *r, const json_t *o)
 
 /* --- pre-tokenizers --- */
 
-/* ByteLevel turns text into the byte alphabet, so steps behind it would see other characters than here. */
-static segue_status add_split(struct reading *r, struct sg_split split)
+/* Append a splitter; it is freed on error. ByteLevel maps text to the byte alphabet, so that a step after it would
+ * see other characters than here. */
+static segue_status add_split(struct json_reader *r, struct sg_split split)
 {
     struct sg_tokenizer *t = r->t;
     if (t->splits_n == SG_SPLITS || t->byte_level) {
@@ -107,12 +112,14 @@ static segue_status add_split(struct reading *r, struct sg_split split)
         return unsupported(r, "pre_tokenizer",
                            t->byte_level ? "steps after ByteLevel" : "Sequence of more than 16");
     }
+    /* sg_tokenizer_close frees it from here on */
     t->splits[t->splits_n++] = split;
     return SEGUE_OK;
 }
 
-/* What happens to matches. Inverted, only keeping the matches and dropping the rest is in use. */
-static segue_status rule_of(struct reading *r, const json_t *o, enum sg_split_rule *rule)
+/* The behavior of a Split for its matches. Of the inverted ones only "Removed" is used by models: it keeps the
+ * matches and drops the rest. */
+static segue_status read_rule(struct json_reader *r, const json_t *o, enum sg_split_rule *rule)
 {
     static const char *const names[] = {"Isolated",           "Removed",        "",
                                         "MergedWithPrevious", "MergedWithNext", "Contiguous"};
@@ -122,6 +129,7 @@ static segue_status rule_of(struct reading *r, const json_t *o, enum sg_split_ru
     SG_TRY(sg_json_bool(o, "invert", 0, &invert, r->what, r->err));
     for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
         if (!*name || strcmp(name, names[i]) != 0) continue;
+        /* names[] is in the order of sg_split_rule; KEPT has no name of its own */
         *rule = invert && i == SG_RULE_REMOVED ? SG_RULE_KEPT : (enum sg_split_rule)i;
         return invert && i > SG_RULE_REMOVED ? unsupported(r, "pre_tokenizer Split, inverted,", name)
                                              : SEGUE_OK;
@@ -129,12 +137,13 @@ static segue_status rule_of(struct reading *r, const json_t *o, enum sg_split_ru
     return unsupported(r, "pre_tokenizer Split behavior", name);
 }
 
-static segue_status splitter(struct reading *r, const json_t *o)
+/* A Split by a literal text or a regular expression. */
+static segue_status splitter(struct json_reader *r, const json_t *o)
 {
     struct sg_split split = {.kind = SG_SPLIT_LITERAL};
     enum sg_split_rule rule = SG_RULE_ISOLATED;
     const json_t *pattern = json_object_get(o, "pattern"), *text = json_object_get(pattern, "String");
-    SG_TRY(rule_of(r, o, &rule));
+    SG_TRY(read_rule(r, o, &rule));
     if (text) {
         SG_TRY(copy_text(r, text, "pre_tokenizer Split: pattern", &split.text, &split.len));
         if (!split.len) return malformed(r, "pre_tokenizer Split: pattern");
@@ -143,8 +152,7 @@ static segue_status splitter(struct reading *r, const json_t *o)
         if (!json_is_string(text)) return malformed(r, "pre_tokenizer Split: pattern");
         SG_TRY(
             sg_split_of_pattern(&split, json_string_value(text), json_string_length(text), r->what, r->err));
-        /* The known patterns match every text from end to end, so only what keeps matches apart makes sense.
-         */
+        /* The scanners match all of a text without gaps, so that only rules that keep each match apart are valid. */
         if (split.kind != SG_SPLIT_REGEX && rule != SG_RULE_ISOLATED && rule != SG_RULE_KEPT)
             return unsupported(r, "pre_tokenizer Split", "behavior that joins or drops every piece");
     }
@@ -152,8 +160,8 @@ static segue_status splitter(struct reading *r, const json_t *o)
     return add_split(r, split);
 }
 
-/* "always" by default; the older spelling is add_prefix_space. */
-static segue_status prepend_of(struct reading *r, const json_t *o, int *prepend)
+/* *prepend: see sg_split. The default is "always"; older files have add_prefix_space instead. */
+static segue_status read_prepend(struct json_reader *r, const json_t *o, int *prepend)
 {
     const char *scheme;
     int space;
@@ -164,8 +172,8 @@ static segue_status prepend_of(struct reading *r, const json_t *o, int *prepend)
                                                     : unsupported(r, "Metaspace prepend_scheme", scheme);
 }
 
-/* Newer Llama and Mistral files: spaces become U+2581 here instead of in a normalizer. */
-static segue_status metaspace(struct reading *r, const json_t *o)
+/* Newer Llama and Mistral files replace spaces by U+2581 here instead of in a normalizer. */
+static segue_status metaspace(struct json_reader *r, const json_t *o)
 {
     struct sg_split split = {.kind = SG_SPLIT_META};
     const char *mark;
@@ -173,12 +181,14 @@ static segue_status metaspace(struct reading *r, const json_t *o)
     SG_TRY(sg_json_text(o, "replacement", "\xe2\x96\x81", &mark, r->what, r->err));
     if (strcmp(mark, "\xe2\x96\x81") != 0) return unsupported(r, "Metaspace replacement", mark);
     SG_TRY(sg_json_bool(o, "split", 1, &cuts, r->what, r->err));
-    SG_TRY(prepend_of(r, o, &split.prepend));
+    SG_TRY(read_prepend(r, o, &split.prepend));
+    /* split = false: only replace spaces */
     split.whole = !cuts;
     return add_split(r, split);
 }
 
-static segue_status pre_tokenizer(struct reading *r, const json_t *o)
+/* One pre-tokenizer. ByteLevel may add a space in front and split by GPT-2's pattern, then maps bytes. */
+static segue_status pre_tokenizer(struct json_reader *r, const json_t *o)
 {
     int yes;
     if (is_type(o, "Split")) return splitter(r, o);
@@ -189,6 +199,7 @@ static segue_status pre_tokenizer(struct reading *r, const json_t *o)
     }
     if (!is_type(o, "ByteLevel")) return unsupported(r, "pre_tokenizer", type_of(o));
     SG_TRY(sg_json_bool(o, "add_prefix_space", 1, &yes, r->what, r->err));
+    /* the order of ByteLevel: space, pattern, bytes */
     if (yes) SG_TRY(add_split(r, (struct sg_split){.kind = SG_SPLIT_SPACE_FIRST}));
     SG_TRY(sg_json_bool(o, "use_regex", 1, &yes, r->what, r->err));
     if (yes) SG_TRY(add_split(r, (struct sg_split){.kind = SG_SPLIT_GPT2}));
@@ -196,7 +207,7 @@ static segue_status pre_tokenizer(struct reading *r, const json_t *o)
     return SEGUE_OK;
 }
 
-/* The family's name for a chain of splitters, for people and for tests; the chain itself is what works. */
+/* The name of a chain of splitters, for display and for GGUF; NULL if it has none. */
 static const char *pre_name(const struct sg_tokenizer *t)
 {
     static const char *const names[] = {"gpt2", "llama3", "qwen2", "qwen35"};
@@ -204,6 +215,7 @@ static const char *pre_name(const struct sg_tokenizer *t)
     uint32_t n = t->splits_n;
     for (uint32_t i = 0; i < n; i++)
         if (s[i].kind == SG_SPLIT_REGEX) return "regex";
+    /* a leading space does not change the name */
     if (n && s[0].kind == SG_SPLIT_SPACE_FIRST) s++, n--;
     if (n == 2 && s[0].kind == SG_SPLIT_DIGIT && s[1].kind == SG_SPLIT_GPT2) return "smollm";
     return n == 1 && s[0].kind <= SG_SPLIT_QWEN35 ? names[s[0].kind] : NULL;
@@ -211,9 +223,9 @@ static const char *pre_name(const struct sg_tokenizer *t)
 
 /* --- decoders --- */
 
-/* Decoders are not run one after the other: every accepted chain comes down to the byte alphabet, or to
- * U+2581 and <0xXX>, with or without one space less in front. Chains that do anything else are refused. */
-static segue_status decoder(struct reading *r, const json_t *o)
+/* Decoders are not run in sequence. Each accepted chain is equivalent to the byte alphabet, or to U+2581 and <0xXX>
+ * with or without dropping one space in front; other chains are refused. */
+static segue_status decoder(struct json_reader *r, const json_t *o)
 {
     int64_t start, stop;
     int prepend;
@@ -223,12 +235,13 @@ static segue_status decoder(struct reading *r, const json_t *o)
         r->byte_decoder = 1;
         return SEGUE_OK;
     }
+    /* a further decoder does not reset the flag */
     r->byte_decoder = r->byte_decoder == 1;
     if (is_type(o, "ByteFallback") || is_type(o, "Fuse")) return SEGUE_OK;
     if (is_type(o, "Replace") && from && text && strcmp(from, "\xe2\x96\x81") == 0 && strcmp(text, " ") == 0)
         return SEGUE_OK;
     if (is_type(o, "Metaspace")) {
-        SG_TRY(prepend_of(r, o, &prepend));
+        SG_TRY(read_prepend(r, o, &prepend));
         r->t->strip_space = prepend != 0;
         return SEGUE_OK;
     }
@@ -243,8 +256,8 @@ static segue_status decoder(struct reading *r, const json_t *o)
 
 /* --- post-processors --- */
 
-/* An id that stands before or after every text. */
-static segue_status add_end(struct reading *r, int after, int64_t id)
+/* Append an id that is put before or after every text. */
+static segue_status add_end(struct json_reader *r, int after, int64_t id)
 {
     struct sg_tokenizer *t = r->t;
     uint32_t *n = after ? &t->after_n : &t->before_n;
@@ -254,9 +267,8 @@ static segue_status add_end(struct reading *r, int after, int64_t id)
     return SEGUE_OK;
 }
 
-/* Of a template only the form for one text counts; its $A divides what stands before from what stands after.
- */
-static segue_status post_processor(struct reading *r, const json_t *o)
+/* Only the template for a single text is used. Its $A separates the tokens before the text from those after it. */
+static segue_status post_processor(struct json_reader *r, const json_t *o)
 {
     if (is_type(o, "ByteLevel")) return SEGUE_OK; /* offsets only */
     if (!is_type(o, "TemplateProcessing") || r->templates++)
@@ -266,6 +278,7 @@ static segue_status post_processor(struct reading *r, const json_t *o)
     if (!json_is_array(single)) return malformed(r, "post_processor: single");
     for (size_t i = 0; i < json_array_size(single); i++) {
         const json_t *special = json_object_get(json_array_get(single, i), "SpecialToken");
+        /* {"Sequence": {"id": "A"}}, the text itself */
         if (!special) {
             after = 1;
             continue;
@@ -283,14 +296,15 @@ static segue_status post_processor(struct reading *r, const json_t *o)
 
 /* --- model and tokens --- */
 
-/* Highest id + 1 of vocabulary and added tokens; EFORMAT when ids leave absurd holes. */
-static segue_status ids_end(struct reading *r, const json_t *vocab, const json_t *added, size_t *n)
+/* *n: highest id + 1 of the vocabulary and the added tokens. EFORMAT when the ids have absurdly large gaps, as
+ * arrays are allocated by id. */
+static segue_status count_ids(struct json_reader *r, const json_t *vocab, const json_t *added, size_t *n)
 {
     int64_t high = -1;
     size_t count = json_object_size(vocab) + json_array_size(added);
     const char *key;
     json_t *v, *copy = NULL;
-    memcpy(&copy, &vocab, sizeof copy); /* jansson's iterator wants it without const, and changes nothing */
+    memcpy(&copy, &vocab, sizeof copy); /* jansson's iterator takes a non-const pointer but does not write */
     json_object_foreach(copy, key, v)
     {
         if (!json_is_integer(v)) return malformed(r, "model.vocab: an id");
@@ -301,6 +315,7 @@ static segue_status ids_end(struct reading *r, const json_t *vocab, const json_t
         if (!json_is_integer(id)) return malformed(r, "added_tokens: id");
         if (json_integer_value(id) > high) high = json_integer_value(id);
     }
+    /* up to 65536 more ids than twice the tokens are padding */
     if (high >= 0 && (uint64_t)high > 2 * (uint64_t)count + 65536)
         return sg_fail(r->err, SEGUE_EFORMAT,
                        "read tokenizer: %s: highest id %lld, but only %zu tokens; fetch the file again",
@@ -309,15 +324,15 @@ static segue_status ids_end(struct reading *r, const json_t *vocab, const json_t
     return SEGUE_OK;
 }
 
-/* The model's own tokens are indexed first, so that an added token of the same text finds its id. */
-static segue_status read_vocab(struct reading *r, const json_t *vocab, const json_t *added)
+/* Index the model's tokens first, so that an added token with the same text gets the same id. */
+static segue_status read_vocab(struct json_reader *r, const json_t *vocab, const json_t *added)
 {
     size_t n = 0;
     const char *key;
     json_t *v, *copy = NULL;
     memcpy(&copy, &vocab, sizeof copy);
-    SG_TRY(ids_end(r, vocab, added, &n));
-    SG_TRY(sg_vocab_room(r->t, n, r->what, r->err));
+    SG_TRY(count_ids(r, vocab, added, &n));
+    SG_TRY(sg_vocab_reserve(r->t, n, r->what, r->err));
     json_object_foreach(copy, key, v) SG_TRY(
         sg_vocab_put(r->t, json_integer_value(v), key, strlen(key), SG_TOKEN_NORMAL, 0, r->what, r->err));
     SG_TRY(sg_vocab_index(r->t, r->err));
@@ -328,16 +343,17 @@ static segue_status read_vocab(struct reading *r, const json_t *vocab, const jso
         if (!json_is_string(text)) return malformed(r, "added_tokens: content");
         SG_TRY(sg_json_bool(a, "special", 0, &special, r->what, r->err));
         int32_t known = sg_vocab_find(r->t, json_string_value(text), json_string_length(text));
-        if (known >= 0) id = known; /* as in the field, the model's id holds */
+        if (known >= 0) id = known; /* as in the `tokenizers` library, the model's id takes precedence */
         SG_TRY(sg_vocab_put(r->t, id, json_string_value(text), json_string_length(text),
                             special ? SG_TOKEN_CONTROL : SG_TOKEN_USER, 0, r->what, r->err));
+        /* not in model.vocab: merging must not produce it */
         r->t->tokens[id].outside = known < 0;
     }
     return sg_vocab_index(r->t, r->err);
 }
 
-/* "a b" (split at the first space after position 0) or ["a", "b"]. */
-static segue_status read_merge(struct reading *r, const json_t *m, uint32_t rank)
+/* One merge: "a b", split at the first space after the first byte, or ["a", "b"]. */
+static segue_status read_merge(struct json_reader *r, const json_t *m, uint32_t rank)
 {
     const char *left, *right;
     size_t left_len, right_len;
@@ -361,8 +377,8 @@ static segue_status read_merge(struct reading *r, const json_t *m, uint32_t rank
     return sg_merges_put(r->t, left, left_len, right, right_len, rank, 1, r->what, r->err);
 }
 
-/* Settings that change the result and that no family uses are refused, not ignored. */
-static segue_status read_model(struct reading *r, const json_t *model, const json_t *added)
+/* The BPE model. Settings that change the result and that no supported family uses are refused, not ignored. */
+static segue_status read_model(struct json_reader *r, const json_t *model, const json_t *added)
 {
     static const char *const must_be_empty[] = {"continuing_subword_prefix", "end_of_word_suffix"};
     struct sg_tokenizer *t = r->t;
@@ -371,6 +387,7 @@ static segue_status read_model(struct reading *r, const json_t *model, const jso
     double dropout;
     int fallback, fuse, ignore;
     if (!json_is_object(model)) return malformed(r, "model");
+    /* older files have no type */
     if (*type_of(model) && !is_type(model, "BPE")) return unsupported(r, "model", type_of(model));
     if (!json_is_object(vocab) || !json_is_array(merges)) return malformed(r, "model.vocab or model.merges");
     SG_TRY(sg_json_real(model, "dropout", 0, &dropout, r->what, r->err));
@@ -386,17 +403,18 @@ static segue_status read_model(struct reading *r, const json_t *model, const jso
     t->fuse_unk = fuse != 0;
     t->ignore_merges = ignore != 0;
     SG_TRY(read_vocab(r, vocab, added));
-    SG_TRY(sg_merges_room(t, json_array_size(merges), r->err));
+    /* merges are looked up by text, so that the vocabulary comes first */
+    SG_TRY(sg_merges_reserve(t, json_array_size(merges), r->err));
     for (size_t i = 0; i < json_array_size(merges); i++)
         SG_TRY(read_merge(r, json_array_get(merges, i), (uint32_t)i));
     SG_TRY(sg_json_text(model, "unk_token", NULL, &text, r->what, r->err));
     t->unk = text ? sg_vocab_find_model(t, text, strlen(text)) : -1;
-    r->lost_unknown = text && *text && t->unk < 0;
+    r->unk_missing = text && *text && t->unk < 0;
     return SEGUE_OK;
 }
 
-/* Added tokens with `normalized` are looked for in normalized text, so they go through the same steps. */
-static segue_status normalized_text(struct reading *r, struct sg_added *a)
+/* Added tokens with `normalized` are matched in normalized text, so that their texts pass the same steps. */
+static segue_status normalized_text(struct json_reader *r, struct sg_added *a)
 {
     struct sg_buf out[2] = {{0}, {0}};
     const char *s = a->text;
@@ -412,8 +430,8 @@ static segue_status normalized_text(struct reading *r, struct sg_added *a)
     return st;
 }
 
-/* One added token. A missing `normalized` means: unless it is special. */
-static segue_status read_added(struct reading *r, const json_t *a, struct sg_added *out, int *normalized)
+/* One added token. `normalized` defaults to true for tokens that are not special. */
+static segue_status read_added(struct json_reader *r, const json_t *a, struct sg_added *out, int *normalized)
 {
     const json_t *text = json_object_get(a, "content");
     int special, left, right, word;
@@ -423,7 +441,7 @@ static segue_status read_added(struct reading *r, const json_t *a, struct sg_add
     SG_TRY(sg_json_bool(a, "single_word", 0, &word, r->what, r->err));
     SG_TRY(sg_json_bool(a, "normalized", !special, normalized, r->what, r->err));
     int32_t id = sg_vocab_find(r->t, json_string_value(text), json_string_length(text));
-    struct sg_token *k = &r->t->tokens[id];
+    struct sg_vocab_token *k = &r->t->tokens[id];
     *out = (struct sg_added){.text = k->text,
                              .len = k->text_len,
                              .id = id,
@@ -433,15 +451,16 @@ static segue_status read_added(struct reading *r, const json_t *a, struct sg_add
                              .single_word = word != 0};
     if (!*normalized) return SEGUE_OK;
     SG_TRY(normalized_text(r, out));
-    k->bytes = out->text; /* it stands for what it matched, so it decodes to that */
+    k->bytes = out->text; /* it decodes to the text that it matches */
     k->bytes_len = out->len;
     return SEGUE_OK;
 }
 
-/* Two passes over a text need two sets: raw first, then what normalizing left. */
-static segue_status split_added(struct reading *r, const json_t *added)
+/* Two sets for the two searches of a text: in the raw text, then in the normalized text. */
+static segue_status split_added(struct json_reader *r, const json_t *added)
 {
     size_t n = json_array_size(added), raw_n = 0, normal_n = 0;
+    /* + 1: an allocation of zero bytes is avoided */
     struct sg_added *raw = sg_alloc(n * sizeof *raw + 1), *normal = sg_alloc(n * sizeof *normal + 1);
     segue_status s = raw && normal ? SEGUE_OK : sg_no_memory("tokenizer", n * sizeof *raw, r->err);
     for (size_t i = 0; i < n && s == SEGUE_OK; i++) {
@@ -462,7 +481,7 @@ static segue_status split_added(struct reading *r, const json_t *added)
 
 /* --- tokenizer_config.json --- */
 
-/* The id of a token that is given as text or as {"content": text}; -1 when it is not said or not there. */
+/* The id of a token that the config names as a text or as {"content": text}; -1 if absent or unknown. */
 static int32_t named_token(const struct sg_tokenizer *t, const json_t *config, const char *key)
 {
     const json_t *v = json_object_get(config, key);
@@ -470,14 +489,15 @@ static int32_t named_token(const struct sg_tokenizer *t, const json_t *config, c
     return json_is_string(v) ? sg_vocab_find(t, json_string_value(v), json_string_length(v)) : -1;
 }
 
-/* add_bos_token and add_eos_token outrank the post-processor when they are said. */
-static segue_status ends_of_config(struct reading *r, const json_t *config)
+/* bos, eos and stops. add_bos_token and add_eos_token of the config override the post-processor. */
+static segue_status read_config_ends(struct json_reader *r, const json_t *config)
 {
     struct sg_tokenizer *t = r->t;
     const json_t *bos = json_object_get(config, "add_bos_token"),
                  *eos = json_object_get(config, "add_eos_token");
     t->info.bos = config ? named_token(t, config, "bos_token") : t->before_n ? t->before[0] : -1;
     t->info.eos = named_token(t, config, "eos_token");
+    /* only a single bos or eos is removed: a longer template is kept */
     if (json_is_false(bos) && t->before_n == 1 && t->before[0] == t->info.bos) t->before_n = 0;
     if (json_is_false(eos) && t->after_n == 1 && t->after[0] == t->info.eos) t->after_n = 0;
     if (json_is_true(bos) && !t->before_n && t->info.bos >= 0) SG_TRY(add_end(r, 0, t->info.bos));
@@ -487,33 +507,37 @@ static segue_status ends_of_config(struct reading *r, const json_t *config)
     return SEGUE_OK;
 }
 
-/* In this order: added tokens are normalized, ends name tokens, the tables follow from all of it. */
-static segue_status read_json(struct reading *r, const json_t *root, const json_t *config)
+/* The order matters: added tokens need the normalizers, the ends need the tokens, and sg_vocab_finish needs
+ * everything. */
+static segue_status read_json(struct json_reader *r, const json_t *root, const json_t *config)
 {
     struct sg_tokenizer *t = r->t;
     const json_t *added = json_object_get(root, "added_tokens");
     if (!json_is_object(root)) return malformed(r, "the outermost object");
     if (added && !json_is_array(added) && !json_is_null(added)) return malformed(r, "added_tokens");
     SG_TRY(read_model(r, json_object_get(root, "model"), added));
-    SG_TRY(each(r, json_object_get(root, "normalizer"), "normalizers", normalizer, 0));
-    SG_TRY(each(r, json_object_get(root, "pre_tokenizer"), "pretokenizers", pre_tokenizer, 0));
-    SG_TRY(each(r, json_object_get(root, "post_processor"), "processors", post_processor, 0));
-    SG_TRY(each(r, json_object_get(root, "decoder"), "decoders", decoder, 0));
-    /* Bytes all have tokens, so byte-level files may name an unknown token that is none. */
-    if (r->lost_unknown && !t->byte_level) return malformed(r, "model.unk_token: its entry in model.vocab");
+    SG_TRY(for_each_step(r, json_object_get(root, "normalizer"), "normalizers", normalizer, 0));
+    SG_TRY(for_each_step(r, json_object_get(root, "pre_tokenizer"), "pretokenizers", pre_tokenizer, 0));
+    SG_TRY(for_each_step(r, json_object_get(root, "post_processor"), "processors", post_processor, 0));
+    SG_TRY(for_each_step(r, json_object_get(root, "decoder"), "decoders", decoder, 0));
+    /* each byte has a token, so that a byte-level file may name an unknown token that does not exist */
+    if (r->unk_missing && !t->byte_level) return malformed(r, "model.unk_token: its entry in model.vocab");
+    /* the decoder must be the inverse of the pre-tokenizer */
     if (r->byte_decoder >= 0 && r->byte_decoder != t->byte_level)
         return unsupported(r, "decoder",
                            t->byte_level ? "other than ByteLevel" : "ByteLevel without its pre_tokenizer");
+    /* after the normalizers, which normalized_text runs */
     SG_TRY(split_added(r, added));
-    SG_TRY(ends_of_config(r, config));
+    SG_TRY(read_config_ends(r, config));
     t->info.kind = t->byte_level ? "bpe" : "spm";
     t->info.pre = pre_name(t);
     if (t->info.pre && strcmp(t->info.pre, "regex") == 0)
         t->info.warning =
-            "its split pattern is not one of the known; PCRE2 may class new characters differently";
+            "the split pattern has no built-in scanner; PCRE2 may classify recent Unicode characters differently";
     return sg_vocab_finish(t, 0, r->what, r->err);
 }
 
+/* The JSON documents are freed before the return: the tokenizer holds copies. */
 segue_status sg_tokenizer_of_json(struct sg_tokenizer **out, const char *json, size_t json_len,
                                   const char *config, size_t config_len, const char *what, segue_error *err)
 {
@@ -521,7 +545,7 @@ segue_status sg_tokenizer_of_json(struct sg_tokenizer **out, const char *json, s
     struct sg_tokenizer *t = sg_alloc(sizeof *t);
     if (!t) return sg_no_memory("tokenizer", sizeof *t, err);
     t->unk = t->info.bos = t->info.eos = -1;
-    struct reading r = {.t = t, .what = what, .err = err, .byte_decoder = -1};
+    struct json_reader r = {.t = t, .what = what, .err = err, .byte_decoder = -1};
     segue_status s = sg_json_parse(&root, json, json_len, what, err);
     if (s == SEGUE_OK && config)
         s = sg_json_parse(&settings, config, config_len, "tokenizer_config.json", err);

@@ -1,5 +1,5 @@
 /* unicode_case.h: case mappings and classes of characters as Python's str has them, Unicode 14.0.0. Written by
- * tests/template/make_unicode_case.py; edit that, not this. Only jinja_case.c includes it.
+ * tests/template/make_unicode_case.py; edit that, not this. Only jinja_char.c includes it.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_TEXT_UNICODE_CASE_H
 #define SG_TEXT_UNICODE_CASE_H

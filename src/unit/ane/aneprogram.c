@@ -64,7 +64,7 @@ static segue_status program_init(struct sg_unit *u, const struct sg_graph *g, co
     p->blobs = sg_alloc((p->cut[0].parts_n + 1) * sizeof *p->blobs);
     p->cache_entries = sg_alloc((p->cut[0].parts_n + 1) * sizeof *p->cache_entries);
     if (!p->blobs || !p->cache_entries) return sg_no_memory("program of ane", 0, err);
-    if (keep) SG_TRY(sg_ane_cache_open(&p->cache, keep->folder, keep->most, err));
+    if (keep) SG_TRY(sg_ane_cache_open(&p->cache, keep->folder, keep->bytes_max, err));
     if (keep) SG_TRY(ane_sources_hash(p, keep, err));
     for (uint32_t i = 0; i < p->cut[0].parts_n; i++)
         snprintf(p->blobs[i].path, sizeof p->blobs[i].path, "weights/p%02u.bin", i);

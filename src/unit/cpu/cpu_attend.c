@@ -25,8 +25,8 @@ static uint32_t tile_rows(const struct sg_cpu_program *p)
 static uint32_t span_tile_rows(const struct sg_cpu_program *p, uint32_t rows)
 {
     const struct sg_cpu_unit *u = (const struct sg_cpu_unit *)(const void *)p->base.unit;
-    uint32_t most = tile_rows(p), tiles = 4 * sg_pool_threads(u->pool), n = (rows * p->kv_heads_max + tiles - 1) / tiles;
-    return n < SG_FEW ? SG_FEW : n > most ? most : n;
+    uint32_t rows_max = tile_rows(p), tiles = 4 * sg_pool_threads(u->pool), n = (rows * p->kv_heads_max + tiles - 1) / tiles;
+    return n < SG_FEW ? SG_FEW : n > rows_max ? rows_max : n;
 }
 
 static uint32_t pad16(uint32_t n) { return (n + 15) / 16 * 16; }
@@ -336,7 +336,7 @@ static int batch_chunk(struct attn_work *w, uint32_t from, uint32_t nq, uint64_t
     for (uint32_t i = 0; i < nq; i++)
         k->softmax_chunk(w->scratch.s + i * SG_CHUNK, lo[i], hi[i], keys, at->scale, at->softcap, &m[i], &l[i]);
     if (w->v16) k->pv_f16(w->scratch.s, nq, keys, w->v16, w->dvp, w->scratch.part, from ? NULL : w->next);
-    else k->weigh(w->scratch.s, nq, keys, w->scratch.v, w->dvp, w->scratch.part);
+    else k->pv(w->scratch.s, nq, keys, w->scratch.v, w->dvp, w->scratch.part);
     return 1;
 }
 
@@ -369,7 +369,7 @@ static int batch_chunk_i16(struct attn_work *w, uint32_t from, uint32_t nq, uint
         top[i] = hi[i] ? n->v_top[hi[i] - 1] : 0.0f;
         in->weights(s, n->v_scale, top[i], keys, n->p + i * SG_CHUNK);
     }
-    in->weigh(n->p, top, nq, keys, n->v, w->dvp, w->scratch.part);
+    in->pv(n->p, top, nq, keys, n->v, w->dvp, w->scratch.part);
     return 1;
 }
 

@@ -233,7 +233,7 @@ static void delta_head(struct sg_cpu_pass *a, const struct sg_cpu_stage *st, uin
     /* per head: decay = exp(rate * softplus(dt + bias)) */
     float rate = d->decay_is_log ? -expf(st->w0[h]) : st->w0[h];
     struct sg_delta_args r = {
-        .dk = d->dk, .dv = d->dv, .q = q, .k = kk, .room = scratch, .ldk = d->dk, .decay = decay, .beta = beta};
+        .dk = d->dk, .dv = d->dv, .q = q, .k = kk, .scratch = scratch, .ldk = d->dk, .decay = decay, .beta = beta};
     for (; at < end; at += r.rows) {
         if (sg_cpu_pass_canceled(a)) return;
         /* up to DELTA_ROWS tokens share one read of the state */

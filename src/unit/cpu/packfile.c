@@ -318,7 +318,7 @@ static segue_status entry_write(const struct sg_weight_cache *cache, const char 
                                 const struct sg_hash *sums, const uint8_t *data, segue_error *err)
 {
     /* evicts least recently used entries */
-    SG_TRY(sg_store_trim(folder, h->data_at + h->data_bytes + sizeof(struct verified_stamp), cache->most, err));
+    SG_TRY(sg_store_trim(folder, h->data_at + h->data_bytes + sizeof(struct verified_stamp), cache->bytes_max, err));
     char *path = entry_path(cache, h->key, "pack");
     if (!path) return sg_no_memory("name of packed weights", 0, err);
     struct sg_file_out out;

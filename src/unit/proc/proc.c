@@ -110,7 +110,7 @@ static segue_status proc_open(struct sg_unit **out, const struct sg_unit_spec *s
     return SEGUE_OK;
 }
 
-segue_status proc_adopt(struct sg_unit **out, const int ends[2], segue_error *err)
+segue_status proc_open_fds(struct sg_unit **out, const int ends[2], segue_error *err)
 {
     static const struct sg_unit_spec spec = {.kind = "proc", .text = "proc:U", .pairs_n = 1, .pairs = {{"", "U"}}};
     struct sg_unit *u = NULL;

@@ -118,7 +118,7 @@ struct sg_unit {
 
 /* --- proc.c --- */
 /* For tests: a unit over two connected sockets, whose peer serves or pretends to. Takes ownership of the ends. */
-segue_status proc_adopt(struct sg_unit **out, const int ends[2], segue_error *err);
+segue_status proc_open_fds(struct sg_unit **out, const int ends[2], segue_error *err);
 
 /* --- proc_child.c --- */
 /* Starts the child. *second: the child's end of the second connection, to be passed in the handshake. EUNIT: the command is

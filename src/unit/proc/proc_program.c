@@ -22,7 +22,7 @@ static void cache_put(struct sg_buf *b, const struct sg_weight_cache *k)
     sg_put_u32(b, k && k->folder);
     if (!k || !k->folder) return;
     sg_put_text(b, k->folder);
-    const uint64_t words[] = {k->most, k->weights.lo, k->weights.hi, k->stamp.lo, k->stamp.hi};
+    const uint64_t words[] = {k->bytes_max, k->weights.lo, k->weights.hi, k->stamp.lo, k->stamp.hi};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) sg_put_u64(b, words[i]);
     sg_put_u32(b, k->exact != 0);
 }

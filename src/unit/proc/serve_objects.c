@@ -157,7 +157,7 @@ static segue_status cache_read(struct sg_server *v, struct sg_reader *in, struct
     struct sg_weight_cache *k = sg_arena_alloc(&v->scratch, sizeof *k);
     if (!k || !(k->folder = sg_arena_strndup(&v->scratch, folder, strlen(folder))))
         return sg_no_memory("folder", sizeof folder, err);
-    k->most = sg_reader_u64(in);
+    k->bytes_max = sg_reader_u64(in);
     k->weights.lo = sg_reader_u64(in);
     k->weights.hi = sg_reader_u64(in);
     k->stamp.lo = sg_reader_u64(in);

@@ -51,7 +51,7 @@ INLINE void key_insert(__m256i *best, const int from, __m256i x)
  * keys, which are merged at the end. */
 INLINE void rows4_keys(const struct plain_rows4 *f, __m128i *key)
 {
-    const __m256i most = _mm256_set1_epi32((int32_t)(0x7fffffffu & ~KEY_INDEX));
+    const __m256i largest = _mm256_set1_epi32((int32_t)(0x7fffffffu & ~KEY_INDEX));
     /* KEY_INDEX - chunk, for the two chunks of a load */
     __m256i index = _mm256_set_epi32(62, 62, 62, 62, 63, 63, 63, 63), best[KEYS_N], other[KEYS_N];
     UNROLL
@@ -60,7 +60,7 @@ INLINE void rows4_keys(const struct plain_rows4 *f, __m128i *key)
         __m256i x[4];
         UNROLL
         for (int r = 0; r < 4; r++)
-            x[r] = _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(const void *)(f->v[r] + c)), most);
+            x[r] = _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(const void *)(f->v[r] + c)), largest);
         key_insert(best, 0, _mm256_or_si256(chunk_max(x), index));
         index = _mm256_sub_epi32(index, _mm256_set1_epi32(2));
     }

@@ -245,9 +245,9 @@ static void delta(float *s, const struct sg_delta_args *r)
     for (; r->rows == 1 && c + 128 <= r->dv; c += 128)
         delta_update((struct delta_cols){s + c, r->dv, 0xffff}, r, c, 8);
     for (; c + SG_DELTA_COLS <= r->dv; c += SG_DELTA_COLS) {
-        delta_copy(r->room, SG_DELTA_COLS, s + c, r->dv, r->dk);
-        delta_update((struct delta_cols){r->room, SG_DELTA_COLS, 0xffff}, r, c, 4);
-        delta_copy(s + c, r->dv, r->room, SG_DELTA_COLS, r->dk);
+        delta_copy(r->scratch, SG_DELTA_COLS, s + c, r->dv, r->dk);
+        delta_update((struct delta_cols){r->scratch, SG_DELTA_COLS, 0xffff}, r, c, 4);
+        delta_copy(s + c, r->dv, r->scratch, SG_DELTA_COLS, r->dk);
     }
     /* the remaining columns, masked */
     for (; c < r->dv; c += 16) delta_update((struct delta_cols){s + c, r->dv, tail_mask(r->dv - c)}, r, c, 1);

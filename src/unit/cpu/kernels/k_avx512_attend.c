@@ -248,7 +248,7 @@ void sg_kernels_avx512_attend(struct sg_kernels *k)
     k->scores = scores;
     k->scores_f16 = scores_f16;
     k->softmax_chunk = softmax_chunk;
-    k->weigh = pv;
+    k->pv = pv;
     k->join = merge;
     k->pv_f16 = pv_f16;
     k->to_f16 = to_f16;

@@ -11,20 +11,20 @@
 /* Largest |n| of queries and keys: d products must fit in 32 bits. */
 static float i16_limit(uint32_t d)
 {
-    const float most = floorf(sqrtf(2147483000.0f / (float)d));
-    return most < 8191.0f ? most : 8191.0f;
+    const float largest = floorf(sqrtf(2147483000.0f / (float)d));
+    return largest < 8191.0f ? largest : 8191.0f;
 }
 
 /* Scales of 16 rows from their largest |x| (as bits), and the factors that quantise them. Not finite:
  * scale NaN, factor 0. */
-INLINE __m512 scales_of(__m512i top, float most, __m512 *inverse)
+INLINE __m512 scales_of(__m512i top, float largest, __m512 *inverse)
 {
     const __m512 f = _mm512_castsi512_ps(top);
     /* bits below infinity */
     const __mmask16 finite = _mm512_cmplt_epu32_mask(top, _mm512_set1_epi32(0x7f800000)),
                     some = finite & _mm512_cmp_ps_mask(f, _mm512_set1_ps(ROW_MIN), _CMP_GT_OQ);
-    *inverse = _mm512_maskz_div_ps(some, _mm512_set1_ps(most), f);
-    return _mm512_mask_mov_ps(_mm512_set1_ps(NAN), finite, _mm512_maskz_div_ps(some, f, _mm512_set1_ps(most)));
+    *inverse = _mm512_maskz_div_ps(some, _mm512_set1_ps(largest), f);
+    return _mm512_mask_mov_ps(_mm512_set1_ps(NAN), finite, _mm512_maskz_div_ps(some, f, _mm512_set1_ps(largest)));
 }
 
 INLINE __m512i bits_of(__m512 x) { return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff)); }
@@ -87,9 +87,9 @@ INLINE __m512 values_scales(const void *v, const int f16, uint32_t dvp, uint32_t
 {
     _Alignas(64) uint32_t top[16] = {0};
     for (uint32_t t = from; t < keys && t < from + 16; t++) {
-        __m512i most = _mm512_setzero_si512();
-        for (uint32_t c = 0; c < dvp; c += 16) most = _mm512_max_epu32(most, bits_of(load16(v, (size_t)t * dvp + c, f16)));
-        top[t - from] = _mm512_reduce_max_epu32(most);
+        __m512i largest = _mm512_setzero_si512();
+        for (uint32_t c = 0; c < dvp; c += 16) largest = _mm512_max_epu32(largest, bits_of(load16(v, (size_t)t * dvp + c, f16)));
+        top[t - from] = _mm512_reduce_max_epu32(largest);
     }
     __m512 by;
     _mm512_storeu_ps(scale + from, scales_of(_mm512_load_si512(top), (float)SG_ATTN_I16_MAX, &by));
@@ -100,13 +100,13 @@ INLINE __m512 values_scales(const void *v, const int f16, uint32_t dvp, uint32_t
  * scales. */
 INLINE void values_body(const void *v, const int f16, uint32_t dvp, uint32_t keys, int16_t *n, float *scale, float *top)
 {
-    float most = 0.0f;
+    float largest = 0.0f;
     for (uint32_t from = 0; from < keys; from += 16) {
         _Alignas(64) float by[16];
         _mm512_store_ps(by, values_scales(v, f16, dvp, from, keys, scale));
         for (uint32_t t = from; t < from + 16; t++) {
-            if (most == most && !(scale[t] <= most)) most = scale[t];    /* a NaN stays the maximum */
-            top[t] = most;
+            if (largest == largest && !(scale[t] <= largest)) largest = scale[t];    /* a NaN stays the maximum */
+            top[t] = largest;
         }
         for (uint32_t t = from; t < keys && t < from + 16; t += 2, n += 2 * (size_t)dvp) {
             /* two keys form the pairs of the weighted sum */
@@ -244,5 +244,5 @@ const struct sg_attn_i16 sg_attn_i16_avx512 = {.rows = rows,
                                            .values = values_i16,
                                            .scores = scores_i16,
                                            .weights = weights,
-                                           .weigh = pv_i16};
+                                           .pv = pv_i16};
 #endif

@@ -24,9 +24,9 @@ INLINE __m512i quant_16(__m512 y, const int fine, uint8_t *q, uint8_t *rest)
 /* Largest |v| of a block, as bits. */
 INLINE uint32_t block_max_bits(const float *v, const int block)
 {
-    const __m512i most = _mm512_set1_epi32(0x7fffffff);
-    __m512i a = _mm512_and_si512(_mm512_loadu_si512(v), most);
-    if (block == 32) a = _mm512_max_epu32(a, _mm512_and_si512(_mm512_loadu_si512(v + 16), most));
+    const __m512i largest = _mm512_set1_epi32(0x7fffffff);
+    __m512i a = _mm512_and_si512(_mm512_loadu_si512(v), largest);
+    if (block == 32) a = _mm512_max_epu32(a, _mm512_and_si512(_mm512_loadu_si512(v + 16), largest));
     return _mm512_reduce_max_epu32(a);
 }
 
@@ -90,7 +90,7 @@ INLINE void key_insert(__m512i *best, const int from, __m512i x)
  * sorted keys, which are merged in two steps. */
 INLINE void rows4_keys(const struct plain_rows4 *f, __m128i *key)
 {
-    const __m512i most = _mm512_set1_epi32((int32_t)(0x7fffffffu & ~KEY_INDEX));
+    const __m512i largest = _mm512_set1_epi32((int32_t)(0x7fffffffu & ~KEY_INDEX));
     /* KEY_INDEX - chunk, for the four chunks of a load */
     __m512i index = _mm512_set_epi32(60, 60, 60, 60, 61, 61, 61, 61, 62, 62, 62, 62, 63, 63, 63, 63), best[KEYS_N];
     UNROLL
@@ -98,7 +98,7 @@ INLINE void rows4_keys(const struct plain_rows4 *f, __m128i *key)
     for (uint32_t c = 0; c < f->columns; c += 16) {
         __m512i x[4];
         UNROLL
-        for (int r = 0; r < 4; r++) x[r] = _mm512_and_si512(_mm512_loadu_si512(f->v[r] + c), most);
+        for (int r = 0; r < 4; r++) x[r] = _mm512_and_si512(_mm512_loadu_si512(f->v[r] + c), largest);
         key_insert(best, 0, _mm512_or_si512(chunk_max(x), index));
         index = _mm512_sub_epi32(index, _mm512_set1_epi32(4));
     }

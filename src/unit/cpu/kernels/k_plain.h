@@ -368,9 +368,9 @@ static void plain_delta(float *s, const struct sg_delta_args *r)
             plain_delta_pair(s + c, dv, r, r->v + c, r->o + c);
             continue;
         }
-        for (uint32_t i = 0; i < r->dk; i++) memcpy(r->room + (size_t)i * PLAIN_PAIR, s + i * dv + c, bytes);
-        plain_delta_pair(r->room, PLAIN_PAIR, r, r->v + c, r->o + c);
-        for (uint32_t i = 0; i < r->dk; i++) memcpy(s + i * dv + c, r->room + (size_t)i * PLAIN_PAIR, bytes);
+        for (uint32_t i = 0; i < r->dk; i++) memcpy(r->scratch + (size_t)i * PLAIN_PAIR, s + i * dv + c, bytes);
+        plain_delta_pair(r->scratch, PLAIN_PAIR, r, r->v + c, r->o + c);
+        for (uint32_t i = 0; i < r->dk; i++) memcpy(s + i * dv + c, r->scratch + (size_t)i * PLAIN_PAIR, bytes);
     }
     if (c < dv) plain_delta_columns(s + c, dv, r, r->v + c, r->o + c, (int)(dv - c));
 }
@@ -401,7 +401,7 @@ static inline void plain_kernels(struct sg_kernels *k)
     k->of_bf16 = plain_of_bf16;
     k->scores = plain_scores;
     k->softmax_chunk = plain_softmax_chunk;
-    k->weigh = plain_pv;
+    k->pv = plain_pv;
     k->join = plain_merge;
     k->conv = plain_conv;
     k->delta = plain_delta;

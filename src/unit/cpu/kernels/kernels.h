@@ -167,7 +167,7 @@ enum { SG_DELTA_COLS = 64 };
 struct sg_delta_args {
     uint32_t rows, dk, dv;
     const float *q, *k, *v, *decay, *beta;
-    float *o, *room;
+    float *o, *scratch;
     size_t ldk, ldv, ldo;
 };
 
@@ -196,7 +196,7 @@ struct sg_attn_i16 {
      * of 16 keys. */
     void (*weights)(const float *p, const float *scale, float top, uint32_t keys, int16_t *n);
     /* o = p x v as in sg_kernels; p [nq][SG_CHUNK], top [nq] as passed to weights. */
-    void (*weigh)(const int16_t *p, const float *top, uint32_t nq, uint32_t keys, const int16_t *v, uint32_t dvp, float *o);
+    void (*pv)(const int16_t *p, const float *top, uint32_t nq, uint32_t keys, const int16_t *v, uint32_t dvp, float *o);
 };
 
 /* The kernel table. No pointer needs more than the natural alignment of its type. */
@@ -269,7 +269,7 @@ struct sg_kernels {
     void (*softmax_chunk)(float *s, uint32_t lo, uint32_t hi, uint32_t keys, float scale, float softcap, float *max,
                    float *sum);
     /* o [nq][dvp] = p [nq][SG_CHUNK] x v [keys][dvp]; dvp a multiple of 16, nq <= 6. */
-    void (*weigh)(const float *p, uint32_t nq, uint32_t keys, const float *v, uint32_t dvp, float *o);
+    void (*pv)(const float *p, uint32_t nq, uint32_t keys, const float *v, uint32_t dvp, float *o);
     /* Merges partial softmax results of nq <= 6 queries: `to` becomes the result over both sets of
      * keys. Rows of o are ldo and ldf floats apart. m = -inf: no keys, and o is not read. */
     void (*join)(uint32_t nq, uint32_t dv, const struct sg_softmax_part *to, size_t ldo, const struct sg_softmax_part *from,

@@ -36,7 +36,7 @@ static segue_status wait_for_clearing(struct sg_run *run)
 }
 
 /* The whole run, on whichever thread. Ranks of a group meet before they lock their lanes. After a failure the stream is drained,
- * since kernels may still write to the states, and the peers are told to stop. */
+ * since kernels may still write to the states, and the peers are stopped. */
 static void run_work(struct sg_thread_run *base)
 {
     struct sg_run *run = (struct sg_run *)(void *)base;

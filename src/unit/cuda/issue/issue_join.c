@@ -48,14 +48,14 @@ static segue_status join_open(struct sg_unit *u, struct cu_lane *l, uint32_t ran
     cu_ptr flags = j->memory + ranks * (few_bytes + wide_bytes), turns = flags + ranks * flag_bytes;
     j->a.turns = (void *)(uintptr_t)turns;
     j->a.lost = (void *)(uintptr_t)(turns + turn_bytes - 16);
-    j->a.told = (void *)(uintptr_t)lost_flag_gpu;
+    j->a.lost_host = (void *)(uintptr_t)lost_flag_gpu;
     return SEGUE_OK;
 }
 
 /* Puts the addresses of rank r's memory into this rank's arguments. Addresses are valid on all GPUs (unified addressing). */
 static void join_link(struct cu_join *to, uint32_t r, const struct cu_join *from)
 {
-    to->a.rooms[r] = (void *)(uintptr_t)from->memory;
+    to->a.peer_slots[r] = (void *)(uintptr_t)from->memory;
     to->a.wide[r] = (void *)(uintptr_t)(from->memory + from->ranks * few_bytes);
     to->a.flags[r] = (void *)(uintptr_t)(from->memory + from->ranks * (few_bytes + wide_bytes));
 }

@@ -7,7 +7,7 @@
 #include "unit/cuda/issue/issue.h"
 
 /* BLOCKS_EACH: blocks per multiprocessor. COLUMNS_MOST: columns of x that fit into shared memory in two 8-bit parts. */
-enum { THREADS = 256, WARPS = THREADS / 32, BLOCKS_EACH = 3, COLUMNS_MOST = 16384 };
+enum { THREADS = 256, WARPS = THREADS / 32, BLOCKS_EACH = 3, COLUMNS_MAX = 16384 };
 
 static void *address(cu_ptr p) { return (void *)(uintptr_t)p; }
 
@@ -22,7 +22,7 @@ static const struct sg_op *head_of(const struct sg_program *p)
         if (g->ops[i].code != SG_OP_LINEAR || g->ops[i].out != g->outputs[logits].value) continue;
         const struct cu_tensor *t = cu_weight_of(p->weights, g->tensors[l->weight.tensor]);
         int whole = !l->weight.at && l->weight.rows == t->w.rows && l->weight.rows == g->vocab;
-        return whole && l->bias.tensor < 0 && t->w.kind <= CK_BF16 && t->w.cols <= COLUMNS_MOST && g->ops[i].in[1].value < 0
+        return whole && l->bias.tensor < 0 && t->w.kind <= CK_BF16 && t->w.cols <= COLUMNS_MAX && g->ops[i].in[1].value < 0
                    ? &g->ops[i]
                    : NULL;
     }

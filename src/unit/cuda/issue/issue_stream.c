@@ -4,7 +4,7 @@
 
 /* Maximal bytes of weights per multiprocessor. For larger products k_gemv.cu is faster, since this kernel is bound by arithmetic
  * (measured on H200). Rows of more than LONG bytes and quantised weights have lower limits. */
-enum { WARPS = 8, MOST = 512 << 10, MOST_LONG = 200 << 10, MOST_QUANTISED = 128 << 10, LONG = 4096 };
+enum { WARPS = 8, BYTES_MAX = 512 << 10, BYTES_MAX_LONG = 200 << 10, BYTES_MAX_QUANTISED = 128 << 10, LONG = 4096 };
 
 /* Bytes of one entry of scales, for weights whose scales are copied with them. FP8 has one per row, which is read separately. */
 static uint32_t scale_size(uint32_t kind)
@@ -66,7 +66,7 @@ int cu_stream_fits(const struct cu_pass *p, const struct cu_step *s, const struc
     out->blocks = out->a.tiles < p->sms ? out->a.tiles : p->sms;
     /* By the whole GPU, so that the selection of the kernel does not depend on the partition. */
     uint64_t bytes = (uint64_t)out->a.tiles * out->a.stage_bytes / u->sms;
-    if (bytes > (kind >= CK_Q8 && kind != CK_F8 ? MOST_QUANTISED : g->pitch > LONG ? MOST_LONG : MOST)) return 0;
+    if (bytes > (kind >= CK_Q8 && kind != CK_F8 ? BYTES_MAX_QUANTISED : g->pitch > LONG ? BYTES_MAX_LONG : BYTES_MAX)) return 0;
     uint32_t max = (out->a.tiles + out->blocks - 1) / out->blocks,
              kbytes = kind < CK_Q8 || kind == CK_F8 ? u->stream : u->stream * 9 / 5, /* quantised: prefetching more is faster */
              fit = kbytes * 1024 / out->a.stage_bytes;

@@ -30,7 +30,7 @@ __device__ __noinline__ bool timed_out(const ck_join &a, unsigned long long &sin
     if (!since) since = now;
     if (now - since < TIMEOUT_NS && !*(volatile uint32_t *)a.lost) return false;
     *(volatile uint32_t *)a.lost = 1;
-    *(volatile uint32_t *)a.told = 1;
+    *(volatile uint32_t *)a.lost_host = 1;
     return true;
 }
 
@@ -68,11 +68,11 @@ extern "C" __global__ void join_few(const __grid_constant__ ck_join a)
         float *y = a.y.p + (size_t)t * a.y.stride + c;
         float2 own = mine ? make_float2(x[0], both ? x[1] : 0.0f) : make_float2(0.0f, 0.0f), sum = own;
         for (uint32_t r = 0; r < a.ranks && mine; r++)
-            if (r != a.rank) send((ulonglong2 *)a.rooms[r] + ((size_t)at * a.ranks + a.rank) * side + slot, own.x, own.y, turn);
+            if (r != a.rank) send((ulonglong2 *)a.peer_slots[r] + ((size_t)at * a.ranks + a.rank) * side + slot, own.x, own.y, turn);
         for (uint32_t r = 0; r < a.ranks && mine; r++) {
             float2 v = r == a.rank
                            ? own
-                           : receive(a, (const ulonglong2 *)a.rooms[a.rank] + ((size_t)at * a.ranks + r) * side + slot, turn);
+                           : receive(a, (const ulonglong2 *)a.peer_slots[a.rank] + ((size_t)at * a.ranks + r) * side + slot, turn);
             if (a.sum) {
                 sum = r ? make_float2(sum.x + v.x, sum.y + v.y) : v;
                 continue;

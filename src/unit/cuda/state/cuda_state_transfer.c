@@ -6,7 +6,7 @@
 #include "base/clock.h"
 
 /* An NVLink powers down after 50 ms without traffic, and the next copy then waits 0.2 ms; a copy of less than PROBE_BYTES does
- * not wake it (measured on H200, docs/CUDA-CARDS.md). AWAKE_NS is below the 50 ms. */
+ * not wake it (measured on H200, docs/log/CUDA.md). AWAKE_NS is below the 50 ms. */
 enum { PROBE_BYTES = 64 << 10, AWAKE_NS = 20000000 };
 
 /* Which positions a slot holds, without the memory. */

@@ -1,5 +1,5 @@
 /* k_cluster_ops.cuh: building blocks of the fused one-row kernels k_heads.cu, k_linear.cu and
- * k_mlp.cu: two matrix-vector products with one row of x, and what lies between them, in one launch.
+ * k_mlp.cu: two matrix-vector products with one row of x, and the operations between them, in one launch.
  * sm_90.
  *
  * A cluster of 8 blocks owns some of the numbers between the products (hidden units or heads): their

@@ -1,6 +1,6 @@
 /* k_weight_prefetch.cuh: loads the first 16 weight rows of a cluster kernel's first product
  * (k_cluster_ops.cuh) into registers before x is available. Their ring stage can be refilled
- * meanwhile, and no weight load lies between the arrival of x and the first product.
+ * meanwhile, and no weight load remains between the arrival of x and the first product.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CUDA_K_WEIGHT_PREFETCH_CUH
 #define SG_UNIT_CUDA_K_WEIGHT_PREFETCH_CUH

@@ -584,11 +584,11 @@ enum {
 struct ck_join {
     struct ck_view x, y;
     uint32_t rows, ranks, rank, sum;
-    void *rooms[CK_JOIN_RANKS], *wide[CK_JOIN_RANKS];
+    void *peer_slots[CK_JOIN_RANKS], *wide[CK_JOIN_RANKS];
     uint32_t *flags[CK_JOIN_RANKS];
     uint32_t *turns; /* [2][blocks] turns done so far by this rank, for each of the two kernels */
     uint32_t *lost;  /* 1: a rank did not answer within the timeout */
-    uint32_t *told;  /* copy of `lost` in host memory */
+    uint32_t *lost_host;  /* copy of `lost` in host memory */
 };
 struct ck_read {
     const void *data;

@@ -1,25 +1,32 @@
-/* jinja_math.c: + - * / // % ** as Python has them. Integers are 64 bits wide here; what would not fit is refused,
- * never wrapped and never turned into a float.
+/* jinja_math.c: + - * / // % ** with the semantics of Python. Integers have 64 bits; a result that does
+ * not fit is an error, it is never wrapped and never becomes a float.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 
-#include "text/jinja/jinja.h"
+#include "text/jinja/jinja_ast.h"
+#include "text/jinja/value/jinja_state.h"
+#include "text/jinja/value/jinja_text.h"
+#include "text/jinja/value/jinja_value.h"
 
-static segue_status too_large(struct sg_jinja *st)
+/* Python's integers are unbounded; here a result beyond 64 bits is an error, never a wrong number. */
+static segue_status fail_overflow(struct sg_jinja *st)
 {
     return sg_jinja_fail(st, "an integer does not fit in 64 bits");
 }
 
-static segue_status no_zero(struct sg_jinja *st) { return sg_jinja_fail(st, "division by zero"); }
+static segue_status fail_zero_division(struct sg_jinja *st) { return sg_jinja_fail(st, "division by zero"); }
 
-static int add_over(int64_t a, int64_t b, int64_t *out)
+/* 1: a + b does not fit; *out is then not set. */
+static int add_overflows(int64_t a, int64_t b, int64_t *out)
 {
     if (b > 0 ? a > INT64_MAX - b : a < INT64_MIN - b) return 1;
     *out = a + b;
     return 0;
 }
 
-static int mul_over(int64_t a, int64_t b, int64_t *out)
+/* 1: a * b does not fit. Works on magnitudes: the limit is 2^63 - 1, or 2^63 for a negative
+ * product. */
+static int mul_overflows(int64_t a, int64_t b, int64_t *out)
 {
     uint64_t x = a < 0 ? 0 - (uint64_t)a : (uint64_t)a, y = b < 0 ? 0 - (uint64_t)b : (uint64_t)b;
     int neg = (a < 0) != (b < 0);
@@ -28,49 +35,57 @@ static int mul_over(int64_t a, int64_t b, int64_t *out)
     return 0;
 }
 
+/* A negative exponent gives a float, as in Python; 0 ** -1 is a division by zero. */
 static segue_status int_power(struct sg_jinja *st, int64_t a, int64_t b, struct sg_val *out)
 {
     if (b < 0) {
-        if (!a) return no_zero(st);
+        if (!a) return fail_zero_division(st);
         return *out = sg_v_float(pow((double)a, (double)b)), SEGUE_OK;
     }
     int64_t r = 1;
+    /* Only these bases allow exponents beyond 63; all others overflow within 63 multiplications. */
     if (a == 0 || a == 1 || a == -1)
         return *out = sg_v_int(b == 0 ? 1 : a == -1 && b % 2 == 0 ? 1 : a), SEGUE_OK;
     for (; b > 0; b--)
-        if (mul_over(r, a, &r)) return too_large(st);
+        if (mul_overflows(r, a, &r)) return fail_overflow(st);
     *out = sg_v_int(r);
     return SEGUE_OK;
 }
 
+/* op as in sg_val_binary. / always gives a float; // and % round towards minus infinity. */
 static segue_status int_math(struct sg_jinja *st, unsigned op, int64_t a, int64_t b, struct sg_val *out)
 {
     int64_t r = 0;
     int over = 0;
     switch (op) {
-    case '+': over = add_over(a, b, &r); break;
-    case '-': over = b == INT64_MIN ? a >= 0 || (r = a - b, 0) : add_over(a, -b, &r); break;
-    case '*': over = mul_over(a, b, &r); break;
+    case '+': over = add_overflows(a, b, &r); break;
+    /* -INT64_MIN does not exist, so b = INT64_MIN is subtracted directly; that fits for a < 0 only. */
+    case '-': over = b == INT64_MIN ? a >= 0 || (r = a - b, 0) : add_overflows(a, -b, &r); break;
+    case '*': over = mul_overflows(a, b, &r); break;
     case '/':
-        if (!b) return no_zero(st);
+        if (!b) return fail_zero_division(st);
         return *out = sg_v_float((double)a / (double)b), SEGUE_OK;
     case '*' + 128: return int_power(st, a, b, out);
     default: /* // and % */
-        if (!b) return no_zero(st);
+        if (!b) return fail_zero_division(st);
+        /* INT64_MIN / -1 overflows in C, and so does its remainder. */
         if (b == -1) {
             over = op != '%' && a == INT64_MIN;
             r = op == '%' || over ? 0 : -a;
             break;
         }
         r = op == '%' ? a % b : a / b;
+        /* C truncates towards zero. Python's quotient is one less, and the remainder has the sign
+         * of b. */
         if (a % b != 0 && (a % b < 0) != (b < 0)) r += op == '%' ? b : -1;
     }
-    if (over) return too_large(st);
+    if (over) return fail_overflow(st);
     *out = sg_v_int(r);
     return SEGUE_OK;
 }
 
-/* CPython's float_divmod. */
+/* CPython's float_divmod: the remainder has the sign of b, the quotient is the nearest integer not
+ * above a / b, and signed zeros are kept. */
 static void float_divmod(double a, double b, double *floor_div, double *mod)
 {
     double m = fmod(a, b), d = (a - m) / b;
@@ -91,6 +106,8 @@ static void float_divmod(double a, double b, double *floor_div, double *mod)
     *mod = m;
 }
 
+/* A complex result of ** and an overflow of ** are errors, as in Python; other operations may give
+ * infinities. */
 static segue_status float_math(struct sg_jinja *st, unsigned op, double a, double b, struct sg_val *out)
 {
     double d, m, r;
@@ -99,14 +116,14 @@ static segue_status float_math(struct sg_jinja *st, unsigned op, double a, doubl
     case '-': r = a - b; break;
     case '*': r = a * b; break;
     case '*' + 128:
-        if (a == 0 && b < 0) return no_zero(st);
+        if (a == 0 && b < 0) return fail_zero_division(st);
         if (a < 0 && isfinite(b) && floor(b) != b)
             return sg_jinja_fail(st, "a power of a negative number is not real");
         r = pow(a, b);
         if (isinf(r) && isfinite(a) && isfinite(b)) return sg_jinja_fail(st, "a number is too large");
         break;
     default:
-        if (b == 0) return no_zero(st);
+        if (b == 0) return fail_zero_division(st);
         if (op == '/') {
             r = a / b;
             break;
@@ -118,6 +135,8 @@ static segue_status float_math(struct sg_jinja *st, unsigned op, double a, doubl
     return SEGUE_OK;
 }
 
+/* text * times; a count of zero or less gives an empty text. The size is checked before anything is
+ * built. */
 static segue_status repeat_str(struct sg_jinja *st, struct sg_val v, int64_t times, struct sg_val *out)
 {
     const struct sg_str *s = sg_v_str(v);
@@ -127,12 +146,13 @@ static segue_status repeat_str(struct sg_jinja *st, struct sg_val v, int64_t tim
                        "template: %s line %u: a text of more than %zu bytes is built; correct the "
                        "template",
                        st->t->what, (unsigned)st->line, st->limits.value_bytes);
-    struct sg_buf b = sg_buf_begin(st);
+    struct sg_buf b = sg_val_buf(st);
     segue_status r = SEGUE_OK;
     for (int64_t i = 0; i < times && r == SEGUE_OK; i++) r = sg_put(st, &b, s->s, s->n);
-    return sg_str_take(st, r, &b, out);
+    return sg_str_from_buf(st, r, &b, out);
 }
 
+/* One step per item: the list may reach the memory limit long after the steps are used up. */
 static segue_status repeat_list(struct sg_jinja *st, struct sg_val v, int64_t times, struct sg_val *out)
 {
     struct sg_list *l, *from = sg_v_list(v);
@@ -146,6 +166,7 @@ static segue_status repeat_list(struct sg_jinja *st, struct sg_val v, int64_t ti
     return SEGUE_OK;
 }
 
+/* list + list or tuple + tuple, as a new value. */
 static segue_status join_lists(struct sg_jinja *st, struct sg_val a, struct sg_val b, struct sg_val *out)
 {
     struct sg_list *l, *x = sg_v_list(a), *y = sg_v_list(b);
@@ -156,12 +177,13 @@ static segue_status join_lists(struct sg_jinja *st, struct sg_val a, struct sg_v
     return SEGUE_OK;
 }
 
-static int is_seq(struct sg_val v)
+static int is_sequence(struct sg_val v)
 {
     return v.kind == SG_V_STR || v.kind == SG_V_LIST || v.kind == SG_V_TUPLE;
 }
 
-static segue_status repeat(struct sg_jinja *st, struct sg_val v, int64_t times, struct sg_val *out)
+/* Keeps the Markup flag of a string. */
+static segue_status repeat_sequence(struct sg_jinja *st, struct sg_val v, int64_t times, struct sg_val *out)
 {
     if (v.kind != SG_V_STR) return repeat_list(st, v, times, out);
     SG_TRY(repeat_str(st, v, times, out));
@@ -169,6 +191,9 @@ static segue_status repeat(struct sg_jinja *st, struct sg_val v, int64_t times, 
     return SEGUE_OK;
 }
 
+/* Numbers first, then strings and lists: + concatenates, * repeats, % formats. If one side of + is
+ * Markup, the other is escaped and the result is Markup. Anything else is an error that names both
+ * types, or the undefined name. */
 segue_status sg_val_binary(struct sg_jinja *st, unsigned op, struct sg_val a, struct sg_val b,
                            struct sg_val *out)
 {
@@ -182,18 +207,18 @@ segue_status sg_val_binary(struct sg_jinja *st, unsigned op, struct sg_val a, st
         SG_TRY(sg_str_join2(st, a, b, out));
         return out->aux = 1, SEGUE_OK;
     }
-    if (op == '+' && a.kind == b.kind && is_seq(a))
+    if (op == '+' && a.kind == b.kind && is_sequence(a))
         return a.kind == SG_V_STR ? sg_str_join2(st, a, b, out) : join_lists(st, a, b, out);
-    if (op == '*' && is_seq(a) && b_int) return repeat(st, a, b.u.i, out);
-    if (op == '*' && is_seq(b) && a_int) return repeat(st, b, a.u.i, out);
+    if (op == '*' && is_sequence(a) && b_int) return repeat_sequence(st, a, b.u.i, out);
+    if (op == '*' && is_sequence(b) && a_int) return repeat_sequence(st, b, a.u.i, out);
     if (op == '%' && a.kind == SG_V_STR && a.aux)
-        return sg_jinja_fail(st, "'%%' on marked strings is not supported");
+        return sg_jinja_fail(st, "'%%' is not supported on a Markup string");
     if (op == '%' && a.kind == SG_V_STR) return sg_format_percent(st, sg_v_str(a), b, out);
     struct sg_val u = a.kind == SG_V_UNDEFINED ? a : b;
-    const struct sg_node *n = u.kind == SG_V_UNDEFINED ? u.u.node : NULL;
+    const struct sg_jinja_node *n = u.kind == SG_V_UNDEFINED ? u.u.node : NULL;
     if (n && n->s)
-        return sg_jinja_fail(st, "'%.*s' is undefined and cannot take part in '%c'",
+        return sg_jinja_fail(st, "'%.*s' is undefined and cannot be an operand of '%c'",
                              (int)(n->n > 80 ? 80 : n->n), n->s, (int)(op > 128 ? op - 128 : op));
-    return sg_jinja_fail(st, "'%s' and '%s' cannot be joined by '%c'", sg_val_type(a.kind),
+    return sg_jinja_fail(st, "types '%s' and '%s' do not support the operator '%c'", sg_val_type(a.kind),
                          sg_val_type(b.kind), (int)(op > 128 ? op - 128 : op));
 }

@@ -1,26 +1,34 @@
-/* jinja_format.c: '%' formatting, str.format and strftime. One layout for all: a value becomes digits or text, then
- * sign, fill and width are put around it. Widths are bounded; nothing is handed to printf from a template.
+/* jinja_format.c: '%' formatting and str.format. All conversions share one layout: a value becomes
+ * digits or text, then sign, fill and width are put around it. No text of a template is ever used as a
+ * format string of printf.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <stdio.h>
-#include <time.h>
+#include <string.h>
 
-#include "text/jinja/jinja.h"
+#include "text/jinja/value/jinja_state.h"
+#include "text/jinja/value/jinja_text.h"
+#include "text/jinja/value/jinja_value.h"
+#include "text/unicode/unicode.h"
 
+/* A parsed conversion: the fields that % formatting and str.format share. */
 struct spec {
     uint32_t fill;
     char align, sign, type; /* align: < > = ^ or 0; sign: + - space */
     int alt, zero;
     char group;               /* , or _ or 0 */
-    int64_t width, precision; /* -1 = not said */
+    int64_t width, precision; /* precision -1 = not given */
 };
 
-enum { WIDTH_MOST = 100000, PRECISION_MOST = 300 };
+/* Bounds on what one field can write: Python has none. */
+enum { MAX_WIDTH = 100000, MAX_PRECISION = 300 };
 
-/* prefix, digits: ASCII; text: a string value when it is none of a number. */
+/* Write prefix and s[n] (chars code points) padded to the width. align: < left, > right, ^ centre,
+ * = padding between prefix and digits. */
 static segue_status put_aligned(struct sg_jinja *st, struct sg_buf *b, const struct spec *sp,
                                 const char *prefix, const char *s, size_t n, size_t chars, char align)
 {
+    /* width counts code points, not bytes */
     int64_t pad = sp->width - (int64_t)(chars + strlen(prefix)), left;
     if (pad < 0) pad = 0;
     left = align == '<' ? 0 : align == '^' ? pad / 2 : align == '=' ? 0 : pad;
@@ -32,10 +40,13 @@ static segue_status put_aligned(struct sg_jinja *st, struct sg_buf *b, const str
     return SEGUE_OK;
 }
 
+/* Insert a separator every few digits from the right; the fraction and the exponent are not
+ * grouped. Works from the end, as the text grows in place. */
 static void group_digits(char *text, size_t cap, char mark, int every)
 {
     size_t n = strspn(text, "0123456789abcdefABCDEF"), rest = strlen(text + n);
     size_t marks = n ? (n - 1) / (size_t)every : 0;
+    /* no space: the number stays ungrouped */
     if (n + marks + rest + 1 > cap) return;
     memmove(text + n + marks, text + n, rest + 1);
     for (size_t i = n, to = n + marks, k = 0; i-- > 0; k++) {
@@ -44,6 +55,7 @@ static void group_digits(char *text, size_t cap, char mark, int every)
     }
 }
 
+/* Digits of u in a base from 2 to 16, terminated; out holds at least 65 bytes. */
 static void int_digits(uint64_t u, unsigned base, int upper, char *out)
 {
     char tmp[72];
@@ -54,6 +66,8 @@ static void int_digits(uint64_t u, unsigned base, int upper, char *out)
     out[k] = 0;
 }
 
+/* Conversions d, x, X, o, b. alt: a prefix such as 0x. Groups have 3 digits in base 10 and 4 in
+ * others. */
 static segue_status put_int(struct sg_jinja *st, struct sg_buf *b, const struct spec *sp, int64_t v)
 {
     char text[160], prefix[8] = "";
@@ -74,7 +88,8 @@ static segue_status put_int(struct sg_jinja *st, struct sg_buf *b, const struct 
     return put_aligned(st, b, sp, prefix, text, strlen(text), strlen(text), sp->align ? sp->align : '>');
 }
 
-/* Digits of |d| as type and precision ask. */
+/* |d| as text by the conversion e, f, g or %; returns its length. cap is at least 330: 309 digits
+ * before the point and up to 300 after it are cut by the buffer of 1024 bytes. */
 static size_t float_text(const struct spec *sp, double d, char *text, size_t cap)
 {
     char type = (char)(sp->type | 32);
@@ -88,6 +103,7 @@ static size_t float_text(const struct spec *sp, double d, char *text, size_t cap
         sg_float_digits(text, cap, 'e', precision, a);
     else
         sg_float_digits(text, cap, 'g', precision, a);
+    /* E, F, G: upper case, also of "nan" and "inf" */
     if (sp->type >= 'A' && sp->type <= 'Z')
         for (char *p = text; *p; p++) *p = *p >= 'a' && *p <= 'z' ? (char)(*p - 32) : *p;
     size_t n = strlen(text);
@@ -98,17 +114,20 @@ static size_t float_text(const struct spec *sp, double d, char *text, size_t cap
     return n;
 }
 
+/* A float with sign and padding. Without a type and precision it is repr; without a type but with a
+ * precision it is like g, with at least one decimal. */
 static segue_status put_double(struct sg_jinja *st, struct sg_buf *b, const struct spec *sp, double d)
 {
     char text[1024];
+    /* the prefix holds the sign, so that padding with '=' can follow it */
     const char *prefix = signbit(d) && !isnan(d) ? "-" : sp->sign == '+' ? "+" : sp->sign == ' ' ? " " : "";
     if (sp->type) {
         float_text(sp, d, text, sizeof text);
     } else if (sp->precision < 0) {
-        struct sg_buf own = {0};
-        segue_status s = sg_put_float(st, &own, fabs(d));
-        snprintf(text, sizeof text, "%s", own.data ? own.data : "");
-        sg_buf_free(&own);
+        struct sg_buf digits = {0};
+        segue_status s = sg_put_float(st, &digits, fabs(d));
+        snprintf(text, sizeof text, "%s", digits.data ? digits.data : "");
+        sg_buf_free(&digits);
         SG_TRY(s);
     } else { /* like g, but with a fraction: Python's rule for format without a type */
         struct spec g = *sp;
@@ -120,15 +139,18 @@ static segue_status put_double(struct sg_jinja *st, struct sg_buf *b, const stru
     return put_aligned(st, b, sp, prefix, text, strlen(text), strlen(text), sp->align ? sp->align : '>');
 }
 
+/* A string cut to the precision (code points) and padded. */
 static segue_status put_string(struct sg_jinja *st, struct sg_buf *b, const struct spec *sp, struct sg_val v,
                                char align)
 {
     struct sg_str *s = sg_v_str(v);
     size_t chars =
         sp->precision >= 0 && (uint64_t)sp->precision < s->chars ? (size_t)sp->precision : s->chars;
-    return put_aligned(st, b, sp, "", s->s, sg_str_byte(s, chars), chars, align);
+    return put_aligned(st, b, sp, "", s->s, sg_str_byte_offset(s, chars), chars, align);
 }
 
+/* %c: a code point, or a string of one character. Surrogates are rejected, as they are not valid in
+ * UTF-8. */
 static segue_status put_code(struct sg_jinja *st, struct sg_buf *b, const struct spec *sp, struct sg_val v)
 {
     char text[5];
@@ -136,20 +158,20 @@ static segue_status put_code(struct sg_jinja *st, struct sg_buf *b, const struct
         return put_string(st, b, sp, v, sp->align ? sp->align : '>');
     if (v.kind != SG_V_INT || v.u.i < 0 || v.u.i > 0x10ffff || (v.u.i >= 0xd800 && v.u.i < 0xe000))
         return sg_jinja_fail(st, "format: %%c needs a character");
-    size_t n = sg_char_put(text, (uint32_t)v.u.i);
+    size_t n = sg_utf8_put(text, (uint32_t)v.u.i);
     return put_aligned(st, b, sp, "", text, n, 1, sp->align ? sp->align : '>');
 }
 
-/* repr or str of a value into a value. */
-static segue_status spell(struct sg_jinja *st, struct sg_val v, int repr, struct sg_val *out)
+/* str(v), or repr(v), as a string value. */
+static segue_status to_text(struct sg_jinja *st, struct sg_val v, int repr, struct sg_val *out)
 {
     if (!repr) return sg_val_text(st, v, out);
-    struct sg_buf b = sg_buf_begin(st);
-    return sg_str_take(st, sg_put_repr(st, &b, v), &b, out);
+    struct sg_buf b = sg_val_buf(st);
+    return sg_str_from_buf(st, sg_put_repr(st, &b, v), &b, out);
 }
 
-/* --- % --- */
-
+/* One conversion of '%' formatting. %d accepts a float and truncates it; %x and %o do not, as in
+ * Python. */
 static segue_status percent_value(struct sg_jinja *st, struct sg_buf *b, struct spec *sp, struct sg_val v)
 {
     int is_int = v.kind == SG_V_INT || v.kind == SG_V_BOOL;
@@ -158,7 +180,7 @@ static segue_status percent_value(struct sg_jinja *st, struct sg_buf *b, struct 
     case 's':
     case 'r':
     case 'a':
-        SG_TRY(spell(st, v, sp->type != 's', &text));
+        SG_TRY(to_text(st, v, sp->type != 's', &text));
         sp->fill = ' ';
         return put_string(st, b, sp, text, sp->align == '<' ? '<' : '>');
     case 'c': return put_code(st, b, sp, v);
@@ -166,6 +188,7 @@ static segue_status percent_value(struct sg_jinja *st, struct sg_buf *b, struct 
     case 'i':
     case 'u':
         if (v.kind == SG_V_FLOAT && isfinite(v.u.f) && fabs(v.u.f) < 9e18)
+            /* 9e18 is below 2^63, so that the cast is defined */
             v = sg_v_int((int64_t)v.u.f), is_int = 1;
         /* fallthrough */
     case 'x':
@@ -188,6 +211,7 @@ static segue_status percent_value(struct sg_jinja *st, struct sg_buf *b, struct 
     }
 }
 
+/* State of one '%' format: the rest of the text, the values, and how they are consumed. */
 struct percent {
     const char *p, *e;
     struct sg_val args;
@@ -195,6 +219,7 @@ struct percent {
     int keyed;
 };
 
+/* The next value: an item of a tuple, or the only value. */
 static segue_status percent_arg(struct sg_jinja *st, struct percent *pc, struct sg_val *out)
 {
     if (pc->args.kind == SG_V_TUPLE && pc->at < sg_v_list(pc->args)->n)
@@ -203,7 +228,9 @@ static segue_status percent_arg(struct sg_jinja *st, struct percent *pc, struct 
     return sg_jinja_fail(st, "not enough values for a format string");
 }
 
-static segue_status percent_number(struct sg_jinja *st, struct percent *pc, int64_t most, int64_t *out)
+/* A width or precision: '*' takes it from the values, else digits. Bounded, because it decides how
+ * much is written. */
+static segue_status percent_number(struct sg_jinja *st, struct percent *pc, int64_t max, int64_t *out)
 {
     struct sg_val v;
     *out = 0;
@@ -212,18 +239,20 @@ static segue_status percent_number(struct sg_jinja *st, struct percent *pc, int6
         SG_TRY(percent_arg(st, pc, &v));
         SG_TRY(sg_val_index(st, v, "a width", out));
     }
-    for (; pc->p < pc->e && *pc->p >= '0' && *pc->p <= '9' && *out <= most; pc->p++)
+    for (; pc->p < pc->e && *pc->p >= '0' && *pc->p <= '9' && *out <= max; pc->p++)
         *out = *out * 10 + (*pc->p - '0');
-    return *out > most || *out < -most ? sg_jinja_fail(st, "format: a width or precision is too large")
+    return *out > max || *out < -max ? sg_jinja_fail(st, "format: a width or precision is too large")
                                        : SEGUE_OK;
 }
 
+/* One conversion after '%': (key), flags, width, precision, length modifier (ignored), type. */
 static segue_status percent_one(struct sg_jinja *st, struct sg_buf *b, struct percent *pc)
 {
     struct spec sp = {.fill = ' ', .precision = -1};
     struct sg_val v = {0};
     if (pc->p < pc->e && *pc->p == '(') {
         const char *key = ++pc->p;
+        /* A key may contain balanced parentheses. */
         for (int depth = 1; pc->p < pc->e && (depth += (*pc->p == '(') - (*pc->p == ')')) > 0;) pc->p++;
         if (pc->p >= pc->e || pc->args.kind != SG_V_DICT)
             return sg_jinja_fail(st, "format: a key needs a mapping");
@@ -242,19 +271,22 @@ static segue_status percent_one(struct sg_jinja *st, struct sg_buf *b, struct pe
         else if (sp.sign != '+')
             sp.sign = *pc->p;
     }
-    SG_TRY(percent_number(st, pc, WIDTH_MOST, &sp.width));
+    SG_TRY(percent_number(st, pc, MAX_WIDTH, &sp.width));
+    /* a negative width from '*' means left-aligned */
     if (sp.width < 0) {
         sp.align = '<';
         sp.width = -sp.width;
     }
     if (pc->p < pc->e && *pc->p == '.') {
         pc->p++;
-        SG_TRY(percent_number(st, pc, PRECISION_MOST, &sp.precision));
+        SG_TRY(percent_number(st, pc, MAX_PRECISION, &sp.precision));
     }
+    /* length modifiers of C have no effect */
     while (pc->p < pc->e && (*pc->p == 'l' || *pc->p == 'h' || *pc->p == 'L')) pc->p++;
     if (pc->p >= pc->e) return sg_jinja_fail(st, "format: the format ends within a conversion");
     sp.type = *pc->p++;
     if (sp.type == '%') return sg_put(st, b, "%", 1);
+    /* '-' overrides '0' */
     if (sp.zero && !sp.align) {
         sp.align = '=';
         sp.fill = '0';
@@ -263,11 +295,12 @@ static segue_status percent_one(struct sg_jinja *st, struct sg_buf *b, struct pe
     return percent_value(st, b, &sp, v);
 }
 
+/* format % args. All values of a tuple must be used, unless the format uses keys. */
 segue_status sg_format_percent(struct sg_jinja *st, struct sg_str *format, struct sg_val args,
                                struct sg_val *out)
 {
     struct percent pc = {.p = format->s, .e = format->s + format->n, .args = args};
-    struct sg_buf b = sg_buf_begin(st);
+    struct sg_buf b = sg_val_buf(st);
     segue_status r = SEGUE_OK;
     while (pc.p < pc.e && r == SEGUE_OK) {
         const char *p = memchr(pc.p, '%', (size_t)(pc.e - pc.p)), *to = p ? p : pc.e;
@@ -282,16 +315,17 @@ segue_status sg_format_percent(struct sg_jinja *st, struct sg_str *format, struc
                    : 1; /* what has items may go unused */
     if (r == SEGUE_OK && pc.at < n && !pc.keyed)
         r = sg_jinja_fail(st, "not all values of a format string are used");
-    return sg_str_take(st, r, &b, out);
+    return sg_str_from_buf(st, r, &b, out);
 }
 
-/* --- str.format --- */
-
-static segue_status read_spec(struct sg_jinja *st, const char *p, const char *e, struct spec *sp)
+/* A format specification: [[fill]align][sign][#][0][width][grouping][.precision][type]. The fill
+ * may be any character. */
+static segue_status parse_spec(struct sg_jinja *st, const char *p, const char *e, struct spec *sp)
 {
     *sp = (struct spec){.fill = ' ', .precision = -1};
     const char *q = p;
     if (p < e) sg_char_get(&q);
+    /* a fill is any character that an alignment follows */
     if (p < e && q < e && strchr("<>=^", *q)) {
         sp->fill = sg_char_get(&p);
         sp->align = *p++;
@@ -301,6 +335,7 @@ static segue_status read_spec(struct sg_jinja *st, const char *p, const char *e,
     if (p < e && *p && strchr("+- ", *p)) sp->sign = *p++;
     if (p < e && *p == '#') sp->alt = 1, p++;
     if (p < e && *p == '0') {
+        /* 0 is a shorthand for fill 0 and align = */
         if (!sp->align) {
             sp->align = '=';
             sp->fill = '0';
@@ -308,31 +343,33 @@ static segue_status read_spec(struct sg_jinja *st, const char *p, const char *e,
         sp->zero = 1;
         p++;
     }
-    for (; p < e && *p >= '0' && *p <= '9' && sp->width <= WIDTH_MOST; p++)
+    for (; p < e && *p >= '0' && *p <= '9' && sp->width <= MAX_WIDTH; p++)
         sp->width = sp->width * 10 + (*p - '0');
     if (p < e && (*p == ',' || *p == '_')) sp->group = *p++;
     if (p < e && *p == '.') {
         sp->precision = 0;
-        for (p++; p < e && *p >= '0' && *p <= '9' && sp->precision <= PRECISION_MOST; p++)
+        for (p++; p < e && *p >= '0' && *p <= '9' && sp->precision <= MAX_PRECISION; p++)
             sp->precision = sp->precision * 10 + (*p - '0');
     }
     if (p < e) sp->type = *p++;
-    if (p < e || sp->width > WIDTH_MOST || sp->precision > PRECISION_MOST)
-        return sg_jinja_fail(st, "format: a field cannot be understood");
+    if (p < e || sp->width > MAX_WIDTH || sp->precision > MAX_PRECISION)
+        return sg_jinja_fail(st, "format: invalid field specification");
     return SEGUE_OK;
 }
 
+/* format(value, spec): the text between p and e is the specification. Without one it is str(value). */
 static segue_status put_field(struct sg_jinja *st, struct sg_buf *b, struct sg_val v, const char *p,
                               const char *e)
 {
     struct spec sp;
     if (p == e) return sg_put_str(st, b, v);
-    SG_TRY(read_spec(st, p, e, &sp));
+    SG_TRY(parse_spec(st, p, e, &sp));
     int is_int = v.kind == SG_V_INT || v.kind == SG_V_BOOL;
     int as_float = sp.type && strchr("eEfFgG%", sp.type);
     if (v.kind == SG_V_STR && (!sp.type || sp.type == 's') && !sp.sign && sp.align != '=')
         return put_string(st, b, &sp, v, sp.align ? sp.align : '<');
     if (v.kind == SG_V_STR && sp.zero && (!sp.type || sp.type == 's')) return put_string(st, b, &sp, v, '<');
+    /* a bool without a type is text, with an integer type a number */
     if (v.kind == SG_V_BOOL && !sp.type && !sp.sign) {
         SG_TRY(sg_val_text(st, v, &v));
         return put_string(st, b, &sp, v, sp.align ? sp.align : '<');
@@ -342,15 +379,18 @@ static segue_status put_field(struct sg_jinja *st, struct sg_buf *b, struct sg_v
         return put_int(st, b, &sp, v.u.i);
     if ((is_int && as_float) || (v.kind == SG_V_FLOAT && (as_float || !sp.type)))
         return put_double(st, b, &sp, is_int ? (double)v.u.i : v.u.f);
-    return sg_jinja_fail(st, "format: this field does not fit a value of type '%s'", sg_val_type(v.kind));
+    return sg_jinja_fail(st, "format: this specification does not apply to a value of type '%s'", sg_val_type(v.kind));
 }
 
+/* State of one str.format call: arguments and how fields are numbered. */
 struct braces {
-    const struct sg_args *args;
+    const struct sg_call_args *args;
     size_t next;
     int manual; /* -1 not known, 0 {} counted, 1 {0} */
 };
 
+/* The first part of a field name: a keyword, a number, or nothing for the next argument. Automatic
+ * and explicit numbers cannot be mixed, as in Python. */
 static segue_status field_first(struct sg_jinja *st, struct braces *br, const char *s, size_t n,
                                 struct sg_val *out)
 {
@@ -364,22 +404,25 @@ static segue_status field_first(struct sg_jinja *st, struct braces *br, const ch
     }
     if (br->manual != -1 && br->manual != digits)
         return sg_jinja_fail(st, "format: counted and numbered fields are mixed");
+    /* the first field decides */
     br->manual = digits;
     if (!digits)
         i = (int64_t)br->next++;
     else if (sg_int_parse(s, n, 10, &i) != 1)
         i = -1;
     if (i < 0 || (uint64_t)i >= br->args->pos_n)
-        return sg_jinja_fail(st, "format: there is no value for a field");
+        return sg_jinja_fail(st, "format: not enough positional values");
     *out = br->args->pos[i];
     return SEGUE_OK;
 }
 
-/* name.attr[item] */
+/* A field name such as name.attr[item]: attributes and items by the sandbox's rules, so str.format
+ * gives no access that the template does not have. */
 static segue_status field_value(struct sg_jinja *st, struct braces *br, const char *p, const char *e,
                                 struct sg_val *out)
 {
     const char *q = p;
+    /* the first part ends at an access */
     while (q < e && *q != '.' && *q != '[') q++;
     SG_TRY(field_first(st, br, p, (size_t)(q - p), out));
     while (q < e) {
@@ -407,11 +450,14 @@ static segue_status field_value(struct sg_jinja *st, struct braces *br, const ch
 static segue_status put_braces(struct sg_jinja *st, struct sg_buf *b, const char *p, const char *e,
                                struct braces *br, int depth);
 
+/* The text between { and }: field name, optional !conversion, optional :specification. A
+ * specification may contain fields. */
 static segue_status put_replacement(struct sg_jinja *st, struct sg_buf *b, const char *p, const char *e,
                                     struct braces *br, int depth)
 {
     const char *name = p, *mark = NULL;
     struct sg_val v;
+    /* Text in square brackets may contain ! and :, so it is skipped as a whole. */
     while (p < e && *p != '!' && *p != ':')
         p += *p == '[' && memchr(p, ']', (size_t)(e - p)) ? (const char *)memchr(p, ']', (size_t)(e - p)) - p
                                                           : 1;
@@ -420,15 +466,16 @@ static segue_status put_replacement(struct sg_jinja *st, struct sg_buf *b, const
         mark = p + 1;
         p += 2;
     }
-    if (p < e && *p != ':') return sg_jinja_fail(st, "format: a field cannot be understood");
+    if (p < e && *p != ':') return sg_jinja_fail(st, "format: invalid field specification");
     if (p < e) p++;
     SG_TRY(field_value(st, br, name, name_end, &v));
     if (mark && (mark >= e || !strchr("rsa", *mark) || !*mark))
         return sg_jinja_fail(st, "format: an unknown conversion");
-    if (mark) SG_TRY(spell(st, v, *mark != 's', &v));
+    if (mark) SG_TRY(to_text(st, v, *mark != 's', &v));
     if (p > e) p = e;
+    /* a specification without fields needs no buffer */
     if (!memchr(p, '{', (size_t)(e - p))) return put_field(st, b, v, p, e);
-    struct sg_buf inner = sg_buf_begin(st);
+    struct sg_buf inner = sg_val_buf(st);
     segue_status r = put_braces(st, &inner, p, e, br, depth + 1);
     if (r == SEGUE_OK)
         r = put_field(st, b, v, inner.data ? inner.data : "", (inner.data ? inner.data : "") + inner.len);
@@ -436,6 +483,8 @@ static segue_status put_replacement(struct sg_jinja *st, struct sg_buf *b, const
     return r;
 }
 
+/* Text with fields. depth 0: the format; 1: a specification inside a field. Deeper nesting is an
+ * error, as in Python. {{ and }} are literal braces. */
 static segue_status put_braces(struct sg_jinja *st, struct sg_buf *b, const char *p, const char *e,
                                struct braces *br, int depth)
 {
@@ -452,6 +501,7 @@ static segue_status put_braces(struct sg_jinja *st, struct sg_buf *b, const char
         }
         if (*q == '}') return sg_jinja_fail(st, "format: a single '}'");
         const char *from = ++q;
+        /* the matching brace; a specification may contain fields */
         for (int open = 1; q < e && (open += (*q == '{') - (*q == '}')) > 0;) q++;
         if (q >= e) return sg_jinja_fail(st, "format: a '{' is not closed");
         SG_TRY(put_replacement(st, b, from, q, br, depth));
@@ -460,100 +510,11 @@ static segue_status put_braces(struct sg_jinja *st, struct sg_buf *b, const char
     return SEGUE_OK;
 }
 
-segue_status sg_format_braces(struct sg_jinja *st, struct sg_str *format, const struct sg_args *args,
+/* str.format(*args, **named). */
+segue_status sg_format_braces(struct sg_jinja *st, struct sg_str *format, const struct sg_call_args *args,
                               struct sg_val *out)
 {
     struct braces br = {.args = args, .manual = -1};
-    struct sg_buf b = sg_buf_begin(st);
-    return sg_str_take(st, put_braces(st, &b, format->s, format->s + format->n, &br, 0), &b, out);
-}
-
-/* --- time --- */
-
-static int week_of(const struct tm *t, int monday)
-{
-    int day = monday ? (t->tm_wday + 6) % 7 : t->tm_wday;
-    return (t->tm_yday + 7 - day) / 7;
-}
-
-/* One conversion of strftime in the C locale; plain: no padding (%-d). Returns 0 when it is not known. */
-static int time_text(const struct tm *t, char c, int plain, char *out, size_t cap)
-{
-    static const char *const days[] = {"Sunday",   "Monday", "Tuesday", "Wednesday",
-                                       "Thursday", "Friday", "Saturday"};
-    static const char *const months[] = {"January",   "February", "March",    "April",
-                                         "May",       "June",     "July",     "August",
-                                         "September", "October",  "November", "December"};
-    int h12 = t->tm_hour % 12 ? t->tm_hour % 12 : 12, value = -1, width = 2;
-    const char *day = days[t->tm_wday % 7], *month = months[t->tm_mon % 12];
-    switch (c) {
-    case 'a': return snprintf(out, cap, "%.3s", day), 1;
-    case 'A': return snprintf(out, cap, "%s", day), 1;
-    case 'b':
-    case 'h': return snprintf(out, cap, "%.3s", month), 1;
-    case 'B': return snprintf(out, cap, "%s", month), 1;
-    case 'p': return snprintf(out, cap, "%s", t->tm_hour < 12 ? "AM" : "PM"), 1;
-    case 'Y': return snprintf(out, cap, "%d", t->tm_year + 1900), 1;
-    case 'F': return snprintf(out, cap, "%d-%02d-%02d", t->tm_year + 1900, t->tm_mon + 1, t->tm_mday), 1;
-    case 'D':
-    case 'x': return snprintf(out, cap, "%02d/%02d/%02d", t->tm_mon + 1, t->tm_mday, t->tm_year % 100), 1;
-    case 'T':
-    case 'X': return snprintf(out, cap, "%02d:%02d:%02d", t->tm_hour, t->tm_min, t->tm_sec), 1;
-    case 'R': return snprintf(out, cap, "%02d:%02d", t->tm_hour, t->tm_min), 1;
-    case 'c':
-        return snprintf(out, cap, "%.3s %.3s %2d %02d:%02d:%02d %d", day, month, t->tm_mday, t->tm_hour,
-                        t->tm_min, t->tm_sec, t->tm_year + 1900),
-               1;
-    case 'f': return snprintf(out, cap, "000000"), 1;
-    case 'n': return snprintf(out, cap, "\n"), 1;
-    case 't': return snprintf(out, cap, "\t"), 1;
-    case '%': return snprintf(out, cap, "%%"), 1;
-    case 'z':
-    case 'Z': return *out = 0, 1;
-    case 'e': return snprintf(out, cap, plain ? "%d" : "%2d", t->tm_mday), 1;
-    case 'd': value = t->tm_mday; break;
-    case 'm': value = t->tm_mon + 1; break;
-    case 'y': value = t->tm_year % 100; break;
-    case 'H': value = t->tm_hour; break;
-    case 'I': value = h12; break;
-    case 'M': value = t->tm_min; break;
-    case 'S': value = t->tm_sec; break;
-    case 'j':
-        value = t->tm_yday + 1;
-        width = 3;
-        break;
-    case 'u':
-        value = t->tm_wday ? t->tm_wday : 7;
-        width = 1;
-        break;
-    case 'w':
-        value = t->tm_wday;
-        width = 1;
-        break;
-    case 'U': value = week_of(t, 0); break;
-    case 'W': value = week_of(t, 1); break;
-    default: return 0;
-    }
-    snprintf(out, cap, "%0*d", plain ? 1 : width, value);
-    return 1;
-}
-
-segue_status sg_format_time(struct sg_jinja *st, struct sg_str *format, struct sg_val *out)
-{
-    time_t now = st->now < 0 ? time(NULL) : (time_t)st->now;
-    struct tm t;
-    char text[64];
-    if (!localtime_r(&now, &t)) return sg_jinja_fail(st, "strftime_now: the time is out of range");
-    struct sg_buf b = sg_buf_begin(st);
-    segue_status r = SEGUE_OK;
-    for (const char *p = format->s, *e = p + format->n; p < e && r == SEGUE_OK; p++) {
-        int plain = *p == '%' && e - p > 2 && p[1] == '-';
-        if (*p == '%' && e - p > 1 + plain && time_text(&t, p[1 + plain], plain, text, sizeof text)) {
-            r = sg_put(st, &b, text, strlen(text));
-            p += 1 + plain;
-        } else {
-            r = sg_put(st, &b, p, 1);
-        }
-    }
-    return sg_str_take(st, r, &b, out);
+    struct sg_buf b = sg_val_buf(st);
+    return sg_str_from_buf(st, put_braces(st, &b, format->s, format->s + format->n, &br, 0), &b, out);
 }
