@@ -171,6 +171,14 @@ static void step_stops(const struct sg_sampler *s, float *logits, uint32_t n)
         if (s->stops[i] >= 0 && (uint32_t)s->stops[i] < n) logits[s->stops[i]] = -INFINITY;
 }
 
+/* Masks all tokens whose bit in s->allowed is 0. */
+static void step_allowed(const struct sg_sampler *s, float *logits, uint32_t n)
+{
+    if (!s->allowed) return;
+    for (uint32_t i = 0; i < n; i++)
+        if (i >= s->allowed_n || !(s->allowed[i / 32] >> i % 32 & 1)) logits[i] = -INFINITY;
+}
+
 /* Penalties over the last repeat_last_n tokens of the history (0: 64, negative: all). The second loop handles each distinct
  * token once: it zeroes the count at the first occurrence, which also clears the table for the next call. */
 static void step_penalties(struct sg_chooser *c, const struct sg_sampler *s, float *logits, uint32_t n)
@@ -266,8 +274,7 @@ static segue_status check_logits(const float *logits, uint32_t n, segue_error *e
 static segue_status all_masked(segue_error *err)
 {
     return sg_fail(err, SEGUE_EFORMAT,
-                   "token not chosen: biases and stop tokens forbid every token; allow"
-                   " at least one");
+                   "token not chosen: biases, stop tokens and the mask of allowed tokens forbid every token; allow at least one");
 }
 
 /* Maximum of n floats, compared as integers in the same order, which compilers vectorize. */
@@ -455,6 +462,7 @@ static int32_t choose(struct sg_chooser *c, const struct sg_sampler *s, float *l
 {
     step_bias(s, logits, n);
     step_stops(s, logits, n);
+    step_allowed(s, logits, n);
     step_penalties(c, s, logits, n);
     step_dry(c, s, logits, n);
     if (!(s->p.temperature > 0)) return highest(logits, n);
@@ -510,7 +518,7 @@ static int changes_few(const struct sg_sampler *s)
     const segue_sampling *p = &s->p;
     int penalties = (p->repeat_penalty > 0 && p->repeat_penalty != 1) || p->frequency_penalty != 0 ||
                     p->presence_penalty != 0 || p->dry_multiplier > 0;
-    return !(p->temperature > 0) && !penalties && !p->logprobs &&
+    return !(p->temperature > 0) && !penalties && !p->logprobs && !s->allowed &&
            p->bias_n + (p->ignore_stops ? s->stops_n : 0) <= SAVED;
 }
 

@@ -2,9 +2,9 @@
  * same tokens. Randomness: one uniform number per token, from Philox4x32-10 keyed by seed and position, so the same seed gives
  * the same output.
  *
- * Order of steps: bias; mask stop tokens (ignore_stops); repetition, frequency and presence penalties; DRY; greedy (temperature
- * <= 0) ends here with the highest logit, lowest id on ties; top-k; typical; top-p; min-p; temperature; inverse CDF over the
- * remaining tokens in descending order of probability, lowest id first on ties.
+ * Order of steps: bias; mask stop tokens (ignore_stops) and tokens that are not allowed; repetition, frequency and presence
+ * penalties; DRY; greedy (temperature <= 0) ends here with the highest logit, lowest id on ties; top-k; typical; top-p; min-p;
+ * temperature; inverse CDF over the remaining tokens in descending order of probability, lowest id first on ties.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_SAMPLE_H
 #define SG_UNIT_SAMPLE_H
@@ -23,6 +23,9 @@ struct sg_sampler {
     const uint8_t *breakers; /* [breakers_n] 1: a DRY sequence breaker; NULL = none */
     size_t breakers_n;
     uint32_t limit; /* ids from here on are never chosen (padding of the embedding table); 0 = no limit */
+    uint32_t allowed_n; /* tokens that `allowed` covers; the others are not allowed */
+    const uint32_t *allowed; /* NULL: all tokens, or [(allowed_n + 31) / 32]: bit t % 32 of word t / 32 is 1: token t may be
+                              * chosen. It applies to every token of a run, so a grammar sets steps to 1 */
 };
 
 /* Scratch memory for one choice at a time over `vocab` logits, about 40 bytes each. A choice allocates nothing. */

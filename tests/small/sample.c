@@ -267,6 +267,46 @@ static void forbidden_rows_are_never_chosen(void **state)
     }
 }
 
+/* A mask of allowed tokens chooses as biases of minus infinity on the other tokens do, with every other step in use; tokens
+ * beyond the mask are forbidden; an empty mask is refused. */
+static void a_mask_forbids_like_a_bias(void **state)
+{
+    (void)state;
+    enum { N = 60, COVERED = 50 };
+    static const int32_t history[6] = {3, 9, 3, 9, 17, 3};
+    struct sg_sampler s = {.p = {.size = sizeof(segue_sampling), .repeat_penalty = 1.3f, .dry_multiplier = 0.5f},
+                           .history = history,
+                           .history_n = 6};
+    float logits[N];
+    for (int i = 0; i < N; i++) logits[i] = (float)((uint32_t)i * 2654435761u >> 20) / 512 - 4;
+    for (uint32_t seed = 0; seed < 64; seed++) {
+        struct segue_bias bias[N];
+        uint32_t allowed[2] = {seed * 0x9E3779B9u | 8, seed * 0x85EBCA6Bu};
+        size_t bias_n = 0;
+        for (int i = 0; i < N; i++)
+            if (i >= COVERED || !(allowed[i / 32] >> i % 32 & 1)) bias[bias_n++] = (struct segue_bias){i, -INFINITY};
+        segue_status status;
+        s.p.temperature = seed % 4 ? 1.5f : 0;
+        s.p.top_p = seed % 3 ? 0.9f : 0;
+        s.p.seed = seed;
+        s.p.bias = bias;
+        s.p.bias_n = bias_n;
+        s.allowed = NULL;
+        int32_t want = choose(&s, logits, N, &status);
+        assert_int_equal(status, SEGUE_OK);
+        s.p.bias_n = 0;
+        s.allowed = allowed;
+        s.allowed_n = COVERED;
+        assert_int_equal(choose(&s, logits, N, &status), want);
+        assert_int_equal(status, SEGUE_OK);
+        assert_true(allowed[want / 32] >> want % 32 & 1);
+    }
+    segue_status status;
+    s.allowed = (const uint32_t[2]){0, 0};
+    choose(&s, logits, N, &status);
+    assert_int_equal(status, SEGUE_EFORMAT);
+}
+
 static void extremes_stay_finite(void **state)
 {
     (void)state;
@@ -298,6 +338,7 @@ int main(void)
         cmocka_unit_test(philox_gives_the_published_words), cmocka_unit_test(choices_equal_the_goldens),
         cmocka_unit_test(draws_follow_the_probabilities),   cmocka_unit_test(the_highest_of_many_leaves_them_as_they_were),
         cmocka_unit_test(bad_logits_are_refused),
+        cmocka_unit_test(a_mask_forbids_like_a_bias),
         cmocka_unit_test(forbidden_rows_are_never_chosen),  cmocka_unit_test(extremes_stay_finite),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -13,7 +13,7 @@ int cu_is_greedy(const struct sg_sampler *s)
     return p->temperature <= 0 && !p->bias_n && (p->repeat_penalty <= 0 || (p->repeat_penalty >= 1 && p->repeat_penalty <= 1)) &&
            !(p->presence_penalty > 0 || p->presence_penalty < 0) && !(p->frequency_penalty > 0 || p->frequency_penalty < 0) &&
            !(p->dry_multiplier > 0 || p->dry_multiplier < 0) && !(p->ignore_stops && s->stops_n > CK_BANNED) && !p->logprobs &&
-           s->stops_n <= CU_STOPS;
+           !s->allowed && s->stops_n <= CU_STOPS;
 }
 
 /* limit: ids from there on are padding of the embedding table. */
