@@ -1,23 +1,18 @@
-/* sample.c: see sample.h; one function per step. A choice uses only integer operations and double arithmetic in a fixed order,
- * with an exponential implemented here, so that other compilers and units reproduce it bit for bit: no libm call and no fused
- * multiply-add may influence a choice.
+/* sample.c: see sample.h; one function per step. The arithmetic is in sample_math.h: fp32 and double operations that are rounded
+ * one by one, and sums of integers, so that other compilers and units reproduce a choice bit for bit.
  * SPDX-License-Identifier: MIT */
 #include "unit/sample.h"
 
-#include <float.h>
 #include <math.h>
 #include <string.h>
 
 #include "base/mem.h"
-#include "base/num.h"
+#include "unit/sample_math.h"
 
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF /* gcc does not contract with -std=c11 */
-#endif
+#define REMOVED UINT64_MAX /* no weight: it is above all of them */
 
 enum {
     HEAP_MAX = 1024,  /* top-k up to this k uses a heap, larger ones a full sort */
-    MATCH_MAX = 1024, /* DRY: longer matches count as this long */
     BLOCK = 1024,     /* logits per step of the search for the maximum */
     SAVED = 64,       /* logits that sg_choose_kept saves and restores */
     DIGIT_BITS = 11,
@@ -33,8 +28,8 @@ struct sg_chooser {
     uint64_t *order, *spare;   /* [vocab] candidates, and the other buffer of the radix sort */
     uint32_t *ids;             /* [vocab] remaining tokens, best first, lowest id on ties ... */
     float *values;             /* [vocab] ... and their logits */
-    double *weights;           /* [vocab] exp(logit - highest) of the remaining tokens; -1: removed */
-    uint32_t match[MATCH_MAX]; /* DRY: match length at each position of the reversed history */
+    uint64_t *weights;         /* [vocab] weights of the remaining tokens (sample_math.h); REMOVED: not kept */
+    uint32_t match[SG_MATCH_MAX]; /* DRY: match length at each position of the reversed history */
     uint32_t tally[DIGITS];    /* radix sort: count, then offset, of each digit */
 };
 
@@ -74,84 +69,15 @@ void sg_chooser_free(struct sg_chooser *c)
 
 /* --- numbers --- */
 
-/* Ten rounds of two 32x32 multiplications each; the key is bumped by Weyl constants between rounds (Salmon et
- * al., "Parallel random numbers: as easy as 1, 2, 3", 2011). */
-void sg_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4])
-{
-    uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3], k0 = key[0], k1 = key[1];
-    for (int round = 0; round < 10; round++) {
-        uint64_t a = (uint64_t)c0 * 0xD2511F53u, b = (uint64_t)c2 * 0xCD9E8D57u;
-        uint32_t n0 = (uint32_t)(b >> 32) ^ c1 ^ k0, n2 = (uint32_t)(a >> 32) ^ c3 ^ k1;
-        c0 = n0;
-        c1 = (uint32_t)b;
-        c2 = n2;
-        c3 = (uint32_t)a;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    out[0] = c0;
-    out[1] = c1;
-    out[2] = c2;
-    out[3] = c3;
-}
+void sg_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]) { sg_philox_rounds(counter, key, out); }
 
-/* 24 bits: every value is exact in fp32, and the result is below 1. */
-float sg_uniform(uint64_t seed, uint64_t position)
-{
-    uint32_t counter[4] = {(uint32_t)position, (uint32_t)(position >> 32), 0, 0}, word[4];
-    uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
-    sg_philox(counter, key, word);
-    return (float)(word[0] >> 8) * 0x1p-24f;
-}
+float sg_uniform(uint64_t seed, uint64_t position) { return sg_uniform_of(seed, position); }
 
-/* e^x for x <= 0, about 1e-15 relative: x = k ln 2 + r with |r| <= ln 2 / 2, a Taylor polynomial of r, times
- * 2^k. */
-static double exp_of(double x)
-{
-    static const double inverse_factorial[] = {1.0,
-                                               1.0,
-                                               0.5,
-                                               0x1.5555555555555p-3,
-                                               0x1.5555555555555p-5,
-                                               0x1.1111111111111p-7,
-                                               0x1.6c16c16c16c17p-10,
-                                               0x1.a01a01a01a01ap-13,
-                                               0x1.a01a01a01a01ap-16,
-                                               0x1.71de3a556c734p-19,
-                                               0x1.27e4fb7789f5cp-22,
-                                               0x1.ae64567f544e4p-26,
-                                               0x1.1eed8eff8d898p-29,
-                                               0x1.6124613a86d09p-33};
-    if (!(x > -700.0)) return 0.0;
-    int k = (int)(x * 1.4426950408889634 - 0.5);
-    double r = (x - (double)k * 0x1.62e42feep-1) - (double)k * 0x1.a39ef35793c76p-33;
-    double y = inverse_factorial[13];
-    for (int i = 12; i >= 0; i--) y = inverse_factorial[i] + y * r;
-    uint64_t bits = (uint64_t)(1023 + k) << 52;
-    double power;
-    memcpy(&power, &bits, sizeof power);
-    return y * power;
-}
+static uint64_t candidate(float logit, uint32_t id) { return (uint64_t)sg_order_of(logit) << 32 | id; }
 
-/* Flipping the bits of a positive float, and only the sign's complement of a negative one, turns order of
- * floats into order of integers; here reversed, so that ascending keys are descending logits. */
-static uint64_t candidate(float logit, uint32_t id)
-{
-    uint32_t u = sg_bits_of_f32(logit + 0.0f); /* -0 becomes 0, so that the two tie */
-    u = u & 0x80000000u ? u : ~(u | 0x80000000u);
-    return (uint64_t)u << 32 | id;
-}
-
-static float logit_of(uint64_t c)
-{
-    uint32_t u = (uint32_t)(c >> 32);
-    return sg_f32_of_bits(u & 0x80000000u ? u : ~u & 0x7fffffffu);
-}
+static float logit_of(uint64_t c) { return sg_logit_of((uint32_t)(c >> 32)); }
 
 /* --- steps that change logits --- */
-
-/* Finite inputs may overflow in a step; infinity minus infinity would make all weights NaN. */
-static float below_infinity(float x) { return x < FLT_MAX ? x : FLT_MAX; }
 
 /* Adds the bias of each listed token. */
 static void step_bias(const struct sg_sampler *s, float *logits, uint32_t n)
@@ -159,7 +85,7 @@ static void step_bias(const struct sg_sampler *s, float *logits, uint32_t n)
     for (size_t i = 0; i < s->p.bias_n; i++) {
         const struct segue_bias *b = &s->p.bias[i];
         if (b->token >= 0 && (uint32_t)b->token < n)
-            logits[b->token] = below_infinity(logits[b->token] + b->bias);
+            logits[b->token] = sg_below_infinity(logits[b->token] + b->bias);
     }
 }
 
@@ -184,8 +110,7 @@ static void step_allowed(const struct sg_sampler *s, float *logits, uint32_t n)
 static void step_penalties(struct sg_chooser *c, const struct sg_sampler *s, float *logits, uint32_t n)
 {
     float repeat = s->p.repeat_penalty, frequency = s->p.frequency_penalty, presence = s->p.presence_penalty;
-    int repeats = repeat > 0 && repeat != 1;
-    if (!repeats && frequency == 0 && presence == 0) return;
+    if (!(repeat > 0 && repeat != 1) && frequency == 0 && presence == 0) return;
     size_t last_n = s->p.repeat_last_n == 0 ? 64 : (size_t)s->p.repeat_last_n;
     size_t from = s->p.repeat_last_n < 0 || last_n > s->history_n ? 0 : s->history_n - last_n;
     for (size_t i = from; i < s->history_n; i++)
@@ -195,9 +120,7 @@ static void step_penalties(struct sg_chooser *c, const struct sg_sampler *s, flo
         uint32_t id = (uint32_t)s->history[i], count = c->counts[id];
         if (!count) continue; /* not the first occurrence */
         c->counts[id] = 0;
-        float l = logits[id];
-        if (repeats) l = l <= 0 ? l * repeat : l / repeat;
-        logits[id] = below_infinity(l - ((float)count * frequency + presence));
+        logits[id] = sg_penalized(logits[id], repeat, frequency, presence, count);
     }
 }
 
@@ -208,7 +131,7 @@ static int is_breaker(const struct sg_sampler *s, int32_t token)
 }
 
 /* Length of the longest common suffix (at most max_n tokens) of the history and of the history without its last `back` tokens,
- * for every `back`: the Z function of the reversed history. Since matches are at most MATCH_MAX long, only so many values are
+ * for every `back`: the Z function of the reversed history. Since matches are at most SG_MATCH_MAX long, only so many values are
  * stored. For each match of at least min_n tokens, counts[token that followed it] = its length, the maximum over the matches. */
 static void dry_matches(struct sg_chooser *c, const struct sg_sampler *s, uint32_t n, uint32_t min_n,
                         uint32_t max_n)
@@ -226,21 +149,21 @@ static void dry_matches(struct sg_chooser *c, const struct sg_sampler *s, uint32
             left = back;
             right = back + k;
         }
-        if (back < MATCH_MAX) c->match[back] = (uint32_t)k;
+        if (back < SG_MATCH_MAX) c->match[back] = (uint32_t)k;
         int32_t next = end[1 - (ptrdiff_t)back];
         if (k >= min_n && next >= 0 && (uint32_t)next < n && c->counts[next] < k)
             c->counts[next] = (uint32_t)k;
     }
 }
 
-/* Subtracts multiplier * base^(length - min_n) from every token that would extend a repetition of `length` tokens. The power is
- * computed by multiplication up to a bound: pow() is a libm call. Clears counts again. */
+/* Subtracts multiplier * base^(length - min_n) from every token that would extend a repetition of `length` tokens. Clears
+ * counts again. */
 static void step_dry(struct sg_chooser *c, const struct sg_sampler *s, float *logits, uint32_t n)
 {
     double base = s->p.dry_base > 0 ? (double)s->p.dry_base : 1.75;
     if (!(s->p.dry_multiplier > 0) || base < 1) return;
     uint32_t min_n = s->p.dry_allowed_length > 0 ? (uint32_t)s->p.dry_allowed_length : 2, max_n = 0;
-    while (max_n < MATCH_MAX && max_n < s->history_n && !is_breaker(s, s->history[s->history_n - 1 - max_n])) max_n++;
+    while (max_n < SG_MATCH_MAX && max_n < s->history_n && !is_breaker(s, s->history[s->history_n - 1 - max_n])) max_n++;
     if (max_n < min_n || s->history_n <= min_n) return;
     dry_matches(c, s, n, min_n, max_n);
     for (size_t i = 0; i < s->history_n; i++) {
@@ -248,9 +171,7 @@ static void step_dry(struct sg_chooser *c, const struct sg_sampler *s, float *lo
         uint32_t id = (uint32_t)s->history[i], length = c->counts[id];
         c->counts[id] = 0;
         if (!length || is_breaker(s, s->history[i])) continue;
-        double penalty = (double)s->p.dry_multiplier;
-        for (uint32_t k = min_n; k < length && penalty < 1e30; k++) penalty *= base;
-        logits[id] -= (float)(penalty < 1e30 ? penalty : 1e30);
+        logits[id] -= sg_dry_penalty(s->p.dry_multiplier, base, min_n, length);
     }
 }
 
@@ -384,36 +305,36 @@ static uint32_t step_top_k(struct sg_chooser *c, const struct sg_sampler *s, con
     return left;
 }
 
-/* weights = exp((logit - highest) / temperature) of the n remaining tokens; returns their sum, added best first. */
-static double softmax_weights(struct sg_chooser *c, uint32_t n, double temperature)
+/* Relative to the highest logit. */
+static float below_top(const struct sg_chooser *c, uint32_t i) { return c->values[i] - c->values[0]; }
+
+/* Fills the weights of the n remaining tokens; returns their sum. */
+static uint64_t fill_weights(struct sg_chooser *c, uint32_t n, float inverse)
 {
-    double sum = 0, top = (double)c->values[0];
+    uint64_t sum = 0;
     for (uint32_t i = 0; i < n; i++) {
-        c->weights[i] = exp_of(((double)c->values[i] - top) / temperature);
+        c->weights[i] = sg_weight_of(below_top(c, i), inverse);
         sum += c->weights[i];
     }
     return sum;
 }
 
-/* Locally typical sampling: keeps the tokens whose -log p is nearest to the entropy H until their mass reaches typical_p. The
- * logarithm of the sum cancels: |-log p - H| = |mean - d| with d = logit - highest and mean = E[d]. Distances are compared as
- * fp32; equal ones keep their order. */
+/* Locally typical sampling: keeps the tokens whose -log p is nearest to the entropy H until their mass reaches typical_p. With
+ * depth = highest - logit the logarithm of the sum cancels: |-log p - H| = |depth - mean depth|. Distances are compared as fp32;
+ * equal ones keep their order. */
 static uint32_t step_typical(struct sg_chooser *c, const struct sg_sampler *s, uint32_t n)
 {
-    double p = (double)s->p.typical_p;
-    if (!(p > 0 && p < 1)) return n;
-    double sum = softmax_weights(c, n, 1.0), top = (double)c->values[0], mean = 0, mass = 0;
-    for (uint32_t i = 0; i < n; i++) mean += c->weights[i] / sum * ((double)c->values[i] - top);
-    for (uint32_t i = 0; i < n; i++) {
-        float distance = (float)fabs(mean - ((double)c->values[i] - top));
-        c->order[i] = (uint64_t)sg_bits_of_f32(distance) << 32 | i;
-    }
+    if (!(s->p.typical_p > 0 && s->p.typical_p < 1)) return n;
+    uint64_t sum = fill_weights(c, n, 1.0f), depths = 0, mass = 0, part = sg_part_of(s->p.typical_p, sum);
+    for (uint32_t i = 0; i < n; i++) depths += sg_weighted_depth(c->weights[i], below_top(c, i));
+    double mean = (double)depths / (double)sum;
+    for (uint32_t i = 0; i < n; i++) c->order[i] = (uint64_t)sg_distance_of(mean, below_top(c, i)) << 32 | i;
     sort_all(c, n);
     uint32_t taken = 0, left = 0;
-    while (taken < n && mass < p) mass += c->weights[(uint32_t)c->order[taken++]] / sum;
-    for (; taken < n; taken++) c->weights[(uint32_t)c->order[taken]] = -1;
+    while (taken < n && mass < part) mass += c->weights[(uint32_t)c->order[taken++]];
+    for (; taken < n; taken++) c->weights[(uint32_t)c->order[taken]] = REMOVED;
     for (uint32_t i = 0; i < n; i++) {
-        if (c->weights[i] < 0) continue;
+        if (c->weights[i] == REMOVED) continue;
         c->ids[left] = c->ids[i];
         c->values[left++] = c->values[i];
     }
@@ -423,12 +344,11 @@ static uint32_t step_typical(struct sg_chooser *c, const struct sg_sampler *s, u
 /* Nucleus sampling: keeps the shortest prefix whose mass reaches top_p. */
 static uint32_t step_top_p(struct sg_chooser *c, const struct sg_sampler *s, uint32_t n)
 {
-    double p = (double)s->p.top_p, mass = 0;
-    if (!(p > 0 && p < 1)) return n;
-    double sum = softmax_weights(c, n, 1.0);
+    if (!(s->p.top_p > 0 && s->p.top_p < 1)) return n;
+    uint64_t part = sg_part_of(s->p.top_p, fill_weights(c, n, 1.0f)), mass = 0;
     for (uint32_t i = 0; i < n; i++) {
-        mass += c->weights[i] / sum;
-        if (mass >= p) return i + 1;
+        mass += c->weights[i];
+        if (mass >= part) return i + 1;
     }
     return n;
 }
@@ -436,24 +356,21 @@ static uint32_t step_top_p(struct sg_chooser *c, const struct sg_sampler *s, uin
 /* Keeps tokens with at least min_p times the probability of the best one; weights are relative to it, so no sum is needed. */
 static uint32_t step_min_p(struct sg_chooser *c, const struct sg_sampler *s, uint32_t n)
 {
-    double p = s->p.min_p < 1 ? (double)s->p.min_p : 1.0;
-    if (!(p > 0)) return n;
-    softmax_weights(c, n, 1.0);
+    if (!(s->p.min_p > 0)) return n;
+    uint64_t least = sg_min_weight(s->p.min_p);
     uint32_t left = 1;
-    while (left < n && c->weights[left] >= p) left++;
+    while (left < n && sg_weight_of(below_top(c, left), 1.0f) >= least) left++;
     return left;
 }
 
-/* Inverse CDF. The last token gets the rest that rounding leaves. */
+/* Inverse CDF. */
 static int32_t draw(struct sg_chooser *c, const struct sg_sampler *s, uint32_t n, uint64_t position)
 {
-    double sum = softmax_weights(c, n, (double)s->p.temperature), at = (double)sg_uniform(s->p.seed, position) * sum,
-           mass = 0;
-    for (uint32_t i = 0; i + 1 < n; i++) {
-        mass += c->weights[i];
-        if (mass > at) return (int32_t)c->ids[i];
-    }
-    return (int32_t)c->ids[n - 1];
+    uint64_t sum = fill_weights(c, n, sg_inverse_of(s->p.temperature)), mass = 0,
+             at = sg_draw_at(sg_uniform(s->p.seed, position), sum);
+    uint32_t i = 0;
+    while ((mass += c->weights[i]) <= at) i++;
+    return (int32_t)c->ids[i];
 }
 
 /* All steps in order; -1: all tokens are masked. */
@@ -476,21 +393,26 @@ static int32_t choose(struct sg_chooser *c, const struct sg_sampler *s, float *l
 
 /* --- log-probabilities: they influence no choice, so libm is allowed --- */
 
+float sg_logprob_of(float logit, float top, uint64_t sum)
+{
+    return (float)((double)logit - ((double)top + log((double)sum / (double)SG_WEIGHT_ONE)));
+}
+
 /* The chosen token, then the best ones, from c->raw. */
 static void report(struct sg_chooser *c, const struct sg_sampler *s, uint32_t n, int32_t token,
                    segue_logprob *out, size_t *out_n)
 {
-    double sum = 0, top = -INFINITY;
+    uint64_t sum = 0;
+    float top = -INFINITY;
     for (uint32_t i = 0; i < c->vocab; i++) /* no fmax: gcc 12 for AArch64 crashes on it in this loop */
-        if ((double)c->raw[i] > top) top = (double)c->raw[i];
-    for (uint32_t i = 0; i < c->vocab; i++) sum += exp_of((double)c->raw[i] - top);
-    double log_sum = top + log(sum);
+        if (c->raw[i] > top) top = c->raw[i];
+    for (uint32_t i = 0; i < c->vocab; i++) sum += sg_weight_of(c->raw[i] - top, 1.0f);
     uint32_t wanted = s->p.logprobs - 1 < 20 ? s->p.logprobs - 1 : 20;
-    out[0] = (segue_logprob){token, (float)((double)c->raw[token] - log_sum)};
+    out[0] = (segue_logprob){token, sg_logprob_of(c->raw[token], top, sum)};
     uint32_t best_n = wanted ? select_best(c->raw, n, wanted, c->order) : 0;
     for (uint32_t i = 0; i < best_n; i++) {
         uint32_t id = (uint32_t)c->order[i];
-        out[1 + i] = (segue_logprob){(int32_t)id, (float)((double)c->raw[id] - log_sum)};
+        out[1 + i] = (segue_logprob){(int32_t)id, sg_logprob_of(c->raw[id], top, sum)};
     }
     *out_n = 1 + best_n;
 }

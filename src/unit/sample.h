@@ -44,6 +44,9 @@ segue_status sg_choose_kept(struct sg_chooser *c, const struct sg_sampler *s, fl
                             uint64_t position, int32_t *token, segue_logprob *logprobs, size_t *logprobs_n,
                             segue_error *err);
 
+/* Log-probability of a token from its logit, the highest logit, and the sum of all weights (sample_math.h). */
+float sg_logprob_of(float logit, float top, uint64_t sum);
+
 /* The uniform number in [0, 1) of (seed, position): 24 bits of Philox4x32-10's first word. */
 float sg_uniform(uint64_t seed, uint64_t position);
 /* Philox4x32-10 itself; sg_uniform's counter is {position low, high, 0, 0}, its key {seed low, high}. */
