@@ -318,6 +318,9 @@ typedef struct segue_engine_opts {
      * segue_engine_open with ECANCELED. NULL: none. */
     int (*progress)(void *context, uint64_t done, uint64_t total);
     void *progress_context;
+    uint32_t deterministic;  /* 1: the tokens of a session depend on its own tokens and options alone, bit for bit: not on
+                              * other sessions of a run, cached prefixes, chunks, restarts or threads. Slower (docs/BENCH.md).
+                              * EUNSUPPORTED: a unit cannot promise that as it was opened */
 } segue_engine_opts;
 
 /* Place a model on units: compile its graphs and place its weights. The units stay usable by other engines.
@@ -368,6 +371,8 @@ typedef struct segue_session_opts {
     size_t intervals;            /* keep a record of the last so many runs and hand-offs; 0 = none */
     size_t verify_tokens;        /* plans with two units: after each prompt the decode unit computes its last tokens itself
                                   * and compares (segue_stats.verify); 0 = none, at most 256 */
+    const char *realm;           /* whose prompts these are, such as a key: the prefix store serves a session only states of
+                                  * sessions of an equal realm; NULL = "". Copied, at most 255 bytes */
 } segue_session_opts;
 
 #define SEGUE_NO_CHECKPOINTS UINT64_MAX
@@ -510,6 +515,139 @@ SEGUE_API segue_status segue_session_loss_get(const segue_session *session, size
                                               segue_error *err);
 SEGUE_API segue_status segue_session_interval_get(const segue_session *session, size_t i, segue_interval *out,
                                                   segue_error *err);
+
+/* --- scheduler --------------------------------------------------------------------------------------------------- */
+
+/* A scheduler computes many requests on one engine: continuous batching. Requests join and leave between tokens; the tokens
+ * of running answers and chunks of prompts share runs. A request is a handle; its tokens wait in it until they are read.
+ * Threads: every function may be called from any thread at any time, except segue_request_close, after which the handle is
+ * invalid. A scheduler closes after its requests or before them, in any order. */
+typedef struct segue_scheduler segue_scheduler;
+typedef struct segue_request segue_request;
+
+typedef struct segue_scheduler_opts {
+    uint32_t size;
+    uint32_t manual;             /* 0: threads of the library compute. 1: threads of the caller do, by segue_scheduler_run */
+    size_t running;              /* requests with states at once, 1 to 4096; 0 = 16 */
+    size_t waiting;              /* requests that may wait to be started, at most 1048576; more are refused; 0 = 1024 */
+    size_t context;              /* tokens of one request at most; 0 = as segue_session_opts.context */
+    uint64_t memory_bytes;       /* bound of states, checkpoints and the prefix store's memory together; 0 = no bound */
+    uint64_t target_ns;          /* aimed time between two tokens of a running answer, by which prompt chunks are sized;
+                                  * 0 = 50 ms */
+    uint64_t checkpoint_bytes;   /* per request, as segue_session_opts.checkpoint_bytes */
+    size_t unread_tokens;        /* a request with so many unread tokens pauses until they are read; 0 = no bound */
+    const segue_plan *plan;      /* NULL = segue_plan_make; copied */
+    size_t verify_tokens;        /* plans with two units: check hand-offs as segue_session_opts.verify_tokens does ... */
+    size_t verify_every;         /* ... for one in so many requests, the first included; 0 = 1 */
+    uint32_t share;              /* 1: the prefix store serves all realms alike */
+} segue_scheduler_opts;
+
+typedef enum segue_task_kind {
+    SEGUE_GENERATE = 0,          /* choose tokens after the prompt */
+    SEGUE_SCORE = 1,             /* log-probabilities of the prompt's tokens */
+    SEGUE_EMBED = 2              /* one vector for the prompt */
+} segue_task_kind;
+
+typedef enum segue_pooling {
+    SEGUE_POOL_LAST = 0,         /* final hidden values of the last token */
+    SEGUE_POOL_MEAN = 1,         /* mean over all tokens */
+    SEGUE_POOL_CLS = 2           /* of the first token */
+} segue_pooling;
+
+typedef struct segue_request_opts {
+    uint32_t size;
+    segue_task_kind kind;
+    const int32_t *tokens;       /* [tokens_n] the prompt, copied; may be empty if `session` has tokens */
+    size_t tokens_n;
+    size_t max_tokens;           /* tokens to choose at most; 0 = until the context is full */
+    const segue_sampling *sampling;   /* NULL = greedy, or that of `session`; copied */
+    segue_adapter *const *adapters;   /* [adapters_n] */
+    size_t adapters_n;
+    const char *realm;           /* prefixes are reused only among requests of equal realm (segue_session_opts.realm); copied */
+    uint32_t no_store;           /* 1: neither read from nor write to the prefix store */
+    uint32_t priority;           /* higher starts first; equal ones in order of arrival; preempted last */
+    segue_session *session;      /* NULL: the scheduler opens one. Else the request continues this session of the same engine;
+                                  * the caller may not touch it until the request has ended (segue_request_info.finish), and
+                                  * closes it after the request. context, plan, adapters and realm are the session's own */
+    segue_pooling pooling;       /* SEGUE_EMBED only */
+    uint32_t normalize;          /* SEGUE_EMBED: 1 = scaled to length 1 */
+} segue_request_opts;
+
+typedef enum segue_finish {
+    SEGUE_FINISH_NONE = 0,       /* waiting or running */
+    SEGUE_FINISH_STOP = 1,       /* a stop token, which is the last token */
+    SEGUE_FINISH_LENGTH = 2,     /* max_tokens, or the context is full */
+    SEGUE_FINISH_DONE = 3,       /* SEGUE_SCORE, SEGUE_EMBED: the values are there */
+    SEGUE_FINISH_CANCELED = 4,
+    SEGUE_FINISH_ERROR = 5       /* segue_request_read returns the error */
+} segue_finish;
+
+/* What happened to a request so far. Times are of the system's monotonic clock, 0 = not yet. */
+typedef struct segue_request_info {
+    uint32_t size;
+    segue_finish finish;
+    const char *waits_for;       /* "turn", "memory", "reader", or NULL: it runs or has ended */
+    size_t prompt_tokens;        /* tokens of the session when the request was submitted, the prompt included */
+    size_t tokens_computed;      /* of the session now; more than prompt_tokens in an answer */
+    size_t tokens_reused;        /* of the prompt, not computed again */
+    size_t tokens_out, tokens_unread;
+    const char *reuse_reason;    /* as segue_stats.reuse_reason */
+    size_t reuse_diverged;       /* stored prefixes agree with the prompt up to this token; 0: with none */
+    uint64_t submit_ns, start_ns, first_token_ns, end_ns;
+    uint64_t prefill_ns, decode_ns, handoff_ns;
+    size_t preemptions;          /* times that its states were given up and computed again */
+    size_t shared_runs;          /* runs together with other requests */
+    uint32_t prefill_unit, decode_unit;  /* index of the engine's unit that computed each phase (its first layers) */
+    segue_verify verify;         /* tokens 0: this request's hand-off was not checked */
+} segue_request_info;
+
+typedef struct segue_scheduler_info {
+    uint32_t size;
+    size_t running, waiting, paused, unfinished;   /* requests now */
+    uint64_t submitted, finished, canceled, failed, refused, preemptions;   /* so far; finished ones include the next two */
+    uint64_t runs, shared_runs;  /* runs of units; with more than one request */
+    uint64_t prompt_tokens, reused_tokens, chosen_tokens;
+    uint64_t memory_bytes, memory_limit;   /* states, checkpoints and store now; 0 = no limit */
+    uint64_t store_bytes;        /* of it: the prefix store */
+    uint64_t token_ns;           /* recent mean time of one run that decodes; 0: unknown */
+    double prompt_tokens_s;      /* recent speed of prompts, tokens per second; 0: unknown */
+    uint64_t verified, verify_failed;    /* hand-offs checked; of them not equal, and computed again */
+} segue_scheduler_info;
+
+/* EARG: an option out of range. EUNSUPPORTED: the plan does not fit the engine. ELIMIT: context beyond the model's. */
+SEGUE_API segue_status segue_scheduler_open(segue_scheduler **out, segue_engine *engine, const segue_scheduler_opts *opts,
+                                            segue_error *err);
+/* Cancels what has not ended, waits for the runs in progress and ends the threads. Requests stay readable. */
+SEGUE_API void segue_scheduler_close(segue_scheduler *scheduler);
+/* Manual schedulers: compute one run (of each phase that has work) on the calling thread. SEGUE_END: nothing to compute now.
+ * Several threads may call it at once: two phases on two units then overlap. Errors of requests are theirs. EARG: not manual. */
+SEGUE_API segue_status segue_scheduler_run(segue_scheduler *scheduler, segue_error *err);
+/* Wait until any request has changed (tokens, end) since *seen, at most timeout_ns (0: poll; UINT64_MAX: no bound), and set
+ * *seen to now; begin with 0. SEGUE_END: nothing changed, or the scheduler is closed. For one thread that serves many. */
+SEGUE_API segue_status segue_scheduler_wait(segue_scheduler *scheduler, uint64_t *seen, uint64_t timeout_ns, segue_error *err);
+SEGUE_API segue_status segue_scheduler_info_get(const segue_scheduler *scheduler, segue_scheduler_info *out,
+                                                segue_error *err);
+
+/* Queue a request and return at once. EARG: a token, option or session that does not fit. ELIMIT: the queue is full (try
+ * again later), the prompt exceeds the context, or the request can never fit memory_bytes (the text says which).
+ * EUNSUPPORTED: the kind does not fit the model or plan. ECANCELED: the scheduler is closing. */
+SEGUE_API segue_status segue_request_submit(segue_request **out, segue_scheduler *scheduler, const segue_request_opts *opts,
+                                            segue_error *err);
+/* Take chosen tokens, at least one if timeout_ns (0: poll; UINT64_MAX: no bound) allows: *n of them, at most cap.
+ * logprobs: NULL, or [cap, k] for segue_sampling.logprobs = k: of token i the entries [i * k, i * k + k), as of
+ * segue_session_logprobs; unused entries have token -1. SEGUE_OK with *n = 0: time is up. SEGUE_END: ended, all tokens were
+ * read. A failed request returns its own error after its last token: ECANCELED, or an error of segue_session_next. */
+SEGUE_API segue_status segue_request_read(segue_request *request, int32_t *tokens, segue_logprob *logprobs, size_t cap,
+                                          size_t *n, uint64_t timeout_ns, segue_error *err);
+/* Values of SEGUE_SCORE (out[i] = log p(token i | those before it), 0 for the first) and SEGUE_EMBED ([width]), after
+ * segue_request_read has returned SEGUE_END. *n = their number. EARG: not ended, or another kind. ELIMIT: cap too small. */
+SEGUE_API segue_status segue_request_values(const segue_request *request, float *out, size_t cap, size_t *n,
+                                            segue_error *err);
+SEGUE_API segue_status segue_request_info_get(const segue_request *request, segue_request_info *out, segue_error *err);
+/* End a request after the run in progress; its tokens stay readable. Without effect on one that has ended. */
+SEGUE_API void segue_request_cancel(segue_request *request);
+/* Cancel if it has not ended, wait until no run uses it, and free it. A session of the caller remains, usable. */
+SEGUE_API void segue_request_close(segue_request *request);
 
 #ifdef __cplusplus
 }

@@ -125,6 +125,14 @@ void sg_session_checkpoint(struct segue_session *s, int begins)
     enforce_budget(s);
 }
 
+void sg_session_checkpoint_due(struct segue_session *s)
+{
+    uint64_t last = s->checkpoints_n ? s->checkpoints[s->checkpoints_n - 1].checkpoint->tokens_n : 0;
+    if (!s->checkpoint_pending) return;
+    if (s->computed < s->input_n && s->computed < last + s->layouts[s->active].chunk_tokens) s->checkpoint_pending = 0;
+    else sg_session_checkpoint(s, 0);
+}
+
 void sg_session_store_put(struct segue_session *s)
 {
     struct sg_layout *l = &s->layouts[s->active];

@@ -7,9 +7,9 @@
 #include "engine/session/verify.h"
 
 /* Tokens of the last chunk when the pending ones are computed in full chunks from the first on. */
-static size_t last_chunk(const struct segue_session *s)
+static size_t last_chunk(const struct segue_session *s, size_t chunk)
 {
-    size_t chunk = s->layouts[s->active].chunk_tokens, over = sg_session_pending(s) % chunk;
+    size_t over = sg_session_pending(s) % chunk;
     return over || !sg_session_pending(s) ? over : chunk;
 }
 
@@ -62,20 +62,11 @@ segue_status segue_session_next(segue_session *session, int32_t *token, segue_er
     return sg_session_next_token(session, token, err);
 }
 
-/* Order: the prompt up to its last chunk (and its last tokens on both units, if a hand-off is verified), the last chunk with
- * the choice on the unit where possible, the hand-off, the choice on the host otherwise. */
-segue_status sg_session_next_token(struct segue_session *s, int32_t *token, segue_error *err)
+/* The last pending tokens with the choice on the unit where possible, the hand-off, the choice on the host otherwise. */
+static segue_status finish_token(struct segue_session *s, int32_t *token, segue_error *err)
 {
     struct sg_sampler sampler;
     int32_t chosen = -1;
-    SG_TRY(sg_session_check_choose(s, err));
-    SG_TRY(sg_session_check_cancel(s, err));
-    SG_TRY(sg_session_prepare(s, err));
-    if (s->verify_tokens && s->split && s->active == SG_PREFILL_LAYOUT && sg_session_pending(s)) {
-        SG_TRY(sg_session_catch_up(s, sg_verify_token_count(s), 0, err));
-        SG_TRY(sg_verify_logits(s, err));
-    }
-    SG_TRY(sg_session_catch_up(s, last_chunk(s), 0, err));
     sg_session_sampler(s, &sampler);
     int on_host = !sg_session_pending(s) || !sg_session_unit_samples(s);
     if (sg_session_pending(s)) SG_TRY(sg_session_run_chunk(s, sg_session_pending(s), 1, on_host ? NULL : &sampler, &chosen, err));
@@ -84,4 +75,33 @@ segue_status sg_session_next_token(struct segue_session *s, int32_t *token, segu
     if (s->verifier) SG_TRY(sg_verify_states(s, err));
     if (on_host) SG_TRY(choose_on_host(s, &sampler, &chosen, err));
     return sg_session_accept(s, chosen, token);
+}
+
+/* Order: the prompt up to its last chunk, in chunks (or up to its last tokens, which both units compute if a hand-off is
+ * verified), then the rest with the choice. */
+segue_status sg_session_next_part(struct segue_session *s, size_t chunk, int32_t *token, segue_error *err)
+{
+    size_t max = s->layouts[s->active].chunk_tokens, pending = sg_session_pending(s);
+    int verifies = s->verify_tokens && s->split && s->active == SG_PREFILL_LAYOUT && pending;
+    if (!chunk || chunk > max) chunk = max;
+    size_t keep = verifies ? sg_verify_token_count(s) : last_chunk(s, chunk);
+    *token = -1;
+    SG_TRY(sg_session_check_choose(s, err));
+    SG_TRY(sg_session_check_cancel(s, err));
+    if (pending > keep) return sg_session_run_chunk(s, pending - keep < chunk ? pending - keep : chunk, 0, NULL, NULL, err);
+    if (verifies) SG_TRY(sg_verify_logits(s, err));
+    return finish_token(s, token, err);
+}
+
+segue_status sg_session_next_token(struct segue_session *s, int32_t *token, segue_error *err)
+{
+    SG_TRY(sg_session_check_choose(s, err));
+    SG_TRY(sg_session_check_cancel(s, err));
+    SG_TRY(sg_session_prepare(s, err));
+    segue_status status;
+    int32_t chosen;
+    do status = sg_session_next_part(s, 0, &chosen, err);
+    while (status == SEGUE_OK && chosen < 0);
+    if (status >= 0) *token = chosen;
+    return status;
 }

@@ -153,6 +153,8 @@ int sg_session_flow_send(struct segue_session *s, uint32_t k, uint32_t n, int la
 /* --- checkpoints.c --- */
 /* Takes a checkpoint of the states within the budget, unless the last one is near. starts_input: new text follows. */
 void sg_session_checkpoint(struct segue_session *s, int starts_input);
+/* Takes a checkpoint that is due, unless a prompt was read in chunks shorter than those of the layout and the last one is near. */
+void sg_session_checkpoint_due(struct segue_session *s);
 /* Drops checkpoints after position `pos`. */
 void sg_session_forget_checkpoints(struct segue_session *s, uint64_t pos);
 /* Drops checkpoints that have states on a unit of layout `lost`. */
@@ -202,6 +204,9 @@ segue_status sg_session_compute_all(struct segue_session *s, segue_error *err);
 /* --- next.c --- */
 /* segue_session_next without its argument checks and without sg_session_begin_call. */
 segue_status sg_session_next_token(struct segue_session *s, int32_t *token, segue_error *err);
+/* One run on the way to the next token, after sg_session_prepare: at most `chunk` pending tokens (0: the layout's chunk).
+ * *token = -1: more runs are needed; else the token was chosen as by sg_session_next_token. */
+segue_status sg_session_next_part(struct segue_session *s, size_t chunk, int32_t *token, segue_error *err);
 /* EARG: no tokens; ELIMIT: the context is full. */
 segue_status sg_session_check_choose(const struct segue_session *s, segue_error *err);
 /* Appends a chosen token. SEGUE_END: it ends the sequence. */

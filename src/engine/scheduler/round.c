@@ -1,0 +1,294 @@
+/* round.c: one round of a lane: claim requests, compute one run, publish the results. Chunks of prompts that share a run with
+ * running answers are sized by time. SPDX-License-Identifier: MIT */
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "engine/scheduler/scheduler.h"
+
+enum {
+    CHUNK_FIRST = 32, /* tokens of the first chunk beside running answers, when no speed is known */
+    CHUNK_MIN = 8     /* a prompt advances by so many even if answers are slower than the target */
+};
+
+/* What a request did in a round. */
+struct step {
+    segue_status status; /* of segue_session_next */
+    int32_t token;       /* chosen; -1: none */
+    uint32_t shared;     /* 1: in a run with others */
+    const segue_error *error;
+};
+
+/* --- claiming, with the lock held --- */
+
+static int paused(const struct segue_scheduler *s, const struct segue_request *q)
+{
+    return s->opts.unread_tokens && q->out_n - q->read_n >= s->opts.unread_tokens;
+}
+
+/* The prefill lane takes one prompt at a time, the oldest; both take all that are to be ended. */
+static uint32_t claim(struct segue_scheduler *s, uint32_t lane)
+{
+    uint32_t n = 0, live = 0;
+    for (struct segue_request *q = s->running.first; q; q = q->next) {
+        if (q->claimed || q->lane != lane) continue;
+        if (!q->canceled && !s->closing && (paused(s, q) || (lane == SG_LANE_PREFILL && live))) continue;
+        live += !q->canceled && !s->closing;
+        q->claimed = 1;
+        s->round[lane][n++] = q;
+    }
+    return n;
+}
+
+/* --- results --- */
+
+/* Appends a chosen token; the lock is held. EMEMORY. */
+static segue_status keep_token(struct segue_request *q, int32_t token, segue_error *err)
+{
+    size_t k = q->logprobs_n, cap = q->out_cap ? q->out_cap * 2 : 64;
+    if (q->out_n == q->out_cap) {
+        int32_t *tokens = sg_realloc(q->tokens, cap * sizeof *tokens);
+        if (!tokens) return sg_no_memory("tokens of a request", cap * sizeof *tokens, err);
+        q->tokens = tokens;
+        segue_logprob *logprobs = k ? sg_realloc(q->logprobs, cap * k * sizeof *logprobs) : NULL;
+        if (k && !logprobs) return sg_no_memory("log-probabilities of a request", cap * k * sizeof *logprobs, err);
+        q->logprobs = logprobs;
+        q->out_cap = cap;
+    }
+    for (size_t i = 0; i < k; i++)
+        q->logprobs[q->out_n * k + i] = i < q->session->logprobs_n ? q->session->logprobs[i] : (segue_logprob){.token = -1};
+    q->tokens[q->out_n++] = token;
+    q->info.tokens_out = q->out_n;
+    return SEGUE_OK;
+}
+
+static segue_finish finish_of(const struct segue_request *q, const struct step *r)
+{
+    if (q->canceled || r->status == SEGUE_ECANCELED) return SEGUE_FINISH_CANCELED;
+    if (r->status < 0) return SEGUE_FINISH_ERROR;
+    if (q->opts.kind != SEGUE_GENERATE) return q->prompt_at == q->prompt_n ? SEGUE_FINISH_DONE : SEGUE_FINISH_NONE;
+    if (r->status == SEGUE_END) return SEGUE_FINISH_STOP;
+    int full = q->session->tokens_n >= q->session->context || (q->opts.max_tokens && q->out_n >= q->opts.max_tokens);
+    return full ? SEGUE_FINISH_LENGTH : SEGUE_FINISH_NONE;
+}
+
+/* The lane of a session's next run. */
+static uint32_t lane_of(const struct segue_session *s)
+{
+    return s->split && s->active == SG_PREFILL_LAYOUT ? SG_LANE_PREFILL : SG_LANE_SHARED;
+}
+
+/* Makes the result visible to readers and ends the claim. */
+static void publish(struct segue_request *q, const struct step *r)
+{
+    struct segue_scheduler *s = q->scheduler;
+    segue_error err = {0};
+    segue_status status = r->status;
+    pthread_mutex_lock(&s->lock);
+    if (r->token >= 0 && r->status >= 0) {
+        segue_status kept = keep_token(q, r->token, &err);
+        if (kept != SEGUE_OK) status = kept;
+        if (q->out_n == 1) q->info.first_token_ns = sg_now_ns();
+        s->info.chosen_tokens++;
+    } else if (r->status < 0 && r->error) {
+        err = *r->error;
+    }
+    q->info.shared_runs += r->shared;
+    segue_finish finish = finish_of(q, &(struct step){.status = status});
+    if (finish == SEGUE_FINISH_NONE) {
+        sg_request_snapshot(q);
+        q->lane = lane_of(q->session);
+        q->claimed = 0;
+        if (r->token >= 0) sg_request_notify(q);
+        else pthread_cond_broadcast(&q->changed);
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (finish == SEGUE_FINISH_CANCELED && status >= 0)
+        status = sg_fail(&err, SEGUE_ECANCELED, "request ended: canceled after %zu tokens; submit it again", q->out_n);
+    err.status = status;
+    if (finish != SEGUE_FINISH_NONE) sg_request_end(q, finish, status < 0 ? &err : NULL);
+}
+
+/* --- before a run --- */
+
+/* States, a prefix from the store, a checkpoint that is due. */
+static segue_status prepare(struct segue_request *q, segue_error *err)
+{
+    if (q->opts.kind != SEGUE_GENERATE) return SEGUE_OK;
+    if (q->prepared) {
+        sg_session_checkpoint_due(q->session);
+        return SEGUE_OK;
+    }
+    q->prepared = 1;
+    SG_TRY(sg_session_check_choose(q->session, err));
+    return sg_session_prepare(q->session, err);
+}
+
+/* Ends canceled requests and those that cannot be prepared; returns how many remain in the list. */
+static uint32_t prepare_all(struct segue_request **list, uint32_t n)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        struct segue_request *q = list[i];
+        struct segue_scheduler *s = q->scheduler;
+        segue_error err = {0};
+        pthread_mutex_lock(&s->lock);
+        int canceled = q->canceled || s->closing;
+        pthread_mutex_unlock(&s->lock);
+        segue_status status = canceled ? sg_fail(&err, SEGUE_ECANCELED, "request ended: canceled after %zu tokens; submit it again", q->out_n)
+                                       : prepare(q, &err);
+        if (status == SEGUE_OK) list[kept++] = q;
+        else sg_request_end(q, status == SEGUE_ECANCELED ? SEGUE_FINISH_CANCELED : SEGUE_FINISH_ERROR, &err);
+    }
+    return kept;
+}
+
+/* --- requests that run alone --- */
+
+static segue_status score_part(struct segue_request *q, size_t chunk, segue_error *err)
+{
+    size_t left = q->prompt_n - q->prompt_at, n = left < chunk ? left : chunk;
+    SG_TRY(segue_session_score(q->session, q->prompt + q->prompt_at, n, q->values + q->prompt_at, NULL, err));
+    q->prompt_at += n;
+    return SEGUE_OK;
+}
+
+static void run_alone(struct segue_request *q, size_t chunk)
+{
+    segue_error err = {0};
+    struct step r = {.token = -1, .error = &err};
+    size_t max = q->session->layouts[q->session->active].chunk_tokens;
+    if (!chunk || chunk > max) chunk = max;
+    if (q->opts.kind == SEGUE_SCORE) r.status = score_part(q, chunk, &err);
+    else r.status = sg_session_next_part(q->session, chunk, &r.token, &err);
+    publish(q, &r);
+}
+
+/* --- runs that are shared --- */
+
+/* Tokens of prompts that may join a run of `answers` running answers. */
+static size_t prompt_budget(const struct segue_scheduler *s, uint32_t answers, size_t max)
+{
+    const struct sg_speed *v = &s->speed;
+    if (!answers) return max;
+    if (v->prompt_token_ns <= 0) return CHUNK_FIRST < max ? CHUNK_FIRST : max;
+    double left = (double)s->opts.target_ns - v->decode_ns, n = left > 0 ? left / v->prompt_token_ns : 0;
+    return n >= (double)max ? max : n < CHUNK_MIN ? CHUNK_MIN : (size_t)n;
+}
+
+/* Weight 1/4 for the newest value: follows a change within a few runs and ignores a single slow one. */
+static void learn(double *mean, double value)
+{
+    if (value > 0) *mean = *mean > 0 ? *mean + (value - *mean) / 4 : value;
+}
+
+static void learn_run(struct segue_scheduler *s, uint64_t ns, uint32_t spans, uint32_t answers, size_t prompt_tokens)
+{
+    if (!ns) return;
+    pthread_mutex_lock(&s->lock);
+    s->info.runs++;
+    s->info.shared_runs += spans > 1;
+    if (!prompt_tokens) learn(&s->speed.decode_ns, (double)ns);
+    else learn(&s->speed.prompt_token_ns, ((double)ns - (answers ? s->speed.decode_ns : 0)) / (double)prompt_tokens);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static int is_answer(const struct segue_session *s) { return sg_session_pending(s) == 1 && s->computed; }
+
+/* Fills the shares of one run on the range: running answers first, then prompts in order of arrival up to the budget. The
+ * requests of the shares are moved to the front of the list. */
+static uint32_t fill(struct segue_scheduler *s, struct segue_request **list, uint32_t n, const struct sg_layer_range *range,
+                     struct sg_step *t, uint32_t *answers, size_t *prompt_tokens)
+{
+    uint32_t spans = 0, limit = range->unit->desc.rows_max ? range->unit->desc.rows_max : UINT32_MAX;
+    size_t budget = 0;
+    *answers = 0;
+    *prompt_tokens = 0;
+    for (int prompts = 0; prompts < 2; prompts++) {
+        for (uint32_t i = spans; i < n; i++) {
+            struct segue_request *q = list[i];
+            struct segue_session *x = q->session;
+            size_t pending = sg_session_pending(x), rows = pending;
+            if (is_answer(x) == prompts || sg_shared_range(x) != range || q->opts.kind != SEGUE_GENERATE) continue;
+            if (prompts && !*prompt_tokens) budget = prompt_budget(s, *answers, x->layouts[x->active].chunk_tokens);
+            if (prompts && rows > budget - *prompt_tokens) rows = budget - *prompt_tokens;
+            if (!rows || rows + *answers + *prompt_tokens > limit) continue;
+            if (prompts) *prompt_tokens += rows;
+            else ++*answers;
+            t->shares[spans] = (struct sg_share){.session = x, .tokens_n = (uint32_t)rows, .choose = rows == pending};
+            list[i] = list[spans];
+            list[spans++] = q;
+        }
+    }
+    return spans;
+}
+
+/* Ends the claims of requests on this range that found no room in its run; returns how many remain in the list. */
+static uint32_t unclaim(struct segue_scheduler *s, struct segue_request **list, uint32_t n, const struct sg_layer_range *range)
+{
+    uint32_t kept = 0;
+    pthread_mutex_lock(&s->lock);
+    for (uint32_t i = 0; i < n; i++) {
+        struct segue_request *q = list[i];
+        if (q->opts.kind != SEGUE_GENERATE || sg_shared_range(q->session) != range) {
+            list[kept++] = q;
+            continue;
+        }
+        q->claimed = 0;
+        pthread_cond_broadcast(&q->changed);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return kept;
+}
+
+/* One run on a range, of as many requests of the list as fit; returns how many remain in the list. */
+static uint32_t run_range(struct segue_scheduler *s, struct segue_request **list, uint32_t n, const struct sg_layer_range *range)
+{
+    struct sg_step *t = s->step[SG_LANE_SHARED];
+    uint32_t answers;
+    size_t prompt_tokens;
+    uint64_t ns;
+    uint32_t spans = fill(s, list, n, range, t, &answers, &prompt_tokens);
+    sg_session_run_shared(t, spans, range, &ns);
+    learn_run(s, ns, spans, answers, prompt_tokens);
+    for (uint32_t i = 0; i < spans; i++) {
+        const struct sg_share *p = &t->shares[i];
+        publish(list[i], &(struct step){.status = p->error.status, .token = p->token, .error = &p->error,
+                                        .shared = spans > 1 && !p->alone});
+    }
+    n -= spans;
+    memmove(list, list + spans, n * sizeof(struct segue_request *));
+    return unclaim(s, list, n, range);
+}
+
+/* Every request of the list runs once, alone or with others, or waits for the next round. */
+static void run_all(struct segue_scheduler *s, struct segue_request **list, uint32_t n)
+{
+    while (n) {
+        struct segue_request *q = list[0];
+        const struct sg_layer_range *range = q->opts.kind == SEGUE_GENERATE ? sg_shared_range(q->session) : NULL;
+        if (range) {
+            n = run_range(s, list, n, range);
+            continue;
+        }
+        memmove(list, list + 1, --n * sizeof(struct segue_request *));
+        run_alone(q, prompt_budget(s, n, SIZE_MAX));
+    }
+}
+
+int sg_scheduler_round(struct segue_scheduler *s, uint32_t lane)
+{
+    if (s->busy[lane]) return 0;
+    sg_scheduler_admit(s);
+    uint32_t n = claim(s, lane);
+    if (!n) return 0;
+    s->busy[lane] = 1;
+    pthread_mutex_unlock(&s->lock);
+    n = prepare_all(s->round[lane], n);
+    if (lane == SG_LANE_SHARED) run_all(s, s->round[lane], n);
+    else if (n) run_alone(s->round[lane][0], 0);
+    pthread_mutex_lock(&s->lock);
+    s->busy[lane] = 0;
+    pthread_cond_broadcast(&s->work);
+    return 1;
+}

@@ -1,0 +1,102 @@
+/* scheduler.h: many requests on one engine. A request has a session, which one thread at a time computes: the thread whose round
+ * has claimed the request. Everything else in a request and in the scheduler is guarded by the scheduler's lock, which is never
+ * held while a unit computes. The lock order is: scheduler, then nothing.
+ *
+ * Work is divided into lanes. The lane `prefill` computes prompts of plans with two units, one chunk after the other, with the
+ * hand-off; the lane `shared` computes everything else, in runs that all its requests share. One round of each lane may be in
+ * progress at once, so that two units work at the same time. SPDX-License-Identifier: MIT */
+#ifndef SG_ENGINE_SCHEDULER_H
+#define SG_ENGINE_SCHEDULER_H
+
+#include <pthread.h>
+
+#include "engine/session/step_buffers.h"
+
+enum { SG_LANE_PREFILL = 0, SG_LANE_SHARED = 1, SG_LANES = 2 };
+
+enum { SG_REQUESTS_MAX = 4096 /* with states at once */ };
+
+enum sg_request_state {
+    SG_REQUEST_WAITING, /* not started */
+    SG_REQUEST_RUNNING, /* started; has states, unless it is preempted */
+    SG_REQUEST_ENDED    /* not in the scheduler's lists any more */
+};
+
+struct segue_request {
+    struct segue_request *next, *before; /* neighbours in a list of the scheduler */
+    struct segue_scheduler *scheduler;   /* a reference */
+    uint64_t number;                     /* in order of submission */
+    segue_request_opts opts;             /* without pointers */
+    struct segue_session *session;       /* NULL: closed after the end */
+    uint32_t borrowed;                   /* 1: the session is the caller's */
+    enum sg_request_state state;
+    uint32_t claimed;                    /* 1: a round uses the session */
+    uint32_t lane;                       /* valid while running and not claimed */
+    uint32_t prepared;                   /* 1: states exist, the store was asked */
+    uint32_t canceled;
+    size_t first_token;                  /* tokens of the session before the first chosen one */
+    int32_t *tokens;                     /* [out_cap] out_n chosen, read_n of them read */
+    segue_logprob *logprobs;             /* [out_cap, logprobs_n]; NULL without log-probabilities */
+    size_t out_n, out_cap, read_n, logprobs_n;
+    int32_t *prompt;                     /* [prompt_n] SEGUE_SCORE: tokens not yet appended start at prompt_at */
+    size_t prompt_n, prompt_at;
+    float *values;                       /* [values_n] result of SEGUE_SCORE and SEGUE_EMBED */
+    size_t values_n;
+    segue_error error;                   /* why it failed; status OK: it did not */
+    segue_request_info info;             /* what the last round left */
+    pthread_cond_t changed;              /* tokens, the end, or claimed became 0 */
+};
+
+struct sg_request_list {
+    struct segue_request *first, *last;
+    size_t n;
+};
+
+/* Recent speed of this engine, by exponentially weighted means; 0: unknown. */
+struct sg_speed {
+    double decode_ns;       /* of a run of running answers alone */
+    double prompt_token_ns; /* added by one token of a prompt */
+};
+
+struct segue_scheduler {
+    atomic_uint references;
+    struct segue_engine *engine; /* a reference */
+    segue_scheduler_opts opts;   /* defaults filled in; plan and pointers NULL */
+    segue_plan *plan;            /* owned */
+    pthread_mutex_t lock;        /* guards everything below, and requests */
+    pthread_cond_t work;         /* a lane may have work, or is to stop */
+    pthread_cond_t changed;      /* `changes` rose, or the scheduler closes */
+    struct sg_request_list waiting, running;
+    struct sg_step *step[SG_LANES];           /* used by the round of the lane */
+    struct segue_request **round[SG_LANES];   /* [opts.running] claimed by the round of the lane */
+    uint32_t busy[SG_LANES];                  /* 1: a round of this lane is in progress */
+    pthread_t threads[SG_LANES];
+    uint32_t threads_n;
+    uint32_t closing;
+    uint64_t changes, submitted;
+    struct sg_speed speed;
+    segue_scheduler_info info; /* counters */
+};
+
+/* --- request_list.c: the lock is held --- */
+void sg_request_list_add(struct sg_request_list *l, struct segue_request *q);
+void sg_request_list_remove(struct sg_request_list *l, struct segue_request *q);
+/* Wakes the readers of a request and those who wait for any. */
+void sg_request_notify(struct segue_request *q);
+void sg_scheduler_release(struct segue_scheduler *s);
+
+/* --- request_end.c --- */
+/* Ends a request that no round uses, or that the calling round has claimed; the lock is not held. err: NULL, or why. */
+void sg_request_end(struct segue_request *q, segue_finish finish, const segue_error *err);
+/* Copies the counters of the session. The caller has claimed the request and holds the lock. */
+void sg_request_snapshot(struct segue_request *q);
+
+/* --- admission.c: the lock is held --- */
+/* Starts waiting requests while there is room. */
+void sg_scheduler_admit(struct segue_scheduler *s);
+
+/* --- round.c --- */
+/* One run of the lane, if it has work and no other thread is in it. 0: nothing to do. The lock is held, and released meanwhile. */
+int sg_scheduler_round(struct segue_scheduler *s, uint32_t lane);
+
+#endif

@@ -1,0 +1,128 @@
+/* shared_run.c: one run over the pending tokens of several sessions: one token of a running answer each, or chunks of prompts,
+ * mixed. SPDX-License-Identifier: MIT */
+#include <string.h>
+
+#include "base/clock.h"
+#include "engine/session/step_buffers.h"
+
+/* States that wait for their hand-off run alone, since they are sent while they are computed; so do units that cannot sample. */
+const struct sg_layer_range *sg_shared_range(const struct segue_session *s)
+{
+    const struct sg_layout *l = &s->layouts[s->active];
+    int ready = s->tokens_n > s->computed && l->n == 1 && sg_layout_holds(l) && !(s->split && s->active == SG_PREFILL_LAYOUT);
+    return ready && sg_session_unit_samples(s) ? l->stages[0].layer_range : NULL;
+}
+
+/* Span i of the batch. */
+static void add_span(struct sg_step *t, uint32_t i)
+{
+    const struct sg_share *p = &t->shares[i];
+    struct segue_session *s = p->session;
+    t->done[i] = 0;
+    t->last[i] = p->tokens_n - 1;
+    if (p->choose) sg_session_sampler(s, &t->samplers[i]);
+    t->spans[i] = (struct sg_span){.state = s->layouts[s->active].stages[0].state,
+                                   .rows = p->tokens_n,
+                                   .first = s->computed,
+                                   .tokens = s->tokens + s->computed,
+                                   .wanted = &t->last[i],
+                                   .wanted_n = p->choose,
+                                   .loras = s->loras,
+                                   .loras_n = s->adapters_n,
+                                   .sampler = p->choose ? &t->samplers[i] : NULL,
+                                   .steps = 1};
+}
+
+/* What all spans of one run have in common. */
+struct run_facts {
+    const struct sg_result *result;
+    uint32_t spans, tokens; /* of the run, which read the weights once */
+    uint64_t ns;
+};
+
+/* Updates the statistics of a session by its share of a run. */
+static void count(struct segue_session *s, uint32_t tokens_n, const struct run_facts *f)
+{
+    struct sg_result share = *f->result;
+    int decode = tokens_n == 1 && s->computed != 0;
+    share.columns = f->result->columns / f->spans;
+    sg_record_run(s, &s->layouts[s->active].stages[0], decode ? SEGUE_DECODE : SEGUE_PREFILL, sg_now_ns() - f->ns, tokens_n,
+                  &share);
+    s->stats.tokens_in += tokens_n;
+    *(decode ? &s->stats.decode_ns : &s->stats.prefill_ns) += f->ns;
+    s->stats.dispatches += f->result->dispatches;
+    if (tokens_n == 1) s->stats.weight_bytes_read += f->result->weight_bytes / f->spans;
+    if (decode) return;
+    s->prefill_ns += f->ns * tokens_n / f->tokens;
+    s->prefill_tokens += tokens_n;
+}
+
+/* Updates a session from its span and appends the chosen token. row: of its logits in the buffer. */
+static void take_result(struct sg_step *t, uint32_t i, uint32_t row, const struct run_facts *f)
+{
+    struct sg_share *p = &t->shares[i];
+    struct segue_session *s = p->session;
+    size_t vocab = s->engine->model->info.vocab;
+    count(s, p->tokens_n, f);
+    s->computed += p->tokens_n;
+    sg_recovery_after_run(s, p->tokens_n);
+    s->logits_known = !p->choose ? 0 : f->result->logits ? SG_LOGITS_HERE : SG_LOGITS_LATE;
+    sg_session_after_run(s);
+    sg_session_free_stale(s);
+    if (!p->choose) return;
+    if (f->result->logits) memcpy(s->logits, t->logits + row * vocab, vocab * sizeof *s->logits);
+    memcpy(s->logprobs, t->logprobs + (size_t)i * SG_LOGPROBS_MAX, sizeof s->logprobs);
+    s->logprobs_n = t->logprobs_n[i];
+    p->error.status = sg_session_accept(s, t->tokens[i], &p->token);
+}
+
+static void run_alone(struct sg_share *p)
+{
+    p->alone = 1;
+    p->error.status = p->choose ? sg_session_next_token(p->session, &p->token, &p->error)
+                                : sg_session_run_chunk(p->session, p->tokens_n, 0, NULL, NULL, &p->error);
+}
+
+/* After a run that failed: tokens that the state has received are kept, and the error is that of the session. */
+static void take_failure(struct sg_step *t, uint32_t i, segue_status status, const segue_error *err)
+{
+    struct sg_share *p = &t->shares[i];
+    if (!t->done[i] || status == SEGUE_ELOST) {
+        run_alone(p);
+        return;
+    }
+    p->session->computed += t->done[i];
+    p->session->logits_known = 0;
+    p->error = *err;
+    p->error.status = status;
+}
+
+void sg_session_run_shared(struct sg_step *t, uint32_t n, const struct sg_layer_range *range, uint64_t *ns)
+{
+    uint64_t start_ns = sg_now_ns();
+    segue_error err = {0};
+    struct run_facts facts = {.spans = n};
+    for (uint32_t i = 0; i < n; i++) {
+        t->shares[i].token = -1;
+        t->shares[i].alone = 0;
+        t->shares[i].error = (segue_error){0};
+        facts.tokens += t->shares[i].tokens_n;
+        add_span(t, i);
+    }
+    struct sg_batch batch = {.spans = t->spans, .spans_n = n, .inline_hint = 1};
+    int late = n && sg_session_logits_after_run(t->shares[0].session) == SG_LOGITS_LATE;
+    struct sg_result result = {.logits = late ? NULL : t->logits,
+                               .tokens = t->tokens,
+                               .logprobs = t->logprobs,
+                               .logprobs_n = t->logprobs_n,
+                               .rows_done = t->done};
+    segue_status status = sg_layer_range_run(range, &batch, &result, &err);
+    facts.result = &result;
+    facts.ns = sg_now_ns() - start_ns;
+    *ns = status == SEGUE_OK ? facts.ns : 0;
+    for (uint32_t i = 0, row = 0; i < n; i++) {
+        if (status == SEGUE_OK) take_result(t, i, row, &facts);
+        else take_failure(t, i, status, &err);
+        row += t->shares[i].choose;
+    }
+}

@@ -1,0 +1,364 @@
+/* scheduler.c: requests of a scheduler against single runs of sessions: joins and leaves, chunks beside running answers, cancel,
+ * errors, back-pressure, threads of the library and of the caller. SPDX-License-Identifier: MIT */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tiny.h"
+#include "segue.h"
+
+enum { PROMPTS = 6, ANSWER = 24, LENGTH_MAX = 120 };
+static const uint64_t forever = UINT64_MAX;
+
+struct fixture {
+    segue_model *model;
+    segue_unit *units[2];
+    segue_engine *engine;
+};
+
+static void open_fixture(struct fixture *f, const char *model, const char *first, const char *second, const segue_engine_opts *o)
+{
+    char folder[512];
+    segue_error err;
+    memset(f, 0, sizeof *f);
+    tiny_folder(folder, sizeof folder, "scheduler", model);
+    assert_int_equal(segue_model_open(&f->model, folder, NULL, &err), SEGUE_OK);
+    assert_int_equal(segue_unit_open(&f->units[0], first, &err), SEGUE_OK);
+    if (second) assert_int_equal(segue_unit_open(&f->units[1], second, &err), SEGUE_OK);
+    if (segue_engine_open(&f->engine, f->model, f->units, second ? 2 : 1, o, &err) != SEGUE_OK) fail_msg("%s", err.text);
+}
+
+static void close_fixture(struct fixture *f)
+{
+    segue_engine_close(f->engine);
+    segue_unit_close(f->units[0]);
+    segue_unit_close(f->units[1]);
+    segue_model_close(f->model);
+}
+
+/* Prompt i: its own length and tokens; the first tokens of all are equal. */
+static size_t make_prompt(int i, int32_t *out)
+{
+    size_t n = 5 + (size_t)i * 19 % LENGTH_MAX;
+    uint32_t random = (uint32_t)i * 7919u + 1;
+    for (size_t k = 0; k < n; k++) {
+        random = random * 1664525u + 1013904223u;
+        out[k] = k < 4 ? (int32_t)(10 + k) : (int32_t)(3 + (random >> 16) % (TINY_VOCAB - 3));
+    }
+    return n;
+}
+
+static segue_sampling sampling_of(int i)
+{
+    segue_sampling s = SEGUE_INIT(segue_sampling);
+    s.ignore_stops = 1;
+    if (i % 3 == 1) {
+        s.temperature = 0.9f;
+        s.top_k = 20;
+        s.seed = (uint64_t)i;
+    }
+    return s;
+}
+
+/* The tokens of one session alone. */
+static void alone(struct fixture *f, const segue_plan *plan, int i, int32_t *out)
+{
+    int32_t prompt[LENGTH_MAX + 8];
+    segue_sampling sampling = sampling_of(i);
+    segue_session_opts o = SEGUE_INIT(segue_session_opts);
+    segue_session *s;
+    segue_error err;
+    size_t n = make_prompt(i, prompt);
+    o.sampling = &sampling;
+    o.plan = plan;
+    o.no_store = 1;
+    assert_int_equal(segue_session_open(&s, f->engine, &o, &err), SEGUE_OK);
+    assert_int_equal(segue_session_append(s, prompt, n, &err), SEGUE_OK);
+    for (int k = 0; k < ANSWER; k++) assert_int_equal(segue_session_next(s, &out[k], &err), SEGUE_OK);
+    segue_session_close(s);
+}
+
+static segue_request *submit(segue_scheduler *s, int i, size_t max_tokens)
+{
+    int32_t prompt[LENGTH_MAX + 8];
+    segue_sampling sampling = sampling_of(i);
+    segue_request_opts o = SEGUE_INIT(segue_request_opts);
+    segue_request *q = NULL;
+    segue_error err;
+    o.tokens_n = make_prompt(i, prompt);
+    o.tokens = prompt;
+    o.sampling = &sampling;
+    o.max_tokens = max_tokens;
+    if (segue_request_submit(&q, s, &o, &err) != SEGUE_OK) fail_msg("%s", err.text);
+    return q;
+}
+
+/* Reads a request to its end; returns the number of tokens. */
+static size_t read_all(segue_request *q, int32_t *out, size_t cap, segue_status *status)
+{
+    size_t n = 0, got;
+    segue_error err;
+    while ((*status = segue_request_read(q, out + n, NULL, cap - n, &got, forever, &err)) == SEGUE_OK) n += got;
+    return n;
+}
+
+static void expect_answer(segue_request *q, const int32_t *want)
+{
+    int32_t got[ANSWER + 1];
+    segue_status status;
+    segue_request_info info = SEGUE_INIT(segue_request_info);
+    assert_int_equal(read_all(q, got, ANSWER + 1, &status), ANSWER);
+    assert_int_equal(status, SEGUE_END);
+    assert_memory_equal(got, want, ANSWER * sizeof *got);
+    assert_int_equal(segue_request_info_get(q, &info, NULL), SEGUE_OK);
+    assert_int_equal(info.finish, SEGUE_FINISH_LENGTH);
+    assert_int_equal(info.tokens_out, ANSWER);
+}
+
+static void compare(struct fixture *f, const segue_scheduler_opts *o)
+{
+    int32_t want[PROMPTS][ANSWER];
+    segue_request *q[PROMPTS];
+    segue_scheduler *s;
+    segue_scheduler_info info = SEGUE_INIT(segue_scheduler_info);
+    segue_error err;
+    for (int i = 0; i < PROMPTS; i++) alone(f, o->plan, i, want[i]);
+    if (segue_scheduler_open(&s, f->engine, o, &err) != SEGUE_OK) fail_msg("%s", err.text);
+    for (int i = 0; i < PROMPTS; i++) q[i] = submit(s, i, ANSWER);
+    if (o->manual) while (segue_scheduler_run(s, &err) == SEGUE_OK) {}
+    for (int i = PROMPTS; i-- > 0;) expect_answer(q[i], want[i]);
+    assert_int_equal(segue_scheduler_info_get(s, &info, &err), SEGUE_OK);
+    assert_int_equal(info.finished, PROMPTS);
+    assert_int_equal(info.chosen_tokens, PROMPTS * ANSWER);
+    assert_int_equal(info.unfinished, 0);
+    if (!o->plan) assert_true(info.shared_runs > 0); /* with two units answers may never meet */
+    segue_request_close(q[0]);
+    segue_scheduler_close(s);
+    for (int i = 1; i < PROMPTS; i++) segue_request_close(q[i]);
+}
+
+/* Few may run at once, so requests join when others leave; chunks of 16 tokens run beside answers. */
+static void joins_and_leaves(void **state)
+{
+    (void)state;
+    for (int m = 0; m < TINY_MODELS; m++)
+        for (int manual = 0; manual < 2; manual++) {
+            struct fixture f;
+            segue_engine_opts e = SEGUE_INIT(segue_engine_opts);
+            segue_scheduler_opts o = SEGUE_INIT(segue_scheduler_opts);
+            e.chunk_tokens = 16;
+            o.manual = (uint32_t)manual;
+            o.running = manual ? 3 : 4;
+            open_fixture(&f, tiny_models[m].name, "ref", NULL, &e);
+            compare(&f, &o);
+            close_fixture(&f);
+        }
+}
+
+static void two_units(void **state)
+{
+    (void)state;
+    for (int m = 0; m < TINY_MODELS; m++) {
+        struct fixture f;
+        segue_plan *plan;
+        segue_error err;
+        segue_scheduler_opts o = SEGUE_INIT(segue_scheduler_opts);
+        segue_part parts[2] = {SEGUE_INIT(segue_part), SEGUE_INIT(segue_part)};
+        open_fixture(&f, tiny_models[m].name, "ref", "ref:threads=1", NULL);
+        parts[0].to = parts[1].to = 3;
+        parts[1].phase = SEGUE_DECODE;
+        parts[1].unit = 1;
+        assert_int_equal(segue_plan_new(&plan, parts, 2, NULL, &err), SEGUE_OK);
+        o.plan = plan;
+        o.running = 4;
+        o.verify_tokens = 4;
+        o.verify_every = 2;
+        compare(&f, &o);
+        segue_plan_close(plan);
+        close_fixture(&f);
+    }
+}
+
+static void cancel_any_time(void **state)
+{
+    struct fixture f;
+    segue_scheduler *s;
+    segue_scheduler_opts o = SEGUE_INIT(segue_scheduler_opts);
+    int32_t want[ANSWER], got[64];
+    size_t n;
+    segue_status status;
+    segue_error err;
+    (void)state;
+    open_fixture(&f, "llama", "ref", NULL, NULL);
+    alone(&f, NULL, 0, want);
+    o.running = 2;
+    o.unread_tokens = 8; /* the first two pause, and never end by themselves */
+    assert_int_equal(segue_scheduler_open(&s, f.engine, &o, &err), SEGUE_OK);
+    segue_request *endless = submit(s, 2, 0), *second = submit(s, 3, 0), *waits = submit(s, 4, 4), *kept = submit(s, 0, ANSWER);
+    segue_request_cancel(waits);
+    assert_int_equal(read_all(waits, got, 64, &status), 0);
+    assert_int_equal(status, SEGUE_ECANCELED);
+    assert_int_equal(segue_request_read(endless, got, NULL, 64, &n, forever, &err), SEGUE_OK);
+    assert_true(n > 0);
+    segue_request_cancel(endless);
+    while ((status = segue_request_read(endless, got, NULL, 64, &n, forever, &err)) == SEGUE_OK) {}
+    assert_int_equal(status, SEGUE_ECANCELED);
+    expect_answer(kept, want);
+    segue_request_close(second); /* while it runs */
+    segue_request_close(endless);
+    segue_request_close(waits);
+    segue_scheduler_close(s);
+    segue_request_close(kept);
+    close_fixture(&f);
+}
+
+/* One that fails, and one whose reader is slow, do not touch the others. */
+static void errors_and_slow_readers(void **state)
+{
+    struct fixture f;
+    segue_scheduler *s;
+    segue_scheduler_opts o = SEGUE_INIT(segue_scheduler_opts);
+    segue_request_info info = SEGUE_INIT(segue_request_info);
+    segue_request_opts bad = SEGUE_INIT(segue_request_opts);
+    segue_request *q;
+    int32_t want[ANSWER], one, tokens[300] = {TINY_VOCAB};
+    size_t n;
+    segue_error err;
+    (void)state;
+    open_fixture(&f, "hybrid", "ref", NULL, NULL);
+    alone(&f, NULL, 1, want);
+    o.manual = 1;
+    o.unread_tokens = 3;
+    o.waiting = 2;
+    assert_int_equal(segue_scheduler_open(&s, f.engine, &o, &err), SEGUE_OK);
+    bad.tokens = tokens;
+    bad.tokens_n = 1;
+    assert_int_equal(segue_request_submit(&q, s, &bad, &err), SEGUE_EARG);
+    tokens[0] = 5;
+    bad.tokens_n = 300;
+    assert_int_equal(segue_request_submit(&q, s, &bad, &err), SEGUE_ELIMIT);
+    segue_request *slow = submit(s, 1, ANSWER), *other = submit(s, 2, 3);
+    bad.tokens_n = 4;
+    assert_int_equal(segue_request_submit(&q, s, &bad, &err), SEGUE_ELIMIT);
+    while (segue_scheduler_run(s, &err) == SEGUE_OK) {}
+    assert_int_equal(segue_request_info_get(other, &info, &err), SEGUE_OK);
+    assert_int_equal(info.finish, SEGUE_FINISH_LENGTH);
+    for (int i = 0; i < ANSWER; i++) {
+        assert_int_equal(segue_request_info_get(slow, &info, &err), SEGUE_OK);
+        if (i < ANSWER - 3) assert_string_equal(info.waits_for, "reader");
+        assert_int_equal(segue_request_read(slow, &one, NULL, 1, &n, 0, &err), SEGUE_OK);
+        assert_int_equal(n, 1);
+        assert_int_equal(one, want[i]);
+        while (segue_scheduler_run(s, &err) == SEGUE_OK) {}
+    }
+    assert_int_equal(segue_request_read(slow, &one, NULL, 1, &n, 0, &err), SEGUE_END);
+    segue_request_close(slow);
+    segue_request_close(other);
+    segue_scheduler_close(s);
+    close_fixture(&f);
+}
+
+/* The caller's session: the request continues it, which the caller uses again afterwards. Log-probabilities by the way. */
+static void borrowed_session(void **state)
+{
+    struct fixture f;
+    segue_scheduler *s;
+    segue_session *x;
+    segue_request *q;
+    segue_request_opts r = SEGUE_INIT(segue_request_opts);
+    segue_sampling sampling = SEGUE_INIT(segue_sampling);
+    segue_session_opts so = SEGUE_INIT(segue_session_opts);
+    segue_logprob lp[8][2];
+    int32_t want[ANSWER], prompt[LENGTH_MAX + 8], got[8];
+    size_t n, all = 0;
+    segue_status status;
+    segue_error err;
+    (void)state;
+    open_fixture(&f, "gemma3", "ref", NULL, NULL);
+    alone(&f, NULL, 0, want);
+    sampling.ignore_stops = 1;
+    sampling.logprobs = 2;
+    so.sampling = &sampling;
+    assert_int_equal(segue_session_open(&x, f.engine, &so, &err), SEGUE_OK);
+    r.tokens_n = make_prompt(0, prompt);
+    r.tokens = prompt;
+    r.session = x;
+    r.max_tokens = 8;
+    assert_int_equal(segue_scheduler_open(&s, f.engine, NULL, &err), SEGUE_OK);
+    assert_int_equal(segue_request_submit(&q, s, &r, &err), SEGUE_OK);
+    while ((status = segue_request_read(q, got + all, lp[all], 8 - all, &n, forever, &err)) == SEGUE_OK) all += n;
+    assert_int_equal(status, SEGUE_END);
+    assert_int_equal(all, 8);
+    assert_memory_equal(got, want, sizeof got);
+    for (int i = 0; i < 8; i++) assert_int_equal(lp[i][0].token, got[i]);
+    segue_request_close(q);
+    for (int i = 8; i < ANSWER; i++) {
+        assert_int_equal(segue_session_next(x, &got[0], &err), SEGUE_OK);
+        assert_int_equal(got[0], want[i]);
+    }
+    segue_session_close(x);
+    segue_scheduler_close(s);
+    close_fixture(&f);
+}
+
+/* Log-probabilities equal those of segue_session_score, also when they are computed in chunks beside an answer. */
+static void scores(void **state)
+{
+    struct fixture f;
+    segue_scheduler *s;
+    segue_session *x;
+    segue_request *q, *beside;
+    segue_request_opts r = SEGUE_INIT(segue_request_opts);
+    int32_t prompt[LENGTH_MAX + 8];
+    float want[LENGTH_MAX + 8], got[LENGTH_MAX + 8];
+    size_t n;
+    segue_error err;
+    (void)state;
+    open_fixture(&f, "hybrid", "ref", NULL, NULL);
+    r.kind = SEGUE_SCORE;
+    r.tokens_n = make_prompt(5, prompt);
+    r.tokens = prompt;
+    assert_int_equal(segue_session_open(&x, f.engine, NULL, &err), SEGUE_OK);
+    assert_int_equal(segue_session_score(x, prompt, r.tokens_n, want, NULL, &err), SEGUE_OK);
+    segue_session_close(x);
+    assert_int_equal(segue_scheduler_open(&s, f.engine, NULL, &err), SEGUE_OK);
+    beside = submit(s, 0, ANSWER);
+    assert_int_equal(segue_request_submit(&q, s, &r, &err), SEGUE_OK);
+    assert_int_equal(segue_request_read(q, prompt, NULL, 1, &n, forever, &err), SEGUE_END);
+    assert_int_equal(segue_request_values(q, got, LENGTH_MAX, &n, &err), SEGUE_OK);
+    assert_int_equal(n, r.tokens_n);
+    for (size_t i = 0; i < n; i++) assert_true(fabsf(got[i] - want[i]) < 1e-4f);
+    segue_request_close(q);
+    segue_request_close(beside);
+    segue_scheduler_close(s);
+    close_fixture(&f);
+}
+
+static int write_models(void **state)
+{
+    char folder[512];
+    (void)state;
+    for (int m = 0; m < TINY_MODELS; m++)
+        if (!tiny_write(&tiny_models[m], tiny_folder(folder, sizeof folder, "scheduler", tiny_models[m].name), (uint32_t)m + 1)) return 1;
+    return 0;
+}
+
+static int remove_models(void **state)
+{
+    (void)state;
+    tiny_remove("scheduler");
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(joins_and_leaves), cmocka_unit_test(two_units),       cmocka_unit_test(cancel_any_time),
+        cmocka_unit_test(errors_and_slow_readers), cmocka_unit_test(borrowed_session), cmocka_unit_test(scores),
+    };
+    return cmocka_run_group_tests(tests, write_models, remove_models);
+}
