@@ -21,7 +21,7 @@ enum { MAX_UNITS = 32 };
 struct run_figures {
     double ttft_ms, prefill_tok_s, decode_tok_s, handoff_ms, exposed_ms; /* 0: not measured */
     segue_stats stats; /* counters at the end */
-    struct work work;
+    struct session_work work;
     uint64_t hash; /* of the generated ids */
 };
 
@@ -90,7 +90,7 @@ static void put_figures(json_t *o, const struct run_figures *m, size_t n, bool t
 }
 
 /* The list units: what every unit computed in the last run. */
-static json_t *units_json(const struct bench_run *b, const struct work *s)
+static json_t *units_json(const struct bench_run *b, const struct session_work *s)
 {
     json_t *list = json_array();
     for (size_t i = 0; i < s->uses_n; i++) {
@@ -145,7 +145,7 @@ static json_t *result_row(struct bench_run *b, const char *name, size_t prompt, 
 {
     const struct placement *p = &b->placement;
     const segue_stats *s = &m[b->repeats - 1].stats;
-    const struct work *work = &m[b->repeats - 1].work;
+    const struct session_work *work = &m[b->repeats - 1].work;
     size_t prefill_unit = report_phase_unit(p, 0), decode_unit = report_phase_unit(p, 1),
            counted = b->repeats > 1 ? b->repeats - 1 : 1;
     json_t *o = row_header(name, prompt, tokens);

@@ -44,7 +44,7 @@ struct answer {
      * counter in joules at the same three moments. A negative energy means not measured. */
     uint64_t start_ns, first_ns, end_ns;
     segue_stats at_begin, at_first, at_end;
-    struct work work_begin, work_end; /* what the session had run before and after this answer */
+    struct session_work work_begin, work_end; /* what the session had run before and after this answer */
     struct meter *meter;                     /* NULL: no energy measurement */
     double joules[3];
 };

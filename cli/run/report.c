@@ -200,7 +200,7 @@ json_t *report_unit_name(const segue_unit_info *u)
 /* One unit in one phase: operations, runs, time and traffic of this answer. */
 static json_t *part_json(const struct report *r, uint32_t phase, size_t unit, uint32_t from, uint32_t to)
 {
-    const struct work *e = &r->answer->work_end;
+    const struct session_work *e = &r->answer->work_end;
     json_t *o = json_object(), *layers = json_array();
     json_object_set_new(o, "unit", report_unit_name(&r->placement->unit_info[unit]));
     json_object_set_new(o, "phase", json_string(report_phase_name(phase)));
@@ -234,7 +234,7 @@ static json_t *part_json(const struct report *r, uint32_t phase, size_t unit, ui
 /* Operations that the CPU ran for a unit that does not support them. */
 static void put_helpers(json_t *list, const struct report *r)
 {
-    const struct work *s = &r->answer->work_end;
+    const struct session_work *s = &r->answer->work_end;
     for (size_t i = 0; i < s->uses_n; i++)
         if (s->uses[i].phase == SEGUE_HELPER)
             json_array_append_new(list, part_json(r, SEGUE_HELPER, s->uses[i].unit, s->uses[i].from, s->uses[i].to));

@@ -1,11 +1,11 @@
 /* work.c: see work.h. SPDX-License-Identifier: MIT */
 #include "run/work.h"
 
-void work_get(struct work *w, const segue_session *session)
+void work_get(struct session_work *w, const segue_session *session)
 {
     segue_stats stats = SEGUE_INIT(segue_stats);
     segue_error ignored;
-    *w = (struct work){0};
+    *w = (struct session_work){0};
     if (segue_session_stats_get(session, &stats, &ignored)) return;
     w->losses_total = stats.losses_n;
     for (; w->uses_n < WORK_USES; w->uses_n++) {
@@ -18,7 +18,7 @@ void work_get(struct work *w, const segue_session *session)
     }
 }
 
-segue_use work_find(const struct work *w, segue_phase phase, size_t unit, uint32_t from, uint32_t to)
+segue_use work_find(const struct session_work *w, segue_phase phase, size_t unit, uint32_t from, uint32_t to)
 {
     for (size_t i = 0; i < w->uses_n; i++)
         if (w->uses[i].unit == unit && w->uses[i].phase == phase && w->uses[i].from == from && w->uses[i].to == to)
@@ -27,7 +27,7 @@ segue_use work_find(const struct work *w, segue_phase phase, size_t unit, uint32
 }
 
 /* The losses of `now` have the numbers losses_total - losses_n and up, counted from the opening of the session. */
-size_t work_first_new_loss(const struct work *now, const struct work *before)
+size_t work_first_new_loss(const struct session_work *now, const struct session_work *before)
 {
     size_t first = now->losses_total - now->losses_n;
     return before->losses_total > first ? before->losses_total - first : 0;

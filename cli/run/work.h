@@ -7,7 +7,7 @@
 
 enum { WORK_USES = 32, WORK_LOSSES = 4 };
 
-struct work {
+struct session_work {
     segue_use uses[WORK_USES]; /* [uses_n] */
     size_t uses_n;
     segue_loss losses[WORK_LOSSES]; /* [losses_n] the last ones, oldest first */
@@ -16,10 +16,10 @@ struct work {
 };
 
 /* Reads the snapshot; empty if the session cannot be read. */
-void work_get(struct work *w, const segue_session *session);
+void work_get(struct session_work *w, const segue_session *session);
 /* The entry of a part in a phase; zero if the session has not run it. */
-segue_use work_find(const struct work *w, segue_phase phase, size_t unit, uint32_t from, uint32_t to);
+segue_use work_find(const struct session_work *w, segue_phase phase, size_t unit, uint32_t from, uint32_t to);
 /* Index of the first entry of now->losses that is not in `before`. */
-size_t work_first_new_loss(const struct work *now, const struct work *before);
+size_t work_first_new_loss(const struct session_work *now, const struct session_work *before);
 
 #endif

@@ -42,21 +42,21 @@ void sg_store_unlock(int lock) { close(lock); }
 
 
 /* One file of the folder while it is trimmed. */
-struct entry {
+struct stored_file {
     char *path;                  /* owned; NULL: not considered, or already deleted */
     size_t stem;                 /* length of the path up to the name's first dot; files with equal stems are one entry */
     uint64_t bytes, used_ns;     /* size; time of last use, wall clock */
 };
 
 /* 1: both files belong to the same entry. */
-static int same_stem(const struct entry *a, const struct entry *b)
+static int same_stem(const struct stored_file *a, const struct stored_file *b)
 {
     return a->stem == b->stem && !memcmp(a->path, b->path, a->stem);
 }
 
 /* e->path stays NULL for names without a dot and for anything but regular files; symbolic links are
  * not followed. */
-static segue_status entry_of(struct entry *e, const char *folder, const char *name, segue_error *err)
+static segue_status entry_of(struct stored_file *e, const char *folder, const char *name, segue_error *err)
 {
     struct stat st;
     e->path = sg_path_join(folder, name);
@@ -77,7 +77,7 @@ static segue_status entry_of(struct entry *e, const char *folder, const char *na
 }
 
 /* Subtracts the size from *total only if the file could be deleted. */
-static void entry_delete(struct entry *e, uint64_t *total)
+static void entry_delete(struct stored_file *e, uint64_t *total)
 {
     if (!unlink(e->path)) *total -= e->bytes;
     sg_free(e->path);
@@ -86,7 +86,7 @@ static void entry_delete(struct entry *e, uint64_t *total)
 
 /* Set the time of every file of an entry to the latest of them. The names are sorted, so that files
  * with the same stem are adjacent. */
-static void propagate_last_use(struct entry *list, size_t n)
+static void propagate_last_use(struct stored_file *list, size_t n)
 {
     for (size_t i = 0, end; i < n; i = end) {
         uint64_t last = 0;
@@ -98,9 +98,9 @@ static void propagate_last_use(struct entry *list, size_t n)
 
 /* Delete one file of the least recently used entry; 0 when none is left. The entry's other files
  * have the same time and are the next candidates. */
-static int evict_oldest(struct entry *list, size_t n, uint64_t *total)
+static int evict_oldest(struct stored_file *list, size_t n, uint64_t *total)
 {
-    struct entry *oldest = NULL;
+    struct stored_file *oldest = NULL;
     for (size_t i = 0; i < n; i++)
         if (list[i].path && (!oldest || list[i].used_ns < oldest->used_ns)) oldest = &list[i];
     if (oldest) entry_delete(oldest, total);
@@ -108,7 +108,7 @@ static int evict_oldest(struct entry *list, size_t n, uint64_t *total)
 }
 
 /* Temporary files can only be leftovers here: their writer would hold the lock. */
-static void evict(struct entry *list, size_t n, uint64_t reserve, uint64_t max)
+static void evict(struct stored_file *list, size_t n, uint64_t reserve, uint64_t max)
 {
     uint64_t total = 0;
     for (size_t i = 0; i < n; i++) total += list[i].path ? list[i].bytes : 0;
@@ -127,7 +127,7 @@ segue_status sg_store_trim(const char *folder, uint64_t reserve, uint64_t max, s
                        "write cache: %s: %llu bytes needed, the folder's limit is %llu; raise the limit", folder,
                        (unsigned long long)reserve, (unsigned long long)max);
     SG_TRY(sg_folder_list(folder, "", FILES_MAX, &names, &n, err));
-    struct entry *list = sg_alloc(n * sizeof *list);
+    struct stored_file *list = sg_alloc(n * sizeof *list);
     segue_status s = list ? SEGUE_OK : sg_no_memory(folder, n * sizeof *list, err);
     for (size_t i = 0; i < n && s == SEGUE_OK; i++) s = entry_of(&list[i], folder, names[i], err);
     if (s == SEGUE_OK) evict(list, n, reserve, max);

@@ -65,6 +65,24 @@ static void put_norm(const struct sg_graph *g, struct sg_buf *out, const struct 
     if (p->groups > 1) sg_buf_printf(out, " groups=%u", p->groups);
 }
 
+static void put_route(const struct sg_graph *g, struct sg_buf *out, const struct sg_op *op)
+{
+    sg_buf_printf(out, " %u of %u %s%s scale=%.9g", op->u.route.k, op->u.route.experts,
+                  op->u.route.sigmoid ? "sigmoid" : "softmax",
+                  op->u.route.renormalise ? " renormalised" : "", (double)op->u.route.scale);
+    put_weight(g, out, "bias=", &op->u.route.bias);
+}
+
+static void put_experts(const struct sg_graph *g, struct sg_buf *out, const struct sg_op *op)
+{
+    put_operand(g, out, "", &op->in[1]);
+    put_weight(g, out, "", &op->u.experts.gate);
+    put_weight(g, out, "", &op->u.experts.up);
+    put_weight(g, out, "", &op->u.experts.down);
+    sg_buf_printf(out, " %u of %u %s", op->u.experts.k, op->u.experts.experts,
+                  sg_act_name(op->u.experts.act));
+}
+
 /* Everything after the first operand: further operands, weights and parameters. */
 static void put_rest(const struct sg_graph *g, struct sg_buf *out, const struct sg_op *op)
 {
@@ -110,20 +128,8 @@ static void put_rest(const struct sg_graph *g, struct sg_buf *out, const struct 
         if (op->u.scale.weight.tensor < 0) sg_buf_printf(out, " value=%.9g", (double)op->u.scale.value);
         put_weight(g, out, "", &op->u.scale.weight);
         break;
-    case SG_OP_ROUTE:
-        sg_buf_printf(out, " %u of %u %s%s scale=%.9g", op->u.route.k, op->u.route.experts,
-                      op->u.route.sigmoid ? "sigmoid" : "softmax",
-                      op->u.route.renormalise ? " renormalised" : "", (double)op->u.route.scale);
-        put_weight(g, out, "bias=", &op->u.route.bias);
-        break;
-    case SG_OP_EXPERTS:
-        put_operand(g, out, "", &op->in[1]);
-        put_weight(g, out, "", &op->u.experts.gate);
-        put_weight(g, out, "", &op->u.experts.up);
-        put_weight(g, out, "", &op->u.experts.down);
-        sg_buf_printf(out, " %u of %u %s", op->u.experts.k, op->u.experts.experts,
-                      sg_act_name(op->u.experts.act));
-        break;
+    case SG_OP_ROUTE: put_route(g, out, op); break;
+    case SG_OP_EXPERTS: put_experts(g, out, op); break;
     case SG_OP_JOIN: sg_buf_printf(out, " %s %u ranks", op->u.join.sum ? "sum of" : "concatenation of", op->u.join.ranks); break;
     default: break;
     }

@@ -11,7 +11,7 @@
 #include "graph/graph.h"
 
 /* The op being checked and where errors go. */
-struct check {
+struct graph_check {
     const struct sg_graph *g;
     const struct sg_op *op;
     uint32_t index;
@@ -19,9 +19,9 @@ struct check {
 };
 
 /* Fails with a message that names the op and its layer. */
-static segue_status op_fail(const struct check *j, segue_status status, const char *format, ...)
+static segue_status op_fail(const struct graph_check *j, segue_status status, const char *format, ...)
     SG_FORMAT(3, 4);
-static segue_status op_fail(const struct check *j, segue_status status, const char *format, ...)
+static segue_status op_fail(const struct graph_check *j, segue_status status, const char *format, ...)
 {
     char text[320];
     va_list args;
@@ -35,7 +35,7 @@ static segue_status op_fail(const struct check *j, segue_status status, const ch
 
 /* Input i must be present: ROWS, computed by an earlier op, a column range inside the value,
  * `width` columns (0 = any), and the same kind of rows (T or R) as the result. */
-static segue_status check_input(const struct check *j, int i, const char *what, uint64_t width)
+static segue_status check_input(const struct graph_check *j, int i, const char *what, uint64_t width)
 {
     const struct sg_operand *x = &j->op->in[i];
     if (x->value < 0) return op_fail(j, SEGUE_EINTERNAL, "%s is absent", what);
@@ -61,13 +61,13 @@ static segue_status check_input(const struct check *j, int i, const char *what, 
 }
 
 /* The same, but the input may be absent. */
-static segue_status check_optional_input(const struct check *j, int i, const char *what, uint64_t width)
+static segue_status check_optional_input(const struct graph_check *j, int i, const char *what, uint64_t width)
 {
     return j->op->in[i].value < 0 ? SEGUE_OK : check_input(j, i, what, width);
 }
 
 /* A weight must be present, readable, and its row range inside the tensor. Sets *t. */
-static segue_status check_tensor(const struct check *j, const struct sg_weight *w, const char *what,
+static segue_status check_tensor(const struct graph_check *j, const struct sg_weight *w, const char *what,
                            const struct sg_tensor **t)
 {
     if (w->tensor < 0) return op_fail(j, SEGUE_EINTERNAL, "%s is absent", what);
@@ -88,7 +88,7 @@ static segue_status check_tensor(const struct check *j, const struct sg_weight *
 
 /* A matrix weight must have exactly rows x cols, in the order of PyTorch: output features x input
  * features. */
-static segue_status check_matrix(const struct check *j, const struct sg_weight *w, const char *what, uint64_t rows,
+static segue_status check_matrix(const struct graph_check *j, const struct sg_weight *w, const char *what, uint64_t rows,
                            uint64_t cols)
 {
     const struct sg_tensor *t = NULL;
@@ -101,7 +101,7 @@ static segue_status check_matrix(const struct check *j, const struct sg_weight *
 
 /* A vector weight must have n numbers in total, whatever its dimensions in the file. The comparison
  * of rows and cols with n keeps their product from overflowing. */
-static segue_status check_vector(const struct check *j, const struct sg_weight *w, const char *what, uint64_t n)
+static segue_status check_vector(const struct graph_check *j, const struct sg_weight *w, const char *what, uint64_t n)
 {
     const struct sg_tensor *t = NULL;
     SG_TRY(check_tensor(j, w, what, &t));
@@ -112,20 +112,20 @@ static segue_status check_vector(const struct check *j, const struct sg_weight *
 }
 
 /* The same, but the weight may be absent. */
-static segue_status check_optional_vector(const struct check *j, const struct sg_weight *w, const char *what,
+static segue_status check_optional_vector(const struct graph_check *j, const struct sg_weight *w, const char *what,
                                  uint64_t n)
 {
     return w->tensor < 0 ? SEGUE_OK : check_vector(j, w, what, n);
 }
 
 /* Parameters come from files: NaN or infinity is reported here instead of as bad output later. */
-static segue_status check_finite(const struct check *j, const char *what, float x)
+static segue_status check_finite(const struct graph_check *j, const char *what, float x)
 {
     return isfinite(x) ? SEGUE_OK : op_fail(j, SEGUE_EFORMAT, "%s is not a finite number", what);
 }
 
 /* The activation must be a value of its enum. */
-static segue_status check_activation(const struct check *j, enum sg_act act)
+static segue_status check_activation(const struct graph_check *j, enum sg_act act)
 {
     return (unsigned)act > SG_ACT_TANH ? op_fail(j, SEGUE_EINTERNAL, "activation %d is unknown", (int)act)
                                        : SEGUE_OK;
@@ -133,7 +133,7 @@ static segue_status check_activation(const struct check *j, enum sg_act act)
 
 /* The slot must exist, have the shape `want` and belong to the op's layer. Ops with state need all
  * tokens, so that their result cannot have R rows. */
-static segue_status check_slot(const struct check *j, int32_t index, const struct sg_slot *want)
+static segue_status check_slot(const struct graph_check *j, int32_t index, const struct sg_slot *want)
 {
     if (index < 0 || (uint32_t)index >= j->g->slots_n)
         return op_fail(j, SEGUE_EINTERNAL, "slot index %d, the graph has %u slots", index, j->g->slots_n);
@@ -149,7 +149,7 @@ static segue_status check_slot(const struct check *j, int32_t index, const struc
 /* --- one function per op; each sets *width to the width of the result --- */
 
 /* Table and positions must have the same width. Token ids are checked when a run starts. */
-static segue_status check_embed(const struct check *j, uint64_t *width)
+static segue_status check_embed(const struct graph_check *j, uint64_t *width)
 {
     const struct sg_embed *p = &j->op->u.embed;
     const struct sg_tensor *table = NULL;
@@ -168,7 +168,7 @@ static segue_status check_embed(const struct check *j, uint64_t *width)
 }
 
 /* Weight and bias have the width of one group. */
-static segue_status check_norm(const struct check *j, uint64_t *width)
+static segue_status check_norm(const struct graph_check *j, uint64_t *width)
 {
     const struct sg_norm *p = &j->op->u.norm;
     SG_TRY(check_input(j, 0, "x", 0));
@@ -185,7 +185,7 @@ static segue_status check_norm(const struct check *j, uint64_t *width)
 
 /* The weight is checked before bias and residual: a file with other shapes than expected is the
  * most common error. */
-static segue_status check_linear(const struct check *j, uint64_t *width)
+static segue_status check_linear(const struct graph_check *j, uint64_t *width)
 {
     const struct sg_linear *p = &j->op->u.linear;
     SG_TRY(check_input(j, 0, "x", 0));
@@ -197,7 +197,7 @@ static segue_status check_linear(const struct check *j, uint64_t *width)
 
 /* The rotated columns are the first 2 * pairs of each head. The op needs the positions of its rows,
  * which are only known for T rows. */
-static segue_status check_rope(const struct check *j, uint64_t *width)
+static segue_status check_rope(const struct graph_check *j, uint64_t *width)
 {
     const struct sg_rope *p = &j->op->u.rope;
     SG_TRY(check_input(j, 0, "x", 0));
@@ -218,7 +218,7 @@ static segue_status check_rope(const struct check *j, uint64_t *width)
 
 /* The number of query heads must be a multiple of the number of KV heads. Both slots have the op's
  * window. */
-static segue_status check_attend(const struct check *j, uint64_t *width)
+static segue_status check_attend(const struct graph_check *j, uint64_t *width)
 {
     const struct sg_attend *p = &j->op->u.attend;
     if (!p->kv_heads || !p->heads || p->heads % p->kv_heads || !p->d || !p->dv)
@@ -242,7 +242,7 @@ static segue_status check_attend(const struct check *j, uint64_t *width)
 }
 
 /* The limit on taps bounds the memory of the slot. */
-static segue_status check_conv(const struct check *j, uint64_t *width)
+static segue_status check_conv(const struct graph_check *j, uint64_t *width)
 {
     const struct sg_conv *p = &j->op->u.conv;
     SG_TRY(check_input(j, 0, "x", 0));
@@ -257,7 +257,7 @@ static segue_status check_conv(const struct check *j, uint64_t *width)
 
 /* The number of value heads must be a multiple of the number of key heads. decay and dt have one
  * number per value head. */
-static segue_status check_delta(const struct check *j, uint64_t *width)
+static segue_status check_delta(const struct graph_check *j, uint64_t *width)
 {
     const struct sg_delta *p = &j->op->u.delta;
     if (!p->k_heads || !p->v_heads || p->v_heads % p->k_heads || !p->dk || !p->dv)
@@ -279,7 +279,7 @@ static segue_status check_delta(const struct check *j, uint64_t *width)
 }
 
 /* Two inputs of the same width, which is the width of the result. */
-static segue_status check_pair(const struct check *j, const char *x, const char *y, uint64_t *width)
+static segue_status check_pair(const struct graph_check *j, const char *x, const char *y, uint64_t *width)
 {
     SG_TRY(check_input(j, 0, x, 0));
     *width = j->op->in[0].width;
@@ -287,7 +287,7 @@ static segue_status check_pair(const struct check *j, const char *x, const char 
 }
 
 /* The weight has one number per column, or a single number. */
-static segue_status check_scale(const struct check *j, uint64_t *width)
+static segue_status check_scale(const struct graph_check *j, uint64_t *width)
 {
     const struct sg_scale *p = &j->op->u.scale;
     SG_TRY(check_input(j, 0, "x", 0));
@@ -299,7 +299,7 @@ static segue_status check_scale(const struct check *j, uint64_t *width)
 }
 
 /* Expert indices are stored as fp32, which represents integers exactly up to 2^24. */
-static segue_status check_route(const struct check *j, uint64_t *width)
+static segue_status check_route(const struct graph_check *j, uint64_t *width)
 {
     const struct sg_route *p = &j->op->u.route;
     if (!p->k || p->k > p->experts || p->experts > 1u << 24)
@@ -311,7 +311,7 @@ static segue_status check_route(const struct check *j, uint64_t *width)
 }
 
 /* Experts are stacked by rows: expert e has rows [e * ff, (e + 1) * ff) of gate and up. */
-static segue_status check_experts(const struct check *j, uint64_t *width)
+static segue_status check_experts(const struct graph_check *j, uint64_t *width)
 {
     const struct sg_experts *p = &j->op->u.experts;
     if (!p->experts || !p->k || p->k > p->experts || !p->ff)
@@ -326,7 +326,7 @@ static segue_status check_experts(const struct check *j, uint64_t *width)
 }
 
 /* The input must have T rows: `rows` cannot be applied twice. */
-static segue_status check_rows(const struct check *j, uint64_t *width)
+static segue_status check_rows(const struct graph_check *j, uint64_t *width)
 {
     SG_TRY(check_input(j, 0, "x", 0));
     *width = j->op->in[0].width;
@@ -334,7 +334,7 @@ static segue_status check_rows(const struct check *j, uint64_t *width)
 }
 
 /* A collective of one rank would be useless and is refused. */
-static segue_status check_join(const struct check *j, uint64_t *width)
+static segue_status check_join(const struct graph_check *j, uint64_t *width)
 {
     const struct sg_join *p = &j->op->u.join;
     SG_TRY(check_input(j, 0, "x", 0));
@@ -343,7 +343,7 @@ static segue_status check_join(const struct check *j, uint64_t *width)
 }
 
 /* Dispatch on the op code. */
-static segue_status check_code(const struct check *j, uint64_t *width)
+static segue_status check_code(const struct graph_check *j, uint64_t *width)
 {
     switch (j->op->code) {
     case SG_OP_EMBED: return check_embed(j, width);
@@ -372,7 +372,7 @@ static segue_status check_code(const struct check *j, uint64_t *width)
 segue_status sg_op_check(const struct sg_graph *g, uint32_t index, segue_error *err)
 {
     /* The result value is checked first, because the rules of the ops read its kind of rows. */
-    struct check j = {.g = g, .op = &g->ops[index], .index = index, .err = err};
+    struct graph_check j = {.g = g, .op = &g->ops[index], .index = index, .err = err};
     uint64_t width = 0;
     int32_t out = j.op->out;
     if (out < 0 || (uint32_t)out >= g->values_n || g->values[out].op != (int32_t)index ||

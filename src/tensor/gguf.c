@@ -21,7 +21,7 @@ static const char *const kind_names[T_N] = {"u8",   "i8",     "u16",   "i16", "u
                                             "bool", "string", "array", "u64", "i64", "f64"};
 
 /* A cursor over one file. at <= size always holds: check_left is called before every step. */
-struct reader {
+struct gguf_cursor {
     struct sg_build *b;
     uint32_t file;        /* index of the file in the archive */
     const char *path;     /* for messages */
@@ -32,7 +32,7 @@ struct reader {
 
 /* EFORMAT when fewer than `bytes` bytes are left. `what` names the object that is being read, for
  * the message. */
-static segue_status check_left(struct reader *r, uint64_t bytes, const char *what)
+static segue_status check_left(struct gguf_cursor *r, uint64_t bytes, const char *what)
 {
     if (bytes <= r->size - r->at) return SEGUE_OK;
     return sg_fail(
@@ -44,7 +44,7 @@ static segue_status check_left(struct reader *r, uint64_t bytes, const char *wha
 }
 
 /* Consume an integer. */
-static segue_status read_u32(struct reader *r, uint32_t *v, const char *what)
+static segue_status read_u32(struct gguf_cursor *r, uint32_t *v, const char *what)
 {
     SG_TRY(check_left(r, 4, what));
     *v = sg_le32(r->data + r->at);
@@ -52,7 +52,7 @@ static segue_status read_u32(struct reader *r, uint32_t *v, const char *what)
     return SEGUE_OK;
 }
 
-static segue_status read_u64(struct reader *r, uint64_t *v, const char *what)
+static segue_status read_u64(struct gguf_cursor *r, uint64_t *v, const char *what)
 {
     SG_TRY(check_left(r, 8, what));
     *v = sg_le64(r->data + r->at);
@@ -61,7 +61,7 @@ static segue_status read_u64(struct reader *r, uint64_t *v, const char *what)
 }
 
 /* Consume a string; *s points into the mapped file and is not NUL-terminated. */
-static segue_status read_string(struct reader *r, const char **s, uint64_t *n, const char *what)
+static segue_status read_string(struct gguf_cursor *r, const char **s, uint64_t *n, const char *what)
 {
     SG_TRY(read_u64(r, n, what));
     SG_TRY(check_left(r, *n, what));
@@ -112,7 +112,7 @@ static enum sg_meta_type meta_type(uint32_t kind)
 
 /* Strings have variable length, so that an array of n strings gets an index of n offsets: without
  * it, access to element i would take i steps. Advances the cursor to the end of the array. */
-static segue_status read_string_items(struct reader *r, struct sg_meta *m)
+static segue_status read_string_items(struct gguf_cursor *r, struct sg_meta *m)
 {
     uint64_t n = m->v.a.n, *at;
     r->b->strings += n;
@@ -135,7 +135,7 @@ static segue_status read_string_items(struct reader *r, struct sg_meta *m)
 /* The count is compared with the bytes left before it is multiplied, so that no product can
  * overflow. Arrays of arrays are refused: no published model has them, and nesting would multiply
  * the work that a small hostile file can cause. */
-static segue_status read_array(struct reader *r, struct sg_meta *m)
+static segue_status read_array(struct gguf_cursor *r, struct sg_meta *m)
 {
     uint32_t kind;
     SG_TRY(read_u32(r, &kind, m->key));
@@ -162,7 +162,7 @@ static segue_status read_array(struct reader *r, struct sg_meta *m)
 }
 
 /* Read the value of key m->key into m. */
-static segue_status read_value(struct reader *r, struct sg_meta *m, uint32_t kind)
+static segue_status read_value(struct gguf_cursor *r, struct sg_meta *m, uint32_t kind)
 {
     const char *s;
     uint64_t n;
@@ -193,7 +193,7 @@ static segue_status read_value(struct reader *r, struct sg_meta *m, uint32_t kin
 }
 
 /* The n key-value pairs after the header. */
-static segue_status read_keys(struct reader *r, uint64_t n)
+static segue_status read_keys(struct gguf_cursor *r, uint64_t n)
 {
     for (uint64_t i = 0; i < n; i++) {
         const char *s, *key;
@@ -211,7 +211,7 @@ static segue_status read_keys(struct reader *r, uint64_t n)
 
 /* One entry of the tensor list. t->offset is still relative to the data section; set_all_data makes
  * it absolute. GGUF lists dimensions with the contiguous one first, sg_tensor.shape has it last. */
-static segue_status read_tensor_info(struct reader *r)
+static segue_status read_tensor_info(struct gguf_cursor *r)
 {
     const char *s, *name, *type;
     uint64_t len, ne[4] = {1, 1, 1, 1};
@@ -244,7 +244,7 @@ static segue_status read_tensor_info(struct reader *r)
 /* Locate the data of the tensors from index `from` on, whose offsets count from file position
  * `start`. EFORMAT when two overlap or one exceeds the file. The size of an unsupported type is
  * unknown: it extends to the next tensor or to the end of the file. */
-static segue_status set_all_data(struct reader *r, uint32_t from, uint64_t start)
+static segue_status set_all_data(struct gguf_cursor *r, uint32_t from, uint64_t start)
 {
     struct sg_archive *a = r->b->a;
     uint32_t n = a->tensors_n - from, *order;
@@ -273,7 +273,7 @@ static segue_status set_all_data(struct reader *r, uint32_t from, uint64_t start
 
 /* All entries are read first: the data section starts after the last one, at a multiple of the
  * alignment. */
-static segue_status read_tensors(struct reader *r, uint64_t n, uint64_t alignment)
+static segue_status read_tensors(struct gguf_cursor *r, uint64_t n, uint64_t alignment)
 {
     uint32_t from = r->b->a->tensors_n;
     for (uint64_t i = 0; i < n; i++) SG_TRY(read_tensor_info(r));
@@ -298,7 +298,7 @@ static segue_status read_tensors(struct reader *r, uint64_t n, uint64_t alignmen
 
 /* A non-negative integer among the keys from index `from` on; the last one if the key is repeated.
  * Linear, because the list is not sorted yet. */
-static segue_status find_number(struct reader *r, uint32_t from, const char *key, uint64_t fallback,
+static segue_status find_number(struct gguf_cursor *r, uint32_t from, const char *key, uint64_t fallback,
                                 uint64_t *out)
 {
     struct sg_archive *a = r->b->a;
@@ -316,7 +316,7 @@ static segue_status find_number(struct reader *r, uint32_t from, const char *key
 }
 
 /* Both counts are compared with the bytes left before space for them is reserved. */
-static segue_status read_header(struct reader *r, uint64_t *tensors, uint64_t *keys)
+static segue_status read_header(struct gguf_cursor *r, uint64_t *tensors, uint64_t *keys)
 {
     uint32_t magic, version;
     SG_TRY(read_u32(r, &magic, "the magic"));
@@ -350,7 +350,7 @@ static segue_status read_header(struct reader *r, uint64_t *tensors, uint64_t *k
 segue_status sg_gguf_add(struct sg_build *b, uint32_t file, uint32_t part, uint32_t *parts, segue_error *err)
 {
     struct sg_archive *a = b->a;
-    struct reader r = {b, file, a->files[file], a->maps[file].data, 0, a->maps[file].size, err};
+    struct gguf_cursor r = {b, file, a->files[file], a->maps[file].data, 0, a->maps[file].size, err};
     uint64_t tensors, keys, alignment, no, count;
     uint32_t meta_from = a->meta_n;
     SG_TRY(read_header(&r, &tensors, &keys));
@@ -376,7 +376,7 @@ segue_status sg_gguf_add(struct sg_build *b, uint32_t file, uint32_t part, uint3
 
 segue_status sg_gguf_check_split(struct sg_build *b, segue_error *err)
 {
-    struct reader r = {.b = b, .path = b->a->path, .err = err};
+    struct gguf_cursor r = {.b = b, .path = b->a->path, .err = err};
     uint64_t all;
     SG_TRY(find_number(&r, 0, "split.tensors.count", b->a->tensors_n, &all));
     if (all == b->a->tensors_n) return SEGUE_OK;

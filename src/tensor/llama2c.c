@@ -24,7 +24,7 @@ struct header {
 };
 
 /* The state of reading one file. */
-struct reader {
+struct llama2c_reader {
     struct sg_build *b;
     uint32_t file;
     struct header h;
@@ -81,7 +81,7 @@ int sg_llama2c_is(const struct sg_map *map)
 
 /* Append a tensor [rows, cols] (rows 0: a vector) stored at r->at, and advance r->at. plain 1: fp32
  * also in version 2. */
-static segue_status add_tensor(struct reader *r, const char *name, uint64_t rows, uint64_t cols, int plain)
+static segue_status add_tensor(struct llama2c_reader *r, const char *name, uint64_t rows, uint64_t cols, int plain)
 {
     struct sg_tensor *t;
     const char *name_copy = sg_arena_strndup(&r->b->a->arena, name, strlen(name));
@@ -117,7 +117,7 @@ static segue_status add_tensor(struct reader *r, const char *name, uint64_t rows
 
 /* An early export script of llama2.c wrote all scales after all codes, in a file of the same size.
  * Such files are detected by scales outside [0, 1): the first 64 of each tensor are checked. */
-static segue_status check_scales(struct reader *r)
+static segue_status check_scales(struct llama2c_reader *r)
 {
     const struct sg_archive *a = r->b->a;
     for (uint32_t i = 0; i < a->tensors_n; i++) {
@@ -144,7 +144,7 @@ struct part {
 };
 
 /* Append the tensor of this kind for every layer: the files store each kind consecutively. */
-static segue_status add_layers(struct reader *r, const struct part *part)
+static segue_status add_layers(struct llama2c_reader *r, const struct part *part)
 {
     for (int64_t layer = 0; layer < r->h.layers; layer++) {
         struct sg_buf name = {0};
@@ -164,7 +164,7 @@ static segue_status add_layers(struct reader *r, const struct part *part)
 }
 
 /* All tensors in the order of the file. Versions 1 and 2 store all norms first. */
-static segue_status add_all(struct reader *r)
+static segue_status add_all(struct llama2c_reader *r)
 {
     const struct header *h = &r->h;
     uint64_t dim = (uint64_t)h->dim, hidden = (uint64_t)h->hidden, vocab = (uint64_t)h->vocab;
@@ -199,7 +199,7 @@ static segue_status add_all(struct reader *r)
 }
 
 /* Store the header fields as metadata: these files have no config.json. */
-static segue_status add_numbers(struct reader *r)
+static segue_status add_numbers(struct llama2c_reader *r)
 {
     const struct header *h = &r->h;
     const struct {
@@ -227,7 +227,7 @@ segue_status sg_llama2c_add(struct sg_build *b, uint32_t file, segue_error *err)
 {
     const struct sg_map *map = &b->a->maps[file];
     const char *path = b->a->files[file];
-    struct reader r = {.b = b, .file = file, .err = err};
+    struct llama2c_reader r = {.b = b, .file = file, .err = err};
     if (!read_header(map, &r.h))
         return sg_fail(err, SEGUE_EFORMAT,
                        "open model: %s: a llama2.c header has %d bytes and a version of at least 1, the file has "

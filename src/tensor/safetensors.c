@@ -34,7 +34,7 @@ int sg_safetensors_is(const struct sg_map *map)
 }
 
 /* The decoded object of one tensor. */
-struct entry {
+struct header_entry {
     char dtype[16];
     uint64_t shape[4], from, to; /* from, to: data_offsets */
     uint32_t rank;               /* number of dimensions, at most 4 */
@@ -43,7 +43,7 @@ struct entry {
 
 /* Read an array of dimensions. If there are more than 4, the two leading ones are multiplied each
  * time another follows. */
-static segue_status scan_shape(struct sg_json_scan *s, struct entry *e, segue_error *err)
+static segue_status scan_shape(struct sg_json_scan *s, struct header_entry *e, segue_error *err)
 {
     int first = 1, more;
     SG_TRY(sg_scan_char(s, '[', err));
@@ -64,7 +64,7 @@ static segue_status scan_shape(struct sg_json_scan *s, struct entry *e, segue_er
 }
 
 /* Read [begin, end]. */
-static segue_status scan_offsets(struct sg_json_scan *s, struct entry *e, segue_error *err)
+static segue_status scan_offsets(struct sg_json_scan *s, struct header_entry *e, segue_error *err)
 {
     SG_TRY(sg_scan_char(s, '[', err));
     SG_TRY(sg_scan_uint(s, &e->from, err));
@@ -74,7 +74,7 @@ static segue_status scan_offsets(struct sg_json_scan *s, struct entry *e, segue_
 }
 
 /* Read the object of one tensor. Unknown keys are skipped, as the format's reference library does. */
-static segue_status scan_entry(struct sg_json_scan *s, struct entry *e, segue_error *err)
+static segue_status scan_entry(struct sg_json_scan *s, struct header_entry *e, segue_error *err)
 {
     int first = 1, more;
     SG_TRY(sg_scan_char(s, '{', err));
@@ -102,7 +102,7 @@ static segue_status scan_entry(struct sg_json_scan *s, struct entry *e, segue_er
 
 /* Append the tensor to the archive. The size by its shape must equal the size by its offsets; for
  * SG_OTHER this cannot be checked. data_at: file offset of the data. */
-static segue_status add_entry(struct sg_build *b, uint32_t file, const char *name, const struct entry *e,
+static segue_status add_entry(struct sg_build *b, uint32_t file, const char *name, const struct header_entry *e,
                               uint64_t data_at, segue_error *err)
 {
     const char *path = b->a->files[file], *name_copy;
@@ -220,7 +220,7 @@ segue_status sg_safetensors_add(struct sg_build *b, uint32_t file, int keep_meta
     SG_TRY(sg_scan_char(&s, '{', err));
     for (;;) {
         char name[SG_NAME_MAX + 1];
-        struct entry e = {0};
+        struct header_entry e = {0};
         size_t len;
         SG_TRY(sg_scan_more(&s, '}', &first, &more, err));
         if (!more) break;

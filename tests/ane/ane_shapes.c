@@ -46,13 +46,13 @@ static int close_models(void **state)
     return 0;
 }
 
-struct place {
+struct shape_setup {
     segue_unit *unit;
     segue_engine *engine;
     struct sg_program *program;
 };
 
-static void open_place(struct place *p, int model, const char *spec)
+static void open_setup(struct shape_setup *p, int model, const char *spec)
 {
     segue_engine_opts o = SEGUE_INIT(segue_engine_opts);
     o.chunk_tokens = LONGEST;
@@ -61,13 +61,13 @@ static void open_place(struct place *p, int model, const char *spec)
     p->program = p->engine->layer_ranges->program;
 }
 
-static void close_place(struct place *p)
+static void close_setup(struct shape_setup *p)
 {
     segue_engine_close(p->engine);
     segue_unit_close(p->unit);
 }
 
-static struct sg_ane_counters counters(const struct place *p)
+static struct sg_ane_counters counters(const struct shape_setup *p)
 {
     struct sg_ane_counters c;
     struct sg_ane_device *d = p->program->base.unit->device;
@@ -76,7 +76,7 @@ static struct sg_ane_counters counters(const struct place *p)
 }
 
 /* The usage that the engine reports for a prompt of n tokens. */
-static segue_use read_prompt(struct place *p, size_t n)
+static segue_use read_prompt(struct shape_setup *p, size_t n)
 {
     segue_session_opts o = SEGUE_INIT(segue_session_opts);
     segue_session *s = NULL;
@@ -98,8 +98,8 @@ static void filled_shapes_have_no_padding(void **state)
     (void)state;
     static const size_t shapes[] = {32, 64, 128, 256, 512};
     for (int m = 0; m < TINY_MODELS; m++) {
-        struct place p;
-        open_place(&p, m, "ane:soft,threads=2");
+        struct shape_setup p;
+        open_setup(&p, m, "ane:soft,threads=2");
         uint32_t parts = p.program->cut[0].parts_n;
         for (size_t i = 0; i < 5; i++) {
             segue_use use = read_prompt(&p, shapes[i]);
@@ -110,12 +110,12 @@ static void filled_shapes_have_no_padding(void **state)
         assert_int_equal(use.padded_tokens, 32);
         use = read_prompt(&p, 1024 + 130);
         assert_true(use.padded_tokens >= 1024 + 160 && use.padded_tokens <= 1024 + 256);
-        close_place(&p);
+        close_setup(&p);
     }
 }
 
 /* Simulated time of a prompt of n tokens, when all programs are loaded. */
-static uint64_t simulated(struct place *p, size_t n)
+static uint64_t simulated(struct shape_setup *p, size_t n)
 {
     read_prompt(p, n);
     uint64_t before = counters(p).simulated_ns;
@@ -130,16 +130,16 @@ static void no_fixed_shape_is_faster(void **state)
                                         "ane:soft,profile=m1,threads=2,rows=128", "ane:soft,profile=m1,threads=2,rows=256",
                                         "ane:soft,profile=m1,threads=2,rows=512"};
     static const size_t lengths[] = {2, 33, 65, 130, 300, 410, 700};
-    struct place free_one, fixed;
-    open_place(&free_one, 0, "ane:soft,profile=m1,threads=2");
+    struct shape_setup free_one, fixed;
+    open_setup(&free_one, 0, "ane:soft,profile=m1,threads=2");
     for (size_t k = 0; k < 5; k++) {
-        open_place(&fixed, 0, specs[k]);
+        open_setup(&fixed, 0, specs[k]);
         for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
             if (simulated(&free_one, lengths[i]) > simulated(&fixed, lengths[i]))
                 fail_msg("%zu tokens: %s is faster", lengths[i], specs[k]);
-        close_place(&fixed);
+        close_setup(&fixed);
     }
-    close_place(&free_one);
+    close_setup(&free_one);
 }
 
 /* Without a cache folder. The packed weights are freed with the last program that uses them. */
@@ -147,8 +147,8 @@ static void weights_are_shared(void **state)
 {
     (void)state;
     for (int m = 0; m < TINY_MODELS; m++) {
-        struct place p;
-        open_place(&p, m, "ane:soft,threads=2");
+        struct shape_setup p;
+        open_setup(&p, m, "ane:soft,threads=2");
         assert_int_equal(counters(&p).packed_bytes, 0);
         read_prompt(&p, 1);
         uint64_t one = counters(&p).packed_bytes, loaded = counters(&p).loaded;
@@ -159,7 +159,7 @@ static void weights_are_shared(void **state)
         assert_int_equal(counters(&p).packed_bytes, one);
         ane_sets_drop(p.program);
         assert_int_equal(counters(&p).packed_bytes, 0);
-        close_place(&p);
+        close_setup(&p);
     }
 }
 
@@ -167,8 +167,8 @@ static void weights_are_shared(void **state)
 static void budget_of_loaded_programs(void **state)
 {
     (void)state;
-    struct place p;
-    open_place(&p, 0, "ane:soft,layers=1,threads=2");
+    struct shape_setup p;
+    open_setup(&p, 0, "ane:soft,layers=1,threads=2");
     for (size_t keys = 100; keys <= 1100; keys += 500)
         for (size_t rows = 1; rows <= 64; rows *= 2) {
             segue_session_opts o = SEGUE_INIT(segue_session_opts);
@@ -184,7 +184,7 @@ static void budget_of_loaded_programs(void **state)
             assert_true(counters(&p).loaded <= ANE_LOADED_MAX);
         }
     assert_true(counters(&p).loaded > 3);
-    close_place(&p);
+    close_setup(&p);
 }
 
 /* The linear operation of a layer whose weight's name ends with `end`. */
@@ -222,8 +222,8 @@ static void inputs_are_read_once(void **state)
     static const char *const qkv[] = {"q_proj.weight", "k_proj.weight", "v_proj.weight"},
                              *const wide[] = {"gate_proj.weight", "up_proj.weight"}, *const alone[] = {"o_proj.weight"},
                              *const down[] = {"down_proj.weight"};
-    struct place p;
-    open_place(&p, 0, "ane:soft,layers=1,threads=2");
+    struct shape_setup p;
+    open_setup(&p, 0, "ane:soft,layers=1,threads=2");
     struct sg_graph *g = (struct sg_graph *)(uintptr_t)p.program->base.graph;
     const struct sg_ane_part *part = &p.program->cut[0].parts[0];
     together(g, part, qkv, 3);
@@ -238,7 +238,7 @@ static void inputs_are_read_once(void **state)
     up->weight.rows = SG_ANE_FUSED_CHANNELS_MAX; /* gate and up together exceed the limit */
     together(g, part, wide, 1);
     up->weight.rows = rows;
-    close_place(&p);
+    close_setup(&p);
 }
 
 int main(void)

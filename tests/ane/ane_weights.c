@@ -39,7 +39,7 @@ static int close_model(void **state)
     return 0;
 }
 
-struct place {
+struct weight_setup {
     segue_unit *unit;
     segue_engine *engine;
     struct sg_program *program;
@@ -49,7 +49,7 @@ struct place {
 
 static const char *changed = "layers.1.mlp.down_proj";
 
-static void open_place(struct place *p, const char *spec)
+static void open_setup(struct weight_setup *p, const char *spec)
 {
     OK(segue_unit_open(&p->unit, spec, &err));
     OK(segue_engine_open(&p->engine, model, &p->unit, 1, NULL, &err));
@@ -62,14 +62,14 @@ static void open_place(struct place *p, const char *spec)
     for (uint64_t i = 0; i < t->rows * t->cols; i++) p->doubled[i] *= 2;
 }
 
-static void close_place(struct place *p)
+static void close_setup(struct weight_setup *p)
 {
     free(p->doubled);
     segue_engine_close(p->engine);
     segue_unit_close(p->unit);
 }
 
-static void logits_of(struct place *p, float out[TINY_VOCAB])
+static void logits_of(struct weight_setup *p, float out[TINY_VOCAB])
 {
     static const int32_t text[] = {5, 17, 3, 60, 41};
     segue_session *s = NULL;
@@ -81,7 +81,7 @@ static void logits_of(struct place *p, float out[TINY_VOCAB])
     segue_session_close(s);
 }
 
-static uint64_t compiles_of(const struct place *p) { return atomic_load(&p->program->compiles); }
+static uint64_t compiles_of(const struct weight_setup *p) { return atomic_load(&p->program->compiles); }
 
 static void three_ways_of(const char *name)
 {
@@ -95,8 +95,8 @@ static void three_ways_of(const char *name)
                  {"ane:soft,threads=2,weights=delta", 0, ANE_DELTA_PROVEN},
                  {"ane:soft,threads=2", 1, ANE_DELTA_REFUTED}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct place p;
-        open_place(&p, cases[i].spec);
+        struct weight_setup p;
+        open_setup(&p, cases[i].spec);
         if (cases[i].pretend) p.program->base.unit->delta = ANE_DELTA_ASKED;
         logits_of(&p, before);
         assert_int_equal(sg_ops_of(p.program)->weight_put(p.program, UINT32_MAX, p.doubled, &err), SEGUE_EARG);
@@ -111,7 +111,7 @@ static void three_ways_of(const char *name)
         assert_memory_not_equal(before, after, sizeof after);
         if (!i) memcpy(anew, after, sizeof anew);
         assert_memory_equal(anew, after, sizeof after);
-        close_place(&p);
+        close_setup(&p);
     }
 }
 
@@ -131,15 +131,15 @@ static void baked_weights_stay(void **state)
     static const char *const specs[] = {"ane:soft,threads=2", "ane:soft,threads=2,weights=delta"};
     static float before[TINY_VOCAB], after[TINY_VOCAB];
     for (size_t i = 0; i < 2; i++) {
-        struct place p;
+        struct weight_setup p;
         uint32_t n;
-        open_place(&p, specs[i]);
+        open_setup(&p, specs[i]);
         logits_of(&p, before);
         OK(sg_ane_blob_patch(&p.program->blobs[0], p.program->base.graph, p.tensor, p.doubled, &n, &err));
         assert_int_equal(n, 1);
         logits_of(&p, after);
         assert_memory_equal(before, after, sizeof after);
-        close_place(&p);
+        close_setup(&p);
     }
 }
 
@@ -147,17 +147,17 @@ static void baked_weights_stay(void **state)
 static void host_weights(void **state)
 {
     (void)state;
-    struct place p;
-    open_place(&p, "ane:soft,threads=2");
+    struct weight_setup p;
+    open_setup(&p, "ane:soft,threads=2");
     const struct sg_graph *g = p.program->base.graph;
     uint32_t t = 0;
     while (!strstr(g->tensors[t]->name, "embed_tokens")) t++;
     assert_int_equal(sg_ops_of(p.program)->weight_put(p.program, t, p.doubled, &err), SEGUE_EUNSUPPORTED);
     assert_non_null(strstr(err.text, "embed_tokens"));
-    close_place(&p);
+    close_setup(&p);
 }
 
-static struct sg_program *compiled(struct place *p, const struct sg_weight_cache *keep)
+static struct sg_program *compiled(struct weight_setup *p, const struct sg_weight_cache *keep)
 {
     struct sg_program *made = NULL;
     const struct sg_graph *g = p->program->base.graph;
@@ -165,7 +165,7 @@ static struct sg_program *compiled(struct place *p, const struct sg_weight_cache
     return made;
 }
 
-static int same_sources(struct place *a, struct place *b, const struct sg_weight_cache *keep)
+static int same_sources(struct weight_setup *a, struct weight_setup *b, const struct sg_weight_cache *keep)
 {
     struct sg_program *x = compiled(a, keep), *y = compiled(b, keep);
     int same = !memcmp(x->source_hashes, y->source_hashes, x->base.graph->tensors_n * sizeof *x->source_hashes);
@@ -181,15 +181,15 @@ static void exact_files_are_hashed_once(void **state)
 {
     (void)state;
     char at[512], home[] = "/tmp/segue_seal_XXXXXX", line[600];
-    struct place first, other;
+    struct weight_setup first, other;
     segue_model *mine = model, *others;
     assert_non_null(mkdtemp(home));
     tiny_folder(at, sizeof at, "weights", "other");
     assert_true(tiny_write(&tiny_models[0], at, 8));
     OK(segue_model_open(&others, at, NULL, &err));
-    open_place(&first, "ane:soft,threads=2");
+    open_setup(&first, "ane:soft,threads=2");
     model = others;
-    open_place(&other, "ane:soft,threads=2");
+    open_setup(&other, "ane:soft,threads=2");
     model = mine;
     struct sg_weight_cache keep = {.folder = home, .bytes_max = 1u << 30, .weights = {1, 2}, .stamp = {3, 4}, .exact = 1};
     assert_true(same_sources(&first, &other, &keep));
@@ -207,8 +207,8 @@ static void exact_files_are_hashed_once(void **state)
     assert_memory_equal(x->source_hashes, y->source_hashes, x->base.graph->tensors_n * sizeof *x->source_hashes);
     ane_discard(x);
     ane_discard(y);
-    close_place(&first);
-    close_place(&other);
+    close_setup(&first);
+    close_setup(&other);
     segue_model_close(others);
     snprintf(line, sizeof line, "rm -r %s", home);
     assert_int_equal(system(line), 0);

@@ -29,7 +29,7 @@ static const char two_text[] =
     "program(1.0)\n{\nfunc main<ios16>(" T " a_in, " T " b_in) {\n" T " y_out = relu(x = a_in);\n" T
     " z_out = relu(x = b_in);\n} -> (y_out, z_out);\n}\n";
 
-struct rig {
+struct apple_rig {
     struct sg_ane_device *d;
     struct sg_ane_program *p;
     struct sg_ane_surface *in[2], *out[2];
@@ -58,7 +58,7 @@ static const struct sg_ane_file *weights(void)
     return &f;
 }
 
-static segue_status rig_open(struct rig *g, const struct double_opts *o, const char *text,
+static segue_status rig_open(struct apple_rig *g, const struct double_opts *o, const char *text,
                              const struct sg_apple_opts *limits, segue_error *err)
 {
     memset(g, 0, sizeof *g);
@@ -77,12 +77,12 @@ static segue_status rig_open(struct rig *g, const struct double_opts *o, const c
     return s;
 }
 
-static segue_status rig_run(struct rig *g, segue_error *err)
+static segue_status rig_run(struct apple_rig *g, segue_error *err)
 {
     return sg_ane_ops_of(g->d)->evaluate(g->p, 0, g->in, g->out, err);
 }
 
-static void rig_close(struct rig *g)
+static void rig_close(struct apple_rig *g)
 {
     if (!g->d) return;
     const struct sg_ane_device_ops *ops = sg_ane_ops_of(g->d);
@@ -107,7 +107,7 @@ static void all_gone(const char *when)
     double_end();
 }
 
-static void put(struct rig *g, struct sg_ane_surface *s, float v)
+static void put(struct apple_rig *g, struct sg_ane_surface *s, float v)
 {
     void *bytes;
     uint64_t n;
@@ -118,7 +118,7 @@ static void put(struct rig *g, struct sg_ane_surface *s, float v)
     sg_ane_ops_of(g->d)->unlock(s);
 }
 
-static float get(struct rig *g, struct sg_ane_surface *s)
+static float get(struct apple_rig *g, struct sg_ane_surface *s)
 {
     void *bytes;
     assert_int_equal(sg_ane_ops_of(g->d)->lock(s, 0, &bytes, NULL, NULL), SEGUE_OK);
@@ -129,7 +129,7 @@ static float get(struct rig *g, struct sg_ane_surface *s)
 
 static void whole_sequence(void **state)
 {
-    struct rig g;
+    struct apple_rig g;
     segue_error err = {0};
     (void)state;
     if (rig_open(&g, &(struct double_opts){0}, one_text, NULL, &err)) fail_msg("%s", err.text);
@@ -164,7 +164,7 @@ static void bound_by_name(void **state)
 {
     (void)state;
     for (int reversed = 0; reversed < 2; reversed++) {
-        struct rig g;
+        struct apple_rig g;
         segue_error err = {0};
         if (rig_open(&g, &(struct double_opts){.reversed = reversed}, two_text, NULL, &err))
             fail_msg("%s", err.text);
@@ -180,7 +180,7 @@ static void bound_by_name(void **state)
         rig_close(&g);
         all_gone("bound by name");
     }
-    struct rig g;
+    struct apple_rig g;
     segue_error err = {0};
     assert_int_equal(rig_open(&g, &(struct double_opts){.no_attributes = 1}, two_text, NULL, &err),
                      SEGUE_EUNIT);
@@ -199,63 +199,64 @@ static void bound_by_name(void **state)
     all_gone("another stride");
 }
 
+static const struct {
+    struct double_opts o;
+    segue_status status;
+    const char *word;
+    int when;
+} failure_cases[] = {
+    /* when: 0 open or load, 1 evaluate */
+    {{.missing_class = "_ANERequest"}, SEGUE_EUNIT, "_ANERequest", 0},
+    {{.missing_class = "_ANEInMemoryModelDescriptor"}, SEGUE_EUNIT, "not on this system", 0},
+    {{.wrong_encoding = "compileWithQoS:options:error:"}, SEGUE_EUNIT, "B36@0:8Q16", 0},
+    {{.nil_from = "modelWithMILText:weights:optionsPlist:"}, SEGUE_EUNIT, "describing", 0},
+    {{.nil_from = "inMemoryModelWithDescriptor:"}, SEGUE_EUNIT, "making", 0},
+    {{.nil_from = "hexStringIdentifier"}, SEGUE_EUNIT, "identifier", 0},
+    {{.nil_from = "objectWithIOSurface:"}, SEGUE_EMEMORY, "surface", 0},
+    {{.nil_from = "IOSurfaceCreate"}, SEGUE_EMEMORY, "surface", 0},
+    {{.nil_from =
+          "requestWithInputs:inputIndices:outputs:outputIndices:weightsBuffer:perfStats:procedureIndex:"},
+     SEGUE_EUNIT,
+     "request",
+     1},
+    {{.refuses = "compileWithQoS:options:error:", .error_text = "_ANECompiler : ANECCompile() FAILED: err=()"},
+     SEGUE_EUNIT,
+     "mil check",
+     0},
+    {{.refuses = "compileWithQoS:options:error:"}, SEGUE_EUNIT, "budget", 0},
+    {{.refuses = "compileWithQoS:options:error:", .refuses_times = 3, .error_text = "busy"}, SEGUE_OK, "", 0},
+    {{.refuses = "loadWithQoS:options:error:", .error_text = "GetANEFModel: must re-compile"},
+     SEGUE_EUNIT,
+     "unload some",
+     0},
+    {{.refuses = "loadWithQoS:options:error:", .refuses_times = 1, .error_text = "stale"}, SEGUE_OK, "", 0},
+    {{.refuses = "loadWithQoS:options:error:", .refuses_times = 1, .cached = 1}, SEGUE_OK, "", 0},
+    {{.cached = 1}, SEGUE_OK, "", 0},
+    {{.refuses = "evaluateWithQoS:options:request:error:",
+      .error_text = "Failed with status=0x1d : statusType=0x9: Program Inference error"},
+     SEGUE_EUNIT,
+     "size, count or order",
+     1},
+    {{.refuses = "evaluateWithQoS:options:request:error:"}, SEGUE_EUNIT, "no reason", 1},
+};
+
 static void each_failure(void **state)
 {
-    const struct {
-        struct double_opts o;
-        segue_status status;
-        const char *word;
-        int when;
-    } cases[] = {
-        /* when: 0 open or load, 1 evaluate */
-        {{.missing_class = "_ANERequest"}, SEGUE_EUNIT, "_ANERequest", 0},
-        {{.missing_class = "_ANEInMemoryModelDescriptor"}, SEGUE_EUNIT, "not on this system", 0},
-        {{.wrong_encoding = "compileWithQoS:options:error:"}, SEGUE_EUNIT, "B36@0:8Q16", 0},
-        {{.nil_from = "modelWithMILText:weights:optionsPlist:"}, SEGUE_EUNIT, "describing", 0},
-        {{.nil_from = "inMemoryModelWithDescriptor:"}, SEGUE_EUNIT, "making", 0},
-        {{.nil_from = "hexStringIdentifier"}, SEGUE_EUNIT, "identifier", 0},
-        {{.nil_from = "objectWithIOSurface:"}, SEGUE_EMEMORY, "surface", 0},
-        {{.nil_from = "IOSurfaceCreate"}, SEGUE_EMEMORY, "surface", 0},
-        {{.nil_from =
-              "requestWithInputs:inputIndices:outputs:outputIndices:weightsBuffer:perfStats:procedureIndex:"},
-         SEGUE_EUNIT,
-         "request",
-         1},
-        {{.refuses = "compileWithQoS:options:error:", .error_text = "_ANECompiler : ANECCompile() FAILED: err=()"},
-         SEGUE_EUNIT,
-         "mil check",
-         0},
-        {{.refuses = "compileWithQoS:options:error:"}, SEGUE_EUNIT, "budget", 0},
-        {{.refuses = "compileWithQoS:options:error:", .refuses_times = 3, .error_text = "busy"}, SEGUE_OK, "", 0},
-        {{.refuses = "loadWithQoS:options:error:", .error_text = "GetANEFModel: must re-compile"},
-         SEGUE_EUNIT,
-         "unload some",
-         0},
-        {{.refuses = "loadWithQoS:options:error:", .refuses_times = 1, .error_text = "stale"}, SEGUE_OK, "", 0},
-        {{.refuses = "loadWithQoS:options:error:", .refuses_times = 1, .cached = 1}, SEGUE_OK, "", 0},
-        {{.cached = 1}, SEGUE_OK, "", 0},
-        {{.refuses = "evaluateWithQoS:options:request:error:",
-          .error_text = "Failed with status=0x1d : statusType=0x9: Program Inference error"},
-         SEGUE_EUNIT,
-         "size, count or order",
-         1},
-        {{.refuses = "evaluateWithQoS:options:request:error:"}, SEGUE_EUNIT, "no reason", 1},
-    };
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct rig g;
+    for (size_t i = 0; i < sizeof failure_cases / sizeof *failure_cases; i++) {
+        struct apple_rig g;
         segue_error err = {0};
         char when[64];
-        segue_status s = rig_open(&g, &cases[i].o, one_text, NULL, &err);
+        segue_status s = rig_open(&g, &failure_cases[i].o, one_text, NULL, &err);
         if (!s) s = rig_run(&g, &err);
-        if (s != cases[i].status || !strstr(err.text, cases[i].word))
+        if (s != failure_cases[i].status || !strstr(err.text, failure_cases[i].word))
             fail_msg("case %zu: %d: %s", i, s, err.text);
         rig_close(&g);
         struct double_counts c = double_counts();
-        if (cases[i].o.cached && !cases[i].o.refuses) assert_int_equal(c.compiles, 0);
-        if (cases[i].o.cached && cases[i].o.refuses) assert_int_equal(c.purges, 1);
-        if (cases[i].o.refuses_times == 3) assert_int_equal(c.compiles, 4);
-        if (cases[i].o.refuses && !cases[i].o.refuses_times && cases[i].o.refuses[0] == 'c')
+        if (failure_cases[i].o.cached && !failure_cases[i].o.refuses) assert_int_equal(c.compiles, 0);
+        if (failure_cases[i].o.cached && failure_cases[i].o.refuses) assert_int_equal(c.purges, 1);
+        if (failure_cases[i].o.refuses_times == 3) assert_int_equal(c.compiles, 4);
+        if (failure_cases[i].o.refuses && !failure_cases[i].o.refuses_times && failure_cases[i].o.refuses[0] == 'c')
             assert_int_equal(c.compiles, 5);
         snprintf(when, sizeof when, "case %zu", i);
         all_gone(when);
@@ -270,7 +271,7 @@ static void paths_stay_inside(void **state)
                                       {"a//b", (const uint8_t *)"x", 1}};
     (void)state;
     for (size_t i = 0; i < 3; i++) {
-        struct rig g = {0};
+        struct apple_rig g = {0};
         segue_error err = {0};
         assert_int_equal(sg_apple_open(&g.d, double_begin(&(struct double_opts){0}), NULL, &err), SEGUE_OK);
         struct sg_ane_source s = source_of(two_text, &bad[i]);
@@ -284,7 +285,7 @@ static void paths_stay_inside(void **state)
 /* After a call that does not return the device is lost: later calls fail at once. Nothing else is affected. */
 static void hang_is_bounded(void **state)
 {
-    static struct rig g; /* static: the lost call still uses it */
+    static struct apple_rig g; /* static: the lost call still uses it */
     segue_error err = {0};
     (void)state;
     if (rig_open(&g, &(struct double_opts){.hangs = "evaluateWithQoS:options:request:error:"}, one_text,
@@ -421,7 +422,7 @@ static void every_allocation_may_fail(void **state)
     uint64_t failed = 0;
     weights();
     for (uint64_t n = 1;; n++) {
-        struct rig g;
+        struct apple_rig g;
         segue_error err = {0};
         char when[48];
         assert_true(n < 10000);

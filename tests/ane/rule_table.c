@@ -11,7 +11,7 @@
 /* The symptom of the program beyond the limit in faithful mode. */
 enum shows { NO, X1D, INVALID, ZEROS, SWAPPED, LAST, UNMASKED, GARBAGE, INFINITE, HANGS, CRASHES, SLOW, ORDERED };
 /* A function: parameters, body, results, target. named: constants must be named, as in all dialects but the buffer one. */
-struct side { const char *params, *body, *results, *target; int named; float value; };
+struct rule_case { const char *params, *body, *results, *target; int named; float value; };
 
 #define SAME(shape, op) {T(shape) " a", T(shape) " z = " op ";", "z", NULL, 0, 0}
 #define ONE(op) SAME("1, 32, 1, 32", op)
@@ -47,7 +47,7 @@ struct side { const char *params, *body, *results, *target; int named; float val
 #define LUT(name) "tensor<uint4, [32, 1, 1, 1]> i = const()[val = tensor<uint4, [32, 1, 1, 1]>(3)]; " T("1, 1, 1, 1, 16, 1") \
     " l = const()[val = " T("1, 1, 1, 1, 16, 1") "(0.5)]; " name
 
-static const struct row { uint32_t constraint; const char *profile; enum shows shows; struct side good, bad; } rows[] = {
+static const struct row { uint32_t constraint; const char *profile; enum shows shows; struct rule_case good, bad; } rows[] = {
     {1, "ieee", X1D, SAME("1, 32, 1, 32", "relu(x = a)"), SAME("1, 32, 1, 16", "relu(x = a)")},
     {1, "ieee", X1D, WIDE("fp32", "1, 32, 1, 32"), {"tensor<fp32, [1, 32, 1, 8]> a", T("1, 32, 1, 8") " y = cast(x = a, dtype = string(\"fp16\")); "
       ABC " z = tile(x = y, reps = tensor<int32, [4]>([1, 1, 1, 4]));", "z", NULL, 0, 0}},
@@ -161,9 +161,9 @@ static const struct { uint32_t number; const char *by; } held[] = {
     {44, "ane_apple whole_sequence"}, {45, "-: what a killed process leaves"}, {46, "ane_npu_rules failures_to_order; ane_apple hang_is_bounded"},
     {47, "ane_apple each_failure"}, {48, "-: time after a pause"}};
 
-static const char *text_of(const struct side *s, const struct side *otherwise, char out[4096])
+static const char *text_of(const struct rule_case *s, const struct rule_case *otherwise, char out[4096])
 {
-    const struct side *of = s->body ? s : otherwise;
+    const struct rule_case *of = s->body ? s : otherwise;
     snprintf(out, 4096, "program(1.3)\n%s{\nfunc main<%s>(%s) {\n%s\n} -> (%s);\n}\n",
              of->named ? "[buildInfo = dict<string, string>({{\"a\", \"b\"}})]\n" : "", of->target ? of->target : "ios18", of->params, of->body, of->results);
     return out;
@@ -237,7 +237,7 @@ static int names(const segue_error *err, uint32_t constraint)
     return at && (at[strlen(word)] < '0' || at[strlen(word)] > '9');
 }
 
-static void load_and_fill(struct rig *g, const struct row *row, const struct side *side, segue_error *err)
+static void load_and_fill(struct rig *g, const struct row *row, const struct rule_case *side, segue_error *err)
 {
     char text[4096];
     if (rig_load(g, text_of(side, &row->good, text), &blob, 1, err)) fail_msg("%s: %s\n%s", row->profile, err->text, text);

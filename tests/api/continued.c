@@ -26,13 +26,13 @@ static const double bound = 1e-3; /* of tests/model: transformers' own spread in
 static segue_error err;
 static const char *const names[] = {"gpt2", "llama", "mistral", "qwen3", "qwen3_5", "gemma3"};
 
-struct golden {
+struct continued_golden {
     int32_t *tokens;
     float *logits; /* [n, vocab] */
     size_t n, vocab;
 };
 
-static void read_golden(struct golden *g, const char *name)
+static void read_golden(struct continued_golden *g, const char *name)
 {
     char path[1024];
     struct sg_archive *a = NULL;
@@ -52,7 +52,7 @@ static void read_golden(struct golden *g, const char *name)
 }
 
 /* The rest of the text from token `from`, against the golden's rows. */
-static void rest_is_golden(segue_session *s, const struct golden *g, size_t from, const char *name,
+static void rest_is_golden(segue_session *s, const struct continued_golden *g, size_t from, const char *name,
                            const char *way)
 {
     size_t rows = g->n - from;
@@ -68,13 +68,13 @@ static void rest_is_golden(segue_session *s, const struct golden *g, size_t from
     free(logits);
 }
 
-static void read_text(segue_session *s, const struct golden *g, size_t from, size_t to)
+static void read_text(segue_session *s, const struct continued_golden *g, size_t from, size_t to)
 {
     OK(segue_session_append(s, g->tokens + from, to - from, &err));
     OK(segue_session_prefill(s, 0, NULL, &err));
 }
 
-static void every_way(segue_engine *e, const struct golden *g, const char *name, const char *file)
+static void every_way(segue_engine *e, const struct continued_golden *g, const char *name, const char *file)
 {
     segue_session *s = NULL, *t = NULL;
     size_t half = g->n * 2 / 3;
@@ -112,7 +112,7 @@ static void continued_as_transformers_does(void **state)
     char path[1024], file[64];
     snprintf(file, sizeof file, "/tmp/segue-continued-%ld.state", (long)getpid());
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        struct golden g;
+        struct continued_golden g;
         segue_model *m = NULL;
         segue_unit *u = NULL;
         segue_engine *e = NULL;

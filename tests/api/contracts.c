@@ -99,14 +99,14 @@ static void each_session_has_its_error(void **state)
     segue_session_close(alone);
 }
 
-struct progress {
+struct progress_calls {
     uint64_t last, total;
     unsigned calls, cancel_at;       /* cancel_at: number of the call that asks to stop; 0: none */
 };
 
 static int on_progress(void *context, uint64_t done, uint64_t total)
 {
-    struct progress *p = context;
+    struct progress_calls *p = context;
     assert_true(done >= p->last && done <= total);
     assert_true(!p->total || p->total == total);
     p->last = done;
@@ -118,7 +118,7 @@ static void opening_reports_progress_and_can_be_canceled(void **state)
 {
     (void)state;
     segue_engine *e = NULL;
-    struct progress all = {0};
+    struct progress_calls all = {0};
     segue_engine_opts o = SEGUE_INIT(segue_engine_opts);
     o.progress = on_progress;
     o.progress_context = &all;
@@ -127,7 +127,7 @@ static void opening_reports_progress_and_can_be_canceled(void **state)
     assert_true(all.calls >= 2 && all.total > 0);
     assert_int_equal(all.last, all.total);
     for (unsigned at = 1; at <= all.calls; at++) {
-        struct progress p = {.cancel_at = at};
+        struct progress_calls p = {.cancel_at = at};
         o.progress_context = &p;
         assert_int_equal(segue_engine_open(&e, model, &unit, 1, &o, &err), SEGUE_ECANCELED);
         assert_non_null(strstr(err.text, "canceled"));

@@ -353,7 +353,7 @@ static void canceled_flows_go_on(void **state)
 
 /* --- at once --- */
 
-struct work {
+struct handoff_work {
     segue_session *s;
     size_t tokens;
     int32_t got[PROMPT_MAX];
@@ -363,7 +363,7 @@ struct work {
 
 static void *work_main(void *arg)
 {
-    struct work *w = arg;
+    struct handoff_work *w = arg;
     segue_error mine;
     pthread_barrier_wait(w->begin);
     for (size_t i = 0; i < w->tokens && w->status == SEGUE_OK; i++)
@@ -386,11 +386,11 @@ static int worked_at_once(segue_engine *e)
     segue_plan *plans[2] = {plan_of(0, 0), plan_of(1, 1)};
     pthread_barrier_t begin;
     pthread_t threads[2];
-    struct work work[2] = {{0}};
+    struct handoff_work work[2] = {{0}};
     uint64_t from[2], to[2];
     assert_int_equal(pthread_barrier_init(&begin, NULL, 2), 0);
     for (int i = 0; i < 2; i++) {
-        work[i] = (struct work){.s = session(e, plans[i], 100), .tokens = 100, .begin = &begin};
+        work[i] = (struct handoff_work){.s = session(e, plans[i], 100), .tokens = 100, .begin = &begin};
         assert_int_equal(pthread_create(&threads[i], NULL, work_main, &work[i]), 0);
     }
     for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);

@@ -369,7 +369,7 @@ static void budgets_hold(void **state)
 
 /* --- at once --- */
 
-struct worker {
+struct store_worker {
     segue_engine *engine;
     int32_t tokens[4][4]; /* of each tail */
     int seed, bad;
@@ -394,7 +394,7 @@ static int answer(segue_engine *e, int tail, int32_t out[4])
 
 static void *work(void *p)
 {
-    struct worker *w = p;
+    struct store_worker *w = p;
     int32_t got[4];
     for (int i = 0; i < 24 && !w->bad; i++) {
         int tail = (i * 7 + w->seed) % 4;
@@ -414,7 +414,7 @@ static void many_at_once(void **state)
 #endif
     for (int m = 0; m < TINY_MODELS; m += HYBRID) {
         struct wish w = {.kv = SEGUE_KV_F32, .store = NULL, .memory = 150 << 10, .disk = 300 << 10};
-        struct worker workers[THREADS] = {{0}};
+        struct store_worker workers[THREADS] = {{0}};
         segue_engine *plain = engine(m, w);
         for (int i = 0; i < 4; i++) assert_int_equal(answer(plain, i, workers[0].tokens[i]), 0);
         segue_engine_close(plain);

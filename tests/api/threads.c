@@ -14,7 +14,7 @@
 
 enum { THREADS = 4, PROMPT = 24, ANSWER = 10, ROUNDS = 3 };
 
-struct worker {
+struct thread_worker {
     segue_engine *engine;
     int32_t want[ANSWER], prompt[PROMPT];
     segue_status status;
@@ -48,7 +48,7 @@ static segue_status answer(segue_engine *e, const int32_t *prompt, int32_t *out,
 
 static void *work(void *p)
 {
-    struct worker *w = p;
+    struct thread_worker *w = p;
     for (int i = 0; w->status == SEGUE_OK && i < ROUNDS; i++) {
         int32_t got[ANSWER];
         w->status = answer(w->engine, w->prompt, got, 1);
@@ -74,14 +74,14 @@ static void threads_do_not_disturb(void **state)
         for (size_t u = 0; u < units_n && u < 8; u++) {
             segue_unit *unit = NULL;
             segue_engine *engines[2] = {0};
-            static struct worker workers[THREADS];
+            static struct thread_worker workers[THREADS];
             if (!info[u].present || segue_unit_open(&unit, info[u].spec, &err) != SEGUE_OK) continue;
             for (int i = 0; i < 2; i++)
                 if (segue_engine_open(&engines[i], model, &unit, 1, NULL, &err) != SEGUE_OK)
                     fail_msg("%s", err.text);
             segue_unit_close(unit); /* the engines hold it */
             for (int i = 0; i < THREADS; i++) {
-                workers[i] = (struct worker){.engine = engines[i % 2]};
+                workers[i] = (struct thread_worker){.engine = engines[i % 2]};
                 for (int k = 0; k < PROMPT; k++) workers[i].prompt[k] = (k * 13 + i * 7) % 93 + 3;
                 assert_int_equal(answer(engines[0], workers[i].prompt, workers[i].want, 0), SEGUE_OK);
             }

@@ -11,7 +11,7 @@
 
 enum { LAYERS = 24, FULL_EVERY = 4, ROWS = 410, SAMPLES = 9, SLOTS_MAX = 2 * LAYERS };
 
-struct bench {
+struct handoff_timing {
     const struct check_unit *u;
     struct sg_slot slots[SLOTS_MAX];
     uint32_t slots_n;
@@ -21,7 +21,7 @@ struct bench {
     double put[SAMPLES], get[SAMPLES];
 };
 
-static void make_slots(struct bench *b)
+static void make_slots(struct handoff_timing *b)
 {
     for (uint32_t i = 0; i < LAYERS; i++) {
         if ((i + 1) % FULL_EVERY == 0) {
@@ -39,9 +39,9 @@ static void make_slots(struct bench *b)
     }
 }
 
-static void *take(struct bench *b, size_t n) { return b->host ? b->host->take(b->host->owner, n) : malloc(n); }
+static void *take(struct handoff_timing *b, size_t n) { return b->host ? b->host->take(b->host->owner, n) : malloc(n); }
 
-static void leave(struct bench *b)
+static void leave(struct handoff_timing *b)
 {
     for (uint32_t i = 0; i < 2 * b->slots_n; i++) {
         void *p = i < b->slots_n ? b->in[i] : b->out[i - b->slots_n];
@@ -51,7 +51,7 @@ static void leave(struct bench *b)
 }
 
 /* Small numbers in either storage: every byte is below that of an infinity. */
-static segue_status make_memory(struct bench *b, struct check_rng *r, segue_error *err)
+static segue_status make_memory(struct handoff_timing *b, struct check_rng *r, segue_error *err)
 {
     for (uint32_t i = 0; i < b->slots_n; i++) {
         b->in[i] = take(b, b->bytes[i]);
@@ -66,7 +66,7 @@ static segue_status make_memory(struct bench *b, struct check_rng *r, segue_erro
 static enum sg_storage storage_of(const struct sg_slot *s) { return s->kind <= SG_SLOT_V ? SG_F16 : SG_F32; }
 static uint64_t rows_of(const struct sg_slot *s) { return s->kind <= SG_SLOT_V ? ROWS : 0; }
 
-static segue_status sample(struct bench *b, struct sg_state *s, uint32_t i, segue_error *err)
+static segue_status sample(struct handoff_timing *b, struct sg_state *s, uint32_t i, segue_error *err)
 {
     const struct sg_unit_ops *ops = b->u->ops;
     uint64_t start_ns = sg_now_ns();
@@ -88,7 +88,7 @@ static int by_size(const void *x, const void *y)
     return a < b ? -1 : a > b;
 }
 
-static void report(struct check *c, const struct bench *b, const char *what, const char *memory, double *samples,
+static void report(struct check *c, const struct handoff_timing *b, const char *what, const char *memory, double *samples,
                    const segue_error *err)
 {
     struct check_case k = {.level = "handoff", .unit = b->u->spec, .against = "-", .rate_unit = "GB/s"};
@@ -110,7 +110,7 @@ static void report(struct check *c, const struct bench *b, const char *what, con
 
 static void measure(struct check *c, const struct check_unit *u, const struct sg_host_memory *host)
 {
-    struct bench b = {.u = u, .host = host};
+    struct handoff_timing b = {.u = u, .host = host};
     struct check_rng r = check_rng_of(c->seed, "handoff.bench", 0);
     struct sg_state_opts o = {.kv = SG_F16, .rows = ROWS, .filled = 1};
     segue_error err = {0};

@@ -14,7 +14,7 @@ enum { K = 1024, WIDE_ROWS = 64, KEYS = SG_CHUNK, HEAD = 128, QUERIES = 4, CHANN
 enum { STREAM_BYTES = 64 << 20, INPUTS = 1 << 18 };
 
 /* What the calls below work on. */
-struct bench {
+struct kernel_bench {
     struct check *c;
     const struct sg_kernels *generic, *table;
     const char *isa;
@@ -28,10 +28,10 @@ struct bench {
     double peak_int8, peak_fp32;
 };
 
-typedef void call_fn(struct bench *b, const struct sg_kernels *k, float *out);
+typedef void call_fn(struct kernel_bench *b, const struct sg_kernels *k, float *out);
 
 /* Nanoseconds of one call: best of five windows of some milliseconds. */
-static double time_of(struct bench *b, const struct sg_kernels *k, call_fn *call)
+static double time_of(struct kernel_bench *b, const struct sg_kernels *k, call_fn *call)
 {
     double best = INFINITY;
     uint64_t times = 1, ns = 0;
@@ -51,13 +51,13 @@ static double time_of(struct bench *b, const struct sg_kernels *k, call_fn *call
     return best;
 }
 
-static void read_all(struct bench *b, const struct sg_kernels *k, float *out)
+static void read_all(struct kernel_bench *b, const struct sg_kernels *k, float *out)
 {
     out[0] = (float)k->sum((const uint64_t *)(const void *)b->w, (size_t)b->rows);
 }
 
 /* GB/s of reading `bytes` with the table's own loop. */
-static double read_rate(struct bench *b, double bytes)
+static double read_rate(struct kernel_bench *b, double bytes)
 {
     uint32_t rows = b->rows;
     b->rows = (uint32_t)(bytes / 8) / 16 * 16;
@@ -68,7 +68,7 @@ static double read_rate(struct bench *b, double bytes)
 }
 
 /* bytes: GB/s and the reading roof. ops: GOP/s and the peak given. */
-static void measure(struct bench *b, const char *name, call_fn *call, double bytes, double ops, double peak)
+static void measure(struct kernel_bench *b, const char *name, call_fn *call, double bytes, double ops, double peak)
 {
     struct check_case k = {.level = "kernel", .unit = b->isa, .against = "generic"};
     snprintf(k.name, sizeof k.name, "bench.%s", name);
@@ -83,31 +83,31 @@ static void measure(struct bench *b, const char *name, call_fn *call, double byt
 
 /* --- matrices --- */
 
-static void few(struct bench *b, const struct sg_kernels *k, float *out)
+static void few(struct kernel_bench *b, const struct sg_kernels *k, float *out)
 {
     k->few[b->kind](b->w, K, b->rows, b->tile, b->nt, b->fine, out, b->rows);
 }
-static void tiles(struct bench *b, const struct sg_kernels *k, float *out)
+static void tiles(struct kernel_bench *b, const struct sg_kernels *k, float *out)
 {
     k->tile[b->block == 16 ? SG_UNPACKED_16 : SG_UNPACKED_32](b->open, K, b->rows, b->tile, b->nt, b->fine, out, b->rows);
 }
-static void open_weights(struct bench *b, const struct sg_kernels *k, float *out)
+static void open_weights(struct kernel_bench *b, const struct sg_kernels *k, float *out)
 {
     (void)out;
     k->open[b->kind](b->w, K, b->open);
 }
-static void quantise(struct bench *b, const struct sg_kernels *k, float *out)
+static void quantise(struct kernel_bench *b, const struct sg_kernels *k, float *out)
 {
     (void)out;
     k->quant(b->x, K, b->nt, K, b->block, b->fine, b->tile);
 }
-static void spread(struct bench *b, const struct sg_kernels *k, float *out)
+static void spread(struct kernel_bench *b, const struct sg_kernels *k, float *out)
 {
     k->spread(b->x, K, b->nt, K, out);
 }
 
 /* Rows that make `bytes` of this kind, and activations of nt rows for it. */
-static int prepare(struct bench *b, enum sg_pack kind, double bytes, uint32_t nt, uint32_t fine)
+static int prepare(struct kernel_bench *b, enum sg_pack kind, double bytes, uint32_t nt, uint32_t fine)
 {
     size_t group = K / sg_pack_block_cols(kind) * sg_pack_block_bytes(kind);
     uint32_t groups = (uint32_t)(bytes / (double)group);
@@ -124,7 +124,7 @@ static int prepare(struct bench *b, enum sg_pack kind, double bytes, uint32_t nt
     return groups > 0;
 }
 
-static void bench_few(struct bench *b, enum sg_pack kind)
+static void bench_few(struct kernel_bench *b, enum sg_pack kind)
 {
     static const uint32_t rows[] = {1, SG_FEW};
     char name[48];
@@ -148,7 +148,7 @@ static void bench_few(struct bench *b, enum sg_pack kind)
     sg_arena_free(&arena);
 }
 
-static void bench_tiles(struct bench *b)
+static void bench_tiles(struct kernel_bench *b)
 {
     static const char *const forms[] = {"coarse", "fine", "raised"};
     char name[48];
@@ -169,64 +169,64 @@ static void bench_tiles(struct bench *b)
 
 /* --- rows, attention, recurrences --- */
 
-static void norm(struct bench *b, const struct sg_kernels *k, float *out)
+static void norm(struct kernel_bench *b, const struct sg_kernels *k, float *out)
 {
     static const struct sg_norm p = {.kind = SG_NORM_RMS, .eps = 1e-5f, .groups = 1};
     k->norm(b->x, CHANNELS, &p, b->y, NULL, out);
 }
-static void rope(struct bench *b, const struct sg_kernels *k, float *out)
+static void rope(struct kernel_bench *b, const struct sg_kernels *k, float *out)
 {
     for (int h = 0; h < CHANNELS / HEAD; h++)
         k->rope(b->x + h * HEAD, HEAD / 2, HEAD, b->y, 1.0f, out + h * HEAD);
 }
-static void glu(struct bench *b, const struct sg_kernels *k, float *out)
+static void glu(struct kernel_bench *b, const struct sg_kernels *k, float *out)
 {
     k->glu(SG_ACT_SILU, b->x, b->y, CHANNELS, out);
 }
-static void act(struct bench *b, const struct sg_kernels *k, float *out)
+static void act(struct kernel_bench *b, const struct sg_kernels *k, float *out)
 {
     k->act(SG_ACT_SILU, b->x, CHANNELS, out);
 }
-static void add(struct bench *b, const struct sg_kernels *k, float *out)
+static void add(struct kernel_bench *b, const struct sg_kernels *k, float *out)
 {
     k->add(b->x, b->y, CHANNELS, out);
 }
-static void dot(struct bench *b, const struct sg_kernels *k, float *out)
+static void dot(struct kernel_bench *b, const struct sg_kernels *k, float *out)
 {
     out[0] = k->dot(b->x, b->y, CHANNELS);
 }
-static void axpy(struct bench *b, const struct sg_kernels *k, float *out)
+static void axpy(struct kernel_bench *b, const struct sg_kernels *k, float *out)
 {
     k->axpy(1e-6f, b->x, CHANNELS, out);
 }
-static void to_f16(struct bench *b, const struct sg_kernels *k, float *out)
+static void to_f16(struct kernel_bench *b, const struct sg_kernels *k, float *out)
 {
     (void)out;
     k->to_f16(b->x, CHANNELS, b->half);
 }
-static void of_f16(struct bench *b, const struct sg_kernels *k, float *out)
+static void of_f16(struct kernel_bench *b, const struct sg_kernels *k, float *out)
 {
     k->of_f16(b->half, CHANNELS, out);
 }
-static void scores(struct bench *b, const struct sg_kernels *k, float *out)
+static void scores(struct kernel_bench *b, const struct sg_kernels *k, float *out)
 {
     k->scores(b->x, QUERIES, HEAD, b->y, KEYS, out);
 }
-static void softmax_chunk(struct bench *b, const struct sg_kernels *k, float *out)
+static void softmax_chunk(struct kernel_bench *b, const struct sg_kernels *k, float *out)
 {
     memcpy(out, b->x, KEYS * sizeof *out);
     k->softmax_chunk(out, 0, KEYS, KEYS, 0.1f, 0, out + KEYS, out + KEYS + 1);
 }
-static void pv(struct bench *b, const struct sg_kernels *k, float *out)
+static void pv(struct kernel_bench *b, const struct sg_kernels *k, float *out)
 {
     k->pv(b->x, QUERIES, KEYS, b->y, HEAD, out);
 }
-static void conv(struct bench *b, const struct sg_kernels *k, float *out)
+static void conv(struct kernel_bench *b, const struct sg_kernels *k, float *out)
 {
     const float *taps[4] = {b->x, b->x + CHANNELS, b->x + 2 * CHANNELS, b->x + 3 * CHANNELS};
     k->conv(taps, 4, b->y, CHANNELS, NULL, SG_ACT_SILU, CHANNELS, out);
 }
-static void delta(struct bench *b, const struct sg_kernels *k, float *out)
+static void delta(struct kernel_bench *b, const struct sg_kernels *k, float *out)
 {
     float gates[2 * DELTA_ROWS];
     for (int i = 0; i < DELTA_ROWS; i++) {
@@ -249,7 +249,7 @@ static void delta(struct bench *b, const struct sg_kernels *k, float *out)
     k->delta(b->state, &r);
 }
 
-static void bench_rows(struct bench *b)
+static void bench_rows(struct kernel_bench *b)
 {
     const double n = 4.0 * CHANNELS, products = 2.0 * QUERIES * KEYS * HEAD;
     b->w = (uint8_t *)b->x;
@@ -277,7 +277,7 @@ static void bench_rows(struct bench *b)
 
 void check_bench_kernels(struct check *c, const struct sg_kernels *generic, const struct sg_kernels *table)
 {
-    struct bench b = {.c = c, .generic = generic, .isa = table->isa};
+    struct kernel_bench b = {.c = c, .generic = generic, .isa = table->isa};
     b.table = strcmp(table->isa, generic->isa) ? table : generic;
     b.rng = check_rng_of(c->seed, "bench", 0);
     float **const all[] = {&b.x, &b.y, &b.out, &b.state};

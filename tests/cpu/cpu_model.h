@@ -19,7 +19,7 @@
 enum { VOCAB = 96, WIDTH = 64, HEADS = 6, KV = 2, D = 32, FF = 96, LAYERS = 2, ROWS = 150, DK = 16 };
 
 /* The graph, its memory, and a fixed token sequence. */
-struct fixture {
+struct cpu_fixture {
     struct sg_arena arena;
     struct sg_builder b;
     struct sg_graph *graph;
@@ -28,14 +28,14 @@ struct fixture {
 };
 
 /* Reproducible numbers in [-0.3, 0.3). */
-static float noise(struct fixture *f)
+static float noise(struct cpu_fixture *f)
 {
     f->seed = f->seed * 1664525u + 1013904223u;
     return ((float)(f->seed >> 8) / 8388608.0f - 1.0f) * 0.3f;
 }
 
 /* A random tensor, quantised to the storage. */
-static const struct sg_tensor *tensor(struct fixture *f, enum sg_storage storage, uint32_t rows,
+static const struct sg_tensor *tensor(struct cpu_fixture *f, enum sg_storage storage, uint32_t rows,
                                       uint32_t cols)
 {
     struct sg_tensor *t = sg_arena_alloc(&f->arena, sizeof *t);
@@ -59,7 +59,7 @@ static const struct sg_tensor *tensor(struct fixture *f, enum sg_storage storage
 }
 
 /* A linear layer without bias; residual < 0: none. */
-static int32_t linear(struct fixture *f, int32_t x, enum sg_storage s, uint32_t n, uint32_t k,
+static int32_t linear(struct cpu_fixture *f, int32_t x, enum sg_storage s, uint32_t n, uint32_t k,
                       int32_t residual)
 {
     struct sg_builder *b = &f->b;
@@ -67,7 +67,7 @@ static int32_t linear(struct fixture *f, int32_t x, enum sg_storage s, uint32_t 
     return sg_linear(b, sg_whole(b, x), sg_weight_of(b, tensor(f, s, n, k)), sg_weight_of(b, NULL), r);
 }
 
-static int32_t norm(struct fixture *f, int32_t x)
+static int32_t norm(struct cpu_fixture *f, int32_t x)
 {
     struct sg_norm p = {.kind = SG_NORM_RMS, .eps = 1e-5f, .groups = 1};
     p.weight = sg_weight_of(&f->b, tensor(f, SG_F32, 1, WIDTH));
@@ -75,7 +75,7 @@ static int32_t norm(struct fixture *f, int32_t x)
     return sg_norm(&f->b, sg_whole(&f->b, x), p, sg_absent());
 }
 
-static int32_t mlp(struct fixture *f, int32_t x)
+static int32_t mlp(struct cpu_fixture *f, int32_t x)
 {
     int32_t h = norm(f, x), gate = linear(f, h, SG_Q4_1, FF, WIDTH, -1),
             up = linear(f, h, SG_Q4_1, FF, WIDTH, -1);
@@ -83,7 +83,7 @@ static int32_t mlp(struct fixture *f, int32_t x)
     return linear(f, h, SG_Q8_0, WIDTH, FF, x);
 }
 
-static int32_t attention(struct fixture *f, int32_t x, int32_t table, uint32_t window)
+static int32_t attention(struct cpu_fixture *f, int32_t x, int32_t table, uint32_t window)
 {
     struct sg_builder *b = &f->b;
     int32_t h = norm(f, x), q = linear(f, h, SG_Q4_0, HEADS * D, WIDTH, -1),
@@ -98,7 +98,7 @@ static int32_t attention(struct fixture *f, int32_t x, int32_t table, uint32_t w
 }
 
 /* Convolution over q, k, v, then the delta rule with decay and beta from a small linear layer. */
-static int32_t recurrence(struct fixture *f, int32_t x)
+static int32_t recurrence(struct cpu_fixture *f, int32_t x)
 {
     struct sg_builder *b = &f->b;
     int32_t h = norm(f, x), qkv = linear(f, h, SG_Q8_0, 4 * DK, WIDTH, -1),
@@ -122,7 +122,7 @@ static int32_t recurrence(struct fixture *f, int32_t x)
 static int setup(void **state)
 {
     static const float inverse[D / 2] = {1.0f, 0.5f, 0.2f, 0.1f, 0.05f, 0.02f, 0.01f, 0.005f};
-    struct fixture *f = calloc(1, sizeof *f);
+    struct cpu_fixture *f = calloc(1, sizeof *f);
     f->seed = 7;
     assert_int_equal(sg_builder_begin(&f->b, NULL), SEGUE_OK);
     int32_t x = sg_embed(&f->b, sg_input_tokens(&f->b), tensor(f, SG_Q8_0, VOCAB, WIDTH), NULL, 1.0f);
@@ -144,7 +144,7 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    struct fixture *f = *state;
+    struct cpu_fixture *f = *state;
     sg_graph_free(f->graph);
     sg_arena_free(&f->arena);
     free(f);

@@ -20,7 +20,7 @@ static void busy_wait_ns(uint64_t ns)
     for (uint64_t until = sg_now_ns() + ns; sg_now_ns() < until;) continue;
 }
 
-struct work {
+struct pool_work {
     uint32_t items[STAGES];
     atomic_uint done[STAGES][ITEMS_MAX];
     atomic_uint stage_done[STAGES];
@@ -30,7 +30,7 @@ struct work {
 /* Checks that the previous stage is complete, then counts the item. */
 static void item(void *arg, uint32_t stage, uint32_t i, uint32_t thread)
 {
-    struct work *w = arg;
+    struct pool_work *w = arg;
     (void)thread;
     if (stage && atomic_load(&w->stage_done[stage - 1]) != w->items[stage - 1])
         atomic_fetch_add(&w->too_early, 1u);
@@ -41,12 +41,12 @@ static void item(void *arg, uint32_t stage, uint32_t i, uint32_t thread)
 /* Many jobs on one pool; every 64th is followed by an idle period. */
 static void run_many(uint32_t threads, int jobs)
 {
-    static struct work w;
+    static struct pool_work w;
     struct sg_pool *pool;
     assert_int_equal(sg_pool_open(&pool, threads, NULL), SEGUE_OK);
     assert_int_equal(sg_pool_threads(pool), threads);
     for (int j = 0; j < jobs; j++) {
-        w = (struct work){.items = {1, 7, 0, ITEMS_MAX, (uint32_t)j % ITEMS_MAX}};
+        w = (struct pool_work){.items = {1, 7, 0, ITEMS_MAX, (uint32_t)j % ITEMS_MAX}};
         struct sg_job job = {.items = w.items, .stages = STAGES, .work = item, .arg = &w};
         w.stage_done[2] = 0;
         sg_pool_run(pool, &job);
@@ -84,12 +84,12 @@ static void stopped_jobs_return(void **state)
     for (int i = 0; i < MANY; i++) items[i] = ITEMS_MAX;
     assert_int_equal(sg_pool_open(&pool, THREADS, NULL), SEGUE_OK);
     for (uint32_t at = 0; at < MANY; at += 7) {
-        static struct work w;
+        static struct pool_work w;
         struct stop_case s = {.at = at};
         struct sg_job job = {.items = items, .stages = MANY, .work = stop_item, .arg = &s, .stopped = &s.stopped};
         sg_pool_run(pool, &job);
         assert_true(atomic_load(&s.after) < THREADS); /* those threads had checked the flag but not started their item */
-        w = (struct work){.items = {1, 7, 0, ITEMS_MAX, 3}};
+        w = (struct pool_work){.items = {1, 7, 0, ITEMS_MAX, 3}};
         job = (struct sg_job){.items = w.items, .stages = STAGES, .work = item, .arg = &w};
         sg_pool_run(pool, &job);
         assert_int_equal(atomic_load(&w.too_early), 0);

@@ -23,10 +23,10 @@ extern const struct sg_unit_ops sg_unit_cpu;
 
 /* A unit with the compiled model. */
 
-struct instance { const struct fixture *f; struct sg_unit *unit; struct sg_program *program; char spec[48]; };
+struct instance { const struct cpu_fixture *f; struct sg_unit *unit; struct sg_program *program; char spec[48]; };
 
 /* Opens a unit and compiles the fixture's graph on it. */
-static struct instance instance_open(const struct fixture *f, const char *spec)
+static struct instance instance_open(const struct cpu_fixture *f, const char *spec)
 {
     struct instance p = {.f = f};
     strncat(p.spec, spec, sizeof p.spec - 1);
@@ -428,7 +428,7 @@ static void tokens_allocate_nothing(void **state)
 
 /* Open, compile, prompt, fork, mark, one token. Returns 1 when nothing failed; otherwise the status was
  * EMEMORY. */
-static int life_cycle(const struct fixture *f)
+static int life_cycle(const struct cpu_fixture *f)
 {
     struct instance p = {.f = f};
     struct sg_unit_spec spec;

@@ -295,7 +295,7 @@ static void see_late(const char *name, const void *args)
 }
 
 /* A unit, a program and up to three states; lora: adapter of the second state, or NULL. */
-struct fixture {
+struct cluster_fixture {
     struct sg_graph *g;
     struct sg_unit *u;
     struct sg_program *p;
@@ -303,10 +303,10 @@ struct fixture {
     const struct sg_lora *lora;
 };
 
-static struct fixture fixture_open(const char *spec, const char *mode, const struct layers *l, uint32_t states)
+static struct cluster_fixture fixture_open(const char *spec, const char *mode, const struct layers *l, uint32_t states)
 {
     const struct sg_state_opts o = {.kv = SG_F16, .rows = 64};
-    struct fixture d = {.g = make(l)};
+    struct cluster_fixture d = {.g = make(l)};
     const struct sg_graph *graphs[] = {d.g};
     segue_error err = {0};
     stub(mode);
@@ -317,7 +317,7 @@ static struct fixture fixture_open(const char *spec, const char *mode, const str
     return d;
 }
 
-static void fixture_close(struct fixture *d)
+static void fixture_close(struct cluster_fixture *d)
 {
     for (uint32_t i = 0; i < 3; i++) sg_unit_cuda.state_free(d->s[i]);
     sg_unit_cuda.discard(d->p);
@@ -328,7 +328,7 @@ static void fixture_close(struct fixture *d)
 }
 
 /* Decodes one row at position `at` of states [from, from + n), with logits. */
-static void decode_states(struct fixture *d, uint64_t at, uint32_t from, uint32_t n)
+static void decode_states(struct cluster_fixture *d, uint64_t at, uint32_t from, uint32_t n)
 {
     static const float x[D];
     static const uint32_t wanted[1] = {0};
@@ -352,7 +352,7 @@ static void decode_states(struct fixture *d, uint64_t at, uint32_t from, uint32_
     assert_int_equal(sg_unit_cuda.wait(r, UINT64_MAX, &err), SEGUE_OK);
 }
 
-static void decode_all(struct fixture *d, uint64_t at) { decode_states(d, at, 0, 3); }
+static void decode_all(struct cluster_fixture *d, uint64_t at) { decode_states(d, at, 0, 3); }
 
 /* In an SM partition fusions start their dependents late; on all multiprocessors at once, also beside a prefill run when the GPU
  * is not partitioned. */
@@ -369,7 +369,7 @@ static void partitions_start_dependents_late(void **state)
     (void)state;
     watch(see_late);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct fixture d = fixture_open(cases[i].spec, cases[i].mode, &l, 1);
+        struct cluster_fixture d = fixture_open(cases[i].spec, cases[i].mode, &l, 1);
         for (uint64_t at = 0; at < 2; at++) { /* second time: alone */
             int beside = cases[i].beside && !at, want = cases[i].late && !at;
             early = late = 0;
@@ -410,7 +410,7 @@ static void launches_of_several_sequences(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct layers l = {.what = cases[i].what, .up = &up_wide, .down = &down_other};
-        struct fixture d = fixture_open("cuda:0,graphs=0", cases[i].mode, &l, 3);
+        struct cluster_fixture d = fixture_open("cuda:0,graphs=0", cases[i].mode, &l, 3);
         launched[0] = 0;
         watch(see_kernels);
         decode_all(&d, 0);
@@ -470,7 +470,7 @@ static void adapters_do_not_change_others(void **state)
     const struct layers l = {.what = "lfhf", .up = &up_f16, .down = &down_f16};
     (void)state;
     for (int invariant = 0; invariant < 2; invariant++) {
-        struct fixture d = fixture_open(invariant ? "cuda:0,graphs=0,invariant=1" : "cuda:0,graphs=0", "", &l, 3);
+        struct cluster_fixture d = fixture_open(invariant ? "cuda:0,graphs=0,invariant=1" : "cuda:0,graphs=0", "", &l, 3);
         char alone[sizeof launched];
         d.lora = &lora;
         watch(see_kernels);

@@ -20,13 +20,13 @@ static const char model_name[] = "models/SmolLM2-135M-Instruct.Q4_1.gguf";
 static char *model_path;
 static json_t *cases;
 
-struct place {
+struct model_setup {
     segue_unit *unit;
     segue_model *model;
     segue_engine *engine;
 };
 
-static void open_place(struct place *p, const char *unit)
+static void open_setup(struct model_setup *p, const char *unit)
 {
     segue_error err = {0};
     if (segue_unit_open(&p->unit, unit, &err) || segue_model_open(&p->model, model_path, NULL, &err) ||
@@ -34,7 +34,7 @@ static void open_place(struct place *p, const char *unit)
         fail_msg("%s", err.text);
 }
 
-static void close_place(struct place *p)
+static void close_setup(struct model_setup *p)
 {
     segue_engine_close(p->engine);
     segue_model_close(p->model);
@@ -52,8 +52,8 @@ static size_t ids_of(const json_t *array, int32_t *ids, size_t cap)
 static void texts_become_the_same_tokens(void **state)
 {
     (void)state;
-    struct place p;
-    open_place(&p, "ref");
+    struct model_setup p;
+    open_setup(&p, "ref");
     for (size_t c = 0; c < json_array_size(cases); c++) {
         const json_t *one = json_array_get(cases, c);
         const char *text = json_string_value(json_object_get(one, "text"));
@@ -68,11 +68,11 @@ static void texts_become_the_same_tokens(void **state)
         assert_int_equal(len, strlen(text));
         assert_memory_equal(back, text, len);
     }
-    close_place(&p);
+    close_setup(&p);
 }
 
 /* Mean and largest difference of the log-probabilities of one text. */
-static void compare_scores(struct place *p, const json_t *one, double max_error, double mean)
+static void compare_scores(struct model_setup *p, const json_t *one, double max_error, double mean)
 {
     segue_session *s = NULL;
     segue_error err = {0};
@@ -94,7 +94,7 @@ static void compare_scores(struct place *p, const json_t *one, double max_error,
 }
 
 /* Greedy tokens agree; a step whose best two logits are closer than near ends the comparison of that text. */
-static size_t compare_greedy(struct place *p, const json_t *one, double near)
+static size_t compare_greedy(struct model_setup *p, const json_t *one, double near)
 {
     segue_session *s = NULL;
     segue_error err = {0};
@@ -118,14 +118,14 @@ static size_t compare_greedy(struct place *p, const json_t *one, double near)
 
 static void answers_agree(const char *unit, double max_error, double mean, double near)
 {
-    struct place p;
+    struct model_setup p;
     size_t tokens = 0;
-    open_place(&p, unit);
+    open_setup(&p, unit);
     for (size_t c = 0; c < json_array_size(cases); c++) {
         compare_scores(&p, json_array_get(cases, c), max_error, mean);
         tokens += compare_greedy(&p, json_array_get(cases, c), near);
     }
-    close_place(&p);
+    close_setup(&p);
     printf("%s: %zu greedy tokens equal\n", unit, tokens);
     assert_true(tokens >= 20); /* near-ties may cut texts short, not all of them at once */
 }

@@ -491,11 +491,19 @@ static void folders_by_their_rules(void **state)
                                "model.safetensors",
                                "model.safetensors.index.json"};
     for (int i = 0; i < 7; i++) drop(folder, all[i]);
-    /* a split GGUF alone in its folder; then with a part lost, and with names changed */
+    rmdir(folder);
+}
+
+/* A split GGUF alone in its folder; then with a part lost, and with names changed. */
+static void split_folders(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/segue-folder-XXXXXX";
+    assert_non_null(mkdtemp(folder));
     copy_golden(folder, "split-00001-of-00003.gguf", "m-00001-of-00003.gguf");
     copy_golden(folder, "split-00002-of-00003.gguf", "m-00002-of-00003.gguf");
     copy_golden(folder, "split-00003-of-00003.gguf", "m-00003-of-00003.gguf");
-    a = open_ok(folder);
+    struct sg_archive *a = open_ok(folder);
     assert_int_equal(a->tensors_n, 5);
     sg_archive_close(a);
     drop(folder, "m-00003-of-00003.gguf");
@@ -556,6 +564,7 @@ int main(void)
         cmocka_unit_test(large_files_are_sampled),
         cmocka_unit_test(written_files_read_back),
         cmocka_unit_test(folders_by_their_rules),
+        cmocka_unit_test(split_folders),
         cmocka_unit_test(damaged_indices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -315,62 +315,63 @@ static struct sg_buf safetensors(const char *header, size_t n, size_t bytes)
 #define T(name, shape, from, to) \
     "\"" name "\":{\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":[" #from "," #to "]}"
 
+static const struct {
+    const char *header;
+    size_t bytes;
+    const char *reason;
+} safetensors_cases[] = {
+    {"{" T("a", "[2]", 0, 8) "}", 9, "the tensors end at byte"}, /* trailing bytes */
+    {"{" T("a", "[2]", 0, 8) "}", 7, "but the file has"},        /* cut off */
+    {"{" T("a", "[2]", 4, 12) "}", 12, "gap"},
+    {"{" T("a", "[1]", 0, 4) "," T("b", "[1]", 8, 12) "}", 12,
+     "tensor b: its data starts"}, /* hole between */
+    {"{" T("a", "[2]", 0, 8) "," T("b", "[2]", 4, 12) "}", 12, "the previous tensor ends"}, /* overlap */
+    {"{" T("a", "[3]", 0, 8) "}", 8, "needs 12 bytes"},
+    {"{" T("a", "[2]", 8, 0) "}", 8, "data_offsets 8 to 0"},
+    {"{" T("a", "[2]", 18446744073709551600, 18446744073709551608) "}", 8, "data_offsets"}, /* wraps */
+    {"{" T("a", "[2]", 0, 18446744073709551616) "}", 8, "2^64"},
+    {"{" T("a", "[4294967296,4294967296]", 0, 0) "}", 0, "overflow"},
+    {"{" T("a", "[4611686018427387904]", 0, 0) "}", 0, "not whole blocks"},
+    {"{" T("a", "[4294967296,4294967296,4294967296,1,1,1]", 0, 0) "}", 0, "a shape whose size"},
+    {"{" T("a", "[-1]", 0, 4) "}", 4, "non-negative integer"},
+    {"{" T("a", "[1.0]", 0, 4) "}", 4, "non-negative integer"},
+    {"{" T("a", "[1e2]", 0, 4) "}", 4, "non-negative integer"},
+    {"{" T("a", "[01]", 0, 4) "}", 4, "leading zeros"},
+    {"{" T("a", "[1,]", 0, 4) "}", 4, "non-negative integer"},
+    {"{" T("a", "1", 0, 4) "}", 4, "'['"},
+    {"{" T("a", "[1]", 0, 4) "," T("a", "[1]", 4, 8) "}", 8, "duplicate tensor a"},
+    {"{" T("a", "[0]", 0, 0) "," T("a", "[0]", 0, 0) "}", 0, "duplicate tensor a"},
+    {"{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}", 4,
+     "duplicate key"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[]}}", 4, "data_offsets before"},
+    {"{\"a\":{\"dtype\":7,\"shape\":[],\"data_offsets\":[0,4]}}", 4, "'\"'"},
+    {"{\"a\":{\"dtype\":\"a dtype with a long name\",\"shape\":[],\"data_offsets\":[0,4]}}", 4,
+     "below the length limit"},
+    {"{\"a\":7}", 0, "'{'"},
+    {"{\"a\"}", 0, "':'"},
+    {"{\"a", 0, "ends at byte"},
+    {"{} x", 0, "only spaces"},
+    {"{\"__metadata__\":{\"k\":1}}", 0, "string as metadata"},
+    {"{\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"}}", 0, "duplicate key k"},
+    {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "a single __metadata__"},
+    {"{\"__metadata__\":[]}", 0, "'{'"},
+    {"{" T("a\\u0001", "[1]", 0, 4) "}", 4, "control character"},
+    {"{" T("a\\u0000b", "[1]", 0, 4) "}", 4, "u0000"},
+    {"{" T("a\\ud800", "[1]", 0, 4) "}", 4, "surrogate"},
+    {"{" T("a\\udc00", "[1]", 0, 4) "}", 4, "surrogate"},
+    {"{" T("a\\x", "[1]", 0, 4) "}", 4, "escape"},
+    {"{" T("a\\u12g4", "[1]", 0, 4) "}", 4, "hex digit"},
+    {"{" T("a\xff", "[1]", 0, 4) "}", 4, "UTF-8"},
+    {"{" T("", "[1]", 0, 4) "}", 4, "0 bytes"},
+    {"{\"a\":{\"x\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", 0, "32 nesting levels"},
+};
+
 static void safetensors_that_lie(void **state)
 {
     (void)state;
-    static const struct {
-        const char *header;
-        size_t bytes;
-        const char *reason;
-    } cases[] = {
-        {"{" T("a", "[2]", 0, 8) "}", 9, "the tensors end at byte"}, /* trailing bytes */
-        {"{" T("a", "[2]", 0, 8) "}", 7, "but the file has"},        /* cut off */
-        {"{" T("a", "[2]", 4, 12) "}", 12, "gap"},
-        {"{" T("a", "[1]", 0, 4) "," T("b", "[1]", 8, 12) "}", 12,
-         "tensor b: its data starts"}, /* hole between */
-        {"{" T("a", "[2]", 0, 8) "," T("b", "[2]", 4, 12) "}", 12, "the previous tensor ends"}, /* overlap */
-        {"{" T("a", "[3]", 0, 8) "}", 8, "needs 12 bytes"},
-        {"{" T("a", "[2]", 8, 0) "}", 8, "data_offsets 8 to 0"},
-        {"{" T("a", "[2]", 18446744073709551600, 18446744073709551608) "}", 8, "data_offsets"}, /* wraps */
-        {"{" T("a", "[2]", 0, 18446744073709551616) "}", 8, "2^64"},
-        {"{" T("a", "[4294967296,4294967296]", 0, 0) "}", 0, "overflow"},
-        {"{" T("a", "[4611686018427387904]", 0, 0) "}", 0, "not whole blocks"},
-        {"{" T("a", "[4294967296,4294967296,4294967296,1,1,1]", 0, 0) "}", 0, "a shape whose size"},
-        {"{" T("a", "[-1]", 0, 4) "}", 4, "non-negative integer"},
-        {"{" T("a", "[1.0]", 0, 4) "}", 4, "non-negative integer"},
-        {"{" T("a", "[1e2]", 0, 4) "}", 4, "non-negative integer"},
-        {"{" T("a", "[01]", 0, 4) "}", 4, "leading zeros"},
-        {"{" T("a", "[1,]", 0, 4) "}", 4, "non-negative integer"},
-        {"{" T("a", "1", 0, 4) "}", 4, "'['"},
-        {"{" T("a", "[1]", 0, 4) "," T("a", "[1]", 4, 8) "}", 8, "duplicate tensor a"},
-        {"{" T("a", "[0]", 0, 0) "," T("a", "[0]", 0, 0) "}", 0, "duplicate tensor a"},
-        {"{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}", 4,
-         "duplicate key"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[]}}", 4, "data_offsets before"},
-        {"{\"a\":{\"dtype\":7,\"shape\":[],\"data_offsets\":[0,4]}}", 4, "'\"'"},
-        {"{\"a\":{\"dtype\":\"a dtype with a long name\",\"shape\":[],\"data_offsets\":[0,4]}}", 4,
-         "below the length limit"},
-        {"{\"a\":7}", 0, "'{'"},
-        {"{\"a\"}", 0, "':'"},
-        {"{\"a", 0, "ends at byte"},
-        {"{} x", 0, "only spaces"},
-        {"{\"__metadata__\":{\"k\":1}}", 0, "string as metadata"},
-        {"{\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"}}", 0, "duplicate key k"},
-        {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "a single __metadata__"},
-        {"{\"__metadata__\":[]}", 0, "'{'"},
-        {"{" T("a\\u0001", "[1]", 0, 4) "}", 4, "control character"},
-        {"{" T("a\\u0000b", "[1]", 0, 4) "}", 4, "u0000"},
-        {"{" T("a\\ud800", "[1]", 0, 4) "}", 4, "surrogate"},
-        {"{" T("a\\udc00", "[1]", 0, 4) "}", 4, "surrogate"},
-        {"{" T("a\\x", "[1]", 0, 4) "}", 4, "escape"},
-        {"{" T("a\\u12g4", "[1]", 0, 4) "}", 4, "hex digit"},
-        {"{" T("a\xff", "[1]", 0, 4) "}", 4, "UTF-8"},
-        {"{" T("", "[1]", 0, 4) "}", 4, "0 bytes"},
-        {"{\"a\":{\"x\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", 0, "32 nesting levels"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct sg_buf b = safetensors(cases[i].header, strlen(cases[i].header), cases[i].bytes);
-        refused(cases[i].header, b.data, b.len, "lies.safetensors", SEGUE_EFORMAT, cases[i].reason);
+    for (size_t i = 0; i < sizeof safetensors_cases / sizeof *safetensors_cases; i++) {
+        struct sg_buf b = safetensors(safetensors_cases[i].header, strlen(safetensors_cases[i].header), safetensors_cases[i].bytes);
+        refused(safetensors_cases[i].header, b.data, b.len, "lies.safetensors", SEGUE_EFORMAT, safetensors_cases[i].reason);
         sg_buf_free(&b);
     }
     struct sg_buf b = safetensors("{}", 2, 0);

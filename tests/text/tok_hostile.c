@@ -35,70 +35,71 @@ static void cut_json_is_refused(void **state)
 #define MODEL(vocab, merges) "\"model\":{\"type\":\"BPE\",\"vocab\":" vocab ",\"merges\":" merges "}"
 #define AB "{\"a\":0,\"b\":1,\"ab\":2}"
 
+static const struct {
+    const char *json, *reason;
+    segue_status status;
+} json_cases[] = {
+    {"[]", "t.json", SEGUE_EFORMAT},
+    {"{}", "model", SEGUE_EFORMAT},
+    {"{" MODEL("{}", "[]") "}", "no tokens", SEGUE_EFORMAT},
+    {"{" MODEL("{\"a\":0,\"b\":0}", "[]") "}", "id 0 is both", SEGUE_EFORMAT},
+    {"{" MODEL("{\"a\":-1}", "[]") "}", "no tokens", SEGUE_EFORMAT},
+    {"{" MODEL("{\"a\":-1,\"b\":5}", "[]") "}", "id -1", SEGUE_EFORMAT},
+    {"{" MODEL("{\"a\":4000000000}", "[]") "}", "highest id 4000000000", SEGUE_EFORMAT},
+    {"{" MODEL("{\"a\":9223372036854775807}", "[]") "}", "highest id", SEGUE_EFORMAT},
+    {"{" MODEL("{\"a\":\"x\"}", "[]") "}", "an id", SEGUE_EFORMAT},
+    {"{" MODEL("[]", "[]") "}", "model.vocab", SEGUE_EFORMAT},
+    {"{" MODEL(AB, "[\"a c\"]") "}", "\"c\"", SEGUE_EFORMAT},
+    {"{" MODEL(AB, "[\"b a\"]") "}", "\"ba\"", SEGUE_EFORMAT},
+    {"{" MODEL(AB, "[\"ab\"]") "}", "model.merges", SEGUE_EFORMAT},
+    {"{" MODEL(AB, "[[\"a\"]]") "}", "model.merges", SEGUE_EFORMAT},
+    {"{" MODEL(AB, "[[\"a\",7]]") "}", "model.merges", SEGUE_EFORMAT},
+    {"{" MODEL(AB, "{}") "}", "merges", SEGUE_EFORMAT},
+    {"{" MODEL(AB, "[]") ",\"added_tokens\":7}", "added_tokens", SEGUE_EFORMAT},
+    {"{" MODEL(AB, "[]") ",\"added_tokens\":[7]}", "added_tokens", SEGUE_EFORMAT},
+    {"{" MODEL(AB, "[]") ",\"added_tokens\":[{\"id\":1,\"content\":\"<x>\"}]}", "id 1 is both",
+     SEGUE_EFORMAT},
+    {"{" MODEL(AB, "[]") ",\"added_tokens\":[{\"id\":70000000,\"content\":\"<x>\"}]}", "highest id",
+     SEGUE_EFORMAT},
+    {"{" MODEL(AB, "[]") ",\"normalizer\":{\"type\":\"NFKC\"}}", "\"NFKC\"", SEGUE_EUNSUPPORTED},
+    {"{" MODEL(
+         AB,
+         "[]") ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" +\"},\"content\":\"\"}}",
+     "Replace by regular expression", SEGUE_EUNSUPPORTED},
+    {"{" MODEL(
+         AB,
+         "[]") ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\"\"},\"content\":\"x\"}}",
+     "Replace", SEGUE_EFORMAT},
+    {"{" MODEL(AB, "[]") ",\"pre_tokenizer\":{\"type\":\"Whitespace\"}}", "\"Whitespace\"",
+     SEGUE_EUNSUPPORTED},
+    {"{" MODEL(AB, "[]") ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(\"}}}",
+     "split pattern", SEGUE_EUNSUPPORTED},
+    {"{" MODEL(AB, "[]") ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"\"}}}",
+     "Split", SEGUE_EFORMAT},
+    {"{" MODEL(AB, "[]") ",\"decoder\":{\"type\":\"WordPiece\"}}", "\"WordPiece\"", SEGUE_EUNSUPPORTED},
+    {"{" MODEL(AB, "[]") ",\"decoder\":{\"type\":\"ByteLevel\"}}", "ByteLevel", SEGUE_EUNSUPPORTED},
+    {"{" MODEL(AB, "[]") ",\"post_processor\":{\"type\":\"BertProcessing\"}}", "\"BertProcessing\"",
+     SEGUE_EUNSUPPORTED},
+    {"{" MODEL(AB, "[]") ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{"
+                         "\"SpecialToken\":{\"id\":\"s\"}}],"
+                         "\"special_tokens\":{\"s\":{\"ids\":[99]}}}}",
+     "post_processor", SEGUE_EFORMAT},
+    {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[]}}", "\"Unigram\"", SEGUE_EUNSUPPORTED},
+    {"{\"model\":{\"vocab\":" AB ",\"merges\":[],\"dropout\":0.1}}", "dropout", SEGUE_EUNSUPPORTED},
+    {"{\"model\":{\"vocab\":" AB ",\"merges\":[],\"unk_token\":\"zz\"}}", "unk_token", SEGUE_EFORMAT},
+    {"{\"model\":{\"vocab\":" AB ",\"merges\":[],\"end_of_word_suffix\":\"</w>\"}}", "end_of_word_suffix",
+     SEGUE_EUNSUPPORTED},
+    {"{\"model\":{\"vocab\":" AB ",\"merges\":[],\"fuse_unk\":3}}", "fuse_unk", SEGUE_EFORMAT},
+};
+
 /* Each case is refused with its status, and the message contains the text in `reason`. */
 static void absurd_json_is_refused(void **state)
 {
-    static const struct {
-        const char *json, *reason;
-        segue_status status;
-    } cases[] = {
-        {"[]", "t.json", SEGUE_EFORMAT},
-        {"{}", "model", SEGUE_EFORMAT},
-        {"{" MODEL("{}", "[]") "}", "no tokens", SEGUE_EFORMAT},
-        {"{" MODEL("{\"a\":0,\"b\":0}", "[]") "}", "id 0 is both", SEGUE_EFORMAT},
-        {"{" MODEL("{\"a\":-1}", "[]") "}", "no tokens", SEGUE_EFORMAT},
-        {"{" MODEL("{\"a\":-1,\"b\":5}", "[]") "}", "id -1", SEGUE_EFORMAT},
-        {"{" MODEL("{\"a\":4000000000}", "[]") "}", "highest id 4000000000", SEGUE_EFORMAT},
-        {"{" MODEL("{\"a\":9223372036854775807}", "[]") "}", "highest id", SEGUE_EFORMAT},
-        {"{" MODEL("{\"a\":\"x\"}", "[]") "}", "an id", SEGUE_EFORMAT},
-        {"{" MODEL("[]", "[]") "}", "model.vocab", SEGUE_EFORMAT},
-        {"{" MODEL(AB, "[\"a c\"]") "}", "\"c\"", SEGUE_EFORMAT},
-        {"{" MODEL(AB, "[\"b a\"]") "}", "\"ba\"", SEGUE_EFORMAT},
-        {"{" MODEL(AB, "[\"ab\"]") "}", "model.merges", SEGUE_EFORMAT},
-        {"{" MODEL(AB, "[[\"a\"]]") "}", "model.merges", SEGUE_EFORMAT},
-        {"{" MODEL(AB, "[[\"a\",7]]") "}", "model.merges", SEGUE_EFORMAT},
-        {"{" MODEL(AB, "{}") "}", "merges", SEGUE_EFORMAT},
-        {"{" MODEL(AB, "[]") ",\"added_tokens\":7}", "added_tokens", SEGUE_EFORMAT},
-        {"{" MODEL(AB, "[]") ",\"added_tokens\":[7]}", "added_tokens", SEGUE_EFORMAT},
-        {"{" MODEL(AB, "[]") ",\"added_tokens\":[{\"id\":1,\"content\":\"<x>\"}]}", "id 1 is both",
-         SEGUE_EFORMAT},
-        {"{" MODEL(AB, "[]") ",\"added_tokens\":[{\"id\":70000000,\"content\":\"<x>\"}]}", "highest id",
-         SEGUE_EFORMAT},
-        {"{" MODEL(AB, "[]") ",\"normalizer\":{\"type\":\"NFKC\"}}", "\"NFKC\"", SEGUE_EUNSUPPORTED},
-        {"{" MODEL(
-             AB,
-             "[]") ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" +\"},\"content\":\"\"}}",
-         "Replace by regular expression", SEGUE_EUNSUPPORTED},
-        {"{" MODEL(
-             AB,
-             "[]") ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\"\"},\"content\":\"x\"}}",
-         "Replace", SEGUE_EFORMAT},
-        {"{" MODEL(AB, "[]") ",\"pre_tokenizer\":{\"type\":\"Whitespace\"}}", "\"Whitespace\"",
-         SEGUE_EUNSUPPORTED},
-        {"{" MODEL(AB, "[]") ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(\"}}}",
-         "split pattern", SEGUE_EUNSUPPORTED},
-        {"{" MODEL(AB, "[]") ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"\"}}}",
-         "Split", SEGUE_EFORMAT},
-        {"{" MODEL(AB, "[]") ",\"decoder\":{\"type\":\"WordPiece\"}}", "\"WordPiece\"", SEGUE_EUNSUPPORTED},
-        {"{" MODEL(AB, "[]") ",\"decoder\":{\"type\":\"ByteLevel\"}}", "ByteLevel", SEGUE_EUNSUPPORTED},
-        {"{" MODEL(AB, "[]") ",\"post_processor\":{\"type\":\"BertProcessing\"}}", "\"BertProcessing\"",
-         SEGUE_EUNSUPPORTED},
-        {"{" MODEL(AB, "[]") ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{"
-                             "\"SpecialToken\":{\"id\":\"s\"}}],"
-                             "\"special_tokens\":{\"s\":{\"ids\":[99]}}}}",
-         "post_processor", SEGUE_EFORMAT},
-        {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[]}}", "\"Unigram\"", SEGUE_EUNSUPPORTED},
-        {"{\"model\":{\"vocab\":" AB ",\"merges\":[],\"dropout\":0.1}}", "dropout", SEGUE_EUNSUPPORTED},
-        {"{\"model\":{\"vocab\":" AB ",\"merges\":[],\"unk_token\":\"zz\"}}", "unk_token", SEGUE_EFORMAT},
-        {"{\"model\":{\"vocab\":" AB ",\"merges\":[],\"end_of_word_suffix\":\"</w>\"}}", "end_of_word_suffix",
-         SEGUE_EUNSUPPORTED},
-        {"{\"model\":{\"vocab\":" AB ",\"merges\":[],\"fuse_unk\":3}}", "fuse_unk", SEGUE_EFORMAT},
-    };
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof json_cases / sizeof *json_cases; i++) {
         segue_error err;
-        segue_status s = open_json(cases[i].json, strlen(cases[i].json), &err);
-        if (s != cases[i].status || !strstr(err.text, cases[i].reason))
+        segue_status s = open_json(json_cases[i].json, strlen(json_cases[i].json), &err);
+        if (s != json_cases[i].status || !strstr(err.text, json_cases[i].reason))
             fail_msg("case %zu: %d: %s", i, s, s ? err.text : "");
     }
     struct sg_buf deep = {0};

@@ -118,7 +118,7 @@ void sg_store_put(struct sg_store *s, const struct sg_state_origin *origin, cons
 /* --- search --- */
 
 /* The best entry for a query. */
-struct match {
+struct prefix_match {
     struct sg_store_entry *entry;
     size_t matched;     /* tokens that match the tree */
     size_t usable_n;    /* tokens that can be reused */
@@ -139,10 +139,10 @@ static int usable(const struct sg_store_entry *e, size_t n) { return e->node->de
 
 /* Cuttable states: any entry at or after the end of the match serves, cut to the match. Otherwise the deepest entry on the
  * matched path. */
-static struct match find(const struct sg_store *s, struct sg_store_class *class, const int32_t *tokens, size_t n)
+static struct prefix_match find(const struct sg_store *s, struct sg_store_class *class, const int32_t *tokens, size_t n)
 {
     struct sg_prefix_node *inside, *below;
-    struct match h = {.matched = sg_tree_walk(&class->root, tokens, n, &inside, &below)};
+    struct prefix_match h = {.matched = sg_tree_walk(&class->root, tokens, n, &inside, &below)};
     h.diverges = below != inside || below->child;
     struct sg_store_entry *e = !s->exact && h.matched ? sg_tree_first_entry(below) : NULL;
     if (e) {
@@ -187,7 +187,7 @@ static segue_status load_from_disk(struct sg_store *s, struct sg_store_entry *e,
 /* The caller forks a checkpoint outside of the lock, because forking waits for the unit. */
 void sg_store_find(struct sg_store *s, const struct sg_store_query *q, struct sg_store_hit *out)
 {
-    struct match m = {0};
+    struct prefix_match m = {0};
     *out = (struct sg_store_hit){0};
     pthread_mutex_lock(&s->lock);
     if (s->folder) sg_store_scan(s);

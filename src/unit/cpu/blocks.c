@@ -184,6 +184,15 @@ enum sg_pack sg_block_kind(const struct sg_tensor *t)
     }
 }
 
+/* Signed bytes with one fp32 scale for affine.group columns: q + 128 is unsigned, so the minimum is -128 d. */
+static void read_q8_group(const struct sg_tensor *t, uint64_t row, uint64_t at, struct sg_block32 *o)
+{
+    const int8_t *q = (const int8_t *)t->data + row * t->cols + at * 32;
+    float d = load_scalar(t->affine.scales, SG_F32, (row * t->cols + at * 32) / t->affine.group);
+    for (int i = 0; i < 32; i++) o->q[i] = (uint8_t)(q[i] + 128);
+    set_dm(o, d, -128.0f * d);
+}
+
 void sg_block_read(const struct sg_tensor *t, uint64_t row, uint64_t at, struct sg_block32 *o)
 {
     static const int8_t iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
@@ -195,10 +204,7 @@ void sg_block_read(const struct sg_tensor *t, uint64_t row, uint64_t at, struct 
         return;
     }
     if (t->storage == SG_Q8_GROUP) {
-        const int8_t *q = (const int8_t *)t->data + row * t->cols + at * 32;
-        float d = load_scalar(t->affine.scales, SG_F32, (row * t->cols + at * 32) / t->affine.group);
-        for (int i = 0; i < 32; i++) o->q[i] = (uint8_t)(q[i] + 128);
-        set_dm(o, d, -128.0f * d);
+        read_q8_group(t, row, at, o);
         return;
     }
     /* file blocks of a row, and runs of 32 columns per block */

@@ -429,13 +429,13 @@ static segue_status cpu_wait(struct sg_run *handle, uint64_t timeout_ns, segue_e
 /* Measurement of the memory bandwidth that this pool of threads reaches. */
 
 /* Arguments of the bandwidth measurement; items of 128 KB. */
-struct stream { const struct sg_cpu_unit *u; const uint64_t *data; size_t words; atomic_ullong sum; };
+struct bandwidth_read { const struct sg_cpu_unit *u; const uint64_t *data; size_t words; atomic_ullong sum; };
 enum { STREAM_WORDS = 1 << 14 };
 
 /* Sums one piece; the result is stored so that the reads are not optimised away. */
 static void stream_work(void *arg, uint32_t stage, uint32_t item, uint32_t thread)
 {
-    struct stream *s = arg;
+    struct bandwidth_read *s = arg;
     (void)stage;
     (void)thread;
     size_t from = (size_t)item * STREAM_WORDS,
@@ -454,7 +454,7 @@ static segue_status cpu_stream(struct sg_unit *unit, uint64_t bytes, double *gb_
     if (!data) return sg_no_memory("stream of the cpu unit", words * sizeof *data, err);
     /* touches every page, so that the first pass does not measure page faults */
     for (size_t i = 0; i < words; i += 64) data[i] = i;
-    struct stream s = {.u = u, .data = data, .words = words};
+    struct bandwidth_read s = {.u = u, .data = data, .words = words};
     uint32_t items = (uint32_t)((words + STREAM_WORDS - 1) / STREAM_WORDS);
     struct sg_job job = {.items = &items, .stages = 1, .work = stream_work, .arg = &s};
     uint64_t best = UINT64_MAX, start_ns = sg_now_ns();

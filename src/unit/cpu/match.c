@@ -14,7 +14,7 @@
 static const uint32_t NEVER = UINT32_MAX;
 
 /* State of one compilation. */
-struct match {
+struct fusion_match {
     struct sg_cpu_program *p;
     const struct sg_graph *g;
     uint32_t *uses;                  /* [values] number of operands and outputs that read it */
@@ -31,19 +31,19 @@ static int is_whole(const struct sg_graph *g, const struct sg_operand *x)
 }
 
 /* Records that the newest stage uses a value; note_write also records its first write. */
-static void note_read(struct match *m, const struct sg_operand *x)
+static void note_read(struct fusion_match *m, const struct sg_operand *x)
 {
     if (x->value >= 0) m->last_stage[x->value] = m->p->stages_n - 1;
 }
 
-static void note_write(struct match *m, int32_t value)
+static void note_write(struct fusion_match *m, int32_t value)
 {
     m->first_stage[value] = m->p->stages_n - 1;
     if (m->last_stage[value] < m->first_stage[value]) m->last_stage[value] = m->first_stage[value];
 }
 
 /* Appends a stage; `wanted` follows from the rows of the op's result. */
-static struct sg_cpu_stage *stage_add(struct match *m, enum sg_cpu_stage_kind kind, const struct sg_op *op)
+static struct sg_cpu_stage *stage_add(struct fusion_match *m, enum sg_cpu_stage_kind kind, const struct sg_op *op)
 {
     struct sg_cpu_stage *st = &m->p->stages[m->p->stages_n++]; /* capacity: three per op and two more */
     st->kind = kind;
@@ -54,7 +54,7 @@ static struct sg_cpu_stage *stage_add(struct match *m, enum sg_cpu_stage_kind ki
 }
 
 /* A small weight as fp32; NULL: absent or, with m->failed, out of memory. */
-static const float *request_vector(struct match *m, const struct sg_weight *w)
+static const float *request_vector(struct fusion_match *m, const struct sg_weight *w)
 {
     if (w->tensor < 0) return NULL;
     const float *v = sg_pack_vector(m->p->set, m->g->tensors[w->tensor]);
@@ -63,7 +63,7 @@ static const float *request_vector(struct match *m, const struct sg_weight *w)
 }
 
 /* Registers a weight for packing and counts its bytes as read per token. */
-static struct sg_packed_weight *request_weight(struct match *m, const struct sg_weight *w, uint32_t at, uint32_t rows)
+static struct sg_packed_weight *request_weight(struct fusion_match *m, const struct sg_weight *w, uint32_t at, uint32_t rows)
 {
     struct sg_packed_weight *p = sg_pack_request(m->p->set, m->g->tensors[w->tensor], w->at + at, rows);
     if (!p) m->failed = 1;
@@ -71,7 +71,7 @@ static struct sg_packed_weight *request_weight(struct match *m, const struct sg_
     return p;
 }
 
-static struct sg_cpu_norm norm_of(struct match *m, const struct sg_op *op)
+static struct sg_cpu_norm norm_of(struct fusion_match *m, const struct sg_op *op)
 {
     struct sg_cpu_norm n = {.op = op};
     n.weight = request_vector(m, &op->u.norm.weight);
@@ -81,7 +81,7 @@ static struct sg_cpu_norm norm_of(struct match *m, const struct sg_op *op)
 
 /* The op that defines the operand, if it has this code, was deferred, and is read completely here; else
  * NULL. */
-static const struct sg_op *deferred(const struct match *m, const struct sg_operand *x, enum sg_op_code code)
+static const struct sg_op *deferred(const struct fusion_match *m, const struct sg_operand *x, enum sg_op_code code)
 {
     if (!is_whole(m->g, x) || m->g->values[x->value].op < 0) return NULL;
     const struct sg_op *op = &m->g->ops[m->g->values[x->value].op];
@@ -96,7 +96,7 @@ static int same_operand(const struct sg_operand *a, const struct sg_operand *b)
 
 /* Whether op j can be part of the matrix stage that starts at op i: a linear over the same input, whose
  * residual is computed before that stage. */
-static int can_fuse(const struct match *m, uint32_t i, uint32_t j)
+static int can_fuse(const struct fusion_match *m, uint32_t i, uint32_t j)
 {
     const struct sg_op *a = &m->g->ops[i], *b = &m->g->ops[j];
     if (b->code != SG_OP_LINEAR || m->done[j] || !same_operand(&a->in[0], &b->in[0])) return 0;
@@ -104,7 +104,7 @@ static int can_fuse(const struct match *m, uint32_t i, uint32_t j)
 }
 
 /* Index of the only op that reads a value, if it reads it completely and once; else -1. */
-static int32_t only_reader(const struct match *m, int32_t value)
+static int32_t only_reader(const struct fusion_match *m, int32_t value)
 {
     if (m->uses[value] != 1) return -1;
     for (uint32_t i = 0; i < m->g->ops_n; i++)
@@ -114,7 +114,7 @@ static int32_t only_reader(const struct match *m, int32_t value)
 }
 
 /* Adds op i as a linear of the stage. */
-static struct sg_cpu_linear *linear_add(struct match *m, struct sg_cpu_stage *st, uint32_t i)
+static struct sg_cpu_linear *linear_add(struct fusion_match *m, struct sg_cpu_stage *st, uint32_t i)
 {
     const struct sg_op *op = &m->g->ops[i];
     struct sg_cpu_linear *lin = &st->linears[st->linears_n++];
@@ -130,7 +130,7 @@ static struct sg_cpu_linear *linear_add(struct match *m, struct sg_cpu_stage *st
 
 /* Extends a linear by what follows it. A gate whose `up` has the same input: takes both and the glu. A
  * linear with an activation as its only reader: takes the activation. */
-static void linear_fuse(struct match *m, struct sg_cpu_linear *lin, uint32_t i)
+static void linear_fuse(struct fusion_match *m, struct sg_cpu_linear *lin, uint32_t i)
 {
     int32_t r = lin->residual.value < 0 ? only_reader(m, lin->out) : -1;
     if (r < 0 || m->done[r]) return;
@@ -156,14 +156,14 @@ static void linear_fuse(struct match *m, struct sg_cpu_linear *lin, uint32_t i)
 }
 
 /* 1: op i is the activated input of a glu. */
-static int is_gate(const struct match *m, uint32_t i)
+static int is_gate(const struct fusion_match *m, uint32_t i)
 {
     int32_t r = only_reader(m, m->g->ops[i].out);
     return r >= 0 && m->g->ops[r].code == SG_OP_GLU && m->g->ops[r].in[0].value == m->g->ops[i].out;
 }
 
 /* Collects all linears of the stage that starts at op i, and assigns their columns in the adapter area. */
-static void linears_fill(struct match *m, struct sg_cpu_stage *st, uint32_t i)
+static void linears_fill(struct fusion_match *m, struct sg_cpu_stage *st, uint32_t i)
 {
     uint32_t n = 0, columns = 0;
     for (uint32_t j = i; j < m->g->ops_n; j++) n += (uint32_t)can_fuse(m, i, j);
@@ -193,7 +193,7 @@ static void linears_fill(struct match *m, struct sg_cpu_stage *st, uint32_t i)
 
 /* Adds the three stages of a matrix product: adapters, preparation of activations, products. All share
  * one description. */
-static void matrix_stage(struct match *m, uint32_t i)
+static void matrix_stage(struct fusion_match *m, uint32_t i)
 {
     const struct sg_op *op = &m->g->ops[i], *norm = deferred(m, &op->in[0], SG_OP_NORM);
     struct sg_cpu_stage full = {.op = op, .q_out = -1, .expert_hidden = -1, .wanted = (int)m->g->values[op->out].wanted};
@@ -218,7 +218,7 @@ static void matrix_stage(struct match *m, uint32_t i)
 }
 
 /* 1: every reader is a linear that reads it completely as its input. */
-static int norm_for_linear(const struct match *m, const struct sg_op *op)
+static int norm_for_linear(const struct fusion_match *m, const struct sg_op *op)
 {
     /* a gated or grouped norm is a separate stage */
     if (op->in[1].value >= 0 || op->u.norm.groups > 1) return 0;
@@ -234,7 +234,7 @@ static int norm_for_linear(const struct match *m, const struct sg_op *op)
 }
 
 /* 1: the only reader is an attention op that reads it as query or key, head by head. */
-static int rope_for_attend(const struct match *m, const struct sg_op *op)
+static int rope_for_attend(const struct fusion_match *m, const struct sg_op *op)
 {
     int32_t r = only_reader(m, op->out);
     if (r < 0 || m->g->ops[r].code != SG_OP_ATTEND) return 0;
@@ -246,7 +246,7 @@ static int rope_for_attend(const struct match *m, const struct sg_op *op)
 }
 
 /* 1: a norm per head whose only reader is a rotation that attention takes along. */
-static int norm_for_rope(const struct match *m, const struct sg_op *op)
+static int norm_for_rope(const struct fusion_match *m, const struct sg_op *op)
 {
     if (op->in[1].value >= 0) return 0;
     int32_t r = only_reader(m, op->out);
@@ -256,7 +256,7 @@ static int norm_for_rope(const struct match *m, const struct sg_op *op)
 
 /* Query or key of an attention op: finds its deferred rotation and norm, and the operand that they
  * start from. */
-static void keys_input(struct match *m, const struct sg_operand *in, const struct sg_op **rope,
+static void keys_input(struct fusion_match *m, const struct sg_operand *in, const struct sg_op **rope,
                       struct sg_cpu_norm *norm, struct sg_operand *source)
 {
     *source = *in;
@@ -271,7 +271,7 @@ static void keys_input(struct match *m, const struct sg_operand *in, const struc
 
 /* KEYS appends to the state, ATTEND reads it: two stages, since every key must be stored before any
  * query reads it. */
-static void attend_stages(struct match *m, const struct sg_op *op)
+static void attend_stages(struct fusion_match *m, const struct sg_op *op)
 {
     struct sg_cpu_stage *st = stage_add(m, SG_ST_KEYS, op);
     const struct sg_attend *at = &op->u.attend;
@@ -298,7 +298,7 @@ static void attend_stages(struct match *m, const struct sg_op *op)
 }
 
 /* Convolution weights [C][taps] -> [taps][C], so that a kernel reads adjacent channels. */
-static const float *transpose_taps(struct match *m, const struct sg_weight *w, uint32_t taps, uint32_t width)
+static const float *transpose_taps(struct fusion_match *m, const struct sg_weight *w, uint32_t taps, uint32_t width)
 {
     const float *v = request_vector(m, w);
     float *t = sg_arena_alloc(&m->p->set->arena, (size_t)taps * width * sizeof *t);
@@ -310,7 +310,7 @@ static const float *transpose_taps(struct match *m, const struct sg_weight *w, u
 
 /* EXPERT_UP and EXPERT_DOWN, with the hidden rows between them as an additional value. Only k of the
  * experts count as read per token. */
-static void experts_stages(struct match *m, const struct sg_op *op)
+static void experts_stages(struct fusion_match *m, const struct sg_op *op)
 {
     const struct sg_experts *e = &op->u.experts;
     const struct sg_weight *from[3] = {&e->gate, &e->up, &e->down};
@@ -339,7 +339,7 @@ static void experts_stages(struct match *m, const struct sg_op *op)
 }
 
 /* An op with a stage of its own. */
-static void simple_stage(struct match *m, const struct sg_op *op)
+static void simple_stage(struct fusion_match *m, const struct sg_op *op)
 {
     static const enum sg_cpu_stage_kind kinds[SG_OP_N] = {
         [SG_OP_EMBED] = SG_ST_EMBED, [SG_OP_NORM] = SG_ST_NORM,   [SG_OP_ROPE] = SG_ST_ROPE,
@@ -369,7 +369,7 @@ static void simple_stage(struct match *m, const struct sg_op *op)
 }
 
 /* Ops in graph order. Norms and rotations that a later stage can take along are deferred. */
-static void stages_fill(struct match *m)
+static void stages_fill(struct fusion_match *m)
 {
     const struct sg_graph *g = m->g;
     if (g->ropes_n) stage_add(m, SG_ST_ANGLES, NULL);
@@ -394,7 +394,7 @@ static void stages_fill(struct match *m)
 struct region { uint32_t width, free_after, at; int area; };
 
 /* The value that is written directly to the logits buffer; -1: none. */
-static int logits_value(const struct match *m)
+static int logits_value(const struct fusion_match *m)
 {
     int32_t o = sg_graph_output(m->g, "logits");
     if (o < 0) return -1;
@@ -423,7 +423,7 @@ static uint32_t region_alloc(struct region *r, uint32_t *n, int area, uint32_t w
 
 /* The source of selected rows must live as long as the selection, because it is read instead when all
  * rows are selected. */
-static void locs_alias_rows(struct match *m)
+static void locs_alias_rows(struct fusion_match *m)
 {
     for (uint32_t i = 0; i < m->g->ops_n; i++) {
         const struct sg_op *op = &m->g->ops[i];
@@ -436,7 +436,7 @@ static void locs_alias_rows(struct match *m)
 }
 
 /* Assigns a region to each value at the stage of its first write; then regions get their columns. */
-static void locs_assign(struct match *m, struct region *regions, uint32_t *of)
+static void locs_assign(struct fusion_match *m, struct region *regions, uint32_t *of)
 {
     struct sg_cpu_program *p = m->p;
     uint32_t n = 0;
@@ -463,7 +463,7 @@ static void locs_assign(struct match *m, struct region *regions, uint32_t *of)
 }
 
 /* Counts the readers of each value. Inputs of the graph exist from stage 0 on. */
-static void count_uses(struct match *m)
+static void count_uses(struct fusion_match *m)
 {
     const struct sg_graph *g = m->g;
     for (uint32_t i = 0; i < g->ops_n; i++)
@@ -510,7 +510,7 @@ static void thread_bytes_max(struct sg_cpu_program *p)
 segue_status sg_cpu_match(struct sg_cpu_program *p, segue_error *err)
 {
     const struct sg_graph *g = p->base.graph;
-    struct match m = {.p = p, .g = g, .cap = g->values_n + g->ops_n, .value_locs_n = g->values_n};
+    struct fusion_match m = {.p = p, .g = g, .cap = g->values_n + g->ops_n, .value_locs_n = g->values_n};
     uint32_t stages = 3 * g->ops_n + 2;
     struct sg_arena arena = {0};
     p->stages = sg_arena_alloc(&p->arena, stages * sizeof *p->stages);

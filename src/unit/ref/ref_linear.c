@@ -10,7 +10,7 @@ enum { BLOCK_ROWS = 8 };             /* weight rows per block: a row of x is loa
 /* --- linear --- */
 
 /* Shared by the threads of one op; each writes other columns of `out`. */
-struct linear_work {
+struct linear_task {
     const struct ref_pass *pass;
     const struct sg_tensor *tensor;
     struct ref_view x, residual;     /* residual.data NULL: none */
@@ -24,7 +24,7 @@ struct linear_work {
 /* out[t][from..to) = x[t] . W[at + from..to) (+ bias) (+ residual) */
 static void linear_range(void *arg, uint32_t from, uint32_t to)
 {
-    struct linear_work *w = arg;
+    struct linear_task *w = arg;
     size_t k = w->x.width;
     float *rows = w->rows + atomic_fetch_add(&w->next_buffer, 1u) * BLOCK_ROWS * k;
     for (uint32_t r = from; r < to && !ref_stopped(w->pass); r += BLOCK_ROWS) {
@@ -44,7 +44,7 @@ static void linear_range(void *arg, uint32_t from, uint32_t to)
 }
 
 /* out[t] += B (A x[t]) for the rows [from, to) of one span. A is [lora_rank, k], B is [rows of the tensor, lora_rank]. */
-static segue_status add_adapter(struct ref_pass *p, const struct linear_work *w,
+static segue_status add_adapter(struct ref_pass *p, const struct linear_task *w,
                                 const struct sg_lora_pair *pair, uint32_t from, uint32_t to)
 {
     float *low = ref_scratch(p, pair->rank, sizeof *low);
@@ -64,7 +64,7 @@ static segue_status add_adapter(struct ref_pass *p, const struct linear_work *w,
 segue_status ref_linear(struct ref_pass *p, const struct sg_op *op, float *out)
 {
     const struct sg_linear *l = &op->u.linear;
-    struct linear_work w = {
+    struct linear_task w = {
         .pass = p, .tensor = p->graph->tensors[l->weight.tensor], .out = out, .at = l->weight.at};
     uint32_t wanted = p->graph->values[op->out].wanted;
     w.t_n = p->rows_n[wanted];

@@ -17,17 +17,14 @@ static int week_of(const struct tm *t, int monday)
     return (t->tm_yday + 7 - day) / 7;
 }
 
-/* One conversion to out. plain: without padding (%-d, as in glibc). Returns 0 when c is not known;
- * the caller then copies the text, as glibc does. */
-static int time_text(const struct tm *t, char c, int plain, char *out, size_t cap)
+/* A conversion that gives names or several numbers. plain: without padding (%-e, as in glibc). Returns 0 when c is none. */
+static int time_names(const struct tm *t, char c, int plain, char *out, size_t cap)
 {
     static const char *const days[] = {"Sunday",   "Monday", "Tuesday", "Wednesday",
                                        "Thursday", "Friday", "Saturday"};
     static const char *const months[] = {"January",   "February", "March",    "April",
                                          "May",       "June",     "July",     "August",
                                          "September", "October",  "November", "December"};
-    /* value: the number of a numeric conversion, padded to width with zeros */
-    int h12 = t->tm_hour % 12 ? t->tm_hour % 12 : 12, value = -1, width = 2;
     const char *day = days[t->tm_wday % 7], *month = months[t->tm_mon % 12];
     switch (c) {
     case 'a': return snprintf(out, cap, "%.3s", day), 1;
@@ -56,29 +53,37 @@ static int time_text(const struct tm *t, char c, int plain, char *out, size_t ca
     case 'z':
     case 'Z': return *out = 0, 1;
     case 'e': return snprintf(out, cap, plain ? "%d" : "%2d", t->tm_mday), 1;
-    case 'd': value = t->tm_mday; break;
-    case 'm': value = t->tm_mon + 1; break;
-    case 'y': value = t->tm_year % 100; break;
-    case 'H': value = t->tm_hour; break;
-    case 'I': value = h12; break;
-    case 'M': value = t->tm_min; break;
-    case 'S': value = t->tm_sec; break;
-    case 'j':
-        value = t->tm_yday + 1;
-        width = 3;
-        break;
-    case 'u':
-        value = t->tm_wday ? t->tm_wday : 7;
-        width = 1;
-        break;
-    case 'w':
-        value = t->tm_wday;
-        width = 1;
-        break;
-    case 'U': value = week_of(t, 0); break;
-    case 'W': value = week_of(t, 1); break;
     default: return 0;
     }
+}
+
+/* The value of a conversion that gives one number, and the digits it is padded to; -1: c is none. */
+static int time_number(const struct tm *t, char c, int *width)
+{
+    *width = c == 'j' ? 3 : c == 'u' || c == 'w' ? 1 : 2;
+    switch (c) {
+    case 'd': return t->tm_mday;
+    case 'm': return t->tm_mon + 1;
+    case 'y': return t->tm_year % 100;
+    case 'H': return t->tm_hour;
+    case 'I': return t->tm_hour % 12 ? t->tm_hour % 12 : 12;
+    case 'M': return t->tm_min;
+    case 'S': return t->tm_sec;
+    case 'j': return t->tm_yday + 1;
+    case 'u': return t->tm_wday ? t->tm_wday : 7;
+    case 'w': return t->tm_wday;
+    case 'U': return week_of(t, 0);
+    case 'W': return week_of(t, 1);
+    default: return -1;
+    }
+}
+
+/* One conversion to out. plain: without padding (%-d, as in glibc). Returns 0 when c is not known;
+ * the caller then copies the text, as glibc does. */
+static int time_text(const struct tm *t, char c, int plain, char *out, size_t cap)
+{
+    int width, value = time_number(t, c, &width);
+    if (value < 0) return time_names(t, c, plain, out, cap);
     snprintf(out, cap, "%0*d", plain ? 1 : width, value);
     return 1;
 }

@@ -42,7 +42,7 @@ static uint32_t update_ring(struct sg_lowering *l, int32_t slot, uint32_t kind, 
 }
 
 /* Keys and values to attend to. */
-struct kv_source {
+struct kv_tensors {
     uint32_t k, v; /* [1, kv_heads * d, 1, n] */
     int64_t mask;  /* first of n channels of info */
     int64_t n;
@@ -50,7 +50,7 @@ struct kv_source {
 
 /* Masked scores [kv head, query head of its group, key, row]. In this order K and Q are used without a
  * transpose, because rows are columns of the tensors. */
-static uint32_t attention_scores(struct sg_lowering *l, const struct sg_attend *a, uint32_t q, const struct kv_source *at)
+static uint32_t attention_scores(struct sg_lowering *l, const struct sg_attend *a, uint32_t q, const struct kv_tensors *at)
 {
     uint32_t k = sg_mil_build_reshape(&l->b, at->k, 4, (int64_t[]){a->kv_heads, 1, a->d, at->n});
     uint32_t scores = sg_mil_build_matmul(&l->b, k, q, 1, 0);
@@ -62,7 +62,7 @@ static uint32_t attention_scores(struct sg_lowering *l, const struct sg_attend *
 }
 
 /* V times the probabilities: [kv head, query head of its group, dv, row]. */
-static uint32_t weighted_values(struct sg_lowering *l, const struct sg_attend *a, uint32_t probs, const struct kv_source *at)
+static uint32_t weighted_values(struct sg_lowering *l, const struct sg_attend *a, uint32_t probs, const struct kv_tensors *at)
 {
     uint32_t v = sg_mil_build_reshape(&l->b, at->v, 4, (int64_t[]){a->kv_heads, 1, a->dv, at->n});
     return sg_mil_build_matmul(&l->b, v, probs, 0, 0);
@@ -71,7 +71,7 @@ static uint32_t weighted_values(struct sg_lowering *l, const struct sg_attend *a
 /* Attention over two sources with a common softmax, written out because their total length need not be a
  * power of two (constraint 33). The common maximum is subtracted; probabilities are divided by the common
  * sum before the products with V, so that no partial sum exceeds fp16. */
-static uint32_t attend_two_sources(struct sg_lowering *l, const struct sg_attend *a, uint32_t q, const struct kv_source *at)
+static uint32_t attend_two_sources(struct sg_lowering *l, const struct sg_attend *a, uint32_t q, const struct kv_tensors *at)
 {
     uint32_t x[2], max[2], sum[2], y[2];
     for (int i = 0; i < 2; i++) {
@@ -99,7 +99,7 @@ uint32_t sg_ane_lower_attend(struct sg_lowering *l, const struct sg_op *op)
     uint32_t q = SG_ANE_BIN("mul", sg_ane_operand(l, &op->in[0]), SG_ANE_NUM((double)a->scale));
     q = sg_mil_build_reshape(&l->b, q, 4, (int64_t[]){kv, a->heads / a->kv_heads, a->d, s});
     uint32_t k = sg_ane_operand(l, &op->in[1]), v = sg_ane_operand(l, &op->in[2]), y;
-    struct kv_source at[2] = {{ring_rows(l, a->slot_k, kind, kv * a->d), ring_rows(l, a->slot_v, kind, kv * a->dv),
+    struct kv_tensors at[2] = {{ring_rows(l, a->slot_k, kind, kv * a->d), ring_rows(l, a->slot_v, kind, kv * a->dv),
                             l->info->mask[kind], ring->columns},
                            {k, v, l->info->fresh[kind], s}};
     k = update_ring(l, a->slot_k, kind, at[0].k, k);

@@ -26,7 +26,7 @@
 enum { N = 1024, PORTS = 4 }; /* elements of T; maximum inputs or outputs */
 
 /* A loaded program with its surfaces. */
-struct bench {
+struct probe_bench {
     struct sg_ane_device *d;
     struct sg_ane_program *p;
     struct sg_ane_surface *in[PORTS], *out[PORTS];
@@ -38,7 +38,7 @@ struct bench {
 /* Frees what was created; also after a failed bench_open. */
 
 /* Frees what was created; also after a failed bench_open. */
-static void bench_close(struct bench *b)
+static void bench_close(struct probe_bench *b)
 {
     const struct sg_ane_device_ops *ops = sg_ane_ops_of(b->d);
     ops->unload(b->p);
@@ -49,21 +49,21 @@ static void bench_close(struct bench *b)
 }
 
 /* Gets the ports of the program. Needed again after a reload, which replaces them. */
-static segue_status bench_ports(struct bench *b, segue_error *err)
+static segue_status bench_ports(struct probe_bench *b, segue_error *err)
 {
     return sg_ane_ops_of(b->d)->ports(b->p, 0, &b->in_ports, &b->in_n, &b->out_ports, &b->out_n, err);
 }
 
 /* Compiles and loads a program and creates its surfaces. 1: success; 0: the reason is in b->why. file: its
  * blob file, or NULL. */
-static int bench_open(struct bench *b, struct sg_ane_device *d, const char *text,
+static int bench_open(struct probe_bench *b, struct sg_ane_device *d, const char *text,
                       const struct sg_ane_file *file)
 {
     const struct sg_ane_device_ops *ops = sg_ane_ops_of(d);
     struct sg_ane_source s = {
         .name = "probe", .text = text, .text_bytes = strlen(text), .files = file, .files_n = file ? 1 : 0};
     segue_error err = {0};
-    *b = (struct bench){.d = d};
+    *b = (struct probe_bench){.d = d};
     /* Each step runs only if all before it succeeded; bench_close frees what exists. */
     segue_status st = ops->load(d, &s, &b->p, &err);
     if (st == SEGUE_OK) st = bench_ports(b, &err);
@@ -77,7 +77,7 @@ static int bench_open(struct bench *b, struct sg_ane_device *d, const char *text
 }
 
 /* Evaluates with every element of input i set to v[i]; *out is the first element of output 0. 1: success. */
-static int bench_run(struct bench *b, const float *v, float *out)
+static int bench_run(struct probe_bench *b, const float *v, float *out)
 {
     float numbers[2 * N]; /* the largest result is the concat of two inputs */
     segue_error err = {0};
@@ -128,7 +128,7 @@ static void set_verdict(struct sg_probe_answer *a, int settled, const char *text
 static void probe_result(struct sg_ane_device *d, struct sg_probe_answer *a, const char *text, float in,
                          float want)
 {
-    struct bench b;
+    struct probe_bench b;
     float got = NAN;
     if (!bench_open(&b, d, text, NULL) || !bench_run(&b, &in, &got))
         set_verdict(a, 1, b.why[0] ? b.why : "refused");
@@ -155,7 +155,7 @@ static void probe_rsqrt(struct sg_ane_device *d, struct sg_probe_answer *a)
  * in descending order of name. */
 static void probe_order(struct sg_ane_device *d, struct sg_probe_answer *a)
 {
-    struct bench b;
+    struct probe_bench b;
     float v[PORTS] = {0}, got = 0;
     int good = bench_open(&b, d, order_text, NULL);
     /* Ports are in the engine's order; values are assigned by name. */
@@ -185,7 +185,7 @@ static void probe_reload(struct sg_ane_device *d, struct sg_probe_answer *a)
 {
     /* Neither outcome is expected: sources report both. */
     struct sg_buf two = {0}, three = {0};
-    struct bench b = {.d = d};
+    struct probe_bench b = {.d = d};
     float in = 5, before = 0, after = 0;
     segue_error err = {0};
     if (weight_file(&two, 2, &err) || weight_file(&three, 3, &err)) {
@@ -213,7 +213,7 @@ static void probe_reload(struct sg_ane_device *d, struct sg_probe_answer *a)
 /* Classifies the result for one input. */
 static void probe_value(struct sg_ane_device *d, struct sg_probe_answer *a, const char *text, float in)
 {
-    struct bench b;
+    struct probe_bench b;
     float got = NAN;
     if (!bench_open(&b, d, text, NULL) || !bench_run(&b, &in, &got))
         set_verdict(a, 0, b.why);
@@ -233,7 +233,7 @@ static void probe_sqrt(struct sg_ane_device *d, struct sg_probe_answer *a) { pro
 /* Mean of 100 evaluations after one warm-up: nanoseconds / 1e5 is microseconds per evaluation. */
 static void probe_dispatch(struct sg_ane_device *d, struct sg_probe_answer *a)
 {
-    struct bench b;
+    struct probe_bench b;
     float in = 1, out;
     int good = bench_open(&b, d, relu_text, NULL) && bench_run(&b, &in, &out);
     uint64_t from = sg_now_ns(); /* after the warm-up, which may compile or wake the engine */
@@ -253,7 +253,7 @@ static void probe_compiles(struct sg_ane_device *d, struct sg_probe_answer *a)
     int n = 0;
     for (; n < 16; n++) {
         char text[sizeof exp_text + 64];
-        struct bench b;
+        struct probe_bench b;
         snprintf(text, sizeof text,
                  HEAD "    func main<ios16>(" T " a_in) {\n        " T
                       " z_out = clip(alpha = tensor<fp16, []>(0.0), beta = "

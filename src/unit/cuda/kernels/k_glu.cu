@@ -61,10 +61,10 @@ struct glu_work { /* tiles of the block */
     unsigned char *ring;
     uint32_t cta_rank, first, step; /* index in the cluster; first tile and step between tiles */
 };
-struct ring_pos {
+struct glu_ring_pos {
     uint32_t stage, turn;
 };
-__device__ __forceinline__ void ring_advance(ring_pos &at)
+__device__ __forceinline__ void ring_advance(glu_ring_pos &at)
 {
     if (++at.stage == STAGES) at.stage = 0, at.turn++;
 }
@@ -80,7 +80,7 @@ __device__ __forceinline__ uint32_t unit_of(const ck_glu &a, uint32_t tile) { re
  * for both, the second one up's. */
 __device__ __forceinline__ void load_panels(const ck_glu &a, const glu_work &w, glu_smem &s)
 {
-    ring_pos at = {0, 0};
+    glu_ring_pos at = {0, 0};
 #pragma unroll 1
     for (uint32_t tile = w.first; tile < a.tiles; tile += w.step) {
         const uint32_t row = row_of(a, w, tile), unit = unit_of(a, tile) + w.cta_rank * a.units;
@@ -110,7 +110,7 @@ __device__ __forceinline__ void release_stage(glu_smem &s, uint32_t stage)
 
 /* Accumulates a tile: 64 rows of gate's units, then of up's. */
 template <int BF16>
-__device__ __forceinline__ void multiply_tile(const ck_glu &a, const glu_work &w, glu_smem &s, ring_pos &at, float (&d)[SUMS_N])
+__device__ __forceinline__ void multiply_tile(const ck_glu &a, const glu_work &w, glu_smem &s, glu_ring_pos &at, float (&d)[SUMS_N])
 {
     const uint32_t ring = smem_addr(w.ring), own = threadIdx.x / 128 * (X_BYTES / 2);
     uint32_t before = 0;
@@ -191,7 +191,7 @@ template <int BF16> __device__ __forceinline__ void glu_rows(const ck_glu &a)
         }
         __syncwarp();
     } else {
-        ring_pos at = {0, 0};
+        glu_ring_pos at = {0, 0};
 #pragma unroll 1
         for (uint32_t tile = w.first; tile < a.tiles; tile += w.step) {
             float d[SUMS_N];

@@ -33,17 +33,17 @@ template <int BF16> __device__ __forceinline__ void multiply_narrow(float (&d)[1
         NARROW("f16");
 }
 
-struct tile_of {
+struct wg_tile {
     uint32_t segment, row, n; /* n: number of rows, with glu of each segment */
 };
-__device__ __forceinline__ tile_of find_tile(const ck_tiles &a, uint32_t tile)
+__device__ __forceinline__ wg_tile find_tile(const ck_tiles &a, uint32_t tile)
 {
     /* With glu a tile holds ROWS / 2 rows of each segment. */
     uint32_t s = 0, max_rows = a.g.glu ? ROWS / 2 : ROWS;
 #pragma unroll
     for (int i = 1; i < CK_SEGMENTS; i++) s += tile >= a.first[i];
     uint32_t row = (tile - a.first[s]) * max_rows, left = a.g.segment[s].n - row;
-    return tile_of{s, row, left < max_rows ? left : max_rows};
+    return wg_tile{s, row, left < max_rows ? left : max_rows};
 }
 
 /* Loads one panel. evict_first: with an L2 evict-first policy. */
@@ -75,7 +75,7 @@ __device__ __forceinline__ void load_panels(const ck_tiles &a, const tiles_work 
     for (uint32_t i = 0; i < w.n_tiles; i += a.groups) {
         /* Both warpgroups' tiles advance together; the second may be missing. */
         const bool has_second = i + 1 < w.n_tiles && a.groups > 1;
-        const tile_of t[2] = {find_tile(a, w.first + i * w.step), find_tile(a, w.first + (i + has_second) * w.step)};
+        const wg_tile t[2] = {find_tile(a, w.first + i * w.step), find_tile(a, w.first + (i + has_second) * w.step)};
 #pragma unroll 1
         for (uint32_t p = 0; p < w.panels; p++) {
 #pragma unroll
@@ -96,7 +96,7 @@ __device__ __forceinline__ void load_panels(const ck_tiles &a, const tiles_work 
 }
 
 /* Position in a warpgroup's ring; first: its first stage. */
-struct ring_pos {
+struct tiles_ring_pos {
     uint32_t stage, turn, first;
 };
 /* The descriptor advanced by `bytes`: one 32-bit addition. */
@@ -107,7 +107,7 @@ __device__ __forceinline__ uint64_t tile_offset(uint64_t tile, uint32_t bytes)
 
 /* Multiplies a whole tile, by the four warps of a warpgroup. */
 template <int BF16>
-__device__ __forceinline__ void multiply_tile(const ck_tiles &a, const tiles_work &w, tiles_smem &s, ring_pos &at, float (&d)[16])
+__device__ __forceinline__ void multiply_tile(const ck_tiles &a, const tiles_work &w, tiles_smem &s, tiles_ring_pos &at, float (&d)[16])
 {
     const uint64_t ring = tile_at(smem_addr(w.ring) + at.first * STAGE, 16);
     uint64_t x = tile_at(smem_addr(w.x), 16);
@@ -190,9 +190,9 @@ __device__ __forceinline__ uint32_t x_row_of(int i) { return (i >> 2) * 8 + (thr
  * and r + 8, with glu gate and up. */
 template <int BF16>
 __device__ __forceinline__ void whole_tile(const ck_tiles &a, const tiles_work &w, tiles_smem &s, uint32_t tile,
-                                           const float (&inverse)[LANE_SUMS / 2], ring_pos &at, best_rows &best)
+                                           const float (&inverse)[LANE_SUMS / 2], tiles_ring_pos &at, best_rows &best)
 {
-    const tile_of t = find_tile(a, tile);
+    const wg_tile t = find_tile(a, tile);
     const ck_segment &g = a.g.segment[t.segment];
     const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5 & 3,
                    first = t.row + (a.g.glu ? warp * 8 : warp * 16) + lane / 4;
@@ -271,7 +271,7 @@ __device__ __forceinline__ share_of find_share(const ck_tiles &a, const tiles_wo
     const uint32_t c = a.cluster_log, per = ROWS >> c, log = 6 - c - a.g.glu, u = o & ((1u << log) - 1),
                    row = (w.cta_rank << log) + u;
     share_of p = {o >> (log + 4), 0, 0, o >> log & (CK_TILES_X_ROWS - 1), 0, ((o >> (log + 4) << log) + u) * TAPS, false};
-    const tile_of t = find_tile(a, w.first + p.k * w.step);
+    const wg_tile t = find_tile(a, w.first + p.k * w.step);
     p.segment = t.segment, p.row = t.row + row, p.from = p.n * per + (a.g.glu ? u / 8 * 16 + u % 8 : u);
     p.real = row < t.n && p.n < a.g.rows;
     return p;
@@ -319,7 +319,7 @@ __device__ __forceinline__ void load_extras(const ck_tiles &a, const tiles_work 
 __device__ __forceinline__ void prepare_epilogue(const ck_tiles &a, const tiles_work &w, tiles_smem &s, uint32_t k)
 {
     const uint32_t mine = w.cta_rank << (6 - a.cluster_log - a.g.glu);
-    const tile_of t = find_tile(a, w.first + k * w.step);
+    const wg_tile t = find_tile(a, w.first + k * w.step);
     const ck_segment &g = a.g.segment[t.segment];
     const segment_output after = find_output(a, t.segment);
     const bool convolved = is_convolved(a, t.segment);
@@ -439,7 +439,7 @@ __device__ __forceinline__ void load_norm(const ck_tiles &a, const tiles_work &w
 template <int BF16> __device__ __forceinline__ void multiply_all(const ck_tiles &a, const tiles_work &w, tiles_smem &s)
 {
     const uint32_t group = threadIdx.x >> 7;
-    ring_pos at = {0, 0, group * a.stages};
+    tiles_ring_pos at = {0, 0, group * a.stages};
     const uint32_t end = group < a.groups ? w.n_tiles : 0;
     /* Clusters: every block sends its sums. */
     if (a.cluster_log) {
