@@ -1,12 +1,11 @@
-# The unit cuda: where nvcc is found its kernels are compiled, one fat binary per file of kernels (sm_80, sm_90a
-# and PTX), and laid into the library as bytes; elsewhere the unit is left out. Only the CUDA compiler is needed,
-# no library of CUDA.
+# The unit cuda: where nvcc is found its kernels are compiled, one fat binary per kernel file (sm_80, sm_90a and PTX), and
+# included in the library as bytes; elsewhere the unit is left out. Only the CUDA compiler is needed, no library of CUDA.
+# The assembler includes the bytes (.incbin): compiled as C arrays, 18 MB take minutes and gigabytes of memory.
 option(SEGUE_CUDA "Build the unit cuda where nvcc is found" ON)
 find_program(SEGUE_NVCC nvcc HINTS /usr/local/cuda/bin /opt/cuda/bin)
-find_program(SEGUE_BIN2C bin2c HINTS /usr/local/cuda/bin /opt/cuda/bin)
-mark_as_advanced(SEGUE_NVCC SEGUE_BIN2C)
+mark_as_advanced(SEGUE_NVCC)
 set(cuda_dir ${PROJECT_SOURCE_DIR}/src/unit/cuda)
-if(SEGUE_CUDA AND SEGUE_NVCC AND SEGUE_BIN2C AND NOT SEGUE_FUZZ)
+if(SEGUE_CUDA AND SEGUE_NVCC AND NOT SEGUE_FUZZ)
   list(APPEND SEGUE_UNITS cuda)
   set(SEGUE_CUDA_TARGETS -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a
     -gencode arch=compute_80,code=compute_80 CACHE STRING "What kernels are compiled for, as nvcc's arguments")
@@ -14,26 +13,31 @@ if(SEGUE_CUDA AND SEGUE_NVCC AND SEGUE_BIN2C AND NOT SEGUE_FUZZ)
   file(GLOB cuda_headers CONFIGURE_DEPENDS ${cuda_dir}/kernels/include/*.cuh)
   set(cuda_out ${PROJECT_BINARY_DIR}/generated/unit/cuda)
   file(MAKE_DIRECTORY ${cuda_out})
-  set(cuda_images "/* Generated: the fat binaries of all kernels. */\n#include \"unit/cuda/driver/images.h\"\n")
+  set(cuda_images [[
+/* Generated: the fat binaries of all kernels. */
+#include "unit/cuda/driver/images.h"
+#define IMAGE(name, file) \
+  extern const unsigned char name[]; \
+  __asm__(".pushsection .rodata\n.balign 16\n.globl " #name "\n.hidden " #name "\n" #name ":\n.incbin \"" file "\"\n.popsection");
+]])
   set(cuda_list "")
   set(cuda_names "")
+  set(cuda_fatbins "")
   foreach(source IN LISTS cuda_kernels)
     get_filename_component(name ${source} NAME_WE)
-    add_custom_command(OUTPUT ${cuda_out}/${name}.inc
+    add_custom_command(OUTPUT ${cuda_out}/${name}.fatbin
       COMMAND ${SEGUE_NVCC} -std=c++17 -O3 --fatbin ${SEGUE_CUDA_TARGETS} -I ${cuda_dir}/kernels/include ${source}
         -o ${cuda_out}/${name}.fatbin
-      COMMAND ${SEGUE_BIN2C} --const --padd 0 --name cu_image_${name} ${cuda_out}/${name}.fatbin
-        > ${cuda_out}/${name}.inc
       DEPENDS ${source} ${cuda_headers} ${cuda_dir}/kernels/include/kparams.h VERBATIM COMMENT "Compiling kernels ${name}.cu")
-    list(APPEND cuda_incs ${cuda_out}/${name}.inc)
-    string(APPEND cuda_images "#include \"${name}.inc\"\n")
+    list(APPEND cuda_fatbins ${cuda_out}/${name}.fatbin)
+    string(APPEND cuda_images "IMAGE(cu_image_${name}, \"${cuda_out}/${name}.fatbin\")\n")
     string(APPEND cuda_list "cu_image_${name}, ")
     string(APPEND cuda_names "\"${name}\", ")
   endforeach()
   string(APPEND cuda_images "const void *const cu_images[] = {${cuda_list}0};\n")
   string(APPEND cuda_images "const char *const cu_image_names[] = {${cuda_names}0};\n")
   file(CONFIGURE OUTPUT ${cuda_out}/images.c CONTENT "${cuda_images}" @ONLY)
-  set_source_files_properties(${cuda_out}/images.c PROPERTIES OBJECT_DEPENDS "${cuda_incs}")
+  set_source_files_properties(${cuda_out}/images.c PROPERTIES OBJECT_DEPENDS "${cuda_fatbins}")
   list(APPEND SEGUE_SOURCES ${cuda_out}/images.c)
 else()
   message(STATUS "nvcc not found: the unit cuda is not built")

@@ -185,7 +185,7 @@ segue_status chat_answer(struct chat *c, segue_error *err)
         /* An answer that failed before its first text leaves no message. */
         if (a.text.len || a.finish)
             json_array_append_new(c->messages, prompt_message("assistant", a.text.data, a.text.len));
-        /* An interrupted answer has a finish reason and is no error. */
+        /* An interrupted answer has a finish reason and is not an error. */
         st = a.finish ? SEGUE_OK : a.status;
         if (st) *err = a.err;
         if (st) err->status = st;

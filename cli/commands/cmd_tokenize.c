@@ -88,7 +88,7 @@ static segue_status convert_line(const struct args *args, const struct placement
         struct out_text text = {0};
         ids.ids = out_alloc((json_array_size(in) + 1) * sizeof *ids.ids);
         for (; ids.n < json_array_size(in); ids.n++) {
-            /* A value that is no token id becomes -1, which the library rejects. */
+            /* A value that is not a token id becomes -1, which the library rejects. */
             json_int_t v = json_integer_value(json_array_get(in, ids.n));
             ids.ids[ids.n] = v < -1 || v > INT32_MAX ? -1 : (int32_t)v;
         }

@@ -1,4 +1,4 @@
-/* progress.h: progress line on stderr for operations of more than one second. Nothing is shown if stderr is no terminal.
+/* progress.h: progress line on stderr for operations of more than one second. Nothing is shown if stderr is not a terminal.
  * SPDX-License-Identifier: MIT */
 #ifndef SEGUE_CLI_PROGRESS_H
 #define SEGUE_CLI_PROGRESS_H

@@ -137,7 +137,7 @@ static segue_status run_folder(int m)
     return s;
 }
 
-/* Cache entries: failing to store one is no error, but a stored entry must be complete. */
+/* Cache entries: failing to store one is not an error, but a stored entry must be complete. */
 static segue_status keep(int m)
 {
     struct sg_ane_cache *k = NULL;

@@ -210,7 +210,7 @@ static void wrong_states_are_named(void **state)
     model_end(m);
 }
 
-/* Logits that are no numbers: choosing fails, and the state is as it was. */
+/* Logits that are NaN: choosing fails, and the state is as it was. */
 static void failed_choices_leave_no_rows(void **state)
 {
     struct model *m = *state;

@@ -175,7 +175,7 @@ static void draws_follow_the_probabilities(void **state)
     }
     for (int j = 0; j < 8; j++) chi += (count[j] - DRAWS * p[j]) * (count[j] - DRAWS * p[j]) / (DRAWS * p[j]);
     assert_true(chi < 24.3);
-    assert_true(chi > 0.6); /* 0.1 % point: draws that fit too well are no draws */
+    assert_true(chi > 0.6); /* 0.1 % point: draws that fit too well are not random */
     sg_chooser_free(c);
 }
 

@@ -99,7 +99,7 @@ static void gguf_keys_of_every_kind(void **state)
         assert_int_equal(sg_meta_int(a, ints[k].key, 42, &i, NULL), SEGUE_OK);
         assert_true(i == ints[k].value);
     }
-    assert_int_equal(sg_meta_int(a, "t.u64", 0, &i, &err), SEGUE_EFORMAT); /* 2^63 + 5 is no int64 */
+    assert_int_equal(sg_meta_int(a, "t.u64", 0, &i, &err), SEGUE_EFORMAT); /* 2^63 + 5 exceeds int64 */
     assert_non_null(strstr(err.text, "t.u64"));
     assert_int_equal(sg_meta_float(a, "t.u64", 0, &d, NULL), SEGUE_OK);
     assert_true(d == 9223372036854775808.0);
@@ -346,7 +346,7 @@ static void hashes_tell_files_apart(void **state)
     other = sg_archive_hash(a);
     sg_archive_close(a);
     sg_buf_free(&file);
-    assert_true(whole.lo == same.lo && whole.hi == same.hi); /* the path is no part of it */
+    assert_true(whole.lo == same.lo && whole.hi == same.hi); /* the path is not part of it */
     assert_true(whole.lo != other.lo || whole.hi != other.hi);
 }
 

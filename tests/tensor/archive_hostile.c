@@ -488,7 +488,7 @@ static void llama2c_that_lie(void **state)
     sg_buf_free(&b);
 }
 
-/* --- things that are no weights --- */
+/* --- files that are not weights --- */
 
 static void other_files_are_named(void **state)
 {

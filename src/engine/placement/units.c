@@ -69,7 +69,7 @@ static segue_status fastest(char *spec, size_t cap, segue_error *err)
     }
     if (spec[0]) return SEGUE_OK;
     return sg_fail(err, SEGUE_EUNIT,
-                   "unit not opened: no spec given and no real unit is present; name a unit, for example ref");
+                   "unit not opened: no spec given and no unit of this machine can be selected; name a unit, for example ref");
 }
 
 /* --- open, close --- */

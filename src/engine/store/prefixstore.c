@@ -7,7 +7,7 @@
 #include "base/mem.h"
 
 enum {
-    TOKENS_MIN = 16,          /* shorter prefixes are not stored, and smaller savings are no hit */
+    TOKENS_MIN = 16,          /* shorter prefixes are not stored, and smaller savings count as a miss */
     AHEAD_TOKENS = 512,       /* capacity of loaded states beyond their tokens */
     ENTRIES_MAX = 4096,       /* in memory */
     GHOSTS_MAX = 256,         /* per class */

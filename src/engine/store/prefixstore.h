@@ -79,7 +79,7 @@ struct sg_store_hit {
     int diverges;                     /* 1: stored prefixes continue with other tokens than the query */
     const char *reason;               /* why fewer tokens than matched are reused (segue_stats.reuse_reason); NULL: none */
 };
-/* Never fails: what cannot be read is no hit. */
+/* Never fails: an entry that cannot be read is a miss. */
 void sg_store_find(struct sg_store *s, const struct sg_store_query *q, struct sg_store_hit *out);
 /* Stores the checkpoint of the first checkpoint->tokens_n tokens; takes a separate reference. prefill_ns: 0 = unknown. */
 void sg_store_put(struct sg_store *s, const struct sg_state_origin *origin, const int32_t *tokens, uint64_t prefill_ns,

@@ -31,7 +31,7 @@ enum sg_jinja_node_kind {
     SG_N_CALL,
     SG_N_FILTER,
     SG_N_TEST,
-    /* parts of statements and calls that are no expressions */
+    /* parts of statements and calls that are not expressions */
     SG_N_NSREF,     /* target ns.attr of `set` */
     SG_N_ARG,       /* argument of a call, operand of a comparison */
     SG_N_STATEMENT, /* first statement kind; an expression in a list of statements is printed */

@@ -143,7 +143,7 @@ segue_status sg_merges_reserve(struct sg_tokenizer *t, size_t n, segue_error *er
     return SEGUE_OK;
 }
 
-/* The error for a merge whose operand or result is no token. */
+/* The error for a merge whose operand or result is not a token. */
 static segue_status missing_token(const char *what, uint32_t rank, const char *text, size_t len,
                                  segue_error *err)
 {

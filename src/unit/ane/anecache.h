@@ -48,7 +48,7 @@ struct sg_ane_piece {
     const void *data;
     size_t bytes;
 };
-/* Writes the pieces, one after the other, as one entry. A failure is recorded in `why` and is no error: the next start does the
+/* Writes the pieces, one after the other, as one entry. A failure is recorded in `why`, not returned: the next start does the
  * work again. k NULL: nothing is written. */
 void sg_ane_cache_write(struct sg_ane_cache *k, struct sg_hash key, const char *ending, const struct sg_ane_piece *pieces,
                        uint32_t n);

@@ -170,7 +170,7 @@ static struct mm_scratch scratch_of(const struct sg_cpu_pass *a, const struct sg
     return r;
 }
 
-/* Rows of one tile of a form. */
+/* Tile height, in rows of x, of the kernels that read x in this form. */
 static uint32_t form_tile_rows(enum sg_x_form form) { return is_bf16(form) ? SG_BF16_ROWS : SG_TILE; }
 
 /* Rows that one item prepares: whole tiles of every form that the stage needs. */

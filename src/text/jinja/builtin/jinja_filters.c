@@ -252,7 +252,7 @@ SG_BUILTIN(f_urlencode)
 {
     struct sg_buf b = sg_val_buf(st);
     SG_BUILTIN_UNUSED;
-    /* an iterable that is no string holds pairs */
+    /* an iterable that is not a string holds pairs */
     int whole = self.kind == SG_V_STR || !sg_val_iterable(self);
     return sg_str_from_buf(st, whole ? quote_url(st, &b, self, 0) : quote_pairs(st, &b, self), &b, out);
 }

@@ -528,7 +528,7 @@ segue_status sg_parse_tuple(struct sg_jinja_parser *p, int simple, int with_cond
         if (!comma) break;
         is_tuple = 1;
     }
-    /* one expression without a comma is no tuple */
+    /* one expression without a comma is not a tuple */
     if (!is_tuple && first) return *out = first, SEGUE_OK;
     if (!is_tuple && !parens)
         return sg_parser_fail(p, line, "expected an expression, got %s", sg_parser_describe(p, buf));

@@ -123,7 +123,7 @@ int sg_int_parse(const char *s, size_t n, int base, int64_t *out)
         char c = (char)(text[i] | 32);
         int d = text[i] >= '0' && text[i] <= '9' ? text[i] - '0' : c >= 'a' && c <= 'z' ? c - 'a' + 10 : 99;
         if (d >= base) return 0;
-        /* The overflow is remembered and the scan continues: text that is no integer at all must return 0,
+        /* The overflow is remembered and the scan continues: text that is not an integer at all must return 0,
          * not -1. */
         if (v > ((uint64_t)INT64_MAX + 1 - (uint64_t)d) / (uint64_t)base) over = 1;
         v = v * (uint64_t)base + (uint64_t)d;

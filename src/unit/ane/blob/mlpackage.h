@@ -11,7 +11,7 @@
 
 /* Appends the program's only function, as "main", to out as a Core ML model. Precondition:
  * sg_mil_check_types found no error. one_file: all blobs are in weight.bin. EUNSUPPORTED: more than one
- * function, inputs or outputs that are no fp16 tensors, literals in arguments. EMEMORY. */
+ * function, inputs or outputs that are not fp16 tensors, literals in arguments. EMEMORY. */
 segue_status sg_mlmodel_write(const struct sg_mil_program *p, int one_file, struct sg_buf *out, segue_error *err);
 /* Writes the package; creates the folder. files: [n] the blob files. Errors as above, EIO, and EARG for a
  * path too long. */

@@ -33,7 +33,7 @@ const struct sg_mil_literal *sg_mil_const_literal(const struct sg_mil_function *
 int sg_mil_const_ints(const struct sg_mil_function *f, const struct sg_mil_op *op, const char *name, int64_t *out,
                       uint32_t *n);
 /* First integer of a constant argument, or its string; fallback or NULL when sg_mil_const_ints would return
- * 0 or the literal is no string. */
+ * 0 or the literal is not a string. */
 int64_t sg_mil_const_int(const struct sg_mil_function *f, const struct sg_mil_op *op, const char *name,
                          int64_t fallback);
 const char *sg_mil_const_text(const struct sg_mil_function *f, const struct sg_mil_op *op,

@@ -125,7 +125,7 @@ uint16_t *sg_npu_packed_dest(const struct sg_npu_plan *plan, uint32_t value)
     return (uint16_t *)(void *)(plan->packed->memory + at);
 }
 
-/* A failed write to the cache folder is no error: the next start packs again. */
+/* A failed write to the cache folder is not an error: the next start packs again. */
 void sg_npu_packed_publish(const struct sg_npu_plan *plan, const struct sg_ane_source *source)
 {
     struct sg_npu_packed *p = plan->packed;

@@ -35,7 +35,7 @@ void sg_mil_rewrite_copy(struct sg_mil_rewrite *r, const struct sg_mil_op *op);
  * keeps its name through an identity. */
 void sg_mil_rewrite_replace(struct sg_mil_rewrite *r, const struct sg_mil_op *op, uint32_t value);
 /* Gives the name of op's first value to the next operation that is built, unless it is a generated name of
- * a value that is no result. */
+ * a value that is not a result. */
 void sg_mil_rewrite_keep_name(struct sg_mil_rewrite *r, const struct sg_mil_op *op);
 /* New value of an argument; builds a constant when it is a literal. SG_MIL_NONE: absent or a list. */
 uint32_t sg_mil_rewrite_arg(struct sg_mil_rewrite *r, const struct sg_mil_op *op, const char *name);

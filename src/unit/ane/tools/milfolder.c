@@ -9,7 +9,7 @@
 
 enum { TEXTS_MAX = 4096 }; /* programs in a folder */
 
-/* Maps a blob file unless it is mapped already. A file that cannot be opened is no error here:
+/* Maps a blob file unless it is mapped already. A file that cannot be opened is not an error here:
  * sg_ane_check_blobs reports it with the position of the reference. */
 static segue_status map_blob_file(struct sg_mil_text *t, const char *folder, const char *mil_path,
                                   segue_error *err)

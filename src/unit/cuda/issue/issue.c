@@ -19,7 +19,7 @@ static segue_status issue_op(struct cu_pass *p, const struct sg_op *op)
     }
 }
 
-/* cu_cluster_settle: a step that is no fusion reads values, not partial sums. */
+/* cu_cluster_settle: a step that is not a fusion reads values, not partial sums. */
 segue_status cu_issue(struct cu_pass *p, const struct cu_step *s, uint32_t *steps)
 {
     SG_TRY(cu_cluster_issue(p, s, steps));

@@ -59,7 +59,8 @@ template <int KIND, bool WHOLE> __device__ __forceinline__ void load_epilogue(co
     e.row = t.row + (e.active ? r : 0);
     e.width = a.g.segment[t.segment].n;
     e.y = a.g.segment[t.segment].y.p;
-    /* Operands that exist before the inputs; the residual is loaded later. */
+    /* Bias and scales are weights, so they are loaded before the inputs of this step are complete; the residual is an
+     * input, so only its address is kept here. */
     e.residual_at = residual ? residual + e.row : nullptr;
     e.bias = bias ? bias[e.row] : 0;
     e.bias_up = bias_up ? bias_up[e.row] : 0;
