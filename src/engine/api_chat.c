@@ -1,11 +1,14 @@
-/* api_chat.c: the doors to chat templates: a request in JSON becomes the template's variables.
+/* api_chat.c: functions of segue.h for chat templates. A request in JSON (messages, tools, flags) becomes the variables of the
+ * template. Rendering has limits of steps and memory, because templates come from model files and are not trusted.
  * SPDX-License-Identifier: MIT */
 #include "model/model.h"
 #include "tensor/json.h"
 #include "text/chat_request.h"
 
-enum { REQUEST_MAX = 64 << 20 };
+enum { REQUEST_MAX = 64 << 20 }; /* bytes of JSON; bounds memory and time of a hostile request */
 
+/* Renders t with the request. bos, eos: texts of the tokens that templates may print. text, cap, len as in segue_chat_format.
+ * EFORMAT: the request is invalid, or the template fails; ELIMIT: the request or the rendering exceeds a limit. */
 static segue_status render(const struct sg_template *t, const char *request, size_t request_len,
                            const char *bos, const char *eos, char *text, size_t cap, size_t *len,
                            segue_error *err)
@@ -32,12 +35,13 @@ segue_status segue_chat_format(const segue_model *model, const char *request, si
     struct sg_tokenizer_info info = {.bos_text = "", .eos_text = ""};
     if (!model || !request || !len || (cap && !text))
         return sg_fail(err, SEGUE_EARG,
-                       "chat not rendered: an argument is NULL; pass model, request and a place");
+                       "chat not rendered: an argument is NULL; pass model, request and len");
+    /* A template that does not parse must not prevent the use of the model, so its error is kept until a chat needs it. */
     if (model->chat_error.status != SEGUE_OK)
         return sg_fail(err, model->chat_error.status, "%s", model->chat_error.text);
     if (!model->chat)
         return sg_fail(err, SEGUE_EUNSUPPORTED,
-                       "chat not rendered: %s: it has no chat template; give the prompt as it is",
+                       "chat not rendered: %s: it has no chat template; pass the prompt unchanged",
                        model->info.path);
     if (model->tokenizer) sg_tokenizer_info_get(model->tokenizer, &info);
     return render(model->chat, request, request_len, info.bos_text, info.eos_text, text, cap, len, err);
@@ -50,7 +54,7 @@ segue_status segue_template_render(const char *source, size_t source_len, const 
     struct sg_template *t = NULL;
     if (!source || !request || !len || (cap && !text))
         return sg_fail(err, SEGUE_EARG,
-                       "chat not rendered: an argument is NULL; pass template, request and a place");
+                       "chat not rendered: an argument is NULL; pass template, request and len");
     SG_TRY(sg_template_open(&t, source, source_len, "template", err));
     segue_status status = render(t, request, request_len, bos, eos, text, cap, len, err);
     sg_template_close(t);

@@ -9,6 +9,7 @@
 #include "engine/sized.h"
 #include "engine/store/prefixstore.h"
 
+/* Tokens per prefill run: longer runs delay a cancel and need more scratch memory, shorter ones read the weights more often. */
 enum { CHUNK_TOKENS = 512, CHUNK_TOKENS_MAX = 1 << 20 };
 
 /* --- what sampling needs of the vocabulary --- */
@@ -62,6 +63,7 @@ static enum sg_storage kv_storage(segue_kv wish, const struct sg_unit_desc *desc
     }
 }
 
+/* Everything that can be checked without the model. EARG. */
 static segue_status check_opts(const segue_engine_opts *o, size_t n, segue_error *err)
 {
     if (n == 0) return sg_fail(err, SEGUE_EARG, "engine not opened: there are no units; pass at least one");
@@ -146,6 +148,8 @@ static uint64_t range_bytes(const struct segue_engine *e, uint32_t placement, ui
     return to - from == layers ? bytes : bytes / layers * (to - from);
 }
 
+/* Compiles layers [from, to) for a placement; reports progress before and after. ECANCELED without a text: compile_all
+ * adds it. */
 static segue_status compile_range(struct segue_engine *e, uint32_t placement, uint32_t from, uint32_t to,
                                   struct compile_progress *p, segue_error *err)
 {
@@ -168,6 +172,7 @@ static segue_status compile_ranges(struct segue_engine *e, const struct segue_pl
     return SEGUE_OK;
 }
 
+/* The total is computed first, so that progress never goes back. ECANCELED has precedence over the status of the unit. */
 static segue_status compile_all(struct segue_engine *e, const segue_engine_opts *o, segue_error *err)
 {
     struct compile_progress p = {.opts = o};
@@ -201,6 +206,7 @@ static segue_status place_units(struct segue_engine *e, segue_unit *const *units
     return compile_all(e, o, err);
 }
 
+/* The caller's string may be freed after segue_engine_open. */
 static segue_status copy_cache_name(struct segue_engine *e, const segue_engine_opts *o, segue_error *err)
 {
     if (!o->cache || !*o->cache) return SEGUE_OK;
@@ -247,6 +253,7 @@ segue_status segue_engine_open(segue_engine **out, segue_model *model, segue_uni
     return SEGUE_OK;
 }
 
+/* Sessions and checkpoints hold references: the engine is freed with the last of them, whatever the caller closes first. */
 struct segue_engine *sg_engine_share(struct segue_engine *e)
 {
     atomic_fetch_add(&e->references, 1);

@@ -10,6 +10,7 @@
 
 /* --- programs --- */
 
+/* Drops one reference. Programs of one compile call share the graphs. NULL is allowed. */
 static void graphs_release(struct group_graphs *g)
 {
     if (!g || --g->refs) return;
@@ -55,6 +56,7 @@ static segue_status program_new(struct sg_unit *u, const struct sg_graph *g, str
 static segue_status compile_rank(struct sg_unit *u, uint32_t r, struct sg_tp_graphs *s, struct sg_program **programs,
                                  segue_error *err)
 {
+    /* s->graphs is [graphs_n][ranks]: column r are the graphs of this rank. */
     const struct sg_graph **graphs = sg_alloc(s->graphs_n * sizeof *graphs);
     struct sg_program **made = sg_alloc(s->graphs_n * sizeof *made);
     segue_status status = graphs && made ? SEGUE_OK : sg_no_memory("programs", s->graphs_n * sizeof *made, err);
@@ -85,6 +87,7 @@ static segue_status group_compile(struct sg_unit *u, const struct sg_graph *cons
     for (uint32_t i = 0; i < n; i++) SG_TRY(sg_weights_finite(graphs[i], err));
     struct group_graphs *split = sg_alloc(sizeof *split);
     if (!split) return sg_no_memory("graphs of several units", sizeof *split, err);
+    /* This reference is held during the call, so that discarding programs after a failure does not free the graphs early. */
     split->refs = 1;
     for (uint32_t i = 0; i < n; i++) programs[i] = NULL;
     segue_status status = sg_tp_graphs_new(graphs, n, u->ranks, &split->tp, err);
@@ -124,6 +127,7 @@ static void group_close(struct sg_unit *u)
     sg_free(u);
 }
 
+/* Built once by `describe`. */
 static void group_describe(const struct sg_unit *u, struct sg_unit_desc *out) { *out = u->desc; }
 
 /* All ranks are units of one kind; rank 0 answers for them. */
@@ -166,13 +170,14 @@ static void describe(struct sg_unit *u, const char *spec)
     snprintf(d->info.spec, sizeof d->info.spec, "%s", spec);
     d->streams = 0; /* start returns before all ranks have started */
     d->kernels[0] = 0;
+    /* Lanes of a group are selected by long_rows; without that limit there is one. */
     if (d->lanes > GROUP_LANES || !d->long_rows) d->lanes = 1;
 }
 
 /* The group's table: optional functions only where the ranks have them. */
 static void table_init(struct sg_unit *u)
 {
-    u->table = (struct sg_unit_ops){.kind = "team", .close = group_close, .describe = group_describe, .can = group_can,
+    u->table = (struct sg_unit_ops){.kind = "group", .close = group_close, .describe = group_describe, .can = group_can,
                                   .compile = group_compile, .discard = group_discard, .footprint = group_footprint,
                                   .start = sg_group_start, .wait = sg_group_wait};
     sg_group_state_table(&u->table);
@@ -182,6 +187,7 @@ static void table_init(struct sg_unit *u)
     u->base.ops = &u->table;
 }
 
+/* Locks and table are complete before describe calls the ranks. After a failure the ranks are closed here, not by the caller. */
 segue_status sg_group_open(struct sg_unit **out, struct sg_unit *const *units, uint32_t n, const char *spec, segue_error *err)
 {
     const struct sg_unit_ops *ops = sg_ops_of(units[0]);

@@ -7,6 +7,7 @@
 #include "unit/rank_sync.h"
 #include "unit/group/group_types.h"
 
+/* One rank's part of a run. Owned by the run; written by the thread of the run only. */
 struct group_rank {
     struct sg_run *run;              /* NULL: not started */
     struct sg_span *spans;           /* the batch's, with this rank's states */
@@ -16,6 +17,7 @@ struct group_rank {
     segue_status status;
 };
 
+/* One batch on all ranks. The thread of the run starts the ranks and waits for them. */
 struct sg_run {
     struct sg_thread_run common;
     struct sg_program *program;
@@ -78,6 +80,7 @@ static void work(struct sg_thread_run *common)
     int is_long = 0;
     for (uint32_t s = 0; s < common->batch.spans_n; s++)
         is_long |= u->desc.long_rows && common->spans[s].rows > u->desc.long_rows;
+    /* Two runs that interleave their ranks would wait for each other at the first join: one run per lane at a time. */
     pthread_mutex_lock(&u->lanes[is_long]);
     for (uint32_t r = u->ranks; r--;) { /* rank 0 last: it computes inside start */
         run->rank[r].status = start_rank(run, r);
@@ -94,6 +97,7 @@ static void work(struct sg_thread_run *common)
 
 /* --- start and wait --- */
 
+/* Only after the run has ended, or before it was started. */
 static void run_free(struct sg_run *run)
 {
     sg_thread_run_free(&run->common);

@@ -11,6 +11,7 @@ enum { PIECE_BYTES = 1 << 22 };      /* of the rows that are split at once */
 static const struct sg_unit_ops *ops_of(const struct sg_state *s) { return s->base.unit->ops; }
 static uint32_t ranks_of(const struct sg_state *s) { return s->base.unit->ranks; }
 
+/* Also frees a state whose creation failed at any point. */
 static void group_state_free(struct sg_state *s)
 {
     if (!s) return;
@@ -41,6 +42,7 @@ static segue_status state_alloc(struct sg_unit *u, const struct sg_slot *slots, 
     return SEGUE_OK;
 }
 
+/* 1: the graph has exactly these slots. */
 static int same_slots(const struct sg_graph *g, const struct sg_slot *slots, uint32_t n)
 {
     if (g->slots_n != n) return 0;
@@ -83,6 +85,7 @@ static segue_status group_state_new(struct sg_unit *u, const struct sg_slot *slo
     return SEGUE_OK;
 }
 
+/* The ranks' forks share KV blocks as those of the unit do. All or none: a failure frees the copies made so far. */
 static segue_status group_state_fork(struct sg_state *s, struct sg_state **out, segue_error *err)
 {
     struct sg_state *copy = NULL;
@@ -129,6 +132,7 @@ static segue_status group_state_cut(struct sg_state *s, uint64_t rows, segue_err
     return SEGUE_OK;
 }
 
+/* All ranks hold the same positions; rank 0 answers. */
 static void group_state_held(const struct sg_state *s, uint32_t slot, uint64_t *first, uint64_t *rows)
 {
     ops_of(s)->state_held(s->rank[0], slot, first, rows);
@@ -141,6 +145,7 @@ static uint64_t group_state_bytes(const struct sg_state *s)
     return sum;
 }
 
+/* The join gives every rank the complete logits; rank 0 answers. */
 static segue_status group_state_logits(struct sg_state *s, float *out, segue_error *err)
 {
     return ops_of(s)->state_logits(s->rank[0], out, err);
@@ -148,6 +153,7 @@ static segue_status group_state_logits(struct sg_state *s, float *out, segue_err
 
 /* --- get and put --- */
 
+/* How the rows of one slot are divided over the ranks, in one storage. */
 struct split_layout {
     const struct sg_tp_slot *split;
     uint32_t ranks;
@@ -240,6 +246,7 @@ static segue_status group_state_get(struct sg_state *s, uint32_t slot, uint64_t 
     return copy_pieces(s, &d, slot, from, to, storage, out, 1, err);
 }
 
+/* A slot that is not split has the same content on every rank (slot UINT32_MAX: the number of tokens). */
 static segue_status put_all(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
                             const void *in, segue_error *err)
 {

@@ -25,6 +25,7 @@ enum { EXIT_LIMIT_NS = 2000000000, POLL_NS = 2000000 };
 
 /* --- finding the command --- */
 
+/* 1: a regular file that this user may execute. */
 static int is_program(const char *path)
 {
     struct stat st;
@@ -58,6 +59,7 @@ static int this_file(char *out, size_t cap)
     return n < cap;
 }
 
+/* $SEGUE_COMMAND, else next to this library or program. EUNIT. */
 static segue_status find_program(char *out, size_t cap, segue_error *err)
 {
     const char *named = getenv("SEGUE_COMMAND");
@@ -92,6 +94,7 @@ static int spawn(pid_t *pid, const char *program, int first)
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attr;
     sigset_t none, all;
+    /* The child gets default signal handlers and an empty mask, whatever the host program has set. */
     sigemptyset(&none);
     sigfillset(&all);
     int code = posix_spawn_file_actions_init(&actions);
@@ -127,6 +130,7 @@ segue_status proc_spawn(struct proc_child *c, int *second, segue_error *err)
         return status;
     }
     int code = spawn(&pid, program, one[1]);
+    /* The child's end must be closed here, or the end of the child would not close the connection. */
     close(one[1]);
     if (code) {
         close(one[0]);

@@ -33,6 +33,7 @@ static segue_status run_buffers(struct sg_run *run, const struct sg_batch *b, se
         SG_TRY(grow(&run->values_at, b->outputs_n, sizeof *run->values_at, err));
         run->values_cap = b->outputs_n;
     }
+    /* Several steps keep a history of tokens for the penalties of the sampler. */
     const struct sg_span *s = &b->spans[0];
     size_t history = s->steps > 1 ? s->sampler->history_n + s->steps : 0;
     if (history > run->history_cap) {
@@ -81,6 +82,7 @@ static segue_status check_span(const struct sg_program *p, const struct sg_batch
     return s->state ? proc_state_here(u, s->state, err) : SEGUE_OK;
 }
 
+/* All spans, the number of rows and the requested outputs. EARG, ELIMIT. */
 static segue_status check_batch(const struct sg_program *p, const struct sg_batch *b, segue_error *err)
 {
     const struct sg_graph *g = p->base.graph;
@@ -123,6 +125,7 @@ static segue_status layout_area(struct sg_run *run, uint64_t *input_at, segue_er
         run->wanted += run->spans[i].wanted_n;
         choosing |= run->spans[i].sampler != NULL;
     }
+    /* Tokens are part of the request; input values, logits and outputs are in shared memory. */
     *input_at = in->kind == SG_VALUE_ROWS ? reserve(&used, run->rows, in->width) : 0;
     run->logits_at = UINT64_MAX;
     if (g->vocab && run->wanted && (run->result->logits || choosing)) run->logits_at = reserve(&used, run->wanted, g->vocab);
@@ -203,11 +206,13 @@ static segue_status results_read(struct sg_run *run, struct sg_reader *in, int f
     struct sg_result *r = run->result;
     uint64_t *counters[SG_WIRE_COUNTERS];
     sg_wire_counters(r, counters);
+    /* Added, not assigned: a run of several steps has one reply per step. */
     for (int i = 0; i < SG_WIRE_COUNTERS; i++) *counters[i] += sg_reader_u64(in);
     r->unseen = sg_reader_u64(in);
     atomic_store(&run->program->compiles, sg_reader_u64(in));
     for (uint32_t i = 0; i < run->batch.spans_n; i++) {
         struct sg_span *s = &run->spans[i];
+        /* A count that is too large would move the state past the tokens of the caller. */
         uint32_t done = sg_reader_u32(in);
         if (in->bad || done > s->rows || (!failed && done != s->rows))
             return proc_lose(u, "it reported wrong token counts of a run", err);
@@ -293,6 +298,7 @@ static segue_status run_begin(struct sg_program *p, const struct sg_batch *b, st
     SG_TRY(run_buffers(run, b, err));
     for (uint32_t i = 0; i < b->spans_n; i++)
         if (b->spans[i].sampler) SG_TRY(chooser_for(u, p->base.graph->vocab, err));
+    /* One run at a time on this connection, so that the unit has a single reusable run. */
     run->base.ops = u->base.ops;
     run->program = p;
     run->batch = *b;

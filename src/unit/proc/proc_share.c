@@ -1,7 +1,7 @@
 /* proc_share.c: weights shared with the child process. Weights are not sent: the child maps the model's files by descriptors
  * passed to it, so both processes read the same pages. Tensors in ordinary memory are copied once to shared memory. A region is
- * one such file or piece of memory, a location (struct sg_wire_loc) an offset in it. Both tables are kept, so that a restarted child
- * can be given everything again.
+ * one such file or piece of memory, a location (struct sg_wire_loc) an offset in it. Both tables are kept, so that a restarted
+ * child can receive everything again.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 

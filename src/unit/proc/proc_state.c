@@ -7,8 +7,10 @@
 #include "unit/proc/proc.h"
 #include "unit/state_core.h"
 
+/* A child that reports a state of 2^50 bytes or more is treated as damaged. */
 enum { STATE_BYTES_LOG2_MAX = 50 };
 
+/* `generation` is the number of the child: states do not survive a restart. */
 segue_status proc_state_here(struct sg_unit *u, const struct sg_state *s, segue_error *err)
 {
     SG_TRY(proc_is_lost(u, err));
@@ -24,6 +26,7 @@ segue_status proc_held_read(struct sg_state *s, struct sg_reader *in, uint64_t r
     struct sg_unit *u = s->base.unit;
     uint64_t held = sg_reader_u64(in), bytes = sg_reader_u64(in);
     const uint8_t *first = sg_reader_bytes(in, s->slots_n * sizeof *s->held.first);
+    /* The child is not trusted: everything is checked before any field changes. rows: the expected length; UINT64_MAX: any. */
     int sound = first && held <= INT32_MAX && bytes >> STATE_BYTES_LOG2_MAX == 0 && (rows == UINT64_MAX || held == rows);
     for (uint32_t i = 0; sound && i < s->slots_n; i++) sound = sg_le64(first + 8 * i) <= INT32_MAX;
     if (!sound) return proc_lose(u, "it sent an invalid state description", err);
@@ -45,6 +48,7 @@ void proc_state_held(const struct sg_state *s, uint32_t slot, uint64_t *first, u
     pthread_mutex_unlock(&u->lock);
 }
 
+/* From the cache, as of the last reply. */
 uint64_t proc_state_bytes(const struct sg_state *s)
 {
     struct sg_unit *u = s->base.unit;
@@ -56,6 +60,7 @@ uint64_t proc_state_bytes(const struct sg_state *s)
 
 /* --- new, free, fork --- */
 
+/* Frees this side only; the child's state is freed by a request or with the child. */
 static void state_release(struct sg_state *s)
 {
     if (!s) return;
@@ -119,6 +124,7 @@ segue_status proc_state_new(struct sg_unit *u, const struct sg_slot *slots, uint
     return status;
 }
 
+/* The child forks its state; both share KV blocks there. */
 segue_status proc_state_fork(struct sg_state *from, struct sg_state **out, segue_error *err)
 {
     struct sg_unit *u = from->base.unit;
@@ -146,6 +152,7 @@ void proc_state_free(struct sg_state *s)
     proc_enter(u, PROC_FIRST);
     if (s->generation == u->generation) {
         sg_put_u32(proc_request(u, PROC_FIRST), s->id);
+        /* The number is reused only when the child confirmed that it is free. */
         if (proc_call(u, PROC_FIRST, SG_WIRE_STATE_FREE, -1, 0, &in, NULL) == SEGUE_OK) u->state_ids[s->id] = 0;
     }
     proc_leave(u, PROC_FIRST);
@@ -168,6 +175,7 @@ static segue_status change(struct sg_state *s, uint32_t kind, uint64_t n, uint32
         status = proc_call(u, PROC_FIRST, kind, -1, 0, &in, err);
     }
     if (status == SEGUE_OK) {
+        /* A cut is the only change whose resulting length is known here. */
         uint32_t number = sg_reader_u32(&in);
         if (mark) *mark = number;
         status = proc_held_read(s, &in, kind == SG_WIRE_STATE_CUT && s->slots_n ? n : UINT64_MAX, err);
@@ -244,6 +252,7 @@ static segue_status get_piece(struct sg_state *s, uint32_t slot, uint64_t from, 
     return all_finite(out, bytes, storage) ? SEGUE_OK : proc_lose(u, "its state has NaN or infinite values", err);
 }
 
+/* The reply has the new description of the state. bytes 0: validation, or a slot without rows. */
 static segue_status put_piece(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
                               size_t bytes, const uint8_t *data, segue_error *err)
 {
@@ -265,6 +274,7 @@ static segue_status transfer(struct sg_state *s, uint32_t slot, uint64_t from, u
     if (slot >= s->slots_n)
         return sg_fail(err, SEGUE_EARG, "state: %s: slot %u of %u does not exist", u->desc.info.spec, slot,
                        s->slots_n);
+    /* Recurrent slots are one piece: they are written as a whole or not at all. */
     const struct sg_slot *what = &s->slots[slot];
     size_t fixed = sg_slot_fixed_bytes(what), row = sg_slot_row_bytes(what, storage);
     if (!sg_slot_grows(what) || from >= to) {

@@ -28,6 +28,7 @@ segue_status sg_serve_region(struct sg_server *v, struct sg_reader *in, int fd, 
     return SEGUE_OK;
 }
 
+/* Refused while a tensor refers to it: the peer drops tensors first. */
 segue_status sg_serve_region_drop(struct sg_server *v, struct sg_reader *in, segue_error *err)
 {
     uint32_t id = sg_reader_u32(in);
@@ -93,16 +94,19 @@ static segue_status tensors_new(struct sg_server *v, struct sg_reader *in, uint3
                                 segue_error *err)
 {
     uint32_t n = sg_reader_u32(in);
+    /* A tensor takes at least 64 bytes of the request, which bounds the allocation. */
     if (in->bad || n > in->left / 64) return sg_server_reject(err, "a list of tensors: truncated");
     *made = sg_arena_alloc(&v->scratch, n * sizeof **made);
     struct sg_wire_region *regions = sg_arena_alloc(&v->scratch, (v->regions_n + 1) * sizeof *regions);
     if (!*made || !regions) return sg_no_memory("tensors", n * sizeof **made, err);
+    /* Regions that were dropped have data NULL, so that no location in them is valid. */
     for (uint32_t i = 0; i < v->regions_n; i++)
         regions[i] = (struct sg_wire_region){v->regions[i].memory.data, v->regions[i].memory.size};
     for (*made_n = 0; *made_n < n; ++*made_n) SG_TRY(tensor_new(v, regions, in, &(*made)[*made_n], err));
     return SEGUE_OK;
 }
 
+/* Stops at the first invalid number; earlier ones of the list are freed then. */
 segue_status sg_serve_tensor_drop(struct sg_server *v, struct sg_reader *in, segue_error *err)
 {
     uint32_t n = sg_reader_u32(in);
@@ -192,6 +196,7 @@ static segue_status graphs_read(struct sg_server *v, struct sg_reader *in, struc
     for (uint32_t i = 0; i < n; i++) {
         ids[i] = sg_reader_u32(in);
         SG_TRY(sg_server_table_grow(&v->programs, &v->programs_n, ids[i], SG_WIRE_PROGRAMS, sizeof *v->programs, err));
+        /* The peer chooses the numbers; two graphs of a request must not have the same one. */
         int taken = v->programs[ids[i]].program != NULL;
         for (uint32_t k = 0; k < i; k++) taken |= ids[k] == ids[i];
         if (taken) return sg_server_reject(err, "a program: its number is in use");
@@ -248,6 +253,7 @@ segue_status sg_serve_compile(struct sg_server *v, struct sg_reader *in, int can
     return status;
 }
 
+/* Runs of the program have ended: the first connection handles one request at a time. */
 segue_status sg_serve_discard(struct sg_server *v, struct sg_reader *in, segue_error *err)
 {
     uint32_t id = sg_reader_u32(in);
@@ -286,12 +292,14 @@ static void lora_free(struct sg_server *v, struct sg_server_lora *l)
 static const float *matrix_read(struct sg_reader *in, const struct sg_shared *m, uint64_t rows, uint64_t cols)
 {
     uint64_t at = sg_reader_u64(in);
+    /* Before the product, which could overflow. */
     if (cols && rows > ((uint64_t)1 << 40) / cols) return NULL;
     uint64_t bytes = rows * cols * sizeof(float);
     if (in->bad || at % sizeof(float) || at > m->size || bytes > m->size - at) return NULL;
     return (const float *)(const void *)(m->data + at);
 }
 
+/* Order for qsort and sg_lora_find: by address. */
 static int by_tensor(const void *a, const void *b)
 {
     const struct sg_lora_pair *x = a, *y = b;

@@ -41,6 +41,7 @@ static segue_status words_read(struct sg_server *v, struct sg_reader *in, uint32
     return SEGUE_OK;
 }
 
+/* Numbers of the adapters of a span; their matrices were sent before. */
 static segue_status loras_read(struct sg_server *v, struct sg_reader *in, struct sg_span *span, segue_error *err)
 {
     uint32_t n = sg_reader_u32(in);
@@ -89,6 +90,7 @@ static segue_status span_read(struct sg_server *v, struct sg_reader *in, struct 
 static segue_status outputs_read(struct sg_server *v, struct sg_reader *in, struct request *q, segue_error *err)
 {
     uint32_t n = sg_reader_u32(in);
+    /* 12 bytes per output: index and offset. */
     if (in->bad || n > in->left / 12) return damaged(err);
     int32_t *outputs = scratch_array(v, n, sizeof *outputs);
     q->outputs_at = scratch_array(v, n, sizeof *q->outputs_at);
@@ -159,6 +161,7 @@ static segue_status run(struct sg_server *v, struct request *q, segue_error *err
     segue_status status = v->ops->start(q->program->program, &q->batch, &q->result, &started, err);
     set_accepted(v);
     SG_TRY(status);
+    /* 1 s per call; the peer enforces the time limit of the run. */
     do status = v->ops->wait(started, 1000000000, err);
     while (status == SEGUE_END);
     return status;
@@ -169,6 +172,7 @@ segue_status sg_serve_run(struct sg_server *v, struct sg_reader *in, struct sg_b
 {
     struct request q = {0};
     segue_status status = request_read(v, in, &q, err);
+    /* Also after a rejected request, or the peer would wait for the acceptance until its time limit. */
     if (status != SEGUE_OK) set_accepted(v);
     SG_TRY(status);
     status = run(v, &q, err);

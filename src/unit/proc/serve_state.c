@@ -2,6 +2,7 @@
  * use by the second connection cannot be freed or changed by the first. SPDX-License-Identifier: MIT */
 #include "unit/proc/server.h"
 
+/* Bounds of requests: the peer may be damaged, and this process must not allocate without limit. */
 enum { SLOTS_MAX = 1 << 16, UNDO_MAX = 64 };
 
 /* NULL: the number in the request is unknown. */
@@ -69,6 +70,7 @@ static segue_status serve_new(struct sg_server *v, struct sg_reader *in, struct 
     return status;
 }
 
+/* The fork gets the number that the peer chose. */
 static segue_status serve_fork(struct sg_server *v, struct sg_server_state *s, struct sg_reader *in, struct sg_buf *out,
                                segue_error *err)
 {
@@ -86,6 +88,7 @@ static segue_status serve_fork(struct sg_server *v, struct sg_server_state *s, s
 static segue_status serve_free(struct sg_server *v, struct sg_server_state *s, segue_error *err)
 {
     pthread_mutex_lock(&v->lock);
+    /* Taken out of the table under the lock, so that the other thread cannot find it while it is freed. */
     struct sg_server_state old = *s;
     if (!old.users) *s = (struct sg_server_state){0};
     pthread_mutex_unlock(&v->lock);
@@ -128,6 +131,7 @@ static segue_status serve_change(struct sg_server *v, uint32_t kind, struct sg_s
     return SEGUE_OK;
 }
 
+/* Requests of the first connection: new, fork, free and changes. The reply ends with the description of the state. */
 segue_status sg_serve_state(struct sg_server *v, uint32_t kind, struct sg_reader *in, struct sg_buf *out, segue_error *err)
 {
     if (kind == SG_WIRE_STATE_NEW) return serve_new(v, in, out, err);
@@ -151,6 +155,8 @@ static uint64_t bytes_of(const struct sg_slot *slot, enum sg_storage storage, ui
     return row && to - from > UINT32_MAX ? UINT64_MAX : (to - from) * row;
 }
 
+/* s is a copy of the table entry, because the table may move. Bounds are checked against the bulk memory before the unit sees
+ * the address; positions are checked by the unit. */
 static segue_status get_or_put(struct sg_server *v, uint32_t kind, const struct sg_server_state *s, struct sg_reader *in,
                               segue_error *err)
 {
@@ -185,6 +191,7 @@ segue_status sg_serve_get_put(struct sg_server *v, uint32_t kind, struct sg_read
     segue_status status = get_or_put(v, kind, &copy, in, err);
     if (status == SEGUE_OK && kind == SG_WIRE_STATE_PUT) sg_serve_held_write(v, &copy, out);
     pthread_mutex_lock(&v->lock);
+    /* By number: the table may have moved during the call. */
     v->states[id].users--;
     pthread_mutex_unlock(&v->lock);
     return status;

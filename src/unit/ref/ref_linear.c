@@ -66,6 +66,7 @@ segue_status ref_linear(struct ref_pass *p, const struct sg_op *op, float *out)
     const struct sg_linear *l = &op->u.linear;
     struct linear_task w = {
         .pass = p, .tensor = p->graph->tensors[l->weight.tensor], .out = out, .at = l->weight.at};
+    /* wanted 1: the op is after `rows` and computes only the selected rows (the output head). */
     uint32_t wanted = p->graph->values[op->out].wanted;
     w.t_n = p->rows_n[wanted];
     w.n = l->weight.rows;
@@ -76,6 +77,7 @@ segue_status ref_linear(struct ref_pass *p, const struct sg_op *op, float *out)
     w.rows = ref_scratch(p, (size_t)p->threads * BLOCK_ROWS * w.x.width, sizeof *w.rows);
     if (!w.rows) return SEGUE_EMEMORY;
     ref_parallel(p->threads, w.n, linear_range, &w);
+    /* Bytes as stored in the file: the report compares them with the memory bandwidth. */
     p->weight_bytes += w.tensor->bytes / w.tensor->rows * w.n;
     for (uint32_t s = 0; s < p->spans_n; s++)
         for (uint32_t i = 0; i < p->spans[s].loras_n; i++) {
@@ -87,6 +89,7 @@ segue_status ref_linear(struct ref_pass *p, const struct sg_op *op, float *out)
 
 /* --- experts --- */
 
+/* Shared by the threads of one op; each computes other rows of `out`. */
 struct experts_work {
     const struct ref_pass *pass;
     const struct sg_experts *e;
@@ -116,6 +119,7 @@ static void experts_range(void *arg, uint32_t from, uint32_t to)
           *hidden = row + widest;
     for (uint32_t t = from; t < to; t++)
         for (uint32_t i = 0; i < e->k && !ref_stopped(w->pass); i++) {
+            /* Indices below 2^24 are exact in fp32. */
             uint64_t expert = (uint64_t)ref_row(w->routing, t)[i];
             float weight = ref_row(w->routing, t)[e->k + i];
             for (uint32_t f = 0; f < e->ff; f++) {

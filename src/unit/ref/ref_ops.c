@@ -33,6 +33,7 @@ static segue_status op_embed(struct ref_pass *p, const struct sg_op *op, float *
             float *y = out + (size_t)t * d;
             sg_tensor_row(table, (uint64_t)e->table.at + (uint32_t)tokens[t], 0, d, y);
             for (uint32_t c = 0; c < d; c++) y[c] *= e->scale;
+            /* Learned absolute positions (GPT-2); the engine limits the context to the rows of this table. */
             if (!positions) continue;
             sg_tensor_row(positions, e->positions.at + p->spans[s].first + i, 0, d, position);
             for (uint32_t c = 0; c < d; c++) y[c] += position[c];
@@ -86,6 +87,7 @@ static segue_status op_rope(struct ref_pass *p, const struct sg_op *op, float *o
         for (uint32_t i = 0; i < p->spans[s].rows; i++) {
             uint32_t t = p->from[0][s] + i;
             float *y = out + (size_t)t * x.width;
+            /* Columns after the rotated ones (partial rope) are copied unchanged. */
             memcpy(y, ref_row(x, t), x.width * sizeof *y);
             for (uint32_t j = 0; j < table->pairs; j++) {
                 double angle = (double)(p->spans[s].first + i) * (double)table->inverse[j] * r->sign;
@@ -104,6 +106,7 @@ static segue_status op_rope(struct ref_pass *p, const struct sg_op *op, float *o
 
 /* --- attend --- */
 
+/* Shared by the threads of one span; each computes other rows of `out`. */
 struct attend_work {
     const struct ref_pass *pass;
     const struct sg_attend *a;
@@ -123,8 +126,10 @@ static void attend_head(const struct attend_work *w, const float *q, uint32_t h,
                         float *y)
 {
     const struct sg_attend *a = w->a;
+    /* Grouped-query attention: consecutive query heads share a K/V head. */
     uint32_t kv = h / (a->heads / a->kv_heads);
     uint64_t from = a->window && pos + 1 > a->window ? pos + 1 - a->window : 0;
+    /* The token itself is always visible, so that max is finite and the sum below is at least one. */
     float max = w->sinks ? w->sinks[h] : -INFINITY;
     for (uint64_t j = from; j <= pos; j++) {
         const float *k = w->k + ((j - w->lo) * a->kv_heads + kv) * a->d;
@@ -215,6 +220,7 @@ static segue_status op_conv(struct ref_pass *p, const struct sg_op *op, float *o
         ref_scratch(p, (size_t)c->taps * width, sizeof *current); /* [taps, width], oldest first */
     if (!current) return SEGUE_EMEMORY;
     for (uint32_t s = 0; s < p->spans_n; s++) {
+        /* `next` is the copy that becomes the slot when the run has succeeded; a failed run changes nothing. */
         float *memory = ref_slot_at(p->spans[s].state, (uint32_t)c->slot)->next;
         for (uint32_t t = p->from[0][s]; t < p->from[0][s + 1]; t++) {
             memcpy(current, memory, (size_t)past * width * sizeof *current);
@@ -248,6 +254,7 @@ static void l2_scaled(const float *x, uint32_t n, float eps, double scale, float
 static void delta_step(const struct sg_delta *p, const float *q, const float *k, const float *v, float g,
                        float beta, float *S, float *d, float *y)
 {
+    /* The output uses the updated S, so both loops run over all of it; g <= 0, so decay is at most 1. */
     float decay = expf(g);
     for (uint32_t j = 0; j < p->dv; j++) d[j] = y[j] = 0;
     for (uint32_t i = 0; i < p->dk; i++)
@@ -304,6 +311,7 @@ static segue_status op_glu(struct ref_pass *p, const struct sg_op *op, float *ou
     return SEGUE_OK;
 }
 
+/* y = act(x), elementwise. */
 static segue_status op_act(struct ref_pass *p, const struct sg_op *op, float *out)
 {
     struct ref_view x = ref_view_of(p, &op->in[0]);
@@ -313,6 +321,7 @@ static segue_status op_act(struct ref_pass *p, const struct sg_op *op, float *ou
     return SEGUE_OK;
 }
 
+/* y = x + other; both have the same rows and width. */
 static segue_status op_add(struct ref_pass *p, const struct sg_op *op, float *out)
 {
     struct ref_view x = ref_view_of(p, &op->in[0]), y = ref_view_of(p, &op->in[1]);
@@ -344,6 +353,7 @@ static void route_scores(const struct sg_route *r, const float *logits, float *s
     double sum = 0;
     for (uint32_t e = 0; e < r->experts; e++)
         if (logits[e] > max) max = logits[e];
+    /* Sigmoid scores are independent of each other and are not normalised here; `renormalise` does it for the chosen k. */
     for (uint32_t e = 0; e < r->experts; e++) {
         scores[e] = r->sigmoid ? ref_sigmoid(logits[e]) : expf(logits[e] - max);
         sum += scores[e];
@@ -403,6 +413,7 @@ static segue_status op_join(struct ref_pass *p, const struct sg_op *op, float *o
     uint32_t rows = rows_of(p, op);
     if (!p->rank_sync)
         return sg_fail(p->err, SEGUE_EUNSUPPORTED, "run: ref: join: the graph is one rank of a group; run all ranks");
+    /* The operand may be a column range; the exchange needs dense rows. */
     float *dense = ref_scratch(p, (size_t)rows * x.width, sizeof *dense);
     if (!dense) return SEGUE_EMEMORY;
     for (uint32_t t = 0; t < rows; t++) memcpy(dense + (size_t)t * x.width, ref_row(x, t), x.width * sizeof *dense);
