@@ -150,7 +150,7 @@ typedef struct segue_model_info {
     const char *path, *family, *format, *name;
     const char *storage;         /* storage of most weights: "q4_1", "bf16", "mlx4" */
     char shape_id[33];           /* hex hash of numbers and vocabulary; equal in all storages of a model */
-    char weights_id[33];         /* hex hash of the weights' content */
+    char weights_id[33];         /* hex hash of every byte of the weights; "" while files above 64 MiB are not hashed yet */
     uint32_t layers, width, vocab, context;   /* context: the trained length, in tokens */
     uint64_t weight_bytes;       /* stored bytes of the tensors that a run reads */
     uint64_t state_fixed_bytes;  /* bytes of a state that do not depend on its length, in default storage */
@@ -170,6 +170,9 @@ typedef struct segue_model_info {
 SEGUE_API segue_status segue_model_open(segue_model **out, const char *path, const segue_model_opts *opts,
                                         segue_error *err);
 SEGUE_API segue_status segue_model_info_get(const segue_model *model, segue_model_info *out, segue_error *err);
+/* Wait for weights_id, a NUL-terminated string. An engine starts hashing when it is opened, while units load the weights; this
+ * call starts it if nothing did. cache: a folder where ids are remembered, or NULL. EIO: the files cannot be read, or changed. */
+SEGUE_API segue_status segue_model_weights_id(const segue_model *model, const char *cache, char id[33], segue_error *err);
 
 typedef enum segue_describe {
     SEGUE_DESCRIBE_JSON = 0,     /* the object of `segue inspect --json` */

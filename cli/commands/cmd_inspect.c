@@ -1,17 +1,23 @@
-/* cmd_inspect.c: `segue inspect`: metadata of a model file. No tensor data is read.
+/* cmd_inspect.c: `segue inspect`: metadata of a model file. The weights are read for their id only, once per file.
  * The text output is built from the JSON description of the library.
  * SPDX-License-Identifier: MIT */
 #include "commands.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include "host/folders.h"
 #include "term/flags.h"
 #include "run/placement.h"
 
-/* Text or JSON that the library produces; what: SEGUE_DESCRIBE_*. */
+/* Text or JSON that the library produces; what: SEGUE_DESCRIBE_*. JSON contains the weights id, which is looked up in the
+ * cache folder first. */
 static segue_status describe(const segue_model *model, int what, struct out_text *text, segue_error *err)
 {
-    segue_status st;
+    segue_status st = SEGUE_OK;
+    char id[33], *cache = what == SEGUE_DESCRIBE_JSON ? folders_home("cache") : NULL;
+    if (cache) st = segue_model_weights_id(model, cache, id, err);
+    free(cache);
+    if (st) return st;
     OUT_GROW(*text, st, segue_model_describe(model, what, text->data, text->cap, &text->len, err));
     return st;
 }
@@ -50,7 +56,7 @@ static void print_summary(struct out_text *t, const json_t *o, const segue_model
     const json_t *numbers = json_object_get(o, "numbers"), *tokenizer = json_object_get(o, "tokenizer");
     out_addf(t, "path       %s\nfamily     %s\nformat     %s, mostly %s\n", string_field(o, "path"),
              string_field(o, "family"), string_field(o, "format"), info->storage ? info->storage : "-");
-    out_addf(t, "shape_id   %s\nweights_id %s\nnumbers   ", info->shape_id, info->weights_id);
+    out_addf(t, "shape_id   %s\nweights_id %s\nnumbers   ", info->shape_id, string_field(o, "weights_id"));
     const char *name;
     json_t *v;
     size_t column = 11;
@@ -152,5 +158,5 @@ const struct command cmd_inspect = {.name = "inspect",
                                     .example = "segue inspect --tensors",
                                     .run = run,
                                     .about = "Prints the family, format, hyperparameters, tensors, tokenizer and memory "
-                                             "needs of a model. No tensor data is read, so the command is fast for "
-                                             "files of any size."};
+                                             "needs of a model. The id of the weights covers every byte; it is "
+                                             "computed once per file and remembered in the cache folder."};

@@ -12,18 +12,23 @@
 static double ms(uint64_t from, uint64_t to) { return to > from ? (double)(to - from) / 1e6 : 0; }
 
 /* The JSON object `model`. Strings that the library leaves NULL become empty. */
-static json_t *model_json(const segue_model_info *info)
+static json_t *model_json(const segue_model *model, const segue_model_info *info)
 {
     json_t *m = json_object();
+    char id[33];
+    segue_error err;
     json_object_set_new(m, "path", out_string(info->path, strlen(info->path)));
     json_object_set_new(m, "family", json_string(info->family ? info->family : ""));
     json_object_set_new(m, "storage", json_string(info->storage ? info->storage : ""));
     json_object_set_new(m, "shape_id", json_string(info->shape_id));
-    json_object_set_new(m, "weights_id", json_string(info->weights_id));
+    if (segue_model_weights_id(model, NULL, id, &err)) /* by now the engine's hashing is at its end */
+        out_null(m, "weights_id", err.text);
+    else
+        json_object_set_new(m, "weights_id", json_string(id));
     return m;
 }
 
-json_t *report_model_json(const struct placement *p) { return model_json(&p->info); }
+json_t *report_model_json(const struct placement *p) { return model_json(p->model, &p->info); }
 
 size_t report_phase_unit(const struct placement *p, uint32_t phase)
 {
@@ -204,7 +209,7 @@ static json_t *part_json(const struct report *r, uint32_t phase, size_t unit, ui
     json_t *o = json_object(), *layers = json_array();
     json_object_set_new(o, "unit", report_unit_name(&r->placement->unit_info[unit]));
     json_object_set_new(o, "phase", json_string(report_phase_name(phase)));
-    if (r->placement->models[unit]) json_object_set_new(o, "model", model_json(&r->placement->model_info[unit]));
+    if (r->placement->models[unit]) json_object_set_new(o, "model", model_json(r->placement->models[unit], &r->placement->model_info[unit]));
     json_array_append_new(layers, json_integer(from));
     json_array_append_new(layers, json_integer(to ? to - 1 : 0));
     json_object_set_new(o, "layers", layers);

@@ -60,7 +60,8 @@ static struct sg_file_id file_id_of(int fd, const struct stat *st)
     struct sg_file_id s = {.device = (uint64_t)st->st_dev,
                          .inode = (uint64_t)st->st_ino,
                          .size = (uint64_t)st->st_size,
-                         .owner = (uint32_t)st->st_uid};
+                         .owner = (uint32_t)st->st_uid,
+                         .mode = (uint32_t)st->st_mode};
 #ifdef __APPLE__
     s.modified_ns = ns_of(st->st_mtimespec);
     s.changed_ns = ns_of(st->st_ctimespec);
@@ -118,6 +119,15 @@ segue_status sg_map_open(struct sg_map *out, const char *path, segue_error *err)
     return SEGUE_OK;
 }
 
+int sg_map_changed(const struct sg_map *map)
+{
+    struct stat st;
+    if (map->fd < 0) return 0;
+    if (fstat(map->fd, &st)) return 1;
+    struct sg_file_id now = file_id_of(map->fd, &st);
+    return now.size != map->id.size || now.modified_ns != map->id.modified_ns || now.changed_ns != map->id.changed_ns;
+}
+
 /* madvise over all pages that contain some of the n bytes. */
 static void advise(const void *bytes, size_t n, int advice)
 {
@@ -158,13 +168,19 @@ void sg_map_close(struct sg_map *map)
     *map = (struct sg_map){.fd = -1};
 }
 
-segue_status sg_file_read(struct sg_buf *out, const char *path, size_t limit, segue_error *err)
+/* own: 1: refuse files of other users. */
+static segue_status read_all(struct sg_buf *out, const char *path, size_t limit, int own, segue_error *err)
 {
     int fd;
     size_t size = 0;
-    SG_TRY(open_regular(path, &fd, &size, NULL, err));
-    segue_status s = SEGUE_OK;
+    struct sg_file_id id;
+    SG_TRY(open_regular(path, &fd, &size, &id, err));
+    segue_status s = own ? sg_file_check_owner(&id, path, err) : SEGUE_OK;
     out->len = 0;
+    if (s != SEGUE_OK) {
+        close(fd);
+        return s;
+    }
     if (size > limit)
         s = sg_fail(err, SEGUE_ELIMIT, "read: %s: %zu bytes, the limit is %zu; check that it is the right file", path,
                     size, limit);
@@ -179,6 +195,45 @@ segue_status sg_file_read(struct sg_buf *out, const char *path, size_t limit, se
     }
     if (s == SEGUE_OK) out->data[out->len] = 0;
     close(fd);
+    return s;
+}
+
+segue_status sg_file_read(struct sg_buf *out, const char *path, size_t limit, segue_error *err)
+{
+    return read_all(out, path, limit, 0, err);
+}
+
+segue_status sg_file_read_own(struct sg_buf *out, const char *path, size_t limit, segue_error *err)
+{
+    return read_all(out, path, limit, 1, err);
+}
+
+/* --- owners --- */
+
+/* Root is trusted: it can read and replace everything anyway. */
+segue_status sg_file_check_owner(const struct sg_file_id *id, const char *path, segue_error *err)
+{
+    if (id->owner != (uint32_t)geteuid() && id->owner)
+        return sg_fail(err, SEGUE_EIO, "use own files: %s: it belongs to user %u; name another folder, or delete it", path, id->owner);
+    if (id->mode & (S_IWGRP | S_IWOTH))
+        return sg_fail(err, SEGUE_EIO, "use own files: %s: other users may write to it; run chmod go-w on it, or name another folder",
+                       path);
+    return SEGUE_OK;
+}
+
+segue_status sg_folder_check_owner(const char *path, segue_error *err)
+{
+    struct stat st;
+    if (stat(path, &st)) return io_failed("open folder", path, errno, err);
+    struct sg_file_id id = {.owner = (uint32_t)st.st_uid, .mode = (uint32_t)st.st_mode};
+    return sg_file_check_owner(&id, path, err);
+}
+
+segue_status sg_map_open_own(struct sg_map *out, const char *path, segue_error *err)
+{
+    SG_TRY(sg_map_open(out, path, err));
+    segue_status s = out->fd < 0 ? SEGUE_OK : sg_file_check_owner(&out->id, path, err);
+    if (s != SEGUE_OK) sg_map_close(out);
     return s;
 }
 

@@ -17,6 +17,7 @@ struct sg_file_id {
     uint64_t device, inode, size;         /* as stat reports them; size in bytes */
     uint64_t modified_ns, changed_ns;     /* mtime and ctime, nanoseconds since 1970 */
     uint32_t owner;                       /* user id */
+    uint32_t mode;                        /* permission bits, as in st_mode */
     uint32_t exact;                       /* 1: as defined above */
 };
 /* The rule for `exact`: kind is statfs's f_type, changed_ns the file's ctime, now_ns the wall
@@ -32,6 +33,8 @@ struct sg_map {
 };
 segue_status sg_map_open(struct sg_map *out, const char *path, segue_error *err);   /* EIO, EMEMORY */
 void sg_map_close(struct sg_map *map);
+/* 1: the file has another size or other dates than when it was mapped. */
+int sg_map_changed(const struct sg_map *map);
 /* Drop the pages of bytes [p, p + n) of a mapping from memory. They are read from the file again on
  * the next access. */
 void sg_map_release(const void *p, size_t n);
@@ -45,6 +48,17 @@ void sg_map_populate(const void *p, size_t n);
 /* Read a regular file of at most `limit` bytes into out, replacing its contents. EIO; ELIMIT when
  * it is larger; EMEMORY. */
 segue_status sg_file_read(struct sg_buf *out, const char *path, size_t limit, segue_error *err);
+
+/* --- whose file it is: what segue wrote for itself is read back only from this user --- */
+
+/* EIO: another user than the effective one or root owns the file, or others than its owner may write to it. `path` names it in
+ * the message. For files that segue itself wrote: caches, stored states, sessions. */
+segue_status sg_file_check_owner(const struct sg_file_id *id, const char *path, segue_error *err);
+/* The same for a folder. EIO also when there is none. */
+segue_status sg_folder_check_owner(const char *path, segue_error *err);
+/* sg_map_open and sg_file_read with this check on the opened file. */
+segue_status sg_map_open_own(struct sg_map *out, const char *path, segue_error *err);
+segue_status sg_file_read_own(struct sg_buf *out, const char *path, size_t limit, segue_error *err);
 
 /* A file being written, under the temporary name PATH.tmp-PID-ADDRESS. sg_file_commit syncs it and
  * renames it to PATH; sg_file_close without a commit deletes it. Call sg_file_close in either case. */

@@ -3,10 +3,14 @@
 #include "base/hash.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #include <xxhash.h>
+
+#include "base/mem.h"
 
 static_assert(sizeof(crypto_hash_sha256_state) <= sizeof(struct sg_sha256), "sg_sha256 holds libsodium's state");
 
@@ -21,6 +25,34 @@ struct sg_hash sg_hash_join(struct sg_hash a, struct sg_hash b)
 {
     struct sg_hash pair[2] = {a, b};
     return sg_hash_bytes(pair, sizeof pair, 1);
+}
+
+segue_status sg_hash_file(struct sg_hash *out, int fd, uint64_t size, uint64_t seed, const char *what, const atomic_int *stop,
+                          segue_error *err)
+{
+    enum { PIECE = 1 << 20 };
+    uint8_t *piece = sg_alloc(PIECE);
+    XXH3_state_t *state = XXH3_createState();
+    segue_status s = piece && state ? SEGUE_OK : sg_no_memory(what, PIECE, err);
+    if (s == SEGUE_OK) XXH3_128bits_reset_withSeed(state, seed);
+    for (uint64_t at = 0; at < size && s == SEGUE_OK;) {
+        ssize_t n = pread(fd, piece, size - at < PIECE ? (size_t)(size - at) : PIECE, (off_t)at);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0)
+            s = sg_fail(err, SEGUE_EIO, "hash file: %s: %s; check the disk", what, n ? strerror(errno) : "the file became shorter");
+        else if (stop && atomic_load(stop))
+            s = sg_fail(err, SEGUE_ECANCELED, "hash file: %s: canceled", what);
+        else
+            XXH3_128bits_update(state, piece, (size_t)n);
+        at += n > 0 ? (uint64_t)n : 0;
+    }
+    if (s == SEGUE_OK) {
+        XXH128_hash_t h = XXH3_128bits_digest(state);
+        *out = (struct sg_hash){h.low64, h.high64};
+    }
+    XXH3_freeState(state);
+    sg_free(piece);
+    return s;
 }
 
 void sg_hash_hex(struct sg_hash h, char out[33])

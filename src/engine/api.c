@@ -35,7 +35,20 @@ void segue_model_close(segue_model *model)
 segue_status segue_model_info_get(const segue_model *model, segue_model_info *out, segue_error *err)
 {
     if (!model) return sg_fail(err, SEGUE_EARG, "model not described: no model given; open one");
-    return sg_sized_out(out, &model->info, sizeof model->info, "model info", err);
+    segue_model_info info = model->info;
+    struct sg_hash weights;
+    if (sg_weights_id_known(model->weights_id, &weights)) sg_hash_hex(weights, info.weights_id);
+    return sg_sized_out(out, &info, sizeof info, "model info", err);
+}
+
+segue_status segue_model_weights_id(const segue_model *model, const char *cache, char id[33], segue_error *err)
+{
+    struct sg_hash weights;
+    if (!model || !id) return sg_fail(err, SEGUE_EARG, "weights not identified: model or id is NULL; pass both");
+    sg_weights_id_begin(model->weights_id, cache && *cache ? cache : NULL);
+    SG_TRY(sg_weights_id_wait(model->weights_id, &weights, err));
+    sg_hash_hex(weights, id);
+    return SEGUE_OK;
 }
 
 /* EARG for a pointer that must not be NULL. Optional buffers may be NULL if their capacity is 0. */

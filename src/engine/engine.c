@@ -105,7 +105,8 @@ static segue_status place_model(struct segue_engine *e, struct sg_placement *p, 
     p->model = sg_model_ref(model);
     p->weight_cache.folder = e->cache;
     p->weight_cache.bytes_max = o->cache_bytes ? o->cache_bytes : SEGUE_CACHE_BYTES;
-    p->weight_cache.weights = model->weights_hash;
+    p->weight_cache.weights = model->sample_hash;
+    sg_weights_id_begin(model->weights_id, e->cache);
     p->weight_cache.exact = sg_archive_file_id(model->archive, &p->weight_cache.stamp);
     uint32_t late = p->unit->desc.select_late;
     if (model == e->model && (!late || e->keep_values)) return SEGUE_OK;
@@ -113,13 +114,12 @@ static segue_status place_model(struct segue_engine *e, struct sg_placement *p, 
     return sg_model_graph(model, &wish, &p->graph, err);
 }
 
-/* States computed by two storages of a model fit only engines with the same pair: weights_id joins both ids. */
-static void name_weights(struct segue_engine *e)
+static void name_samples(struct segue_engine *e)
 {
-    struct sg_hash all = e->model->weights_hash;
+    struct sg_hash all = e->model->sample_hash;
     for (uint32_t i = 0; i < e->placements_n; i++)
-        if (e->placements[i].model != e->model) all = sg_hash_join(all, e->placements[i].model->weights_hash);
-    sg_hash_hex(all, e->weights_id);
+        if (e->placements[i].model != e->model) all = sg_hash_join(all, e->placements[i].model->sample_hash);
+    sg_hash_hex(all, e->sample_id);
 }
 
 /* --- compilation with progress --- */
@@ -202,7 +202,7 @@ static segue_status place_units(struct segue_engine *e, segue_unit *const *units
         e->placements_n++;
         SG_TRY(place_model(e, &e->placements[i], o->models ? o->models[i] : NULL, o, err));
     }
-    name_weights(e);
+    name_samples(e);
     return compile_all(e, o, err);
 }
 

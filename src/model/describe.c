@@ -132,17 +132,19 @@ static json_t *template_hash_of(const struct segue_model *m)
 }
 
 /* The complete document. */
-static json_t *inspect(const struct segue_model *m, int *failed)
+static json_t *inspect(const struct segue_model *m, struct sg_hash weights, int *failed)
 {
+    char weights_id[33];
     const segue_model_info *info = &m->info;
     json_t *o = json_object(), *memory = json_object();
+    sg_hash_hex(weights, weights_id);
     put(o, "path", text_of(info->path), failed);
     put(o, "name", text_of(info->name), failed);
     put(o, "family", json_string(info->family), failed);
     put(o, "format", json_string(info->format), failed);
     put(o, "storage", json_string(info->storage), failed);
     put(o, "shape_id", json_string(info->shape_id), failed);
-    put(o, "weights_id", json_string(info->weights_id), failed);
+    put(o, "weights_id", json_string(weights_id), failed);
     put(o, "numbers", numbers_of(m, failed), failed);
     put(o, "tensors", tensors_of(m, failed), failed);
     put(o, "tokenizer", tokenizer_of(m, failed), failed);
@@ -164,7 +166,9 @@ static int append(const char *bytes, size_t n, void *out)
 static segue_status describe_json(const struct segue_model *m, struct sg_buf *out, segue_error *err)
 {
     int failed = 0;
-    json_t *o = inspect(m, &failed);
+    struct sg_hash weights;
+    SG_TRY(sg_weights_id_wait(m->weights_id, &weights, err));
+    json_t *o = inspect(m, weights, &failed);
     if (!o || failed || json_dump_callback(o, append, out, JSON_INDENT(1) | JSON_REAL_PRECISION(9)))
         failed = 1;
     json_decref(o);

@@ -266,7 +266,7 @@ static char *base_name(struct sg_arena *arena, const char *path)
     return sg_arena_strndup(arena, path + from, to - from);
 }
 
-/* Fill m->info. A storage conversion is part of weights_id: its results differ from those of the
+/* Fill m->info. A storage conversion is part of both hashes: its results differ from those of the
  * file. */
 static segue_status fill_info(struct opening *o)
 {
@@ -290,10 +290,10 @@ static segue_status fill_info(struct opening *o)
     info->eos = m->eos;
     info->stops = m->stops;
     info->stops_n = m->stops_n;
-    m->weights_hash = sg_archive_hash(m->archive);
+    SG_TRY(sg_weights_id_new(&m->weights_id, m->archive, o->storage, o->err));
+    m->sample_hash = sg_archive_sample(m->archive);
     if (o->storage)
-        m->weights_hash = sg_hash_join(m->weights_hash, sg_hash_bytes(o->storage, strlen(o->storage), 0));
-    sg_hash_hex(m->weights_hash, info->weights_id);
+        m->sample_hash = sg_hash_join(m->sample_hash, sg_hash_bytes(o->storage, strlen(o->storage), 0));
     SG_TRY(sum_weights(m, o->err));
     SG_TRY(hash_shape(m, o->err));
     return sum_state(m, o->err);
@@ -360,6 +360,7 @@ void sg_model_unref(struct segue_model *m)
     if (!m || atomic_fetch_sub(&m->references, 1) != 1) return;
     sg_template_close(m->chat);
     sg_tokenizer_close(m->tokenizer);
+    sg_weights_id_free(m->weights_id); /* reads the archive's files */
     sg_archive_close(m->archive);
     sg_free(m->stops);
     sg_arena_free(&m->arena);

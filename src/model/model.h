@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 
 #include "graph/graph.h"
+#include "model/weights_id.h"
 #include "tensor/archive.h"
 #include "text/template.h"
 #include "text/tokenizer/tokenizer.h"
@@ -47,7 +48,8 @@ struct segue_model {
     int32_t *stops;                 /* [stops_n] ids that end generation: of the tokenizer and the configurations, each once */
     size_t stops_n;
     segue_model_info info;          /* what the public API reports; filled when opening */
-    struct sg_hash weights_hash;    /* info.weights_id in binary */
+    struct sg_weights_id *weights_id; /* hash of all weight bytes; large files are hashed in the background */
+    struct sg_hash sample_hash;     /* sg_archive_sample and the conversion at load: finds cache entries, proves nothing */
     struct sg_arena arena;          /* strings, tensor views, numbers */
 };
 

@@ -402,9 +402,8 @@ segue_status sg_meta_string(const struct sg_archive *a, const char *key, const c
 
 /* --- content hash --- */
 
-/* Files of up to HASH_ALL_BELOW bytes in total are hashed completely; of larger ones, PAGE bytes
- * every STRIDE bytes. */
-enum { HASH_ALL_BELOW = 64 * 1024 * 1024, PAGE = 4096, STRIDE = 1024 * 1024 };
+/* A sample has PAGE bytes every STRIDE bytes. */
+enum { PAGE = 4096, STRIDE = 1024 * 1024 };
 
 /* Include the n bytes at p; the length is part of the hash. */
 static struct sg_hash add_bytes(struct sg_hash h, const void *p, uint64_t n)
@@ -443,22 +442,44 @@ int sg_archive_file_id(const struct sg_archive *a, struct sg_hash *out)
     return exact;
 }
 
-/* Small archives: all bytes of all files. Large ones: the part of each file before its first
- * tensor, which contains names, shapes and metadata, then a sample of every tensor. Paths are not
- * included, so that copies of a model have equal hashes. */
-struct sg_hash sg_archive_hash(const struct sg_archive *a)
+/* The part of each file before its first tensor, which contains names, shapes and metadata, then a sample of every tensor. Paths
+ * are not included, so that copies of a model have equal hashes. */
+struct sg_hash sg_archive_sample(const struct sg_archive *a)
 {
     struct sg_hash h = {a->files_n, a->format};
-    uint64_t total = 0;
-    for (uint32_t i = 0; i < a->files_n; i++) total += a->maps[i].size;
     for (uint32_t i = 0; i < a->files_n; i++) {
         uint64_t header = a->maps[i].size;
-        for (uint32_t k = 0; k < a->tensors_n && total > HASH_ALL_BELOW; k++)
+        for (uint32_t k = 0; k < a->tensors_n; k++)
             if (a->tensors[k].file == i && a->tensors[k].offset < header) header = a->tensors[k].offset;
         h = add_bytes(h, a->maps[i].data, header);
     }
-    for (uint32_t k = 0; k < a->tensors_n && total > HASH_ALL_BELOW; k++) h = add_tensor(h, &a->tensors[k]);
+    for (uint32_t k = 0; k < a->tensors_n; k++) h = add_tensor(h, &a->tensors[k]);
     for (uint32_t k = 0; k < a->tensors_n; k++) /* the kernel read ahead around each sample: release those pages */
         if (a->tensors[k].mapped) sg_map_release(a->tensors[k].data, a->tensors[k].bytes);
     return h;
+}
+
+segue_status sg_archive_hash(const struct sg_archive *a, struct sg_hash *out, const atomic_int *stop, segue_error *err)
+{
+    *out = (struct sg_hash){a->files_n, a->format};
+    for (uint32_t i = 0; i < a->files_n; i++) {
+        const struct sg_map *map = &a->maps[i];
+        struct sg_hash h;
+        if (map->fd < 0)
+            h = sg_hash_bytes(map->data, map->size, map->size);
+        else
+            SG_TRY(sg_hash_file(&h, map->fd, map->size, map->size, a->files[i], stop, err));
+        *out = sg_hash_join(*out, h);
+    }
+    for (uint32_t i = 0; i < a->files_n; i++)
+        if (sg_map_changed(&a->maps[i]))
+            return sg_fail(err, SEGUE_EIO, "hash model: %s: the file changed after it was opened; open the model again", a->files[i]);
+    return SEGUE_OK;
+}
+
+uint64_t sg_archive_bytes(const struct sg_archive *a)
+{
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < a->files_n; i++) total += a->maps[i].size;
+    return total;
 }

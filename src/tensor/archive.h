@@ -6,6 +6,7 @@
 #define SG_TENSOR_ARCHIVE_H
 
 #include <jansson.h>
+#include <stdatomic.h>
 
 #include "base/file.h"
 #include "base/hash.h"
@@ -91,10 +92,13 @@ const char *sg_meta_item_string(const struct sg_meta *m, uint64_t i, size_t *len
  * unchanged then. */
 segue_status sg_archive_join_affine(struct sg_archive *a, const json_t *config, segue_error *err);
 
-/* Identifies a model by content: a hash of all bytes, or, if the files exceed 64 MiB together, of
- * the headers, sizes and a fixed sample of each tensor (first page, last page, one page per MiB).
- * Distinguishes models; does not detect damage. */
-struct sg_hash sg_archive_hash(const struct sg_archive *a);
+/* A hash of the headers, the sizes and a fixed sample of each tensor (first page, last page, one page per MiB). It finds entries
+ * of caches quickly, and proves nothing: two models may share it. */
+struct sg_hash sg_archive_sample(const struct sg_archive *a);
+/* Identifies a model by content: a hash of every byte of all files. Reads all files. EIO: a file cannot be read, or changed
+ * since it was opened. ECANCELED: *stop became 1; stop may be NULL. EMEMORY. */
+segue_status sg_archive_hash(const struct sg_archive *a, struct sg_hash *out, const atomic_int *stop, segue_error *err);
+uint64_t sg_archive_bytes(const struct sg_archive *a);   /* sizes of all files */
 /* A hash of the ids of all files (base/file.h). Returns 1 when all ids are exact: equal hashes then
  * imply equal bytes. */
 int sg_archive_file_id(const struct sg_archive *a, struct sg_hash *out);

@@ -138,11 +138,11 @@ struct sg_state_opts {
                                           * that they will be copied to */
 };
 
-/* Cache folder for prepared weights (repacked, compiled). Entries are verified before use. A failure to write is not an error. */
+/* Cache folder for prepared weights (repacked, compiled). Entries are verified before use. A failure to write is no error. */
 struct sg_weight_cache {
     const char *folder;              /* created when missing */
     uint64_t bytes_max;                   /* limit of the folder in bytes; the least recently used entries are deleted */
-    struct sg_hash weights;          /* of tensor names, shapes and samples (sg_archive_hash): selects an entry, proves nothing */
+    struct sg_hash weights;          /* of tensor names, shapes and samples (sg_archive_sample): selects an entry, is no proof */
     struct sg_hash stamp;            /* file id: of the model files' identity (sg_archive_file_id) ... */
     int exact;                       /* ... 1: equal ids prove equal bytes */
 };

@@ -12,6 +12,7 @@ if(TARGET segue) # the library is whole
   segue_test(api_continued "api;golden;quick" ${CMAKE_CURRENT_LIST_DIR}/continued.c)
   segue_test(api_store "api;quick;threads" ${CMAKE_CURRENT_LIST_DIR}/store.c)
   target_link_libraries(api_store PRIVATE Threads::Threads)
+  segue_test(api_weights_id "api;quick;threads" ${CMAKE_CURRENT_LIST_DIR}/weights_id.c)
   segue_test(api_checkpoints "api" ${CMAKE_CURRENT_LIST_DIR}/checkpoints.c)
   segue_test(api_handoffs "api;quick;threads" ${CMAKE_CURRENT_LIST_DIR}/handoffs.c)
   target_link_libraries(api_handoffs PRIVATE Threads::Threads)

@@ -211,6 +211,13 @@ static void split_gguf(void **state)
     open_fails(GOLDEN "split-00002-of-00003.gguf", SEGUE_EFORMAT, "part 2");
 }
 
+static struct sg_hash hash_of(const struct sg_archive *a)
+{
+    struct sg_hash h = {0, 0};
+    assert_int_equal(sg_archive_hash(a, &h, NULL, NULL), SEGUE_OK);
+    return h;
+}
+
 static void sharded_safetensors(void **state)
 {
     (void)state;
@@ -225,7 +232,7 @@ static void sharded_safetensors(void **state)
         assert_int_equal(check_numbers(a, GOLDEN "sharded.expect.safetensors", 0, NULL), 6);
         string_is(a, "format", "pt", 2);
         assert_int_equal(sg_archive_find(a, "odd.1")->storage, SG_U8);
-        struct sg_hash h = sg_archive_hash(a);
+        struct sg_hash h = hash_of(a);
         if (i) assert_true(h.lo == first.lo && h.hi == first.hi);
         first = h;
         sg_archive_close(a);
@@ -338,21 +345,20 @@ static void hashes_tell_files_apart(void **state)
     assert_int_equal(sg_file_read(&file, GOLDEN "v1.bin", 1 << 20, NULL), SEGUE_OK);
     struct sg_hash whole, same, other;
     struct sg_archive *disk = open_ok(GOLDEN "v1.bin");
-    whole = sg_archive_hash(disk);
+    whole = hash_of(disk);
     sg_archive_close(disk);
     assert_int_equal(sg_archive_open_memory(&a, (const uint8_t *)file.data, file.len, "x", NULL), SEGUE_OK);
-    same = sg_archive_hash(a);
+    same = hash_of(a);
     file.data[file.len - 1] ^= 1;
-    other = sg_archive_hash(a);
+    other = hash_of(a);
     sg_archive_close(a);
     sg_buf_free(&file);
     assert_true(whole.lo == same.lo && whole.hi == same.hi); /* the path is not part of it */
     assert_true(whole.lo != other.lo || whole.hi != other.hi);
 }
 
-/* Above 64 MiB pages are sampled: a changed first, last or middle page is noticed, memory is left alone
- * otherwise. */
-static void large_files_are_sampled(void **state)
+/* The sample notices a changed first, last or middle page; the hash also notices what lies between two pages of the sample. */
+static void samples_and_hashes(void **state)
 {
     (void)state;
     static const char header[] =
@@ -366,13 +372,15 @@ static void large_files_are_sampled(void **state)
     memcpy(bytes, &n, 8);
     memcpy(bytes + 8, header, n);
     assert_int_equal(sg_archive_open_memory(&a, bytes, size, "large", NULL), SEGUE_OK);
-    struct sg_hash before = sg_archive_hash(a);
+    struct sg_hash before = sg_archive_sample(a), whole = hash_of(a);
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         bytes[changes[i]] ^= 64;
-        struct sg_hash h = sg_archive_hash(a);
+        struct sg_hash h = sg_archive_sample(a);
         bytes[changes[i]] ^= 64;
         if (h.lo == before.lo) fail_msg("change at %zu was not noticed", changes[i]);
     }
+    bytes[data + 500000] ^= 64;
+    assert_true(sg_archive_sample(a).lo == before.lo && hash_of(a).lo != whole.lo);
     sg_archive_close(a);
     free(bytes);
 }
@@ -561,7 +569,7 @@ int main(void)
         cmocka_unit_test(llama2c_files),
         cmocka_unit_test(llama2c_legacy_tied),
         cmocka_unit_test(hashes_tell_files_apart),
-        cmocka_unit_test(large_files_are_sampled),
+        cmocka_unit_test(samples_and_hashes),
         cmocka_unit_test(written_files_read_back),
         cmocka_unit_test(folders_by_their_rules),
         cmocka_unit_test(split_folders),

@@ -84,3 +84,24 @@ uint64_t sg_engine_compiles(struct segue_engine *e)
     pthread_mutex_unlock(&e->lock);
     return n;
 }
+
+segue_status sg_engine_weights_id(const struct segue_engine *e, char out[33], segue_error *err)
+{
+    struct sg_hash all, other;
+    SG_TRY(sg_weights_id_wait(e->model->weights_id, &all, err));
+    for (uint32_t i = 0; i < e->placements_n; i++) {
+        if (e->placements[i].model == e->model) continue;
+        SG_TRY(sg_weights_id_wait(e->placements[i].model->weights_id, &other, err));
+        all = sg_hash_join(all, other);
+    }
+    sg_hash_hex(all, out);
+    return SEGUE_OK;
+}
+
+int sg_engine_weights_known(const struct segue_engine *e)
+{
+    struct sg_hash ignored;
+    int known = sg_weights_id_known(e->model->weights_id, &ignored);
+    for (uint32_t i = 0; i < e->placements_n; i++) known &= sg_weights_id_known(e->placements[i].model->weights_id, &ignored);
+    return known;
+}

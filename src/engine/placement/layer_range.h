@@ -33,7 +33,7 @@ struct sg_store;
 struct segue_engine {
     atomic_uint references;
     struct segue_model *model;       /* a reference */
-    char weights_id[33];             /* hex id of the model's weights, or of the weights of all placements joined */
+    char sample_id[33];              /* hex of the models' sample hashes joined: names files of the store, proves nothing */
     struct sg_placement *placements; /* [placements_n], in the caller's order; index = segue_part.unit */
     uint32_t placements_n;
     uint32_t keep_values;
@@ -53,6 +53,11 @@ struct segue_engine {
 segue_status sg_engine_layer_range(struct segue_engine *e, uint32_t placement, uint32_t from, uint32_t to,
                                    const struct sg_progress *progress, const struct sg_layer_range **out, segue_error *err);
 void sg_layer_range_free(struct sg_layer_range *s); /* NULL is allowed */
+/* The hex id of the model's weights, or of the weights of all placements joined, [33] with a NUL. States computed by two storages
+ * of a model fit only engines with the same pair. Waits until all files are hashed. EIO: a file cannot be read, or changed. */
+segue_status sg_engine_weights_id(const struct segue_engine *e, char out[33], segue_error *err);
+/* 1: sg_engine_weights_id does not wait. */
+int sg_engine_weights_known(const struct segue_engine *e);
 /* Number of compilations so far; programs loaded from the cache folder do not count. */
 uint64_t sg_engine_compiles(struct segue_engine *e);
 

@@ -31,9 +31,11 @@ segue_status sg_statefile_fits(const struct sg_statefile *f, const struct segue_
                                struct sg_hash adapters, segue_error *err)
 {
     const segue_model_info *info = &e->model->info;
+    char weights_id[33];
+    SG_TRY(sg_engine_weights_id(e, weights_id, err));
     if (memcmp(f->head.shape_id, info->shape_id, 32) != 0 || f->head.vocab != info->vocab)
         return mismatch(f, "made by a model of another shape", err);
-    if (memcmp(f->head.weights_id, e->weights_id, 32) != 0)
+    if (memcmp(f->head.weights_id, weights_id, 32) != 0)
         return mismatch(f, "made by a model with other weights, or by another pair of storages", err);
     if (f->head.adapters.lo != adapters.lo || f->head.adapters.hi != adapters.hi)
         return mismatch(f, "made with other adapters", err);

@@ -97,22 +97,33 @@ static segue_status put_checkpoints(struct saving *v, segue_error *err)
     return SEGUE_OK;
 }
 
+/* The id of the weights, and with two model files the two ids that it joins. */
+static segue_status fill_weights(struct saving *v, segue_error *err)
+{
+    const struct segue_engine *e = v->save->engine;
+    struct sg_state_head *h = &v->file.head;
+    char weights_id[33];
+    SG_TRY(sg_engine_weights_id(e, weights_id, err));
+    memcpy(h->weights_id, weights_id, 32);
+    for (uint32_t i = 0; i < e->placements_n; i++)
+        if (e->placements[i].model != e->model && !h->joined[1].lo) {
+            SG_TRY(sg_weights_id_wait(e->model->weights_id, &h->joined[0], err));
+            SG_TRY(sg_weights_id_wait(e->placements[i].model->weights_id, &h->joined[1], err));
+        }
+    return SEGUE_OK;
+}
+
 /* What identifies the state: model, unit, kernels, adapters. Offsets and checksums are filled by the sections. */
-static void fill_head(struct saving *v)
+static segue_status fill_head(struct saving *v, segue_error *err)
 {
     const struct sg_state_contents *s = v->save;
     const segue_model_info *info = &s->engine->model->info;
     struct sg_state_head *h = &v->file.head;
+    SG_TRY(fill_weights(v, err));
     h->version = SG_STATE_VERSION;
     h->library = segue_version();
     h->layout = SG_STATE_LAYOUT;
     memcpy(h->shape_id, info->shape_id, 32);
-    memcpy(h->weights_id, s->engine->weights_id, 32);
-    for (uint32_t i = 0; i < s->engine->placements_n; i++)
-        if (s->engine->placements[i].model != s->engine->model && !h->joined[1].lo) {
-            h->joined[0] = s->engine->model->weights_hash;
-            h->joined[1] = s->engine->placements[i].model->weights_hash;
-        }
     memcpy(h->unit, s->origin->unit, sizeof h->unit);
     memcpy(h->kernels, s->origin->kernels, sizeof h->kernels);
     h->adapters = s->origin->adapters;
@@ -120,12 +131,13 @@ static void fill_head(struct saving *v)
     h->rows = s->computed;
     h->read_ns = s->prefill_ns;
     h->vocab = info->vocab;
+    return SEGUE_OK;
 }
 
 static segue_status save_all(struct saving *v, segue_error *err)
 {
     struct sg_state_head *h = &v->file.head;
-    fill_head(v);
+    SG_TRY(fill_head(v, err));
     v->end = sg_state_header_bytes(h->slots_n, h->checkpoints_n);
     SG_TRY(sg_state_put_section(&v->out, v->save->tokens, h->tokens_n * 4, &v->end, &h->tokens_at,
                                 &h->tokens_sum, err));

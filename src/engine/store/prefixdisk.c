@@ -12,7 +12,7 @@
 enum {
     FILES_MAX = 65536,  /* entries of the folder that are read */
     FILES_KEPT = 4096,  /* state files that are kept */
-    NAME_WEIGHTS = 16   /* leading characters of a file name: from weights_id */
+    NAME_WEIGHTS = 16   /* leading characters of a file name: from the engine's sample_id */
 };
 static const char suffix[] = ".state";
 static const double half_life_ns = 7 * 86400e9; /* time without use that halves the worth of a file */
@@ -53,13 +53,15 @@ static void add_entry(struct sg_store *s, struct sg_store_file *file, struct sg_
     if (!e->prefill_ns) e->prefill_ns = (uint64_t)((double)f->head.read_ns * (double)rows / (double)f->head.rows);
 }
 
-/* Adds the entries of a file of this model. States of another library version are not used, because its kernels may round
+/* Adds the entries of a file of this model. The name selects candidates; the id of all weight bytes decides, so the first file
+ * waits until it is known. States of another library version are not used, because its kernels may round
  * differently; `stale` remembers that there are some. */
 static void add_file(struct sg_store *s, const char *name, const struct sg_statefile *f)
 {
     const segue_model_info *info = &s->engine->model->info;
-    if (memcmp(f->head.shape_id, info->shape_id, 32) != 0 ||
-        memcmp(f->head.weights_id, s->engine->weights_id, 32) != 0)
+    char weights_id[33];
+    if (sg_engine_weights_id(s->engine, weights_id, NULL) != SEGUE_OK || memcmp(f->head.shape_id, info->shape_id, 32) != 0 ||
+        memcmp(f->head.weights_id, weights_id, 32) != 0)
         return;
     struct sg_state_origin origin = {.adapters = f->head.adapters};
     memcpy(origin.unit, f->head.unit, sizeof origin.unit);
@@ -104,7 +106,7 @@ void sg_store_scan(struct sg_store *s)
         if (path) sg_file_remove(path);
         sg_free(path);
         if (len > end && !strcmp(names[i] + len - end, suffix) &&
-            !strncmp(names[i], s->engine->weights_id, NAME_WEIGHTS) && !is_known(s, names[i]))
+            !strncmp(names[i], s->engine->sample_id, NAME_WEIGHTS) && !is_known(s, names[i]))
             read_header(s, names[i]);
         sg_free(names[i]);
     }
@@ -277,15 +279,18 @@ static uint32_t ancestors_of(const struct sg_store_entry *e, struct sg_store_ent
     return n;
 }
 
-/* File name: the first characters of weights_id and a hash of tokens and origin. */
-static void name_of(const struct sg_store *s, const struct sg_store_entry *e, const int32_t *tokens, char out[64])
+/* File name: the first characters of the engine's sample_id and a hash of tokens, origin and weights. */
+static segue_status name_of(const struct sg_store *s, const struct sg_store_entry *e, const int32_t *tokens, char out[64])
 {
     char hex[33];
+    SG_TRY(sg_engine_weights_id(s->engine, hex, NULL));
     struct sg_hash h = sg_hash_bytes(tokens, e->node->depth * sizeof *tokens, 0);
     h = sg_hash_join(h, sg_hash_bytes(e->class->origin.unit, sizeof e->class->origin.unit, 0));
+    h = sg_hash_join(h, sg_hash_bytes(hex, 32, 0));
     h = sg_hash_join(h, sg_hash_bytes(e->class->origin.kernels, sizeof e->class->origin.kernels, 0));
     sg_hash_hex(sg_hash_join(h, e->class->origin.adapters), hex);
-    snprintf(out, 64, "%.*s-%s%s", NAME_WEIGHTS, s->engine->weights_id, hex, suffix);
+    snprintf(out, 64, "%.*s-%s%s", NAME_WEIGHTS, s->engine->sample_id, hex, suffix);
+    return SEGUE_OK;
 }
 
 static segue_status save(const struct sg_store *s, struct sg_store_entry *e, const int32_t *tokens,
@@ -347,8 +352,7 @@ void sg_store_write(struct sg_store *s, struct sg_store_entry *e)
     int32_t *tokens = sg_alloc(e->node->depth * sizeof *tokens);
     if (!tokens) return;
     sg_tree_tokens(e->node, tokens);
-    name_of(s, e, tokens, name);
-    if (free_disk(s, file_bytes(s, e, n)) && save(s, e, tokens, above, n, name) == SEGUE_OK) {
+    if (name_of(s, e, tokens, name) == SEGUE_OK && free_disk(s, file_bytes(s, e, n)) && save(s, e, tokens, above, n, name) == SEGUE_OK) {
         struct sg_store_file *file = file_new(s, name);
         if (file) {
             e->file = file;

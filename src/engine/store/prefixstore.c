@@ -49,7 +49,8 @@ static void leave_ghost(struct sg_store_entry *e)
 /* Drops the checkpoint. A leaf is written to disk first if the store has a folder; an inner entry is written with its leaf. */
 static void evict(struct sg_store *s, struct sg_store_entry *e)
 {
-    if (s->folder && !e->file && is_leaf(e)) sg_store_write(s, e);
+    /* before the id of the weights is known an evicted entry is not kept: waiting here would stop all sessions */
+    if (s->folder && !e->file && is_leaf(e) && sg_engine_weights_known(s->engine)) sg_store_write(s, e);
     sg_checkpoint_release(e->checkpoint);
     e->checkpoint = NULL;
     if (e->file) return;
