@@ -34,7 +34,8 @@ static segue_status resume(struct chat *c, segue_error *err)
     segue_status st = SEGUE_OK;
     if (args_has(&c->args, "session")) {
         messages = sessions_file(args_text(&c->args, "session"), "json");
-        if (folders_is_file(messages)) st = chat_load_messages(c, messages, err);
+        if (folders_is_file(messages)) st = folders_check_owner(messages, err);
+        if (!st && folders_is_file(messages)) st = chat_load_messages(c, messages, err);
     }
     if (!st && state && (args_has(&c->args, "load") || folders_is_file(state)))
         st = chat_load_state(c, state, err);

@@ -10,6 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
+
 /* The value of an environment variable; an empty one counts as unset, as in the XDG specification. */
 static const char *env_value(const char *name)
 {
@@ -53,6 +55,9 @@ segue_status folders_make(const char *path, segue_error *err)
     free(copy);
     return st;
 }
+
+/* The library's rule (base/file.h); it applies to files as to folders. */
+segue_status folders_check_owner(const char *path, segue_error *err) { return sg_folder_check_owner(path, err); }
 
 /* stat follows symbolic links, so a link to a file counts as a file. */
 bool folders_is_file(const char *path)

@@ -266,7 +266,7 @@ static uint64_t megabytes(const struct args *args, const char *name)
 }
 
 /* Folder of the prefix store; NULL: off. It is on with --store on, and by default in chat. If the folder cannot be
- * created, --store on fails later, while chat continues without the cache. */
+ * created, or is not this user's, --store on fails later, while chat continues without the cache. */
 static char *store_folder(const struct args *args)
 {
     segue_error err;
@@ -274,7 +274,8 @@ static char *store_folder(const struct args *args)
     if (!mode) mode = strcmp(args->command->name, "chat") != 0 ? "off" : "auto";
     if (!strcmp(mode, "off")) return NULL;
     char *folder = folders_path("cache", "prefixes");
-    if (!strcmp(mode, "on") || folders_make(folder, &err) == SEGUE_OK) return folder;
+    if (!strcmp(mode, "on")) return folder;
+    if (folders_make(folder, &err) == SEGUE_OK && folders_check_owner(folder, &err) == SEGUE_OK) return folder;
     out_note("%s; continuing without the prefix store", err.text);
     free(folder);
     return NULL;

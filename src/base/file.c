@@ -214,9 +214,9 @@ segue_status sg_file_read_own(struct sg_buf *out, const char *path, size_t limit
 segue_status sg_file_check_owner(const struct sg_file_id *id, const char *path, segue_error *err)
 {
     if (id->owner != (uint32_t)geteuid() && id->owner)
-        return sg_fail(err, SEGUE_EIO, "use own files: %s: it belongs to user %u; name another folder, or delete it", path, id->owner);
+        return sg_fail(err, SEGUE_EIO, "use own files: %s: it belongs to user %u; copy or delete it, or use another folder", path, id->owner);
     if (id->mode & (S_IWGRP | S_IWOTH))
-        return sg_fail(err, SEGUE_EIO, "use own files: %s: other users may write to it; run chmod go-w on it, or name another folder",
+        return sg_fail(err, SEGUE_EIO, "use own files: %s: other users may write to it; run chmod go-w on it, or use another folder",
                        path);
     return SEGUE_OK;
 }
@@ -354,6 +354,8 @@ segue_status sg_folder_private(const char *path, segue_error *err)
 {
     struct stat st;
     if (stat(path, &st)) return io_failed("stat", path, errno, err);
+    struct sg_file_id id = {.owner = (uint32_t)st.st_uid};
+    SG_TRY(sg_file_check_owner(&id, path, err));
     if ((st.st_mode & 077) && chmod(path, 0700)) return io_failed("restrict permissions", path, errno, err);
     return SEGUE_OK;
 }

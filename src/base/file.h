@@ -84,7 +84,7 @@ void sg_file_remove(const char *path);   /* ignores errors */
 void sg_file_touch(const char *path);    /* set the modification time to now; ignores errors */
 /* 1: `name` is the temporary name of a process that no longer runs, see struct sg_file_out. */
 int sg_file_abandoned(const char *name);
-/* Remove all permissions of group and others from the folder. EIO. */
+/* Remove all permissions of group and others from the folder. EIO, also when it belongs to another user. */
 segue_status sg_folder_private(const char *path, segue_error *err);
 
 enum { SG_PATH_NONE, SG_PATH_FILE, SG_PATH_FOLDER, SG_PATH_OTHER };

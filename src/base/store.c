@@ -21,6 +21,7 @@ enum { FILES_MAX = 4096 };       /* files per folder; more fail with ELIMIT */
 segue_status sg_store_lock(const char *folder, int *lock, segue_error *err)
 {
     SG_TRY(sg_make_folders(folder, err));
+    SG_TRY(sg_folder_check_owner(folder, err));
     char *path = sg_path_join(folder, "lock");
     if (!path) return sg_no_memory(folder, strlen(folder), err);
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600), code = errno;

@@ -9,7 +9,7 @@
 
 /* Create the folder and lock it for writing, without waiting. *lock is a descriptor for
  * sg_store_unlock; the lock is also released when the process ends. EIO: the folder cannot be
- * created or written, or another process holds the lock. */
+ * created or written, belongs to another user or is writable for others, or another process holds the lock. */
 segue_status sg_store_lock(const char *folder, int *lock, segue_error *err);
 void sg_store_unlock(int lock);
 

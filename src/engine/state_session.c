@@ -95,6 +95,11 @@ static segue_status load(struct segue_session *s, const char *path, int mend, se
     struct sg_state_origin origin;
     segue_status status = sg_statefile_open(&f, path, mend, err);
     if (status != SEGUE_OK && !f.text_only) return status;
+    segue_status own = sg_file_check_owner(&f.map.id, path, err);
+    if (own != SEGUE_OK) {
+        sg_statefile_close(&f);
+        return own;
+    }
     sg_session_origin(s, &origin);
     if (status == SEGUE_OK) status = sg_statefile_fits(&f, s->engine, origin.adapters, err);
     if (status == SEGUE_OK)

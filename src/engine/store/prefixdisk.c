@@ -83,7 +83,7 @@ static void read_header(struct sg_store *s, const char *name)
     char *path = path_of(s, name);
     if (!path) return;
     if (sg_statefile_peek(&f, path, NULL) == SEGUE_OK) {
-        add_file(s, name, &f);
+        if (sg_file_check_owner(&f.map.id, path, NULL) == SEGUE_OK) add_file(s, name, &f);
         sg_statefile_close(&f);
     } else {
         for (struct sg_store_class *c = s->classes; c; c = c->next) c->stale |= f.head.version > SG_STATE_VERSION;
@@ -160,7 +160,8 @@ static segue_status read_file(const struct sg_store *s, struct sg_store_entry *e
     sg_tree_tokens(e->node, tokens);
     segue_status status = sg_statefile_open(&f, path, 0, err);
     if (status == SEGUE_OK) {
-        status = check_file(&f, e, tokens, err);
+        status = sg_file_check_owner(&f.map.id, path, err);
+        if (status == SEGUE_OK) status = check_file(&f, e, tokens, err);
         if (status == SEGUE_OK) status = sg_statefile_fits(&f, s->engine, e->class->origin.adapters, err);
         if (status == SEGUE_OK) status = sg_statefile_fill(&f, s->engine, l, e->file_checkpoint, NULL, NULL, err);
         const float *known = status == SEGUE_OK ? sg_statefile_logits(&f, e->file_checkpoint) : NULL;

@@ -5,7 +5,6 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/mem.h"
 #include "base/store.h"
@@ -78,13 +77,11 @@ static void note_problem(struct sg_ane_cache *k, const segue_error *err)
 
 /* --- reading --- */
 
-/* Checks everything but the data and copies the header to *h. Entries of other users (except root) are not trusted, because the
- * folder may be shared. NULL: valid. */
+/* Checks everything but owner and data and copies the header to *h. NULL: valid. */
 static const char *header_fault(const struct sg_map *map, struct sg_hash key, struct entry_header *h)
 {
     if (map->size < DATA_AT) return "it is truncated";
     memcpy(h, map->data, sizeof *h);
-    if (map->id.owner != geteuid() && map->id.owner) return "it belongs to another user";
     if (memcmp(h->magic, magic, sizeof magic) || h->order != ORDER) return "it is not an entry of this kind of machine";
     if (h->version != VERSION) return "another version of segue wrote it";
     if (!equal(h->self, head_hash(h)) || !equal(h->key, key)) return "its header is damaged";
@@ -103,7 +100,7 @@ static struct sg_hash verified_stamp(const struct entry_header *h, const struct 
 static int is_verified(const char *stamp_path, struct sg_hash stamp)
 {
     struct sg_buf buf = {0};
-    int good = sg_file_read(&buf, stamp_path, sizeof stamp, NULL) == SEGUE_OK && buf.len == sizeof stamp &&
+    int good = sg_file_read_own(&buf, stamp_path, sizeof stamp, NULL) == SEGUE_OK && buf.len == sizeof stamp &&
                !memcmp(buf.data, &stamp, sizeof stamp);
     sg_buf_free(&buf);
     return good;
@@ -157,9 +154,12 @@ int sg_ane_cache_find(struct sg_ane_cache *k, struct sg_hash key, const char *en
     char *path = k ? entry_path(k, key, ending) : NULL;
     if (!path) return 0;
     const char *fault = NULL;
+    segue_error foreign;
     struct entry_header h;
     int exists = sg_path_kind(path) == SG_PATH_FILE && sg_map_open(&out->map, path, NULL) == SEGUE_OK;
-    if (exists && !(fault = header_fault(&out->map, key, &h))) fault = data_fault(k, &out->map, &h, path);
+    if (exists && (sg_folder_check_owner(k->folder, &foreign) || sg_file_check_owner(&out->map.id, path, &foreign)))
+        fault = foreign.text;
+    if (exists && !fault && !(fault = header_fault(&out->map, key, &h))) fault = data_fault(k, &out->map, &h, path);
     if (exists && fault) {
         sg_fail(&err, SEGUE_EFORMAT, "weight cache: %.300s: %s; it is written again", path, fault);
         note_problem(k, &err);

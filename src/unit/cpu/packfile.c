@@ -6,7 +6,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/file.h"
 #include "base/store.h"
@@ -130,7 +129,7 @@ static int stamp_matches(const struct sg_weight_cache *cache, struct sg_hash key
     struct sg_buf buf = {0};
     struct verified_stamp s;
     char *path = cache->exact ? entry_path(cache, key, "seal") : NULL;
-    int good = path && sg_file_read(&buf, path, sizeof s, NULL) == SEGUE_OK && buf.len == sizeof s;
+    int good = path && sg_file_read_own(&buf, path, sizeof s, NULL) == SEGUE_OK && buf.len == sizeof s;
     if (good) memcpy(&s, buf.data, sizeof s);
     good = good && !memcmp(s.magic, STAMP_MAGIC, 8) && hash_equal(s.key, key) && hash_equal(s.source, source) &&
            hash_equal(s.stamp, cache->stamp) && hash_equal(s.self, stamp_hash(&s));
@@ -187,16 +186,25 @@ static segue_status fail_refused(const char *path, const char *why, segue_error 
     return sg_fail(err, SEGUE_EFORMAT, "map packed weights: %s: %s; packing again", path, why);
 }
 
-/* Validates the header before anything that it points to is read: owner, magic, version, hashes,
- * bounds. */
+/* What another user can write could change at any time. */
+static segue_status owner_check(const struct sg_map *map, const char *path, segue_error *err)
+{
+    segue_error why = {0};
+    char *folder = sg_path_folder(path);
+    if (!folder) return sg_no_memory("name of packed weights", 0, err);
+    segue_status s = sg_folder_check_owner(folder, &why);
+    if (s == SEGUE_OK) s = sg_file_check_owner(&map->id, path, &why);
+    sg_free(folder);
+    return s == SEGUE_OK ? s : sg_fail(err, SEGUE_EFORMAT, "%s", why.text);
+}
+
+/* Validates the header before anything that it points to is read: magic, version, hashes, bounds. */
 static segue_status head_check(const struct sg_map *map, const char *path, struct sg_hash key, uint64_t total,
                                struct pack_header *h, segue_error *err)
 {
     uint64_t pieces = sg_hash_pieces(NULL, total, NULL);
     if (map->size < sizeof *h) return fail_refused(path, "the file is truncated", err);
     memcpy(h, map->data, sizeof *h);
-    /* a file of another user could be changed at any time; root is trusted */
-    if (map->id.owner != geteuid() && map->id.owner) return fail_refused(path, "the file belongs to another user", err);
     if (memcmp(h->magic, PACK_MAGIC, 8) || h->order != BYTE_ORDER_MARK)
         return fail_refused(path, "not a pack of this machine", err);
     if (h->layout != SG_PACK_LAYOUT) return fail_refused(path, "written by another version", err);
@@ -266,7 +274,8 @@ segue_status sg_packfile_map(struct sg_pack_set *set, struct sg_cpu_unit *u, str
         sg_free(path);
         return s;
     }
-    s = head_check(&map, path, key, total, &h, err);
+    s = owner_check(&map, path, err);
+    if (s == SEGUE_OK) s = head_check(&map, path, key, total, &h, err);
     if (s == SEGUE_OK) s = source_check(u, src, cache, &h, path, err);
     if (s == SEGUE_OK) s = data_check(u, &map, path, &h, err);
     if (s == SEGUE_OK) {
