@@ -16,6 +16,32 @@ static segue_status open_json(const char *json, size_t len, segue_error *err)
     return s;
 }
 
+/* Steps that multiply the text stop at the budget of the call: 16 replacements by 30 bytes would make 30^16 bytes of one. The
+ * texts of added tokens pass the same steps when the file is opened. */
+static void multiplying_steps_are_stopped(void **state)
+{
+    static const char *const rest[] = {"", ",\"added_tokens\":[{\"id\":1,\"content\":\"<a>\",\"normalized\":true}]"};
+    (void)state;
+    for (int added = 0; added < 2; added++) {
+        struct sg_buf json = {0};
+        struct sg_tokenizer *t = NULL;
+        segue_error err;
+        int32_t tokens[64];
+        size_t n;
+        sg_buf_puts(&json, "{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[");
+        for (int i = 0; i < 16; i++)
+            sg_buf_printf(&json, "%s{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"%s\"}", i ? "," : "",
+                          "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa");
+        sg_buf_printf(&json, "]},\"model\":{\"type\":\"BPE\",\"unk_token\":\"a\",\"vocab\":{\"a\":0},\"merges\":[]}%s}", rest[added]);
+        segue_status s = sg_tokenizer_of_json(&t, json.data, json.len, NULL, 0, "t.json", &err);
+        if (s == SEGUE_OK) s = sg_tokenize(t, "a", 1, 0, tokens, 64, &n, &err);
+        assert_int_equal(s, SEGUE_ELIMIT);
+        assert_non_null(strstr(err.text, "more than 64 times"));
+        sg_tokenizer_close(t);
+        sg_buf_free(&json);
+    }
+}
+
 /* Each prefix of a valid file is EFORMAT, and the message names the file. */
 static void cut_json_is_refused(void **state)
 {
@@ -454,6 +480,7 @@ static void every_allocation_may_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(multiplying_steps_are_stopped),
         cmocka_unit_test(cut_json_is_refused),
         cmocka_unit_test(absurd_json_is_refused),
         cmocka_unit_test(holes_are_empty),

@@ -251,6 +251,7 @@ static segue_status run_metaspace(struct sg_encoding *e, uint32_t i, const struc
         at = end + (hit != NULL);
     }
     if (text->failed) return sg_no_memory("text", n, e->err);
+    SG_TRY(sg_text_spend(&e->budget, text->len, e->err));
     /* U+2581 begins a new piece */
     struct sg_split cut = {.kind = SG_SPLIT_LITERAL, .rule = SG_RULE_NEXT, .text = mark, .len = 3};
     return split->whole ? run_step(e, i + 1, text->data, text->len, first)
@@ -261,6 +262,7 @@ static segue_status run_metaspace(struct sg_encoding *e, uint32_t i, const struc
 static segue_status run_space_first(struct sg_encoding *e, uint32_t i, const char *s, size_t n, int first,
                                 struct sg_buf *text)
 {
+    SG_TRY(sg_text_spend(&e->budget, n + 1, e->err));
     sg_buf_add(text, " ", 1);
     sg_buf_add(text, s, n);
     if (text->failed) return sg_no_memory("text", n, e->err);

@@ -100,7 +100,7 @@ static segue_status normal_piece(struct text_splitter *c, const char *s, size_t 
 static segue_status raw_piece(struct text_splitter *c, const char *s, size_t n, int first)
 {
     c->e->epoch++;
-    SG_TRY(sg_normalize(c->e->t, &s, &n, c->normal, c->e->err));
+    SG_TRY(sg_normalize(c->e->t, &s, &n, c->normal, &c->e->budget, c->e->err));
     return split_at_added(c, &c->e->t->normal, s, n, first, normal_piece);
 }
 
@@ -110,6 +110,7 @@ static segue_status encode(struct text_splitter *c, const char *text, size_t len
     struct sg_encoding *e = c->e;
     const struct sg_tokenizer *t = e->t;
     e->text_len = len;
+    e->budget = sg_text_budget(len);
     if (len >= CACHE_MIN_TEXT) {
         uint32_t size = 256;
         /* about one cache entry per 32 bytes of text, 256 to 65536 */

@@ -419,7 +419,8 @@ static segue_status normalized_text(struct json_reader *r, struct sg_added *a)
     struct sg_buf out[2] = {{0}, {0}};
     const char *s = a->text;
     size_t n = a->len;
-    segue_status st = sg_normalize(r->t, &s, &n, out, r->err);
+    uint64_t budget = sg_text_budget(n);
+    segue_status st = sg_normalize(r->t, &s, &n, out, &budget, r->err);
     if (st == SEGUE_OK) {
         a->text = sg_arena_strndup(&r->t->arena, s, n);
         a->len = (uint32_t)n;

@@ -162,10 +162,15 @@ const struct sg_added *sg_added_find(const struct sg_added_set *set, const char 
                                      size_t *at);
 
 /* --- normal.c --- */
+/* Bytes that the steps that change a text may write in one call, for a text of len bytes: replacements of a file can multiply.
+ * Real tokenizers write at most some 10 bytes per byte. */
+static inline uint64_t sg_text_budget(size_t len) { return 4096 + 64 * (uint64_t)len; }
+/* Take n bytes from a budget. ELIMIT: fewer are left. */
+segue_status sg_text_spend(uint64_t *budget, uint64_t n, segue_error *err);
 /* *text, *len become the normalized text: the same bytes if nothing changes, else bytes in out, whose old content is
- * lost. */
+ * lost. budget: what all steps may write. ELIMIT, EMEMORY. */
 segue_status sg_normalize(const struct sg_tokenizer *t, const char **text, size_t *len, struct sg_buf out[2],
-                          segue_error *err);
+                          uint64_t *budget, segue_error *err);
 
 /* --- tokenize.c: one call of sg_tokenize --- */
 /* A piece that was tokenized before in this call, and where its tokens are in the output. */
@@ -210,6 +215,7 @@ struct sg_encoding {
     uint32_t links_free; /* index + 1 of the first free link */
     void *regex_match, *regex_limits;
     size_t text_len; /* of the whole text */
+    uint64_t budget; /* bytes that steps may still write, see sg_text_budget */
     struct sg_regex_steps {
         uint64_t left; /* steps that patterns may still take in this call */
         size_t at;     /* position of the last step */
