@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 
 static_assert(sizeof(crypto_hash_sha256_state) <= sizeof(struct sg_sha256), "sg_sha256 holds libsodium's state");
@@ -53,6 +54,25 @@ segue_status sg_hash_file(struct sg_hash *out, int fd, uint64_t size, uint64_t s
     XXH3_freeState(state);
     sg_free(piece);
     return s;
+}
+
+/* getentropy fails only on systems without a random generator; then the clock and addresses have to do. */
+void sg_random(void *out, size_t n)
+{
+    if (!getentropy(out, n)) return;
+    uint64_t x = sg_now_ns() ^ (uint64_t)(uintptr_t)&n;
+    for (size_t i = 0; i < n; i++) {
+        x = (x ^ x >> 29) * 0xbf58476d1ce4e5b9u + i;
+        ((uint8_t *)out)[i] = (uint8_t)(x >> 56);
+    }
+}
+
+uint64_t sg_hash_keyed(const void *bytes, size_t n, const uint64_t key[2])
+{
+    static_assert(crypto_shorthash_KEYBYTES == 16 && crypto_shorthash_BYTES == 8, "SipHash has a key of 16 bytes");
+    uint64_t h;
+    crypto_shorthash((unsigned char *)&h, bytes, n, (const unsigned char *)key);
+    return h;
 }
 
 void sg_hash_hex(struct sg_hash h, char out[33])

@@ -19,6 +19,18 @@ segue_status sg_hash_file(struct sg_hash *out, int fd, uint64_t size, uint64_t s
                           segue_error *err);
 void sg_hash_hex(struct sg_hash h, char out[33]);   /* 32 hex digits, hi first, and a NUL */
 
+/* --- hash tables over the content of files: their keys are random, so that no file can prepare texts that collide --- */
+
+void sg_random(void *out, size_t n);   /* n random bytes from the system, at most 256 */
+/* SipHash-2-4 of n bytes. */
+uint64_t sg_hash_keyed(const void *bytes, size_t n, const uint64_t key[2]);
+/* Pair-multiply-shift (Thorup, "High Speed Hashing for Integers and Strings", 2015): any two different pairs collide with
+ * probability 2^-32 for a random key. */
+static inline uint32_t sg_hash_pair(uint32_t a, uint32_t b, const uint64_t key[3])
+{
+    return (uint32_t)(((key[0] + b) * (key[1] + a) + key[2]) >> 32);
+}
+
 /* Incremental SHA-256: begin, add any number of times, end. The state is that of libsodium, opaque
  * here. */
 struct sg_sha256 { unsigned char state[128]; };

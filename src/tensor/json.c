@@ -1,4 +1,5 @@
-/* json.c: see json.h. Does not set jansson's global allocation hooks: they belong to the host
+/* json.c: see json.h. The tables of jansson's objects have a random seed, which it takes from the system before the first object
+ * is made. Does not set jansson's global allocation hooks: they belong to the host
  * program.
  * SPDX-License-Identifier: MIT */
 #include "tensor/json.h"

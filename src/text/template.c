@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "text/template.h"
 
+#include "base/hash.h"
 #include "text/jinja/jinja.h"
 #include "text/jinja/parse/jinja_parse.h"
 
@@ -12,6 +13,7 @@ segue_status sg_template_open(struct sg_template **out, const char *source, size
     struct sg_template *t = sg_alloc(sizeof *t);
     struct sg_jinja_parser p = {.t = t, .env = &sg_jinja_env, .err = err};
     if (!t) return sg_no_memory("template", sizeof *t, err);
+    sg_random(p.key, sizeof p.key);
     t->what = sg_arena_strndup(&t->arena, what, strlen(what) < 80 ? strlen(what) : 80);
     segue_status s = t->what ? SEGUE_OK : sg_no_memory("template", 80, err);
     if (s == SEGUE_OK) s = sg_lexer_open(&p.lx, &t->arena, source, len, t->what, err);
@@ -67,8 +69,7 @@ segue_status sg_template_render(const struct sg_template *t, const json_t *vars,
     if (!json_is_object(vars))
         return sg_fail(err, SEGUE_EARG, "template: %s: variables: not a JSON object; pass an object", t->what);
     text.limit = st.limits.output_bytes;
-    /* differs per rendering through the address of st, so that keys that collide cannot be prepared */
-    st.seed = (uint64_t)(uintptr_t)&st * 0x9e3779b97f4a7c15u;
+    sg_random(&st.seed, sizeof st.seed);
     /* small renderings never collect garbage */
     st.sweep_at = 4u << 20;
     segue_status s = render(&st, vars);

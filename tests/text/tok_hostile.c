@@ -2,6 +2,7 @@
  * slow.
  * SPDX-License-Identifier: MIT */
 #include <stdint.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "golden_tokenizer.h"
@@ -40,6 +41,47 @@ static void multiplying_steps_are_stopped(void **state)
         sg_tokenizer_close(t);
         sg_buf_free(&json);
     }
+}
+
+/* Texts of eight bytes with one value under the hash of version 0.1, which had no key: x -> ((x ^ k) c, folded) twice. */
+static uint64_t colliding(uint64_t i)
+{
+    const uint64_t c = 0xff51afd7ed558ccdu, k = 0x9e3779b97f4a7c15u ^ 8;
+    uint64_t inverse = c; /* modulo 2^64, by Newton's method */
+    for (int step = 0; step < 6; step++) inverse *= 2 - c * inverse;
+    uint64_t h = i << 32 | (i ^ 5); /* h ^ h >> 32 has the low half 5 */
+    h *= inverse;
+    h ^= h >> 32;
+    return h * inverse ^ k;
+}
+
+/* 400,000 tokens that collide under a known hash are opened in the processor time of any others: a quadratic search takes
+ * minutes, and the kernel then ends the process. */
+static void colliding_tokens_open(void **state)
+{
+    enum { N = 400000 };
+    (void)state;
+    struct sg_buf bin = {0};
+    struct sg_tokenizer *t = NULL;
+    segue_error err;
+    struct rlimit limit = {120, 120};
+    assert_int_equal(setrlimit(RLIMIT_CPU, &limit), 0);
+    sg_buf_add(&bin, "\x08\0\0\0", 4);
+    for (uint32_t id = 0; id < N; id++) {
+        const uint32_t head[2] = {0, 8}; /* score 0, length */
+        uint64_t text = id < 259 ? id : colliding(id);
+        char bytes[16];
+        snprintf(bytes, sizeof bytes, "byte%04x", (unsigned)id);
+        if (id >= 259) memcpy(bytes, &text, 8);
+        if (id >= 3 && id < 259) snprintf(bytes, sizeof bytes, "<0x%02X>", (unsigned)(id - 3));
+        const uint32_t len = id >= 3 && id < 259 ? 6 : head[1];
+        sg_buf_add(&bin, (const char *)&head[0], 4);
+        sg_buf_add(&bin, (const char *)&len, 4);
+        sg_buf_add(&bin, bytes, len);
+    }
+    if (sg_tokenizer_of_bin(&t, (const uint8_t *)bin.data, bin.len, N, "t.bin", &err) != SEGUE_OK) fail_msg("%s", err.text);
+    sg_tokenizer_close(t);
+    sg_buf_free(&bin);
 }
 
 /* Each prefix of a valid file is EFORMAT, and the message names the file. */
@@ -481,6 +523,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(multiplying_steps_are_stopped),
+        cmocka_unit_test(colliding_tokens_open),
         cmocka_unit_test(cut_json_is_refused),
         cmocka_unit_test(absurd_json_is_refused),
         cmocka_unit_test(holes_are_empty),

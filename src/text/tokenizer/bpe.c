@@ -152,7 +152,7 @@ static size_t word_end(const char *s, size_t len)
 static segue_status merge_cached(struct sg_encoding *e, const char *s, size_t len)
 {
     if (!e->seen || len > SMALL_PIECE) return merge_piece(e, s, len);
-    /* mixes eight bytes per step, like text_hash of vocab.c */
+    /* mixes eight bytes per step; texts that collide only replace each other */
     uint64_t h = len * 0x9e3779b97f4a7c15u;
     size_t i = 0;
     for (uint64_t x; len - i >= 8; i += 8) {

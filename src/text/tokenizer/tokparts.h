@@ -101,6 +101,7 @@ struct sg_merge {
 /* Constant after opening, so that any number of threads may use it. */
 struct sg_tokenizer {
     struct sg_arena arena; /* owns all texts and tables */
+    uint64_t key[5];       /* random, of the hash tables: [0..1] of texts, [2..4] of merges */
     struct sg_tokenizer_info info;
 
     struct sg_vocab_token *tokens; /* [tokens_n] by id */

@@ -8,22 +8,7 @@
 
 enum { MAX_IDS = 1 << 24 };
 
-/* Hash of a text. Not seeded: a file with colliding tokens slows down only its own opening, within the bound on ids. */
-static uint32_t text_hash(const char *s, size_t n)
-{
-    uint64_t h = 0x9e3779b97f4a7c15u ^ n;
-    /* eight bytes per step; memcpy, since s is not aligned */
-    for (; n >= 8; s += 8, n -= 8) {
-        uint64_t x;
-        memcpy(&x, s, 8);
-        h = (h ^ x) * 0xff51afd7ed558ccdu;
-        h ^= h >> 32;
-    }
-    uint64_t x = 0;
-    memcpy(&x, s, n);
-    h = (h ^ x) * 0xff51afd7ed558ccdu;
-    return (uint32_t)(h ^ h >> 32);
-}
+static uint32_t text_hash(const struct sg_tokenizer *t, const char *s, size_t n) { return (uint32_t)sg_hash_keyed(s, n, t->key); }
 
 /* Size - 1 of a hash table that n entries fill at most by half; the size is a power of two. */
 static uint32_t mask_for(size_t n)
@@ -33,7 +18,7 @@ static uint32_t mask_for(size_t n)
     return size - 1;
 }
 
-/* The arena returns zeroed memory, so that ids without a token have the kind SG_TOKEN_NONE. */
+/* Called once, before anything is looked up. The arena returns zeroed memory, so that ids without a token have the kind SG_TOKEN_NONE. */
 segue_status sg_vocab_reserve(struct sg_tokenizer *t, size_t n, const char *what, segue_error *err)
 {
     if (!n)
@@ -43,6 +28,7 @@ segue_status sg_vocab_reserve(struct sg_tokenizer *t, size_t n, const char *what
         return sg_fail(err, SEGUE_EFORMAT,
                        "read tokenizer: %s: %zu ids, more than %d; fetch the file again", what, n,
                        MAX_IDS);
+    sg_random(t->key, sizeof t->key);
     t->tokens = sg_arena_alloc(&t->arena, n * sizeof *t->tokens);
     if (!t->tokens) return sg_no_memory("tokenizer", n * sizeof *t->tokens, err);
     t->tokens_n = (uint32_t)n;
@@ -87,7 +73,7 @@ segue_status sg_vocab_index(struct sg_tokenizer *t, segue_error *err)
         const struct sg_vocab_token *k = &t->tokens[id];
         /* holes and duplicates have no entry of their own */
         if (!k->text || sg_vocab_find(t, k->text, k->text_len) >= 0) continue;
-        uint32_t at = text_hash(k->text, k->text_len) & mask;
+        uint32_t at = text_hash(t, k->text, k->text_len) & mask;
         while (t->slots[at]) at = (at + 1) & mask;
         t->slots[at] = id + 1;
     }
@@ -98,7 +84,7 @@ segue_status sg_vocab_index(struct sg_tokenizer *t, segue_error *err)
 int32_t sg_vocab_find(const struct sg_tokenizer *t, const char *text, size_t len)
 {
     if (len > t->longest) return -1;
-    for (uint32_t at = text_hash(text, len) & t->slots_mask; t->slots[at]; at = (at + 1) & t->slots_mask) {
+    for (uint32_t at = text_hash(t, text, len) & t->slots_mask; t->slots[at]; at = (at + 1) & t->slots_mask) {
         const struct sg_vocab_token *k = &t->tokens[t->slots[at] - 1];
         if (k->text_len == len && memcmp(k->text, text, len) == 0) return (int32_t)(t->slots[at] - 1);
     }
@@ -118,11 +104,9 @@ int32_t sg_token_find(const struct sg_tokenizer *t, const char *text)
     return sg_vocab_find(t, text, strlen(text));
 }
 
-/* Fibonacci hashing: the high bits of the product are the best mixed ones. */
-static uint32_t pair_hash(int32_t left, int32_t right)
+static uint32_t pair_hash(const struct sg_tokenizer *t, int32_t left, int32_t right)
 {
-    uint64_t h = ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) * 0x9e3779b97f4a7c15u;
-    return (uint32_t)(h >> 32);
+    return sg_hash_pair((uint32_t)left, (uint32_t)right, t->key + 2);
 }
 
 /* by_rank has one entry per merge of the file; entries of merges that are left out stay 0 and are never used. */
@@ -171,7 +155,7 @@ segue_status sg_merges_put(struct sg_tokenizer *t, const char *left, size_t left
     /* the text is needed only for the search */
     if (joined != small) sg_free(joined);
     SG_TRY(s);
-    uint32_t at = pair_hash(a, b) & t->merges_mask;
+    uint32_t at = pair_hash(t, a, b) & t->merges_mask;
     while (t->merges[at].rank != UINT32_MAX && (t->merges[at].left != a || t->merges[at].right != b))
         at = (at + 1) & t->merges_mask;
     /* of equal pairs the `tokenizers` library keeps the last, llama.cpp the first */
@@ -185,7 +169,7 @@ segue_status sg_merges_put(struct sg_tokenizer *t, const char *left, size_t left
 /* Linear probing ends at a free entry: the table is at most half full. */
 const struct sg_merge *sg_merges_find(const struct sg_tokenizer *t, int32_t left, int32_t right)
 {
-    for (uint32_t at = pair_hash(left, right) & t->merges_mask;; at = (at + 1) & t->merges_mask) {
+    for (uint32_t at = pair_hash(t, left, right) & t->merges_mask;; at = (at + 1) & t->merges_mask) {
         const struct sg_merge *m = &t->merges[at];
         if (m->rank == UINT32_MAX) return NULL;
         if (m->left == left && m->right == right) return m;

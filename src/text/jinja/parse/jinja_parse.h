@@ -66,6 +66,7 @@ struct sg_jinja_parser {
     struct sg_template *t;
     uint32_t level, loops;                 /* nesting; loops around this point that `break` may leave */
     uint32_t *table, table_cap, names_cap; /* hash table of t->names: index + 1, 0 = free */
+    uint64_t key[2];                       /* random, of that table */
     const char *open_tag;                  /* innermost open tag, for messages */
     segue_error *err;
 };

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "text/jinja/parse/jinja_parse.h"
 
 /* Fail with EFORMAT; the message gets the name of the template and the line in front and the advice at the end. */
@@ -169,19 +170,11 @@ static segue_status grow_names(struct sg_jinja_parser *p)
     return SEGUE_OK;
 }
 
-/* FNV-1a, 32 bits. */
-static uint32_t name_hash(const char *s, size_t n)
-{
-    uint32_t h = 2166136261u;
-    for (size_t i = 0; i < n; i++) h = (h ^ (unsigned char)s[i]) * 16777619u;
-    return h;
-}
-
 /* The table entry of a name, or the free entry where it belongs. Linear probing; at most half of the entries are
  * used, so that a free one ends each search. */
 static uint32_t *name_slot(struct sg_jinja_parser *p, const char *s, size_t n)
 {
-    for (uint32_t i = name_hash(s, n);; i++) {
+    for (uint32_t i = (uint32_t)sg_hash_keyed(s, n, p->key);; i++) {
         uint32_t *at = &p->table[i & (p->table_cap - 1)];
         if (!*at) return at;
         const struct sg_jinja_name *name = &p->t->names[*at - 1];

@@ -9,9 +9,8 @@
 #include "text/jinja/value/jinja_value.h"
 
 /* Equal numbers must have equal hashes: a float with an integral value is hashed as that integer, so that
- * d[1] and d[1.0] are the same key. Multiplication with the golden ratio spreads small integers over the
- * upper bits. */
-static uint64_t number_hash(double f, int64_t i, int is_int)
+ * d[1] and d[1.0] are the same key. */
+static uint64_t number_hash(double f, int64_t i, int is_int, uint64_t seed)
 {
     if (!is_int && f >= -9e18 && f <= 9e18 && (double)(int64_t)f == f) {
         i = (int64_t)f;
@@ -19,10 +18,10 @@ static uint64_t number_hash(double f, int64_t i, int is_int)
     }
     uint64_t h = (uint64_t)i;
     if (!is_int) memcpy(&h, &f, sizeof h);
-    return (h ^ h >> 31) * 0x9e3779b97f4a7c15u;
+    return XXH3_64bits_withSeed(&h, sizeof h, seed);
 }
 
-/* Strings are hashed with the rendering's seed. Other objects (macros, ranges, functions) hash by address
+/* Strings and numbers are hashed with the rendering's seed. Other objects (macros, ranges, functions) hash by address
  * or kind; equality decides. */
 segue_status sg_val_hash(struct sg_jinja *st, struct sg_val v, uint64_t *out, int *hashable)
 {
@@ -33,8 +32,8 @@ segue_status sg_val_hash(struct sg_jinja *st, struct sg_val v, uint64_t *out, in
         *out = XXH3_64bits_withSeed(sg_v_str(v)->s, sg_v_str(v)->n, st->seed);
         return sg_jinja_step(st, sg_v_str(v)->n / 256);
     case SG_V_BOOL:
-    case SG_V_INT: *out = number_hash(0, v.u.i, 1); return SEGUE_OK;
-    case SG_V_FLOAT: *out = number_hash(v.u.f, 0, 0); return SEGUE_OK;
+    case SG_V_INT: *out = number_hash(0, v.u.i, 1, st->seed); return SEGUE_OK;
+    case SG_V_FLOAT: *out = number_hash(v.u.f, 0, 0, st->seed); return SEGUE_OK;
     case SG_V_LIST:
     case SG_V_DICT: *hashable = 0; return SEGUE_OK;
     case SG_V_TUPLE: break;
