@@ -91,7 +91,7 @@ static json_t *read_answer(int from)
         n += (size_t)got;
     }
     /* Incomplete text is not valid JSON, so a child that died is detected here. */
-    json_t *o = json_loadb(text, n, 0, NULL);
+    json_t *o = out_json_load(text, n, 0, NULL);
     free(text);
     return o;
 }

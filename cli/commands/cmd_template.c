@@ -44,7 +44,7 @@ static segue_status render_lines(const struct args *args, const struct template_
         char *end = memchr(at, '\n', (size_t)(in.data + in.len - at));
         size_t len = end ? (size_t)(end - at) : (size_t)(in.data + in.len - at);
         /* Empty lines are skipped. */
-        json_t *request = len ? json_loadb(at, len, JSON_REJECT_DUPLICATES, NULL) : NULL;
+        json_t *request = len ? out_json_load(at, len, JSON_REJECT_DUPLICATES, NULL) : NULL;
         /* A list of messages is short for an object with "messages". */
         if (json_is_array(request)) {
             json_t *object = json_object();

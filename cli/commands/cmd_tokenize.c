@@ -78,7 +78,7 @@ static segue_status convert_line(const struct args *args, const struct placement
 {
     bool reverse = args_has(args, "detokenize");
     /* Text may contain NUL bytes. */
-    json_t *in = json_loadb(line, len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL), *out = NULL;
+    json_t *in = out_json_load(line, len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL), *out = NULL;
     struct prompt ids = {0};
     segue_status st = SEGUE_OK;
     if (reverse ? !json_is_array(in) : !json_is_string(in))

@@ -199,7 +199,7 @@ static segue_status parse_request(struct batch *b, struct batch_request *q, cons
                               segue_error *err)
 {
     json_error_t json_err;
-    json_t *o = json_loadb(line, len, JSON_REJECT_DUPLICATES, &json_err), *v;
+    json_t *o = out_json_load(line, len, JSON_REJECT_DUPLICATES, &json_err), *v;
     if (!json_is_object(o)) {
         json_decref(o);
         return out_fail(err, SEGUE_EFORMAT, "requests: line %zu: not a JSON object; expected one request per line",

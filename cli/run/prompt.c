@@ -108,7 +108,7 @@ segue_status prompt_messages(const char *path, json_t **request, segue_error *er
     struct out_text file = {0};
     segue_status st = prompt_file(path, &file, err);
     json_error_t json_err;
-    json_t *value = st ? NULL : json_loadb(file.data, file.len, JSON_REJECT_DUPLICATES, &json_err);
+    json_t *value = st ? NULL : out_json_load(file.data, file.len, JSON_REJECT_DUPLICATES, &json_err);
     free(file.data);
     if (st) return st;
     if (!value)

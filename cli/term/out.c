@@ -264,3 +264,23 @@ uint64_t out_now_ns(void)
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
+
+/* The same rule as sg_json_too_deep of the library: brackets inside of strings do not count. */
+json_t *out_json_load(const char *text, size_t len, size_t flags, json_error_t *why)
+{
+    enum { DEPTH = 100 };
+    int depth = 0, quoted = 0, deepest = 0;
+    for (size_t i = 0; i < len; i++) {
+        if (quoted) {
+            quoted = text[i] != '"';
+            i += text[i] == '\\';
+        } else {
+            quoted = text[i] == '"';
+            depth += (text[i] == '[' || text[i] == '{') - (text[i] == ']' || text[i] == '}');
+        }
+        if (depth > deepest) deepest = depth;
+    }
+    if (deepest <= DEPTH) return json_loadb(text, len, flags, why);
+    if (why) *why = (json_error_t){.line = 1, .text = "nested deeper than 100 levels"};
+    return NULL;
+}

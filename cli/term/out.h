@@ -76,6 +76,9 @@ int out_json_exit(json_t *value);
 json_t *out_string(const char *bytes, size_t n);
 json_t *out_real(double v);
 json_t *out_id_list(const int32_t *ids, size_t n);
+/* jansson's json_loadb, which recurses per level, for texts of at most 100 levels of nesting. NULL: why has the reason; it may be
+ * NULL. */
+json_t *out_json_load(const char *text, size_t len, size_t flags, json_error_t *why);
 /* Set object[name] to null and object[name + "_reason"] to reason. Every null in the output has a reason. */
 void out_null(json_t *object, const char *name, const char *reason);
 

@@ -8,9 +8,31 @@
 
 #include "base/file.h"
 
+/* Brackets inside of strings do not count. A malformed text may be counted wrongly after the byte where jansson stops. */
+int sg_json_too_deep(const char *text, size_t len)
+{
+    int depth = 0, quoted = 0;
+    for (size_t i = 0; i < len; i++) {
+        char c = text[i];
+        if (quoted) {
+            i += c == '\\';
+            quoted = c != '"';
+        } else if (c == '"')
+            quoted = 1;
+        else if (c == '[' || c == '{') {
+            if (++depth > SG_JSON_DEPTH) return 1;
+        } else if (c == ']' || c == '}')
+            depth--;
+    }
+    return 0;
+}
+
 segue_status sg_json_parse(json_t **out, const char *text, size_t len, const char *what, segue_error *err)
 {
     json_error_t why;
+    if (sg_json_too_deep(text, text ? len : 0))
+        return sg_fail(err, SEGUE_EFORMAT, "parse JSON: %s: nested deeper than %d levels; the file is damaged, download it again",
+                       what, SG_JSON_DEPTH);
     json_t *root = json_loadb(text ? text : "", len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
     if (!root) {
         if (json_error_code(&why) == json_error_out_of_memory)

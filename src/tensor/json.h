@@ -8,6 +8,10 @@
 
 #include "base/err.h"
 
+/* Deepest nesting of arrays and objects that is parsed. jansson recurses per level, about 300 bytes of stack each. */
+enum { SG_JSON_DEPTH = 100 };
+/* 1: the text nests deeper than SG_JSON_DEPTH; it must not be given to jansson. */
+int sg_json_too_deep(const char *text, size_t len);
 /* Parse a complete text. Duplicate keys are refused. `what` names the text in error messages, which
  * also give line and column. EFORMAT, EMEMORY. The caller frees *out with json_decref. */
 segue_status sg_json_parse(json_t **out, const char *text, size_t len, const char *what, segue_error *err);

@@ -5,6 +5,7 @@
 
 #include <stdint.h>
 #include <string.h>
+#include "tensor/json.h"
 
 /* jansson does not report sizes, so this message has none. */
 static segue_status no_memory(segue_error *err)
@@ -20,7 +21,7 @@ static json_t *parsed_arguments(const json_t *arguments)
     s += strspn(s, " \t\r\n");
     if (*s != '{') return NULL;
     json_error_t je;
-    json_t *o = json_loadb(s, strlen(s), JSON_ALLOW_NUL, &je);
+    json_t *o = sg_json_too_deep(s, strlen(s)) ? NULL : json_loadb(s, strlen(s), JSON_ALLOW_NUL, &je);
     if (o && json_is_object(o)) return o;
     json_decref(o);
     return NULL;

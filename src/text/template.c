@@ -11,7 +11,7 @@ segue_status sg_template_open(struct sg_template **out, const char *source, size
                               segue_error *err)
 {
     struct sg_template *t = sg_alloc(sizeof *t);
-    struct sg_jinja_parser p = {.t = t, .env = &sg_jinja_env, .err = err};
+    struct sg_jinja_parser p = {.t = t, .env = &sg_jinja_env, .err = err, .stack = sg_stack_here()};
     if (!t) return sg_no_memory("template", sizeof *t, err);
     sg_random(p.key, sizeof p.key);
     t->what = sg_arena_strndup(&t->arena, what, strlen(what) < 80 ? strlen(what) : 80);
@@ -65,7 +65,8 @@ segue_status sg_template_render(const struct sg_template *t, const json_t *vars,
 {
     struct sg_buf text = {0};
     struct sg_jinja st = {
-        .t = t, .env = &sg_jinja_env, .limits = fill_limits(limits), .now = now, .out = &text, .err = err, .line = 1};
+        .t = t, .env = &sg_jinja_env, .limits = fill_limits(limits), .now = now, .out = &text, .err = err, .line = 1,
+        .stack = sg_stack_here()};
     if (!json_is_object(vars))
         return sg_fail(err, SEGUE_EARG, "template: %s: variables: not a JSON object; pass an object", t->what);
     text.limit = st.limits.output_bytes;

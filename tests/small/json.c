@@ -56,9 +56,35 @@ static void members_have_kinds(void **state)
     json_decref(o);
 }
 
+/* jansson recurses per level: what nests deeper than SG_JSON_DEPTH never reaches it. Brackets inside of strings do not count.
+ * Also run with 128 KiB of stack (small_json_stack). */
+static void depth_is_bounded(void **state)
+{
+    enum { DEEP = 100000 };
+    static char text[8 * DEEP];
+    (void)state;
+    for (int n = SG_JSON_DEPTH - 1; n <= DEEP; n = n < SG_JSON_DEPTH + 2 ? n + 1 : n < 2048 ? 2048 : n < DEEP ? DEEP : DEEP + 1)
+        for (int kind = 0; kind < 3; kind++) { /* arrays, objects, an unfinished text */
+            json_t *root = NULL;
+            segue_error err;
+            char *at = text;
+            for (int i = 0; i < n; i++) at = kind == 1 && i % 2 ? (memcpy(at, "{\"\":", 4), at + 4) : (*at = '[', at + 1);
+            for (int i = n; kind != 2 && i--;) *at++ = kind == 1 && i % 2 ? '}' : ']';
+            if (kind == 1 && n % 2 == 0) continue; /* the innermost object has no value */
+            segue_status s = sg_json_parse(&root, text, (size_t)(at - text), "deep.json", &err);
+            if (s != (n <= SG_JSON_DEPTH && kind != 2 ? SEGUE_OK : SEGUE_EFORMAT)) fail_msg("%d, %d levels: %s", kind, n, err.text);
+            if (n > SG_JSON_DEPTH) assert_non_null(strstr(err.text, "nested deeper"));
+            json_decref(root);
+        }
+    const char *quoted = "[\"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[\\\"[[\"]";
+    json_t *root = NULL;
+    assert_int_equal(sg_json_parse(&root, quoted, strlen(quoted), "quoted.json", NULL), SEGUE_OK);
+    json_decref(root);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(errors_name_line_and_object),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(depth_is_bounded), cmocka_unit_test(errors_name_line_and_object),
                                        cmocka_unit_test(members_have_kinds)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -56,6 +56,42 @@ static void keys_do_not_collide(void **state)
     sg_buf_free(&source);
 }
 
+/* Values and expressions that nest as deep as they may, and deeper: the recursions of parsing, binding, evaluating, comparing and
+ * printing end before the C stack does. Also run with 128 KiB of stack (template_limits_stack). */
+static void deep_recursions_end(void **state)
+{
+    static const struct { const char *open, *middle, *close; } kinds[] = {
+        {"(", "1", ")"},   {"[", "1", "]"},  {"-", "1", ""},      {"not ", "1", ""}, {"{1:", "1", "}"}, {"x.y[", "1", "]"},
+        {"f(", "1", ")"},  {"1 + ", "1", ""}, {"1 ** ", "1", ""}, {"1 if 1 else ", "1", ""}, {"x or ", "1", ""}, {"(1,", "1", ")"},
+    };
+    static char vars[1024];
+    segue_error err;
+    (void)state;
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
+        for (int n = 5; n <= 4000; n += n < 400 ? 13 : 900) {
+            struct sg_buf s = {0};
+            sg_buf_puts(&s, "{{ ");
+            for (int i = 0; i < n; i++) sg_buf_puts(&s, kinds[k].open);
+            sg_buf_puts(&s, kinds[k].middle);
+            for (int i = 0; i < n; i++) sg_buf_puts(&s, kinds[k].close);
+            sg_buf_puts(&s, " }}");
+            segue_status got = run(s.data, s.len, "{\"x\": 0}", &err, NULL);
+            if (got == SEGUE_EINTERNAL || (n > 1000 && kinds[k].close[0] == ')' && got == SEGUE_OK)) fail_msg("%s: %d", kinds[k].open, got);
+            sg_buf_free(&s);
+        }
+    for (int n = 1; n <= 100; n += 33) {
+        size_t len = 0;
+        memset(vars, '[', (size_t)n);
+        memset(vars + n, ']', (size_t)n);
+        memcpy(vars + 2 * n, "}", 2);
+        memmove(vars + 5, vars, (size_t)(2 * n + 2));
+        memcpy(vars, "{\"v\":", 5);
+        const char *source = "{{ v }}{{ v|tojson }}{{ v == v }}{{ [v]|unique|list|length }}{{ v|string|length }}";
+        segue_status got = run(source, strlen(source), vars, &err, &len);
+        if (got != SEGUE_OK && !strstr(err.text, "levels") && !strstr(err.text, "unhashable")) fail_msg("%d: %s", n, err.text);
+    }
+}
+
 /* Nested loops and nested values end at the limit of steps or of nesting. */
 static void loops(void **state)
 {
@@ -274,7 +310,7 @@ int main(void)
     struct rlimit space = {.rlim_cur = 128u << 20, .rlim_max = 128u << 20};
     setrlimit(RLIMIT_AS, &space);
 #endif
-    const struct CMUnitTest tests[] = {cmocka_unit_test(keys_do_not_collide), cmocka_unit_test(loops),     cmocka_unit_test(recursion),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(keys_do_not_collide), cmocka_unit_test(deep_recursions_end), cmocka_unit_test(loops),     cmocka_unit_test(recursion),
                                        cmocka_unit_test(growth),    cmocka_unit_test(nesting),
                                        cmocka_unit_test(broken),    cmocka_unit_test(swept),
                                        cmocka_unit_test(own_limits)};

@@ -6,6 +6,10 @@ target_link_libraries(template_render PRIVATE segue_static)
 segue_script(template_diff "text;golden" ${CMAKE_CURRENT_LIST_DIR}/template_diff.sh "${SEGUE_PYTHON}"
   $<TARGET_FILE:template_render>)
 segue_test(template_limits "text;quick" ${CMAKE_CURRENT_LIST_DIR}/template_limits.c)
+if(NOT SEGUE_SANITIZE) # their frames are ten times as large
+  segue_script(template_limits_stack "text;quick" sh -c "ulimit -s 128 && exec $<TARGET_FILE:template_limits>")
+  segue_script(small_json_stack "small;quick" sh -c "ulimit -s 128 && exec $<TARGET_FILE:small_json>")
+endif()
 segue_test(template_golden "text;golden;quick" ${CMAKE_CURRENT_LIST_DIR}/template_golden.c)
 if(SEGUE_FAULTS)
   segue_test(template_faults "fault" ${CMAKE_CURRENT_LIST_DIR}/template_faults.c)

@@ -82,6 +82,7 @@ static segue_status declare_store(struct scope_builder *b, uint32_t name, int in
  * own scope are skipped here; bind_node handles them. */
 static segue_status collect(struct scope_builder *b, const struct sg_jinja_node *n, int in_if)
 {
+    SG_TRY(sg_parser_check_stack(b->p, n->line));
     switch (n->kind) {
     case SG_N_CONST:
     case SG_N_DATA:
@@ -306,6 +307,7 @@ static segue_status bind_func(struct scope_builder *b, struct sg_jinja_node *n, 
 /* Bind the names in n and open the scopes of its bodies. soft: see bind_func. */
 static segue_status bind_node(struct scope_builder *b, struct sg_jinja_node *n, int soft)
 {
+    SG_TRY(sg_parser_check_stack(b->p, n->line));
     switch (n->kind) {
     case SG_N_CONST:
     case SG_N_DATA:

@@ -55,7 +55,7 @@ segue_status sg_lexer_open(struct sg_jinja_lexer *lx, struct sg_arena *arena, co
 segue_status sg_lexer_next(struct sg_jinja_lexer *lx, struct sg_jinja_token *out);
 
 /* Height of a tree, which bounds the recursion that walks it; bytes of source; bytes of a parsed template. */
-enum { SG_NODE_DEPTH = 400, SG_SOURCE_BYTES = 1 << 20, SG_PARSED_BYTES = 40 << 20 };
+enum { SG_NODE_DEPTH = 250, SG_SOURCE_BYTES = 1 << 20, SG_PARSED_BYTES = 40 << 20 };
 
 /* State of the parser. It lives on the stack of sg_template_open; what it creates is in t. */
 struct sg_jinja_parser {
@@ -67,6 +67,7 @@ struct sg_jinja_parser {
     uint32_t level, loops;                 /* nesting; loops around this point that `break` may leave */
     uint32_t *table, table_cap, names_cap; /* hash table of t->names: index + 1, 0 = free */
     uint64_t key[2];                       /* random, of that table */
+    uintptr_t stack;                       /* where parsing began on the C stack */
     const char *open_tag;                  /* innermost open tag, for messages */
     segue_error *err;
 };
@@ -91,6 +92,8 @@ const char *sg_parser_describe(const struct sg_jinja_parser *p, char text[64]);
 segue_status sg_parser_new_node(struct sg_jinja_parser *p, int kind, uint32_t line, struct sg_jinja_node **out);
 segue_status sg_parser_name_id(struct sg_jinja_parser *p, const char *s, size_t n, uint32_t *id);
 segue_status sg_parser_enter(struct sg_jinja_parser *p); /* one level of nesting; the caller does p->level-- */
+/* EFORMAT: the recursion has used the stack that it may use. line: of the source, for the message. */
+segue_status sg_parser_check_stack(struct sg_jinja_parser *p, uint32_t line);
 /* Set the depth of a node whose children are complete; EFORMAT above SG_NODE_DEPTH. */
 segue_status sg_parser_finish_node(struct sg_jinja_parser *p, struct sg_jinja_node *node);
 

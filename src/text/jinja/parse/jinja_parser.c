@@ -150,7 +150,13 @@ segue_status sg_parser_enter(struct sg_jinja_parser *p)
 {
     /* each level takes about a dozen C frames, one per level of precedence */
     if (++p->level > 150) return sg_parser_fail(p, p->tok.line, "nested deeper than %d levels", 150);
-    return SEGUE_OK;
+    return sg_parser_check_stack(p, p->tok.line);
+}
+
+segue_status sg_parser_check_stack(struct sg_jinja_parser *p, uint32_t line)
+{
+    if (!sg_stack_used_up(p->stack)) return SEGUE_OK;
+    return sg_parser_fail(p, line, "nested too deep: it needs more than %d KiB of stack", SG_STACK_BYTES >> 10);
 }
 
 /* Double the array of names and make an empty hash table of twice its size. Old arrays remain in the arena; the

@@ -30,12 +30,16 @@ segue_status sg_jinja_limit(struct sg_jinja *st, const char *what, double n)
 segue_status sg_jinja_steps_exceeded(struct sg_jinja *st) { return sg_jinja_limit(st, "steps", (double)st->limits.steps); }
 
 /* limits.depth counts calls and nested values as a user sees them. One such level passes through up to six
- * levels of nodes (statement list, statement, call, argument, expression, value), hence the factor. The
- * default of 200 then fits into a C stack of 512 KB. */
+ * levels of nodes (statement list, statement, call, argument, expression, value), hence the factor. The C stack is what
+ * usually ends a recursion first. */
 segue_status sg_jinja_enter(struct sg_jinja *st)
 {
     SG_TRY(sg_jinja_step(st, 1));
-    /* six levels of nodes for each level of calls; a C stack of 512 KB is what this protects */
-    if (++st->level <= st->limits.depth * 6) return SEGUE_OK;
+    if (++st->level <= st->limits.depth * 6 && !sg_stack_used_up(st->stack)) return SEGUE_OK;
+    if (st->level <= st->limits.depth * 6)
+        return sg_fail(st->err, SEGUE_ELIMIT,
+                       "template: %s line %u: too many levels of nesting for %d KiB of stack; shorten the request or correct the "
+                       "template",
+                       st->t->what, (unsigned)st->line, SG_STACK_BYTES >> 10);
     return sg_jinja_limit(st, "levels of nesting", st->limits.depth);
 }

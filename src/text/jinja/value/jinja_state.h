@@ -4,6 +4,7 @@
 #ifndef SG_TEXT_JINJA_STATE_H
 #define SG_TEXT_JINJA_STATE_H
 
+#include "base/stack.h"
 #include "text/jinja/value/jinja_value.h"
 #include "text/template.h"
 
@@ -29,6 +30,7 @@ struct sg_jinja {
     const struct sg_jinja_env *env;
     struct sg_template_limits limits;
     uint64_t steps, bytes;       /* steps taken; bytes written that are not yet counted as steps */
+    uintptr_t stack;             /* where the rendering began on the C stack */
     uint32_t level, macro_depth; /* nesting of nodes and values; nesting of macro calls */
     uint32_t line;               /* line of the statement that runs, for messages */
     unsigned captures;           /* output that is captured in a variable, nested; 0: output is final */
