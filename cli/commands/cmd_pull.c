@@ -15,6 +15,7 @@
 #include "term/flags.h"
 #include "host/folders.h"
 #include "host/http.h"
+#include "run/prompt.h"
 #include "term/interrupt.h"
 
 /* One file to download. */
@@ -114,8 +115,9 @@ static segue_status fetch_item(struct pull *p, struct item *item, segue_error *e
     char hex[65];
     long code;
     segue_status st = SEGUE_OK;
-    /* A file with the expected checksum is not downloaded again; without a checksum the size decides. */
-    if (!stat(path, &s) && (!item->bytes || (uint64_t)s.st_size == item->bytes)) {
+    /* A file with the expected checksum is not downloaded again; without a checksum the size decides, and the owner: a file of
+     * another user, in a folder that is shared, is replaced. */
+    if (!stat(path, &s) && (s.st_uid == geteuid() || !s.st_uid) && (!item->bytes || (uint64_t)s.st_size == item->bytes)) {
         st = *item->sha256 ? sha256_of(path, hex, err) : SEGUE_OK;
         item->already_present = !st && (*item->sha256 ? !strcmp(hex, item->sha256) : item->bytes > 0);
     }
@@ -257,9 +259,12 @@ static segue_status select_files(struct pull *p, const json_t *answer, const cha
 static bool snapshot_complete(const char *folder)
 {
     char *path = out_printf("%s/model.safetensors.index.json", folder);
-    json_t *index = json_load_file(path, 0, NULL), *map = json_object_get(index, "weight_map"), *v;
+    struct out_text text = {0};
+    segue_error ignored;
+    json_t *index = prompt_file(path, &text, &ignored) ? NULL : out_json_load(text.data, text.len, 0, NULL), *map = json_object_get(index, "weight_map"), *v;
     const char *key;
     free(path);
+    free(text.data);
     /* Weights of several files are listed in the index. */
     bool complete = true;
     json_object_foreach(map, key, v)
@@ -327,7 +332,7 @@ static segue_status resolve_id(struct pull *p, const char *operand, segue_error 
         struct out_text text = {0};
         long code;
         st = http_text(&r, (size_t)16 << 20, &text, &code, err);
-        json_t *answer = st ? NULL : json_loadb(text.data ? text.data : "", text.len, 0, NULL);
+        json_t *answer = st ? NULL : out_json_load(text.data ? text.data : "", text.len, 0, NULL);
         /* The commit of the revision; later requests name it instead of the branch. */
         const char *sha = json_string_value(json_object_get(answer, "sha"));
         if (!st && !json_is_array(json_object_get(answer, "siblings")))

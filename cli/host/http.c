@@ -6,6 +6,7 @@
 #include "host/http.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -34,7 +35,7 @@ char *http_escape(const char *path)
 #ifdef SEGUE_CURL
 #include <curl/curl.h>
 
-enum { MAX_ATTEMPTS = 4 };
+enum { MAX_ATTEMPTS = 4, MIN_BYTES_PER_S = 1000 };
 
 /* State of one transfer, shared with the callbacks of libcurl. Either text or file is set. */
 struct transfer {
@@ -45,6 +46,8 @@ struct transfer {
     const char *path;
     uint64_t offset;      /* bytes already in the file when the transfer started */
     uint64_t expected;    /* size of the whole file; 0: not known */
+    uint64_t written;     /* bytes of this transfer */
+    uint64_t looked_at;   /* `written` when the free disk space was last looked at */
     uint64_t range_start; /* from Content-Range; UINT64_MAX: no such header */
     char etag[256];
     bool checked; /* check_response has run */
@@ -104,7 +107,25 @@ static bool check_response(struct transfer *t)
     return t->status == SEGUE_OK;
 }
 
-/* Body callback. Text is limited by t->limit, a file by the sizes checked in check_response. */
+/* A body without Content-Length is bounded by the announced size, and one without either by the disk: 1 GB stays free. */
+static bool body_fits(struct transfer *t, size_t more)
+{
+    struct statvfs disk;
+    t->written += more;
+    if (t->expected && t->offset + t->written > t->expected) {
+        t->status = out_fail(t->err, SEGUE_EFORMAT,
+                             "fetching: %.250s: the server sends more than the announced %llu bytes; do not trust this source",
+                             t->path, (unsigned long long)t->expected);
+        return false;
+    }
+    if (t->written - t->looked_at < (64 << 20)) return true;
+    t->looked_at = t->written;
+    if (fstatvfs(fileno(t->file), &disk) == 0 && (double)disk.f_bavail * (double)disk.f_frsize < 1e9)
+        t->status = out_fail(t->err, SEGUE_EIO, "fetching: %.250s: less than 1 GB is free on the disk; free disk space", t->path);
+    return t->status == SEGUE_OK;
+}
+
+/* Body callback. Text is limited by t->limit, a file by body_fits. */
 static size_t on_body(char *bytes, size_t size, size_t n, void *user)
 {
     struct transfer *t = user;
@@ -122,6 +143,7 @@ static size_t on_body(char *bytes, size_t size, size_t n, void *user)
         return t->status ? 0 : len;
     }
     if (!t->checked && !check_response(t)) return 0;
+    if (!body_fits(t, len)) return 0;
     errno = 0;
     if (fwrite(bytes, 1, len, t->file) != len) {
         t->status = out_fail_errno(t->err, "fetching", t->path, "free disk space");
@@ -155,7 +177,7 @@ static CURL *new_transfer(const struct http_request *r, struct transfer *t, stru
     curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https");
     curl_easy_setopt(c, CURLOPT_REDIR_PROTOCOLS_STR, safe ? "https" : "http,https");
     curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT, r->timeout_s);
-    curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1L);
+    curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, (long)MIN_BYTES_PER_S);
     curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, r->timeout_s);
     curl_easy_setopt(c, CURLOPT_HEADERFUNCTION, on_header);
     curl_easy_setopt(c, CURLOPT_HEADERDATA, t);
@@ -181,8 +203,8 @@ static segue_status transfer_result(const struct http_request *r, const struct t
     if (result == CURLE_ABORTED_BY_CALLBACK)
         return out_fail(err, SEGUE_ECANCELED, "fetching: %.250s: interrupted; run the command again to resume", r->url);
     if (result == CURLE_OPERATION_TIMEDOUT)
-        return out_fail(err, SEGUE_EIO, "fetching: %.250s: no data received for %ld s; run the command again to resume",
-                        r->url, r->timeout_s);
+        return out_fail(err, SEGUE_EIO, "fetching: %.250s: less than %d bytes per second received for %ld s; run the command again to resume",
+                        r->url, MIN_BYTES_PER_S, r->timeout_s);
     if (result)
         return out_fail(err, SEGUE_EIO, "fetching: %.250s: %s; check the address and the network", r->url,
                         curl_easy_strerror(result));
@@ -212,17 +234,40 @@ segue_status http_text(const struct http_request *r, size_t limit, struct out_te
     return transfer_result(r, &t, result, *code, err);
 }
 
+/* Open a partial file, or the file of its ETag: made anew (O_EXCL), or one that this user left there. In a folder that others may
+ * write to, neither a link nor a file of theirs is opened. NULL: *err is set. */
+static FILE *open_part(const char *path, bool create, segue_error *err)
+{
+    struct stat s;
+    int fd = open(path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT && create) fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    if (fd < 0) {
+        out_fail_errno(err, "fetching", path, errno == ELOOP ? "it is a link; delete it" : "check the folder");
+        return NULL;
+    }
+    if (fstat(fd, &s) || !S_ISREG(s.st_mode) || s.st_uid != geteuid() || s.st_nlink != 1) {
+        close(fd);
+        out_fail(err, SEGUE_EIO, "fetching: %.250s: it is not a plain file of this user; delete it, or use another folder", path);
+        return NULL;
+    }
+    FILE *f = fdopen(fd, "r+b");
+    if (!f) close(fd);
+    if (!f) out_fail_errno(err, "fetching", path, NULL);
+    return f;
+}
+
 /* Store the ETag of the partial file in PART-etag, so that a file that changed on the server is downloaded again from
  * the start. Removes it if etag is NULL or empty. */
 static void save_etag(const char *part, const char *etag)
 {
     char *path = out_printf("%s-etag", part);
-    FILE *f = etag && *etag ? fopen(path, "w") : NULL;
+    segue_error ignored;
+    unlink(path);
+    FILE *f = etag && *etag ? open_part(path, true, &ignored) : NULL;
     if (f) {
         fputs(etag, f);
         fclose(f);
-    } else
-        unlink(path);
+    }
     free(path);
 }
 
@@ -230,7 +275,8 @@ static void save_etag(const char *part, const char *etag)
 static char *load_etag(const char *part)
 {
     char *path = out_printf("%s-etag", part), line[256] = "";
-    FILE *f = fopen(path, "r");
+    segue_error ignored;
+    FILE *f = open_part(path, false, &ignored);
     if (f && !fgets(line, sizeof line, f)) line[0] = 0;
     if (f) fclose(f);
     free(path);
@@ -292,10 +338,8 @@ static segue_status download_once(const struct http_request *r, FILE *file, cons
 segue_status http_file(const struct http_request *r, const char *part, uint64_t expected_bytes,
                        struct progress *progress, long *code, segue_error *err)
 {
-    FILE *f = fopen(part, "ab");
-    if (f) fclose(f);
-    f = fopen(part, "r+b");
-    if (!f) return out_fail_errno(err, "fetching", part, "check the folder");
+    FILE *f = open_part(part, true, err);
+    if (!f) return SEGUE_EIO;
     if (flock(fileno(f), LOCK_EX | LOCK_NB)) {
         fclose(f);
         return out_fail(err, SEGUE_EIO, "fetching: %.250s: another segue pull is writing it; wait until it ends", part);

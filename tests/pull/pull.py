@@ -43,6 +43,19 @@ class Server(http.server.BaseHTTPRequestHandler):
         if last == "huge.gguf":
             self.close_connection = True
             return self.answer(b"x" * 100, Content_Length=str(10 ** 17))
+        if last in ("endless.gguf", "one.gguf") and "endless" in path:   # no Content-Length, far more than announced
+            self.send_response(200); self.send_header("Connection", "close"); self.end_headers()
+            self.close_connection = True
+            try:
+                for _ in range(2000): self.wfile.write(b"x" * 65536)
+            except OSError: pass
+            return
+        if last == "trickle.gguf":
+            self.send_response(200); self.send_header("Content-Length", "100000"); self.end_headers()
+            try:
+                while not stop.wait(0.2): self.wfile.write(b"xx"); self.wfile.flush()
+            except OSError: pass
+            return
         if last == "slow.gguf":
             self.send_response(200); self.send_header("Content-Length", "1000"); self.end_headers()
             self.wfile.write(b"x" * 10); self.wfile.flush()
@@ -79,6 +92,7 @@ class Server(http.server.BaseHTTPRequestHandler):
             "org/split": [("m-00001-of-00002.gguf", lfs), ("m-00002-of-00002.gguf", lfs)],
             "org/evil": [("../../evil.safetensors", lfs), ("config.json", None), ("model.safetensors", lfs)],
             "org/liar": [("one.gguf", {"sha256": "0" * 64, "size": len(DATA)})],
+            "org/endless": [("one.gguf", lfs)],
             "org/none": [("README.md", None)],
         }.get(name)
         if files is None: return self.answer(b'{"error":"Repository not found"}', 404)
@@ -170,7 +184,28 @@ with tempfile.TemporaryDirectory() as top:
         one_line(name, err, *words)
         expect(name + " is quick", time.monotonic() - begun < 20)
     code, out, err = pull(h, f"{base}/x/slow.gguf", "--timeout", "1")
-    expect("slow", code == 1, (code, err)); one_line("slow", err, "no data received")
+    expect("slow", code == 1, (code, err)); one_line("slow", err, "bytes per second")
+    code, out, err = pull(h, f"{base}/x/trickle.gguf", "--timeout", "2")
+    expect("a trickle", code == 1, (code, err)); one_line("a trickle", err, "bytes per second")
+    code, out, err = pull(h, "org/endless")
+    expect("a body without a length ends at the announced size", code == 4 and sum(
+        os.path.getsize(os.path.join(d, f)) for d, _, fs in os.walk(os.path.join(h, "data/models/org--endless")) for f in fs)
+        <= len(DATA) + 65536, (code, err, files_below(h)))
+    one_line("a body without a length", err, "more than the announced")
+    shared = os.path.join(h, "data/models"); victim = os.path.join(h, "victim")
+    open(victim, "w").write("mine")
+    for name in (".linked.gguf.part", ".linked.gguf.part-etag"):
+        os.symlink(victim, os.path.join(shared, name))
+        code, out, err = pull(h, base + "/x/linked.gguf", "--sha256", SHA)
+        expect(name + ": a link is not followed", open(victim).read() == "mine" and (code == 1) == (name == ".linked.gguf.part"), (code, err))
+        if os.path.lexists(os.path.join(shared, name)): os.unlink(os.path.join(shared, name))
+    os.link(victim, os.path.join(shared, ".hard.gguf.part"))
+    code, out, err = pull(h, base + "/x/hard.gguf", "--sha256", SHA)
+    expect("nor a second name of a file", code == 1 and open(victim).read() == "mine", (code, err))
+    if os.geteuid() == 0:
+        foreign = os.path.join(shared, ".foreign.gguf.part"); open(foreign, "w").close(); os.chown(foreign, 12345, 12345); os.chmod(foreign, 0o666)
+        code, out, err = pull(h, base + "/x/foreign.gguf", "--sha256", SHA)
+        expect("a part of another user", code == 1 and "not a plain file of this user" in err and os.path.getsize(foreign) == 0, (code, err))
     code, out, err = pull(h, f"{base}/x/missing.gguf", "--json")
     expect("json error", code == 1 and json.loads(out)["error"]["code"] == 1, (code, out))
     code, out, err = pull(h, "ftp://127.0.0.1/x.gguf"); expect("ftp", code == 2, (code, err))
