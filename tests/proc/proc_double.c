@@ -40,6 +40,10 @@ static void spoil(struct sg_server *v, struct sg_message *m, struct sg_buf *repl
 {
     uint8_t *bytes = (uint8_t *)reply->data;
     if (is("status") && reply->len >= 4) memset(bytes, 0x55, 4);
+    if (is("cancels") && m->kind == SG_WIRE_RUN && reply->len >= 4) {
+        const int32_t canceled = SEGUE_ECANCELED;
+        memcpy(bytes, &canceled, 4);
+    }
     if (is("short") && reply->len > 9) reply->len -= 5;
     if (is("long")) sg_buf_add(reply, "more than was asked for", 23);
     if (is("rows") && m->kind == SG_WIRE_RUN && reply->len > 8 + 32) bytes[8 + 32] ^= 0x7f;
@@ -64,6 +68,7 @@ static void answer(struct sg_server *v, struct sg_channel *c, int connection, st
         fwrite(m->body, 1, m->body_n, record);
         fflush(record);
     }
+    if (connection && is("withholds") && m->kind == SG_WIRE_STATE_GET) for_ever(v, 1);
     if (bad && is("silent")) for_ever(v, 0);
     if (bad && is("busy")) for_ever(v, 1);
     if (bad && is("close")) _exit(0);

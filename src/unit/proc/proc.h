@@ -96,6 +96,7 @@ struct sg_unit {
     pthread_cond_t changed;
     int busy[2];                 /* a connection is in use */
     atomic_int lost;
+    atomic_uint_fast64_t run_rows; /* tokens of the step in flight; 0: none */
     char why[200];               /* reason of the loss */
     uint32_t generation;         /* number of the child: rises with each restart */
     struct proc_child child;

@@ -97,6 +97,7 @@ static segue_status reply_check(struct sg_unit *u, int connection, uint32_t kind
         return proc_lose(u, "it replied out of order", err);
     *in = sg_reader_of(m->body, m->body_n);
     if (sg_wire_status_take(in, &remote, &why) != SEGUE_OK) return proc_lose(u, "it sent an invalid reply", err);
+    if (remote == SEGUE_ECANCELED && kind != SG_WIRE_RUN) return proc_lose(u, "it canceled a request without being asked", err);
     return remote == SEGUE_OK ? SEGUE_OK : sg_fail(err, remote, "%s", why.text);
 }
 

@@ -194,6 +194,7 @@ static segue_status send(struct sg_run *run, segue_error *err)
                  run->batch.cancel ? atomic_load(run->batch.cancel) : 0);
     run->start_ns = sg_now_ns();
     run->limit_ns = proc_time_limit(u, run->rows);
+    atomic_store(&u->run_rows, run->rows);
     return proc_send(u, PROC_FIRST, SG_WIRE_RUN, -1, err);
 }
 
@@ -338,6 +339,9 @@ static segue_status step_end(struct sg_run *run, segue_status status, struct sg_
 {
     struct sg_unit *u = run->program->base.unit;
     if (status != SEGUE_OK) {
+        /* a cancel that nobody asked for would end the command without a word */
+        if (status == SEGUE_ECANCELED && !(run->batch.cancel && atomic_load(run->batch.cancel)))
+            return proc_lose(u, "it canceled a run without being asked", err);
         if (status == SEGUE_ELOST) return proc_lose(u, "its unit was lost", err);
         if (status == SEGUE_EUNIT) return proc_lose(u, "its unit failed", err);
         if (in->left && results_read(run, in, 1, err) != SEGUE_OK) return SEGUE_ELOST;
@@ -365,6 +369,7 @@ segue_status proc_wait(struct sg_run *run, uint64_t timeout_ns, segue_error *err
     } while (status == SEGUE_END);
     if (run->result->rows_done)
         memcpy(run->result->rows_done, run->rows_done, run->batch.spans_n * sizeof *run->rows_done);
+    atomic_store(&u->run_rows, 0);
     proc_leave(u, PROC_FIRST);
     return status;
 }

@@ -239,7 +239,7 @@ static void rows_request(struct sg_unit *u, const struct sg_state *s, uint32_t s
     sg_put_u64(b, 0);
 }
 
-/* A piece that fits into bulk memory. A get may wait for a run, so its time limit is that of a run. */
+/* A piece that fits into bulk memory. A get may wait for the step in flight, so its time limit is that of this step. */
 static segue_status get_piece(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
                               size_t bytes, uint8_t *out, segue_error *err)
 {
@@ -247,7 +247,7 @@ static segue_status get_piece(struct sg_state *s, uint32_t slot, uint64_t from, 
     struct sg_reader in;
     SG_TRY(proc_area(u, PROC_SECOND, bytes, err));
     rows_request(u, s, slot, from, to, storage);
-    SG_TRY(proc_call(u, PROC_SECOND, SG_WIRE_STATE_GET, -1, proc_time_limit(u, 1024), &in, err));
+    SG_TRY(proc_call(u, PROC_SECOND, SG_WIRE_STATE_GET, -1, proc_time_limit(u, atomic_load(&u->run_rows)), &in, err));
     memcpy(out, u->child.areas[PROC_SECOND].data, bytes);
     return all_finite(out, bytes, storage) ? SEGUE_OK : proc_lose(u, "its state has NaN or infinite values", err);
 }
