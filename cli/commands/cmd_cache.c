@@ -64,12 +64,12 @@ static int run(struct args *args)
     if (!args_has(args, "json")) {
         /* Default limit of the cache folder; it is enforced when an entry is written. */
         unsigned limit = (unsigned)(SEGUE_CACHE_BYTES >> 30);
-        printf("%s: %zu files, %.1f MB%s\n", folder, files, (double)bytes / 1e6, clear ? " removed" : "");
+        out_print("%s: %zu files, %.1f MB%s\n", folder, files, (double)bytes / 1e6, clear ? " removed" : "");
         if (!clear && packed_files)
-            printf("packed weights: %zu, %.1f MB; at most %u GiB, least recently used are deleted first\n", packed_files,
+            out_print("packed weights: %zu, %.1f MB; at most %u GiB, least recently used are deleted first\n", packed_files,
                    (double)packed_bytes / 1e6, limit);
         if (!clear && programs.files)
-            printf("compiled programs: %zu, with their weights %.1f MB; at most %u GiB, least recently used are deleted first\n",
+            out_print("compiled programs: %zu, with their weights %.1f MB; at most %u GiB, least recently used are deleted first\n",
                    programs.files, (double)programs.bytes / 1e6, limit);
     }
     free(folder);

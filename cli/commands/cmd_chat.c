@@ -56,7 +56,7 @@ static bool handle_line(struct chat *c, const char *line, int *code)
         segue_status st = chat_command(c, line + 1, &running, &err);
         /* A failed command does not end the conversation, but it decides the exit code on a pipe. */
         if (st && !c->interactive && !*code) *code = out_exit_code(st, EXIT_UNAVAILABLE);
-        if (st) fprintf(stderr, "segue: %s\n", err.text);
+        if (st) out_note("%s", err.text);
         return running && st != SEGUE_EIO;
     }
     if (!*line) return true;
@@ -69,7 +69,7 @@ static bool handle_line(struct chat *c, const char *line, int *code)
     while (json_array_size(c->messages) > before)
         json_array_remove(c->messages, json_array_size(c->messages) - 1);
     int failure = out_exit_code(st, EXIT_UNAVAILABLE);
-    fprintf(stderr, "segue: %s\n", err.text);
+    out_note("%s", err.text);
     /* A lost unit or a closed stdout ends the conversation even on a terminal. */
     if (c->interactive && st != SEGUE_EIO && st != SEGUE_ELOST) return true;
     *code = failure;

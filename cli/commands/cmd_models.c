@@ -67,7 +67,7 @@ static int list_models(const struct args *args, const char *folder)
     for (size_t i = 0; i < json_array_size(models); i++) {
         const json_t *m = json_array_get(models, i);
         const char *link = json_string_value(json_object_get(m, "link"));
-        printf("%-48s %9.1f MB%s%s\n", json_string_value(json_object_get(m, "name")),
+        out_print("%-48s %9.1f MB%s%s\n", json_string_value(json_object_get(m, "name")),
                json_number_value(json_object_get(m, "bytes")) / 1e6, link ? "  -> " : "", link ? link : "");
     }
     /* A hint for a new user; stdout stays empty. */

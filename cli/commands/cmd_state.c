@@ -116,10 +116,10 @@ static int print_info(const struct args *args, const struct sg_statefile *f)
     if (args_has(args, "json")) return out_json_exit(o);
     const char *key;
     json_t *v;
-    json_object_foreach(o, key, v) if (json_is_string(v)) printf("%-15s %s\n", key, json_string_value(v));
-    else if (json_is_integer(v)) printf("%-15s %lld\n", key, (long long)json_integer_value(v));
+    json_object_foreach(o, key, v) if (json_is_string(v)) out_print("%-15s %s\n", key, json_string_value(v));
+    else if (json_is_integer(v)) out_print("%-15s %lld\n", key, (long long)json_integer_value(v));
     for (uint32_t i = 0; i < f->head.checkpoints_n; i++)
-        printf("%-15s %llu\n", "checkpoint", (unsigned long long)f->checkpoints[i].rows);
+        out_print("%-15s %llu\n", "checkpoint", (unsigned long long)f->checkpoints[i].rows);
     json_decref(o);
     return EXIT_DONE;
 }
@@ -148,9 +148,9 @@ static int list_states(const struct args *args)
         if (!st) sg_statefile_close(&f);
         json_array_append_new(states, s);
         if (!args_has(args, "json") && st)
-            printf("%-32.*s unreadable: %s\n", (int)strlen(names[i]) - 6, names[i], err.text);
+            out_print("%-32.*s unreadable: %s\n", (int)strlen(names[i]) - 6, names[i], err.text);
         else if (!args_has(args, "json"))
-            printf("%-32.*s %8lld tokens %9.1f MB  %s\n", (int)strlen(names[i]) - 6, names[i],
+            out_print("%-32.*s %8lld tokens %9.1f MB  %s\n", (int)strlen(names[i]) - 6, names[i],
                    (long long)json_integer_value(json_object_get(s, "tokens")),
                    json_number_value(json_object_get(s, "bytes")) / 1e6,
                    json_string_value(json_object_get(s, "unit")));
@@ -165,7 +165,7 @@ static int list_states(const struct args *args)
     json_object_set_new(o, "store_files", json_integer((json_int_t)files));
     json_object_set_new(o, "store_bytes", json_integer((json_int_t)bytes));
     if (!args_has(args, "json"))
-        printf("%zu states in %s; prefix store: %zu files, %.1f MB\n", n, folder, files, (double)bytes / 1e6);
+        out_print("%zu states in %s; prefix store: %zu files, %.1f MB\n", n, folder, files, (double)bytes / 1e6);
     free(folder);
     free(store);
     if (args_has(args, "json")) return out_json_exit(o);
@@ -224,7 +224,7 @@ static int print_verdict(const struct args *args, const struct sg_statefile *f, 
         json_object_set_new(o, "bound", out_real(v->bound));
         code = out_json_exit(o);
     } else
-        printf("%s: %u of %u slots differ; largest relative error in %s: %.2g (bound %.2g); recomputed on "
+        out_print("%s: %u of %u slots differ; largest relative error in %s: %.2g (bound %.2g); recomputed on "
                "%s\n",
                f->path, v->bad, v->slots, v->name, v->worst, v->bound, unit);
     /* A failed check prints its result first and then the error line. */

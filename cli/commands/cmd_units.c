@@ -44,14 +44,14 @@ static void print_line(const json_t *o)
 {
     const json_t *gb_s = json_object_get(o, "memory_bandwidth_gb_s"), *memory = json_object_get(o, "memory_bytes");
     const char *reason = json_string_value(json_object_get(o, "reason"));
-    printf("%-28s ", json_string_value(json_object_get(o, "unit")));
+    out_print("%-28s ", json_string_value(json_object_get(o, "unit")));
     if (!json_is_true(json_object_get(o, "available"))) {
-        printf("not available: %s\n", reason);
+        out_print("not available: %s\n", reason);
         return;
     }
-    if (json_is_number(memory)) printf("%6.1f GB  ", json_number_value(memory) / 1e9);
-    if (json_is_number(gb_s)) printf("%6.1f GB/s  ", json_number_value(gb_s));
-    printf("%s%s\n", json_string_value(json_object_get(o, "features")),
+    if (json_is_number(memory)) out_print("%6.1f GB  ", json_number_value(memory) / 1e9);
+    if (json_is_number(gb_s)) out_print("%6.1f GB/s  ", json_number_value(gb_s));
+    out_print("%s%s\n", json_string_value(json_object_get(o, "features")),
            json_is_true(json_object_get(o, "simulated")) ? "  (software)" : "");
 }
 

@@ -109,7 +109,6 @@ void answer_begin(struct answer *a, const struct placement *p, const struct args
         a->logprob_list = json_array();
     }
     a->quiet = args_has(args, "quiet");
-    a->terminal = to_stdout && isatty(1);
     a->chunk = (size_t)args_number(args, "chunk", 512);
     a->pieces = SEGUE_INIT(segue_text);
     a->pieces.flags = SEGUE_TEXT_NO_SPECIAL;
@@ -138,26 +137,11 @@ void answer_set_meter(struct answer *a, struct meter *m)
     a->joules[0] = meter_read(m);
 }
 
-/* Append text and, if it goes to stdout, write it at once. On a terminal control characters are replaced by '?', so
- * that generated text cannot send escape sequences. */
+/* Append text and, if it goes to stdout, write it at once. */
 static segue_status emit_text(struct answer *a, const char *bytes, size_t n)
 {
     out_add(&a->text, bytes, n);
-    if (!a->to_stdout || !n) return SEGUE_OK;
-    if (!a->terminal) return out_write(bytes, n, &a->err);
-    segue_status st = SEGUE_OK;
-    for (size_t from = 0; from < n && !st;) {
-        char plain[256];
-        size_t part = n - from < sizeof plain ? n - from : sizeof plain;
-        for (size_t i = 0; i < part; i++) {
-            char c = bytes[from + i];
-            bool control = ((unsigned char)c < 32 && !strchr("\n\t", c)) || c == 127;
-            plain[i] = control || !c ? '?' : c;
-        }
-        st = out_write(plain, part, &a->err);
-        from += part;
-    }
-    return st;
+    return a->to_stdout && n ? out_write(bytes, n, &a->err) : SEGUE_OK;
 }
 
 /* Detokenize one token, or flush the held text (token -1). SEGUE_END: a stop string was found. The piece buffer grows

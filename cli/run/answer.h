@@ -25,7 +25,7 @@ struct answer {
     const segue_model *model;
     segue_session *session;        /* of the caller */
     struct read_ahead *read_ahead; /* receives the tokens; NULL: none */
-    bool to_stdout, terminal, quiet; /* print text; stdout is a terminal; no progress */
+    bool to_stdout, quiet; /* print text; no progress */
     size_t prompt_pending;         /* prompt tokens to compute before the first token; for the progress line */
     size_t chunk;                  /* prompt tokens per prefill pass */
     segue_text pieces;             /* state of incremental detokenization */

@@ -72,6 +72,39 @@ void out_addf(struct out_text *text, const char *format, ...)
     free(s);
 }
 
+/* Length of the UTF-8 character at s[n]; 0 if the bytes are not valid UTF-8 (overlong forms and surrogates included). */
+static size_t utf8_length(const unsigned char *s, size_t n)
+{
+    if (s[0] < 0x80) return 1;
+    size_t len = s[0] >= 0xf0 && s[0] <= 0xf4  ? 4
+                 : s[0] >= 0xe0 && s[0] < 0xf0 ? 3
+                 : s[0] >= 0xc2 && s[0] < 0xe0 ? 2
+                                               : 0;
+    if (!len || len > n) return 0;
+    for (size_t i = 1; i < len; i++)
+        if ((s[i] & 0xc0) != 0x80) return 0;
+    if (s[0] == 0xe0 && s[1] < 0xa0) return 0;
+    if (s[0] == 0xed && s[1] > 0x9f) return 0;
+    if (s[0] == 0xf0 && s[1] < 0x90) return 0;
+    if (s[0] == 0xf4 && s[1] > 0x8f) return 0;
+    return len;
+}
+
+size_t out_clean(char *text, size_t n, bool one_line)
+{
+    size_t to = 0;
+    for (size_t i = 0, len; i < n; i += len ? len : 1) {
+        unsigned char c = (unsigned char)text[i];
+        len = utf8_length((const unsigned char *)text + i, n - i);
+        bool plain = len > 2 || (len == 2 && !(c == 0xc2 && (unsigned char)text[i + 1] < 0xa0)) ||
+                     (len == 1 && c >= 32 && c != 127) || (!one_line && (c == '\n' || c == '\t'));
+        if (plain) memmove(text + to, text + i, len);
+        if (!plain) text[to] = '?';
+        to += plain ? len : 1;
+    }
+    return to;
+}
+
 /* Control characters, which may come from file names or servers, become '?', so that the error stays one line. */
 segue_status out_fail(segue_error *err, segue_status status, const char *format, ...)
 {
@@ -79,8 +112,7 @@ segue_status out_fail(segue_error *err, segue_status status, const char *format,
     va_start(ap, format);
     vsnprintf(err->text, sizeof err->text, format, ap);
     va_end(ap);
-    for (char *c = err->text; *c; c++)
-        if ((unsigned char)*c < 32 || *c == 127) *c = '?';
+    err->text[out_clean(err->text, strlen(err->text), true)] = 0;
     err->status = status;
     return status;
 }
@@ -143,25 +175,28 @@ int out_error(const segue_error *err, int unsupported_code)
         segue_error ignored;
         out_json(out_error_json(err, unsupported_code), 0, &ignored);
     }
-    fprintf(stderr, "segue: %s\n", err->text);
+    segue_error line = *err; /* the library's messages contain names from files */
+    line.text[out_clean(line.text, strlen(line.text), true)] = 0;
+    fprintf(stderr, "segue: %s\n", line.text);
     return out_exit_code(err->status, unsupported_code);
 }
 
 /* Notes are not errors: they do not change the exit code and are not part of the JSON. */
 void out_note(const char *format, ...)
 {
+    char line[2048];
     va_list ap;
     va_start(ap, format);
-    fputs("segue: ", stderr);
-    vfprintf(stderr, format, ap);
-    fputc('\n', stderr);
+    vsnprintf(line, sizeof line, format, ap);
     va_end(ap);
+    line[out_clean(line, strlen(line), true)] = 0;
+    fprintf(stderr, "segue: %s\n", line);
 }
 
 /* Uses write(2) instead of stdio, which loses track of written bytes when a signal interrupts it. EAGAIN waits for
  * the reader. After a signal (EINTR) the reader gets 50 ms, so that a stalled pipe cannot keep an interrupted program
  * alive. */
-segue_status out_write(const char *bytes, size_t n, segue_error *err)
+static segue_status write_all(const char *bytes, size_t n, segue_error *err)
 {
     errno = 0;
     if (fflush(stdout)) return out_fail_errno(err, "writing the answer", "standard output", NULL);
@@ -183,6 +218,31 @@ segue_status out_write(const char *bytes, size_t n, segue_error *err)
     return SEGUE_OK;
 }
 
+segue_status out_write(const char *bytes, size_t n, segue_error *err)
+{
+    if (!n || !isatty(1)) return write_all(bytes, n, err);
+    char *copy = out_alloc(n);
+    memcpy(copy, bytes, n);
+    segue_status st = write_all(copy, out_clean(copy, n, false), err);
+    free(copy);
+    return st;
+}
+
+void out_print(const char *format, ...)
+{
+    segue_error ignored;
+    va_list ap;
+    va_start(ap, format);
+    int n = vsnprintf(NULL, 0, format, ap);
+    va_end(ap);
+    char *s = out_alloc((size_t)n + 1);
+    va_start(ap, format);
+    vsnprintf(s, (size_t)n + 1, format, ap);
+    va_end(ap);
+    out_write(s, (size_t)n, &ignored);
+    free(s);
+}
+
 /* 9 significant digits represent every fp32 value exactly. */
 segue_status out_json(json_t *value, int indent, segue_error *err)
 {
@@ -190,8 +250,8 @@ segue_status out_json(json_t *value, int indent, segue_error *err)
     char *text = json_dumps(value, flags);
     json_decref(value);
     if (!text) return out_fail(err, SEGUE_EMEMORY, "writing JSON: standard output: out of memory");
-    segue_status st = out_write(text, strlen(text), err);
-    if (!st) st = out_write("\n", 1, err);
+    segue_status st = write_all(text, strlen(text), err);
+    if (!st) st = write_all("\n", 1, err);
     free(text);
     return st;
 }
@@ -203,24 +263,6 @@ int out_json_exit(json_t *value)
     if (out_json(value, 0, &err) == SEGUE_OK) return EXIT_DONE;
     out_json_errors(false);
     return out_error(&err, EXIT_UNAVAILABLE);
-}
-
-/* Length of the UTF-8 character at s[n]; 0 if the bytes are not valid UTF-8 (overlong forms and surrogates included). */
-static size_t utf8_length(const unsigned char *s, size_t n)
-{
-    if (s[0] < 0x80) return 1;
-    size_t len = s[0] >= 0xf0 && s[0] <= 0xf4  ? 4
-                 : s[0] >= 0xe0 && s[0] < 0xf0 ? 3
-                 : s[0] >= 0xc2 && s[0] < 0xe0 ? 2
-                                               : 0;
-    if (!len || len > n) return 0;
-    for (size_t i = 1; i < len; i++)
-        if ((s[i] & 0xc0) != 0x80) return 0;
-    if (s[0] == 0xe0 && s[1] < 0xa0) return 0;
-    if (s[0] == 0xed && s[1] > 0x9f) return 0;
-    if (s[0] == 0xf0 && s[1] < 0x90) return 0;
-    if (s[0] == 0xf4 && s[1] > 0x8f) return 0;
-    return len;
 }
 
 /* Fast path for valid UTF-8. A generated text may end in the middle of a character. */

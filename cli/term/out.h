@@ -64,9 +64,15 @@ json_t *out_error_json(const segue_error *err, int unsupported_code);
 /* Print a line for humans on stderr, prefixed with "segue: ". */
 void out_note(const char *format, ...) OUT_FORMAT(1, 2);
 
-/* Write bytes to stdout and flush. Returns SEGUE_EIO with the reason of the system. */
+/* Replace by '?' what a terminal would obey: control characters but newline and tab, DEL, C1 controls (U+0080 to U+009F) and bytes
+ * that are not UTF-8, which some terminals read as C1. one_line: newlines and tabs, too. In place; returns the new length. */
+size_t out_clean(char *text, size_t n, bool one_line);
+/* Write bytes to stdout and flush; on a terminal they are cleaned, in a pipe or file they are kept. Returns SEGUE_EIO with the reason
+ * of the system. */
 segue_status out_write(const char *bytes, size_t n, segue_error *err);
-/* Print a JSON value and a newline; steals the reference. indent 0: on one line. */
+/* Formatted text to stdout by out_write. A failure is ignored. For the lines of lists and summaries. */
+void out_print(const char *format, ...) OUT_FORMAT(1, 2);
+/* Print a JSON value and a newline, also on a terminal byte by byte; steals the reference. indent 0: on one line. */
 segue_status out_json(json_t *value, int indent, segue_error *err);
 /* Print a JSON value, steal the reference, and return the exit code. The usual end of a command. */
 int out_json_exit(json_t *value);

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -24,8 +25,11 @@ void progress_step(struct progress *p, uint64_t done, uint64_t total, bool bytes
     p->visible = true;
     const char *colour = getenv("NO_COLOR");
     bool plain = colour && *colour;
+    char what[80]; /* names of files come from servers */
+    snprintf(what, sizeof what, "%s", p->what);
+    what[out_clean(what, strlen(what), true)] = 0;
     double unit = bytes ? 1e6 : 1, s = (double)(now - p->start_ns) / 1e9;
-    fprintf(stderr, "\r%s%s: %.*f%s", plain ? "" : "\033[2m", p->what, bytes ? 1 : 0, (double)done / unit,
+    fprintf(stderr, "\r%s%s: %.*f%s", plain ? "" : "\033[2m", what, bytes ? 1 : 0, (double)done / unit,
             bytes ? " MB" : "");
     if (total)
         fprintf(stderr, " of %.*f (%.0f %%, %.0f s left)", bytes ? 1 : 0, (double)total / unit,
