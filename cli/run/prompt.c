@@ -170,6 +170,17 @@ static segue_status check_length(const struct placement *p, const char *text, si
     return st;
 }
 
+/* A model that has no template is prompted as it is; one whose template is broken, too, but not without a word. */
+static void note_template(const struct placement *p)
+{
+    static const char request[] = "{\"messages\":[]}";
+    char text[1];
+    size_t len;
+    segue_error why;
+    if (segue_chat_format(p->model, request, sizeof request - 1, text, sizeof text, &len, &why) == SEGUE_EFORMAT)
+        out_note("%s; the prompt is used without a template", why.text);
+}
+
 /* Prompt from plain text: rendered as a user message, or tokenized as is with BOS if --raw is given or there is no
  * template. */
 static segue_status read_text(struct prompt *out, const struct args *args, const struct placement *p,
@@ -179,6 +190,7 @@ static segue_status read_text(struct prompt *out, const struct args *args, const
         return out_fail(err, SEGUE_EUNSUPPORTED, "prompt: %.200s: the model has no tokenizer; give --ids",
                         p->path);
     const char *system = args_text(args, "system");
+    if (!args_has(args, "raw") && !p->info.has_template) note_template(p);
     if (args_has(args, "raw") || !p->info.has_template) {
         if (system)
             return out_fail(err, SEGUE_EARG, "flag --system: requires a chat template; remove %s",

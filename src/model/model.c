@@ -118,6 +118,21 @@ static segue_status config_of_llama2c(struct opening *o)
     return SEGUE_OK;
 }
 
+/* A config that names a quantisation of PyTorch libraries beside plain weights belongs to other weights. */
+static segue_status check_quantization(const struct opening *o)
+{
+    static const char *const methods[] = {"gptq", "awq", "bitsandbytes", NULL}, *const parts[] = {".qweight", ".absmax"};
+    const char *method = json_string_value(json_object_get(json_object_get(o->config, "quantization_config"), "quant_method"));
+    if (!method || !in_list(methods, method)) return SEGUE_OK;
+    for (uint32_t i = 0; i < o->m->archive->tensors_n; i++)
+        for (size_t k = 0; k < sizeof parts / sizeof *parts; k++)
+            if (strstr(o->m->archive->tensors[i].name, parts[k])) return SEGUE_OK;
+    return sg_fail(o->err, SEGUE_EFORMAT,
+                   "open model: %s: quantization_config says %s, but the weights are not quantised; remove it, or take the weights "
+                   "that belong to it",
+                   o->config_path, method);
+}
+
 /* Read config.json, and join MLX tensors, whose quantisation it describes. */
 static segue_status read_config(struct opening *o)
 {
@@ -132,6 +147,7 @@ static segue_status read_config(struct opening *o)
     if (!json_is_object(o->config))
         return sg_fail(o->err, SEGUE_EFORMAT, "open model: %s: not a JSON object; download the file again",
                        o->config_path);
+    SG_TRY(check_quantization(o));
     return sg_archive_join_affine(o->m->archive, o->config, o->err);
 }
 
@@ -165,7 +181,7 @@ static segue_status apply_divisors(struct opening *o)
     if (!divisors) return sg_no_memory("rotary divisors", bytes, o->err);
     sg_tensor_read(t, divisors);
     for (uint64_t j = 0; j < t->cols; j++)
-        if (!(divisors[j] > 0) || !isfinite(divisors[j]))
+        if (!(divisors[j] >= 1e-3f) || !isfinite(divisors[j])) /* large ones switch a pair off */
             return sg_fail(o->err, SEGUE_EFORMAT,
                            "open model: %s: invalid value in %s: %g; the file is damaged, download it again", o->path,
                            t->name, (double)divisors[j]);

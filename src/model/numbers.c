@@ -126,16 +126,33 @@ static segue_status read_json(const struct sg_source *src, const struct sg_numbe
     return SEGUE_OK;
 }
 
-/* GGUF arrays with one number per layer. Supported if all numbers are equal, except zeros for
- * layers that do not use it. */
-static segue_status read_array(const struct sg_meta *m, const char *path, double *out, segue_error *err)
+/* EFORMAT: a list with one item per layer has fewer items than the file says it has layers. */
+static segue_status check_length(const struct sg_meta *m, const struct sg_source *src, segue_error *err)
 {
+    char key[160];
+    int64_t layers;
+    snprintf(key, sizeof key, "%s.block_count", src->arch ? src->arch : "");
+    SG_TRY(sg_meta_int(src->archive, key, 0, &layers, err));
+    if (layers <= 0 || m->v.a.n >= (uint64_t)layers) return SEGUE_OK;
+    return sg_fail(err, SEGUE_EFORMAT, "open model: %s: %s has %llu items for %lld layers; download the file again", src->path,
+                   m->key, (unsigned long long)m->v.a.n, (long long)layers);
+}
+
+/* GGUF arrays with one number per layer. Supported if all numbers are equal, except zeros for
+ * layers that do not use it. whole: counts have no fraction. */
+static segue_status read_array(const struct sg_meta *m, const struct sg_source *src, int whole, double *out, segue_error *err)
+{
+    const char *path = src->path;
     double all = 0;
+    SG_TRY(check_length(m, src, err));
     if (m->v.a.n > 65536 || m->item == SG_META_STRING || m->item == SG_META_ARRAY)
         return sg_fail(err, SEGUE_EFORMAT, "open model: %s: %s is not a list of numbers; download the file again",
                        path, m->key);
     for (uint64_t i = 0; i < m->v.a.n; i++) {
         double one = sg_meta_item_float(m, i);
+        if (whole && one != floor(one))
+            return sg_fail(err, SEGUE_EFORMAT, "open model: %s: %s has the item %g, expected whole numbers; download the file again",
+                           path, m->key, one);
         if (one != 0 && all != 0 && one != all)
             return sg_fail(err, SEGUE_EUNSUPPORTED,
                            "open model: %s: %s differs between layers (%g and %g); use another model", path,
@@ -161,7 +178,7 @@ static segue_status read_gguf(const struct sg_source *src, const struct sg_numbe
     *found =
         m->type != SG_META_ARRAY || m->item != SG_META_BOOL;
     if (!*found) return SEGUE_OK;
-    if (m->type == SG_META_ARRAY) return read_array(m, src->path, out, err);
+    if (m->type == SG_META_ARRAY) return read_array(m, src, row->kind != SG_NUMBER_REAL, out, err);
     if (row->kind == SG_NUMBER_REAL) return sg_meta_float(src->archive, key, 0, out, err);
     if (row->kind == SG_NUMBER_FLAG) {
         SG_TRY(sg_meta_bool(src->archive, key, 0, &on, err));
@@ -274,12 +291,12 @@ static segue_status kind_by_name(const struct sg_source *src, const json_t *name
 }
 
 /* The GGUF array with one bool per layer, 1 for sliding layers; NULL: absent. */
-static const struct sg_meta *find_pattern(const struct sg_numbers *n, const struct sg_source *src)
+static const struct sg_meta *find_pattern(const struct sg_source *src)
 {
     char key[160];
     snprintf(key, sizeof key, "%s.attention.sliding_window_pattern", src->arch ? src->arch : "");
     const struct sg_meta *m = src->inner ? NULL : sg_meta_find(src->archive, key);
-    return m && m->type == SG_META_ARRAY && m->item == SG_META_BOOL && m->v.a.n >= n->layers ? m : NULL;
+    return m && m->type == SG_META_ARRAY && m->item == SG_META_BOOL ? m : NULL;
 }
 
 /* Refuse kinds that the family's layer function cannot build. */
@@ -303,10 +320,13 @@ static segue_status read_kinds(struct sg_numbers *n, const struct sg_family *f, 
                                struct sg_arena *arena, segue_error *err)
 {
     const json_t *types = src->inner ? json_object_get(src->inner, "layer_types") : NULL;
-    const struct sg_meta *pattern = n->window ? find_pattern(n, src) : NULL;
-    /* Some files list types for models that have one kind only: the list is ignored then. */
-    int used = json_is_array(types) && (n->window || n->full_every);
-    if (used && json_array_size(types) != n->layers)
+    const struct sg_meta *pattern = n->window ? find_pattern(src) : NULL;
+    /* Some files list types for models that have one kind only: the list is then checked, but not used. */
+    int listed = json_is_array(types), used = listed && (n->window || n->full_every);
+    if (types && !listed && !json_is_null(types))
+        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: layer_types is not a list; correct or replace the file", src->path);
+    if (pattern) SG_TRY(check_length(pattern, src, err));
+    if (listed && json_array_size(types) != n->layers)
         return sg_fail(
             err, SEGUE_EFORMAT,
             "open model: %s: layer_types has %zu entries for %u layers; correct or replace the file",
@@ -315,7 +335,9 @@ static segue_status read_kinds(struct sg_numbers *n, const struct sg_family *f, 
     for (uint32_t i = 0; i < n->layers; i++) {
         n->kinds[i] = (uint8_t)kind_by_rule(n, i);
         if (pattern) n->kinds[i] = sg_meta_item_int(pattern, i) ? SG_LAYER_SLIDING : SG_LAYER_FULL;
-        if (used) SG_TRY(kind_by_name(src, json_array_get(types, i), &n->kinds[i], err));
+        uint8_t kind = n->kinds[i];
+        if (listed) SG_TRY(kind_by_name(src, json_array_get(types, i), &kind, err));
+        if (used) n->kinds[i] = kind;
         SG_TRY(check_kind(n, f, src, i, err));
     }
     return SEGUE_OK;

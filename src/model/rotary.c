@@ -34,7 +34,10 @@ static segue_status scaling_of(const char *text, size_t len, const char *path, e
         path, (int)(len < 40 ? len : 40), text);
 }
 
-/* Check the parameters that the scaling uses. Invalid ones would give tables of NaN instead of an
+/* Scalings and their factors are near 1 to 1000 in published models; far outside, positions have no meaning any more. */
+static const double FACTOR_MIN = 1e-3, FACTOR_MAX = 1e6;
+
+/* Check the parameters that the scaling uses. Invalid ones would give tables of NaN, or positions without meaning, instead of an
  * error. */
 static segue_status check_rotary(const struct sg_rotary *r, const struct sg_numbers *n, const char *path,
                           segue_error *err)
@@ -45,15 +48,16 @@ static segue_status check_rotary(const struct sg_rotary *r, const struct sg_numb
         const char *name;
         double value;
         int used;
-    } reals[] = {{"theta", r->theta, 1},
-                 {"factor", r->factor, r->scaling != SG_SCALING_NONE},
-                 {"original_max_position_embeddings", r->original, r->scaling >= SG_SCALING_LLAMA3},
-                 {"low_freq_factor", r->low, r->scaling == SG_SCALING_LLAMA3},
-                 {"high_freq_factor", r->high, r->scaling == SG_SCALING_LLAMA3},
-                 {"beta_fast", r->beta_fast, r->scaling == SG_SCALING_YARN},
-                 {"beta_slow", r->beta_slow, r->scaling == SG_SCALING_YARN}};
+        double min, max;
+    } reals[] = {{"theta", r->theta, 1, 1, 1e18},
+                 {"factor", r->factor, r->scaling != SG_SCALING_NONE, FACTOR_MIN, FACTOR_MAX},
+                 {"original_max_position_embeddings", r->original, r->scaling >= SG_SCALING_LLAMA3, 1, 1e18},
+                 {"low_freq_factor", r->low, r->scaling == SG_SCALING_LLAMA3, FACTOR_MIN, FACTOR_MAX},
+                 {"high_freq_factor", r->high, r->scaling == SG_SCALING_LLAMA3, FACTOR_MIN, FACTOR_MAX},
+                 {"beta_fast", r->beta_fast, r->scaling == SG_SCALING_YARN, FACTOR_MIN, FACTOR_MAX},
+                 {"beta_slow", r->beta_slow, r->scaling == SG_SCALING_YARN, FACTOR_MIN, FACTOR_MAX}};
     for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
-        if (reals[i].used && !(reals[i].value > 0 && reals[i].value < 1e18))
+        if (reals[i].used && !(reals[i].value >= reals[i].min && reals[i].value <= reals[i].max))
             bad = reals[i].name, value = reals[i].value;
     if (r->scaling == SG_SCALING_LLAMA3 && r->high <= r->low)
         bad = "high_freq_factor (not above low_freq_factor)", value = r->high;
@@ -111,6 +115,17 @@ static segue_status read_dict(struct sg_rotary *r, const json_t *o, const struct
     return SEGUE_OK;
 }
 
+/* EFORMAT: the settings are no object, or they scale without naming the scaling, which would then be ignored. */
+static segue_status check_settings(const json_t *o, const char *name, const char *path, segue_error *err)
+{
+    if (!o || json_is_null(o)) return SEGUE_OK;
+    if (!json_is_object(o))
+        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: %s is not an object; correct or replace the file", path, name);
+    if (json_object_get(o, "factor") && !json_object_get(o, "type") && !json_object_get(o, "rope_type"))
+        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: %s has a factor but no type; correct or replace the file", path, name);
+    return SEGUE_OK;
+}
+
 /* config.json has three forms: rope_theta next to rope_scaling (old), one object rope_parameters,
  * and rope_parameters with an object per kind of attention. The newest form that is present is
  * used. base: theta if the file has none. */
@@ -126,6 +141,8 @@ static segue_status read_config(struct sg_numbers *n, const struct sg_source *sr
                          : json_is_object(old)    ? old
                                                   : NULL;
     double theta, share, original;
+    SG_TRY(check_settings(now, "rope_parameters", src->path, err));
+    SG_TRY(check_settings(old, "rope_scaling", src->path, err));
     SG_TRY(sg_json_real(c, "rope_theta", base, &theta, src->path, err));
     SG_TRY(sg_json_real(c, "original_max_position_embeddings", n->context, &original, src->path, err));
     SG_TRY(sg_json_real(full, "partial_rotary_factor", n->rotated_share, &share, src->path, err));

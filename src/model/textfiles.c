@@ -140,6 +140,9 @@ static segue_status template_of_folder(struct text_reader *r)
     const json_t *t = template_in(config);
     if (json_is_string(t))
         s = set_template(r, json_string_value(t), json_string_length(t), "tokenizer_config.json");
+    else if (t && !json_is_null(t))
+        sg_fail(&r->m->chat_error, SEGUE_EFORMAT,
+                "template: tokenizer_config.json: chat_template is not a text; take the model's original file");
     json_decref(config);
     return s;
 }
@@ -185,12 +188,15 @@ static segue_status add_eos(struct segue_model *m, const json_t *o, segue_error 
     return SEGUE_OK;
 }
 
-/* A sampling parameter; -1 when absent or out of range. */
-static segue_status real_in(const json_t *o, const char *key, const char *what, float *out, segue_error *err)
+/* A sampling parameter, from 0 to max; -1 when absent. */
+static segue_status real_in(const json_t *o, const char *key, double max, const char *what, float *out, segue_error *err)
 {
     double value;
     SG_TRY(sg_json_real(o, key, -1, &value, what, err));
-    *out = value >= 0 && value < 1e9 ? (float)value : -1.0f;
+    const json_t *given = json_object_get(o, key);
+    if (given && !json_is_null(given) && !(value >= 0 && value <= max))
+        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: %s is %g, expected 0 to %g; correct or remove it", what, key, value, max);
+    *out = (float)value;
     return SEGUE_OK;
 }
 
@@ -199,13 +205,16 @@ static segue_status sampling_of(segue_model_info *info, const json_t *o, const c
 {
     int64_t top_k;
     int sampled;
-    SG_TRY(real_in(o, "temperature", what, &info->temperature, err));
-    SG_TRY(real_in(o, "top_p", what, &info->top_p, err));
-    SG_TRY(real_in(o, "min_p", what, &info->min_p, err));
-    SG_TRY(real_in(o, "repetition_penalty", what, &info->repeat_penalty, err));
+    SG_TRY(real_in(o, "temperature", 1000, what, &info->temperature, err));
+    SG_TRY(real_in(o, "top_p", 1, what, &info->top_p, err));
+    SG_TRY(real_in(o, "min_p", 1, what, &info->min_p, err));
+    SG_TRY(real_in(o, "repetition_penalty", 1000, what, &info->repeat_penalty, err));
     SG_TRY(sg_json_int(o, "top_k", -1, &top_k, what, err));
     SG_TRY(sg_json_bool(o, "do_sample", 1, &sampled, what, err));
-    info->top_k = top_k >= 0 && top_k < INT32_MAX ? (int32_t)top_k : -1;
+    if (top_k < -1 || top_k > INT32_MAX) /* -1 is how some files write "off" */
+        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: top_k is %lld, expected -1 to %d; correct or remove it", what,
+                       (long long)top_k, INT32_MAX);
+    info->top_k = (int32_t)top_k;
     if (!sampled) info->temperature = 0;
     return SEGUE_OK;
 }

@@ -89,4 +89,12 @@ os.symlink(outside, os.path.join(home, "cache/link"))
 code, out, err = run("cache", "clear", "--json")
 expect("cache clear", code == 0 and os.listdir(os.path.join(home, "cache")) == [] and os.path.exists(outside), out)
 refused(2, ["cache", "frob"], "frob")
+
+# a template that cannot be used is named
+for broken, words in ((7, "chat_template is not a text"), ("{% if %}", "tokenizer_config.json")):
+    b = tiny_model("broken", template=broken)
+    code, out, err = run("run", "-m", b, "-p", "x", "-n", 2)
+    expect(f"template {broken!r}", code == 0 and words in err and "used without a template" in err, err)
+    code, out, err = run("run", "-m", b, "-p", "x", "-n", 2, "--raw")
+    expect(f"template {broken!r} with --raw", code == 0 and "template" not in err, err)
 done()

@@ -138,6 +138,17 @@ static const struct {
     {"llama", "rope_parameters.rope_type", "\"linear\"", SEGUE_EFORMAT, "factor is 0"},
     {"llama", "rope_parameters.rope_theta", "0", SEGUE_EFORMAT, "theta is 0"},
     {"llama", "rope_parameters.rope_theta", "-5", SEGUE_EFORMAT, "theta is -5"},
+    {"llama", "rope_parameters.rope_theta", "0.5", SEGUE_EFORMAT, "theta is 0.5"},
+    {"llama", "rope_parameters", "5", SEGUE_EFORMAT, "rope_parameters is not an object"},
+    {"llama", "rope_scaling", "5", SEGUE_EFORMAT, "rope_scaling is not an object"},
+    {"llama", "rope_scaling", "{\"factor\":2.0}", SEGUE_EFORMAT, "no type"},
+    {"llama_linear", "rope_parameters.factor", "1e-30", SEGUE_EFORMAT, "factor is 1e-30"},
+    {"llama3", "rope_parameters.low_freq_factor", "1e-30", SEGUE_EFORMAT, "low_freq_factor is 1e-30"},
+    {"llama", "layer_types", "[\"full_attention\",\"magic\"]", SEGUE_EUNSUPPORTED, "\"magic\" in layer_types"},
+    {"llama", "layer_types", "[\"full_attention\"]", SEGUE_EFORMAT, "layer_types has 1 entries for 2 layers"},
+    {"llama", "layer_types", "\"full_attention\"", SEGUE_EFORMAT, "layer_types is not a list"},
+    {"llama", "quantization_config", "{\"quant_method\":\"gptq\",\"bits\":4}", SEGUE_EFORMAT, "quantization_config says gptq"},
+    {"llama", "quantization_config", "{\"quant_method\":\"bitsandbytes\"}", SEGUE_EFORMAT, "says bitsandbytes"},
     {"llama3", "rope_parameters.high_freq_factor", "1.0", SEGUE_EFORMAT, "high_freq_factor"},
     {"llama3", "rope_parameters.factor", "0", SEGUE_EFORMAT, "factor is 0"},
     {"llama_yarn", "rope_parameters.beta_fast", "-1", SEGUE_EFORMAT, "beta_fast"},
@@ -225,6 +236,14 @@ static void folders(void **state)
     spoil_config("llama", "x", "1");
     put_text("generation_config.json", "{\"temperature\":\"hot\"}");
     expect(open_folder(&err), SEGUE_EFORMAT, &err, "temperature", "a damaged generation_config.json");
+    static const struct { const char *text, *words; } ranges[] = {
+        {"{\"temperature\":-0.5}", "temperature is -0.5"}, {"{\"top_p\":7}", "top_p is 7"}, {"{\"min_p\":1.5}", "min_p is 1.5"},
+        {"{\"repetition_penalty\":1e9}", "repetition_penalty is 1e+09"}, {"{\"top_k\":-7}", "top_k is -7"},
+        {"{\"top_k\":99999999999}", "top_k is 99999999999"}};
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
+        put_text("generation_config.json", ranges[i].text);
+        expect(open_folder(&err), SEGUE_EFORMAT, &err, ranges[i].words, ranges[i].text);
+    }
     drop("generation_config.json");
     assert_int_equal(sg_model_open(&(struct segue_model *){NULL}, "/nonexistent/model", NULL, &err),
                      SEGUE_EIO);
@@ -262,6 +281,8 @@ static const struct {
     {"qwen3_5_asym", "qwen35.ssm.inner_size", 8, SEGUE_EFORMAT, "attn_qkv.weight"},
     {"qwen3_5_asym", "qwen35.full_attention_interval", 0, SEGUE_EFORMAT, "full_attention_interval is 0"},
     {"qwen3_5_asym", "qwen35.full_attention_interval", 2, SEGUE_EFORMAT, "is missing"},
+    {"gemma3/model-switches.gguf", "gemma3.block_count", 4, SEGUE_EFORMAT, "sliding_window_pattern has 3 items for 4 layers"},
+    {"llama", "llama.rope.freq_base", 0x3f000000, SEGUE_EFORMAT, "theta is 0.5"},
     {"gpt2", "gpt2.context_length", 63, SEGUE_EFORMAT, "position_embd.weight"},
     {"gpt2", "general.architecture", 0x7473616d, SEGUE_EFORMAT, "architecture"},
 };
@@ -274,7 +295,7 @@ static void gguf_keys(void **state)
         struct segue_model *m = NULL;
         segue_error err = {0};
         char path[512];
-        snprintf(path, sizeof path, "%s/%s/model.gguf", tiny_folder(), keys[i].model);
+        snprintf(path, sizeof path, "%s/%s%s", tiny_folder(), keys[i].model, strchr(keys[i].model, '/') ? "" : "/model.gguf");
         assert_int_equal(sg_file_read(&file, path, 1 << 20, NULL), SEGUE_OK);
         size_t len = strlen(keys[i].key);
         for (size_t at = 0; at + len + 8 < file.len; at++)
@@ -385,6 +406,10 @@ static void templates(void **state)
     struct segue_model *m = NULL;
     spoil_config("llama", "x", "1");
     expect_template(NULL);
+    put_text("tokenizer_config.json", "{\"chat_template\":7}");
+    assert_int_equal(sg_model_open(&m, folder, NULL, NULL), SEGUE_OK);
+    assert_true(m->chat_error.status == SEGUE_EFORMAT && strstr(m->chat_error.text, "chat_template is not a text"));
+    sg_model_unref(m);
     put_text("tokenizer_config.json", "{\"chat_template\":\"one\"}");
     expect_template("one");
     put_text("tokenizer_config.json", "{\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"t\"},"

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Build with sanitizers into BUILD/KIND and run the tests there: `dev` is address and undefined behaviour with the fault
-# hooks in, `tsan` is the thread sanitizer on the tests that use threads (label "threads").
+# Build with sanitizers into BUILD/KIND and run the tests there: `dev` is the address sanitizer of the default compiler with the
+# fault hooks in; `ubsan` is undefined behaviour as clang defines it, which is more than gcc checks; `tsan` is the thread sanitizer
+# on the tests that use threads (label "threads").
 # SPDX-License-Identifier: MIT
 set -eu
 build=$1 kind=$2
@@ -8,7 +9,10 @@ source=$(cd "$(dirname "$0")/../.." && pwd)
 generator=$(command -v ninja >/dev/null 2>&1 && echo "-GNinja" || echo "")
 python=$(sed -n 's/^SEGUE_PYTHON:FILEPATH=//p' "$build/CMakeCache.txt")
 case $kind in
-dev)  flags="-DSEGUE_SANITIZE=address,undefined -DSEGUE_FAULTS=ON"; select="-L quick|fault" ;;
+dev)  flags="-DSEGUE_SANITIZE=address -DSEGUE_FAULTS=ON"; select="-L quick|fault" ;;
+ubsan)
+    command -v clang >/dev/null 2>&1 || { echo "SKIP sanitize_ubsan: clang is not installed"; exit 77; }
+    flags="-DSEGUE_SANITIZE=undefined -DCMAKE_C_COMPILER=clang"; select="-L quick" ;;
 tsan) flags="-DSEGUE_SANITIZE=thread"; select="-L threads" ;;
 *) echo "sanitize: $kind?" >&2; exit 2 ;;
 esac
