@@ -79,6 +79,26 @@ case("sqrt", "$T z = sqrt(x = a);", {"a": p}, np.sqrt(f(p)))
 for op, fn in (("rsqrt", lambda v: 1 / np.sqrt(v)), ("log", np.log), ("inverse", lambda v: 1 / v)):
     case(op, f"$T z = {op}(x = a, epsilon = fp16(0x1p-4));", {"a": p}, fn(f(p) + 0.0625), absolute=2e-3)
 case("clip", "$T z = clip(x = a, alpha = fp16(-0.5), beta = fp16(0.75));", {"a": a}, np.clip(A, -0.5, 0.75))
+# Scalar parameters whose value is in a blob file.
+
+
+def scalar(name, value): return f"fp16 {name} = const()[val = fp16({blob(name + '.bin', np.float16(value).reshape(1))})]; "
+
+
+for op, fn in (("rsqrt", lambda v: 1 / np.sqrt(v)), ("log", np.log), ("inverse", lambda v: 1 / v)):
+    case(op, scalar("eps", 0.25) + f"$T z = {op}(x = a, epsilon = eps);", {"a": p}, fn(f(p) + 0.25), absolute=2e-3)
+case("clip", scalar("lo", -0.5) + scalar("hi", 0.75) + "$T z = clip(x = a, alpha = lo, beta = hi);", {"a": a}, np.clip(A, -0.5, 0.75))
+mean, var = A.mean(-1, keepdims=True), A.var(-1, keepdims=True)
+case("layer_norm", scalar("eps", 0.5) + "$T z = layer_norm(x = a, axes = tensor<int32, [1]>([-1]), epsilon = eps);", {"a": a},
+     (A - mean) / np.sqrt(var + 0.5), rel=4e-3, absolute=2e-3)
+mean, var = A.mean((2, 3), keepdims=True), A.var((2, 3), keepdims=True)
+case("instance_norm", scalar("eps", 0.5) + "$T z = instance_norm(x = a, epsilon = eps);", {"a": a}, (A - mean) / np.sqrt(var + 0.5),
+     rel=4e-3, absolute=2e-3)
+with open(os.path.join(folder, "p00.mil"), "w") as text:  # a shape parameter in a blob is refused, never replaced by its default
+    text.write(program(f"bool keep = const()[val = bool({blob('keep.bin', np.ones(1, np.uint8))})]; "
+                       "tensor<fp16, [1, 32, 3, 1]> z = reduce_sum(x = a, axes = tensor<int32, [1]>([-1]), keep_dims = keep);", {"a": a}, ["z"]))
+code, out, err = run("mil", "check", folder, "--profile", "ieee")
+expect("keep_dims from a blob: refused by name", code != 0 and "keep_dims" in out + err, out + err)
 case("gelu", '$T z = gelu(x = a, mode = string("EXACT"));', {"a": a}, A * 0.5 * (1 + erf(A / math.sqrt(2))), absolute=1e-4)
 case("gelu", '$T z = gelu(x = a, mode = string("TANH_APPROXIMATION"));', {"a": a},
      0.5 * A * (1 + np.tanh(math.sqrt(2 / math.pi) * (A + 0.044715 * A ** 3))), absolute=1e-4)

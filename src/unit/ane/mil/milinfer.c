@@ -49,6 +49,14 @@ static segue_status (*const rules[SG_MIL_T_NONE])(struct sg_mil_infer_ctx *) = {
     [SG_MIL_T_BUFFER] = sg_mil_infer_buffer,
 };
 
+/* 1: integers or truth values in a blob file that shapes depend on. Type inference has no blob files. Tensors of
+ * quantised constants are not parameters. */
+static int is_parameter(const struct sg_mil_op_info *info, const char *name, const struct sg_mil_literal *l)
+{
+    return l->kind == SG_MIL_BLOB && sg_mil_dtype_info(l->type.dtype)->class != SG_MIL_REAL &&
+           strncmp(info->kind, "constexpr_", 10) != 0 && strcmp(name, "zero_point") != 0;
+}
+
 /* Checks that every argument exists in the table, is a list only where a list is allowed, is constant where
  * it must be, and that no required argument is missing. EFORMAT otherwise. */
 static segue_status check_args(struct sg_mil_infer_ctx *w)
@@ -64,8 +72,10 @@ static segue_status check_args(struct sg_mil_infer_ctx *w)
             return SG_MIL_TYPE_ERROR("%s has no argument %.40s", info->kind, a->name);
         if (a->kind == SG_MIL_LIST && !list)
             return SG_MIL_TYPE_ERROR("argument %s is a list; give one value", a->name);
-        if (constant && !sg_mil_arg_literal(w->f, a))
-            return SG_MIL_TYPE_ERROR("argument %s must be constant", a->name);
+        const struct sg_mil_literal *l = sg_mil_arg_literal(w->f, a);
+        if (constant && !l) return SG_MIL_TYPE_ERROR("argument %s must be constant", a->name);
+        if (constant && is_parameter(info, a->name, l))
+            return SG_MIL_TYPE_ERROR("argument %s is stored in a blob file; write its value in the text", a->name);
     }
     /* The reverse direction: required arguments that are missing. */
     for (uint32_t i = 0; (arg = sg_mil_op_arg(info, i, &n, &marker)); i++) {

@@ -51,6 +51,45 @@ static segue_status name_literals(struct sg_npu_plan *plan, struct sg_mil_progra
     return SEGUE_OK;
 }
 
+/* Number literal with the elements of a blob literal, in the arena of the program. */
+static segue_status literal_of_blob(struct sg_npu_plan *plan, struct sg_mil_program *p, const struct sg_mil_literal *blob,
+                                    const struct sg_ane_source *source, const struct sg_mil_literal **out, segue_error *err)
+{
+    const void *data;
+    uint64_t n = sg_mil_elements(&blob->type);
+    SG_TRY(sg_npu_decode(plan, blob, source->files, source->files_n, 0, &data, err));
+    struct sg_mil_literal *l = sg_arena_alloc(&p->arena, sizeof *l);
+    double *real = sg_arena_alloc(&p->arena, (size_t)n * sizeof *real);
+    if (!l || !real) return sg_no_memory("a constant", (size_t)n * sizeof *real, err);
+    for (uint64_t i = 0; i < n; i++) real[i] = (double)((const float *)data)[i];
+    *l = (struct sg_mil_literal){
+        .type = blob->type, .kind = SG_MIL_NUMBERS, .line = blob->line, .column = blob->column, .n = n, .v.real = real};
+    *out = l;
+    return SEGUE_OK;
+}
+
+/* Replaces parameters whose numbers are stored in a blob file (epsilon of a norm, bounds of clip) by number
+ * literals. Handlers read parameters as literals and would take the default for a blob. EUNSUPPORTED: too long. */
+static segue_status inline_blobs(struct sg_npu_plan *plan, struct sg_mil_program *p, const struct sg_ane_source *source,
+                                 segue_error *err)
+{
+    struct sg_mil_function *f = plan->f;
+    for (uint32_t o = 0; o < f->ops_n; o++) {
+        struct sg_mil_op *op = &f->ops[o];
+        for (uint32_t i = 0; i < op->args_n && strncmp(op->kind, "constexpr_", 10) != 0; i++) {
+            struct sg_mil_arg *a = &op->args[i];
+            const struct sg_mil_literal *l = is_operand(op, a->name) ? NULL : sg_mil_arg_literal(f, a);
+            if (!l || l->kind != SG_MIL_BLOB) continue;
+            if (sg_mil_elements(&l->type) > 2 * SG_MIL_DIMS)
+                return sg_fail(err, SEGUE_EUNSUPPORTED, "%s: argument %s: a list of this length in a blob file is not "
+                               "supported; write it in the text", op->kind, a->name);
+            SG_TRY(literal_of_blob(plan, p, l, source, &a->v.literal, err));
+            a->kind = SG_MIL_LITERAL;
+        }
+    }
+    return SEGUE_OK;
+}
+
 /* Upper bound of the number of values that name_literals adds. */
 static uint32_t inline_count(const struct sg_mil_function *f)
 {
@@ -335,6 +374,7 @@ segue_status sg_npu_plan_make(struct sg_npu_plan *plan, struct sg_mil_program *p
     size_t values = (size_t)f->values_n + inline_count(f);
     *plan = (struct sg_npu_plan){.f = f, .garbage = garbage != 0};
     segue_status status = name_literals(plan, p, err);
+    if (status == SEGUE_OK) status = inline_blobs(plan, p, source, err);
     if (status == SEGUE_OK) {
         plan->slots = sg_alloc((values + 1) * sizeof *plan->slots);
         plan->handlers = sg_alloc((f->ops_n + (size_t)1) * sizeof(sg_npu_handler *));
