@@ -12,7 +12,7 @@
 #include "unit/ane/aneunit.h"
 #include "unit/ane/mil/milprint.h"
 
-enum { WEIGHTS_VERSION = 3, HEAD_BYTES = 128 };      /* the version changes with the layout of an entry or of the blob file */
+enum { WEIGHTS_VERSION = 4, HEAD_BYTES = 128 };      /* the version changes with the layout of an entry or of the blob file */
 
 /* A "weights" entry: struct weights_head in HEAD_BYTES bytes, n records of struct weight_entry, zeros up to a multiple of 64
  * bytes, the blob file. weight_entry is struct sg_ane_weight_blob without its memory. */

@@ -6,24 +6,60 @@
 #include <string.h>
 
 #include "unit/ane/blob/blob.h"
+#include "unit/ane/lower/lowerscale.h"
 
-/* Applies the form to n values in place. */
-static void apply_form(enum sg_ane_form form, float *x, uint64_t n)
+/* Applies the form to n values in place, then multiplies them by 2^exponent. */
+static void apply_form(enum sg_ane_form form, int exponent, float *x, uint64_t n)
 {
     for (uint64_t i = 0; i < n; i++)
         x[i] = form == SG_ANE_PLUS_ONE ? 1.0f + x[i] : form == SG_ANE_NEG_EXP ? -expf(x[i]) : x[i];
+    for (uint64_t i = 0; exponent && i < n; i++) x[i] = ldexpf(x[i], exponent);
+}
+
+/* Refuses a weight that fp16 cannot hold: `r` counts its numbers alone. A number that is too large would be
+ * replaced, and a matrix of subnormal numbers only has lost most of its bits. A bias may be that small. */
+static segue_status check_range(const struct sg_tensor *t, const struct sg_range_report *r, segue_error *err)
+{
+    if (r->nans)
+        return sg_fail(err, SEGUE_EFORMAT, "compile: ane: %s: %llu values are not numbers; check the file", t->name,
+                       (unsigned long long)r->nans);
+    if (r->clamped)
+        return sg_fail(err, SEGUE_EUNSUPPORTED,
+                       "compile: ane: %s: %llu values exceed the fp16 range of the engine, the largest is %g; use another unit",
+                       t->name, (unsigned long long)r->clamped, (double)r->largest);
+    if (t->rows > 1 && r->largest > 0 && r->largest < 0x1p-14f)
+        return sg_fail(err, SEGUE_EUNSUPPORTED,
+                       "compile: ane: %s: all values are below the fp16 range of the engine, the largest is %g; use another unit",
+                       t->name, (double)r->largest);
+    return SEGUE_OK;
+}
+
+/* Adds the counts of one weight to those of a file. */
+static void add_counts(struct sg_range_report *sum, const struct sg_range_report *r)
+{
+    if (r->largest > sum->largest) sum->largest = r->largest;
+    sum->clamped += r->clamped;
+    sum->nans += r->nans;
+    sum->subnormal += r->subnormal;
+    sum->lost += r->lost;
 }
 
 /* Converts the rows of a weight to fp16, one row at a time, so that no matrix is held in fp32. row: scratch
  * of one row. */
-static void convert(struct sg_ane_blobs *b, const struct sg_tensor *t, const struct sg_weight *w,
-                    enum sg_ane_form form, float *row, uint16_t *out)
+static segue_status convert(struct sg_ane_blobs *b, const struct sg_graph *g, const struct sg_weight *w, enum sg_ane_form form,
+                            float *row, uint16_t *out, segue_error *err)
 {
+    const struct sg_tensor *t = g->tensors[w->tensor];
+    struct sg_range_report range = {0};
+    int exponent;
+    SG_TRY(sg_ane_weight_exponent(g, (uint32_t)w->tensor, &exponent, err));
     for (uint32_t r = 0; r < w->rows; r++) {
         sg_tensor_row(t, (uint64_t)w->at + r, 0, t->cols, row);
-        apply_form(form, row, t->cols);
-        sg_compress_fp16(row, t->cols, out + (size_t)r * t->cols, &b->range);
+        apply_form(form, exponent, row, t->cols);
+        sg_compress_fp16(row, t->cols, out + (size_t)r * t->cols, &range);
     }
+    add_counts(&b->range, &range);
+    return check_range(t, &range, err);
 }
 
 /* Appends the data of a blob to the file and sets its record and size; with sizes_only it only computes
@@ -45,8 +81,10 @@ static segue_status add_blob(struct sg_ane_blobs *b, const struct sg_graph *g, s
     segue_status status = row && half ? SEGUE_OK : sg_no_memory("a weight in fp16", bytes, err);
     if (status == SEGUE_OK && !b->file.len) status = sg_blob_begin(&b->file, err);
     if (status == SEGUE_OK) {
-        for (uint32_t i = 0; i < out->weights_n; at += (size_t)t->cols * out->weights[i++].rows)
-            convert(b, g->tensors[out->weights[i].tensor], &out->weights[i], out->form, row, half + at);
+        for (uint32_t i = 0; i < out->weights_n && status == SEGUE_OK; at += (size_t)t->cols * out->weights[i++].rows)
+            status = convert(b, g, &out->weights[i], out->form, row, half + at, err);
+    }
+    if (status == SEGUE_OK) {
         status = sg_blob_add(&b->file, SG_MIL_FP16, half, bytes, 0, &out->record, err);
     }
     sg_free(row);
@@ -108,16 +146,20 @@ static segue_status patch_one(struct sg_ane_blobs *b, const struct sg_graph *g, 
     SG_TRY(make_private(b, err));
     SG_TRY(sg_blob_at(&blob, (const uint8_t *)b->file.data, b->file.len, s->record, b->path, err));
     uint64_t cols = g->tensors[w->tensor]->cols;
+    struct sg_range_report range = {0};
+    int exponent;
+    SG_TRY(sg_ane_weight_exponent(g, (uint32_t)w->tensor, &exponent, err));
     float *row = sg_alloc((size_t)cols * sizeof *row);
     if (!row) return sg_no_memory("a row of a weight", (size_t)cols * sizeof *row, err);
     uint16_t *out = (uint16_t *)(void *)(b->file.data + blob.offset) + at;
     for (uint32_t r = 0; r < w->rows; r++) {
         memcpy(row, in + ((size_t)w->at + r) * cols, (size_t)cols * sizeof *row);
-        apply_form(s->form, row, cols);
-        sg_compress_fp16(row, cols, out + (size_t)r * cols, &b->range);
+        apply_form(s->form, exponent, row, cols);
+        sg_compress_fp16(row, cols, out + (size_t)r * cols, &range);
     }
     sg_free(row);
-    return SEGUE_OK;
+    add_counts(&b->range, &range);
+    return check_range(g->tensors[w->tensor], &range, err);
 }
 
 segue_status sg_ane_blob_patch(struct sg_ane_blobs *b, const struct sg_graph *g, uint32_t tensor, const float *in, uint32_t *n,

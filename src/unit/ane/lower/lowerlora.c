@@ -2,10 +2,12 @@
  * SPDX-License-Identifier: MIT */
 #include "unit/ane/lower/lowerlora.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/num.h"
 #include "unit/ane/lower/lowercommon.h"
+#include "unit/ane/lower/lowerscale.h"
 
 /* Channels of A and B of an operation; 0: not linear. */
 static uint64_t op_channels(const struct sg_op *op)
@@ -40,15 +42,16 @@ uint32_t sg_ane_lora_rank(const struct sg_graph *g, const struct sg_lora *const 
 }
 
 /* Writes A and B of one adapter for one operation into columns at, at + 1, ... of out[channels][rank].
- * pair->a is [pair->rank][k] and is transposed; pair->b is [rows of the tensor][pair->rank]. 0: a value
- * exceeds the fp16 range. */
-static int put_pair(const struct sg_lora_pair *pair, const struct sg_op *op, uint32_t rank, uint32_t at, uint16_t *out)
+ * pair->a is [pair->rank][k] and is transposed; pair->b is [rows of the tensor][pair->rank]. A is multiplied by
+ * 2^exponent as the matrix is, because both read the same scaled norm. 0: a value exceeds the fp16 range. */
+static int put_pair(const struct sg_lora_pair *pair, const struct sg_op *op, int exponent, uint32_t rank, uint32_t at,
+                    uint16_t *out)
 {
     uint32_t k = op->in[0].width, n = op->u.linear.weight.rows, overflow = 0;
     const float *b = pair->b + (size_t)op->u.linear.weight.at * pair->rank;
     for (uint32_t r = 0; r < pair->rank; r++) {
         for (uint32_t c = 0; c < k; c++) {
-            uint16_t v = sg_f16_of_f32(pair->a[(size_t)r * k + c]);
+            uint16_t v = sg_f16_of_f32(ldexpf(pair->a[(size_t)r * k + c], exponent));
             out[(size_t)c * rank + at + r] = v;
             overflow |= (v & 0x7c00) == 0x7c00;
         }
@@ -72,8 +75,10 @@ segue_status sg_ane_lora_fill(const struct sg_graph *g, const struct sg_ane_part
         for (uint32_t k = 0; k < n; k++) {
             const struct sg_tensor *t = g->tensors[op->u.linear.weight.tensor];
             const struct sg_lora_pair *pair = sg_lora_find(loras[k], t);
+            int exponent;
             if (!pair) continue;
-            if (!put_pair(pair, op, rank, at, out))
+            SG_TRY(sg_ane_weight_exponent(g, (uint32_t)op->u.linear.weight.tensor, &exponent, err));
+            if (!put_pair(pair, op, exponent, rank, at, out))
                 return sg_fail(err, SEGUE_EUNSUPPORTED,
                                "run: ane: the adapter's change of %s exceeds the fp16 range; use another unit", t->name);
             at += pair->rank;

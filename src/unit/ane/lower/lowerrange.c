@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "unit/ane/lower/lowerpart.h"
+#include "unit/ane/lower/lowerscale.h"
 
 /* Limit of scaled values: half the magnitude at which products become infinite (constraint 30), which
  * leaves a margin for rounding. Shifts above 12 would lose small values to underflow; values that need more
@@ -34,14 +35,17 @@ static segue_status alloc_row(struct range_pass *r, uint64_t n, float **out)
     return *out ? SEGUE_OK : sg_no_memory("bounds of a graph", (size_t)n * sizeof **out, r->err);
 }
 
-/* A vector weight as fp32; NULL in *out: absent. */
+/* A vector weight as fp32, scaled as its blob is; NULL in *out: absent. */
 static segue_status read_vector(struct range_pass *r, const struct sg_weight *w, float **out)
 {
     *out = NULL;
     if (w->tensor < 0) return SEGUE_OK;
     const struct sg_tensor *t = r->g->tensors[w->tensor];
     SG_TRY(alloc_row(r, t->rows * t->cols, out));
+    int exponent;
+    SG_TRY(sg_ane_weight_exponent(r->g, (uint32_t)w->tensor, &exponent, r->err));
     sg_tensor_read(t, *out);
+    for (uint64_t i = 0; exponent && i < t->rows * t->cols; i++) (*out)[i] = ldexpf((*out)[i], exponent);
     return SEGUE_OK;
 }
 
@@ -56,8 +60,11 @@ static segue_status bound_norm(struct range_pass *r, const struct sg_op *op, str
     SG_TRY(read_vector(r, &n->weight, &w));
     SG_TRY(read_vector(r, &n->bias, &b));
     double max = 0, squares = 0;
+    int exponent = 0;
+    if (w) SG_TRY(sg_ane_weight_exponent(r->g, (uint32_t)n->weight.tensor, &exponent, r->err));
+    const float one = ldexpf(1, exponent);
     for (uint32_t i = 0; i < group; i++) {
-        if (w && n->plus_one) w[i] += 1;
+        if (w && n->plus_one) w[i] += one;
         double row_max = sqrt(group) * (w ? fabs((double)w[i]) : 1);
         if (row_max > max) max = row_max;
     }
@@ -109,12 +116,15 @@ static segue_status bound_linear(struct range_pass *r, const struct sg_op *op, s
     struct bound x = r->of[op->in[0].value];
     double squares = 0;
     float *bias, *row;
+    int exponent;
+    SG_TRY(sg_ane_weight_exponent(r->g, (uint32_t)p->weight.tensor, &exponent, r->err));
     /* A norm's weight can only be used when the product reads all of its columns. */
     if (op->in[0].width != r->g->values[op->in[0].value].width) x.weight = NULL;
     SG_TRY(read_vector(r, &p->bias, &bias));
     SG_TRY(alloc_row(r, t->cols, &row));
     for (uint32_t i = 0; i < p->weight.rows; i++) {
         sg_tensor_row(t, (uint64_t)p->weight.at + i, 0, t->cols, row);
+        for (uint64_t c = 0; exponent && c < t->cols; c++) row[c] = ldexpf(row[c], exponent);
         double row_max = row_bound(row, (uint32_t)t->cols, &x) + (bias ? fabs((double)bias[i]) : 0);
         if (row_max > y->max) y->max = row_max;
         squares += row_max * row_max;
