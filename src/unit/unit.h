@@ -138,7 +138,7 @@ struct sg_state_opts {
                                           * that they will be copied to */
 };
 
-/* Cache folder for prepared weights (repacked, compiled). Entries are verified before use. A failure to write is no error. */
+/* Cache folder for prepared weights (repacked, compiled). Entries are verified before use. A failure to write is not an error. */
 struct sg_weight_cache {
     const char *folder;              /* created when missing */
     uint64_t bytes_max;                   /* limit of the folder in bytes; the least recently used entries are deleted */
