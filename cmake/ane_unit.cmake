@@ -1,8 +1,7 @@
 # The ane unit's loops for the software engine: each file gets the flags of its instruction set.
 set(ane ${PROJECT_SOURCE_DIR}/src/unit/ane/npu)
-set_source_files_properties(${ane}/npu_generic.c PROPERTIES COMPILE_OPTIONS "-O3;-fno-trapping-math")
-set_source_files_properties(${ane}/npu_elements.c ${ane}/npu_move.c ${ane}/npu_reduce.c ${ane}/npu_product.c PROPERTIES COMPILE_OPTIONS
-  "-O3;-fno-trapping-math")
+set_source_files_properties(${ane}/npu_generic.c ${ane}/npu_elements.c ${ane}/npu_move.c ${ane}/npu_reduce.c
+  ${ane}/npu_product.c PROPERTIES COMPILE_OPTIONS "${loop_flags}")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   set_source_files_properties(${ane}/npu_avx2.c PROPERTIES COMPILE_OPTIONS "${avx2_flags}")
   set_source_files_properties(${ane}/npu_avx512.c PROPERTIES COMPILE_OPTIONS "${avx512_flags}")

@@ -1,11 +1,13 @@
 # Kernel files of the cpu unit: each is compiled for its instruction set; files of other architectures are excluded.
 set(cpu ${PROJECT_SOURCE_DIR}/src/unit/cpu/kernels)
 set(kernel_flags "-O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math")
+set(loop_flags -O3 -fno-trapping-math) # portable loops, of the ane unit as well
 # With sanitizers, fully optimised unrolled kernels take minutes to compile. -O1 still checks addresses and threads.
 if(SEGUE_SANITIZE OR SEGUE_FUZZ)
   set(kernel_flags "-O1 -g0 -fno-sanitize=undefined")
+  set(loop_flags -O1 -fno-trapping-math)
 endif()
-set_source_files_properties(${cpu}/k_generic.c PROPERTIES COMPILE_OPTIONS "-O3;-fno-trapping-math")
+set_source_files_properties(${cpu}/k_generic.c PROPERTIES COMPILE_OPTIONS "${loop_flags}")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   separate_arguments(avx2_flags UNIX_COMMAND "${kernel_flags} -mavx2 -mfma -mf16c")
   separate_arguments(avx512_flags UNIX_COMMAND "${kernel_flags} -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mprefer-vector-width=512")

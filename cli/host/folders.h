@@ -24,7 +24,7 @@ bool folders_is_file(const char *path);
 bool folders_is_folder(const char *path);
 /* Add the bytes and the number of files below path to *bytes and *files. Symbolic links are not followed. */
 void folders_usage(const char *path, uint64_t *bytes, size_t *files);
-/* The same for files whose name ends with suffix. */
+/* folders_usage of the files whose name ends with suffix. */
 void folders_usage_suffix(const char *path, const char *suffix, uint64_t *bytes, size_t *files);
 /* Remove the content of path, and path itself if remove_self. Symbolic links are removed, never followed. */
 segue_status folders_remove(const char *path, bool remove_self, segue_error *err);

@@ -132,7 +132,7 @@ static segue_status heads_divide(const struct splitter *d, const struct sg_op *o
                    d->ranks, sg_op_name(op->code), op->layer, what, a, b, d->ranks);
 }
 
-/* The same for the width of every run. */
+/* EUNSUPPORTED unless the width of every run of columns is divisible by the number of ranks. */
 static segue_status runs_divide(const struct splitter *d, segue_error *err)
 {
     for (uint32_t v = 0; v < d->g->values_n; v++)

@@ -15,7 +15,7 @@ int sg_json_too_deep(const char *text, size_t len);
 /* Parse a complete text. Duplicate keys are refused. `what` names the text in error messages, which
  * also give line and column. EFORMAT, EMEMORY. The caller frees *out with json_decref. */
 segue_status sg_json_parse(json_t **out, const char *text, size_t len, const char *what, segue_error *err);
-/* The same for a file of at most `limit` bytes. */
+/* sg_json_parse of a file of at most `limit` bytes. EIO, ELIMIT too. */
 segue_status sg_json_read(json_t **out, const char *path, size_t limit, segue_error *err);
 
 /* Read member `key` of object o: `fallback` when it is absent or null, EFORMAT when it has another
@@ -26,7 +26,7 @@ segue_status sg_json_real(const json_t *o, const char *key, double fallback, dou
                           segue_error *err);
 segue_status sg_json_bool(const json_t *o, const char *key, int fallback, int *out, const char *what,
                           segue_error *err);
-/* The same for strings. *out is owned by o. */
+/* A string member, by the same rules. *out is owned by o. */
 segue_status sg_json_text(const json_t *o, const char *key, const char *fallback, const char **out,
                           const char *what, segue_error *err);
 

@@ -139,12 +139,12 @@ segue_status sg_state_core_check_transfer(struct sg_state *to, struct sg_state *
 
 /* --- marks --- */
 
-/* The mark takes the first free buffer; it counts as alive only when the copy succeeded. */
+/* The mark takes the first free buffer; it is added only when the copy succeeded. */
 segue_status sg_state_core_mark(struct sg_state *s, uint32_t *mark, segue_error *err)
 {
     struct sg_state_core *c = sg_state_core_of(s);
     if (c->marks_n == c->marks_cap)
-        return sg_fail(err, SEGUE_ELIMIT, "mark state: %s: %u marks are alive; drop one, or open the state with more",
+        return sg_fail(err, SEGUE_ELIMIT, "mark state: %s: %u marks exist, the limit; drop one, or open the state with more",
                        c->ops->unit, c->marks_n);
     struct sg_undo_mark *m = &c->marks[c->marks_n];
     m->number = c->marks_next;
@@ -176,20 +176,20 @@ static void truncate_to(struct sg_state_core *c, uint64_t tokens)
     if (c->ops->trim) c->ops->trim(state_of(c));
 }
 
-/* The mark stays alive: drafts go back to the same point many times. */
+/* The mark is not dropped: drafts go back to the same position many times. */
 segue_status sg_state_core_back(struct sg_state *s, uint32_t mark, segue_error *err)
 {
     struct sg_state_core *c = sg_state_core_of(s);
     uint32_t at = mark_find(c, mark);
     if (at == c->marks_n)
-        return sg_fail(err, SEGUE_EARG, "go back: %s: mark %u is not alive; use a newer one", c->ops->unit, mark);
+        return sg_fail(err, SEGUE_EARG, "go back: %s: mark %u does not exist any more; use a newer one", c->ops->unit, mark);
     SG_TRY(c->ops->undo_restore(s, &c->marks[at], err));
     marks_truncate(c, at + 1);
     truncate_to(c, c->marks[at].tokens);
     return SEGUE_OK;
 }
 
-/* The dropped entries move after the last mark alive: they own the free buffers. */
+/* The dropped entries move after the last remaining mark: they own the free buffers. */
 void sg_state_core_drop(struct sg_state *s, uint32_t mark)
 {
     struct sg_state_core *c = sg_state_core_of(s);

@@ -24,7 +24,7 @@ struct sg_core_slot {
     int present;                     /* CONV, DELTA: 1 = written by a run or a put */
 };
 
-/* A point to which the state can go back. K and V need no copy: positions before `tokens` are kept while the mark is alive. */
+/* A point to which the state can go back. K and V need no copy: positions before `tokens` are kept until the mark is dropped. */
 struct sg_undo_mark {
     uint32_t number;                 /* as returned by mark; rises with every mark of the state */
     uint32_t buffer;                 /* undo buffer of the unit with the copy, below marks_cap; no two marks share one */

@@ -131,7 +131,7 @@ struct sg_host_memory {
 struct sg_state_opts {
     enum sg_storage kv;              /* of K and V: F32, F16, BF16 or Q8_0; other slots are fp32 */
     uint64_t rows;                   /* expected tokens; the state grows beyond them between runs */
-    uint32_t undo;                   /* marks that may be alive at once; 0 = 8 */
+    uint32_t undo;                   /* largest number of marks at a time; 0 = 8 */
     uint32_t bare;                   /* 1: the next call is state_transfer or state_free, memory need not be allocated before */
     uint32_t filled;                 /* 1: all slots are written before they are read, memory need not be cleared */
     const struct sg_host_memory *host;   /* NULL, or the allocator for a unit that keeps states in host memory, of the unit
@@ -204,7 +204,7 @@ struct sg_unit_ops {
     /* A copy with equal contents and no marks. It may share K and V memory until one of the two is written. */
     segue_status (*state_fork)(struct sg_state *s, struct sg_state **out, segue_error *err);
     /* Undo marks. mark remembers the state and returns a number. back restores it and forgets later marks; the mark itself
-     * stays alive. drop forgets this mark and all earlier ones. ELIMIT: opts.undo marks are alive. */
+     * remains. drop forgets this mark and all earlier ones. ELIMIT: the state has opts.undo marks already. */
     segue_status (*state_mark)(struct sg_state *s, uint32_t *mark, segue_error *err);
     segue_status (*state_back)(struct sg_state *s, uint32_t mark, segue_error *err);
     void (*state_drop)(struct sg_state *s, uint32_t mark);
@@ -242,8 +242,8 @@ struct sg_unit_ops {
     segue_status (*weight_get)(struct sg_program *p, uint32_t tensor, float *out, segue_error *err);
     segue_status (*weight_put)(struct sg_program *p, uint32_t tensor, const float *in, segue_error *err);
     segue_status (*stream)(struct sg_unit *u, uint64_t bytes, double *gb_s, segue_error *err); /* measures read bandwidth */
-    /* Outcome of the weight cache: "mapped" (found), "written", "repacked" (prepared again, the faster choice), or NULL: not used.
-     * *why: NULL or the reason. The texts live as long as the program. */
+    /* Outcome of the weight cache: "mapped" (found), "written", "repacked" (prepared again, the faster choice), or NULL: not
+     * used. *why: NULL or the reason. The texts live as long as the program. */
     const char *(*kept)(const struct sg_program *p, const char **why);
     /* Compilations by the device's compiler for this program. Absent: see sg_program_compiles. */
     uint64_t (*compiles)(const struct sg_program *p);

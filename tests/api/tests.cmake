@@ -23,17 +23,17 @@ if(TARGET segue) # the library is whole
   segue_test(api_threads "api;quick;threads" ${CMAKE_CURRENT_LIST_DIR}/threads.c)
   target_link_libraries(api_threads PRIVATE Threads::Threads)
 endif()
-segue_script(api_layers "api;quick" sh ${CMAKE_CURRENT_LIST_DIR}/layers.sh ${PROJECT_SOURCE_DIR})
+segue_script(api_layers "api;quick;source" sh ${CMAKE_CURRENT_LIST_DIR}/layers.sh ${PROJECT_SOURCE_DIR})
 find_program(SEGUE_ANY_CXX NAMES c++ g++ clang++)
-segue_script(api_header "api;quick" sh ${CMAKE_CURRENT_LIST_DIR}/header.sh ${CMAKE_C_COMPILER} "${SEGUE_ANY_CXX}"
+segue_script(api_header "api;quick;source" sh ${CMAKE_CURRENT_LIST_DIR}/header.sh ${CMAKE_C_COMPILER} "${SEGUE_ANY_CXX}"
   ${PROJECT_SOURCE_DIR})
 if(NOT SEGUE_SANITIZE AND NOT SEGUE_FAULTS) # those builds hold symbols and switches of their own
   segue_script(api_symbols "api;quick" sh ${CMAKE_CURRENT_LIST_DIR}/symbols.sh ${PROJECT_SOURCE_DIR}
     $<TARGET_FILE:segue_shared> $<TARGET_FILE:segue_static>)
 endif()
 if(SEGUE_PYTHON)
-  segue_script(api_vocabulary "api;quick" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/vocabulary.py ${PROJECT_SOURCE_DIR})
-  segue_script(api_references "api;quick" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/references.py ${PROJECT_SOURCE_DIR})
+  segue_script(api_vocabulary "api;quick;source" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/vocabulary.py ${PROJECT_SOURCE_DIR})
+  segue_script(api_references "api;quick;source" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/references.py ${PROJECT_SOURCE_DIR})
   if(NOT SEGUE_SANITIZE AND NOT SEGUE_FAULTS) # those builds wrap symbols
     segue_script(api_call_cycles "api;quick" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/call_cycles.py
       ${PROJECT_BINARY_DIR} ${PROJECT_SOURCE_DIR})

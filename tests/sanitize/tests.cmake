@@ -2,7 +2,7 @@
 # inner builds. SEGUE_FUZZ_SECONDS is for each fuzzer.
 set(SEGUE_FUZZ_SECONDS 20 CACHE STRING "Seconds for each fuzzer in `make test`")
 if(NOT SEGUE_SANITIZE AND NOT SEGUE_FUZZ AND NOT SEGUE_FAULTS)
-  foreach(kind dev ubsan tsan)
+  foreach(kind dev tsan)
     segue_script(sanitize_${kind} "sanitize" sh ${CMAKE_CURRENT_SOURCE_DIR}/sanitize/sanitize.sh ${PROJECT_BINARY_DIR} ${kind})
     set_tests_properties(sanitize_${kind} PROPERTIES TIMEOUT 1200 PROCESSORS 2)
   endforeach()

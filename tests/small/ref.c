@@ -201,7 +201,7 @@ static void wrong_states_are_named(void **state)
     expect_error(m, ref->state_cut(m->state, 13, &m->err), SEGUE_EARG, "to 13 tokens, it holds 12");
     expect_error(m, ref->state_back(m->state, 77, &m->err), SEGUE_EARG, "mark 77");
     for (int i = 0; i < 8; i++) assert_int_equal(ref->state_mark(m->state, &mark, &m->err), SEGUE_OK);
-    expect_error(m, ref->state_mark(m->state, &mark, &m->err), SEGUE_ELIMIT, "8 marks are alive");
+    expect_error(m, ref->state_mark(m->state, &mark, &m->err), SEGUE_ELIMIT, "8 marks exist");
     ref->state_drop(m->state, mark);
     assert_int_equal(ref->state_mark(m->state, &mark, &m->err), SEGUE_OK);
     struct sg_state_opts opts = {.kv = SG_Q4_0};

@@ -7,7 +7,7 @@
 
 enum {
     SG_STAGES_MAX = 8,
-    SG_UNDO_MAX = 8 /* undo marks that can be alive at once in a state */
+    SG_UNDO_MAX = 8 /* largest number of undo marks of a state */
 };
 
 /* Consecutive layers on one unit. */
@@ -36,7 +36,7 @@ int sg_layout_same(const struct sg_layout *a, const struct sg_layout *b);
 
 /* Makes empty states with capacity for tokens_n tokens (they can grow); all stages or none. */
 segue_status sg_layout_states(struct sg_layout *l, uint64_t tokens_n, segue_error *err);
-/* The same for states whose slots are all written before the first run: the units may skip clearing them. */
+/* sg_layout_states for states whose slots are all written before the first run: the units may skip clearing them. */
 segue_status sg_layout_states_to_fill(struct sg_layout *l, uint64_t tokens_n, segue_error *err);
 /* States without memory, which only receive a state by the unit's state_transfer. */
 segue_status sg_layout_bare_states(struct sg_layout *l, segue_error *err);

@@ -140,7 +140,7 @@ segue_status sg_vocab_put(struct sg_tokenizer *t, int64_t id, const char *text, 
 /* Index all texts; of equal texts the first one indexed wins. May be called again after further texts were put. */
 segue_status sg_vocab_index(struct sg_tokenizer *t, segue_error *err);
 int32_t sg_vocab_find(const struct sg_tokenizer *t, const char *text, size_t len); /* -1 = none */
-/* The same without the added tokens that the merging model does not know. */
+/* sg_vocab_find among the tokens of the merging model: added tokens that it does not know are not found. */
 int32_t sg_vocab_find_model(const struct sg_tokenizer *t, const char *text, size_t len);
 /* Allocate n merges; then put each of them. later: of equal pairs the last one wins, else the first. */
 segue_status sg_merges_reserve(struct sg_tokenizer *t, size_t n, segue_error *err);

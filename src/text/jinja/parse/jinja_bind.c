@@ -62,7 +62,8 @@ static segue_status declare_param(struct scope_builder *b, uint32_t name)
     return define(b, name, SG_INIT_PARAM);
 }
 
-/* A name that is read: an unknown one becomes a slot here that is looked up in the variables once. */
+/* Declares a name that is read. A name that no scope defines gets a slot in this scope, filled from the template's variables at
+ * the first use. */
 static segue_status declare_load(struct scope_builder *b, uint32_t name)
 {
     return b->current[name].scope ? SEGUE_OK : define(b, name, SG_INIT_LOOKUP);

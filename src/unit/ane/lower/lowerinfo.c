@@ -195,7 +195,8 @@ static int shares_scatter(const struct sg_ane_info *i, uint32_t kind)
     return 0;
 }
 
-/* Moves the single 1 of column 0. */
+/* Column 0 of the scatter matrix has a single 1, in the row where the next token is stored: moves it from row `before` to row
+ * `first`, both modulo the ring size. 0x3c00 is 1 in fp16. Returns the numbers that changed. */
 static uint64_t move_scatter(uint32_t ring, size_t columns, uint64_t before, uint64_t first, uint16_t *out)
 {
     if (before % ring == first % ring) return 0;

@@ -1,5 +1,5 @@
-/* npu_avx2.c: kernels of the software engine with AVX2, FMA and F16C, whose compiler flags this file
- * gets: tiles of 6 x 16. See npu_loops.h.
+/* npu_avx2.c: kernels of the software engine for AVX2, FMA and F16C, in tiles of 6 x 16; see npu_loops.h.
+ * cmake/ane_unit.cmake compiles only this file with these instruction sets.
  * SPDX-License-Identifier: MIT */
 #include <immintrin.h>
 

@@ -1,5 +1,5 @@
-/* npu_avx512.c: kernels of the software engine with AVX-512, whose compiler flags this file gets: tiles
- * of 8 x 32. See npu_loops.h.
+/* npu_avx512.c: kernels of the software engine for AVX-512, in tiles of 8 x 32; see npu_loops.h.
+ * cmake/ane_unit.cmake compiles only this file with this instruction set.
  * SPDX-License-Identifier: MIT */
 #include <immintrin.h>
 

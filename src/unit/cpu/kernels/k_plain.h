@@ -333,7 +333,7 @@ static inline void plain_delta_columns(float *s, size_t lds, const struct sg_del
     }
 }
 
-/* The same for PLAIN_PAIR columns. */
+/* The delta rule over all tokens for PLAIN_PAIR columns of S. */
 static void plain_delta_pair(float *s, size_t lds, const struct sg_delta_args *r, const float *v, float *o)
 {
     plain_lanes p[2] = {{0}, {0}}, d[2], y[2];

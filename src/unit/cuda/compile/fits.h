@@ -10,7 +10,7 @@
  * so the error is returned in any case. */
 segue_status cu_state_fits(struct sg_unit *u, const struct sg_slot *slots, uint32_t n, enum sg_storage kv,
                            uint64_t rows, int full, segue_error *err);
-/* The same for the weights of graphs that share their tensors; the error suggests storages. */
+/* EMEMORY: the weights of these graphs, which share their tensors, do not fit; the error suggests smaller storages. */
 segue_status cu_weights_fit(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n, int full,
                             segue_error *err);
 

@@ -101,7 +101,8 @@ static segue_status capture(struct sg_run *run, const struct cu_pass_plan *plan,
     return status;
 }
 
-/* A full list is emptied: entries of buffers that were reallocated are dead, and the others are captured again soon. */
+/* A full list is emptied: some of its graphs refer to buffers that were reallocated and cannot be used again; the others are
+ * captured again at their next use. */
 static segue_status issue_first_time(struct sg_run *run, const struct cu_pass_plan *plan, struct cu_pass *p)
 {
     struct cu_lane *l = p->lane;

@@ -4,8 +4,9 @@
 
 #include "unit/cuda/exec/exec_pass.h"
 
-/* Tokens, positions, span numbers, wanted rows and slot addresses of one part. A lookahead step reads one block of fixed slots
- * and writes the other: with args block 0 from `memory` to `alt`, with block 1 back. */
+/* Tokens, positions, span numbers, wanted rows and slot addresses of one part. A lookahead step must not
+ * overwrite the recurrent slots of the state: it reads one of their two copies and writes the other, `memory` to `alt` with
+ * argument block 0, `alt` to `memory` with block 1. */
 static void fill_part(const struct sg_run *run, struct cu_pass_plan *plan, struct cu_pass *p, uint32_t i)
 {
     const struct cu_pass_args *l = &p->lane->pass_args[p->args_index];

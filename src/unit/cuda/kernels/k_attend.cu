@@ -121,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(128) prepare(const __grid_constant_
              a.v.p + (size_t)t * a.v.stride + h * a.dv, a.dv, threadIdx.x, 128);
 }
 
-/* The same for many rows: one warp per row and head, 16 bytes per lane. */
+/* Head norm, rotation and storing of K and V for many rows: one warp per row and head, 16 bytes per lane. */
 enum { PREPARE_WARPS = 8 };
 extern "C" __global__ void __launch_bounds__(32 * PREPARE_WARPS) prepare_many(const __grid_constant__ ck_prepare a)
 {

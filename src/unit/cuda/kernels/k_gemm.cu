@@ -76,7 +76,7 @@ __device__ __forceinline__ float4 gate_four(const ck_narrow &a, size_t i)
     return bf16x4_to_float4(*reinterpret_cast<const uint2 *>(reinterpret_cast<const uint16_t *>(a.norm.gate.p) + i));
 }
 
-/* The same for groups of 128: a warp holds one group, 16 bytes per lane. */
+/* Normalises and narrows groups of 128 columns (heads): a warp holds one group, 16 bytes per lane. */
 __device__ __forceinline__ void narrow_heads(const ck_narrow &a, const float *x, size_t to, uint32_t t)
 {
     uint32_t lane = threadIdx.x & 31;

@@ -22,7 +22,7 @@ enum { COLUMNS = CK_SCAN_COLUMNS, HALF = 128, WARPS = HALF / 32, PIECE = 2 * 32,
 
 #if __CUDA_ARCH__ >= 900
 struct scan_set_smem {                                /* shared memory of one set of warps */
-    uint4 s[2][D / 16 * PIECE], d[2][N / 16 * PIECE]; /* a operands, double-buffered by chunk */
+    uint4 s[2][D / 16 * PIECE], d[2][N / 16 * PIECE]; /* A operands, double-buffered by chunk */
     float4 part[WARPS][N / 8][32];
 };
 /* Dynamic shared memory. */
@@ -64,7 +64,7 @@ __device__ __forceinline__ void barrier_wait(const scan_pos &at, uint32_t what, 
     asm volatile("bar.sync %0, %1;" ::"r"(what + turn + at.set * BARRIERS), "n"(2 * HALF) : "memory");
 }
 
-/* Accumulators as a operands of the next product, in two parts: tile k covers columns 16 k to 16 k +
+/* Accumulators as A operands of the next product, in two parts: tile k covers columns 16 k to 16 k +
  * 15. */
 template <int TILES>
 __device__ __forceinline__ void make_left(const float (&x)[2 * TILES][4], uint4 (&high)[TILES], uint4 (&low)[TILES])
@@ -127,7 +127,7 @@ __device__ __forceinline__ void load_u(const scan_pos &at, uint32_t c, float4 (&
 }
 
 /* D = U - W S from the warps' parts of W S: each warp adds up 16 rows; all of D is then available as
- * a operands. */
+ * A operands. */
 __device__ __forceinline__ void share_d(scan_set_smem &smem, const scan_pos &at, const float (&ws)[N / 8][4],
                                         const float4 (&u)[2], uint32_t turn)
 {
@@ -173,7 +173,7 @@ template <int SETS> __device__ __forceinline__ void scan_state(const ck_delta &a
         uint32_t turn = c & 1, w = buffer_of<WP_BUFFERS>(c);
         uint4 high[2], low[2];
         float ws[N / 8][4], more[4][4], small[4][4], shrink = decay;
-        /* S of the previous chunk as a operands, for W S and for O. */
+        /* S of the previous chunk as A operands of mma, for W S and for O. */
         make_left<2>(S, high, low);
         if (c > 1) barrier_wait(at, BOTH_READ, turn);
 #pragma unroll

@@ -153,7 +153,7 @@ void cu_state_free(struct sg_state *s)
     }
     cu_pool_free(u, &s->fixed, s->block_bytes);
     cu_pool_free(u, &s->fixed_alt, s->block_bytes);
-    sg_state_core_free(&s->core); /* releases the undo buffers of marks that are alive */
+    sg_state_core_free(&s->core); /* releases the undo buffers of all marks */
     sg_free(s->undo);
     sg_free(s);
 }

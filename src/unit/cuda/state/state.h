@@ -65,7 +65,7 @@ segue_status cu_state_alloc_rows(struct sg_state *st, uint64_t rows, segue_error
 /* A K or V slot has capacity for `rows` positions, at least one. The positions before `end` keep their contents. Waits for the
  * copy. The caller knows that nothing on the GPU uses the slot. */
 segue_status cu_slot_grow(struct sg_state *st, struct cu_slot *s, uint64_t rows, segue_error *err);
-/* The same for all K and V slots. EMEMORY: some may have grown. */
+/* Capacity for `rows` positions in all K and V slots. EMEMORY: some may have grown. */
 segue_status cu_state_grow(struct sg_state *st, uint64_t rows, segue_error *err);
 void cu_slot_free(struct sg_state *st, struct cu_slot *s);
 

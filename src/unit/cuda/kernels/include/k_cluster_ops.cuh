@@ -12,7 +12,7 @@
  * where two matrices go together), one of the second a TMA box.
  *
  * Both products run on tensor cores, 16 rows x 16 columns at a time, straight from the stage: lane
- * (g, t), g = lane / 4, t = lane % 4, loads 16 bytes of rows g and g + 8, the a operands of two mma.
+ * (g, t), g = lane / 4, t = lane % 4, loads 16 bytes of rows g and g + 8, the A operands of two mma.
  * x is split into three 16-bit parts (together fp32), three columns of the b operand. Where rows
  * start at the same bank, lanes of odd g read the two 32-column blocks of a pair in swapped order
  * and find their x in three further columns: no bank conflicts. Q8_0 rows: k_cluster_int8.cuh. KIND:
@@ -442,7 +442,8 @@ template <int KIND> __device__ __forceinline__ row_sum second_sixteen(const seco
     }
     return sum_of<KIND>(acc, o.swapped);
 }
-/* The same for rows row + g and row + g + 8 of the stage at `at`; scales: from row `row` on. */
+/* second_group for rows that were not prefetched: row + g and row + g + 8 of the ring stage at shared-memory address `at`.
+ * scales: address of the scales of row `row`. */
 template <int KIND>
 __device__ __forceinline__ row_sum second_group(const unsigned char *parts, uint32_t k, uint32_t at, uint32_t row,
                                                 uint32_t scales)

@@ -46,7 +46,7 @@ __device__ __forceinline__ void add_fixed_point(uint64_t *p, uint32_t coarse, fl
 }
 /* Value of the fine part. */
 __device__ __forceinline__ float fine_value(uint64_t w) { return from_fixed(w, fine_one); }
-/* The same when there is no coarse part: without its count the word is 32 times the signed sum. */
+/* Value of a sum without a coarse part: without its count the word is 32 times the signed sum. */
 __device__ __forceinline__ float fine_value_only(uint64_t w)
 {
     return __ll2float_rn((int64_t)(w & ~31ull)) * (1 / (32 * fine_one));

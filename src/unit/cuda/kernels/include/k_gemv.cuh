@@ -224,7 +224,7 @@ __device__ __forceinline__ void load_normed(const ck_norm &norm, const float *x,
     }
 }
 
-/* The same for rows that cannot be read as float4. */
+/* Load and norm of rows whose address or width does not allow float4. */
 template <int T>
 __device__ void load_normed_scalar(const ck_norm &norm, const float *x, uint32_t k, planes pl, float *to, float *scratch)
 {

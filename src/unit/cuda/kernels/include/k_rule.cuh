@@ -65,7 +65,7 @@ template <int R> __device__ __forceinline__ void add_outer(float4 (&S)[R], const
     }
 }
 
-/* The same with two columns of S per warp. */
+/* The steps of the delta rule with two columns of S per warp (float2) instead of four. */
 template <int R> __device__ __forceinline__ void decay_state(float2 (&S)[R], float decay)
 {
 #pragma unroll

@@ -38,7 +38,7 @@ __device__ __forceinline__ void prefetch_rows(uint32_t d, uint32_t low, uint32_t
     all = __reduce_or_sync(0xffffffffu, all);
     if (!(threadIdx.x & 31)) sts_u32(smem_addr(scratch + warp), all);
 }
-/* The same for the ring's current stage, which is then released. */
+/* Prefetches a group of rows from the ring's current stage into registers and releases the stage. */
 template <int KIND, int P>
 __device__ __forceinline__ void prefetch_group(const ring &r, ring_pos &at, uint32_t d, float *scratch, prefetched_group<P> &h)
 {
