@@ -122,11 +122,12 @@ typedef struct segue_unit_info {
 } segue_unit_info;
 
 /* List every unit that this build knows. Writes at most cap entries to out (out[0].size is the size of each), *n = the
- * number of units. Probes devices, so it may take some milliseconds. */
+ * number of units. Probes devices, so it may take some milliseconds. Any thread. EARG. */
 SEGUE_API segue_status segue_unit_list(segue_unit_info *out, size_t cap, size_t *n, segue_error *err);
 /* Open a unit. spec: KIND[:key=value,...]; NULL or "": the fastest real unit present.
  * EARG: malformed spec or unknown key. EUNIT: not present here. EUNSUPPORTED: not in this build. */
 SEGUE_API segue_status segue_unit_open(segue_unit **out, const char *spec, segue_error *err);
+/* Name, kind, memory and features of an open unit. The strings live as long as the unit. EARG. */
 SEGUE_API segue_status segue_unit_info_get(const segue_unit *unit, segue_unit_info *out, segue_error *err);
 /* Joules that the unit's device has used since some moment before it was opened. The first call may take a while.
  * EUNSUPPORTED: the device has no energy counter. EUNIT: reading it failed. */
@@ -169,6 +170,7 @@ typedef struct segue_model_info {
  * EIO: cannot be read. EFORMAT: damaged or absurd numbers. EUNSUPPORTED: family, storage or rope scaling not supported. */
 SEGUE_API segue_status segue_model_open(segue_model **out, const char *path, const segue_model_opts *opts,
                                         segue_error *err);
+/* Sizes, ids, special tokens, recommended sampling. The strings live as long as the model. EARG. */
 SEGUE_API segue_status segue_model_info_get(const segue_model *model, segue_model_info *out, segue_error *err);
 /* Wait for weights_id, a NUL-terminated string. An engine starts hashing when it is opened, while units load the weights; this
  * call starts it if nothing did. cache: a folder where ids are remembered, or NULL. EIO: the files cannot be read, or changed. */
@@ -284,8 +286,9 @@ SEGUE_API segue_status segue_plan_new(segue_plan **out, const segue_part *parts,
 /* The plan that the engine chooses for a task. EUNSUPPORTED: no unit of the engine can do it. */
 SEGUE_API segue_status segue_plan_make(segue_plan **out, const segue_engine *engine, const segue_task *task,
                                        segue_error *err);
+/* Number of parts, chunk sizes and expected times of a plan. EARG. */
 SEGUE_API segue_status segue_plan_info_get(const segue_plan *plan, segue_plan_info *out, segue_error *err);
-/* Part i. SEGUE_END: there are fewer. */
+/* Part i, from 0. SEGUE_END: there are fewer. EARG. */
 SEGUE_API segue_status segue_plan_part_get(const segue_plan *plan, size_t i, segue_part *out, segue_error *err);
 /* One line per part. ELIMIT. */
 SEGUE_API segue_status segue_plan_text(const segue_engine *engine, const segue_plan *plan, char *text, size_t cap,
@@ -510,9 +513,10 @@ SEGUE_API segue_status segue_session_load(segue_session **out, segue_engine *eng
 SEGUE_API segue_status segue_session_dump(segue_session *session, const int32_t *tokens, size_t n, const char *path,
                                           segue_error *err);
 
+/* Times, counts and memory of the session so far. The strings live as long as the session. EARG. */
 SEGUE_API segue_status segue_session_stats_get(const segue_session *session, segue_stats *out, segue_error *err);
 /* Entry i of the counts per part, of the losses (oldest kept first), of the intervals (oldest kept first).
- * SEGUE_END: there are fewer. */
+ * SEGUE_END: there are fewer. EARG. */
 SEGUE_API segue_status segue_session_use_get(const segue_session *session, size_t i, segue_use *out, segue_error *err);
 SEGUE_API segue_status segue_session_loss_get(const segue_session *session, size_t i, segue_loss *out,
                                               segue_error *err);
@@ -628,6 +632,7 @@ SEGUE_API segue_status segue_scheduler_run(segue_scheduler *scheduler, segue_err
 /* Wait until any request has changed (tokens, end) since *seen, at most timeout_ns (0: poll; UINT64_MAX: no bound), and set
  * *seen to now; begin with 0. SEGUE_END: nothing changed, or the scheduler is closed. For one thread that serves many. */
 SEGUE_API segue_status segue_scheduler_wait(segue_scheduler *scheduler, uint64_t *seen, uint64_t timeout_ns, segue_error *err);
+/* Counts of requests and runs so far; any thread. EARG. */
 SEGUE_API segue_status segue_scheduler_info_get(const segue_scheduler *scheduler, segue_scheduler_info *out,
                                                 segue_error *err);
 
@@ -646,6 +651,7 @@ SEGUE_API segue_status segue_request_read(segue_request *request, int32_t *token
  * segue_request_read has returned SEGUE_END. *n = their number. EARG: not ended, or another kind. ELIMIT: cap too small. */
 SEGUE_API segue_status segue_request_values(const segue_request *request, float *out, size_t cap, size_t *n,
                                             segue_error *err);
+/* State, counts and times of a request; any thread. EARG. */
 SEGUE_API segue_status segue_request_info_get(const segue_request *request, segue_request_info *out, segue_error *err);
 /* End a request after the run in progress; its tokens stay readable. Without effect on one that has ended. */
 SEGUE_API void segue_request_cancel(segue_request *request);

@@ -1,5 +1,6 @@
-/* stateverify.c: checks a state file by recomputation: its tokens are computed again, and every slot is compared by the rms of the
- * difference over the rms of the recomputed values. SPDX-License-Identifier: MIT */
+/* stateverify.c: checks a state file by recomputation: its tokens are computed again, and every slot is compared by the rms
+ * of the difference over the rms of the recomputed values.
+ * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <stdio.h>
 

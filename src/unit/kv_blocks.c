@@ -17,7 +17,9 @@ static void release(struct sg_shared_block *b, const struct sg_block_ops *ops, v
 segue_status sg_block_table_grow(struct sg_block_table *t, uint64_t index, pthread_mutex_t *lock, segue_error *err)
 {
     if (index < t->cap) return SEGUE_OK;
-    if (index > UINT32_MAX / 4) return sg_fail(err, SEGUE_ELIMIT, "grow state: block %llu exceeds the longest sequence; use a shorter context", (unsigned long long)index);
+    if (index > UINT32_MAX / 4)
+        return sg_fail(err, SEGUE_ELIMIT, "grow state: block %llu exceeds the longest sequence; use a shorter context",
+                       (unsigned long long)index);
     uint64_t cap = index + SPARE_ENTRIES + t->cap;
     struct sg_shared_block **wider = sg_alloc(cap * sizeof(struct sg_shared_block *)), **old = t->blocks;
     if (!wider) return sg_no_memory("block table of a state", cap * sizeof(struct sg_shared_block *), err);

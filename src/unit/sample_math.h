@@ -74,8 +74,8 @@ SG_MATH uint64_t sg_weight_of(float below, float inverse)
 /* 1 / temperature, finite also for the smallest temperatures. */
 SG_MATH float sg_inverse_of(float temperature) { return sg_below_infinity(SG_DIV(1.0f, temperature)); }
 
-/* weight x |below|, rounded down: the sum of these over the sum of weights is the mean of |below|. The product is exact, since both
- * factors have 24 significant bits; it is below 2^40. */
+/* weight x |below|, rounded down: the sum of these over the sum of weights is the mean of |below|. The product is exact,
+ * since both factors have 24 significant bits; it is below 2^40. */
 SG_MATH uint64_t sg_weighted_depth(uint64_t weight, float below)
 {
     return weight ? (uint64_t)SG_MUL_DOUBLE((double)weight, (double)-below) : 0;

@@ -180,16 +180,16 @@ static void oldest_evicted(void **state)
 static void stamps(void **state)
 {
     (void)state;
-    char path[160], seal[168];
+    char path[160], stamp[168];
     path_of(300, path);
-    snprintf(seal, sizeof seal, "%s.seal", path);
+    snprintf(stamp, sizeof stamp, "%s.seal", path);
     struct sg_ane_cache *k = open_cache(1 << 20);
     put(k, 300, 700);
     assert_true(has(k, 300, 700));
-    if (access(seal, F_OK)) assert_int_equal(k->verified, 0); /* too young: a later change could have the same date */
+    if (access(stamp, F_OK)) assert_int_equal(k->verified, 0); /* too young: a later change could have the same date */
     k->verify_young = 1;
     assert_true(has(k, 300, 700));
-    assert_int_equal(access(seal, F_OK), 0);
+    assert_int_equal(access(stamp, F_OK), 0);
     assert_int_equal(k->verified, 0);
     assert_true(has(k, 300, 700));
     assert_true(has(k, 300, 700));
@@ -203,7 +203,7 @@ static void stamps(void **state)
     assert_int_equal(k->verified, 2);
     assert_true(has(k, 300, 700));
     assert_int_equal(k->verified, 3);
-    damage_byte(seal, 3, 0x41);
+    damage_byte(stamp, 3, 0x41);
     assert_true(has(k, 300, 700));
     assert_int_equal(k->verified, 3);
     assert_true(has(k, 300, 700));

@@ -504,7 +504,7 @@ static segue_status case_pass(struct pairing *p)
     return b_alone(p);
 }
 
-static const struct kind {
+static const struct handoff_kind {
     const char *name;
     segue_status (*run)(struct pairing *p);
     int pairs;                       /* 1: between two units, else on one */
@@ -516,7 +516,7 @@ static const struct kind {
     {"stream", case_stream, 1, 0}, {"pass", case_pass, 1, 0},
 };
 
-static double bound_of(const struct kind *k, const struct check_unit *a, const struct check_unit *b,
+static double bound_of(const struct handoff_kind *k, const struct check_unit *a, const struct check_unit *b,
                        enum sg_storage kv)
 {
     if (a == b || (k->run != case_handoff && k->run != case_stream && k->run != case_pass)) return 0;
@@ -531,7 +531,7 @@ static void seats_leave(struct pairing *p)
 }
 
 /* One line: what a and b gave, compared. */
-static void one_case(struct check *c, const struct kind *k, const struct check_unit *a,
+static void one_case(struct check *c, const struct handoff_kind *k, const struct check_unit *a,
                      const struct check_unit *b, const struct tiny *m, enum sg_storage kv, uint32_t rows)
 {
     struct check_case line = {.level = "handoff", .unit = a->spec, .against = b->spec};

@@ -22,16 +22,16 @@ static struct sg_tensor tensor_of(const char *name, uint64_t rows, uint64_t cols
 }
 
 /* One model with every op; each test spoils one thing of it before or after the building. */
-struct fixture {
+struct graph_fixture {
     struct sg_tensor table, norm, q, k, v, o, conv, decay, dt, gate, router, up, down, vector;
     struct sg_builder b;
     uint32_t experts_k, kv_heads, pairs;
     float eps;
 };
 
-static void fixture_begin(struct fixture *f)
+static void fixture_begin(struct graph_fixture *f)
 {
-    *f = (struct fixture){.experts_k = 2, .kv_heads = KV, .pairs = D / 2, .eps = 1e-5f};
+    *f = (struct graph_fixture){.experts_k = 2, .kv_heads = KV, .pairs = D / 2, .eps = 1e-5f};
     f->table = tensor_of("table", VOCAB, WIDTH);
     f->norm = tensor_of("norm", 1, WIDTH);
     f->q = tensor_of("q", HEADS * D, WIDTH);
@@ -48,7 +48,7 @@ static void fixture_begin(struct fixture *f)
     f->vector = tensor_of("vector", 1, WIDTH);
 }
 
-static int32_t attention(struct fixture *f, int32_t x)
+static int32_t attention(struct graph_fixture *f, int32_t x)
 {
     struct sg_builder *b = &f->b;
     static const float inverse[D] = {1.0f, 0.01f, 0.001f, 0.0001f};
@@ -65,7 +65,7 @@ static int32_t attention(struct fixture *f, int32_t x)
     return sg_linear(b, sg_whole(b, a), sg_weight_of(b, &f->o), none, sg_whole(b, x));
 }
 
-static int32_t recurrence(struct fixture *f, int32_t x)
+static int32_t recurrence(struct graph_fixture *f, int32_t x)
 {
     struct sg_builder *b = &f->b;
     struct sg_conv c = {.weight = sg_weight_of(b, &f->conv), .bias = sg_weight_of(b, NULL), .taps = 4,
@@ -85,7 +85,7 @@ static int32_t recurrence(struct fixture *f, int32_t x)
     return sg_add(b, sg_columns(b, x, 0, 4), sg_whole(b, s));
 }
 
-static int32_t experts(struct fixture *f, int32_t x)
+static int32_t experts(struct graph_fixture *f, int32_t x)
 {
     struct sg_builder *b = &f->b;
     struct sg_weight none = sg_weight_of(b, NULL);
@@ -99,7 +99,7 @@ static int32_t experts(struct fixture *f, int32_t x)
 }
 
 /* Everything up to, not including, sg_builder_end. */
-static int32_t build(struct fixture *f)
+static int32_t build(struct graph_fixture *f)
 {
     struct sg_builder *b = &f->b;
     assert_int_equal(sg_builder_begin(b, NULL), SEGUE_OK);
@@ -122,7 +122,7 @@ static int32_t build(struct fixture *f)
     return x;
 }
 
-static struct sg_graph *built(struct fixture *f)
+static struct sg_graph *built(struct graph_fixture *f)
 {
     struct sg_graph *g = NULL;
     segue_error err = {0};
@@ -135,7 +135,7 @@ static struct sg_graph *built(struct fixture *f)
 static void whole_graph_is_accepted(void **state)
 {
     (void)state;
-    struct fixture f;
+    struct graph_fixture f;
     struct sg_graph *g = built(&f);
     assert_int_equal(g->vocab, VOCAB);
     assert_int_equal(g->slots_n, 4);
@@ -152,7 +152,7 @@ static void whole_graph_is_accepted(void **state)
 static void dump_is_stable(void **state)
 {
     (void)state;
-    struct fixture f;
+    struct graph_fixture f;
     struct sg_graph *g = built(&f);
     struct sg_buf out = {0};
     assert_int_equal(sg_graph_dump(g, &out), SEGUE_OK);
@@ -216,7 +216,7 @@ static void storages_round_once(void **state)
 
 /* --- wrong graphs --- */
 
-static void refused(struct fixture *f, segue_status status, const char *a, const char *b)
+static void refused(struct graph_fixture *f, segue_status status, const char *a, const char *b)
 {
     struct sg_graph *g = NULL;
     segue_error err = {0};
@@ -228,24 +228,24 @@ static void refused(struct fixture *f, segue_status status, const char *a, const
 static void wrong_tensors_are_named(void **state)
 {
     (void)state;
-    struct fixture f;
+    struct graph_fixture f;
     static const struct { size_t at; uint64_t rows, cols; const char *op, *what;
     } cases[] = {
-        {offsetof(struct fixture, q), HEADS * D, WIDTH + 1, "op 1 linear (layer 0)",
+        {offsetof(struct graph_fixture, q), HEADS * D, WIDTH + 1, "op 1 linear (layer 0)",
          "weight q is 8 x 9, expected 8 x 8"},
-        {offsetof(struct fixture, q), HEADS * D - 1, WIDTH, "rope (layer 0)",
+        {offsetof(struct graph_fixture, q), HEADS * D - 1, WIDTH, "rope (layer 0)",
          "7 columns are not 2 heads of 3"},
-        {offsetof(struct fixture, v), 3, WIDTH, "attend (layer 0)", "v has 3 columns, expected 4"},
-        {offsetof(struct fixture, norm), 1, WIDTH - 1, "norm", "weight norm has 1 x 7 numbers, expected 8"},
-        {offsetof(struct fixture, conv), WIDTH, 3, "conv (layer 1)",
+        {offsetof(struct graph_fixture, v), 3, WIDTH, "attend (layer 0)", "v has 3 columns, expected 4"},
+        {offsetof(struct graph_fixture, norm), 1, WIDTH - 1, "norm", "weight norm has 1 x 7 numbers, expected 8"},
+        {offsetof(struct graph_fixture, conv), WIDTH, 3, "conv (layer 1)",
          "weight conv has 8 x 3 numbers, expected 32"},
-        {offsetof(struct fixture, decay), 1, 3, "delta (layer 1)", "decay"},
-        {offsetof(struct fixture, dt), 2, 2, "delta (layer 1)", "dt"},
-        {offsetof(struct fixture, router), 3, WIDTH, "route (layer 1)", "logits has 3 columns, expected 4"},
-        {offsetof(struct fixture, gate), 23, WIDTH, "experts (layer 1)", "gate gate is 23 x 8, expected 24 x 8"},
-        {offsetof(struct fixture, down), 33, FF, "experts (layer 1)", "down"},
-        {offsetof(struct fixture, vector), 1, 3, "scale (layer 1)", "weight vector"},
-        {offsetof(struct fixture, table), 0, WIDTH, "op 0 embed", "rows [0, 0) of table"},
+        {offsetof(struct graph_fixture, decay), 1, 3, "delta (layer 1)", "decay"},
+        {offsetof(struct graph_fixture, dt), 2, 2, "delta (layer 1)", "dt"},
+        {offsetof(struct graph_fixture, router), 3, WIDTH, "route (layer 1)", "logits has 3 columns, expected 4"},
+        {offsetof(struct graph_fixture, gate), 23, WIDTH, "experts (layer 1)", "gate gate is 23 x 8, expected 24 x 8"},
+        {offsetof(struct graph_fixture, down), 33, FF, "experts (layer 1)", "down"},
+        {offsetof(struct graph_fixture, vector), 1, 3, "scale (layer 1)", "weight vector"},
+        {offsetof(struct graph_fixture, table), 0, WIDTH, "op 0 embed", "rows [0, 0) of table"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fixture_begin(&f);
@@ -259,7 +259,7 @@ static void wrong_tensors_are_named(void **state)
 static void wrong_numbers_are_named(void **state)
 {
     (void)state;
-    struct fixture f;
+    struct graph_fixture f;
     fixture_begin(&f);
     f.kv_heads = 3;
     build(&f);
@@ -285,7 +285,7 @@ static void wrong_numbers_are_named(void **state)
 static void wrong_builders_are_named(void **state)
 {
     (void)state;
-    struct fixture f;
+    struct graph_fixture f;
     fixture_begin(&f);
     int32_t x = build(&f);
     sg_output(&f.b, x, "logits");
@@ -320,7 +320,7 @@ static void wrong_builders_are_named(void **state)
 static void spoilt_graphs_are_named(void **state)
 {
     (void)state;
-    struct fixture f;
+    struct graph_fixture f;
     segue_error err;
     struct sg_graph *g = built(&f);
     struct sg_op *attend = &g->ops[6], saved = *attend;
@@ -361,7 +361,7 @@ static void spoilt_graphs_are_named(void **state)
 static void rows_are_chosen_behind_the_last_state(void **state)
 {
     (void)state;
-    struct fixture f;
+    struct graph_fixture f;
     struct sg_graph *late = built(&f), *g = NULL;
     fixture_begin(&f);
     build(&f);

@@ -1,5 +1,5 @@
-/* stateformat.c: the bytes of a state file (docs/STATE.md). One function per record serializes and parses it, so that both directions
- * agree. The reader checks every number against the size of the file before it is used. Needs no model.
+/* stateformat.c: the bytes of a state file (docs/STATE.md). One function per record serializes and parses it, so that both
+ * directions agree. The reader checks every number against the size of the file before it is used. Needs no model.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
@@ -204,7 +204,8 @@ static segue_status damaged(const struct sg_statefile *f, const char *what, segu
                    "state not loaded: %s: damaged: %s; compute the tokens again", f->path, what);
 }
 
-/* The tables of slots and checkpoints, whose sizes read_header has checked. Records are copied, since the mapping is read-only. */
+/* The tables of slots and checkpoints, whose sizes read_header has checked. Records are copied, since the mapping is
+ * read-only. */
 static segue_status read_tables(struct sg_statefile *f, segue_error *err)
 {
     struct sg_state_head *h = &f->head;

@@ -1,5 +1,6 @@
-/* statesave.c: writes states to a file. K and V are copied in pieces, recurrent slots whole. The file is written under a temporary
- * name and renamed; the header is written last, so that an incomplete file begins with zeros and is refused. SPDX-License-Identifier: MIT */
+/* statesave.c: writes states to a file. K and V are copied in pieces, recurrent slots whole. The file is written under a
+ * temporary name and renamed; the header is written last, so that an incomplete file begins with zeros and is refused.
+ * SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,6 +1,8 @@
-/* prefixdisk.c: the store's files. One folder serves all models and processes. A file is a state file of one prefix together with
- * the checkpoints of shorter ones. Other processes add and remove files at any time, so a file is used only when its checksums
- * are right, its tokens are the expected ones, and it was made by the same unit, kernels, library version and weights. SPDX-License-Identifier: MIT */
+/* prefixdisk.c: the store's files. One folder serves all models and processes. A file is a state file of one prefix together
+ * with the checkpoints of shorter ones. Other processes add and remove files at any time, so a file is used only when its
+ * checksums are right, its tokens are the expected ones, and it was made by the same unit, kernels, library version and
+ * weights.
+ * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

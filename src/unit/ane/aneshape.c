@@ -55,7 +55,8 @@ static void costs_of(const struct sg_program *p, uint32_t keys, double cost[ROW_
 }
 
 /* Dynamic programming: best[n] is the cheapest way to cut n rows, made of one dispatch and the best cut of the rest. The
- * largest dispatch of the cut of `left` rows runs first. The costs are those at the end of the span, for all of its dispatches. */
+ * largest dispatch of the cut of `left` rows runs first. The costs are those at the end of the span, for all of its
+ * dispatches. */
 uint32_t ane_rows_for(const struct sg_program *p, uint64_t held, uint32_t left)
 {
     struct {

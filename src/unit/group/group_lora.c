@@ -26,7 +26,8 @@ void sg_group_loras_free(struct group_lora *l)
 }
 
 /* A dense copy of the given rows and columns of a matrix with k columns. NULL: no memory. */
-static const float *gather(struct sg_arena *arena, const float *from, uint64_t k, uint64_t rows, const struct sg_index_run *rows_of,
+static const float *gather(struct sg_arena *arena, const float *from, uint64_t k, uint64_t rows,
+                           const struct sg_index_run *rows_of,
                            uint32_t rows_n, uint64_t cols, const struct sg_index_run *cols_of, uint32_t cols_n)
 {
     float *to = sg_arena_alloc(arena, (size_t)(rows * cols) * sizeof *to);

@@ -110,7 +110,8 @@ __device__ __forceinline__ void release_stage(glu_smem &s, uint32_t stage)
 
 /* Accumulates a tile: 64 rows of gate's units, then of up's. */
 template <int BF16>
-__device__ __forceinline__ void multiply_tile(const ck_glu &a, const glu_work &w, glu_smem &s, glu_ring_pos &at, float (&d)[SUMS_N])
+__device__ __forceinline__ void multiply_tile(const ck_glu &a, const glu_work &w, glu_smem &s, glu_ring_pos &at,
+                                              float (&d)[SUMS_N])
 {
     const uint32_t ring = smem_addr(w.ring), own = threadIdx.x / 128 * (X_BYTES / 2);
     uint32_t before = 0;

@@ -412,7 +412,8 @@ template <int KIND, int P> __device__ __forceinline__ void stream(const ck_strea
                  scales_at = real ? g.pitch << a.per_log : 0;
         load_inputs<KIND, WHOLE>(g, e, real, x, w, gate, sums, warp, part, split, scratch);
 #pragma unroll 1
-        for (uint32_t i = 0; i < n; i += K) { /* K tiles per iteration; an odd last tile fills both places, and its second result is dropped */
+        /* K tiles per iteration; an odd last tile is computed twice, and the second result is dropped. */
+        for (uint32_t i = 0; i < n; i += K) {
             float acc[K][R], mine[K];
             uint32_t has_second = K > 1 && i + 1 < n, begin = stage, data[K];
             /* Wait for the stages of these tiles. */

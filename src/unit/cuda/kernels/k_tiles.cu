@@ -107,7 +107,8 @@ __device__ __forceinline__ uint64_t tile_offset(uint64_t tile, uint32_t bytes)
 
 /* Multiplies a whole tile, by the four warps of a warpgroup. */
 template <int BF16>
-__device__ __forceinline__ void multiply_tile(const ck_tiles &a, const tiles_work &w, tiles_smem &s, tiles_ring_pos &at, float (&d)[16])
+__device__ __forceinline__ void multiply_tile(const ck_tiles &a, const tiles_work &w, tiles_smem &s, tiles_ring_pos &at,
+                                              float (&d)[16])
 {
     const uint64_t ring = tile_at(smem_addr(w.ring) + at.first * STAGE, 16);
     uint64_t x = tile_at(smem_addr(w.x), 16);
