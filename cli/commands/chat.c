@@ -206,14 +206,13 @@ segue_status chat_answer(struct chat *c, segue_error *err)
 /* Written to a temporary file and renamed, so that a full disk keeps the old conversation. Mode 0600, as for states. */
 segue_status chat_save_messages(const struct chat *c, const char *path, segue_error *err)
 {
-    /* The process id avoids collisions between two chats with one session. */
-    char *tmp_path = out_printf("%s.tmp-%ld", path, (long)getpid());
-    mode_t before = umask(077);
+    char *tmp_path;
     errno = 0;
-    bool written = json_dump_file(c->messages, tmp_path, JSON_INDENT(2)) == 0 && rename(tmp_path, path) == 0;
+    FILE *f = out_temporary(path, 0600, &tmp_path);
+    bool written = f && json_dumpf(c->messages, f, JSON_INDENT(2)) == 0;
+    written = f && fclose(f) == 0 && written && rename(tmp_path, path) == 0;
     segue_status st = written ? SEGUE_OK : out_fail_errno(err, "saving the conversation", path, NULL);
-    if (!written) unlink(tmp_path);
-    umask(before);
+    if (f && !written) unlink(tmp_path);
     free(tmp_path);
     return st;
 }

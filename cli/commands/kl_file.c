@@ -33,8 +33,7 @@ segue_status kl_file_create(struct kl_file *k, const char *path, int32_t chunk_t
                            const int32_t *tokens, segue_error *err)
 {
     *k = (struct kl_file){.chunk_tokens = chunk_tokens, .vocab = vocab, .chunks = chunks, .path = out_strdup(path)};
-    k->tmp_path = out_printf("%s.tmp-%ld", path, (long)getpid());
-    k->file = fopen(k->tmp_path, "wb");
+    k->file = out_temporary(path, 0666, &k->tmp_path);
     alloc_row(k);
     if (!k->file) return out_fail_errno(err, "writing base logits", path, NULL);
     int32_t head[3] = {chunk_tokens, vocab, chunks};

@@ -45,12 +45,13 @@ segue_status trace_end(struct trace *t, const struct placement *p, segue_error *
                               json_pack("{s:s,s:s,s:i,s:i,s:{s:s}}", "name", "thread_name", "ph", "M", "pid",
                                         (int)getpid(), "tid", (int)i, "args", "name", p->unit_info[i].spec));
     json_t *o = json_pack("{s:o,s:s}", "traceEvents", t->events, "displayTimeUnit", "ms");
-    char *tmp_path = out_printf("%s.tmp-%ld", t->path, (long)getpid());
+    char *tmp_path;
     errno = 0;
-    bool written =
-        json_dump_file(o, tmp_path, JSON_COMPACT | JSON_REAL_PRECISION(17)) == 0 && rename(tmp_path, t->path) == 0;
+    FILE *f = out_temporary(t->path, 0666, &tmp_path);
+    bool written = f && json_dumpf(o, f, JSON_COMPACT | JSON_REAL_PRECISION(17)) == 0;
+    written = f && fclose(f) == 0 && written && rename(tmp_path, t->path) == 0;
     segue_status st = written ? SEGUE_OK : out_fail_errno(err, "writing the trace", t->path, NULL);
-    if (!written) unlink(tmp_path);
+    if (f && !written) unlink(tmp_path);
     free(tmp_path);
     json_decref(o);
     *t = (struct trace){0};

@@ -66,6 +66,7 @@ void interrupt_init(void)
     sigaction(SIGBUS, &a, NULL);
     a.sa_handler = SIG_IGN;
     sigaction(SIGPIPE, &a, NULL);
+    sigaction(SIGXFSZ, &a, NULL); /* a file beyond the limit of ulimit -f is an error of the write */
 }
 
 /* A signal between the test and the assignment is not lost: it sets `pending`, which the generation loop reads after

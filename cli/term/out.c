@@ -3,6 +3,7 @@
 #include "term/out.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <poll.h>
 #include <stdarg.h>
@@ -325,4 +326,17 @@ json_t *out_json_load(const char *text, size_t len, size_t flags, json_error_t *
     if (deepest <= DEPTH) return json_loadb(text, len, flags, why);
     if (why) *why = (json_error_t){.line = 1, .text = "nested deeper than 100 levels"};
     return NULL;
+}
+
+FILE *out_temporary(const char *path, unsigned mode, char **tmp)
+{
+    uint64_t random = out_now_ns() * 0x9e3779b97f4a7c15u ^ (uint64_t)getpid();
+    int source = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
+    if (source >= 0 && read(source, &random, sizeof random) != (ssize_t)sizeof random) random ^= random >> 31;
+    if (source >= 0) close(source);
+    *tmp = out_printf("%s.tmp-%ld-%016llx", path, (long)getpid(), (unsigned long long)random);
+    int fd = open(*tmp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+    FILE *f = fd >= 0 ? fdopen(fd, "wb") : NULL;
+    if (fd >= 0 && !f) close(fd);
+    return f;
 }

@@ -101,6 +101,10 @@ void out_null(json_t *object, const char *name, const char *reason);
         }                                                                   \
     } while (0)
 
+/* Create a temporary file beside path, which the caller renames or unlinks: its name is random, and nothing that exists is opened.
+ * *tmp: its path, allocated. mode: permission bits before the umask. NULL: see errno. */
+FILE *out_temporary(const char *path, unsigned mode, char **tmp);
+
 /* Monotonic clock in nanoseconds. */
 uint64_t out_now_ns(void);
 

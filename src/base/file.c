@@ -18,6 +18,7 @@
 #endif
 
 #include "base/countdown.h"
+#include "base/hash.h"
 #include "base/mem.h"
 
 #ifdef SEGUE_FAULTS
@@ -239,8 +240,8 @@ segue_status sg_map_open_own(struct sg_map *out, const char *path, segue_error *
 
 /* --- writing files --- */
 
-/* O_NOFOLLOW: a symbolic link under the temporary name, in a folder that others can write, is not
- * followed. */
+/* O_EXCL and O_NOFOLLOW: what another user has put under the temporary name, in a folder that others can write, is neither
+ * followed nor written to; the random part makes that unlikely, too. */
 segue_status sg_file_begin(struct sg_file_out *out, const char *path, unsigned mode, segue_error *err)
 {
     size_t n = strlen(path) + 64;
@@ -249,12 +250,15 @@ segue_status sg_file_begin(struct sg_file_out *out, const char *path, unsigned m
         sg_file_close(out);
         return sg_no_memory(path, n, err);
     }
-    /* The process id and the address of `out` make the name unique among concurrent writers of the
-     * same path. */
-    snprintf(out->tmp_path, n, "%s.tmp-%ld-%zx", path, (long)getpid(), (size_t)(uintptr_t)out);
-    out->fd = open(out->tmp_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, mode);
+    uint64_t random;
+    sg_random(&random, sizeof random);
+    snprintf(out->tmp_path, n, "%s.tmp-%ld-%016llx", path, (long)getpid(), (unsigned long long)random);
+    out->fd = open(out->tmp_path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
     if (out->fd >= 0) return SEGUE_OK;
-    segue_status s = io_failed("create", out->tmp_path, errno, err);
+    int code = errno;
+    sg_free(out->tmp_path); /* not ours: close must not delete it */
+    out->tmp_path = NULL;
+    segue_status s = io_failed("create", path, code, err);
     sg_file_close(out);
     return s;
 }

@@ -60,7 +60,7 @@ segue_status sg_folder_check_owner(const char *path, segue_error *err);
 segue_status sg_map_open_own(struct sg_map *out, const char *path, segue_error *err);
 segue_status sg_file_read_own(struct sg_buf *out, const char *path, size_t limit, segue_error *err);
 
-/* A file being written, under the temporary name PATH.tmp-PID-ADDRESS. sg_file_commit syncs it and
+/* A file being written, under the temporary name PATH.tmp-PID-RANDOM. sg_file_commit syncs it and
  * renames it to PATH; sg_file_close without a commit deletes it. Call sg_file_close in either case. */
 struct sg_file_out {
     char *path, *tmp_path;       /* owned; tmp_path is NULL after the commit */

@@ -177,8 +177,7 @@ static void step_dry(struct sg_chooser *c, const struct sg_sampler *s, float *lo
 
 /* --- steps that choose --- */
 
-/* EFORMAT: a logit is NaN or +infinity. -infinity is a masked token. */
-static segue_status check_logits(const float *logits, uint32_t n, segue_error *err)
+segue_status sg_logits_check(const float *logits, uint32_t n, segue_error *err)
 {
     int bad = 0;
     for (uint32_t i = 0; i < n; i++)
@@ -422,7 +421,7 @@ segue_status sg_choose(struct sg_chooser *c, const struct sg_sampler *s, float *
 {
     uint32_t n = s->limit && s->limit < c->vocab ? s->limit : c->vocab;
     int reported = logprobs && logprobs_n && s->p.logprobs;
-    SG_TRY(check_logits(logits, c->vocab, err));
+    SG_TRY(sg_logits_check(logits, c->vocab, err));
     if (reported) memcpy(c->raw, logits, c->vocab * sizeof *c->raw);
     int32_t chosen = choose(c, s, logits, n, position);
     if (chosen < 0) return all_masked(err);

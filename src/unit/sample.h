@@ -44,6 +44,9 @@ segue_status sg_choose_kept(struct sg_chooser *c, const struct sg_sampler *s, fl
                             uint64_t position, int32_t *token, segue_logprob *logprobs, size_t *logprobs_n,
                             segue_error *err);
 
+/* EFORMAT: a logit is NaN or +infinity. -infinity is a masked token. */
+segue_status sg_logits_check(const float *logits, uint32_t n, segue_error *err);
+
 /* Log-probability of a token from its logit, the highest logit, and the sum of all weights (sample_math.h). */
 float sg_logprob_of(float logit, float top, uint64_t sum);
 

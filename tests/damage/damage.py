@@ -15,7 +15,7 @@ except ImportError as e:
 segue = sys.argv[1]
 
 
-def write(path, kind, bad):
+def write(path, kind, bad, scales={}):
     """A one-layer llama; `bad` names the tensor that gets one NaN."""
     rng = np.random.default_rng(3)
     w = gguf.GGUFWriter(path, "llama")
@@ -24,7 +24,7 @@ def write(path, kind, bad):
     shapes = {"token_embd": (32, 64), "output_norm": (64,), "blk.0.attn_norm": (64,), "blk.0.ffn_norm": (64,)}
     shapes.update({f"blk.0.{n}": (64, 64) for n in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")})
     for name, shape in shapes.items():
-        x = (rng.standard_normal(shape) * 0.1).astype(np.float32)
+        x = (rng.standard_normal(shape) * scales.get(name, 0.1)).astype(np.float32)
         if len(shape) == 1 or kind == gguf.GGMLQuantizationType.F32:
             if name == bad: x.flat[5] = np.nan
             w.add_tensor(name + ".weight", x)
@@ -52,6 +52,27 @@ def numbers(tmp):
                 assert r.returncode == 4 and bad in r.stderr and r.stderr.count("\n") == 1, (kind, unit, bad, r.returncode, r.stderr)
 
 
+def overflow(tmp):
+    """Weights that are numbers, but whose products are not: the same error in this process and in another one."""
+    path = os.path.join(tmp, "big.gguf")
+    write(path, gguf.GGMLQuantizationType.F32, None, {"output_norm": 3e37, "token_embd": 1e4})
+    for unit in ("cpu", "proc:cpu", "ref", "proc:ref"):
+        r = run(path, unit)
+        assert r.returncode == 4 and r.stderr.count("\n") == 1, (unit, r.returncode, r.stderr)
+
+
+def too_large(tmp):
+    """A file beyond the limit of the shell is an error of one line, and leaves nothing behind."""
+    path, out = os.path.join(tmp, "sound.gguf"), os.path.join(tmp, "out")
+    write(path, gguf.GGMLQuantizationType.F32, None)
+    os.mkdir(out)
+    r = subprocess.run(["sh", "-c", 'ulimit -f 1; exec "$@"', "sh", segue, "run", "-m", path, "--unit", "ref", "--ids", "1,2,3",
+                        "-n", "2", "--save", os.path.join(out, "s.state")], capture_output=True, text=True,
+                       env={**os.environ, "SEGUE_HOME": tmp})
+    assert r.returncode == 1 and "File too large" in r.stderr and r.stderr.count("segue: ") >= 1, (r.returncode, r.stderr)
+    assert os.listdir(out) == [], os.listdir(out)
+
+
 def vanishing(tmp):
     """Cut the file short once the first text is out; `ref` reads weights from the map at every token."""
     home = os.environ.get("SEGUE_HOME")
@@ -73,5 +94,7 @@ def vanishing(tmp):
 
 with tempfile.TemporaryDirectory() as folder:
     numbers(folder)
+    overflow(folder)
+    too_large(folder)
     vanishing(folder)
 print("damage: refused by name")

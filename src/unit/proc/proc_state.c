@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "unit/finite.h"
 #include "unit/proc/proc.h"
 #include "unit/state_core.h"
 
@@ -203,29 +204,6 @@ segue_status proc_state_cut(struct sg_state *s, uint64_t rows, segue_error *err)
 
 /* --- get and put --- */
 
-/* NaN and infinity have an exponent of all ones. q8 is not checked here: units check its scales when they use them. No branch, so
- * that the compiler vectorizes it. */
-static int all_finite(const uint8_t *p, size_t bytes, enum sg_storage storage)
-{
-    size_t size = storage == SG_F32 ? 4 : 2, bad = 0;
-    uint32_t mask = storage == SG_F32 ? 0x7f800000u : storage == SG_F16 ? 0x7c00u : 0x7f80u;
-    if (storage != SG_F32 && storage != SG_F16 && storage != SG_BF16) return 1;
-    if (size == 4) {
-        for (size_t i = 0; i + 4 <= bytes; i += 4) {
-            uint32_t x;
-            memcpy(&x, p + i, 4);
-            bad += (x & mask) == mask;
-        }
-    } else {
-        for (size_t i = 0; i + 2 <= bytes; i += 2) {
-            uint16_t x;
-            memcpy(&x, p + i, 2);
-            bad += (x & mask) == mask;
-        }
-    }
-    return !bad;
-}
-
 /* Request of get and put; the data is at offset 0 of the bulk memory. */
 static void rows_request(struct sg_unit *u, const struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to,
                          enum sg_storage storage)
@@ -249,7 +227,7 @@ static segue_status get_piece(struct sg_state *s, uint32_t slot, uint64_t from, 
     rows_request(u, s, slot, from, to, storage);
     SG_TRY(proc_call(u, PROC_SECOND, SG_WIRE_STATE_GET, -1, proc_time_limit(u, atomic_load(&u->run_rows)), &in, err));
     memcpy(out, u->child.areas[PROC_SECOND].data, bytes);
-    return all_finite(out, bytes, storage) ? SEGUE_OK : proc_lose(u, "its state has NaN or infinite values", err);
+    return sg_numbers_finite(out, bytes, storage) ? SEGUE_OK : proc_lose(u, "its state has NaN or infinite values", err);
 }
 
 /* The reply has the new description of the state. bytes 0: validation, or a slot without rows. */

@@ -1,5 +1,7 @@
 /* serve_run.c: runs. Tokens are part of the request; floats are in the bulk memory of the first connection, so that the
  * unit writes logits directly to memory of the peer. SPDX-License-Identifier: MIT */
+#include "unit/finite.h"
+#include "unit/sample.h"
 #include "unit/proc/server.h"
 
 /* A decoded request. */
@@ -167,6 +169,22 @@ static segue_status run(struct sg_server *v, struct request *q, segue_error *err
     return status;
 }
 
+/* Weights whose products overflow are the model's fault and not this process's: it says so as a unit in the parent's process
+ * does, since the parent counts numbers that are none as a loss. */
+static segue_status results_check(const struct request *q, segue_error *err)
+{
+    const struct sg_graph *g = q->program->graph;
+    for (uint32_t i = 0; q->result.logits && i < q->wanted; i++)
+        SG_TRY(sg_logits_check(q->result.logits + (size_t)i * g->vocab, g->vocab, err));
+    for (uint32_t i = 0; i < q->batch.outputs_n; i++) {
+        const struct sg_value *value = &g->values[g->outputs[q->batch.outputs[i]].value];
+        size_t n = (size_t)(value->wanted ? q->wanted : q->rows) * value->width;
+        if (!sg_numbers_finite(q->result.values[i], n * sizeof(float), SG_F32))
+            return sg_fail(err, SEGUE_EFORMAT, "run: layer %u: its rows are not numbers; the weights are damaged", g->layer_to);
+    }
+    return SEGUE_OK;
+}
+
 /* Counters and states are sent after a failed run too, because tokens may have been completed. */
 segue_status sg_serve_run(struct sg_server *v, struct sg_reader *in, struct sg_buf *out, segue_error *err)
 {
@@ -176,6 +194,7 @@ segue_status sg_serve_run(struct sg_server *v, struct sg_reader *in, struct sg_b
     if (status != SEGUE_OK) set_accepted(v);
     SG_TRY(status);
     status = run(v, &q, err);
+    if (status == SEGUE_OK) status = results_check(&q, err);
     uint64_t *counters[SG_WIRE_COUNTERS];
     sg_wire_counters(&q.result, counters);
     for (int i = 0; i < SG_WIRE_COUNTERS; i++) sg_put_u64(out, *counters[i]);

@@ -1,5 +1,6 @@
 /* serve_state.c: states, and the transfer of their contents through the bulk memory of the second connection. A state in
  * use by the second connection cannot be freed or changed by the first. SPDX-License-Identifier: MIT */
+#include "unit/finite.h"
 #include "unit/proc/server.h"
 
 /* Bounds of requests: the peer may be damaged, and this process must not allocate without limit. */
@@ -171,9 +172,10 @@ static segue_status get_or_put(struct sg_server *v, uint32_t kind, const struct 
     if (!area->data || at > area->size || bytes > area->size - at)
         return sg_server_reject(err, "state contents: outside of the shared memory");
     uint8_t *data = area->data + at;
-    return kind == SG_WIRE_STATE_GET
-               ? v->ops->state_get(s->state, slot, from, to, (enum sg_storage)storage, data, err)
-               : v->ops->state_put(s->state, slot, from, to, (enum sg_storage)storage, data, err);
+    if (kind != SG_WIRE_STATE_GET) return v->ops->state_put(s->state, slot, from, to, (enum sg_storage)storage, data, err);
+    SG_TRY(v->ops->state_get(s->state, slot, from, to, (enum sg_storage)storage, data, err));
+    if (sg_numbers_finite(data, bytes, (enum sg_storage)storage)) return SEGUE_OK;
+    return sg_fail(err, SEGUE_EFORMAT, "state: slot %u: its rows are not numbers; the weights are damaged", slot);
 }
 
 /* May run beside a run of the first connection. `users` keeps the state alive meanwhile. */
