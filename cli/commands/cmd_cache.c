@@ -69,7 +69,8 @@ static int run(struct args *args)
             out_print("packed weights: %zu, %.1f MB; at most %u GiB, least recently used are deleted first\n", packed_files,
                    (double)packed_bytes / 1e6, limit);
         if (!clear && programs.files)
-            out_print("compiled programs: %zu, with their weights %.1f MB; at most %u GiB, least recently used are deleted first\n",
+            out_print("compiled programs: %zu, with their weights %.1f MB; at most %u GiB, least recently used are deleted "
+                      "first\n",
                    programs.files, (double)programs.bytes / 1e6, limit);
     }
     free(folder);

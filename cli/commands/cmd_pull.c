@@ -261,7 +261,8 @@ static bool snapshot_complete(const char *folder)
     char *path = out_printf("%s/model.safetensors.index.json", folder);
     struct out_text text = {0};
     segue_error ignored;
-    json_t *index = prompt_file(path, &text, &ignored) ? NULL : out_json_load(text.data, text.len, 0, NULL), *map = json_object_get(index, "weight_map"), *v;
+    json_t *index = prompt_file(path, &text, &ignored) ? NULL : out_json_load(text.data, text.len, 0, NULL), *v,
+           *map = json_object_get(index, "weight_map");
     const char *key;
     free(path);
     free(text.data);

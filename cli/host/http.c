@@ -203,7 +203,9 @@ static segue_status transfer_result(const struct http_request *r, const struct t
     if (result == CURLE_ABORTED_BY_CALLBACK)
         return out_fail(err, SEGUE_ECANCELED, "fetching: %.250s: interrupted; run the command again to resume", r->url);
     if (result == CURLE_OPERATION_TIMEDOUT)
-        return out_fail(err, SEGUE_EIO, "fetching: %.250s: less than %d bytes per second received for %ld s; run the command again to resume",
+        return out_fail(err, SEGUE_EIO,
+                        "fetching: %.250s: less than %d bytes per second received for %ld s; run the command again to "
+                        "resume",
                         r->url, MIN_BYTES_PER_S, r->timeout_s);
     if (result)
         return out_fail(err, SEGUE_EIO, "fetching: %.250s: %s; check the address and the network", r->url,

@@ -209,7 +209,8 @@ static json_t *part_json(const struct report *r, uint32_t phase, size_t unit, ui
     json_t *o = json_object(), *layers = json_array();
     json_object_set_new(o, "unit", report_unit_name(&r->placement->unit_info[unit]));
     json_object_set_new(o, "phase", json_string(report_phase_name(phase)));
-    if (r->placement->models[unit]) json_object_set_new(o, "model", model_json(r->placement->models[unit], &r->placement->model_info[unit]));
+    if (r->placement->models[unit])
+        json_object_set_new(o, "model", model_json(r->placement->models[unit], &r->placement->model_info[unit]));
     json_array_append_new(layers, json_integer(from));
     json_array_append_new(layers, json_integer(to ? to - 1 : 0));
     json_object_set_new(o, "layers", layers);

@@ -64,11 +64,12 @@ json_t *out_error_json(const segue_error *err, int unsupported_code);
 /* Print a line for humans on stderr, prefixed with "segue: ". */
 void out_note(const char *format, ...) OUT_FORMAT(1, 2);
 
-/* Replace by '?' what a terminal would obey: control characters but newline and tab, DEL, C1 controls (U+0080 to U+009F) and bytes
- * that are not UTF-8, which some terminals read as C1. one_line: newlines and tabs, too. In place; returns the new length. */
+/* Replace by '?' what a terminal would obey: control characters but newline and tab, DEL, C1 controls (U+0080 to
+ * U+009F) and bytes that are not UTF-8, which some terminals read as C1. one_line: newlines and tabs, too. In place;
+ * returns the new length. */
 size_t out_clean(char *text, size_t n, bool one_line);
-/* Write bytes to stdout and flush; on a terminal they are cleaned, in a pipe or file they are kept. Returns SEGUE_EIO with the reason
- * of the system. */
+/* Write bytes to stdout and flush; on a terminal they are cleaned, in a pipe or file they are kept. Returns SEGUE_EIO
+ * with the reason of the system. */
 segue_status out_write(const char *bytes, size_t n, segue_error *err);
 /* Formatted text to stdout by out_write. A failure is ignored. For the lines of lists and summaries. */
 void out_print(const char *format, ...) OUT_FORMAT(1, 2);
@@ -101,8 +102,8 @@ void out_null(json_t *object, const char *name, const char *reason);
         }                                                                   \
     } while (0)
 
-/* Create a temporary file beside path, which the caller renames or unlinks: its name is random, and nothing that exists is opened.
- * *tmp: its path, allocated. mode: permission bits before the umask. NULL: see errno. */
+/* Create a temporary file beside path, which the caller renames or unlinks: its name is random, and nothing that exists
+ * is opened. *tmp: its path, allocated. mode: permission bits before the umask. NULL: see errno. */
 FILE *out_temporary(const char *path, unsigned mode, char **tmp);
 
 /* Monotonic clock in nanoseconds. */

@@ -40,7 +40,8 @@ segue_status sg_hash_file(struct sg_hash *out, int fd, uint64_t size, uint64_t s
         ssize_t n = pread(fd, piece, size - at < PIECE ? (size_t)(size - at) : PIECE, (off_t)at);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0)
-            s = sg_fail(err, SEGUE_EIO, "hash file: %s: %s; check the disk", what, n ? strerror(errno) : "the file became shorter");
+            s = sg_fail(err, SEGUE_EIO, "hash file: %s: %s; check the disk", what,
+                        n ? strerror(errno) : "the file became shorter");
         else if (stop && atomic_load(stop))
             s = sg_fail(err, SEGUE_ECANCELED, "hash file: %s: canceled", what);
         else

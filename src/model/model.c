@@ -127,10 +127,11 @@ static segue_status check_quantization(const struct opening *o)
     for (uint32_t i = 0; i < o->m->archive->tensors_n; i++)
         for (size_t k = 0; k < sizeof parts / sizeof *parts; k++)
             if (strstr(o->m->archive->tensors[i].name, parts[k])) return SEGUE_OK;
-    return sg_fail(o->err, SEGUE_EFORMAT,
-                   "open model: %s: quantization_config says %s, but the weights are not quantised; remove it, or take the weights "
-                   "that belong to it",
-                   o->config_path, method);
+    return sg_fail(
+        o->err, SEGUE_EFORMAT,
+        "open model: %s: quantization_config says %s, but the weights are not quantised; remove it, or take the weights "
+        "that belong to it",
+        o->config_path, method);
 }
 
 /* Read config.json, and join MLX tensors, whose quantisation it describes. */

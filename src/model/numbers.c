@@ -151,8 +151,9 @@ static segue_status read_array(const struct sg_meta *m, const struct sg_source *
     for (uint64_t i = 0; i < m->v.a.n; i++) {
         double one = sg_meta_item_float(m, i);
         if (whole && one != floor(one))
-            return sg_fail(err, SEGUE_EFORMAT, "open model: %s: %s has the item %g, expected whole numbers; download the file again",
-                           path, m->key, one);
+            return sg_fail(err, SEGUE_EFORMAT,
+                           "open model: %s: %s has the item %g, expected whole numbers; download the file again", path, m->key,
+                           one);
         if (one != 0 && all != 0 && one != all)
             return sg_fail(err, SEGUE_EUNSUPPORTED,
                            "open model: %s: %s differs between layers (%g and %g); use another model", path,

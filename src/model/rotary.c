@@ -122,7 +122,8 @@ static segue_status check_settings(const json_t *o, const char *name, const char
     if (!json_is_object(o))
         return sg_fail(err, SEGUE_EFORMAT, "open model: %s: %s is not an object; correct or replace the file", path, name);
     if (json_object_get(o, "factor") && !json_object_get(o, "type") && !json_object_get(o, "rope_type"))
-        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: %s has a factor but no type; correct or replace the file", path, name);
+        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: %s has a factor but no type; correct or replace the file", path,
+                       name);
     return SEGUE_OK;
 }
 

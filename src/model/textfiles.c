@@ -195,7 +195,8 @@ static segue_status real_in(const json_t *o, const char *key, double max, const 
     SG_TRY(sg_json_real(o, key, -1, &value, what, err));
     const json_t *given = json_object_get(o, key);
     if (given && !json_is_null(given) && !(value >= 0 && value <= max))
-        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: %s is %g, expected 0 to %g; correct or remove it", what, key, value, max);
+        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: %s is %g, expected 0 to %g; correct or remove it", what, key, value,
+                       max);
     *out = (float)value;
     return SEGUE_OK;
 }

@@ -473,7 +473,8 @@ segue_status sg_archive_hash(const struct sg_archive *a, struct sg_hash *out, co
     }
     for (uint32_t i = 0; i < a->files_n; i++)
         if (sg_map_changed(&a->maps[i]))
-            return sg_fail(err, SEGUE_EIO, "hash model: %s: the file changed after it was opened; open the model again", a->files[i]);
+            return sg_fail(err, SEGUE_EIO, "hash model: %s: the file changed after it was opened; open the model again",
+                           a->files[i]);
     return SEGUE_OK;
 }
 

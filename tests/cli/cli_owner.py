@@ -23,7 +23,8 @@ expect("own files are used", code == 0 and second["weight_cache"] == "mapped" an
 packs = glob.glob(home + "/cache/cpu/*.pack")
 expect("there is a pack and a stored prefix", len(packs) == 1 and glob.glob(home + "/cache/prefixes/*.state"), packs)
 
-changes = [("writable by others", lambda p: os.chmod(p, os.stat(p).st_mode | 0o022), lambda p: os.chmod(p, 0o700 if os.path.isdir(p) else 0o600))]
+changes = [("writable by others", lambda p: os.chmod(p, os.stat(p).st_mode | 0o022),
+            lambda p: os.chmod(p, 0o700 if os.path.isdir(p) else 0o600))]
 if os.geteuid() == 0:
     changes.append(("of another user", lambda p: os.chown(p, 12345, 12345), lambda p: os.chown(p, 0, 0)))
 for name, spoil, mend in changes:

@@ -355,7 +355,8 @@ void sg_store_write(struct sg_store *s, struct sg_store_entry *e)
     int32_t *tokens = sg_alloc(e->node->depth * sizeof *tokens);
     if (!tokens) return;
     sg_tree_tokens(e->node, tokens);
-    if (name_of(s, e, tokens, name) == SEGUE_OK && free_disk(s, file_bytes(s, e, n)) && save(s, e, tokens, above, n, name) == SEGUE_OK) {
+    if (name_of(s, e, tokens, name) == SEGUE_OK && free_disk(s, file_bytes(s, e, n)) &&
+        save(s, e, tokens, above, n, name) == SEGUE_OK) {
         struct sg_store_file *file = file_new(s, name);
         if (file) {
             e->file = file;

@@ -9,8 +9,9 @@
 segue_status sg_text_spend(uint64_t *budget, uint64_t n, segue_error *err)
 {
     if (n > *budget)
-        return sg_fail(err, SEGUE_ELIMIT,
-                       "tokenize: the steps of the model's tokenizer make the text more than 64 times as long; use another model");
+        return sg_fail(
+            err, SEGUE_ELIMIT,
+            "tokenize: the steps of the model's tokenizer make the text more than 64 times as long; use another model");
     *budget -= n;
     return SEGUE_OK;
 }

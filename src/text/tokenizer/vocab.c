@@ -18,7 +18,8 @@ static uint32_t mask_for(size_t n)
     return size - 1;
 }
 
-/* Called once, before anything is looked up. The arena returns zeroed memory, so that ids without a token have the kind SG_TOKEN_NONE. */
+/* Called once, before anything is looked up. The arena returns zeroed memory, so that ids without a token have the kind
+ * SG_TOKEN_NONE. */
 segue_status sg_vocab_reserve(struct sg_tokenizer *t, size_t n, const char *what, segue_error *err)
 {
     if (!n)
