@@ -215,12 +215,26 @@ static segue_status copy_cache_name(struct segue_engine *e, const segue_engine_o
     return SEGUE_OK;
 }
 
+/* Level 1 of a unit's promise suffices: the runs of a session then begin at fixed positions. */
+static segue_status check_deterministic(struct segue_engine *e, const segue_unit *u, segue_error *err)
+{
+    if (!e->deterministic || !u || u->desc.invariant > 1 || sg_ops_of(u->unit)->compile_invariant) return SEGUE_OK;
+    e->fixed_chunks = u->desc.invariant;
+    if (e->fixed_chunks) return SEGUE_OK;
+    return sg_fail(err, SEGUE_EUNSUPPORTED,
+                   "engine not opened: deterministic: %s: its results depend on the other sequences of a run; open it with invariant=1, "
+                   "if it has that option, or use another unit",
+                   u->desc.info.spec);
+}
+
 /* Everything that may fail. After a failure the caller closes the engine. */
 static segue_status fill(struct segue_engine *e, segue_unit *const *units, size_t n,
                          const segue_engine_opts *o, segue_error *err)
 {
     struct sg_graph_request wish = {.head = 1, .values = o->keep_values != 0};
     e->keep_values = o->keep_values != 0;
+    e->deterministic = o->deterministic != 0;
+    for (size_t i = 0; i < n; i++) SG_TRY(check_deterministic(e, units[i], err));
     SG_TRY(sg_model_graph(e->model, &wish, &e->graph, err));
     SG_TRY(copy_cache_name(e, o, err));
     read_limits(e);

@@ -54,8 +54,8 @@ struct sg_unit_desc {
     uint32_t select_late;            /* 1: prefers graphs whose op `rows` (selection of wanted rows) comes right before the
                                       * final norm; 0: after the last mixer */
     uint32_t half;                   /* 1: the result of every operation is rounded to fp16 */
-    uint32_t invariant;              /* 1: the results of a sequence do not depend on the other spans of the batch, bit for
-                                      * bit */
+    uint32_t invariant;              /* bit for bit, the results of a sequence do not depend 1: on the other spans of the batch,
+                                      * 2: nor on how its tokens are divided into runs */
     char kernels[32];                /* units with equal texts give bit-identical results for equal runs, also across
                                       * processes; "": no promise */
 };
@@ -254,6 +254,8 @@ struct sg_unit_ops {
     segue_status (*meter)(struct sg_unit *u, double *joules, segue_error *err);
     /* Optional: the next compilations report their progress; NULL: no more. The struct outlives them. */
     void (*progress)(struct sg_unit *u, const struct sg_progress *progress);
+    /* on 1: the programs of the next compilations are invariant as desc.invariant 2 says, also where desc says less. */
+    void (*compile_invariant)(struct sg_unit *u, uint32_t on);
     /* After ELOST: restarts the unit, with no other call in progress. Programs become valid again; states and runs from
      * before stay lost. OK also when it was not lost. */
     segue_status (*restart)(struct sg_unit *u, segue_error *err);

@@ -159,6 +159,80 @@ static void joins_and_leaves(void **state)
         }
 }
 
+/* On cpu the same holds bit for bit with deterministic = 1, whatever shares a run. */
+static void deterministic_cpu(void **state)
+{
+    (void)state;
+    for (int m = 0; m < TINY_MODELS; m++) {
+        struct fixture f;
+        segue_engine_opts e = SEGUE_INIT(segue_engine_opts);
+        segue_scheduler_opts o = SEGUE_INIT(segue_scheduler_opts);
+        e.deterministic = 1;
+        o.running = 6; /* prompts of 5 to 100 tokens beside each other: more rows than a run of answers */
+        o.manual = 1;
+        open_fixture(&f, tiny_models[m].name, "cpu", NULL, &e);
+        compare(&f, &o);
+        close_fixture(&f);
+    }
+}
+
+/* Two requests start, outgrow the budget, and the younger one gives way; the answers are those of single runs. */
+static void budget(void **state)
+{
+    enum { TOKEN = 384, LONG = 60 }; /* bytes of K and V of a token: 3 layers, 2 slots, 16 numbers of 4 bytes */
+    struct fixture f;
+    segue_scheduler *s;
+    segue_scheduler_opts o = SEGUE_INIT(segue_scheduler_opts);
+    segue_scheduler_info info = SEGUE_INIT(segue_scheduler_info);
+    segue_request_info each = SEGUE_INIT(segue_request_info);
+    segue_request *q[3], *big = NULL;
+    int32_t prompt[LENGTH_MAX + 8], got[LONG + 1], want[3][LONG];
+    segue_request_opts r = SEGUE_INIT(segue_request_opts);
+    segue_sampling sampling = sampling_of(0);
+    segue_status status;
+    segue_error err;
+    int waited = 0;
+    (void)state;
+    open_fixture(&f, "llama", "ref", NULL, NULL);
+    o.manual = 1;
+    o.memory_bytes = 330 * TOKEN;
+    assert_int_equal(segue_scheduler_open(&s, f.engine, &o, &err), SEGUE_OK);
+    r.tokens = prompt;
+    r.sampling = &sampling;
+    r.max_tokens = LONG;
+    for (int i = 0; i < 3; i++) {
+        segue_session *x;
+        r.tokens_n = 90;
+        for (int k = 0; k < 90; k++) prompt[k] = (i * 31 + k * 7) % (TINY_VOCAB - 3) + 3;
+        assert_int_equal(segue_session_open(&x, f.engine, NULL, &err), SEGUE_OK);
+        assert_int_equal(segue_session_sampling(x, &sampling, &err), SEGUE_OK);
+        assert_int_equal(segue_session_append(x, prompt, 90, &err), SEGUE_OK);
+        for (int k = 0; k < LONG; k++) assert_int_equal(segue_session_next(x, &want[i][k], &err), SEGUE_OK);
+        segue_session_close(x);
+        assert_int_equal(segue_request_submit(&q[i], s, &r, &err), SEGUE_OK);
+    }
+    while (segue_scheduler_run(s, &err) == SEGUE_OK) {
+        assert_int_equal(segue_request_info_get(q[2], &each, &err), SEGUE_OK);
+        waited |= each.waits_for && !strcmp(each.waits_for, "memory");
+    }
+    assert_true(waited);
+    assert_int_equal(segue_scheduler_info_get(s, &info, &err), SEGUE_OK);
+    assert_true(info.preemptions > 0);
+    assert_int_equal(info.finished, 3);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(read_all(q[i], got, LONG + 1, &status), LONG);
+        assert_memory_equal(got, want[i], sizeof want[i]);
+        segue_request_close(q[i]);
+    }
+    segue_scheduler_close(s);
+    o.memory_bytes = 100 * TOKEN;
+    assert_int_equal(segue_scheduler_open(&s, f.engine, &o, &err), SEGUE_OK);
+    assert_int_equal(segue_request_submit(&big, s, &r, &err), SEGUE_ELIMIT);
+    assert_non_null(strstr(err.text, "memory"));
+    segue_scheduler_close(s);
+    close_fixture(&f);
+}
+
 static void two_units(void **state)
 {
     (void)state;
@@ -357,7 +431,7 @@ static int remove_models(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(joins_and_leaves), cmocka_unit_test(two_units),       cmocka_unit_test(cancel_any_time),
+        cmocka_unit_test(joins_and_leaves), cmocka_unit_test(deterministic_cpu), cmocka_unit_test(budget), cmocka_unit_test(two_units), cmocka_unit_test(cancel_any_time),
         cmocka_unit_test(errors_and_slow_readers), cmocka_unit_test(borrowed_session), cmocka_unit_test(scores),
     };
     return cmocka_run_group_tests(tests, write_models, remove_models);

@@ -34,6 +34,7 @@ static segue_status compile(struct segue_engine *e, const struct sg_placement *p
     const struct sg_unit_ops *ops = sg_ops_of(s->unit->unit);
     SG_TRY(sg_unit_enter(s->unit, NULL, err));
     if (ops->progress) ops->progress(s->unit->unit, progress);
+    if (ops->compile_invariant) ops->compile_invariant(s->unit->unit, e->deterministic);
     segue_status status =
         ops->compile(s->unit->unit, &s->graph, 1, e->cache ? &p->weight_cache : NULL, &s->program, err);
     if (ops->progress) ops->progress(s->unit->unit, NULL);

@@ -37,6 +37,9 @@ struct segue_engine {
     struct sg_placement *placements; /* [placements_n], in the caller's order; index = segue_part.unit */
     uint32_t placements_n;
     uint32_t keep_values;
+    uint32_t deterministic; /* 1: programs are invariant; see segue_engine_opts */
+    uint32_t fixed_chunks;  /* 1: deterministic, and a unit's results depend on the tokens of a run: chunks begin at multiples of
+                             * the layout's chunk_tokens, and sequences are read again from the first token when they grow */
     char *cache;            /* folder for what units derive from the weights; NULL: no cache */
     struct sg_graph *graph; /* all layers and the head */
     struct sg_store *store; /* prefix store, owned; NULL: none */

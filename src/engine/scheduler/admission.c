@@ -1,24 +1,139 @@
-/* admission.c: which waiting request starts next. SPDX-License-Identifier: MIT */
+/* admission.c: which waiting request starts next, and the memory budget: states, checkpoints and the prefix store together stay
+ * below opts.memory_bytes. A request starts when its states have room beside the others; when running answers outgrow the
+ * budget, the store gives memory back first, then the youngest request of the lowest priority is preempted: its states go to the
+ * store or are dropped, and it waits to be started again. SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 #include "engine/scheduler/scheduler.h"
+#include "engine/store/prefixstore.h"
+
+enum {
+    GROWTH_TOKENS = 16, /* the next rounds may add so many tokens */
+    BLOCK_TOKENS = 128  /* K and V grow in blocks of at most so many positions */
+};
+
+/* Both layouts during a prompt on another unit, since the receiving states exist before the hand-off. */
+uint64_t sg_request_bytes_of(const struct segue_request *q, size_t n)
+{
+    const struct segue_session *x = q->session;
+    if (n > x->context) n = x->context;
+    n = (n + BLOCK_TOKENS - 1) / BLOCK_TOKENS * BLOCK_TOKENS;
+    uint64_t need = sg_session_state_bytes(x, x->active, n);
+    if (x->split && x->active == SG_PREFILL_LAYOUT) need += sg_session_state_bytes(x, SG_DECODE_LAYOUT, n);
+    return need;
+}
+
+uint64_t sg_request_bytes(const struct segue_request *q)
+{
+    const struct segue_session *x = q->session;
+    size_t n = x->tokens_n + (q->prompt_n - q->prompt_at) + GROWTH_TOKENS;
+    if (q->opts.kind == SEGUE_GENERATE && q->opts.max_tokens && n > q->first_token + q->opts.max_tokens)
+        n = q->first_token + q->opts.max_tokens;
+    uint64_t need = sg_request_bytes_of(q, n), have = sg_layout_bytes(&x->layouts[0]) + sg_layout_bytes(&x->layouts[1]);
+    return (need > have ? need : have) + sg_session_checkpoint_bytes(x);
+}
+
+static uint64_t running_bytes(const struct segue_scheduler *s)
+{
+    uint64_t bytes = 0;
+    for (const struct segue_request *q = s->running.first; q; q = q->next) bytes += q->bytes;
+    return bytes;
+}
 
 /* The waiting request of highest priority, the oldest among equals. */
 static struct segue_request *next_waiting(const struct segue_scheduler *s)
 {
     struct segue_request *best = s->waiting.first;
     for (struct segue_request *q = best; q; q = q->next)
-        if (q->opts.priority > best->opts.priority) best = q;
+        if (q->opts.priority > best->opts.priority || (q->opts.priority == best->opts.priority && q->number < best->number)) best = q;
     return best;
+}
+
+/* The store's memory does not count against a start, since make_room takes it back. */
+static int fits(const struct segue_scheduler *s, const struct segue_request *q)
+{
+    return !s->opts.memory_bytes || !s->running.n || running_bytes(s) + q->bytes <= s->opts.memory_bytes;
 }
 
 void sg_scheduler_admit(struct segue_scheduler *s)
 {
     struct segue_request *q;
     while (!s->closing && s->running.n < s->opts.running && (q = next_waiting(s))) {
+        if (q->claimed) return; /* it is being ended */
+        q->blocked = !fits(s, q);
+        if (q->blocked) return; /* later ones do not overtake, or it might never start */
         sg_request_list_remove(&s->waiting, q);
         sg_request_list_add(&s->running, q);
         q->state = SG_REQUEST_RUNNING;
         q->lane = q->session->split && q->session->active == SG_PREFILL_LAYOUT ? SG_LANE_PREFILL : SG_LANE_SHARED;
-        q->info.start_ns = sg_now_ns();
+        if (!q->info.start_ns) q->info.start_ns = sg_now_ns();
     }
+}
+
+/* --- when memory is short --- */
+
+/* The youngest of the lowest priority that no round uses and that has states. */
+static struct segue_request *victim(const struct segue_scheduler *s)
+{
+    struct segue_request *worst = NULL;
+    for (struct segue_request *q = s->running.first; q; q = q->next) {
+        if (q->claimed || q->canceled) continue;
+        if (!worst || q->opts.priority < worst->opts.priority ||
+            (q->opts.priority == worst->opts.priority && q->number > worst->number))
+            worst = q;
+    }
+    return worst;
+}
+
+/* Gives a request's states up; it waits again. */
+static void preempt(struct segue_scheduler *s, struct segue_request *q)
+{
+    segue_error err = {0};
+    q->claimed = 1;
+    pthread_mutex_unlock(&s->lock);
+    segue_status status = sg_session_give_up(q->session, &err);
+    if (status != SEGUE_OK) sg_request_end(q, SEGUE_FINISH_ERROR, &err);
+    pthread_mutex_lock(&s->lock);
+    if (status != SEGUE_OK) return;
+    q->prepared = 0;
+    q->bytes = sg_request_bytes(q);
+    q->info.preemptions++;
+    s->info.preemptions++;
+    sg_request_list_remove(&s->running, q);
+    sg_request_list_add(&s->waiting, q);
+    q->state = SG_REQUEST_WAITING;
+    q->claimed = 0;
+    sg_request_notify(q);
+}
+
+/* A request that alone exceeds the budget ends with what it has. */
+static void refuse(struct segue_scheduler *s, struct segue_request *q)
+{
+    segue_error err;
+    sg_fail(&err, SEGUE_ELIMIT, "request ended: its states need %llu bytes, the scheduler has %llu; raise memory_bytes or shorten it",
+            (unsigned long long)q->bytes, (unsigned long long)s->opts.memory_bytes);
+    q->claimed = 1;
+    pthread_mutex_unlock(&s->lock);
+    sg_request_end(q, SEGUE_FINISH_ERROR, &err);
+    pthread_mutex_lock(&s->lock);
+}
+
+/* The store keeps what the requests leave. */
+static void trim_store(struct segue_scheduler *s)
+{
+    uint64_t used = running_bytes(s), limit = used < s->opts.memory_bytes ? s->opts.memory_bytes - used : 0;
+    if (!s->engine->store) return;
+    pthread_mutex_unlock(&s->lock);
+    uint64_t bytes = sg_store_shrink(s->engine->store, s->opts.memory_bytes ? limit : UINT64_MAX);
+    pthread_mutex_lock(&s->lock);
+    s->store_bytes = bytes;
+}
+
+void sg_scheduler_make_room(struct segue_scheduler *s)
+{
+    struct segue_request *q;
+    while (s->opts.memory_bytes && running_bytes(s) > s->opts.memory_bytes && (q = victim(s))) {
+        if (s->running.n > 1) preempt(s, q);
+        else refuse(s, q);
+    }
+    trim_store(s);
 }

@@ -36,6 +36,7 @@ static segue_status take_session(struct segue_request *q, const segue_request_op
                             .adapters = o->adapters,
                             .adapters_n = o->adapters_n,
                             .checkpoint_bytes = s->opts.checkpoint_bytes,
+                            .realm = s->opts.share ? NULL : o->realm,
                             .no_store = o->no_store};
     q->borrowed = o->session != NULL;
     q->session = o->session;
@@ -79,6 +80,20 @@ static void request_free(struct segue_request *q)
     pthread_cond_destroy(&q->changed);
     sg_free(q);
     sg_scheduler_release(s);
+}
+
+/* ELIMIT: the whole request, or without a limit of its own its prompt, can never fit the budget. */
+static segue_status check_memory(struct segue_request *q, const segue_request_opts *o, segue_error *err)
+{
+    uint64_t limit = q->scheduler->opts.memory_bytes;
+    size_t n = q->info.prompt_tokens + (o->kind == SEGUE_GENERATE ? o->max_tokens : 0);
+    q->bytes = sg_request_bytes(q);
+    uint64_t need = sg_request_bytes_of(q, n);
+    if (!limit || need <= limit) return SEGUE_OK;
+    return sg_fail(err, SEGUE_ELIMIT,
+                   "request refused: memory: the states of %zu tokens need %llu bytes, the scheduler has %llu; shorten the request or "
+                   "raise memory_bytes",
+                   n, (unsigned long long)need, (unsigned long long)limit);
 }
 
 /* Puts a complete request into the queue. */
@@ -125,7 +140,8 @@ segue_status segue_request_submit(segue_request **out, segue_scheduler *schedule
         q->first_token = q->session->tokens_n;
         q->info.prompt_tokens = q->session->tokens_n + q->prompt_n;
         q->logprobs_n = q->session->sampling.logprobs;
-        status = enqueue(scheduler, q, err);
+        status = check_memory(q, &o, err);
+        if (status == SEGUE_OK) status = enqueue(scheduler, q, err);
     }
     if (status != SEGUE_OK) {
         request_free(q);
@@ -187,7 +203,7 @@ segue_status segue_request_values(const segue_request *request, float *out, size
 static const char *waits_for(const struct segue_request *q)
 {
     const struct segue_scheduler *s = q->scheduler;
-    if (q->state == SG_REQUEST_WAITING) return "turn";
+    if (q->state == SG_REQUEST_WAITING) return q->blocked ? "memory" : "turn";
     int reader = q->state == SG_REQUEST_RUNNING && s->opts.unread_tokens && q->out_n - q->read_n >= s->opts.unread_tokens;
     return reader ? "reader" : NULL;
 }

@@ -8,7 +8,8 @@ void sg_request_snapshot(struct segue_request *q)
     segue_request_info *i = &q->info;
     const struct sg_layout *prefill = &s->layouts[SG_PREFILL_LAYOUT], *decode = &s->layouts[SG_DECODE_LAYOUT];
     i->tokens_computed = s->computed;
-    i->tokens_reused = s->stats.tokens_reused;
+    i->tokens_reused = s->stats.tokens_reused < i->prompt_tokens ? s->stats.tokens_reused : i->prompt_tokens;
+    q->bytes = sg_request_bytes(q);
     i->reuse_reason = s->stats.reuse_reason;
     i->prefill_ns = s->stats.prefill_ns;
     i->decode_ns = s->stats.decode_ns;

@@ -157,7 +157,7 @@ static void run_alone(struct segue_request *q, size_t chunk)
 {
     segue_error err = {0};
     struct step r = {.token = -1, .error = &err};
-    size_t max = q->session->layouts[q->session->active].chunk_tokens;
+    size_t max = sg_session_chunk(q->session);
     if (!chunk || chunk > max) chunk = max;
     if (q->opts.kind == SEGUE_SCORE) r.status = score_part(q, chunk, &err);
     else r.status = sg_session_next_part(q->session, chunk, &r.token, &err);
@@ -195,6 +195,15 @@ static void learn_run(struct segue_scheduler *s, uint64_t ns, uint32_t spans, ui
 
 static int is_answer(const struct segue_session *s) { return sg_session_pending(s) == 1 && s->computed; }
 
+/* Tokens of a prompt that join a run, after `taken` of the budget; 0: none. Fixed chunks are whole, whatever time they take. */
+static size_t prompt_rows(const struct segue_session *x, size_t budget, size_t taken)
+{
+    size_t rows = sg_session_pending(x), chunk = sg_session_chunk(x), left = budget > taken ? budget - taken : 0;
+    if (rows > chunk) rows = chunk;
+    if (x->engine->fixed_chunks) return taken ? 0 : rows;
+    return rows < left ? rows : left;
+}
+
 /* Fills the shares of one run on the range: running answers first, then prompts in order of arrival up to the budget. The
  * requests of the shares are moved to the front of the list. */
 static uint32_t fill(struct segue_scheduler *s, struct segue_request **list, uint32_t n, const struct sg_layer_range *range,
@@ -211,7 +220,7 @@ static uint32_t fill(struct segue_scheduler *s, struct segue_request **list, uin
             size_t pending = sg_session_pending(x), rows = pending;
             if (is_answer(x) == prompts || sg_shared_range(x) != range || q->opts.kind != SEGUE_GENERATE) continue;
             if (prompts && !*prompt_tokens) budget = prompt_budget(s, *answers, x->layouts[x->active].chunk_tokens);
-            if (prompts && rows > budget - *prompt_tokens) rows = budget - *prompt_tokens;
+            if (prompts) rows = prompt_rows(x, budget, *prompt_tokens);
             if (!rows || rows + *answers + *prompt_tokens > limit) continue;
             if (prompts) *prompt_tokens += rows;
             else ++*answers;
@@ -279,10 +288,14 @@ static void run_all(struct segue_scheduler *s, struct segue_request **list, uint
 int sg_scheduler_round(struct segue_scheduler *s, uint32_t lane)
 {
     if (s->busy[lane]) return 0;
+    s->busy[lane] = 1;
+    sg_scheduler_make_room(s);
     sg_scheduler_admit(s);
     uint32_t n = claim(s, lane);
-    if (!n) return 0;
-    s->busy[lane] = 1;
+    if (!n) {
+        s->busy[lane] = 0;
+        return 0;
+    }
     pthread_mutex_unlock(&s->lock);
     n = prepare_all(s->round[lane], n);
     if (lane == SG_LANE_SHARED) run_all(s, s->round[lane], n);

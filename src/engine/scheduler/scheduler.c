@@ -190,6 +190,8 @@ segue_status segue_scheduler_info_get(const segue_scheduler *scheduler, segue_sc
     i.unfinished = i.running + i.waiting;
     i.submitted = s->submitted;
     i.memory_limit = s->opts.memory_bytes;
+    i.store_bytes = i.memory_bytes = s->store_bytes;
+    for (const struct segue_request *q = s->running.first; q; q = q->next) i.memory_bytes += q->bytes;
     for (const struct segue_request *q = s->running.first; q; q = q->next)
         i.paused += s->opts.unread_tokens && q->out_n - q->read_n >= s->opts.unread_tokens;
     i.token_ns = (uint64_t)s->speed.decode_ns;

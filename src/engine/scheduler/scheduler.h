@@ -34,6 +34,8 @@ struct segue_request {
     uint32_t lane;                       /* valid while running and not claimed */
     uint32_t prepared;                   /* 1: states exist, the store was asked */
     uint32_t canceled;
+    uint32_t blocked;                    /* 1: the first that waits, for memory */
+    uint64_t bytes;                      /* of states, checkpoints and their next growth, while running or to start */
     size_t first_token;                  /* tokens of the session before the first chosen one */
     int32_t *tokens;                     /* [out_cap] out_n chosen, read_n of them read */
     segue_logprob *logprobs;             /* [out_cap, logprobs_n]; NULL without log-probabilities */
@@ -74,6 +76,7 @@ struct segue_scheduler {
     uint32_t threads_n;
     uint32_t closing;
     uint64_t changes, submitted;
+    uint64_t store_bytes;        /* of the prefix store, as of the last round */
     struct sg_speed speed;
     segue_scheduler_info info; /* counters */
 };
@@ -94,6 +97,13 @@ void sg_request_snapshot(struct segue_request *q);
 /* --- admission.c: the lock is held --- */
 /* Starts waiting requests while there is room. */
 void sg_scheduler_admit(struct segue_scheduler *s);
+/* Memory that a request needs now; the caller may use its session. */
+uint64_t sg_request_bytes(const struct segue_request *q);
+/* Memory of the states of n tokens of it. */
+uint64_t sg_request_bytes_of(const struct segue_request *q, size_t n);
+/* Frees memory until the requests that run, and the store, have room to grow: from the store, then by preemption. The lock is
+ * released meanwhile. */
+void sg_scheduler_make_room(struct segue_scheduler *s);
 
 /* --- round.c --- */
 /* One run of the lane, if it has work and no other thread is in it. 0: nothing to do. The lock is held, and released meanwhile. */

@@ -33,11 +33,22 @@ segue_status sg_session_run_chunk(struct segue_session *s, size_t rows, int with
     return SEGUE_OK;
 }
 
+size_t sg_session_chunk(const struct segue_session *s)
+{
+    size_t chunk = s->layouts[s->active].chunk_tokens, end = s->computed;
+    while (s->engine->fixed_chunks && end < s->replay_until) {
+        int edge = s->recovery.run_ends[end / 8] >> end % 8 & 1;
+        end++;
+        if (edge) return end - s->computed;
+    }
+    return s->engine->fixed_chunks ? chunk - s->computed % chunk : chunk;
+}
+
 /* Computes all pending tokens except the last `keep`. */
 segue_status sg_session_catch_up(struct segue_session *s, size_t keep, int with_logits, segue_error *err)
 {
     while (sg_session_pending(s) > keep) {
-        size_t left = sg_session_pending(s) - keep, chunk = s->layouts[s->active].chunk_tokens;
+        size_t left = sg_session_pending(s) - keep, chunk = sg_session_chunk(s);
         SG_TRY(sg_session_run_chunk(s, left < chunk ? left : chunk, with_logits && left <= chunk, NULL, NULL, err));
     }
     return SEGUE_OK;
@@ -56,6 +67,7 @@ segue_status sg_session_prepare(struct segue_session *s, segue_error *err)
         sg_session_cut(s, s->computed - 1);
         if (s->stats.tokens_reused > s->computed) s->stats.tokens_reused = s->computed;
     }
+    if (s->engine->fixed_chunks && sg_session_pending(s) > 1 && s->computed >= s->replay_until) sg_session_cut(s, 0);
     if (s->checkpoint_pending && sg_session_pending(s)) sg_session_checkpoint(s, 0);
     if (s->uses_store && !s->store_queried && sg_session_pending(s)) sg_session_query_store(s);
     s->store_queried = 1;

@@ -9,16 +9,15 @@
 
 enum { GAP_TOKENS = 16 }; /* minimum distance of checkpoints: fewer tokens are computed again */
 
-/* Bytes that the session's own states would have if they shared nothing. */
-static uint64_t whole_bytes(const struct segue_session *s)
+uint64_t sg_session_state_bytes(const struct segue_session *s, uint32_t layout, uint64_t tokens_n)
 {
     uint64_t bytes = 0;
-    const struct sg_layout *l = &s->layouts[s->active];
+    const struct sg_layout *l = &s->layouts[layout];
     for (uint32_t i = 0; i < l->n; i++) {
         const struct sg_graph *g = l->stages[i].layer_range->graph;
         for (uint32_t k = 0; k < g->slots_n; k++) {
             uint64_t window = g->slots[k].window,
-                     rows = window && window < s->computed ? window : s->computed;
+                     rows = window && window < tokens_n ? window : tokens_n;
             bytes +=
                 sg_slot_fixed_bytes(&g->slots[k]) + rows * sg_slot_row_bytes(&g->slots[k], l->stages[i].kv);
         }
@@ -30,7 +29,7 @@ static uint64_t whole_bytes(const struct segue_session *s)
 static uint64_t cost_of(const struct segue_session *s)
 {
     size_t vocab = s->engine->model->info.vocab;
-    uint64_t bytes = 0, whole = whole_bytes(s), present = sg_layout_bytes(&s->layouts[s->active]);
+    uint64_t bytes = 0, whole = sg_session_state_bytes(s, s->active, s->computed), present = sg_layout_bytes(&s->layouts[s->active]);
     for (uint32_t i = 0; i < s->checkpoints_n; i++) bytes += sg_checkpoint_bytes(s->checkpoints[i].checkpoint, vocab);
     uint64_t shared = whole > present ? whole - present : 0;
     return bytes > shared ? bytes - shared : 0;
@@ -94,7 +93,7 @@ static int wanted(const struct segue_session *s, int begins)
 static void put_in_store(struct segue_session *s, struct sg_checkpoint *p)
 {
     struct sg_state_origin origin;
-    sg_session_origin(s, &origin);
+    sg_session_store_origin(s, &origin);
     sg_store_put(s->engine->store, &origin, s->tokens, sg_session_prefill_cost_ns(s, p->tokens_n), p);
 }
 
@@ -148,6 +147,24 @@ void sg_session_store_put(struct segue_session *s)
     for (uint32_t i = 0; i < l->n; i++) l->stages[i].state = NULL;
     put_in_store(s, p);
     sg_checkpoint_release(p);
+}
+
+segue_status sg_session_give_up(struct segue_session *s, segue_error *err)
+{
+    size_t bytes = s->engine->model->info.vocab * sizeof *s->logits;
+    sg_flow_close(s->flow);
+    sg_session_store_put(s);
+    sg_layout_drop_states(&s->layouts[0]);
+    sg_layout_drop_states(&s->layouts[1]);
+    sg_session_forget_checkpoints(s, 0);
+    sg_recovery_cut(s, 0);
+    s->replay_until = s->computed;
+    s->computed = 0;
+    s->logits_known = 0;
+    s->store_queried = 0;
+    s->active = SG_PREFILL_LAYOUT;
+    if (!s->logits) s->logits = sg_alloc(bytes);
+    return s->logits ? SEGUE_OK : sg_no_memory("logits", bytes, err);
 }
 
 void sg_session_forget_checkpoints(struct segue_session *s, uint64_t rows)

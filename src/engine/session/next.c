@@ -9,6 +9,7 @@
 /* Tokens of the last chunk when the pending ones are computed in full chunks from the first on. */
 static size_t last_chunk(const struct segue_session *s, size_t chunk)
 {
+    if (s->engine->fixed_chunks) return chunk; /* of which some may be computed */
     size_t over = sg_session_pending(s) % chunk;
     return over || !sg_session_pending(s) ? over : chunk;
 }
@@ -81,7 +82,7 @@ static segue_status finish_token(struct segue_session *s, int32_t *token, segue_
  * verified), then the rest with the choice. */
 segue_status sg_session_next_part(struct segue_session *s, size_t chunk, int32_t *token, segue_error *err)
 {
-    size_t max = s->layouts[s->active].chunk_tokens, pending = sg_session_pending(s);
+    size_t max = sg_session_chunk(s), pending = sg_session_pending(s);
     int verifies = s->verify_tokens && s->split && s->active == SG_PREFILL_LAYOUT && pending;
     if (!chunk || chunk > max) chunk = max;
     size_t keep = verifies ? sg_verify_token_count(s) : last_chunk(s, chunk);

@@ -122,7 +122,8 @@ static segue_status fill(struct segue_session *s, const segue_session_opts *o, s
     SG_TRY(choose_context(s, o->context, err));
     SG_TRY(take_adapters(s, o, err));
     SG_TRY(make_layouts(s, o->plan, err));
-    s->uses_store = s->engine->store && !o->no_store;
+    SG_TRY(sg_session_set_realm(s, o->realm, err));
+    s->uses_store = s->engine->store && !o->no_store && !s->engine->fixed_chunks;
     s->checkpoints_budget = o->checkpoint_bytes == SEGUE_NO_CHECKPOINTS ? 0
                        : o->checkpoint_bytes                       ? o->checkpoint_bytes
                                                                    : CHECKPOINT_BYTES;
@@ -172,6 +173,7 @@ void segue_session_close(segue_session *s)
     sg_free(s->hidden[0]);
     sg_free(s->hidden[1]);
     sg_free(s->bias);
+    sg_free(s->realm_id);
     sg_free(s->sampler_logits);
     segue_session_close(s->verifier);
     sg_recovery_free(s);
@@ -267,7 +269,10 @@ segue_status segue_session_fork(segue_session **out, segue_session *session, seg
                             .intervals = session->intervals_cap};
     struct segue_session *fork;
     SG_TRY(segue_session_open(&fork, session->engine, &o, err));
-    segue_status status = copy_into(fork, session, err);
+    segue_status status = SEGUE_OK;
+    if (session->realm_id && !(fork->realm_id = sg_strndup(session->realm_id, strlen(session->realm_id))))
+        status = sg_no_memory("realm of a session", strlen(session->realm_id), err);
+    if (status == SEGUE_OK) status = copy_into(fork, session, err);
     if (status != SEGUE_OK) {
         segue_session_close(fork);
         return status;

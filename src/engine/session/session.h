@@ -63,6 +63,8 @@ struct segue_session {
     uint64_t evicted_from, evicted_to; /* lowest and highest position of checkpoints evicted for the budget; 0: none */
     uint32_t rewound;                  /* 1: rewound since the last run */
     uint32_t store_queried;            /* 1: the prefix store was searched for the present tokens */
+    char *realm_id;                    /* hex hash of the realm; NULL: none */
+    uint64_t replay_until;             /* with fixed chunks: tokens that are computed again in the runs of before */
     uint32_t uses_store;               /* 1: reads and writes the engine's prefix store */
     uint32_t adapters_known;           /* 1: adapters_id is computed */
     struct sg_hash adapters_id;        /* checksum of the adapters' matrices */
@@ -121,6 +123,10 @@ void sg_session_fetch_logits(struct segue_session *s);
 /* --- state_origin.c --- */
 /* Identity of what computed this session's states. Caches adapters_id. */
 void sg_session_origin(struct segue_session *s, struct sg_state_origin *out);
+/* The same for the prefix store, where states of another realm are not found. */
+void sg_session_store_origin(struct segue_session *s, struct sg_state_origin *out);
+/* Remembers the realm (may be NULL). ELIMIT: too long; EMEMORY. */
+segue_status sg_session_set_realm(struct segue_session *s, const char *realm, segue_error *err);
 
 /* --- record.c --- */
 /* Space for the last `intervals` intervals. EARG: too many; EMEMORY. */
@@ -161,6 +167,11 @@ void sg_session_forget_checkpoints(struct segue_session *s, uint64_t pos);
 void sg_session_drop_lost_checkpoints(struct segue_session *s, const struct sg_layout *lost);
 /* Gives the states of a closing session to the prefix store. */
 void sg_session_store_put(struct segue_session *s);
+/* Gives the states and checkpoints up: to the prefix store, if the session uses it. The tokens are pending afterwards. EMEMORY: the
+ * session can only be closed. */
+segue_status sg_session_give_up(struct segue_session *s, segue_error *err);
+/* Bytes of states of so many tokens in a layout (SG_PREFILL_LAYOUT, SG_DECODE_LAYOUT) that share nothing. */
+uint64_t sg_session_state_bytes(const struct segue_session *s, uint32_t layout, uint64_t tokens_n);
 uint64_t sg_session_checkpoint_bytes(const struct segue_session *s);
 /* Continues from a fork of the checkpoint, whose tokens must be the session's. On failure the session may have no states. */
 segue_status sg_session_restore(struct segue_session *s, const struct sg_checkpoint *p);
@@ -191,6 +202,8 @@ segue_status sg_session_to_layout_retry(struct segue_session *s, uint32_t to, se
 /* Has states in the layout where the pending tokens are to be computed, and takes a due checkpoint. If no token is pending
  * and the logits are unknown, the last token becomes pending again. */
 segue_status sg_session_prepare(struct segue_session *s, segue_error *err);
+/* Tokens of the next run of a prompt at most. */
+size_t sg_session_chunk(const struct segue_session *s);
 /* After a run: a checkpoint is due when all appended tokens are computed. */
 void sg_session_after_run(struct segue_session *s);
 /* Computes all pending tokens but the last `keep`, in chunks. with_logits: of the last token. */

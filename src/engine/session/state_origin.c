@@ -3,7 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "engine/session/session.h"
+
+enum { REALM_MAX = 255 };
 
 /* Hash of the adapters' matrices, not of their files, so that the same adapter from another path is accepted. */
 static struct sg_hash adapters_id(const struct segue_session *s)
@@ -70,7 +73,30 @@ void sg_session_origin(struct segue_session *s, struct sg_state_origin *out)
     s->adapters_known = 1;
     *out = (struct sg_state_origin){.adapters = s->adapters_id};
     append_layout(&s->layouts[SG_PREFILL_LAYOUT], out->unit, out->kernels);
+    if (s->engine->deterministic) append(out->kernels, " deterministic", 14);
     if (!s->split) return;
     append(out->unit, " > ", 3);
     append_layout(&s->layouts[SG_DECODE_LAYOUT], out->unit, out->kernels);
+}
+
+/* Part of the adapters' hash, which is compared whole; the texts are cut to their fields. */
+void sg_session_store_origin(struct segue_session *s, struct sg_state_origin *out)
+{
+    sg_session_origin(s, out);
+    if (s->realm_id) out->adapters = sg_hash_join(out->adapters, sg_hash_bytes(s->realm_id, strlen(s->realm_id), 0));
+}
+
+/* A cryptographic hash, since a realm may be a key and its trace is written to files. */
+segue_status sg_session_set_realm(struct segue_session *s, const char *realm, segue_error *err)
+{
+    struct sg_sha256 sum;
+    size_t n = realm ? strlen(realm) : 0;
+    if (!n) return SEGUE_OK;
+    if (n > REALM_MAX)
+        return sg_fail(err, SEGUE_ELIMIT, "session not opened: a realm of %zu bytes: the maximum is %d; pass a hash of it", n, REALM_MAX);
+    if (!(s->realm_id = sg_alloc(65))) return sg_no_memory("realm of a session", 65, err);
+    sg_sha256_begin(&sum);
+    sg_sha256_add(&sum, realm, n);
+    sg_sha256_end(&sum, s->realm_id);
+    return SEGUE_OK;
 }

@@ -35,7 +35,7 @@ void sg_session_query_store(struct segue_session *s)
     struct sg_state_origin origin;
     struct sg_store_hit hit;
     segue_status status = SEGUE_END;
-    sg_session_origin(s, &origin);
+    sg_session_store_origin(s, &origin);
     sg_store_find(s->engine->store,
                   &(struct sg_store_query){.origin = &origin,
                                            .tokens = s->tokens,

@@ -58,8 +58,8 @@ static void evict(struct sg_store *s, struct sg_store_entry *e)
     sg_store_remove_entry(s, e);
 }
 
-/* Evicts the entries of least worth until both budgets hold. */
-static void trim(struct sg_store *s)
+/* Evicts the entries of least worth until the limit of bytes, and that of entries, holds. Returns the bytes in memory. */
+static uint64_t trim_to(struct sg_store *s, uint64_t limit)
 {
     for (;;) {
         uint64_t bytes = 0, n = 0;
@@ -74,10 +74,20 @@ static void trim(struct sg_store *s)
             least = e;
             least_worth = w;
         }
-        if (!least || (bytes <= s->memory_budget && n <= ENTRIES_MAX)) return;
+        if (!least || (bytes <= limit && n <= ENTRIES_MAX)) return bytes;
         s->clock = least_worth;
         evict(s, least);
     }
+}
+
+static void trim(struct sg_store *s) { (void)trim_to(s, s->memory_budget); }
+
+uint64_t sg_store_shrink(struct sg_store *s, uint64_t limit)
+{
+    pthread_mutex_lock(&s->lock);
+    uint64_t bytes = trim_to(s, limit < s->memory_budget ? limit : s->memory_budget);
+    pthread_mutex_unlock(&s->lock);
+    return bytes;
 }
 
 /* --- insertion --- */

@@ -84,6 +84,8 @@ void sg_store_find(struct sg_store *s, const struct sg_store_query *q, struct sg
 /* Stores the checkpoint of the first checkpoint->tokens_n tokens; takes a separate reference. prefill_ns: 0 = unknown. */
 void sg_store_put(struct sg_store *s, const struct sg_state_origin *origin, const int32_t *tokens, uint64_t prefill_ns,
                   struct sg_checkpoint *checkpoint);
+/* Evicts until the entries in memory have at most `limit` bytes, to disk where there is a folder. Returns their bytes. */
+uint64_t sg_store_shrink(struct sg_store *s, uint64_t limit);
 
 /* --- prefixindex.c: with the lock held --- */
 /* The class of an origin, made if missing. NULL: out of memory. */

@@ -92,6 +92,7 @@ static segue_status send_path(struct sg_flow *f, struct path *p, uint64_t rows, 
                            .first = p->sent,
                            .end = rows};
     if (sg_slot_fixed_bytes(slot)) {
+        if (!last) p->sent = 0; /* this run changes it */
         if (!last) return SEGUE_OK;
         SG_TRY(sg_bridge_slot(&j, &f->staging, &f->sums.bytes, err));
         p->sent = 1;

@@ -108,14 +108,24 @@ static segue_status threads_of(const struct sg_unit_spec *spec, uint32_t *out, s
     return SEGUE_OK;
 }
 
-/* Options: isa (an instruction set) and threads. EARG for other keys; EUNIT if the instruction set is
+/* Parses invariant=0 or 1; 0 when absent. EARG. */
+static segue_status invariant_of(const struct sg_unit_spec *spec, uint32_t *out, segue_error *err)
+{
+    const char *text = sg_spec_value(spec, "invariant");
+    *out = text && !strcmp(text, "1");
+    if (!text || *out || !strcmp(text, "0")) return SEGUE_OK;
+    return sg_fail(err, SEGUE_EARG, "open unit: cpu: invariant=%s is not 0 or 1; correct it", text);
+}
+
+/* Options: isa (an instruction set), threads, and invariant (results do not depend on the rows of a run). EARG for other keys; EUNIT if the instruction set is
  * missing. */
 static segue_status cpu_open(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
 {
-    static const char *const keys[] = {"isa", "threads", NULL};
-    uint32_t threads;
+    static const char *const keys[] = {"isa", "threads", "invariant", NULL};
+    uint32_t threads, invariant;
     SG_TRY(sg_spec_only(spec, keys, err));
     SG_TRY(threads_of(spec, &threads, err));
+    SG_TRY(invariant_of(spec, &invariant, err));
     struct sg_cpu_unit *u = sg_alloc(sizeof *u);
     if (!u) return sg_no_memory("cpu unit", sizeof *u, err);
     u->base.ops = &sg_unit_cpu;
@@ -134,6 +144,13 @@ static segue_status cpu_open(struct sg_unit **out, const struct sg_unit_spec *sp
     for (int i = 0; isa && i < SG_ISA_N; i++)
         if (!strcmp(isa, sg_isa_name((enum sg_isa)i))) level = (enum sg_isa)i;
     desc_fill(&u->desc, level, sg_pool_threads(u->pool));
+    u->invariant = invariant;
+    u->desc.invariant = invariant ? 2 : 0;
+    if (invariant) {
+        size_t n = strlen(u->desc.info.spec);
+        snprintf(u->desc.info.spec + n, sizeof u->desc.info.spec - n, ",invariant=1");
+        snprintf(u->desc.kernels, sizeof u->desc.kernels, "cpu %s invariant", sg_isa_name(level));
+    }
     *out = (struct sg_unit *)(void *)u;
     return SEGUE_OK;
 }
@@ -228,6 +245,7 @@ static segue_status program_new(struct sg_cpu_unit *u, const struct sg_graph *g,
     struct sg_cpu_program *p = sg_alloc(sizeof *p);
     if (!p) return sg_no_memory("cpu program", sizeof *p, err);
     p->base = (struct sg_program_base){&sg_unit_cpu, (struct sg_unit *)(void *)u, g};
+    p->invariant = u->invariant;
     p->set = set;
     atomic_fetch_add(&set->refs, 1u);
     for (uint32_t i = 0; i < g->slots_n; i++)
@@ -471,6 +489,12 @@ static segue_status cpu_stream(struct sg_unit *unit, uint64_t bytes, double *gb_
     return SEGUE_OK;
 }
 
+/* A unit that was opened with invariant=1 stays so. */
+static void cpu_compile_invariant(struct sg_unit *unit, uint32_t on)
+{
+    cpu_unit(unit)->invariant = on || cpu_unit(unit)->desc.invariant;
+}
+
 static void cpu_progress(struct sg_unit *unit, const struct sg_progress *progress) { cpu_unit(unit)->progress = progress; }
 
 const struct sg_unit_ops sg_unit_cpu = {
@@ -501,4 +525,5 @@ const struct sg_unit_ops sg_unit_cpu = {
     .stream = cpu_stream,
     .kept = cpu_cache_result,
     .progress = cpu_progress,
+    .compile_invariant = cpu_compile_invariant,
 };

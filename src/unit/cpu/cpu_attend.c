@@ -344,7 +344,7 @@ static int batch_chunk(struct attn_work *w, uint32_t from, uint32_t nq, uint64_t
  * equal passes give equal results. */
 static const struct sg_attn_i16 *i16_kernels(const struct attn_work *w)
 {
-    return w->st->attn_i16 && w->a->t > I16_ROWS ? sg_cpu_pass_kernels(w->a)->narrow : NULL;
+    return w->st->attn_i16 && w->a->t > I16_ROWS && !w->a->p->invariant ? sg_cpu_pass_kernels(w->a)->narrow : NULL;
 }
 
 /* As batch_chunk, in integers: k, v and the queries are already quantised. top is the largest scale

@@ -70,9 +70,11 @@ static int bf16_allowed(const struct sg_cpu_linear *lin, const struct sg_packed_
  * arithmetic of single steps. Longer passes use 8 bits with outliers, or bf16. bf16 has 8 significant
  * bits, so float weights take activations in two terms; the few products that must stay fine remain in
  * tiles. */
-static enum sg_x_form form_of(const struct sg_kernels *k, const struct sg_cpu_linear *lin, const struct sg_packed_weight *w,
+static enum sg_x_form form_of(const struct sg_cpu_program *p, const struct sg_cpu_linear *lin, const struct sg_packed_weight *w,
                             uint32_t rows)
 {
+    const struct sg_kernels *k = sg_cpu_program_kernels(p);
+    if (p->invariant && rows > DECODE_ROWS) rows = DECODE_ROWS; /* the form must not depend on the number of rows */
     int fine = lin->fine || rows <= DECODE_ROWS;
     if (k->wide && rows > DECODE_ROWS && bf16_allowed(lin, lin->w) && (!lin->up || bf16_allowed(lin, lin->up)))
         return w->kind > SG_PACK_F32 ? SG_FORM_BF16_2 : SG_FORM_BF16_1;
@@ -83,12 +85,12 @@ static enum sg_x_form form_of(const struct sg_kernels *k, const struct sg_cpu_li
 }
 
 /* Bit set of the forms that the linears of a stage need for so many rows. */
-static uint32_t forms_of(const struct sg_kernels *k, const struct sg_cpu_stage *st, uint32_t rows)
+static uint32_t forms_of(const struct sg_cpu_program *p, const struct sg_cpu_stage *st, uint32_t rows)
 {
     uint32_t forms = 0;
     for (uint32_t i = 0; i < st->linears_n; i++) {
-        forms |= 1u << form_of(k, &st->linears[i], st->linears[i].w, rows);
-        if (st->linears[i].up) forms |= 1u << form_of(k, &st->linears[i], st->linears[i].up, rows);
+        forms |= 1u << form_of(p, &st->linears[i], st->linears[i].w, rows);
+        if (st->linears[i].up) forms |= 1u << form_of(p, &st->linears[i], st->linears[i].up, rows);
     }
     return forms;
 }
@@ -106,9 +108,8 @@ static size_t form_offset(const struct sg_cpu_stage *st, uint32_t forms, enum sg
 /* Rows are counted in whole bf16 tiles; the area is allocated for a multiple of them. */
 size_t sg_matrix_x_bytes(const struct sg_cpu_program *p, const struct sg_cpu_stage *st)
 {
-    const struct sg_kernels *k = sg_cpu_program_kernels(p);
-    size_t few = form_offset(st, forms_of(k, st, 1), SG_FORM_N, 1),
-           many = form_offset(st, forms_of(k, st, UINT32_MAX), SG_FORM_N, SG_BF16_ROWS) / SG_BF16_ROWS + 1;
+    size_t few = form_offset(st, forms_of(p, st, 1), SG_FORM_N, 1),
+           many = form_offset(st, forms_of(p, st, UINT32_MAX), SG_FORM_N, SG_BF16_ROWS) / SG_BF16_ROWS + 1;
     return (few > many ? few : many) + LINE_BYTES;
 }
 
@@ -176,7 +177,7 @@ static uint32_t form_tile_rows(enum sg_x_form form) { return is_bf16(form) ? SG_
 /* Rows that one item prepares: whole tiles of every form that the stage needs. */
 static uint32_t prepare_rows(const struct sg_cpu_pass *a, const struct sg_cpu_stage *st)
 {
-    uint32_t forms = forms_of(sg_cpu_pass_kernels(a), st, sg_cpu_stage_rows(a, st)), wide = 3u << SG_FORM_BF16_1;
+    uint32_t forms = forms_of(a->p, st, sg_cpu_stage_rows(a, st)), wide = 3u << SG_FORM_BF16_1;
     return !(forms & wide) ? SG_TILE : forms & ~wide ? BF16_PREPARE : SG_BF16_ROWS;
 }
 
@@ -205,7 +206,7 @@ static void prepare_tile(const struct sg_cpu_pass *a, const struct sg_cpu_stage 
 static void prepare(const struct sg_cpu_pass *a, const struct sg_cpu_stage *st, uint32_t t, uint32_t n, uint32_t all,
                     float *rows, uint8_t *x)
 {
-    uint32_t forms = forms_of(sg_cpu_pass_kernels(a), st, all);
+    uint32_t forms = forms_of(a->p, st, all);
     for (unsigned f = 0; f < SG_FORM_N; f++) {
         enum sg_x_form form = (enum sg_x_form)f;
         uint8_t *to = x + form_offset(st, forms, form, all);
@@ -297,7 +298,7 @@ static uint32_t item_groups(const struct sg_cpu_pass *a, const struct sg_cpu_sta
     const struct sg_cpu_unit *u = (const struct sg_cpu_unit *)(const void *)a->p->base.unit;
     uint32_t all = 0, threads = sg_pool_threads(u->pool), rows = sg_cpu_stage_rows(a, st);
     for (uint32_t i = 0; i < st->linears_n; i++) all += st->linears[i].w->groups;
-    if (u->k.wide && rows > DECODE_ROWS) {
+    if (u->k.wide && rows > DECODE_ROWS && !a->p->invariant) {
         uint32_t best = GROUP_PAIR, least = UINT32_MAX;
         for (uint32_t n = bf16_panel_groups(st); n >= GROUP_PAIR; n -= GROUP_PAIR) {
             uint32_t cost = (mm_items(st, n) + threads - 1) / threads * n;
@@ -346,8 +347,8 @@ static void few_work(struct sg_cpu_pass *a, const struct sg_cpu_stage *st, const
     for (int up = 0; up < (lin->up ? 2 : 1); up++) {
         const struct sg_packed_weight *w = up ? lin->up : lin->w;
         b.rows = w->rows - b.row < n * SG_GROUP ? w->rows - b.row : n * SG_GROUP;
-        enum sg_x_form form = form_of(k, lin, w, rows);
-        const void *x = tile_at(st, forms_of(k, st, rows), form, scratch.x, rows, 0);
+        enum sg_x_form form = form_of(a->p, lin, w, rows);
+        const void *x = tile_at(st, forms_of(a->p, st, rows), form, scratch.x, rows, 0);
         k->few[w->kind](w->data + g * w->group_bytes, st->k, b.rows, x, rows, x_precision(form), scratch.out[up],
                         PANEL_MAX * SG_GROUP);
     }
@@ -386,9 +387,9 @@ static struct mm_operand operand_of(const struct sg_cpu_pass *a, const struct sg
 {
     const struct sg_kernels *k = sg_cpu_pass_kernels(a);
     uint32_t rows = sg_cpu_stage_rows(a, st);
-    struct mm_operand s = {.w = w, .form = form_of(k, lin, w, rows)};
+    struct mm_operand s = {.w = w, .form = form_of(a->p, lin, w, rows)};
     s.open = is_bf16(s.form) ? unpack_bf16(k, w, g, n, scratch) : unpack_groups(k, w, g, n, scratch);
-    s.x = a->p->x_area + form_offset(st, forms_of(k, st, rows), s.form, rows);
+    s.x = a->p->x_area + form_offset(st, forms_of(a->p, st, rows), s.form, rows);
     return s;
 }
 
@@ -423,7 +424,7 @@ static void many_work(struct sg_cpu_pass *a, const struct sg_cpu_stage *st, cons
     struct mm_scratch scratch = scratch_of(a, st, thread);
     uint32_t all = sg_cpu_stage_rows(a, st),
              many = (uint32_t)(TOKEN_BLOCK_BYTES /
-                               (form_bytes(st, form_of(k, lin, lin->w, all), SG_TILE) + 1)) *
+                               (form_bytes(st, form_of(a->p, lin, lin->w, all), SG_TILE) + 1)) *
                  SG_TILE;
     /* unpacking must be amortised over some tiles even if the rows are very wide */
     if (many < 8 * SG_TILE) many = 8 * SG_TILE;
@@ -548,7 +549,7 @@ void sg_matrix_work(struct sg_cpu_pass *a, const struct sg_cpu_stage *st, uint32
     const struct sg_cpu_linear *lin = &st->linears[i];
     if (rows <= SG_FEW)
         few_work(a, st, lin, g, left < each ? left : each, thread);
-    else if (is_bf16(form_of(sg_cpu_pass_kernels(a), lin, lin->w, rows)))
+    else if (is_bf16(form_of(a->p, lin, lin->w, rows)))
         bf16_work(a, st, lin, g, left < each ? left : each, thread);
     else
         many_work(a, st, lin, g, left < each ? left : each, thread);

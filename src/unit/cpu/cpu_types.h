@@ -82,6 +82,7 @@ struct sg_cpu_unit {
     pthread_cond_t changed;
     struct sg_cpu_run *idle, *queue;
     pthread_mutex_t work;            /* held by the run that computes; serialises runs of the unit */
+    uint32_t invariant;              /* 1: the next compilations make invariant programs */
     const struct sg_progress *progress;   /* of the compilation in progress; NULL: none */
     pthread_t runner;
     int runner_on, stop;
@@ -328,6 +329,7 @@ struct sg_cpu_program {
     uint32_t stages_n;
     struct sg_cpu_value_loc *value_locs;         /* [values_n], plus one per experts op */
     uint32_t t_columns, r_columns;   /* floats per row of t_area and r_area */
+    uint32_t invariant;              /* 1: products do not depend on the number of rows (desc.invariant 2) */
     size_t x_row_bytes;              /* bytes of the widest prepared activation row */
     uint32_t lora_columns;           /* floats per row of lora_area */
     /* heads * (dv + 2) of the largest attention op: m, l and o of one row and one chunk */

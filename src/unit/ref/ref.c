@@ -17,7 +17,7 @@ extern const struct sg_unit_ops sg_unit_ref;
 /* The description of every ref unit; open replaces the spec. */
 static void describe_one(struct sg_unit_desc *d)
 {
-    *d = (struct sg_unit_desc){.lanes = 1, .samples = 1, .reference = 1, .streams = 1, .invariant = 1};
+    *d = (struct sg_unit_desc){.lanes = 1, .samples = 1, .reference = 1, .streams = 1, .invariant = 2};
     d->info.size = sizeof d->info;
     d->info.built = d->info.present = 1;
     snprintf(d->info.spec, sizeof d->info.spec, "ref");
