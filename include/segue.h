@@ -324,6 +324,7 @@ typedef struct segue_engine_opts {
      * segue_engine_open with ECANCELED. NULL: none. */
     int (*progress)(void *context, uint64_t done, uint64_t total);
     void *progress_context;
+    uint32_t embeddings;     /* 1: requests of kind SEGUE_EMBED are possible; a second graph is compiled for the same weights */
     uint32_t deterministic;  /* 1: the tokens of a session depend on its own tokens and options alone, bit for bit: not on
                               * other sessions of a run, cached prefixes, chunks, restarts or threads. Slower (docs/BENCH.md).
                               * EUNSUPPORTED: a unit cannot promise that as it was opened */
@@ -534,7 +535,8 @@ typedef struct segue_request segue_request;
 
 typedef struct segue_scheduler_opts {
     uint32_t size;
-    uint32_t manual;             /* 0: threads of the library compute. 1: threads of the caller do, by segue_scheduler_run */
+    uint32_t manual;             /* 0: threads of the library compute. 1: threads of the caller do, by segue_scheduler_run.
+                                  * 2: the caller's, but prompts of plans with two units are computed by a thread of the library */
     size_t running;              /* requests with states at once, 1 to 4096; 0 = 16 */
     size_t waiting;              /* requests that may wait to be started, at most 1048576; more are refused; 0 = 1024 */
     size_t context;              /* tokens of one request at most; 0 = as segue_session_opts.context */
@@ -574,7 +576,8 @@ typedef struct segue_request_opts {
     uint32_t no_store;           /* 1: neither read from nor write to the prefix store */
     uint32_t priority;           /* higher starts first; equal ones in order of arrival; preempted last */
     segue_session *session;      /* NULL: the scheduler opens one. Else the request continues this session of the same engine;
-                                  * the caller may not touch it until the request has ended (segue_request_info.finish), and
+                                  * the caller may not touch it until the request has ended (segue_request_info.finish; a
+                                  * thread that drives a manual scheduler alone may read it between runs, once it has tokens), and
                                   * closes it after the request. context, plan, adapters and realm are the session's own */
     segue_pooling pooling;       /* SEGUE_EMBED only */
     uint32_t normalize;          /* SEGUE_EMBED: 1 = scaled to length 1 */

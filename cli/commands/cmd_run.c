@@ -194,6 +194,7 @@ static const struct arg_def flag_defs[] = {
     {"requests", 0, ARG_FILE, ARG_ADVANCED, "FILE.jsonl", NULL, 0, 0,
      "answer one JSON request per line (keys: long flag names with _, and id); one JSON reply per line, in order"},
     {"parallel", 0, ARG_COUNT, ARG_ADVANCED, "N", "4", 1, 256, "requests processed at the same time"},
+    {"verify-every", 0, ARG_COUNT, ARG_ADVANCED, "K", "1", 1, 1 << 30, "with --requests and --verify: check one request in K"},
     ARG_END};
 static const struct arg_group command_flags = {"Requests", flag_defs};
 static const struct arg_group *const groups[] = {

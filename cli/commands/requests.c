@@ -1,19 +1,21 @@
 /* requests.c: many prompts in one process. Each line of the file is a request: a JSON object whose keys are flag
- * names. Up to --parallel requests are live; each round generates one token for all of them in one batch
- * (segue_session_step). If prefill and decode run on different units, a thread prefills the prompts, so that both
- * units work at the same time. Replies are printed in the order of the lines. An invalid line gets an error reply and
- * does not affect the others.
+ * names. Up to --parallel requests are live in the library's scheduler, driven by this thread: one run computes a token
+ * for each running answer, and chunks of prompts. If prefill and decode run on different units, a thread of the library
+ * computes the prompts, so that both units work at the same time. Replies are printed in the order of the lines. An
+ * invalid line gets an error reply and does not affect the others.
  * SPDX-License-Identifier: MIT */
 #include "commands/requests.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include "term/interrupt.h"
 #include "run/report.h"
 #include "run/sessions.h"
 
-enum { MAX_ADAPTERS = 256 }; /* different adapters in one file */
+enum {
+    MAX_ADAPTERS = 256, /* different adapters in one file */
+    WAIT_NS = 100000000 /* interruptions are looked at so often */
+};
 
 /* One line of the input. Owned by the queue of struct batch until its reply is printed. */
 struct batch_request {
@@ -29,19 +31,7 @@ struct batch_request {
     size_t number;     /* line number, from 0 */
     bool live;         /* started and still generating */
     json_t *reply;     /* NULL until finished */
-    bool prefilling;   /* queued in or owned by the prefill thread; guarded by its lock */
-    segue_status prefill_status;
-    segue_error prefill_err;
-};
-
-/* Thread that prefills queued requests one at a time on the prefill unit. */
-struct prefiller {
-    pthread_t thread;
-    pthread_mutex_t lock; /* guards queue, n, stop and request.prefilling */
-    pthread_cond_t changed;
-    struct batch_request *queue[256]; /* FIFO; 256 is the maximum of --parallel */
-    size_t n;
-    bool started, stop;
+    segue_request *request; /* while live; it uses the session */
 };
 
 /* An adapter named by at least one line. Stays open until the batch ends, so that lines can share it. */
@@ -55,7 +45,8 @@ struct batch {
     const struct args *args;
     struct placement *placement;
     struct trace *trace;
-    struct prefiller prefiller;
+    segue_scheduler *scheduler;
+    uint64_t seen; /* of segue_scheduler_wait */
     struct shared_adapter *adapters; /* [adapters_n] */
     size_t adapters_n;
     struct out_text text;   /* the whole input file */
@@ -65,58 +56,6 @@ struct batch {
     size_t n;
     int code; /* exit code of the first failure; 0: none */
 };
-
-/* Takes requests from the queue until told to stop; the lock is released during a prefill. */
-static void *prefiller_main(void *arg)
-{
-    struct prefiller *r = arg;
-    pthread_mutex_lock(&r->lock);
-    while (!r->stop) {
-        if (!r->n) {
-            pthread_cond_wait(&r->changed, &r->lock);
-            continue;
-        }
-        /* The oldest request first, so that replies are ready in the order of the lines. */
-        struct batch_request *q = r->queue[0];
-        memmove(r->queue, r->queue + 1, --r->n * sizeof(struct batch_request *));
-        pthread_mutex_unlock(&r->lock);
-        q->prefill_status = segue_session_prefill(q->session, 0, NULL, &q->prefill_err);
-        pthread_mutex_lock(&r->lock);
-        q->prefilling = false;
-        pthread_cond_broadcast(&r->changed);
-    }
-    pthread_mutex_unlock(&r->lock);
-    return NULL;
-}
-
-/* If no thread can be started, the prompts are prefilled by the first segue_session_step instead. */
-static void prefiller_open(struct prefiller *r)
-{
-    pthread_mutex_init(&r->lock, NULL);
-    pthread_cond_init(&r->changed, NULL);
-    r->started = pthread_create(&r->thread, NULL, prefiller_main, r) == 0;
-}
-
-/* Queue a started request. */
-static void prefiller_push(struct prefiller *r, struct batch_request *q)
-{
-    pthread_mutex_lock(&r->lock);
-    q->prefilling = true;
-    r->queue[r->n++] = q;
-    pthread_cond_broadcast(&r->changed);
-    pthread_mutex_unlock(&r->lock);
-}
-
-/* Stop and join the thread. The caller has cancelled or finished its sessions. */
-static void prefiller_close(struct prefiller *r)
-{
-    if (!r->started) return;
-    pthread_mutex_lock(&r->lock);
-    r->stop = true;
-    pthread_cond_broadcast(&r->changed);
-    pthread_mutex_unlock(&r->lock);
-    pthread_join(r->thread, NULL);
-}
 
 /* Set a flag from a JSON value. Lists repeat the flag; false and null leave it unset; true sets a switch. */
 static segue_status set_flag(struct args *args, const char *key, const json_t *v, segue_error *err)
@@ -146,7 +85,7 @@ static bool is_process_flag(const char *key)
     static const char *const names[] = {"model",    "unit",  "prefill", "decode",  "threads", "kv",
                                         "chunk",    "json",  "save",    "load",    "session", "quiet",
                                         "requests", "m",     "t",       "q",       "parallel", "store",
-                                        "store-memory", "store-disk"};
+                                        "store-memory", "store-disk", "verify-every"};
     /* Longer keys cannot be in the list. */
     char name[32];
     snprintf(name, sizeof name, "%s", key);
@@ -257,7 +196,8 @@ static segue_status start_request(struct batch *b, struct batch_request *q, segu
     opts.adapters_n = q->has_adapters ? q->adapters_n : b->placement->adapters_n;
     opts.intervals = trace_capacity(b->trace);
     opts.checkpoint_bytes = sessions_checkpoint_bytes(&q->args);
-    opts.verify_tokens = (size_t)args_number(&q->args, "verify", 0);
+    if (q->number % (size_t)args_number(b->args, "verify-every", 1) == 0)
+        opts.verify_tokens = (size_t)args_number(&q->args, "verify", 0);
     if (!st) st = segue_session_open(&q->session, b->placement->engine, &opts, err);
     if (!st) st = segue_session_append(q->session, q->prompt.ids, q->prompt.n, err);
     if (st) return st;
@@ -267,10 +207,11 @@ static segue_status start_request(struct batch *b, struct batch_request *q, segu
     q->live = q->answer.limit > 0;
     if (!q->live)
         answer_run(&q->answer);
-    /* Without the thread the first segue_session_step computes the prompt. */
-    else if (b->prefiller.started)
-        prefiller_push(&b->prefiller, q);
-    return SEGUE_OK;
+    if (!q->live) return SEGUE_OK;
+    segue_request_opts request = SEGUE_INIT(segue_request_opts);
+    request.session = q->session;
+    request.max_tokens = q->answer.limit;
+    return segue_request_submit(&q->request, b->scheduler, &request, err);
 }
 
 /* Build the reply of a request and free everything but the reply. failed: the error of a request
@@ -278,6 +219,8 @@ static segue_status start_request(struct batch *b, struct batch_request *q, segu
 static void finish_request(struct batch *b, struct batch_request *q, const segue_error *failed)
 {
     segue_error err;
+    segue_request_close(q->request); /* from here on the session is ours */
+    q->request = NULL;
     if (failed) {
         q->reply = out_error_json(failed, EXIT_BAD_INPUT);
         if (!b->code) b->code = out_exit_code(failed->status, EXIT_BAD_INPUT);
@@ -337,54 +280,31 @@ static void admit(struct batch *b, size_t parallel)
     }
 }
 
-/* Collect into live[parallel] the live requests whose prompt is computed, waiting for at least one
- * if any is live. Requests whose prefill failed are finished here. Returns the number of ready
- * requests. */
-static size_t ready_requests(struct batch *b, struct batch_request **live, size_t parallel)
+/* Take what the last run has left in a request: at most one token. Between runs no thread uses the session of a running
+ * answer, so its counters may be read. */
+static void take_result(struct batch *b, struct batch_request *q)
 {
-    struct prefiller *r = &b->prefiller;
-    size_t n = 0, live_n = 0;
-    do {
-        if (r->started) pthread_mutex_lock(&r->lock);
-        /* Requests are live, but all prompts are still being computed. */
-        if (live_n && !n) pthread_cond_wait(&r->changed, &r->lock);
-        live_n = n = 0;
-        for (size_t i = 0; i < b->n && n < parallel; i++) {
-            live_n += b->queue[i]->live;
-            if (b->queue[i]->live && !b->queue[i]->prefilling) live[n++] = b->queue[i];
-        }
-        if (r->started) pthread_mutex_unlock(&r->lock);
-    } while (live_n && !n);
-    size_t ready_n = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (live[i]->prefill_status && answer_push(&live[i]->answer, live[i]->prefill_status, -1, &live[i]->prefill_err))
-            finish_request(b, live[i], NULL);
-        else
-            live[ready_n++] = live[i];
-    }
-    return ready_n;
+    int32_t token = -1;
+    size_t n = 0;
+    segue_error err = {0};
+    segue_request_info info = SEGUE_INIT(segue_request_info);
+    segue_status st = segue_request_read(q->request, &token, NULL, 1, &n, 0, &err);
+    if (!st && !n) return;
+    /* Ended without a token although the answer is not: the context is full, which the next step reports. */
+    if (st == SEGUE_END) st = segue_session_next(q->session, &token, &err);
+    else if (!st && !segue_request_info_get(q->request, &info, NULL) && info.finish == SEGUE_FINISH_STOP) st = SEGUE_END;
+    if (answer_push(&q->answer, st, token, &err)) finish_request(b, q, NULL);
 }
 
-/* Generate one token for every ready request in one batch, and finish the requests that ended. */
-static void step_all(struct batch *b, size_t parallel)
+/* One run, and its results. While the library computes prompts only, wait for them. */
+static segue_status step_all(struct batch *b, segue_error *err)
 {
-    segue_session **sessions = out_alloc(parallel * sizeof *sessions);
-    struct batch_request **live = out_alloc(parallel * sizeof *live);
-    int32_t *tokens = out_alloc(parallel * sizeof *tokens);
-    segue_error *each = out_alloc(parallel * sizeof *each);
-    segue_error err = {0};
-    size_t n = ready_requests(b, live, parallel);
-    for (size_t i = 0; i < n; i++) sessions[i] = live[i]->session;
-    segue_status st = n ? segue_session_step(sessions, n, tokens, each, &err) : SEGUE_OK;
-    for (size_t i = 0; i < n; i++) {
-        /* An error of the call concerns the whole batch; each[] was not set. */
-        segue_error *result = st ? &err : &each[i];
-        if (answer_push(&live[i]->answer, result->status, tokens[i], result)) finish_request(b, live[i], NULL);
-    }
-    free(each);
-    free(tokens);
-    free(live);
-    free(sessions);
+    segue_status st = segue_scheduler_run(b->scheduler, err);
+    if (st == SEGUE_END) st = segue_scheduler_wait(b->scheduler, &b->seen, WAIT_NS, err);
+    if (st < 0) return st;
+    for (size_t i = 0; i < b->n; i++)
+        if (b->queue[i]->live) take_result(b, b->queue[i]);
+    return SEGUE_OK;
 }
 
 /* Print the replies at the head of the queue, up to the first request that is not finished, so that
@@ -411,16 +331,18 @@ int requests_run(const struct args *args, struct placement *placement, struct tr
     segue_error err;
     segue_status st = prompt_file(args_text(args, "requests"), &b.text, &err);
     b.next_line = b.text.data;
-    if (!st && report_phase_unit(placement, 0) != report_phase_unit(placement, 1)) prefiller_open(&b.prefiller);
+    segue_scheduler_opts opts = SEGUE_INIT(segue_scheduler_opts);
+    /* 2: a thread of the library for the prompts */
+    opts.manual = report_phase_unit(placement, 0) != report_phase_unit(placement, 1) ? 2 : 1;
+    opts.running = opts.waiting = parallel;
+    opts.plan = placement_plan(placement);
+    if (!st) st = segue_scheduler_open(&b.scheduler, placement->engine, &opts, &err);
     while (!st) {
         admit(&b, parallel);
         if (b.n == 0) break;
-        step_all(&b, parallel);
-        st = print_finished(&b, &err);
+        st = step_all(&b, &err);
+        if (!st) st = print_finished(&b, &err);
     }
-    /* A signal must not end the process while the thread is joined. */
-    interrupt_defer(true);
-    prefiller_close(&b.prefiller);
     int code = st ? out_error(&err, EXIT_UNAVAILABLE) : interrupt_pending() ? EXIT_INTERRUPTED : b.code;
     for (size_t i = 0; i < b.n; i++) {
         /* Requests are still live only if the loop ended with an error. */
@@ -429,6 +351,7 @@ int requests_run(const struct args *args, struct placement *placement, struct tr
         json_decref(b.queue[i]->id);
         free(b.queue[i]);
     }
+    segue_scheduler_close(b.scheduler);
     for (size_t i = 0; i < b.adapters_n; i++) {
         segue_adapter_close(b.adapters[i].adapter);
         free(b.adapters[i].text);

@@ -233,6 +233,7 @@ static segue_status fill(struct segue_engine *e, segue_unit *const *units, size_
 {
     struct sg_graph_request wish = {.head = 1, .values = o->keep_values != 0};
     e->keep_values = o->keep_values != 0;
+    e->embeddings = o->embeddings != 0;
     e->deterministic = o->deterministic != 0;
     for (size_t i = 0; i < n; i++) SG_TRY(check_deterministic(e, units[i], err));
     SG_TRY(sg_model_graph(e->model, &wish, &e->graph, err));

@@ -131,6 +131,11 @@ static void compare(struct fixture *f, const segue_scheduler_opts *o)
     for (int i = 0; i < PROMPTS; i++) q[i] = submit(s, i, ANSWER);
     if (o->manual) while (segue_scheduler_run(s, &err) == SEGUE_OK) {}
     for (int i = PROMPTS; i-- > 0;) expect_answer(q[i], want[i]);
+    for (int i = 0; i < PROMPTS && o->verify_tokens; i++) { /* the first of verify_every, and so on */
+        segue_request_info each = SEGUE_INIT(segue_request_info);
+        assert_int_equal(segue_request_info_get(q[i], &each, &err), SEGUE_OK);
+        assert_int_equal(each.verify.tokens, i % (int)o->verify_every ? 0 : o->verify_tokens);
+    }
     assert_int_equal(segue_scheduler_info_get(s, &info, &err), SEGUE_OK);
     assert_int_equal(info.finished, PROMPTS);
     assert_int_equal(info.chosen_tokens, PROMPTS * ANSWER);
@@ -412,6 +417,88 @@ static void scores(void **state)
     close_fixture(&f);
 }
 
+/* A prefix is reused by requests of the same realm, by others only if sharing is asked for. Recurrent models reuse it by
+ * checkpoints, and the answers are those without a store. */
+static void realms(void **state)
+{
+    static const char *const names[] = {"a", "a", "b", NULL};
+    (void)state;
+    for (int m = 0; m < TINY_MODELS; m++)
+        for (uint32_t share = 0; share < 2; share++) {
+            struct fixture f;
+            segue_scheduler *s;
+            segue_engine_opts e = SEGUE_INIT(segue_engine_opts);
+            segue_scheduler_opts o = SEGUE_INIT(segue_scheduler_opts);
+            int32_t prompt[LENGTH_MAX + 8], want[ANSWER], got[ANSWER + 1];
+            segue_sampling sampling = sampling_of(3);
+            segue_error err;
+            segue_status status;
+            e.store = "";
+            o.manual = 1;
+            o.share = share;
+            open_fixture(&f, tiny_models[m].name, "ref", NULL, &e);
+            alone(&f, NULL, 3, want);
+            assert_int_equal(segue_scheduler_open(&s, f.engine, &o, &err), SEGUE_OK);
+            for (int i = 0; i < 4; i++) {
+                segue_request *q;
+                segue_request_opts r = SEGUE_INIT(segue_request_opts);
+                segue_request_info info = SEGUE_INIT(segue_request_info);
+                r.tokens_n = make_prompt(3, prompt);
+                r.tokens = prompt;
+                r.sampling = &sampling;
+                r.max_tokens = ANSWER;
+                r.realm = names[i];
+                assert_int_equal(segue_request_submit(&q, s, &r, &err), SEGUE_OK);
+                while (segue_scheduler_run(s, &err) == SEGUE_OK) {}
+                assert_int_equal(read_all(q, got, ANSWER + 1, &status), ANSWER);
+                assert_memory_equal(got, want, sizeof want);
+                assert_int_equal(segue_request_info_get(q, &info, &err), SEGUE_OK);
+                if (i == 1 || (i && share)) assert_true(info.tokens_reused + 2 >= r.tokens_n);
+                else assert_int_equal(info.tokens_reused, 0);
+                assert_non_null(info.reuse_reason);
+                segue_request_close(q);
+            }
+            segue_scheduler_close(s);
+            close_fixture(&f);
+        }
+}
+
+/* Rows are scored on a session that has computed tokens on the prefill unit: what was sent to the decoder before is old. */
+static void scored_before_the_hand_off(void **state)
+{
+    (void)state;
+    for (int m = 0; m < TINY_MODELS; m++) {
+        struct fixture f;
+        segue_session *s[2];
+        segue_plan *plan;
+        segue_error err;
+        segue_part parts[2] = {SEGUE_INIT(segue_part), SEGUE_INIT(segue_part)};
+        segue_session_opts o = SEGUE_INIT(segue_session_opts);
+        int32_t prompt[LENGTH_MAX + 8], token[2];
+        float logprobs[LENGTH_MAX];
+        size_t n = make_prompt(5, prompt);
+        open_fixture(&f, tiny_models[m].name, "ref", "ref:threads=1", NULL);
+        parts[0].to = parts[1].to = 3;
+        parts[1].phase = SEGUE_DECODE;
+        parts[1].unit = 1;
+        assert_int_equal(segue_plan_new(&plan, parts, 2, NULL, &err), SEGUE_OK);
+        for (int i = 0; i < 2; i++) {
+            o.plan = i ? plan : NULL;
+            assert_int_equal(segue_session_open(&s[i], f.engine, &o, &err), SEGUE_OK);
+            assert_int_equal(segue_session_append(s[i], prompt, n / 2, &err), SEGUE_OK);
+            assert_int_equal(segue_session_prefill(s[i], 0, NULL, &err), SEGUE_OK);
+            assert_int_equal(segue_session_score(s[i], prompt + n / 2, n - n / 2, logprobs, NULL, &err), SEGUE_OK);
+        }
+        for (int k = 0; k < ANSWER; k++) {
+            for (int i = 0; i < 2; i++) assert_true(segue_session_next(s[i], &token[i], &err) >= 0);
+            assert_int_equal(token[0], token[1]);
+        }
+        for (int i = 0; i < 2; i++) segue_session_close(s[i]);
+        segue_plan_close(plan);
+        close_fixture(&f);
+    }
+}
+
 static int write_models(void **state)
 {
     char folder[512];
@@ -432,7 +519,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(joins_and_leaves), cmocka_unit_test(deterministic_cpu), cmocka_unit_test(budget), cmocka_unit_test(two_units), cmocka_unit_test(cancel_any_time),
-        cmocka_unit_test(errors_and_slow_readers), cmocka_unit_test(borrowed_session), cmocka_unit_test(scores),
+        cmocka_unit_test(errors_and_slow_readers), cmocka_unit_test(borrowed_session), cmocka_unit_test(scores), cmocka_unit_test(realms), cmocka_unit_test(scored_before_the_hand_off),
     };
     return cmocka_run_group_tests(tests, write_models, remove_models);
 }

@@ -18,6 +18,7 @@ if(TARGET segue) # the library is whole
   target_link_libraries(api_handoffs PRIVATE Threads::Threads)
   segue_test(api_lanes "api;quick;threads" ${CMAKE_CURRENT_LIST_DIR}/lanes.c)
   target_link_libraries(api_lanes PRIVATE Threads::Threads)
+  segue_test(api_embeddings "api;golden;quick" ${CMAKE_CURRENT_LIST_DIR}/embeddings.c)
   segue_test(api_scheduler "api;quick;threads" ${CMAKE_CURRENT_LIST_DIR}/scheduler.c)
   target_link_libraries(api_scheduler PRIVATE Threads::Threads)
   segue_test(api_threads "api;quick;threads" ${CMAKE_CURRENT_LIST_DIR}/threads.c)

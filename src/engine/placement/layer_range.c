@@ -8,9 +8,22 @@
 void sg_layer_range_free(struct sg_layer_range *s)
 {
     if (!s) return;
+    sg_layer_range_free(s->embed);
     if (s->program) sg_ops_of(s->program)->discard(s->program);
     if (s->local_graph) sg_graph_free(s->local_graph);
     sg_free(s);
+}
+
+/* The range without the head, not compiled. Both graphs are compiled in one call, so that the unit has one copy of the weights. */
+static segue_status embed_new(const struct sg_placement *p, struct sg_layer_range *s, segue_error *err)
+{
+    struct sg_layer_range *m = s->embed = sg_alloc(sizeof *m);
+    struct sg_graph_request wish = {.from = s->from, .to = s->to, .select_late = s->unit->desc.select_late};
+    if (!m) return sg_no_memory("program", sizeof *m, err);
+    *m = (struct sg_layer_range){.unit = s->unit, .model = s->model, .from = s->from, .to = s->to};
+    SG_TRY(sg_model_graph(p->model, &wish, &m->local_graph, err));
+    m->graph = m->local_graph;
+    return SEGUE_OK;
 }
 
 /* Builds the graph of the range, unless it is the whole model, and compiles it. The unit is entered for the compilation only,
@@ -31,12 +44,17 @@ static segue_status compile(struct segue_engine *e, const struct sg_placement *p
     if (s->to < e->graph->layers && s->hidden < 0)
         return sg_fail(err, SEGUE_EINTERNAL, "graph refused: layers %u to %u: no output %s; report this",
                        s->from, s->to, name);
+    if (whole && e->embeddings) SG_TRY(embed_new(p, s, err));
+    const struct sg_graph *graphs[2] = {s->graph, s->embed ? s->embed->graph : NULL};
+    struct sg_program *programs[2] = {NULL, NULL};
     const struct sg_unit_ops *ops = sg_ops_of(s->unit->unit);
     SG_TRY(sg_unit_enter(s->unit, NULL, err));
     if (ops->progress) ops->progress(s->unit->unit, progress);
     if (ops->compile_invariant) ops->compile_invariant(s->unit->unit, e->deterministic);
     segue_status status =
-        ops->compile(s->unit->unit, &s->graph, 1, e->cache ? &p->weight_cache : NULL, &s->program, err);
+        ops->compile(s->unit->unit, graphs, s->embed ? 2 : 1, e->cache ? &p->weight_cache : NULL, programs, err);
+    s->program = programs[0];
+    if (s->embed) s->embed->program = programs[1];
     if (ops->progress) ops->progress(s->unit->unit, NULL);
     sg_unit_leave(s->unit);
     return status;

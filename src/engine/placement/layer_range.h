@@ -15,7 +15,9 @@ struct sg_layer_range {
     const struct sg_graph *graph;   /* of these layers */
     struct sg_graph *local_graph;   /* freed with the range; NULL: `graph` belongs to the engine or the placement */
     struct sg_program *program;
-    int32_t hidden; /* graph output that feeds the next range; -1 if `to` is the last layer */
+    struct sg_layer_range *embed;   /* all layers without the head, whose only output is the final hidden values; same states and
+                                     * weights; NULL unless segue_engine.embeddings. Owned */
+    int32_t hidden; /* graph output that feeds the next range; -1 if `to` is the last layer. embed: its output */
     struct sg_layer_range *next;
 };
 
@@ -38,6 +40,7 @@ struct segue_engine {
     uint32_t placements_n;
     uint32_t keep_values;
     uint32_t deterministic; /* 1: programs are invariant; see segue_engine_opts */
+    uint32_t embeddings;    /* 1: whole ranges have `embed` */
     uint32_t fixed_chunks;  /* 1: deterministic, and a unit's results depend on the tokens of a run: chunks begin at multiples of
                              * the layout's chunk_tokens, and sequences are read again from the first token when they grow */
     char *cache;            /* folder for what units derive from the weights; NULL: no cache */

@@ -19,8 +19,8 @@ static segue_status check_opts(const struct segue_scheduler *s, const segue_requ
         return sg_fail(err, SEGUE_EARG, "request refused: pooling %d: no such pooling; use SEGUE_POOL_*", (int)o->pooling);
     if (o->session && o->session->engine != s->engine)
         return sg_fail(err, SEGUE_EARG, "request refused: the session belongs to another engine; open it on the scheduler's");
-    if (o->kind == SEGUE_EMBED)
-        return sg_fail(err, SEGUE_EUNSUPPORTED, "request refused: SEGUE_EMBED: this version has no embeddings; use SEGUE_GENERATE");
+    if (o->kind == SEGUE_EMBED && o->session && o->session->tokens_n)
+        return sg_fail(err, SEGUE_EARG, "request refused: SEGUE_EMBED: the session has %zu tokens; pass an empty one", o->session->tokens_n);
     if (o->tokens_n || (o->session && o->session->tokens_n && o->kind == SEGUE_GENERATE)) return SEGUE_OK;
     return sg_fail(err, SEGUE_EARG, "request refused: it has no tokens; pass at least one");
 }
@@ -37,9 +37,10 @@ static segue_status take_session(struct segue_request *q, const segue_request_op
                             .adapters_n = o->adapters_n,
                             .checkpoint_bytes = s->opts.checkpoint_bytes,
                             .realm = s->opts.share ? NULL : o->realm,
-                            .no_store = o->no_store};
+                            .no_store = o->no_store || o->kind == SEGUE_EMBED};
     q->borrowed = o->session != NULL;
     q->session = o->session;
+    if (q->borrowed) sg_session_begin_call(q->session);
     if (!q->borrowed) return segue_session_open(&q->session, s->engine, &x, err);
     return o->sampling ? segue_session_sampling(q->session, o->sampling, err) : SEGUE_OK;
 }
@@ -48,7 +49,8 @@ static segue_status take_session(struct segue_request *q, const segue_request_op
 static segue_status take_tokens(struct segue_request *q, const segue_request_opts *o, segue_error *err)
 {
     struct segue_session *x = q->session;
-    size_t n = o->tokens_n;
+    size_t n = o->tokens_n, width = x->engine->model->info.width;
+    if (o->kind == SEGUE_EMBED) SG_TRY(sg_session_check_embed(x, err));
     if (o->kind == SEGUE_GENERATE) {
         SG_TRY(segue_session_append(x, o->tokens, n, err));
         SG_TRY(sg_session_check_choose(x, err));
@@ -62,10 +64,12 @@ static segue_status take_tokens(struct segue_request *q, const segue_request_opt
             return sg_fail(err, SEGUE_EARG, "request refused: token %d at index %zu: the vocabulary has %u tokens; use one of them",
                            o->tokens[i], i, x->engine->model->info.vocab);
     q->prompt = sg_alloc(n * sizeof *q->prompt);
-    q->values = sg_alloc(n * sizeof *q->values);
-    if (!q->prompt || !q->values) return sg_no_memory("request", n * 8, err);
+    q->values_n = o->kind == SEGUE_EMBED ? width : n;
+    q->values = sg_alloc(q->values_n * sizeof *q->values);
+    q->sum = o->kind == SEGUE_EMBED ? sg_alloc(width * sizeof *q->sum) : NULL;
+    if (!q->prompt || !q->values || (o->kind == SEGUE_EMBED && !q->sum)) return sg_no_memory("request", (n + width) * 8, err);
     memcpy(q->prompt, o->tokens, n * sizeof *q->prompt);
-    q->prompt_n = q->values_n = n;
+    q->prompt_n = n;
     return SEGUE_OK;
 }
 
@@ -77,6 +81,7 @@ static void request_free(struct segue_request *q)
     sg_free(q->logprobs);
     sg_free(q->prompt);
     sg_free(q->values);
+    sg_free(q->sum);
     pthread_cond_destroy(&q->changed);
     sg_free(q);
     sg_scheduler_release(s);
@@ -110,7 +115,7 @@ static segue_status enqueue(struct segue_scheduler *s, struct segue_request *q, 
     } else {
         q->number = s->submitted++;
         q->info.submit_ns = sg_now_ns();
-        if (!q->borrowed && s->opts.verify_tokens && q->number % s->opts.verify_every == 0)
+        if (!q->borrowed && s->opts.verify_tokens && q->opts.kind == SEGUE_GENERATE && q->number % s->opts.verify_every == 0)
             q->session->verify_tokens = s->opts.verify_tokens;
         sg_request_list_add(&s->waiting, q);
         pthread_cond_broadcast(&s->work);

@@ -115,6 +115,7 @@ static void publish(struct segue_request *q, const struct step *r)
 static segue_status prepare(struct segue_request *q, segue_error *err)
 {
     if (q->opts.kind != SEGUE_GENERATE) return SEGUE_OK;
+    SG_TRY(sg_session_check_cancel(q->session, err));
     if (q->prepared) {
         sg_session_checkpoint_due(q->session);
         return SEGUE_OK;
@@ -153,6 +154,16 @@ static segue_status score_part(struct segue_request *q, size_t chunk, segue_erro
     return SEGUE_OK;
 }
 
+static segue_status embed_part(struct segue_request *q, size_t chunk, segue_error *err)
+{
+    size_t left = q->prompt_n - q->prompt_at, n = left < chunk ? left : chunk;
+    SG_TRY(segue_session_append(q->session, q->prompt + q->prompt_at, n, err));
+    SG_TRY(sg_session_embed_part(q->session, n, q->opts.pooling, q->sum, err));
+    q->prompt_at += n;
+    if (q->prompt_at == q->prompt_n) sg_session_embed_end(q->session, q->opts.pooling, q->opts.normalize != 0, q->sum, q->values);
+    return SEGUE_OK;
+}
+
 static void run_alone(struct segue_request *q, size_t chunk)
 {
     segue_error err = {0};
@@ -160,6 +171,7 @@ static void run_alone(struct segue_request *q, size_t chunk)
     size_t max = sg_session_chunk(q->session);
     if (!chunk || chunk > max) chunk = max;
     if (q->opts.kind == SEGUE_SCORE) r.status = score_part(q, chunk, &err);
+    else if (q->opts.kind == SEGUE_EMBED) r.status = embed_part(q, chunk, &err);
     else r.status = sg_session_next_part(q->session, chunk, &r.token, &err);
     publish(q, &r);
 }

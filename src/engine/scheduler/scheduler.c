@@ -48,6 +48,8 @@ static segue_status check_opts(struct segue_scheduler *s, const segue_scheduler_
     if (!o->target_ns) s->opts.target_ns = target_default_ns;
     if (!o->verify_every) s->opts.verify_every = 1;
     s->opts.plan = NULL;
+    if (o->manual > 2)
+        return sg_fail(err, SEGUE_EARG, "scheduler not opened: manual %u: use 0, 1 or 2", o->manual);
     if (s->opts.running > SG_REQUESTS_MAX)
         return sg_fail(err, SEGUE_EARG, "scheduler not opened: running %zu: the maximum is %d; use a smaller number", o->running,
                        SG_REQUESTS_MAX);
@@ -83,7 +85,8 @@ static segue_status make_buffers(struct segue_scheduler *s, segue_error *err)
 static segue_status start_threads(struct segue_scheduler *s, segue_error *err)
 {
     void *(*const mains[SG_LANES])(void *) = {prefill_main, shared_main};
-    for (uint32_t i = 0; i < SG_LANES && !s->opts.manual; i++) {
+    uint32_t n = s->opts.manual == 2 ? 1 : s->opts.manual ? 0 : SG_LANES; /* of the lanes, from the prefill lane on */
+    for (uint32_t i = 0; i < n; i++) {
         if (pthread_create(&s->threads[i], NULL, mains[i], s))
             return sg_fail(err, SEGUE_EMEMORY, "scheduler not opened: no thread can be started; raise the limit of threads");
         s->threads_n++;
@@ -160,7 +163,7 @@ segue_status segue_scheduler_run(segue_scheduler *s, segue_error *err)
     if (!s->opts.manual)
         return sg_fail(err, SEGUE_EARG, "nothing computed: the scheduler has threads of its own; open it with manual = 1");
     pthread_mutex_lock(&s->lock);
-    for (uint32_t lane = 0; lane < SG_LANES; lane++) worked |= sg_scheduler_round(s, lane);
+    for (uint32_t lane = s->threads_n; lane < SG_LANES; lane++) worked |= sg_scheduler_round(s, lane);
     pthread_mutex_unlock(&s->lock);
     return worked ? SEGUE_OK : SEGUE_END;
 }

@@ -10,7 +10,7 @@
 
 #include <pthread.h>
 
-#include "engine/session/step_buffers.h"
+#include "engine/session/shared_run.h"
 
 enum { SG_LANE_PREFILL = 0, SG_LANE_SHARED = 1, SG_LANES = 2 };
 
@@ -42,6 +42,7 @@ struct segue_request {
     size_t out_n, out_cap, read_n, logprobs_n;
     int32_t *prompt;                     /* [prompt_n] SEGUE_SCORE: tokens not yet appended start at prompt_at */
     size_t prompt_n, prompt_at;
+    double *sum;                         /* [width] SEGUE_EMBED: so far */
     float *values;                       /* [values_n] result of SEGUE_SCORE and SEGUE_EMBED */
     size_t values_n;
     segue_error error;                   /* why it failed; status OK: it did not */

@@ -6,7 +6,7 @@
 
 #include "base/mem.h"
 #include "engine/placement/plan.h"
-#include "engine/session/step_buffers.h"
+#include "engine/session/shared_run.h"
 #include "engine/sized.h"
 
 enum { CONTEXT_DEFAULT = 4096, CONTEXT_MAX = INT32_MAX, CHECKPOINT_BYTES = 256 << 20 };

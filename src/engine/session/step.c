@@ -3,7 +3,7 @@
  * by the first session and kept, so that later steps do not allocate. SPDX-License-Identifier: MIT */
 #include <string.h>
 
-#include "engine/session/step_buffers.h"
+#include "engine/session/shared_run.h"
 
 enum { SESSIONS_MAX = 4096 };
 

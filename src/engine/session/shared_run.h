@@ -1,7 +1,7 @@
-/* step_buffers.h: runs that several sessions share, and the arrays for them. The owner keeps the arrays, so that later runs of at
+/* shared_run.h: runs that several sessions share, and the arrays for them. The owner keeps the arrays, so that later runs of at
  * most `cap` sessions do not allocate. SPDX-License-Identifier: MIT */
-#ifndef SG_ENGINE_STEP_BUFFERS_H
-#define SG_ENGINE_STEP_BUFFERS_H
+#ifndef SG_ENGINE_SHARED_RUN_H
+#define SG_ENGINE_SHARED_RUN_H
 
 #include "engine/session/session.h"
 
