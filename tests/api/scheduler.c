@@ -181,6 +181,45 @@ static void deterministic_cpu(void **state)
     }
 }
 
+/* The logits of a text do not depend on its chunks, on the rows of a run, or on threads: quantised weights and a hybrid. */
+static void deterministic_chunks(void **state)
+{
+    enum { TEXT = 60, VOCAB = 64, WAYS = 5 };
+    static const char *const names[] = {"llama_mlx4", "qwen3_5_mlx4", "gemma3"};
+    static const size_t chunks[WAYS] = {TEXT, 1, 7, 17, 32};
+    (void)state;
+    for (size_t m = 0; m < sizeof names / sizeof *names; m++) {
+        float first[VOCAB * 4], logits[VOCAB * 4];
+        for (int way = 0; way < WAYS; way++) {
+            char path[1024];
+            segue_model *model;
+            segue_unit *unit;
+            segue_engine *e;
+            segue_session *x;
+            segue_error err;
+            segue_engine_opts o = SEGUE_INIT(segue_engine_opts);
+            int32_t text[TEXT];
+            size_t n = 0;
+            for (int i = 0; i < TEXT; i++) text[i] = (i * 23 + 5) % 60 + 3;
+            snprintf(path, sizeof path, SEGUE_SOURCE_DIR "/tests/golden/tiny/%s", names[m]);
+            assert_int_equal(segue_model_open(&model, path, NULL, &err), SEGUE_OK);
+            assert_int_equal(segue_unit_open(&unit, way % 2 ? "cpu:threads=1" : "cpu:threads=2", &err), SEGUE_OK);
+            o.deterministic = 1;
+            o.chunk_tokens = (uint32_t)chunks[way];
+            if (segue_engine_open(&e, model, &unit, 1, &o, &err) != SEGUE_OK) fail_msg("%s", err.text);
+            assert_int_equal(segue_session_open(&x, e, NULL, &err), SEGUE_OK);
+            assert_int_equal(segue_session_append(x, text, TEXT, &err), SEGUE_OK);
+            assert_int_equal(segue_session_prefill(x, 0, NULL, &err), SEGUE_OK);
+            assert_int_equal(segue_session_logits(x, way ? logits : first, VOCAB * 4, &n, &err), SEGUE_OK);
+            if (way) assert_memory_equal(logits, first, n * sizeof *logits);
+            segue_session_close(x);
+            segue_engine_close(e);
+            segue_unit_close(unit);
+            segue_model_close(model);
+        }
+    }
+}
+
 /* Two requests start, outgrow the budget, and the younger one gives way; the answers are those of single runs. */
 static void budget(void **state)
 {
@@ -477,17 +516,18 @@ static void scored_before_the_hand_off(void **state)
         int32_t prompt[LENGTH_MAX + 8], token[2];
         float logprobs[LENGTH_MAX];
         size_t n = make_prompt(5, prompt);
-        open_fixture(&f, tiny_models[m].name, "ref", "ref:threads=1", NULL);
+        open_fixture(&f, tiny_models[m].name, "ref", "cpu:threads=1", NULL); /* two kinds: states are copied during the prompt */
         parts[0].to = parts[1].to = 3;
         parts[1].phase = SEGUE_DECODE;
         parts[1].unit = 1;
         assert_int_equal(segue_plan_new(&plan, parts, 2, NULL, &err), SEGUE_OK);
         for (int i = 0; i < 2; i++) {
-            o.plan = i ? plan : NULL;
+            size_t first = i ? n / 2 : n; /* session 1 scores the rest */
+            o.plan = plan;
             assert_int_equal(segue_session_open(&s[i], f.engine, &o, &err), SEGUE_OK);
-            assert_int_equal(segue_session_append(s[i], prompt, n / 2, &err), SEGUE_OK);
+            assert_int_equal(segue_session_append(s[i], prompt, first, &err), SEGUE_OK);
             assert_int_equal(segue_session_prefill(s[i], 0, NULL, &err), SEGUE_OK);
-            assert_int_equal(segue_session_score(s[i], prompt + n / 2, n - n / 2, logprobs, NULL, &err), SEGUE_OK);
+            if (i) assert_int_equal(segue_session_score(s[i], prompt + first, n - first, logprobs, NULL, &err), SEGUE_OK);
         }
         for (int k = 0; k < ANSWER; k++) {
             for (int i = 0; i < 2; i++) assert_true(segue_session_next(s[i], &token[i], &err) >= 0);
@@ -518,7 +558,7 @@ static int remove_models(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(joins_and_leaves), cmocka_unit_test(deterministic_cpu), cmocka_unit_test(budget), cmocka_unit_test(two_units), cmocka_unit_test(cancel_any_time),
+        cmocka_unit_test(joins_and_leaves), cmocka_unit_test(deterministic_cpu), cmocka_unit_test(deterministic_chunks), cmocka_unit_test(budget), cmocka_unit_test(two_units), cmocka_unit_test(cancel_any_time),
         cmocka_unit_test(errors_and_slow_readers), cmocka_unit_test(borrowed_session), cmocka_unit_test(scores), cmocka_unit_test(realms), cmocka_unit_test(scored_before_the_hand_off),
     };
     return cmocka_run_group_tests(tests, write_models, remove_models);
