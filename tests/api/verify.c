@@ -82,6 +82,8 @@ static void spoil(segue_unit *u, int after)
 
 /* --- answers --- */
 
+static size_t reused; /* by a second session with the same prompt, from the prefix store */
+
 static void answer(int m, const char *reader, const char *decoder, size_t rows, int spoil_after, int32_t *ids, segue_verify *v)
 {
     segue_unit *units[2] = {0};
@@ -93,6 +95,7 @@ static void answer(int m, const char *reader, const char *decoder, size_t rows, 
     segue_stats stats = SEGUE_INIT(segue_stats);
     eo.chunk_tokens = 8;
     eo.kv = SEGUE_KV_F32;
+    eo.store = "";
     o.verify_tokens = rows;
     segue_status s = segue_unit_open(&units[0], reader, &err);
     if (s == SEGUE_OK && decoder) s = segue_unit_open(&units[1], decoder, &err);
@@ -107,6 +110,14 @@ static void answer(int m, const char *reader, const char *decoder, size_t rows, 
     if (s == SEGUE_OK) s = segue_session_stats_get(session, &stats, &err);
     if (s != SEGUE_OK) fail_msg("%s to %s: %s", reader, decoder ? decoder : "-", err.text);
     *v = stats.verify;
+    segue_session_close(session);
+    session = NULL;
+    if (s == SEGUE_OK) s = segue_session_open(&session, engine, &o, &err);
+    if (s == SEGUE_OK) s = segue_session_append(session, prompt, PROMPT, &err);
+    if (s == SEGUE_OK) s = segue_session_prefill(session, 0, NULL, &err);
+    if (s == SEGUE_OK) s = segue_session_stats_get(session, &stats, &err);
+    if (s != SEGUE_OK) fail_msg("%s to %s, again: %s", reader, decoder ? decoder : "-", err.text);
+    reused = stats.tokens_reused;
     segue_session_close(session);
     segue_engine_close(engine);
     for (int i = 0; i < 2; i++) segue_unit_close(units[i]);
@@ -128,6 +139,7 @@ static void sound_ones(void **state)
             assert_int_equal(v.tokens, rows < 8 ? rows : 8);
             assert_true(v.max_abs > 0 && v.max_abs < v.bound && v.state_error > 0);
             assert_string_equal(v.action, "none");
+            assert_true(reused >= PROMPT - 8); /* a verified one is */
         }
         answer(m, "ref", NULL, 4, -1, ids, &v); /* one unit: nothing is handed over */
         assert_int_equal(v.tokens, 0);
@@ -146,6 +158,7 @@ static void broken_ones(void **state)
             assert_int_equal(v.tokens, ROWS);
             assert_int_equal(v.ok, 0);
             assert_string_equal(v.action, "recomputed");
+            assert_int_equal(reused, 0); /* a state that failed the check is not in the store */
             if (after) assert_true(v.max_abs <= v.bound && v.state_error > v.state_bound);
             assert_memory_equal(ids, want, sizeof want);
         }

@@ -10,6 +10,7 @@ void sg_request_snapshot(struct segue_request *q)
     i->tokens_computed = s->computed;
     i->tokens_reused = s->stats.tokens_reused < i->prompt_tokens ? s->stats.tokens_reused : i->prompt_tokens;
     q->bytes = sg_request_bytes(q);
+    i->reuse_diverged = s->store_matched;
     i->reuse_reason = s->stats.reuse_reason;
     i->prefill_ns = s->stats.prefill_ns;
     i->decode_ns = s->stats.decode_ns;

@@ -90,9 +90,16 @@ static int wanted(const struct segue_session *s, int begins)
     return s->uses_store && (begins || s->computed >= s->input_n);
 }
 
+/* 1: the states are of the prefill unit, and the check of their hand-off is still to come. */
+static int awaits_verification(const struct segue_session *s)
+{
+    return s->verify_tokens && s->split && s->active == SG_PREFILL_LAYOUT;
+}
+
 static void put_in_store(struct segue_session *s, struct sg_checkpoint *p)
 {
     struct sg_state_origin origin;
+    if (awaits_verification(s)) return;
     sg_session_store_origin(s, &origin);
     sg_store_put(s->engine->store, &origin, s->tokens, sg_session_prefill_cost_ns(s, p->tokens_n), p);
 }
@@ -132,11 +139,16 @@ void sg_session_checkpoint_due(struct segue_session *s)
     else sg_session_checkpoint(s, 0);
 }
 
+void sg_session_store_checkpoints(struct segue_session *s)
+{
+    for (uint32_t i = 0; s->uses_store && i < s->checkpoints_n; i++) put_in_store(s, s->checkpoints[i].checkpoint);
+}
+
 void sg_session_store_put(struct segue_session *s)
 {
     struct sg_layout *l = &s->layouts[s->active];
     struct sg_checkpoint *p;
-    if (!s->uses_store || !s->computed || !s->tokens || !sg_layout_holds(l) || !(p = sg_alloc(sizeof *p))) return;
+    if (!s->uses_store || awaits_verification(s) || !s->computed || !s->tokens || !sg_layout_holds(l) || !(p = sg_alloc(sizeof *p))) return;
     *p = (struct sg_checkpoint){.layout = *l, .tokens_n = s->computed};
     atomic_init(&p->references, 1);
     sg_session_fetch_logits(s);

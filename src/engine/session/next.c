@@ -73,7 +73,10 @@ static segue_status finish_token(struct segue_session *s, int32_t *token, segue_
     if (sg_session_pending(s)) SG_TRY(sg_session_run_chunk(s, sg_session_pending(s), 1, on_host ? NULL : &sampler, &chosen, err));
     if (s->split && s->active == SG_PREFILL_LAYOUT) SG_TRY(sg_session_to_layout_retry(s, SG_DECODE_LAYOUT, err));
     else sg_session_free_stale(s);
-    if (s->verifier) SG_TRY(sg_verify_states(s, err));
+    if (s->verifier) {
+        SG_TRY(sg_verify_states(s, err));
+        sg_session_store_checkpoints(s);
+    }
     if (on_host) SG_TRY(choose_on_host(s, &sampler, &chosen, err));
     return sg_session_accept(s, chosen, token);
 }
@@ -90,7 +93,10 @@ segue_status sg_session_next_part(struct segue_session *s, size_t chunk, int32_t
     SG_TRY(sg_session_check_choose(s, err));
     SG_TRY(sg_session_check_cancel(s, err));
     if (pending > keep) return sg_session_run_chunk(s, pending - keep < chunk ? pending - keep : chunk, 0, NULL, NULL, err);
-    if (verifies) SG_TRY(sg_verify_logits(s, err));
+    if (verifies) {
+        SG_TRY(sg_verify_logits(s, err));
+        sg_session_after_run(s); /* a checkpoint, after the verification */
+    }
     return finish_token(s, token, err);
 }
 

@@ -65,6 +65,7 @@ struct segue_session {
     uint32_t store_queried;            /* 1: the prefix store was searched for the present tokens */
     char *realm_id;                    /* hex hash of the realm; NULL: none */
     uint64_t replay_until;             /* with fixed chunks: tokens that are computed again in the runs of before */
+    size_t store_matched;              /* tokens that the prefix store knew at the last search, also where no state fitted */
     uint32_t uses_store;               /* 1: reads and writes the engine's prefix store */
     uint32_t adapters_known;           /* 1: adapters_id is computed */
     struct sg_hash adapters_id;        /* checksum of the adapters' matrices */
@@ -165,6 +166,8 @@ void sg_session_checkpoint_due(struct segue_session *s);
 void sg_session_forget_checkpoints(struct segue_session *s, uint64_t pos);
 /* Drops checkpoints that have states on a unit of layout `lost`. */
 void sg_session_drop_lost_checkpoints(struct segue_session *s, const struct sg_layout *lost);
+/* Gives all checkpoints to the prefix store, after a verification for which they waited. */
+void sg_session_store_checkpoints(struct segue_session *s);
 /* Gives the states of a closing session to the prefix store. */
 void sg_session_store_put(struct segue_session *s);
 /* Gives the states and checkpoints up: to the prefix store, if the session uses it. The tokens are pending afterwards. EMEMORY: the

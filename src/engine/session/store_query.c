@@ -44,6 +44,7 @@ void sg_session_query_store(struct segue_session *s)
                                            .layout = &s->layouts[SG_PREFILL_LAYOUT],
                                            .logits = s->logits},
                   &hit);
+    s->store_matched = hit.matched_n;
     if (hit.read_disk) s->logits_known = 0; /* the buffer was overwritten */
     if (hit.checkpoint) {
         status = sg_session_restore(s, hit.checkpoint);

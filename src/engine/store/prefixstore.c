@@ -214,6 +214,7 @@ void sg_store_find(struct sg_store *s, const struct sg_store_query *q, struct sg
         if (out->checkpoint || out->states_n) out->tokens_n = m.usable_n;
     }
     pthread_mutex_unlock(&s->lock);
+    out->matched_n = m.matched;
     out->diverges = m.diverges;
     out->reason = m.reason;
 }

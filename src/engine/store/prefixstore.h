@@ -76,6 +76,7 @@ struct sg_store_hit {
     size_t tokens_n;                  /* tokens to keep; 0: no hit */
     int read_disk;                    /* 1: a file was read, so query.logits changed */
     int logits_known;                 /* 1: query.logits are valid */
+    size_t matched_n;                 /* tokens that stored prefixes have in common with the query */
     int diverges;                     /* 1: stored prefixes continue with other tokens than the query */
     const char *reason;               /* why fewer tokens than matched are reused (segue_stats.reuse_reason); NULL: none */
 };
