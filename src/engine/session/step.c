@@ -1,11 +1,15 @@
-/* step.c: one token for each of many sessions in one run. Sessions that cannot join (a prompt is pending, the states are on another
- * unit, the unit cannot sample) take their step alone, as by segue_session_next; the tokens are the same. The buffers are owned
- * by the first session and kept, so that later steps do not allocate. SPDX-License-Identifier: MIT */
+/* step.c: one token for each of many sessions in as few runs as possible: a run has the pending token of each running answer and
+ * a chunk of each prompt. Sessions that cannot join (the states are to be handed off, several stages, the unit cannot sample) take
+ * their step alone, as by segue_session_next; the tokens are the same. The buffers are owned by the first session and kept, so that
+ * later steps do not allocate. SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "engine/session/shared_run.h"
 
-enum { SESSIONS_MAX = 4096 };
+enum {
+    SESSIONS_MAX = 4096,
+    ROWS_MAX = 2048 /* of a run on a unit without a limit */
+};
 
 /* Values of segue_session.busy during a step. */
 enum { STEP_PENDING = 1, STEP_DONE = 2 };
@@ -24,32 +28,48 @@ static void step_alone(struct segue_session *s, int32_t *token, segue_error *eac
     set_result(each, sg_session_next_token(s, token, &err), &err);
 }
 
-/* The layer range on which this session can compute one token together with others; NULL: it must run alone. */
-static const struct sg_layer_range *step_range(const struct segue_session *s)
+/* 1: the session is still to be served, and joins a run on this range (NULL: on any). */
+static int joins(const struct segue_session *s, const segue_error *each, const struct sg_layer_range *range)
 {
-    return s->tokens_n - s->computed == 1 && !s->checkpoint_pending ? sg_shared_range(s) : NULL;
+    const struct sg_layer_range *own = each->status == SEGUE_OK && atomic_load(&s->busy) == STEP_PENDING ? sg_shared_range(s) : NULL;
+    return own && (!range || own == range);
 }
 
-/* Runs all sessions of the list that are pending on this layer range, as many as the unit takes in one run; step_all calls again
- * for the rest. */
-static void step_together(segue_session *const *sessions, size_t n, const struct sg_layer_range *layer_range,
-                          struct sg_step *t, int32_t *tokens, segue_error *each)
+/* Fills the shares of a run: chunks are those of the session alone, so that its neighbours change rounding only. */
+static uint32_t fill(segue_session *const *sessions, size_t n, const struct sg_layer_range *range, struct sg_step *t,
+                     const segue_error *each)
 {
-    uint32_t spans = 0, max = layer_range->unit->desc.rows_max ? layer_range->unit->desc.rows_max : SESSIONS_MAX;
-    uint64_t ns;
-    for (size_t i = 0; i < n && spans < max; i++) {
-        if (each[i].status != SEGUE_OK || atomic_load(&sessions[i]->busy) != STEP_PENDING) continue;
-        if (step_range(sessions[i]) != layer_range) continue;
+    size_t rows = 0, max = range->unit->desc.rows_max ? range->unit->desc.rows_max : ROWS_MAX;
+    uint32_t spans = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!joins(sessions[i], &each[i], range)) continue;
+        size_t pending = sg_session_pending(sessions[i]), chunk = sg_session_chunk(sessions[i]), own = pending < chunk ? pending : chunk;
+        if (spans && rows + own > max) continue;
+        if (sessions[i]->checkpoint_pending) sg_session_checkpoint(sessions[i], 0);
+        rows += own;
         t->index[spans] = (uint32_t)i;
-        t->shares[spans++] = (struct sg_share){.session = sessions[i], .tokens_n = 1, .choose = 1};
+        t->shares[spans++] = (struct sg_share){.session = sessions[i], .tokens_n = (uint32_t)own, .choose = own == pending};
     }
-    sg_session_run_shared(t, spans, layer_range, &ns);
+    return spans;
+}
+
+/* Runs sessions of the list on this layer range, as many as the unit takes in one run; step_all calls again for the rest and for
+ * prompts of several chunks. */
+static void step_together(segue_session *const *sessions, size_t n, const struct sg_layer_range *range, struct sg_step *t,
+                          int32_t *tokens, segue_error *each)
+{
+    uint64_t ns;
+    uint32_t spans = fill(sessions, n, range, t, each);
+    sg_session_run_shared(t, spans, range, &ns);
     for (uint32_t k = 0; k < spans; k++) {
         size_t i = t->index[k];
         const struct sg_share *p = &t->shares[k];
+        segue_error err = p->error;
+        if (err.status == SEGUE_OK && !p->choose) err.status = sg_session_check_cancel(sessions[i], &err);
+        if (err.status == SEGUE_OK && !p->choose) continue;
         atomic_store(&sessions[i]->busy, STEP_DONE);
-        set_result(&each[i], p->error.status, &p->error);
-        if (p->error.status >= 0) tokens[i] = p->token;
+        set_result(&each[i], err.status, &err);
+        if (err.status >= 0) tokens[i] = p->token;
     }
 }
 
@@ -72,12 +92,13 @@ static segue_status claim(segue_session *const *sessions, size_t n, segue_error 
     return SEGUE_OK;
 }
 
-/* Before the run: what would make a session with one pending token run alone, namely missing states or a due checkpoint. */
+/* Before the run: states, a prefix from the store, a due checkpoint. */
 static segue_status make_ready(segue_session *s, segue_error *err)
 {
     SG_TRY(sg_session_check_choose(s, err));
     SG_TRY(sg_session_check_cancel(s, err));
-    if (s->tokens_n - s->computed != 1 || (s->computed && !s->checkpoint_pending)) return SEGUE_OK;
+    size_t pending = sg_session_pending(s);
+    if (!pending || (pending == 1 && s->computed && !s->checkpoint_pending)) return SEGUE_OK;
     return sg_session_prepare(s, err);
 }
 
@@ -91,10 +112,8 @@ static void step_all(segue_session *const *sessions, size_t n, int32_t *tokens, 
         set_result(&each[i], make_ready(sessions[i], &err), &err);
     }
     for (size_t i = 0; i < n; i++) {
-        if (each[i].status != SEGUE_OK || atomic_load(&sessions[i]->busy) != STEP_PENDING) continue;
-        const struct sg_layer_range *layer_range = step_range(sessions[i]);
-        if (layer_range) step_together(sessions, n, layer_range, t, tokens, each);
-        else step_alone(sessions[i], &tokens[i], &each[i]);
+        while (joins(sessions[i], &each[i], NULL)) step_together(sessions, n, sg_shared_range(sessions[i]), t, tokens, each);
+        if (each[i].status == SEGUE_OK && atomic_load(&sessions[i]->busy) == STEP_PENDING) step_alone(sessions[i], &tokens[i], &each[i]);
     }
 }
 
