@@ -5,8 +5,64 @@
 #include "tensor/json.h"
 
 #include <math.h>
+#include <string.h>
 
+#include "base/buf.h"
 #include "base/file.h"
+#include "base/mem.h"
+
+/* True if the digits[n] of an integer without sign exceed 64 bits with the sign. */
+static int exceeds_64_bits(const char *digits, size_t n, int negative)
+{
+    uint64_t v = 0, limit = (uint64_t)INT64_MAX + (negative ? 1 : 0);
+    for (size_t i = 0; i < n; i++) {
+        uint64_t digit = (uint64_t)(digits[i] - '0');
+        if (v > (limit - digit) / 10) return 1;
+        v = v * 10 + digit;
+    }
+    return 0;
+}
+
+/* Number of bytes of the token at text[0]: a character pair after a backslash, a whole number without its sign, or one
+ * character. *integer: it is a number without fraction and exponent. */
+static size_t token_length(const char *text, size_t len, int in_string, int *integer)
+{
+    size_t n = 0;
+    *integer = 0;
+    if (in_string) return text[0] == '\\' && len > 1 ? 2 : 1;
+    while (n < len && text[n] >= '0' && text[n] <= '9') n++;
+    if (!n) return 1;
+    *integer = n == len || !text[n] || !strchr(".eE", text[n]);
+    while (!*integer && n < len && text[n] && strchr("0123456789.eE+-", text[n])) n++;
+    return n;
+}
+
+/* Copy text[len] with ".0" appended to integers beyond 64 bits. jansson refuses them, but the default model_max_length of
+ * transformers is 10^30; as reals they are accepted. */
+static void long_integers_to_reals(struct sg_buf *out, const char *text, size_t len)
+{
+    int in_string = 0, integer;
+    for (size_t i = 0, n; i < len; i += n) {
+        n = token_length(text + i, len - i, in_string, &integer);
+        if (text[i] == '"') in_string = !in_string;
+        sg_buf_add(out, text + i, n);
+        if (integer && exceeds_64_bits(text + i, n, i > 0 && text[i - 1] == '-')) sg_buf_puts(out, ".0");
+    }
+}
+
+/* Parse, with a second attempt for a text that has integers beyond 64 bits. */
+static segue_status parse(json_t **root, const char *text, size_t len, json_error_t *why)
+{
+    const size_t flags = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL;
+    struct sg_buf copy = {0};
+    *root = json_loadb(text, len, flags, why);
+    if (*root || json_error_code(why) != json_error_numeric_overflow) return SEGUE_OK;
+    long_integers_to_reals(&copy, text, len);
+    segue_status s = copy.failed;
+    if (s == SEGUE_OK) *root = json_loadb(copy.data, copy.len, flags, why);
+    sg_buf_free(&copy);
+    return s;
+}
 
 /* Brackets inside of strings do not count. A malformed text may be counted wrongly after the byte where jansson stops. */
 int sg_json_too_deep(const char *text, size_t len)
@@ -30,10 +86,11 @@ int sg_json_too_deep(const char *text, size_t len)
 segue_status sg_json_parse(json_t **out, const char *text, size_t len, const char *what, segue_error *err)
 {
     json_error_t why;
+    json_t *root;
     if (sg_json_too_deep(text, text ? len : 0))
         return sg_fail(err, SEGUE_EFORMAT, "parse JSON: %s: nested deeper than %d levels; the file is damaged, download it again",
                        what, SG_JSON_DEPTH);
-    json_t *root = json_loadb(text ? text : "", len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+    if (parse(&root, text ? text : "", len, &why) != SEGUE_OK) return sg_no_memory("JSON text", len, err);
     if (!root) {
         if (json_error_code(&why) == json_error_out_of_memory)
             return sg_fail(err, SEGUE_EMEMORY, "parse JSON: %s: out of memory at byte %d; free some memory and try again",

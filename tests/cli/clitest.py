@@ -108,7 +108,7 @@ def tiny_model(name="tiny", seed=1, layers=2, width=32, context=2048, template=T
         "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
                   "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
                   "vocab": {**pieces, **{s: 256 + i for i, s in enumerate(specials)}}, "merges": []}}))
-    tokenizer_config = {"bos_token": specials[1], "eos_token": specials[2], "model_max_length": context}
+    tokenizer_config = {"bos_token": specials[1], "eos_token": specials[2], "model_max_length": int(1e30)}   # the default of transformers
     if template: tokenizer_config["chat_template"] = template
     write(folder, "tokenizer_config.json", json.dumps(tokenizer_config))
     return folder

@@ -15,7 +15,7 @@ static void errors_name_line_and_object(void **state)
     json_t *root = NULL;
     segue_error err;
     const char *bad[] = {
-        "", "{", "{\"a\":1,}", "[1", "{\"a\":1,\"a\":2}", "{} x", "\"\xff\"", "{\"a\":99999999999999999999}"};
+        "", "{", "{\"a\":1,}", "[1", "{\"a\":1,\"a\":2}", "{} x", "\"\xff\"", "{\"a\":1e999}", "{\"a\":99999999999999999999,}"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_int_equal(sg_json_parse(&root, bad[i], strlen(bad[i]), "thing.json", &err), SEGUE_EFORMAT);
         assert_null(root);
@@ -82,9 +82,38 @@ static void depth_is_bounded(void **state)
     json_decref(root);
 }
 
+/* Integers beyond 64 bits are reals; those within keep every digit; digits in strings and reals are left alone. */
+static void long_integers_are_reals(void **state)
+{
+    (void)state;
+    const char *text = "{\"big\":1000000000000000019884624838656,\"low\":-9223372036854775809,\"max\":9223372036854775807,"
+                       "\"min\":-9223372036854775808,\"s\":\"\\\"99999999999999999999\",\"r\":1.99999999999999999999e2,"
+                       "\"list\":[18446744073709551616]}";
+    json_t *o = NULL;
+    int64_t i;
+    double r;
+    const char *s;
+    assert_int_equal(sg_json_parse(&o, text, strlen(text), "o", NULL), SEGUE_OK);
+    assert_int_equal(sg_json_real(o, "big", 0, &r, "o", NULL), SEGUE_OK);
+    assert_true(r == 1e30);
+    assert_int_equal(sg_json_real(o, "low", 0, &r, "o", NULL), SEGUE_OK);
+    assert_true(r == -9223372036854775808.0);
+    assert_int_equal(sg_json_int(o, "max", 0, &i, "o", NULL), SEGUE_OK);
+    assert_true(i == INT64_MAX);
+    assert_int_equal(sg_json_int(o, "min", 0, &i, "o", NULL), SEGUE_OK);
+    assert_true(i == INT64_MIN);
+    assert_int_equal(sg_json_text(o, "s", "", &s, "o", NULL), SEGUE_OK);
+    assert_string_equal(s, "\"99999999999999999999");
+    assert_int_equal(sg_json_real(o, "r", 0, &r, "o", NULL), SEGUE_OK);
+    assert_true(r == 200);
+    assert_true(json_real_value(json_array_get(json_object_get(o, "list"), 0)) == 18446744073709551616.0);
+    json_decref(o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(depth_is_bounded), cmocka_unit_test(errors_name_line_and_object),
-                                       cmocka_unit_test(members_have_kinds)};
+                                       cmocka_unit_test(members_have_kinds),
+                                       cmocka_unit_test(long_integers_are_reals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
