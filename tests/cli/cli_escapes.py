@@ -1,4 +1,4 @@
-# cli_terminal.py: no byte of a file's content or name reaches a terminal as a control sequence; pipes and --json keep the bytes.
+# cli_escapes.py: no byte of a file's content or name reaches a terminal as a control sequence; pipes and --json keep the bytes.
 # SPDX-License-Identifier: MIT
 import os, pty, subprocess
 from clitest import command, done, environment, expect, home, run, tiny_model
