@@ -15,12 +15,14 @@ except ImportError as e:
 segue = sys.argv[1]
 
 
-def write(path, kind, bad, scales={}):
+def write(path, kind, bad, scales={}, heads=None):
     """A one-layer llama; `bad` names the tensor that gets one NaN."""
     rng = np.random.default_rng(3)
     w = gguf.GGUFWriter(path, "llama")
     w.add_block_count(1); w.add_context_length(64); w.add_embedding_length(64); w.add_feed_forward_length(64)
-    w.add_head_count(2); w.add_layer_norm_rms_eps(1e-5); w.add_vocab_size(32); w.add_rope_dimension_count(32)
+    w.add_head_count(2)
+    if heads: w.add_array("llama.attention.head_count_kv", heads)
+    w.add_layer_norm_rms_eps(1e-5); w.add_vocab_size(32); w.add_rope_dimension_count(32)
     shapes = {"token_embd": (32, 64), "output_norm": (64,), "blk.0.attn_norm": (64,), "blk.0.ffn_norm": (64,)}
     shapes.update({f"blk.0.{n}": (64, 64) for n in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")})
     for name, shape in shapes.items():
@@ -61,6 +63,15 @@ def overflow(tmp):
         assert r.returncode == 4 and r.stderr.count("\n") == 1, (unit, r.returncode, r.stderr)
 
 
+def fractions(tmp):
+    """A list with one number of heads per layer has whole numbers."""
+    path = os.path.join(tmp, "heads.gguf")
+    for heads, want in (([2], 0), ([2.5], 4)):
+        write(path, gguf.GGMLQuantizationType.F32, None, heads=heads)
+        r = run(path, "ref")
+        assert r.returncode == want and (not want or "head_count_kv has the item 2.5" in r.stderr), (heads, r.returncode, r.stderr)
+
+
 def too_large(tmp):
     """A file beyond the limit of the shell is an error of one line, and leaves nothing behind."""
     path, out = os.path.join(tmp, "sound.gguf"), os.path.join(tmp, "out")
@@ -95,6 +106,7 @@ def vanishing(tmp):
 with tempfile.TemporaryDirectory() as folder:
     numbers(folder)
     overflow(folder)
+    fractions(folder)
     too_large(folder)
     vanishing(folder)
 print("damage: refused by name")
