@@ -4,6 +4,9 @@
 segue_test(text_golden "text;golden;quick" ${CMAKE_CURRENT_LIST_DIR}/tok_golden.c)
 segue_test(text_stream "text;quick" ${CMAKE_CURRENT_LIST_DIR}/tok_stream.c)
 segue_test(text_hostile "text;fault;quick" ${CMAKE_CURRENT_LIST_DIR}/tok_hostile.c)
+if(NOT SEGUE_SANITIZE) # their frames are ten times as large
+  segue_script(text_hostile_stack "text;quick" sh -c "ulimit -s 128 && exec $<TARGET_FILE:text_hostile> 'deep_*'")
+endif()
 segue_test(text_default "text;golden;quick" ${CMAKE_CURRENT_LIST_DIR}/tok_default.c)
 segue_test(text_llama "text;golden" ${CMAKE_CURRENT_LIST_DIR}/tok_llama.c)
 

@@ -7,6 +7,9 @@
 
 #include "golden_tokenizer.h"
 
+#define MODEL(vocab, merges) "\"model\":{\"type\":\"BPE\",\"vocab\":" vocab ",\"merges\":" merges "}"
+#define AB "{\"a\":0,\"b\":1,\"ab\":2}"
+
 /* Open and close; the status is returned. A tokenizer exists exactly after OK. */
 static segue_status open_json(const char *json, size_t len, segue_error *err)
 {
@@ -84,6 +87,26 @@ static void colliding_tokens_open(void **state)
     sg_buf_free(&bin);
 }
 
+/* PCRE2's compiler recurses over parentheses: 200 levels died with 128 KiB of stack. Also run with that (text_hostile_stack). */
+static void deep_patterns_are_refused(void **state)
+{
+    static const char *const open[] = {"(", "(?:", "(?=", "(?i:(", "(?1)("}, *const close[] = {")", ")", ")", ")*)?", "|a)"};
+    (void)state;
+    for (size_t k = 0; k < sizeof open / sizeof *open; k++)
+        for (int n = 1; n <= 1500; n = n * 3 + 2) {
+            struct sg_buf json = {0};
+            segue_error err;
+            sg_buf_puts(&json, "{\"pre_tokenizer\":{\"type\":\"Split\",\"behavior\":\"Isolated\",\"pattern\":{\"Regex\":\"");
+            for (int i = 0; i < n; i++) sg_buf_puts(&json, open[k]);
+            sg_buf_puts(&json, "a");
+            for (int i = 0; i < n; i++) sg_buf_puts(&json, close[k]);
+            sg_buf_puts(&json, "\"}}," MODEL(AB, "[]") "}");
+            segue_status s = open_json(json.data, json.len, &err);
+            assert_true(s == SEGUE_EUNSUPPORTED || (n <= 30 && s == SEGUE_OK));
+            sg_buf_free(&json);
+        }
+}
+
 /* Each prefix of a valid file is EFORMAT, and the message names the file. */
 static void cut_json_is_refused(void **state)
 {
@@ -100,74 +123,70 @@ static void cut_json_is_refused(void **state)
     sg_buf_free(&json);
 }
 
-#define MODEL(vocab, merges) "\"model\":{\"type\":\"BPE\",\"vocab\":" vocab ",\"merges\":" merges "}"
-#define AB "{\"a\":0,\"b\":1,\"ab\":2}"
-
-static const struct {
-    const char *json, *reason;
-    segue_status status;
-} json_cases[] = {
-    {"[]", "t.json", SEGUE_EFORMAT},
-    {"{}", "model", SEGUE_EFORMAT},
-    {"{" MODEL("{}", "[]") "}", "no tokens", SEGUE_EFORMAT},
-    {"{" MODEL("{\"a\":0,\"b\":0}", "[]") "}", "id 0 is both", SEGUE_EFORMAT},
-    {"{" MODEL("{\"a\":-1}", "[]") "}", "no tokens", SEGUE_EFORMAT},
-    {"{" MODEL("{\"a\":-1,\"b\":5}", "[]") "}", "id -1", SEGUE_EFORMAT},
-    {"{" MODEL("{\"a\":4000000000}", "[]") "}", "highest id 4000000000", SEGUE_EFORMAT},
-    {"{" MODEL("{\"a\":9223372036854775807}", "[]") "}", "highest id", SEGUE_EFORMAT},
-    {"{" MODEL("{\"a\":\"x\"}", "[]") "}", "an id", SEGUE_EFORMAT},
-    {"{" MODEL("[]", "[]") "}", "model.vocab", SEGUE_EFORMAT},
-    {"{" MODEL(AB, "[\"a c\"]") "}", "\"c\"", SEGUE_EFORMAT},
-    {"{" MODEL(AB, "[\"b a\"]") "}", "\"ba\"", SEGUE_EFORMAT},
-    {"{" MODEL(AB, "[\"ab\"]") "}", "model.merges", SEGUE_EFORMAT},
-    {"{" MODEL(AB, "[[\"a\"]]") "}", "model.merges", SEGUE_EFORMAT},
-    {"{" MODEL(AB, "[[\"a\",7]]") "}", "model.merges", SEGUE_EFORMAT},
-    {"{" MODEL(AB, "{}") "}", "merges", SEGUE_EFORMAT},
-    {"{" MODEL(AB, "[]") ",\"added_tokens\":7}", "added_tokens", SEGUE_EFORMAT},
-    {"{" MODEL(AB, "[]") ",\"added_tokens\":[7]}", "added_tokens", SEGUE_EFORMAT},
-    {"{" MODEL(AB, "[]") ",\"added_tokens\":[{\"id\":1,\"content\":\"<x>\"}]}", "id 1 is both",
-     SEGUE_EFORMAT},
-    {"{" MODEL(AB, "[]") ",\"added_tokens\":[{\"id\":70000000,\"content\":\"<x>\"}]}", "highest id",
-     SEGUE_EFORMAT},
-    {"{" MODEL(AB, "[]") ",\"normalizer\":{\"type\":\"NFKC\"}}", "\"NFKC\"", SEGUE_EUNSUPPORTED},
-    {"{" MODEL(
-         AB,
-         "[]") ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" +\"},\"content\":\"\"}}",
-     "Replace by regular expression", SEGUE_EUNSUPPORTED},
-    {"{" MODEL(
-         AB,
-         "[]") ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\"\"},\"content\":\"x\"}}",
-     "Replace", SEGUE_EFORMAT},
-    {"{" MODEL(AB, "[]") ",\"pre_tokenizer\":{\"type\":\"Whitespace\"}}", "\"Whitespace\"",
-     SEGUE_EUNSUPPORTED},
-    {"{" MODEL(AB, "[]") ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(\"}}}",
-     "split pattern", SEGUE_EUNSUPPORTED},
-    {"{" MODEL(AB, "[]") ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"\"}}}",
-     "Split", SEGUE_EFORMAT},
-    {"{" MODEL(AB, "[]") ",\"decoder\":{\"type\":\"WordPiece\"}}", "\"WordPiece\"", SEGUE_EUNSUPPORTED},
-    {"{" MODEL(AB, "[]") ",\"decoder\":{\"type\":\"ByteLevel\"}}", "ByteLevel", SEGUE_EUNSUPPORTED},
-    {"{" MODEL(AB, "[]") ",\"post_processor\":{\"type\":\"BertProcessing\"}}", "\"BertProcessing\"",
-     SEGUE_EUNSUPPORTED},
-    {"{" MODEL(AB, "[]") ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{"
-                         "\"SpecialToken\":{\"id\":\"s\"}}],"
-                         "\"special_tokens\":{\"s\":{\"ids\":[99]}}}}",
-     "post_processor", SEGUE_EFORMAT},
-    {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[]}}", "\"Unigram\"", SEGUE_EUNSUPPORTED},
-    {"{\"model\":{\"vocab\":" AB ",\"merges\":[],\"dropout\":0.1}}", "dropout", SEGUE_EUNSUPPORTED},
-    {"{\"model\":{\"vocab\":" AB ",\"merges\":[],\"unk_token\":\"zz\"}}", "unk_token", SEGUE_EFORMAT},
-    {"{\"model\":{\"vocab\":" AB ",\"merges\":[],\"end_of_word_suffix\":\"</w>\"}}", "end_of_word_suffix",
-     SEGUE_EUNSUPPORTED},
-    {"{\"model\":{\"vocab\":" AB ",\"merges\":[],\"fuse_unk\":3}}", "fuse_unk", SEGUE_EFORMAT},
-};
-
 /* Each case is refused with its status, and the message contains the text in `reason`. */
 static void absurd_json_is_refused(void **state)
 {
+    static const struct {
+        const char *json, *reason;
+        segue_status status;
+    } cases[] = {
+        {"[]", "t.json", SEGUE_EFORMAT},
+        {"{}", "model", SEGUE_EFORMAT},
+        {"{" MODEL("{}", "[]") "}", "no tokens", SEGUE_EFORMAT},
+        {"{" MODEL("{\"a\":0,\"b\":0}", "[]") "}", "id 0 is both", SEGUE_EFORMAT},
+        {"{" MODEL("{\"a\":-1}", "[]") "}", "no tokens", SEGUE_EFORMAT},
+        {"{" MODEL("{\"a\":-1,\"b\":5}", "[]") "}", "id -1", SEGUE_EFORMAT},
+        {"{" MODEL("{\"a\":4000000000}", "[]") "}", "highest id 4000000000", SEGUE_EFORMAT},
+        {"{" MODEL("{\"a\":9223372036854775807}", "[]") "}", "highest id", SEGUE_EFORMAT},
+        {"{" MODEL("{\"a\":\"x\"}", "[]") "}", "an id", SEGUE_EFORMAT},
+        {"{" MODEL("[]", "[]") "}", "model.vocab", SEGUE_EFORMAT},
+        {"{" MODEL(AB, "[\"a c\"]") "}", "\"c\"", SEGUE_EFORMAT},
+        {"{" MODEL(AB, "[\"b a\"]") "}", "\"ba\"", SEGUE_EFORMAT},
+        {"{" MODEL(AB, "[\"ab\"]") "}", "model.merges", SEGUE_EFORMAT},
+        {"{" MODEL(AB, "[[\"a\"]]") "}", "model.merges", SEGUE_EFORMAT},
+        {"{" MODEL(AB, "[[\"a\",7]]") "}", "model.merges", SEGUE_EFORMAT},
+        {"{" MODEL(AB, "{}") "}", "merges", SEGUE_EFORMAT},
+        {"{" MODEL(AB, "[]") ",\"added_tokens\":7}", "added_tokens", SEGUE_EFORMAT},
+        {"{" MODEL(AB, "[]") ",\"added_tokens\":[7]}", "added_tokens", SEGUE_EFORMAT},
+        {"{" MODEL(AB, "[]") ",\"added_tokens\":[{\"id\":1,\"content\":\"<x>\"}]}", "id 1 is both",
+         SEGUE_EFORMAT},
+        {"{" MODEL(AB, "[]") ",\"added_tokens\":[{\"id\":70000000,\"content\":\"<x>\"}]}", "highest id",
+         SEGUE_EFORMAT},
+        {"{" MODEL(AB, "[]") ",\"normalizer\":{\"type\":\"NFKC\"}}", "\"NFKC\"", SEGUE_EUNSUPPORTED},
+        {"{" MODEL(
+             AB,
+             "[]") ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" +\"},\"content\":\"\"}}",
+         "Replace by regular expression", SEGUE_EUNSUPPORTED},
+        {"{" MODEL(
+             AB,
+             "[]") ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\"\"},\"content\":\"x\"}}",
+         "Replace", SEGUE_EFORMAT},
+        {"{" MODEL(AB, "[]") ",\"pre_tokenizer\":{\"type\":\"Whitespace\"}}", "\"Whitespace\"",
+         SEGUE_EUNSUPPORTED},
+        {"{" MODEL(AB, "[]") ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(\"}}}",
+         "split pattern", SEGUE_EUNSUPPORTED},
+        {"{" MODEL(AB, "[]") ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"\"}}}",
+         "Split", SEGUE_EFORMAT},
+        {"{" MODEL(AB, "[]") ",\"decoder\":{\"type\":\"WordPiece\"}}", "\"WordPiece\"", SEGUE_EUNSUPPORTED},
+        {"{" MODEL(AB, "[]") ",\"decoder\":{\"type\":\"ByteLevel\"}}", "ByteLevel", SEGUE_EUNSUPPORTED},
+        {"{" MODEL(AB, "[]") ",\"post_processor\":{\"type\":\"BertProcessing\"}}", "\"BertProcessing\"",
+         SEGUE_EUNSUPPORTED},
+        {"{" MODEL(AB, "[]") ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{"
+                             "\"SpecialToken\":{\"id\":\"s\"}}],"
+                             "\"special_tokens\":{\"s\":{\"ids\":[99]}}}}",
+         "post_processor", SEGUE_EFORMAT},
+        {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[]}}", "\"Unigram\"", SEGUE_EUNSUPPORTED},
+        {"{\"model\":{\"vocab\":" AB ",\"merges\":[],\"dropout\":0.1}}", "dropout", SEGUE_EUNSUPPORTED},
+        {"{\"model\":{\"vocab\":" AB ",\"merges\":[],\"unk_token\":\"zz\"}}", "unk_token", SEGUE_EFORMAT},
+        {"{\"model\":{\"vocab\":" AB ",\"merges\":[],\"end_of_word_suffix\":\"</w>\"}}", "end_of_word_suffix",
+         SEGUE_EUNSUPPORTED},
+        {"{\"model\":{\"vocab\":" AB ",\"merges\":[],\"fuse_unk\":3}}", "fuse_unk", SEGUE_EFORMAT},
+    };
     (void)state;
-    for (size_t i = 0; i < sizeof json_cases / sizeof *json_cases; i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         segue_error err;
-        segue_status s = open_json(json_cases[i].json, strlen(json_cases[i].json), &err);
-        if (s != json_cases[i].status || !strstr(err.text, json_cases[i].reason))
+        segue_status s = open_json(cases[i].json, strlen(cases[i].json), &err);
+        if (s != cases[i].status || !strstr(err.text, cases[i].reason))
             fail_msg("case %zu: %d: %s", i, s, s ? err.text : "");
     }
     struct sg_buf deep = {0};
@@ -519,11 +538,13 @@ static void every_allocation_may_fail(void **state)
 }
 #endif
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(multiplying_steps_are_stopped),
         cmocka_unit_test(colliding_tokens_open),
+        cmocka_unit_test(deep_patterns_are_refused),
         cmocka_unit_test(cut_json_is_refused),
         cmocka_unit_test(absurd_json_is_refused),
         cmocka_unit_test(holes_are_empty),

@@ -6,8 +6,9 @@
 
 #include "text/tokenizer/tokparts.h"
 
-/* Steps of one call: a base plus an amount per byte of text. Heap of one match in KiB. Bytes of a pattern. */
-enum { BASE_STEPS = 1 << 24, STEPS_PER_BYTE = 256, MATCH_KIB = 32768, MAX_PATTERN = 16384 };
+/* Steps of one call: a base plus an amount per byte of text. Heap of one match in KiB. Bytes of a pattern. Nested parentheses:
+ * PCRE2's compiler recurses per level, about 600 bytes of stack each; patterns of models have at most 4. */
+enum { BASE_STEPS = 1 << 24, STEPS_PER_BYTE = 256, MATCH_KIB = 32768, MAX_PATTERN = 16384, MAX_NESTED = 30 };
 
 /* PCRE2 allocates through sg_alloc, so that its failing allocations are tested like all others. */
 static void *pcre_alloc(size_t n, void *unused)
@@ -35,6 +36,7 @@ segue_status sg_regex_open(void **out, const char *pattern, size_t len, const ch
     int code = 0;
     PCRE2_SIZE at = 0;
     pcre2_code *regex = NULL;
+    if (compile) pcre2_set_parens_nest_limit(compile, MAX_NESTED);
     if (compile)
         regex = pcre2_compile((PCRE2_SPTR)pattern, len,
                               PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | PCRE2_AUTO_CALLOUT, &code,
