@@ -107,6 +107,7 @@ const char *sg_mil_type_text(const struct sg_mil_type *t, char out[96])
 struct sg_mil_names {
     uint32_t *slots;    /* [cap] value number + 1; 0: free */
     uint32_t cap, used; /* cap is a power of two */
+    uint64_t key[2];    /* random, since names come from files */
 };
 
 /* Slot that holds the name of n bytes, or the free slot where it would be inserted. The table is never
@@ -114,7 +115,7 @@ struct sg_mil_names {
 static uint32_t find_slot(const struct sg_mil_function *f, const char *name, size_t n)
 {
     const struct sg_mil_names *t = f->names;
-    uint32_t at = (uint32_t)sg_hash_bytes(name, n, 0).lo & (t->cap - 1);
+    uint32_t at = (uint32_t)sg_hash_keyed(name, n, t->key) & (t->cap - 1);
     while (t->slots[at]) {
         const char *other = f->values[t->slots[at] - 1].name;
         if (!strncmp(other, name, n) && !other[n]) break;
@@ -128,7 +129,10 @@ static uint32_t find_slot(const struct sg_mil_function *f, const char *name, siz
 static int names_grow(struct sg_mil_function *f)
 {
     struct sg_mil_names *t = f->names;
-    if (!t && !(t = f->names = sg_alloc(sizeof *t))) return 0;
+    if (!t) {
+        if (!(t = f->names = sg_alloc(sizeof *t))) return 0;
+        sg_random(t->key, sizeof t->key);
+    }
     if (t->used * 2 < t->cap) return 1;
     if (t->cap >= 1u << 30) return 0;
     /* The new table replaces the old one before the names are inserted, because find_slot uses it. */
