@@ -7,6 +7,7 @@
 #include <string.h>
 #include "host/folders.h"
 #include "term/flags.h"
+#include "term/progress.h"
 #include "run/placement.h"
 
 /* Text or JSON that the library produces; what: SEGUE_DESCRIBE_*. JSON contains the weights id, which is looked up in the
@@ -15,7 +16,9 @@ static segue_status describe(const segue_model *model, int what, struct out_text
 {
     segue_status st = SEGUE_OK;
     char id[33], *cache = what == SEGUE_DESCRIBE_JSON ? folders_home("cache") : NULL;
+    struct progress_wait *wait = cache ? progress_wait_begin("reading the weights for their id", false) : NULL;
     if (cache) st = segue_model_weights_id(model, cache, id, err);
+    progress_wait_end(wait);
     free(cache);
     if (st) return st;
     OUT_GROW(*text, st, segue_model_describe(model, what, text->data, text->cap, &text->len, err));
