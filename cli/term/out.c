@@ -197,7 +197,7 @@ void out_note(const char *format, ...)
 /* Uses write(2) instead of stdio, which loses track of written bytes when a signal interrupts it. EAGAIN waits for
  * the reader. After a signal (EINTR) the reader gets 50 ms, so that a stalled pipe cannot keep an interrupted program
  * alive. */
-static segue_status write_all(const char *bytes, size_t n, segue_error *err)
+segue_status out_write_raw(const char *bytes, size_t n, segue_error *err)
 {
     errno = 0;
     if (fflush(stdout)) return out_fail_errno(err, "writing the answer", "standard output", NULL);
@@ -221,10 +221,10 @@ static segue_status write_all(const char *bytes, size_t n, segue_error *err)
 
 segue_status out_write(const char *bytes, size_t n, segue_error *err)
 {
-    if (!n || !isatty(1)) return write_all(bytes, n, err);
+    if (!n || !isatty(1)) return out_write_raw(bytes, n, err);
     char *copy = out_alloc(n);
     memcpy(copy, bytes, n);
-    segue_status st = write_all(copy, out_clean(copy, n, false), err);
+    segue_status st = out_write_raw(copy, out_clean(copy, n, false), err);
     free(copy);
     return st;
 }
@@ -251,8 +251,8 @@ segue_status out_json(json_t *value, int indent, segue_error *err)
     char *text = json_dumps(value, flags);
     json_decref(value);
     if (!text) return out_fail(err, SEGUE_EMEMORY, "writing JSON: standard output: out of memory");
-    segue_status st = write_all(text, strlen(text), err);
-    if (!st) st = write_all("\n", 1, err);
+    segue_status st = out_write_raw(text, strlen(text), err);
+    if (!st) st = out_write_raw("\n", 1, err);
     free(text);
     return st;
 }
