@@ -97,4 +97,13 @@ for broken, words in ((7, "chat_template is not a text"), ("{% if %}", "tokenize
     expect(f"template {broken!r}", code == 0 and words in err and "used without a template" in err, err)
     code, out, err = run("run", "-m", b, "-p", "x", "-n", 2, "--raw")
     expect(f"template {broken!r} with --raw", code == 0 and "template" not in err, err)
+
+# nesting that a parser which recurses would not survive with a small stack
+deep = "[" * 2000 + "]" * 2000
+for args, text in ((["template", "-m", m, "--messages", "-"], deep), (["run", "-m", m, "--messages", "-"], '{"messages":' + deep + "}"),
+                   (["run", "-m", m, "--requests", "-"], '{"messages":' + deep + "}"),
+                   (["tokenize", "-m", m, "--jsonl", "--detokenize"], deep)):
+    r = subprocess.run(["sh", "-c", 'ulimit -s 128; exec "$@"', "sh", command, *args], input=text, capture_output=True, text=True,
+                       env=environment)
+    expect(f"{args[0]} of 2,000 levels", r.returncode in (2, 4, 6), (r.returncode, r.stderr[:300]))
 done()
