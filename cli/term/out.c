@@ -229,18 +229,23 @@ segue_status out_write(const char *bytes, size_t n, segue_error *err)
     return st;
 }
 
+/* A failed write shows when stdout is flushed at the end of the program. */
 void out_print(const char *format, ...)
 {
-    segue_error ignored;
     va_list ap;
     va_start(ap, format);
+    if (!isatty(1)) {
+        vprintf(format, ap);
+        va_end(ap);
+        return;
+    }
     int n = vsnprintf(NULL, 0, format, ap);
     va_end(ap);
     char *s = out_alloc((size_t)n + 1);
     va_start(ap, format);
     vsnprintf(s, (size_t)n + 1, format, ap);
     va_end(ap);
-    out_write(s, (size_t)n, &ignored);
+    fwrite(s, 1, out_clean(s, (size_t)n, false), stdout);
     free(s);
 }
 

@@ -73,7 +73,7 @@ size_t out_clean(char *text, size_t n, bool one_line);
 segue_status out_write(const char *bytes, size_t n, segue_error *err);
 /* The same without cleaning, for JSON, and for text that was cleaned before the command put its own colours into it. */
 segue_status out_write_raw(const char *bytes, size_t n, segue_error *err);
-/* Formatted text to stdout by out_write. A failure is ignored. For the lines of lists and summaries. */
+/* Formatted text to stdout through stdio, cleaned like that of out_write. For the lines of lists and summaries. */
 void out_print(const char *format, ...) OUT_FORMAT(1, 2);
 /* Print a JSON value and a newline, also on a terminal byte by byte; steals the reference. indent 0: on one line. */
 segue_status out_json(json_t *value, int indent, segue_error *err);
