@@ -6,32 +6,6 @@
 #include "engine/scheduler/scheduler.h"
 #include "engine/store/prefixstore.h"
 
-enum {
-    GROWTH_TOKENS = 16, /* the next rounds may add so many tokens */
-    BLOCK_TOKENS = 128  /* K and V grow in blocks of at most so many positions */
-};
-
-/* Both layouts during a prompt on another unit, since the receiving states exist before the hand-off. */
-uint64_t sg_request_bytes_of(const struct segue_request *q, size_t n)
-{
-    const struct segue_session *x = q->session;
-    if (n > x->context) n = x->context;
-    n = (n + BLOCK_TOKENS - 1) / BLOCK_TOKENS * BLOCK_TOKENS;
-    uint64_t need = sg_session_state_bytes(x, x->active, n);
-    if (x->split && x->active == SG_PREFILL_LAYOUT) need += sg_session_state_bytes(x, SG_DECODE_LAYOUT, n);
-    return need;
-}
-
-uint64_t sg_request_bytes(const struct segue_request *q)
-{
-    const struct segue_session *x = q->session;
-    size_t n = x->tokens_n + (q->prompt_n - q->prompt_at) + GROWTH_TOKENS;
-    if (q->opts.kind == SEGUE_GENERATE && q->opts.max_tokens && n > q->first_token + q->opts.max_tokens)
-        n = q->first_token + q->opts.max_tokens;
-    uint64_t need = sg_request_bytes_of(q, n), have = sg_layout_bytes(&x->layouts[0]) + sg_layout_bytes(&x->layouts[1]);
-    return (need > have ? need : have) + sg_session_checkpoint_bytes(x);
-}
-
 static uint64_t running_bytes(const struct segue_scheduler *s)
 {
     uint64_t bytes = 0;
@@ -48,7 +22,7 @@ static struct segue_request *next_waiting(const struct segue_scheduler *s)
     return best;
 }
 
-/* The store's memory does not count against a start, since make_room takes it back. */
+/* The store's memory does not count against a start, since reclaim takes it back. */
 static int fits(const struct segue_scheduler *s, const struct segue_request *q)
 {
     return !s->opts.memory_bytes || !s->running.n || running_bytes(s) + q->bytes <= s->opts.memory_bytes;
@@ -128,7 +102,7 @@ static void trim_store(struct segue_scheduler *s)
     s->store_bytes = bytes;
 }
 
-void sg_scheduler_make_room(struct segue_scheduler *s)
+void sg_scheduler_reclaim(struct segue_scheduler *s)
 {
     struct segue_request *q;
     while (s->opts.memory_bytes && running_bytes(s) > s->opts.memory_bytes && (q = victim(s))) {

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "engine/scheduler/deadline.h"
 #include "engine/scheduler/scheduler.h"
+#include "engine/session/score.h"
 #include "engine/sized.h"
 
 /* --- submit --- */

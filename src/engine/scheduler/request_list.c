@@ -1,4 +1,4 @@
-/* request_list.c: lists of requests, notification and the life of a scheduler's memory. SPDX-License-Identifier: MIT */
+/* request_list.c: lists of requests, the memory of one, notification, and the life of a scheduler's memory. SPDX-License-Identifier: MIT */
 #include "base/mem.h"
 #include "engine/scheduler/scheduler.h"
 
@@ -39,4 +39,32 @@ void sg_scheduler_release(struct segue_scheduler *s)
     pthread_mutex_destroy(&s->lock);
     segue_engine_close(s->engine);
     sg_free(s);
+}
+
+/* --- memory of a request --- */
+
+enum {
+    GROWTH_TOKENS = 16, /* the next rounds may add so many tokens */
+    BLOCK_TOKENS = 128  /* K and V grow in blocks of at most so many positions */
+};
+
+/* Both layouts during a prompt on another unit, since the receiving states exist before the hand-off. */
+uint64_t sg_request_bytes_of(const struct segue_request *q, size_t n)
+{
+    const struct segue_session *x = q->session;
+    if (n > x->context) n = x->context;
+    n = (n + BLOCK_TOKENS - 1) / BLOCK_TOKENS * BLOCK_TOKENS;
+    uint64_t need = sg_session_state_bytes(x, x->active, n);
+    if (x->split && x->active == SG_PREFILL_LAYOUT) need += sg_session_state_bytes(x, SG_DECODE_LAYOUT, n);
+    return need;
+}
+
+uint64_t sg_request_bytes(const struct segue_request *q)
+{
+    const struct segue_session *x = q->session;
+    size_t n = x->tokens_n + (q->prompt_n - q->prompt_at) + GROWTH_TOKENS;
+    if (q->opts.kind == SEGUE_GENERATE && q->opts.max_tokens && n > q->first_token + q->opts.max_tokens)
+        n = q->first_token + q->opts.max_tokens;
+    uint64_t need = sg_request_bytes_of(q, n), have = sg_layout_bytes(&x->layouts[0]) + sg_layout_bytes(&x->layouts[1]);
+    return (need > have ? need : have) + sg_session_checkpoint_bytes(x);
 }

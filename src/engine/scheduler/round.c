@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "engine/scheduler/scheduler.h"
+#include "engine/session/score.h"
 
 enum {
     CHUNK_FIRST = 32, /* tokens of the first chunk beside running answers, when no speed is known */
@@ -301,7 +302,7 @@ int sg_scheduler_round(struct segue_scheduler *s, uint32_t lane)
 {
     if (s->busy[lane]) return 0;
     s->busy[lane] = 1;
-    sg_scheduler_make_room(s);
+    sg_scheduler_reclaim(s);
     sg_scheduler_admit(s);
     uint32_t n = claim(s, lane);
     if (!n) {

@@ -89,6 +89,11 @@ void sg_request_list_remove(struct sg_request_list *l, struct segue_request *q);
 void sg_request_notify(struct segue_request *q);
 void sg_scheduler_release(struct segue_scheduler *s);
 
+/* Memory that a request needs now; the caller may use its session. */
+uint64_t sg_request_bytes(const struct segue_request *q);
+/* Memory of the states of n tokens of it. */
+uint64_t sg_request_bytes_of(const struct segue_request *q, size_t n);
+
 /* --- request_end.c --- */
 /* Ends a request that no round uses, or that the calling round has claimed; the lock is not held. err: NULL, or why. */
 void sg_request_end(struct segue_request *q, segue_finish finish, const segue_error *err);
@@ -98,13 +103,9 @@ void sg_request_snapshot(struct segue_request *q);
 /* --- admission.c: the lock is held --- */
 /* Starts waiting requests while there is room. */
 void sg_scheduler_admit(struct segue_scheduler *s);
-/* Memory that a request needs now; the caller may use its session. */
-uint64_t sg_request_bytes(const struct segue_request *q);
-/* Memory of the states of n tokens of it. */
-uint64_t sg_request_bytes_of(const struct segue_request *q, size_t n);
 /* Frees memory until the requests that run, and the store, have room to grow: from the store, then by preemption. The lock is
  * released meanwhile. */
-void sg_scheduler_make_room(struct segue_scheduler *s);
+void sg_scheduler_reclaim(struct segue_scheduler *s);
 
 /* --- round.c --- */
 /* One run of the lane, if it has work and no other thread is in it. 0: nothing to do. The lock is held, and released meanwhile. */

@@ -217,14 +217,6 @@ segue_status sg_session_run_chunk(struct segue_session *s, size_t n, int with_lo
 /* Computes all pending tokens, with the logits after the last one. */
 segue_status sg_session_compute_all(struct segue_session *s, segue_error *err);
 
-/* --- embed.c --- */
-/* EUNSUPPORTED: the engine or the plan has no embeddings. */
-segue_status sg_session_check_embed(const struct segue_session *s, segue_error *err);
-/* Computes the next n pending tokens and adds their final hidden values to sum [width], zeroed before the first part. */
-segue_status sg_session_embed_part(struct segue_session *s, size_t n, segue_pooling pooling, double *sum, segue_error *err);
-/* The pooled vector of all computed tokens, out [width]. */
-void sg_session_embed_end(const struct segue_session *s, segue_pooling pooling, int normalize, const double *sum, float *out);
-
 /* --- next.c --- */
 /* segue_session_next without its argument checks and without sg_session_begin_call. */
 segue_status sg_session_next_token(struct segue_session *s, int32_t *token, segue_error *err);
