@@ -38,7 +38,7 @@ void sg_scheduler_admit(struct segue_scheduler *s)
         sg_request_list_remove(&s->waiting, q);
         sg_request_list_add(&s->running, q);
         q->state = SG_REQUEST_RUNNING;
-        q->lane = q->session->split && q->session->active == SG_PREFILL_LAYOUT ? SG_LANE_PREFILL : SG_LANE_SHARED;
+        q->worker = q->session->split && q->session->active == SG_PREFILL_LAYOUT ? SG_WORKER_PREFILL : SG_WORKER_SHARED;
         if (!q->info.start_ns) q->info.start_ns = sg_now_ns();
     }
 }

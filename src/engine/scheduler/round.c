@@ -1,4 +1,4 @@
-/* round.c: one round of a lane: claim requests, compute one run, publish the results. Chunks of prompts that share a run with
+/* round.c: one round of a worker: claim requests, compute one run, publish the results. Chunks of prompts that share a run with
  * running answers are sized by time. SPDX-License-Identifier: MIT */
 #include <string.h>
 
@@ -27,16 +27,16 @@ static int paused(const struct segue_scheduler *s, const struct segue_request *q
     return s->opts.unread_tokens && q->out_n - q->read_n >= s->opts.unread_tokens;
 }
 
-/* The prefill lane takes one prompt at a time, the oldest; both take all that are to be ended. */
-static uint32_t claim(struct segue_scheduler *s, uint32_t lane)
+/* The prefill worker takes one prompt at a time, the oldest; both take all that are to be ended. */
+static uint32_t claim(struct segue_scheduler *s, uint32_t worker)
 {
     uint32_t n = 0, live = 0;
     for (struct segue_request *q = s->running.first; q; q = q->next) {
-        if (q->claimed || q->lane != lane) continue;
-        if (!q->canceled && !s->closing && (paused(s, q) || (lane == SG_LANE_PREFILL && live))) continue;
+        if (q->claimed || q->worker != worker) continue;
+        if (!q->canceled && !s->closing && (paused(s, q) || (worker == SG_WORKER_PREFILL && live))) continue;
         live += !q->canceled && !s->closing;
         q->claimed = 1;
-        s->round[lane][n++] = q;
+        s->round[worker][n++] = q;
     }
     return n;
 }
@@ -73,10 +73,10 @@ static segue_finish finish_of(const struct segue_request *q, const struct step *
     return full ? SEGUE_FINISH_LENGTH : SEGUE_FINISH_NONE;
 }
 
-/* The lane of a session's next run. */
-static uint32_t lane_of(const struct segue_session *s)
+/* The worker of a session's next run. */
+static uint32_t worker_of(const struct segue_session *s)
 {
-    return s->split && s->active == SG_PREFILL_LAYOUT ? SG_LANE_PREFILL : SG_LANE_SHARED;
+    return s->split && s->active == SG_PREFILL_LAYOUT ? SG_WORKER_PREFILL : SG_WORKER_SHARED;
 }
 
 /* Makes the result visible to readers and ends the claim. */
@@ -98,7 +98,7 @@ static void publish(struct segue_request *q, const struct step *r)
     segue_finish finish = finish_of(q, &(struct step){.status = status});
     if (finish == SEGUE_FINISH_NONE) {
         sg_request_snapshot(q);
-        q->lane = lane_of(q->session);
+        q->worker = worker_of(q->session);
         q->claimed = 0;
         if (r->token >= 0) sg_request_notify(q);
         else pthread_cond_broadcast(&q->changed);
@@ -266,7 +266,7 @@ static uint32_t unclaim(struct segue_scheduler *s, struct segue_request **list, 
 /* One run on a range, of as many requests of the list as fit; returns how many remain in the list. */
 static uint32_t run_range(struct segue_scheduler *s, struct segue_request **list, uint32_t n, const struct sg_layer_range *range)
 {
-    struct sg_step *t = s->step[SG_LANE_SHARED];
+    struct sg_step *t = s->step[SG_WORKER_SHARED];
     uint32_t answers;
     size_t prompt_tokens;
     uint64_t ns;
@@ -298,23 +298,23 @@ static void run_all(struct segue_scheduler *s, struct segue_request **list, uint
     }
 }
 
-int sg_scheduler_round(struct segue_scheduler *s, uint32_t lane)
+int sg_scheduler_round(struct segue_scheduler *s, uint32_t worker)
 {
-    if (s->busy[lane]) return 0;
-    s->busy[lane] = 1;
+    if (s->busy[worker]) return 0;
+    s->busy[worker] = 1;
     sg_scheduler_reclaim(s);
     sg_scheduler_admit(s);
-    uint32_t n = claim(s, lane);
+    uint32_t n = claim(s, worker);
     if (!n) {
-        s->busy[lane] = 0;
+        s->busy[worker] = 0;
         return 0;
     }
     pthread_mutex_unlock(&s->lock);
-    n = prepare_all(s->round[lane], n);
-    if (lane == SG_LANE_SHARED) run_all(s, s->round[lane], n);
-    else if (n) run_alone(s->round[lane][0], 0);
+    n = prepare_all(s->round[worker], n);
+    if (worker == SG_WORKER_SHARED) run_all(s, s->round[worker], n);
+    else if (n) run_alone(s->round[worker][0], 0);
     pthread_mutex_lock(&s->lock);
-    s->busy[lane] = 0;
+    s->busy[worker] = 0;
     pthread_cond_broadcast(&s->work);
     return 1;
 }

@@ -14,12 +14,12 @@ static const uint64_t target_default_ns = 50000000;
 
 /* --- threads of the library --- */
 
-/* One thread for each lane: rounds while there is work. */
-static void lane_main(struct segue_scheduler *s, uint32_t lane)
+/* One thread for each worker: rounds while there is work. */
+static void worker_main(struct segue_scheduler *s, uint32_t worker)
 {
     pthread_mutex_lock(&s->lock);
     for (;;) {
-        if (sg_scheduler_round(s, lane)) continue;
+        if (sg_scheduler_round(s, worker)) continue;
         if (s->closing) break;
         pthread_cond_wait(&s->work, &s->lock);
     }
@@ -28,13 +28,13 @@ static void lane_main(struct segue_scheduler *s, uint32_t lane)
 
 static void *prefill_main(void *arg)
 {
-    lane_main(arg, SG_LANE_PREFILL);
+    worker_main(arg, SG_WORKER_PREFILL);
     return NULL;
 }
 
 static void *shared_main(void *arg)
 {
-    lane_main(arg, SG_LANE_SHARED);
+    worker_main(arg, SG_WORKER_SHARED);
     return NULL;
 }
 
@@ -75,8 +75,8 @@ static segue_status take_plan(struct segue_scheduler *s, const segue_plan *plan,
 static segue_status make_buffers(struct segue_scheduler *s, segue_error *err)
 {
     size_t n = s->opts.running;
-    SG_TRY(sg_step_reserve(&s->step[SG_LANE_SHARED], s->engine, n, err));
-    for (uint32_t i = 0; i < SG_LANES; i++)
+    SG_TRY(sg_step_reserve(&s->step[SG_WORKER_SHARED], s->engine, n, err));
+    for (uint32_t i = 0; i < SG_WORKERS; i++)
         if (!(s->round[i] = sg_alloc(n * sizeof(struct segue_request *))))
             return sg_no_memory("scheduler", n * sizeof(struct segue_request *), err);
     return SEGUE_OK;
@@ -84,8 +84,8 @@ static segue_status make_buffers(struct segue_scheduler *s, segue_error *err)
 
 static segue_status start_threads(struct segue_scheduler *s, segue_error *err)
 {
-    void *(*const mains[SG_LANES])(void *) = {prefill_main, shared_main};
-    uint32_t n = s->opts.manual == 2 ? 1 : s->opts.manual ? 0 : SG_LANES; /* of the lanes, from the prefill lane on */
+    void *(*const mains[SG_WORKERS])(void *) = {prefill_main, shared_main};
+    uint32_t n = s->opts.manual == 2 ? 1 : s->opts.manual ? 0 : SG_WORKERS; /* of the workers, from the prefill worker on */
     for (uint32_t i = 0; i < n; i++) {
         if (pthread_create(&s->threads[i], NULL, mains[i], s))
             return sg_fail(err, SEGUE_EMEMORY, "scheduler not opened: no thread can be started; raise the limit of threads");
@@ -163,7 +163,7 @@ segue_status segue_scheduler_run(segue_scheduler *s, segue_error *err)
     if (!s->opts.manual)
         return sg_fail(err, SEGUE_EARG, "nothing computed: the scheduler has threads of its own; open it with manual = 1");
     pthread_mutex_lock(&s->lock);
-    for (uint32_t lane = s->threads_n; lane < SG_LANES; lane++) worked |= sg_scheduler_round(s, lane);
+    for (uint32_t worker = s->threads_n; worker < SG_WORKERS; worker++) worked |= sg_scheduler_round(s, worker);
     pthread_mutex_unlock(&s->lock);
     return worked ? SEGUE_OK : SEGUE_END;
 }

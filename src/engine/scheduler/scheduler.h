@@ -2,8 +2,8 @@
  * has claimed the request. Everything else in a request and in the scheduler is guarded by the scheduler's lock, which is never
  * held while a unit computes. The lock order is: scheduler, then nothing.
  *
- * Work is divided into lanes. The lane `prefill` computes prompts of plans with two units, one chunk after the other, with the
- * hand-off; the lane `shared` computes everything else, in runs that all its requests share. One round of each lane may be in
+ * Work is divided into workers. The worker `prefill` computes prompts of plans with two units, one chunk after the other, with the
+ * hand-off; the worker `shared` computes everything else, in runs that all its requests share. One round of each worker may be in
  * progress at once, so that two units work at the same time. SPDX-License-Identifier: MIT */
 #ifndef SG_ENGINE_SCHEDULER_H
 #define SG_ENGINE_SCHEDULER_H
@@ -12,7 +12,7 @@
 
 #include "engine/session/shared_run.h"
 
-enum { SG_LANE_PREFILL = 0, SG_LANE_SHARED = 1, SG_LANES = 2 };
+enum { SG_WORKER_PREFILL = 0, SG_WORKER_SHARED = 1, SG_WORKERS = 2 };
 
 enum { SG_REQUESTS_MAX = 4096 /* with states at once */ };
 
@@ -31,7 +31,7 @@ struct segue_request {
     uint32_t borrowed;                   /* 1: the session is the caller's */
     enum sg_request_state state;
     uint32_t claimed;                    /* 1: a round uses the session */
-    uint32_t lane;                       /* valid while running and not claimed */
+    uint32_t worker;                       /* valid while running and not claimed */
     uint32_t prepared;                   /* 1: states exist, the store was asked */
     uint32_t canceled;
     uint32_t blocked;                    /* 1: the first that waits, for memory */
@@ -67,13 +67,13 @@ struct segue_scheduler {
     segue_scheduler_opts opts;   /* defaults filled in; plan and pointers NULL */
     segue_plan *plan;            /* owned */
     pthread_mutex_t lock;        /* guards everything below, and requests */
-    pthread_cond_t work;         /* a lane may have work, or is to stop */
+    pthread_cond_t work;         /* a worker may have work, or is to stop */
     pthread_cond_t changed;      /* `changes` rose, or the scheduler closes */
     struct sg_request_list waiting, running;
-    struct sg_step *step[SG_LANES];           /* used by the round of the lane */
-    struct segue_request **round[SG_LANES];   /* [opts.running] claimed by the round of the lane */
-    uint32_t busy[SG_LANES];                  /* 1: a round of this lane is in progress */
-    pthread_t threads[SG_LANES];
+    struct sg_step *step[SG_WORKERS];           /* used by the round of the worker */
+    struct segue_request **round[SG_WORKERS];   /* [opts.running] claimed by the round of the worker */
+    uint32_t busy[SG_WORKERS];                  /* 1: a round of this worker is in progress */
+    pthread_t threads[SG_WORKERS];
     uint32_t threads_n;
     uint32_t closing;
     uint64_t changes, submitted;
@@ -108,7 +108,7 @@ void sg_scheduler_admit(struct segue_scheduler *s);
 void sg_scheduler_reclaim(struct segue_scheduler *s);
 
 /* --- round.c --- */
-/* One run of the lane, if it has work and no other thread is in it. 0: nothing to do. The lock is held, and released meanwhile. */
-int sg_scheduler_round(struct segue_scheduler *s, uint32_t lane);
+/* One run of the worker, if it has work and no other thread is in it. 0: nothing to do. The lock is held, and released meanwhile. */
+int sg_scheduler_round(struct segue_scheduler *s, uint32_t worker);
 
 #endif
