@@ -502,6 +502,58 @@ static void realms(void **state)
         }
 }
 
+/* Texts with a common beginning, together: the second finds where they part, and the third begins there, also where a state
+ * cannot be cut. */
+static void common_beginning(void **state)
+{
+    enum { COMMON = 40, ALL = 70, TEXTS = 3 };
+    (void)state;
+    for (int m = 0; m < TINY_MODELS; m++) {
+        struct fixture f;
+        segue_scheduler *s;
+        segue_engine_opts e = SEGUE_INIT(segue_engine_opts);
+        segue_scheduler_opts o = SEGUE_INIT(segue_scheduler_opts);
+        segue_sampling sampling = sampling_of(0);
+        segue_request *q[TEXTS];
+        segue_error err;
+        int32_t want[TEXTS][ANSWER];
+        e.store = "";
+        e.chunk_tokens = 64;
+        o.manual = 1;
+        open_fixture(&f, tiny_models[m].name, "ref", NULL, &e);
+        assert_int_equal(segue_scheduler_open(&s, f.engine, &o, &err), SEGUE_OK);
+        for (int i = 0; i < TEXTS; i++) {
+            int32_t text[ALL];
+            segue_session *x;
+            segue_request_opts r = SEGUE_INIT(segue_request_opts);
+            segue_session_opts so = SEGUE_INIT(segue_session_opts);
+            for (int k = 0; k < ALL; k++) text[k] = (k * 29 + (k >= COMMON ? i * 17 + 1 : 0)) % (TINY_VOCAB - 3) + 3;
+            so.no_store = 1;
+            so.sampling = &sampling;
+            assert_int_equal(segue_session_open(&x, f.engine, &so, &err), SEGUE_OK);
+            assert_int_equal(segue_session_append(x, text, ALL, &err), SEGUE_OK);
+            for (int k = 0; k < ANSWER; k++) assert_int_equal(segue_session_next(x, &want[i][k], &err), SEGUE_OK);
+            segue_session_close(x);
+            r.tokens = text;
+            r.tokens_n = ALL;
+            r.sampling = &sampling;
+            r.max_tokens = ANSWER;
+            assert_int_equal(segue_request_submit(&q[i], s, &r, &err), SEGUE_OK);
+        }
+        while (segue_scheduler_run(s, &err) == SEGUE_OK) {}
+        for (int i = 0; i < TEXTS; i++) {
+            segue_request_info info = SEGUE_INIT(segue_request_info);
+            expect_answer(q[i], want[i]);
+            assert_int_equal(segue_request_info_get(q[i], &info, &err), SEGUE_OK);
+            if (i) assert_int_equal(info.reuse_diverged, COMMON);
+            if (i == 2 || (i && m == 0)) assert_int_equal(info.tokens_reused, COMMON);
+            segue_request_close(q[i]);
+        }
+        segue_scheduler_close(s);
+        close_fixture(&f);
+    }
+}
+
 /* Rows are scored on a session that has computed tokens on the prefill unit: what was sent to the decoder before is old. */
 static void scored_before_the_hand_off(void **state)
 {
@@ -559,7 +611,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(joins_and_leaves), cmocka_unit_test(deterministic_cpu), cmocka_unit_test(deterministic_chunks), cmocka_unit_test(budget), cmocka_unit_test(two_units), cmocka_unit_test(cancel_any_time),
-        cmocka_unit_test(errors_and_slow_readers), cmocka_unit_test(borrowed_session), cmocka_unit_test(scores), cmocka_unit_test(realms), cmocka_unit_test(scored_before_the_hand_off),
+        cmocka_unit_test(errors_and_slow_readers), cmocka_unit_test(borrowed_session), cmocka_unit_test(scores), cmocka_unit_test(realms), cmocka_unit_test(common_beginning), cmocka_unit_test(scored_before_the_hand_off),
     };
     return cmocka_run_group_tests(tests, write_models, remove_models);
 }

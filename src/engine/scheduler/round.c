@@ -9,6 +9,7 @@
 
 enum {
     CHUNK_FIRST = 32, /* tokens of the first chunk beside running answers, when no speed is known */
+    PREFIX_MIN = 32,  /* common tokens for which a prompt waits until another one has computed them */
     CHUNK_MIN = 8     /* a prompt advances by so many even if answers are slower than the target */
 };
 
@@ -112,6 +113,8 @@ static void publish(struct segue_request *q, const struct step *r)
 
 /* --- before a run --- */
 
+static int is_answer(const struct segue_session *s) { return sg_session_pending(s) == 1 && s->computed; }
+
 /* States, a prefix from the store, a checkpoint that is due. */
 static segue_status prepare(struct segue_request *q, segue_error *err)
 {
@@ -126,19 +129,40 @@ static segue_status prepare(struct segue_request *q, segue_error *err)
     return sg_session_prepare(q->session, err);
 }
 
-/* Ends canceled requests and those that cannot be prepared; returns how many remain in the list. */
+/* 1: a prompt that is being read begins with the same tokens, of the same realm: its states will be in the store. */
+static int awaits_prefix(struct segue_request *const *list, uint32_t n, const struct segue_session *x)
+{
+    for (uint32_t i = 0; i < n && x->uses_store; i++) {
+        const struct segue_session *y = list[i]->session;
+        size_t same = 0, max = x->tokens_n < y->tokens_n ? x->tokens_n : y->tokens_n;
+        int realms = x->realm_id && y->realm_id ? !strcmp(x->realm_id, y->realm_id) : x->realm_id == y->realm_id;
+        if (!y->uses_store || !realms || list[i]->opts.kind != SEGUE_GENERATE || is_answer(y)) continue;
+        while (same < max && x->tokens[same] == y->tokens[same]) same++;
+        if (same >= PREFIX_MIN) return 1;
+    }
+    return 0;
+}
+
+/* Ends canceled requests and those that cannot be prepared; returns how many remain in the list. A prompt is not begun while
+ * enough of others is pending for a run, or while another one computes its beginning. */
 static uint32_t prepare_all(struct segue_request **list, uint32_t n)
 {
     uint32_t kept = 0;
+    size_t pending = 0;
     for (uint32_t i = 0; i < n; i++) {
         struct segue_request *q = list[i];
         struct segue_scheduler *s = q->scheduler;
         segue_error err = {0};
         pthread_mutex_lock(&s->lock);
-        int canceled = q->canceled || s->closing;
+        int canceled = q->canceled || s->closing, later = !canceled && !q->prepared && q->opts.kind == SEGUE_GENERATE;
+        later = later && (pending >= sg_session_chunk(q->session) || awaits_prefix(list, kept, q->session));
+        if (later) q->claimed = 0;
+        if (later) pthread_cond_broadcast(&q->changed);
         pthread_mutex_unlock(&s->lock);
+        if (later) continue;
         segue_status status = canceled ? sg_fail(&err, SEGUE_ECANCELED, "request ended: canceled after %zu tokens; submit it again", q->out_n)
                                        : prepare(q, &err);
+        if (status == SEGUE_OK && q->opts.kind == SEGUE_GENERATE && !is_answer(q->session)) pending += sg_session_pending(q->session);
         if (status == SEGUE_OK) list[kept++] = q;
         else sg_request_end(q, status == SEGUE_ECANCELED ? SEGUE_FINISH_CANCELED : SEGUE_FINISH_ERROR, &err);
     }
@@ -205,8 +229,6 @@ static void learn_run(struct segue_scheduler *s, uint64_t ns, uint32_t spans, ui
     else learn(&s->speed.prompt_token_ns, ((double)ns - (answers ? s->speed.decode_ns : 0)) / (double)prompt_tokens);
     pthread_mutex_unlock(&s->lock);
 }
-
-static int is_answer(const struct segue_session *s) { return sg_session_pending(s) == 1 && s->computed; }
 
 /* Tokens of a prompt that join a run, after `taken` of the budget; 0: none. Fixed chunks are whole, whatever time they take. */
 static size_t prompt_rows(const struct segue_session *x, size_t budget, size_t taken)

@@ -33,9 +33,12 @@ segue_status sg_session_run_chunk(struct segue_session *s, size_t rows, int with
     return SEGUE_OK;
 }
 
+/* Where a stored text and this one part, a state that cannot be cut gets a checkpoint, so that the next text with the same
+ * beginning finds it; the run ends there. */
 size_t sg_session_chunk(const struct segue_session *s)
 {
     size_t chunk = s->layouts[s->active].chunk_tokens, end = s->computed;
+    if (s->needs_checkpoints && s->store_matched > end && s->store_matched - end < chunk) return s->store_matched - end;
     while (s->engine->fixed_chunks && end < s->replay_until) {
         int edge = s->recovery.run_ends[end / 8] >> end % 8 & 1;
         end++;

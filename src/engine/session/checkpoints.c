@@ -135,7 +135,8 @@ void sg_session_checkpoint_due(struct segue_session *s)
 {
     uint64_t last = s->checkpoints_n ? s->checkpoints[s->checkpoints_n - 1].checkpoint->tokens_n : 0;
     if (!s->checkpoint_pending) return;
-    if (s->computed < s->input_n && s->computed < last + s->layouts[s->active].chunk_tokens) s->checkpoint_pending = 0;
+    int parts_here = s->computed == s->store_matched;
+    if (s->computed < s->input_n && s->computed < last + s->layouts[s->active].chunk_tokens && !parts_here) s->checkpoint_pending = 0;
     else sg_session_checkpoint(s, 0);
 }
 
