@@ -536,7 +536,7 @@ typedef struct segue_request segue_request;
 typedef struct segue_scheduler_opts {
     uint32_t size;
     uint32_t manual;             /* 0: threads of the library compute. 1: threads of the caller do, by segue_scheduler_run.
-                                  * 2: the caller's, but prompts of plans with two units are computed by a thread of the library */
+                                  * 2: the caller's, but prompts of plans with two units are computed by one of the library's */
     size_t running;              /* requests with states at once, 1 to 4096; 0 = 16 */
     size_t waiting;              /* requests that may wait to be started, at most 1048576; more are refused; 0 = 1024 */
     size_t context;              /* tokens of one request at most; 0 = as segue_session_opts.context */

@@ -336,6 +336,7 @@ int requests_run(const struct args *args, struct placement *placement, struct tr
     opts.manual = report_phase_unit(placement, 0) != report_phase_unit(placement, 1) ? 2 : 1;
     opts.running = opts.waiting = parallel;
     opts.plan = placement_plan(placement);
+    opts.target_ns = UINT64_MAX / 2; /* replies appear when they are complete: throughput counts */
     if (!st) st = segue_scheduler_open(&b.scheduler, placement->engine, &opts, &err);
     while (!st) {
         admit(&b, parallel);

@@ -222,8 +222,8 @@ static segue_status check_deterministic(struct segue_engine *e, const segue_unit
     e->fixed_chunks = u->desc.invariant;
     if (e->fixed_chunks) return SEGUE_OK;
     return sg_fail(err, SEGUE_EUNSUPPORTED,
-                   "engine not opened: deterministic: %s: its results depend on the other sequences of a run; open it with invariant=1, "
-                   "if it has that option, or use another unit",
+                   "engine not opened: deterministic: %s: its results depend on the other sequences of a run; open it "
+                   "with invariant=1 if it has that option, or use another unit",
                    u->desc.info.spec);
 }
 

@@ -14,7 +14,7 @@ void sg_layer_range_free(struct sg_layer_range *s)
     sg_free(s);
 }
 
-/* The range without the head, not compiled. Both graphs are compiled in one call, so that the unit has one copy of the weights. */
+/* The range without the head, not compiled. Both graphs are compiled in one call, so that the unit has the weights once. */
 static segue_status embed_new(const struct sg_placement *p, struct sg_layer_range *s, segue_error *err)
 {
     struct sg_layer_range *m = s->embed = sg_alloc(sizeof *m);

@@ -18,7 +18,9 @@ static struct segue_request *next_waiting(const struct segue_scheduler *s)
 {
     struct segue_request *best = s->waiting.first;
     for (struct segue_request *q = best; q; q = q->next)
-        if (q->opts.priority > best->opts.priority || (q->opts.priority == best->opts.priority && q->number < best->number)) best = q;
+        if (q->opts.priority > best->opts.priority ||
+            (q->opts.priority == best->opts.priority && q->number < best->number))
+            best = q;
     return best;
 }
 
@@ -83,7 +85,8 @@ static void preempt(struct segue_scheduler *s, struct segue_request *q)
 static void refuse(struct segue_scheduler *s, struct segue_request *q)
 {
     segue_error err;
-    sg_fail(&err, SEGUE_ELIMIT, "request ended: its states need %llu bytes, the scheduler has %llu; raise memory_bytes or shorten it",
+    sg_fail(&err, SEGUE_ELIMIT,
+            "request ended: its states need %llu bytes, the scheduler has %llu; raise memory_bytes or shorten it",
             (unsigned long long)q->bytes, (unsigned long long)s->opts.memory_bytes);
     q->claimed = 1;
     pthread_mutex_unlock(&s->lock);

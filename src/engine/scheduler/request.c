@@ -15,13 +15,15 @@ static segue_status check_opts(const struct segue_scheduler *s, const segue_requ
     if (o->tokens_n && !o->tokens)
         return sg_fail(err, SEGUE_EARG, "request refused: tokens_n is %zu and tokens is NULL; pass the list", o->tokens_n);
     if ((unsigned)o->kind > SEGUE_EMBED)
-        return sg_fail(err, SEGUE_EARG, "request refused: kind %d: no such kind; use SEGUE_GENERATE, _SCORE or _EMBED", (int)o->kind);
+        return sg_fail(err, SEGUE_EARG, "request refused: kind %d: no such kind; use SEGUE_GENERATE, _SCORE or _EMBED",
+                       (int)o->kind);
     if ((unsigned)o->pooling > SEGUE_POOL_CLS)
         return sg_fail(err, SEGUE_EARG, "request refused: pooling %d: no such pooling; use SEGUE_POOL_*", (int)o->pooling);
     if (o->session && o->session->engine != s->engine)
         return sg_fail(err, SEGUE_EARG, "request refused: the session belongs to another engine; open it on the scheduler's");
     if (o->kind == SEGUE_EMBED && o->session && o->session->tokens_n)
-        return sg_fail(err, SEGUE_EARG, "request refused: SEGUE_EMBED: the session has %zu tokens; pass an empty one", o->session->tokens_n);
+        return sg_fail(err, SEGUE_EARG, "request refused: SEGUE_EMBED: the session has %zu tokens; pass an empty one",
+                       o->session->tokens_n);
     if (o->tokens_n || (o->session && o->session->tokens_n && o->kind == SEGUE_GENERATE)) return SEGUE_OK;
     return sg_fail(err, SEGUE_EARG, "request refused: it has no tokens; pass at least one");
 }
@@ -58,11 +60,12 @@ static segue_status take_tokens(struct segue_request *q, const segue_request_opt
         return SEGUE_OK;
     }
     if (n > x->context - x->tokens_n)
-        return sg_fail(err, SEGUE_ELIMIT, "request refused: %zu tokens after %zu exceed the context of %zu; shorten the prompt", n,
-                       x->tokens_n, x->context);
+        return sg_fail(err, SEGUE_ELIMIT, "request refused: %zu tokens after %zu exceed the context of %zu; shorten the prompt",
+                       n, x->tokens_n, x->context);
     for (size_t i = 0; i < n; i++)
         if (o->tokens[i] < 0 || (uint32_t)o->tokens[i] >= x->engine->model->info.vocab)
-            return sg_fail(err, SEGUE_EARG, "request refused: token %d at index %zu: the vocabulary has %u tokens; use one of them",
+            return sg_fail(err, SEGUE_EARG,
+                           "request refused: token %d at index %zu: the vocabulary has %u tokens; use one of them",
                            o->tokens[i], i, x->engine->model->info.vocab);
     q->prompt = sg_alloc(n * sizeof *q->prompt);
     q->values_n = o->kind == SEGUE_EMBED ? width : n;
@@ -97,7 +100,7 @@ static segue_status check_memory(struct segue_request *q, const segue_request_op
     uint64_t need = sg_request_bytes_of(q, n);
     if (!limit || need <= limit) return SEGUE_OK;
     return sg_fail(err, SEGUE_ELIMIT,
-                   "request refused: memory: the states of %zu tokens need %llu bytes, the scheduler has %llu; shorten the request or "
+                   "request refused: memory: the states of %zu tokens need %llu bytes, the scheduler has %llu; shorten it or "
                    "raise memory_bytes",
                    n, (unsigned long long)need, (unsigned long long)limit);
 }
@@ -181,7 +184,8 @@ segue_status segue_request_read(segue_request *q, int32_t *tokens, segue_logprob
     sg_deadline(&until, timeout_ns);
     pthread_mutex_lock(&s->lock);
     int expired = !timeout_ns;
-    while (q->read_n == q->out_n && q->state != SG_REQUEST_ENDED && !expired) expired = sg_cond_wait(&q->changed, &s->lock, &until);
+    while (q->read_n == q->out_n && q->state != SG_REQUEST_ENDED && !expired)
+        expired = sg_cond_wait(&q->changed, &s->lock, &until);
     *n = take_out(q, tokens, logprobs, cap);
     if (*n && s->opts.unread_tokens) pthread_cond_broadcast(&s->work); /* a paused request continues */
     if (!*n && q->read_n == q->out_n && q->state == SG_REQUEST_ENDED)
@@ -197,7 +201,9 @@ segue_status segue_request_values(const segue_request *request, float *out, size
     pthread_mutex_lock(&q->scheduler->lock);
     int done = q->info.finish == SEGUE_FINISH_DONE;
     pthread_mutex_unlock(&q->scheduler->lock);
-    if (!done) return sg_fail(err, SEGUE_EARG, "values not read: the request has none, or has not ended well; read it to its end");
+    if (!done)
+        return sg_fail(err, SEGUE_EARG,
+                       "values not read: the request has none, or has not ended well; read it to its end");
     *n = q->values_n;
     if (cap < q->values_n)
         return sg_fail(err, SEGUE_ELIMIT, "values not read: out has %zu entries, %zu are needed; enlarge it", cap, q->values_n);

@@ -1,4 +1,5 @@
-/* request_list.c: lists of requests, the memory of one, notification, and the life of a scheduler's memory. SPDX-License-Identifier: MIT */
+/* request_list.c: lists of requests, the memory of one, notification, and the life of a scheduler's memory.
+ * SPDX-License-Identifier: MIT */
 #include "base/mem.h"
 #include "engine/scheduler/scheduler.h"
 

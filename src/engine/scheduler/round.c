@@ -160,9 +160,11 @@ static uint32_t prepare_all(struct segue_request **list, uint32_t n)
         if (later) pthread_cond_broadcast(&q->changed);
         pthread_mutex_unlock(&s->lock);
         if (later) continue;
-        segue_status status = canceled ? sg_fail(&err, SEGUE_ECANCELED, "request ended: canceled after %zu tokens; submit it again", q->out_n)
+        segue_status status = canceled ? sg_fail(&err, SEGUE_ECANCELED,
+                                                 "request ended: canceled after %zu tokens; submit it again", q->out_n)
                                        : prepare(q, &err);
-        if (status == SEGUE_OK && q->opts.kind == SEGUE_GENERATE && !is_answer(q->session)) pending += sg_session_pending(q->session);
+        if (status == SEGUE_OK && q->opts.kind == SEGUE_GENERATE && !is_answer(q->session))
+            pending += sg_session_pending(q->session);
         if (status == SEGUE_OK) list[kept++] = q;
         else sg_request_end(q, status == SEGUE_ECANCELED ? SEGUE_FINISH_CANCELED : SEGUE_FINISH_ERROR, &err);
     }
@@ -203,13 +205,15 @@ static void run_alone(struct segue_request *q, size_t chunk)
 
 /* --- runs that are shared --- */
 
-/* Tokens of prompts that may join a run of `answers` running answers. */
+/* Tokens of prompts that may join a run of `answers` running answers. Where answers alone take the target time, prompts get half
+ * as much again, or they would starve in runs that are too short to be efficient. */
 static size_t prompt_budget(const struct segue_scheduler *s, uint32_t answers, size_t max)
 {
     const struct sg_speed *v = &s->speed;
     if (!answers) return max;
     if (v->prompt_token_ns <= 0) return CHUNK_FIRST < max ? CHUNK_FIRST : max;
-    double left = (double)s->opts.target_ns - v->decode_ns, n = left > 0 ? left / v->prompt_token_ns : 0;
+    double left = (double)s->opts.target_ns - v->decode_ns, least = v->decode_ns / 2;
+    double n = (left > least ? left : least) / v->prompt_token_ns;
     return n >= (double)max ? max : n < CHUNK_MIN ? CHUNK_MIN : (size_t)n;
 }
 

@@ -2,8 +2,8 @@
  * has claimed the request. Everything else in a request and in the scheduler is guarded by the scheduler's lock, which is never
  * held while a unit computes. The lock order is: scheduler, then nothing.
  *
- * Work is divided into workers. The worker `prefill` computes prompts of plans with two units, one chunk after the other, with the
- * hand-off; the worker `shared` computes everything else, in runs that all its requests share. One round of each worker may be in
+ * Work is divided between two workers. The worker `prefill` computes prompts of plans with two units, one chunk after the other,
+ * with the hand-off; the worker `shared` computes everything else, in runs that all its requests share. One round of each may be in
  * progress at once, so that two units work at the same time. SPDX-License-Identifier: MIT */
 #ifndef SG_ENGINE_SCHEDULER_H
 #define SG_ENGINE_SCHEDULER_H
@@ -108,7 +108,8 @@ void sg_scheduler_admit(struct segue_scheduler *s);
 void sg_scheduler_reclaim(struct segue_scheduler *s);
 
 /* --- round.c --- */
-/* One run of the worker, if it has work and no other thread is in it. 0: nothing to do. The lock is held, and released meanwhile. */
+/* One run of the worker, if it has work and no other thread is in it. 0: nothing to do. The lock is held, and released
+ * meanwhile. */
 int sg_scheduler_round(struct segue_scheduler *s, uint32_t worker);
 
 #endif

@@ -29,7 +29,8 @@ uint64_t sg_session_state_bytes(const struct segue_session *s, uint32_t layout, 
 static uint64_t cost_of(const struct segue_session *s)
 {
     size_t vocab = s->engine->model->info.vocab;
-    uint64_t bytes = 0, whole = sg_session_state_bytes(s, s->active, s->computed), present = sg_layout_bytes(&s->layouts[s->active]);
+    uint64_t bytes = 0, whole = sg_session_state_bytes(s, s->active, s->computed);
+    uint64_t present = sg_layout_bytes(&s->layouts[s->active]);
     for (uint32_t i = 0; i < s->checkpoints_n; i++) bytes += sg_checkpoint_bytes(s->checkpoints[i].checkpoint, vocab);
     uint64_t shared = whole > present ? whole - present : 0;
     return bytes > shared ? bytes - shared : 0;
@@ -136,7 +137,9 @@ void sg_session_checkpoint_due(struct segue_session *s)
     uint64_t last = s->checkpoints_n ? s->checkpoints[s->checkpoints_n - 1].checkpoint->tokens_n : 0;
     if (!s->checkpoint_pending) return;
     int parts_here = s->computed == s->store_matched;
-    if (s->computed < s->input_n && s->computed < last + s->layouts[s->active].chunk_tokens && !parts_here) s->checkpoint_pending = 0;
+    if (s->computed < s->input_n && s->computed < last + s->layouts[s->active].chunk_tokens &&
+        !parts_here)
+        s->checkpoint_pending = 0;
     else sg_session_checkpoint(s, 0);
 }
 
@@ -149,7 +152,8 @@ void sg_session_store_put(struct segue_session *s)
 {
     struct sg_layout *l = &s->layouts[s->active];
     struct sg_checkpoint *p;
-    if (!s->uses_store || awaits_verification(s) || !s->computed || !s->tokens || !sg_layout_holds(l) || !(p = sg_alloc(sizeof *p))) return;
+    if (!s->uses_store || awaits_verification(s) || !s->computed || !s->tokens || !sg_layout_holds(l)) return;
+    if (!(p = sg_alloc(sizeof *p))) return;
     *p = (struct sg_checkpoint){.layout = *l, .tokens_n = s->computed};
     atomic_init(&p->references, 1);
     sg_session_fetch_logits(s);

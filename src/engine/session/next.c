@@ -9,7 +9,7 @@
 /* Tokens of the last chunk when the pending ones are computed in full chunks from the first on. */
 static size_t last_chunk(const struct segue_session *s, size_t chunk)
 {
-    if (s->engine->fixed_chunks || (s->needs_checkpoints && s->store_matched > s->computed)) return chunk; /* ends at a position */
+    if (s->engine->fixed_chunks || (s->needs_checkpoints && s->store_matched > s->computed)) return chunk; /* up to a position */
     size_t over = sg_session_pending(s) % chunk;
     return over || !sg_session_pending(s) ? over : chunk;
 }

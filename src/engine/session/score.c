@@ -1,4 +1,5 @@
-/* score.c: log-probabilities and logits of given tokens, the values of a dump, and final hidden values pooled over a sequence. The logits of a chunk are bounded in bytes.
+/* score.c: log-probabilities and logits of given tokens, the values of a dump, and final hidden values pooled over a sequence.
+ * The logits of a chunk are bounded in bytes.
  * SPDX-License-Identifier: MIT */
 #include "engine/session/score.h"
 
@@ -131,9 +132,11 @@ segue_status sg_session_check_embed(const struct segue_session *s, segue_error *
 {
     const struct sg_layout *l = &s->layouts[SG_PREFILL_LAYOUT];
     if (!s->engine->embeddings)
-        return sg_fail(err, SEGUE_EUNSUPPORTED, "no embedding: the engine was opened without embeddings; open it with embeddings = 1");
+        return sg_fail(err, SEGUE_EUNSUPPORTED,
+                       "no embedding: the engine was opened without embeddings; open it with embeddings = 1");
     if (l->n != 1 || !l->stages[0].layer_range->embed)
-        return sg_fail(err, SEGUE_EUNSUPPORTED, "no embedding: the plan divides the layers among units; use a plan with one unit for a prompt");
+        return sg_fail(err, SEGUE_EUNSUPPORTED,
+                       "no embedding: the plan divides the layers among units; use a plan with one unit for a prompt");
     return SEGUE_OK;
 }
 

@@ -160,7 +160,7 @@ int sg_session_flow_send(struct segue_session *s, uint32_t k, uint32_t n, int la
 /* --- checkpoints.c --- */
 /* Takes a checkpoint of the states within the budget, unless the last one is near. starts_input: new text follows. */
 void sg_session_checkpoint(struct segue_session *s, int starts_input);
-/* Takes a checkpoint that is due, unless a prompt was read in chunks shorter than those of the layout and the last one is near. */
+/* Takes a checkpoint that is due, unless a prompt was read in chunks shorter than those of a layout and the last is near. */
 void sg_session_checkpoint_due(struct segue_session *s);
 /* Drops checkpoints after position `pos`. */
 void sg_session_forget_checkpoints(struct segue_session *s, uint64_t pos);
@@ -170,8 +170,8 @@ void sg_session_drop_lost_checkpoints(struct segue_session *s, const struct sg_l
 void sg_session_store_checkpoints(struct segue_session *s);
 /* Gives the states of a closing session to the prefix store. */
 void sg_session_store_put(struct segue_session *s);
-/* Gives the states and checkpoints up: to the prefix store, if the session uses it. The tokens are pending afterwards. EMEMORY: the
- * session can only be closed. */
+/* Gives the states and checkpoints up: to the prefix store, if the session uses it. The tokens are pending afterwards. EMEMORY:
+ * the session can only be closed. */
 segue_status sg_session_give_up(struct segue_session *s, segue_error *err);
 /* Bytes of states of so many tokens in a layout (SG_PREFILL_LAYOUT, SG_DECODE_LAYOUT) that share nothing. */
 uint64_t sg_session_state_bytes(const struct segue_session *s, uint32_t layout, uint64_t tokens_n);

@@ -93,7 +93,8 @@ segue_status sg_session_set_realm(struct segue_session *s, const char *realm, se
     size_t n = realm ? strlen(realm) : 0;
     if (!n) return SEGUE_OK;
     if (n > REALM_MAX)
-        return sg_fail(err, SEGUE_ELIMIT, "session not opened: a realm of %zu bytes: the maximum is %d; pass a hash of it", n, REALM_MAX);
+        return sg_fail(err, SEGUE_ELIMIT, "session not opened: a realm of %zu bytes: the maximum is %d; pass a hash of it", n,
+                       REALM_MAX);
     if (!(s->realm_id = sg_alloc(65))) return sg_no_memory("realm of a session", 65, err);
     sg_sha256_begin(&sum);
     sg_sha256_add(&sum, realm, n);

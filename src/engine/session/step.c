@@ -1,7 +1,7 @@
 /* step.c: one token for each of many sessions in as few runs as possible: a run has the pending token of each running answer and
- * a chunk of each prompt. Sessions that cannot join (the states are to be handed off, several stages, the unit cannot sample) take
- * their step alone, as by segue_session_next; the tokens are the same. The buffers are owned by the first session and kept, so that
- * later steps do not allocate. SPDX-License-Identifier: MIT */
+ * a chunk of each prompt. Sessions that cannot join (the states are to be handed off, several stages, the unit cannot sample)
+ * take their step alone, as by segue_session_next; the tokens are the same. The buffers are owned by the first session and kept,
+ * so that later steps do not allocate. SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "engine/session/shared_run.h"
@@ -31,7 +31,8 @@ static void step_alone(struct segue_session *s, int32_t *token, segue_error *eac
 /* 1: the session is still to be served, and joins a run on this range (NULL: on any). */
 static int joins(const struct segue_session *s, const segue_error *each, const struct sg_layer_range *range)
 {
-    const struct sg_layer_range *own = each->status == SEGUE_OK && atomic_load(&s->busy) == STEP_PENDING ? sg_shared_range(s) : NULL;
+    int open = each->status == SEGUE_OK && atomic_load(&s->busy) == STEP_PENDING;
+    const struct sg_layer_range *own = open ? sg_shared_range(s) : NULL;
     return own && (!range || own == range);
 }
 
@@ -43,7 +44,8 @@ static uint32_t fill(segue_session *const *sessions, size_t n, const struct sg_l
     uint32_t spans = 0;
     for (size_t i = 0; i < n; i++) {
         if (!joins(sessions[i], &each[i], range)) continue;
-        size_t pending = sg_session_pending(sessions[i]), chunk = sg_session_chunk(sessions[i]), own = pending < chunk ? pending : chunk;
+        size_t pending = sg_session_pending(sessions[i]), chunk = sg_session_chunk(sessions[i]);
+        size_t own = pending < chunk ? pending : chunk;
         if (spans && rows + own > max) continue;
         if (sessions[i]->checkpoint_pending) sg_session_checkpoint(sessions[i], 0);
         rows += own;
@@ -113,7 +115,8 @@ static void step_all(segue_session *const *sessions, size_t n, int32_t *tokens, 
     }
     for (size_t i = 0; i < n; i++) {
         while (joins(sessions[i], &each[i], NULL)) step_together(sessions, n, sg_shared_range(sessions[i]), t, tokens, each);
-        if (each[i].status == SEGUE_OK && atomic_load(&sessions[i]->busy) == STEP_PENDING) step_alone(sessions[i], &tokens[i], &each[i]);
+        if (each[i].status == SEGUE_OK && atomic_load(&sessions[i]->busy) == STEP_PENDING)
+            step_alone(sessions[i], &tokens[i], &each[i]);
     }
 }
 

@@ -27,7 +27,8 @@ segue_status sg_step_reserve(struct sg_step **step, const struct segue_engine *e
     t->logprobs_n = sg_arena_alloc(&t->arena, n * sizeof *t->logprobs_n);
     t->logprobs = sg_arena_alloc(&t->arena, n * SG_LOGPROBS_MAX * sizeof *t->logprobs);
     t->logits = sg_arena_alloc(&t->arena, n * vocab * sizeof *t->logits);
-    if (!t->spans || !t->samplers || !t->shares || !t->index || !t->last || !t->done || !t->tokens || !t->logprobs_n || !t->logprobs ||
+    if (!t->spans || !t->samplers || !t->shares || !t->index || !t->last || !t->done || !t->tokens || !t->logprobs_n ||
+        !t->logprobs ||
         !t->logits) {
         sg_step_free(t);
         return sg_no_memory("step over sessions", n * vocab * sizeof(float), err);

@@ -117,8 +117,8 @@ static segue_status invariant_of(const struct sg_unit_spec *spec, uint32_t *out,
     return sg_fail(err, SEGUE_EARG, "open unit: cpu: invariant=%s is not 0 or 1; correct it", text);
 }
 
-/* Options: isa (an instruction set), threads, and invariant (results do not depend on the rows of a run). EARG for other keys; EUNIT if the instruction set is
- * missing. */
+/* Options: isa (an instruction set), threads, and invariant (results do not depend on the rows of a run). EARG for other keys;
+ * EUNIT if the instruction set is missing. */
 static segue_status cpu_open(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
 {
     static const char *const keys[] = {"isa", "threads", "invariant", NULL};
