@@ -32,13 +32,10 @@ static void count_end(struct segue_scheduler *s, const struct segue_request *q)
     s->info.verify_failed += q->info.verify.tokens && !q->info.verify.ok;
 }
 
-/* The end is visible before an own session is closed, which may write to the prefix store; `claimed` holds the request until
- * then. A borrowed session is the caller's as soon as the end is visible. */
-void sg_request_end(struct segue_request *q, segue_finish finish, const segue_error *err)
+struct segue_session *sg_request_finish(struct segue_request *q, segue_finish finish, const segue_error *err)
 {
     struct segue_scheduler *s = q->scheduler;
     struct segue_session *own = q->borrowed ? NULL : q->session;
-    pthread_mutex_lock(&s->lock);
     sg_request_snapshot(q);
     q->info.finish = finish;
     q->info.end_ns = sg_now_ns();
@@ -49,12 +46,26 @@ void sg_request_end(struct segue_request *q, segue_finish finish, const segue_er
     q->claimed = own != NULL;
     count_end(s, q);
     sg_request_notify(q);
-    pthread_mutex_unlock(&s->lock);
-    if (!own) return;
+    return own;
+}
+
+void sg_request_close_session(struct segue_request *q, struct segue_session *own)
+{
+    if (!own) return; /* the request may be freed already */
+    struct segue_scheduler *s = q->scheduler;
     segue_session_close(own);
     pthread_mutex_lock(&s->lock);
     q->claimed = 0;
     pthread_cond_broadcast(&s->work); /* memory became free */
     sg_request_notify(q);
     pthread_mutex_unlock(&s->lock);
+}
+
+void sg_request_end(struct segue_request *q, segue_finish finish, const segue_error *err)
+{
+    struct segue_scheduler *s = q->scheduler;
+    pthread_mutex_lock(&s->lock);
+    struct segue_session *own = sg_request_finish(q, finish, err);
+    pthread_mutex_unlock(&s->lock);
+    sg_request_close_session(q, own);
 }

@@ -97,7 +97,13 @@ static void publish(struct segue_request *q, const struct step *r)
     }
     q->info.shared_runs += r->shared;
     segue_finish finish = finish_of(q, &(struct step){.status = status});
-    if (finish == SEGUE_FINISH_NONE) {
+    struct segue_session *own = NULL;
+    if (finish == SEGUE_FINISH_CANCELED && status >= 0)
+        status = sg_fail(&err, SEGUE_ECANCELED, "request ended: canceled after %zu tokens; submit it again", q->out_n);
+    err.status = status;
+    if (finish != SEGUE_FINISH_NONE) {
+        own = sg_request_finish(q, finish, status < 0 ? &err : NULL);
+    } else {
         sg_request_snapshot(q);
         q->worker = worker_of(q->session);
         q->claimed = 0;
@@ -105,10 +111,7 @@ static void publish(struct segue_request *q, const struct step *r)
         else pthread_cond_broadcast(&q->changed);
     }
     pthread_mutex_unlock(&s->lock);
-    if (finish == SEGUE_FINISH_CANCELED && status >= 0)
-        status = sg_fail(&err, SEGUE_ECANCELED, "request ended: canceled after %zu tokens; submit it again", q->out_n);
-    err.status = status;
-    if (finish != SEGUE_FINISH_NONE) sg_request_end(q, finish, status < 0 ? &err : NULL);
+    sg_request_close_session(q, own);
 }
 
 /* --- before a run --- */

@@ -3,8 +3,8 @@
  * held while a unit computes. The lock order is: scheduler, then nothing.
  *
  * Work is divided between two workers. The worker `prefill` computes prompts of plans with two units, one chunk after the other,
- * with the hand-off; the worker `shared` computes everything else, in runs that all its requests share. One round of each may be in
- * progress at once, so that two units work at the same time. SPDX-License-Identifier: MIT */
+ * with the hand-off; the worker `shared` computes everything else, in runs that all its requests share. One round of each may be
+ * in progress at once, so that two units work at the same time. SPDX-License-Identifier: MIT */
 #ifndef SG_ENGINE_SCHEDULER_H
 #define SG_ENGINE_SCHEDULER_H
 
@@ -95,7 +95,12 @@ uint64_t sg_request_bytes(const struct segue_request *q);
 uint64_t sg_request_bytes_of(const struct segue_request *q, size_t n);
 
 /* --- request_end.c --- */
-/* Ends a request that no round uses, or that the calling round has claimed; the lock is not held. err: NULL, or why. */
+/* The end in two steps. finish, with the lock held, makes it visible together with the last token; a borrowed session is the
+ * caller's from then on. close_session, without the lock, closes the own session that finish returned (NULL is allowed), which
+ * may write to the prefix store; `claimed` holds the request until then. */
+struct segue_session *sg_request_finish(struct segue_request *q, segue_finish finish, const segue_error *err);
+void sg_request_close_session(struct segue_request *q, struct segue_session *own);
+/* Both. Ends a request that no round uses, or that the calling round has claimed; the lock is not held. err: NULL, or why. */
 void sg_request_end(struct segue_request *q, segue_finish finish, const segue_error *err);
 /* Copies the counters of the session. The caller has claimed the request and holds the lock. */
 void sg_request_snapshot(struct segue_request *q);
