@@ -66,7 +66,7 @@ static void preempt(struct segue_scheduler *s, struct segue_request *q)
     segue_error err = {0};
     q->claimed = 1;
     pthread_mutex_unlock(&s->lock);
-    segue_status status = sg_session_give_up(q->session, &err);
+    segue_status status = sg_session_preempt(q->session, &err);
     if (status != SEGUE_OK) sg_request_end(q, SEGUE_FINISH_ERROR, &err);
     pthread_mutex_lock(&s->lock);
     if (status != SEGUE_OK) return;

@@ -166,7 +166,7 @@ void sg_session_store_put(struct segue_session *s)
     sg_checkpoint_release(p);
 }
 
-segue_status sg_session_give_up(struct segue_session *s, segue_error *err)
+segue_status sg_session_preempt(struct segue_session *s, segue_error *err)
 {
     size_t bytes = s->engine->model->info.vocab * sizeof *s->logits;
     sg_flow_close(s->flow);

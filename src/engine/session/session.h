@@ -172,7 +172,7 @@ void sg_session_store_checkpoints(struct segue_session *s);
 void sg_session_store_put(struct segue_session *s);
 /* Gives the states and checkpoints up: to the prefix store, if the session uses it. The tokens are pending afterwards. EMEMORY:
  * the session can only be closed. */
-segue_status sg_session_give_up(struct segue_session *s, segue_error *err);
+segue_status sg_session_preempt(struct segue_session *s, segue_error *err);
 /* Bytes of states of so many tokens in a layout (SG_PREFILL_LAYOUT, SG_DECODE_LAYOUT) that share nothing. */
 uint64_t sg_session_state_bytes(const struct segue_session *s, uint32_t layout, uint64_t tokens_n);
 uint64_t sg_session_checkpoint_bytes(const struct segue_session *s);
