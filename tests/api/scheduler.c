@@ -1,5 +1,6 @@
 /* scheduler.c: requests of a scheduler against single runs of sessions: joins and leaves, chunks beside running answers, cancel,
  * errors, back-pressure, threads of the library and of the caller. SPDX-License-Identifier: MIT */
+#include "engine/engine.h"
 #include "scheduling.h"
 
 static void compare(struct fixture *f, const segue_scheduler_opts *o)
@@ -167,6 +168,66 @@ static void errors_and_slow_readers(void **state)
     close_fixture(&f);
 }
 
+/* --- a unit that fails on one token --- */
+
+static int32_t bad_token; /* in no prompt and no answer but one */
+static struct sg_unit_ops failing;
+static const struct sg_unit_ops *sound;
+
+static segue_status failing_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, struct sg_run **out,
+                                  segue_error *err)
+{
+    for (uint32_t i = 0; i < b->spans_n; i++)
+        for (uint32_t k = 0; k < b->spans[i].rows; k++)
+            if (b->spans[i].tokens[k] == bad_token) return sg_fail(err, SEGUE_EUNIT, "run: test: token %d", bad_token);
+    return sound->start(p, b, r, out, err);
+}
+
+/* The run that the bad request shares with others fails; only the bad one ends. */
+static void a_fault_touches_one(void **state)
+{
+    struct fixture f;
+    segue_scheduler *s;
+    segue_scheduler_opts o = SEGUE_INIT(segue_scheduler_opts);
+    segue_request_opts r = SEGUE_INIT(segue_request_opts);
+    segue_request *good[2], *bad;
+    int32_t want[2][ANSWER], tokens[20];
+    size_t n;
+    segue_error err;
+    (void)state;
+    open_fixture(&f, "llama", "ref", NULL, NULL);
+    for (int i = 0; i < 2; i++) alone(&f, NULL, 3 * i, want[i]);
+    int used[TINY_VOCAB] = {0};
+    for (int i = 0; i < 2; i++) {
+        int32_t prompt[LENGTH_MAX + 8];
+        for (size_t k = make_prompt(3 * i, prompt); k-- > 0;) used[prompt[k]] = 1;
+        for (int k = 0; k < ANSWER; k++) used[want[i][k]] = 1;
+    }
+    for (bad_token = 3; bad_token < TINY_VOCAB && used[bad_token];) bad_token++;
+    assert_true(bad_token < TINY_VOCAB);
+    struct sg_program_base *program = (struct sg_program_base *)(void *)f.engine->layer_ranges->program;
+    sound = program->ops;
+    failing = *sound;
+    failing.start = failing_start;
+    o.manual = 1;
+    assert_int_equal(segue_scheduler_open(&s, f.engine, &o, &err), SEGUE_OK);
+    for (int i = 0; i < 2; i++) good[i] = submit(s, 3 * i, ANSWER);
+    for (int i = 0; i < 20; i++) tokens[i] = i == 15 ? bad_token : 10;
+    r.tokens = tokens;
+    r.tokens_n = 20;
+    assert_int_equal(segue_request_submit(&bad, s, &r, &err), SEGUE_OK);
+    program->ops = &failing;
+    while (segue_scheduler_run(s, &err) == SEGUE_OK) {}
+    program->ops = sound;
+    for (int i = 0; i < 2; i++) expect_answer(good[i], want[i]);
+    assert_int_equal(segue_request_read(bad, tokens, NULL, 1, &n, 0, &err), SEGUE_EUNIT);
+    assert_non_null(strstr(err.text, "run: test: token"));
+    for (int i = 0; i < 2; i++) segue_request_close(good[i]);
+    segue_request_close(bad);
+    segue_scheduler_close(s);
+    close_fixture(&f);
+}
+
 /* The caller's session: the request continues it, which the caller uses again afterwards. Log-probabilities by the way. */
 static void borrowed_session(void **state)
 {
@@ -248,7 +309,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(joins_and_leaves), cmocka_unit_test(deterministic_cpu),       cmocka_unit_test(two_units),
         cmocka_unit_test(cancel_any_time),  cmocka_unit_test(errors_and_slow_readers), cmocka_unit_test(borrowed_session),
-        cmocka_unit_test(scores),
+        cmocka_unit_test(scores),           cmocka_unit_test(a_fault_touches_one),
     };
     return cmocka_run_group_tests(tests, write_models, remove_models);
 }

@@ -3,7 +3,7 @@
 #include "scheduling.h"
 
 /* Two requests start, outgrow the budget, and the younger one gives way; the answers are those of single runs. */
-static void budget(void **state)
+static void budget_with(const char *store)
 {
     enum { TOKEN = 384, LONG = 60 }; /* bytes of K and V of a token: 3 layers, 2 slots, 16 numbers of 4 bytes */
     struct fixture f;
@@ -18,8 +18,9 @@ static void budget(void **state)
     segue_status status;
     segue_error err;
     int waited = 0;
-    (void)state;
-    open_fixture(&f, "llama", "ref", NULL, NULL);
+    segue_engine_opts e = SEGUE_INIT(segue_engine_opts);
+    e.store = store;
+    open_fixture(&f, "llama", "ref", NULL, &e);
     o.manual = 1;
     o.memory_bytes = 330 * TOKEN;
     assert_int_equal(segue_scheduler_open(&s, f.engine, &o, &err), SEGUE_OK);
@@ -30,7 +31,9 @@ static void budget(void **state)
         segue_session *x;
         r.tokens_n = 90;
         for (int k = 0; k < 90; k++) prompt[k] = (i * 31 + k * 7) % (TINY_VOCAB - 3) + 3;
-        assert_int_equal(segue_session_open(&x, f.engine, NULL, &err), SEGUE_OK);
+        segue_session_opts alone_opts = SEGUE_INIT(segue_session_opts);
+        alone_opts.no_store = 1;
+        assert_int_equal(segue_session_open(&x, f.engine, &alone_opts, &err), SEGUE_OK);
         assert_int_equal(segue_session_sampling(x, &sampling, &err), SEGUE_OK);
         assert_int_equal(segue_session_append(x, prompt, 90, &err), SEGUE_OK);
         for (int k = 0; k < LONG; k++) assert_int_equal(segue_session_next(x, &want[i][k], &err), SEGUE_OK);
@@ -57,6 +60,13 @@ static void budget(void **state)
     assert_non_null(strstr(err.text, "memory"));
     segue_scheduler_close(s);
     close_fixture(&f);
+}
+
+static void budget(void **state)
+{
+    (void)state;
+    budget_with(NULL); /* dropped states are computed again */
+    budget_with("");   /* the store takes what fits */
 }
 
 /* A prefix is reused by requests of the same realm, by others only if sharing is asked for. Recurrent models reuse it by
