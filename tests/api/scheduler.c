@@ -1,5 +1,7 @@
 /* scheduler.c: requests of a scheduler against single runs of sessions: joins and leaves, chunks beside running answers, cancel,
  * errors, back-pressure, threads of the library and of the caller. SPDX-License-Identifier: MIT */
+#include <pthread.h>
+
 #include "engine/engine.h"
 #include "scheduling.h"
 
@@ -168,6 +170,73 @@ static void errors_and_slow_readers(void **state)
     close_fixture(&f);
 }
 
+/* --- many threads --- */
+
+enum { THREADS = 3, REQUESTS = 12 };
+
+struct client {
+    segue_scheduler *scheduler;
+    int32_t (*want)[ANSWER];
+    uint32_t random;
+    int wrong;
+};
+
+/* Submits, reads, cancels and closes by a fixed sequence of random numbers. */
+static void *client_main(void *arg)
+{
+    struct client *c = arg;
+    for (int i = 0; i < REQUESTS; i++) {
+        int32_t got[ANSWER + 1];
+        segue_status status = SEGUE_OK;
+        size_t n = 0;
+        c->random = c->random * 1664525u + 1013904223u;
+        int which = (int)((c->random >> 8) % PROMPTS), what = (int)((c->random >> 16) % 4);
+        segue_request *q = submit(c->scheduler, which, ANSWER);
+        if (what == 1) segue_request_cancel(q);
+        if (what == 2) (void)segue_request_read(q, got, NULL, 1, &n, forever, NULL);
+        if (what > 2 || !what) {
+            n = read_all(q, got, ANSWER + 1, &status);
+            c->wrong += n != ANSWER || status != SEGUE_END || memcmp(got, c->want[which], sizeof c->want[0]) != 0;
+        }
+        segue_request_close(q); /* also while it runs */
+    }
+    return NULL;
+}
+
+static void many_threads(void **state)
+{
+    struct fixture f;
+    segue_scheduler *s;
+    segue_scheduler_opts o = SEGUE_INIT(segue_scheduler_opts);
+    segue_scheduler_info info = SEGUE_INIT(segue_scheduler_info);
+    segue_engine_opts e = SEGUE_INIT(segue_engine_opts);
+    int32_t want[PROMPTS][ANSWER];
+    struct client clients[THREADS];
+    pthread_t threads[THREADS];
+    segue_error err;
+    (void)state;
+    e.store = "";
+    open_fixture(&f, "hybrid", "ref", NULL, &e);
+    for (int i = 0; i < PROMPTS; i++) alone(&f, NULL, i, want[i]);
+    o.running = 3;
+    o.memory_bytes = 1 << 20;
+    assert_int_equal(segue_scheduler_open(&s, f.engine, &o, &err), SEGUE_OK);
+    for (int i = 0; i < THREADS; i++) {
+        clients[i] = (struct client){s, want, (uint32_t)i * 77 + 5, 0};
+        assert_int_equal(pthread_create(&threads[i], NULL, client_main, &clients[i]), 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(clients[i].wrong, 0);
+    }
+    assert_int_equal(segue_scheduler_info_get(s, &info, &err), SEGUE_OK);
+    assert_int_equal(info.submitted, THREADS * REQUESTS);
+    assert_int_equal(info.finished, THREADS * REQUESTS);
+    assert_int_equal(info.unfinished + info.failed, 0);
+    segue_scheduler_close(s);
+    close_fixture(&f);
+}
+
 /* --- a unit that fails on one token --- */
 
 static int32_t bad_token; /* in no prompt and no answer but one */
@@ -310,6 +379,7 @@ int main(void)
         cmocka_unit_test(joins_and_leaves), cmocka_unit_test(deterministic_cpu),       cmocka_unit_test(two_units),
         cmocka_unit_test(cancel_any_time),  cmocka_unit_test(errors_and_slow_readers), cmocka_unit_test(borrowed_session),
         cmocka_unit_test(scores),           cmocka_unit_test(a_fault_touches_one),
+        cmocka_unit_test(many_threads),
     };
     return cmocka_run_group_tests(tests, write_models, remove_models);
 }
