@@ -166,8 +166,15 @@ static int32_t make_linear(struct maker *m)
 /* As wide as rows of large models are: kernels that take whole thousands of columns. */
 static int32_t make_linear_wide(struct maker *m)
 {
-    static const uint32_t wide[] = {4096, 12288, 1024, 2048, 6144};
-    return make_linear_of(m, wide[m->index % 5], between(m, 1, 40));
+    static const uint32_t wide[] = {4096, 12288, 1024, 2048, 6144, 2560, 14336};
+    return make_linear_of(m, wide[m->index % 7], between(m, 1, 40));
+}
+
+/* Prompts: more rows than decode kernels take (plan_runs), of whole and cut tiles of weight rows. */
+static int32_t make_linear_many(struct maker *m)
+{
+    static const uint32_t widths[] = {512, 256, 768};
+    return make_linear_of(m, widths[m->index % 3], between(m, 1, 200));
 }
 
 /* As large as the heads of vocabularies that decode reads as a stream, in the forms that such kernels have; other storages
@@ -382,14 +389,15 @@ static const struct kind {
     {"act", make_act, 0, 18, 9, 2},          {"add", make_add, 0, 4, 2, 4},
     {"scale", make_scale, 0, 6, 3, 4},       {"route", make_route, 0, 10, 4, 1},
     {"experts", make_experts, 1, 3, 1, 1},   {"rows", make_rows, 0, 4, 2, 4},
-    {"linearwide", make_linear_wide, 1, 5, 2, 4}, {"head", make_head, 1, 1, 1, 1},
+    {"linearwide", make_linear_wide, 1, 7, 2, 4}, {"head", make_head, 1, 1, 1, 1},
     {"deltawide", make_delta_wide, 0, 6, 3, 1}, {"attendwide", make_attend_wide, 0, 12, 4, 1},
+    {"linearmany", make_linear_many, 1, 3, 1, 2},
 };
 
 /* --- runs and data --- */
 
 /* Case 0 is one sequence with one row a run: decode. The others mix lengths around 16, 64 and 100. */
-static void plan_runs(struct maker *m, int heavy)
+static void plan_runs(struct maker *m, int heavy, int prompts)
 {
     static const uint32_t many[] = {1, 1, 2, 3, 5, 13, 17, 64, 65, 100};
     struct check_world *w = m->w;
@@ -398,6 +406,7 @@ static void plan_runs(struct maker *m, int heavy)
     for (uint32_t r = 0; r < w->runs; r++)
         for (uint32_t s = 0; s < w->seqs; s++) {
             uint32_t n = m->index ? many[between(m, 0, heavy ? 6 : 9)] : 1;
+            if (prompts) n = between(m, 33, 130);
             if (s && check_below(&m->rng, 4) == 0) n = 0; /* this sequence rests */
             w->rows[r][s] = n;
             w->wanted[r][s] = sg_arena_alloc(&w->arena, (n + 1) * sizeof(uint32_t));
@@ -471,7 +480,7 @@ static segue_status make_world(struct maker *m, const struct kind *k, struct che
     *w = (struct check_world){0};
     m->w = w;
     m->data = (enum check_data)(m->index % k->data);
-    plan_runs(m, k->by_storage && m->storage != SG_F32);
+    plan_runs(m, k->by_storage && m->storage != SG_F32, k->make == make_linear_many);
     SG_TRY(sg_builder_begin(&m->b, err));
     int32_t y = k->make(m);
     sg_output(&m->b, y, "y");

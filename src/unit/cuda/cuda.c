@@ -1,7 +1,7 @@
 /* cuda.c: the table of operations of the unit `cuda`: listing the GPUs, opening one GPU (cuda:N) or a group (cuda:A-B), limits of
  * ops, memory footprint, and the measurement of memory bandwidth.
  *
- * Options of the spec: pdl, waves, graphs, stream, part, rest, screen, rank, invariant; see struct sg_unit in driver/gpu.h.
+ * Options of the spec: pdl, waves, graphs, stream, part, rest, screen, rank, invariant, packed; see struct sg_unit in driver/gpu.h.
  * SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <stdlib.h>
@@ -170,7 +170,7 @@ static segue_status open_gpu(struct sg_unit *u, uint32_t index, segue_error *err
 static segue_status open_one(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
 {
     static const char *const keys[] = {"",     "pdl",    "waves", "graphs",    "stream", "part",
-                                       "rest", "screen", "rank",  "invariant", NULL};
+                                       "rest", "screen", "rank",  "invariant", "packed", NULL};
     uint32_t index = 0;
     struct sg_unit *u;
     SG_TRY(sg_spec_only(spec, keys, err));
@@ -184,7 +184,7 @@ static segue_status open_one(struct sg_unit **out, const struct sg_unit_spec *sp
     cu_pinned_open(u); /* initialises its lock, so that cu_close can be called from here on */
     u->base.ops = &sg_unit_cuda;
     /* Defaults of the options. */
-    u->pdl = u->graphs = u->cluster_fusion = 1;
+    u->pdl = u->graphs = u->cluster_fusion = u->packed = 1;
     u->waves = 4;
     u->stream = 100;
     u->part_sms = CU_PART_AUTO;
@@ -194,6 +194,7 @@ static segue_status open_one(struct sg_unit **out, const struct sg_unit_spec *sp
     if (status == SEGUE_OK) status = parse_number(spec, "stream", CU_STREAM_SHARED_MAX >> 10, &u->stream, err);
     if (status == SEGUE_OK) status = parse_number(spec, "part", 1024, &u->part_sms, err);
     if (status == SEGUE_OK) status = parse_number(spec, "rest", 1024, &u->rest_sms, err);
+    if (status == SEGUE_OK) status = parse_number(spec, "packed", 1, &u->packed, err);
     if (status == SEGUE_OK) status = parse_number(spec, "screen", 1, &u->screen, err);
     if (status == SEGUE_OK) status = parse_number(spec, "rank", CK_CLUSTERS_MAX, &u->cluster_fusion, err);
     if (status == SEGUE_OK) status = parse_number(spec, "invariant", 1, &u->invariant, err);

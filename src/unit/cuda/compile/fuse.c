@@ -97,13 +97,14 @@ static int norm_fits(const struct cu_fuser *f, const struct sg_op *op)
 }
 
 /* 1: linear `op` can be computed in one product with `first`, at the position of op `at`: it has the same input and a weight of
- * the same layout, and what is added to it exists by then. */
-static int can_join(const struct cu_fuser *f, const struct sg_op *first, const struct sg_op *op, uint32_t at)
+ * the same layout, and what is added to it exists by then. any_packed 1: packed weights may have different storages. */
+static int can_join(const struct cu_fuser *f, const struct sg_op *first, const struct sg_op *op, uint32_t at, int any_packed)
 {
     const struct cu_tensor *a = weight(f, first), *b = weight(f, op);
     const struct sg_op *added = producer(f, op->in[1].value);
     if (op->code != SG_OP_LINEAR || f->absorbed[index_of(f, op)] || !same_operand(&first->in[0], &op->in[0])) return 0;
     if (added && index_of(f, added) >= at) return 0;
+    if (any_packed && a->w.kind >= CK_PACKED && b->w.kind >= CK_PACKED) return 1;
     return a->w.kind == b->w.kind && a->w.pitch == b->w.pitch && a->w.scale_pitch == b->w.scale_pitch && a->w.group == b->w.group;
 }
 
@@ -121,7 +122,7 @@ static const struct sg_op *find_glu(const struct cu_fuser *f, const struct sg_op
         const struct sg_op *other = gate == first ? up : gate;
         int fits = other->code == SG_OP_LINEAR && gate->in[1].value < 0 && up->in[1].value < 0 && is_whole(f, &op->in[0]) &&
                    is_whole(f, &op->in[1]) && f->readers[gate->out] == 1 && f->readers[up->out] == 1 &&
-                   !f->is_output[gate->out] && !f->is_output[up->out] && can_join(f, first, other, index_of(f, first));
+                   !f->is_output[gate->out] && !f->is_output[up->out] && can_join(f, first, other, index_of(f, first), 0);
         return fits ? op : NULL;
     }
     return NULL;
@@ -169,7 +170,7 @@ static void add_product(struct cu_fuser *f, struct cu_step *s, const struct sg_o
     /* A linear that has a gated activation with another one gets a step with that. */
     for (uint32_t i = at + 1; i < f->g->ops_n && !s->glu && s->parts_n < CK_SEGMENTS; i++) {
         const struct sg_op *op = &f->g->ops[i];
-        if (op->code == SG_OP_LINEAR && can_join(f, first, op, at) && !find_glu(f, op)) s->parts[s->parts_n++] = op;
+        if (op->code == SG_OP_LINEAR && can_join(f, first, op, at, 1) && !find_glu(f, op)) s->parts[s->parts_n++] = op;
     }
     if (!s->glu) find_epilogue(f, s, at);
     for (uint32_t k = 0; k < s->parts_n; k++) {

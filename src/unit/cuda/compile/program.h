@@ -24,6 +24,8 @@ struct cu_weights {
     struct cu_tensor *tensors;
     uint32_t n;
     uint64_t bytes;
+    const struct sg_graph *const *graphs; /* [graphs_n] all that use the tensors; during the upload only */
+    uint32_t graphs_n;
     struct sg_pool *pool; /* threads that repack rows, during the upload only; NULL: all tensors are small */
 };
 /* Uploads the tensors that the graphs use, each once. *out has one reference. */

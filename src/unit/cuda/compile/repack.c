@@ -83,8 +83,9 @@ static uint32_t kind_of(const struct sg_tensor *t)
 static uint32_t round_up(uint64_t n, uint32_t to) { return (uint32_t)((n + to - 1) / to * to); }
 
 /* group: weights per scale. scale_pitch: entries of `scales` per row; FP8 has one, unquantised weights none. */
-void cu_weight_shape(const struct sg_tensor *t, struct ck_weight *w)
+void cu_weight_shape(const struct sg_tensor *t, int packed, struct ck_weight *w)
 {
+    if (packed && cu_packed_shape(t, w)) return;
     static const uint32_t bits[] =
         {[CK_F32] = 32, [CK_F16] = 16, [CK_BF16] = 16, [CK_Q8] = 8, [CK_Q4] = 4, [CK_G8] = 8, [CK_G4] = 4, [CK_F8] = 8};
     w->kind = kind_of(t);
@@ -339,6 +340,8 @@ void cu_repack_rows(const struct sg_tensor *t, const struct ck_weight *w, uint64
             row_unquantised(t, w, r, numbers, data);
         else if (w->kind == CK_F8)
             row_fp8(t, r, numbers, data, scales);
+        else if (w->kind >= CK_PACKED)
+            cu_packed_row(t, w, stored_row(t, r), (uint32_t)(r % 8), data - r % 8 * w->pitch);
         else
             row_quantised(t, w, r, data, scales);
     }

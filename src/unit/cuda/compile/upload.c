@@ -11,7 +11,7 @@
 enum { BAND_BYTES = 4 << 20, ROWS_PER_ITEM = 16, THREADED_MIN = 1 << 20 };
 
 /* Bytes of the rows, rounded up so that the scales that follow are aligned. */
-static size_t data_bytes(const struct ck_weight *w) { return ((size_t)w->pitch * w->rows + 255) / 256 * 256; }
+static size_t data_bytes(const struct ck_weight *w) { return ((size_t)w->pitch * cu_stored_rows(w, w->rows) + 255) / 256 * 256; }
 
 /* A band: rows [from, to) of a tensor. */
 struct cu_row_band {
@@ -46,7 +46,7 @@ static void fill_band(struct sg_pool *pool, struct cu_row_band *b)
 static uint64_t band_rows(const struct ck_weight *w)
 {
     uint64_t rows = BAND_BYTES / (w->pitch + w->scale_pitch * cu_scale_entry_bytes(w) + 1) / ROWS_PER_ITEM * ROWS_PER_ITEM;
-    return !rows ? ROWS_PER_ITEM : rows < w->rows ? rows : w->rows;
+    return !rows ? ROWS_PER_ITEM : rows < w->rows ? rows : cu_stored_rows(w, w->rows);
 }
 
 /* Band by band: convert with all threads, then copy data and scales. cu_copy_to_gpu returns when the source may be reused.
@@ -61,7 +61,8 @@ static segue_status send_rows(struct cu_weights *all, struct cu_tensor *t, float
     for (b.from = 0; b.from < w->rows; b.from = b.to) {
         b.to = b.from + many < w->rows ? b.from + many : w->rows;
         fill_band(all->pool, &b);
-        SG_TRY(cu_copy_to_gpu(u, t->memory + b.from * w->pitch, b.data, (size_t)(b.to - b.from) * w->pitch, err));
+        size_t bytes = (size_t)cu_stored_rows(w, b.to - b.from) * w->pitch;
+        SG_TRY(cu_copy_to_gpu(u, t->memory + b.from * w->pitch, b.data, bytes, err));
         if (scale_row)
             SG_TRY(cu_copy_to_gpu(u, t->memory + data_bytes(w) + b.from * scale_row, b.scales,
                                   (size_t)(b.to - b.from) * scale_row, err));
@@ -160,6 +161,28 @@ const struct cu_tensor *cu_weight_of(const struct cu_weights *w, const struct sg
     return NULL;
 }
 
+static int reads(const struct sg_graph *g, const struct sg_weight *w, const struct sg_tensor *source)
+{
+    return w->tensor >= 0 && g->tensors[w->tensor] == source;
+}
+
+/* 1: the tensor may have the packed layout: its readers begin at a multiple of eight rows, and none is a mixture of experts. */
+static int may_pack(const struct cu_weights *w, const struct sg_tensor *source)
+{
+    if (w->unit->major != 9 || !w->unit->packed) return 0;
+    for (uint32_t i = 0; i < w->graphs_n; i++)
+        for (uint32_t k = 0; k < w->graphs[i]->ops_n; k++) {
+            const struct sg_graph *g = w->graphs[i];
+            const struct sg_op *op = &g->ops[k];
+            const struct sg_experts *e = &op->u.experts;
+            if (op->code == SG_OP_LINEAR && reads(g, &op->u.linear.weight, source) && op->u.linear.weight.at % 8) return 0;
+            if (op->code == SG_OP_EXPERTS &&
+                (reads(g, &e->gate, source) || reads(g, &e->up, source) || reads(g, &e->down, source)))
+                return 0;
+        }
+    return 1;
+}
+
 /* The entry of a tensor, created on first use. Kernels index columns and rows with 32 bits. */
 static segue_status register_tensor(struct cu_weights *w, const struct sg_tensor *source, struct cu_tensor **out,
                                     segue_error *err)
@@ -172,7 +195,7 @@ static segue_status register_tensor(struct cu_weights *w, const struct sg_tensor
                        "another unit", source->name);
     *out = &w->tensors[w->n++];
     (*out)->source = source;
-    cu_weight_shape(source, &(*out)->w);
+    cu_weight_shape(source, may_pack(w, source), &(*out)->w);
     return SEGUE_OK;
 }
 
@@ -268,10 +291,11 @@ segue_status cu_weights_new(struct sg_unit *u, const struct sg_graph *const *gra
         sg_free(tensors);
         return sg_no_memory("weights", n * sizeof *tensors, err);
     }
-    *w = (struct cu_weights){.unit = u, .references = 1, .tensors = tensors};
+    *w = (struct cu_weights){.unit = u, .references = 1, .tensors = tensors, .graphs = graphs, .graphs_n = graphs_n};
     segue_status status = load_all(w, graphs, graphs_n, err);
     sg_pool_close(w->pool);
     w->pool = NULL;
+    w->graphs = NULL;
     if (status != SEGUE_OK) {
         cu_weights_free(w);
         return status;

@@ -58,6 +58,23 @@ static segue_status find_products(struct sg_unit *u, segue_error *err)
     return SEGUE_OK;
 }
 
+/* Products of packed weights. */
+static segue_status find_packed(struct sg_unit *u, segue_error *err)
+{
+    static const char *const gemm[4] = {"packed_gemm_Q4_0", "packed_gemm_Q4_K", "packed_gemm_Q5_K", "packed_gemm_Q6_K"};
+    char name[32];
+    for (int i = 0; i < 4 && u->major == 9; i++)
+        SG_TRY(cu_kernel_dynamic(u, "k_packed_gemm", gemm[i], CK_PACKED_GEMM_BYTES, &u->k.packed_gemm[i], err));
+    for (int i = 0; i < 3 && u->major == 9; i++) {
+        snprintf(name, sizeof name, "packed_%d", 4 << i);
+        SG_TRY(cu_kernel_dynamic(u, "k_packed", name, (int)u->shared_max - CU_PACKED_STATIC, &u->k.packed[i], err));
+        if (i == 2) break;
+        snprintf(name, sizeof name, "packed_rows_%d", 4 << i);
+        SG_TRY(cu_kernel_dynamic(u, "k_packed_rows", name, (int)u->shared_max - CU_PACKED_STATIC, &u->k.packed_rows[i], err));
+    }
+    return SEGUE_OK;
+}
+
 /* Products of several rows on tensor cores. */
 static segue_status find_batches(struct sg_unit *u, segue_error *err)
 {
@@ -161,6 +178,7 @@ segue_status cu_kernels_load(struct sg_unit *u, segue_error *err)
         SG_TRY(cu_check(&u->d, r, "open unit", err));
     }
     SG_TRY(find_products(u, err));
+    SG_TRY(find_packed(u, err));
     SG_TRY(find_batches(u, err));
     SG_TRY(find_clusters(u, err));
     return find_attention(u, err);

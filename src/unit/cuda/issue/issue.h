@@ -119,6 +119,8 @@ int cu_stream_fits(const struct cu_pass *p, const struct cu_step *s, const struc
 /* issue_digits.c: k_digits.cu, Hopper, large weights. streamed: what cu_stream_fits returned. */
 int cu_digits_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g, int streamed,
                    struct cu_streamed *out);
+/* issue_packed.c: products of packed weights with up to CU_GEMV_ROWS rows. *whole 1: s->after was done too. */
+segue_status cu_issue_packed(struct cu_pass *p, const struct cu_step *s, struct ck_gemv *g, uint32_t rows, int *whole);
 /* issue_vocab.c: k_vocab.cu, Hopper, the output head. */
 struct cu_vocab {
     struct ck_vocab a;
@@ -146,6 +148,13 @@ size_t cu_batch_split_bytes(const struct sg_program *p); /* bytes of a lane's x_
 int cu_glu_fits(const struct cu_pass *p, const struct cu_step *s, uint32_t rows);
 segue_status cu_issue_glu(struct cu_pass *p, const struct cu_step *s, const void *w, uint32_t pitch, uint32_t rows, uint32_t bf16,
                           int *done);
+/* Tensor map of a 16-bit matrix; pitch in bytes. 0: refused by the driver. */
+int cu_map_rows(struct sg_unit *u, struct ck_tensor_map *map, const void *from, uint32_t rows, uint32_t cols, uint32_t pitch,
+                uint32_t box_rows, uint32_t box_cols, int swizzle);
+/* issue_packed_gemm.c: k_packed_gemm.cu, Hopper: packed weights with many rows. x is the pass's 16-bit copy in bf16 (p->narrowed_at).
+ * out16 1: results in bf16. */
+int cu_packed_gemm_fits(const struct cu_pass *p, const struct cu_step *s, uint32_t rows);
+segue_status cu_issue_packed_gemm(struct cu_pass *p, const struct cu_step *s, uint32_t rows, uint32_t out16);
 /* issue_screen.c: greedy choice with a candidate filter, in place of the output head. open: at compile, builds the 8-bit copy. */
 segue_status cu_screen_open(struct sg_unit *u, struct sg_program *p, segue_error *err);
 segue_status cu_issue_screen(struct cu_pass *p, const struct cu_step *s);

@@ -62,6 +62,8 @@ static segue_status widen_rows(struct cu_pass *p, const struct cu_tensor *t, uin
     struct sg_unit *u = p->program->base.unit;
     uint16_t *to = (uint16_t *)(uintptr_t)p->lane->wide + (size_t)before * t->w.cols;
     struct ck_widen a = {.w = t->w, .at = at, .rows = n, .y = to, .bf16 = bf16};
+    if (t->w.kind >= CK_PACKED)
+        return cu_launch(p, u->k.unpack_rows, (uint32_t)(((uint64_t)n * (t->w.cols / 64) + 255) / 256), 1, 1, 256, 0, &a);
     /* widen_pieces converts pieces of 16 bytes, which must not cross groups of scales. */
     uint32_t numbers = t->w.kind == CK_Q8 || t->w.kind == CK_G8 || t->w.kind == CK_F8 ? 16 : 32;
     uint64_t many = (uint64_t)n * (t->w.cols / numbers);
@@ -200,6 +202,15 @@ static segue_status try_glu_kernel(struct cu_pass *p, const struct cu_step *s, u
     return cu_issue_glu(p, s, (const char *)segment.data + (size_t)segment.at * pitch, pitch, rows, bf16, done);
 }
 
+/* After the products: notes whether they are in bf16, and the activation of gate and up. */
+static segue_status finish_gemm(struct cu_pass *p, const struct cu_step *s, uint32_t rows, uint32_t bf16, uint32_t half)
+{
+    if (s->parts_bf16) p->parts_bf16 = half ? s : NULL;
+    if (!s->glu) return SEGUE_OK;
+    if (s->feeds_next) return narrow_gated(p, s, rows, bf16, half);
+    return cu_issue_small(p, s->glu);
+}
+
 /* bf16 is the type of x, weights and products for all weights but F16. The activation follows as part of narrow_gated when only
  * the next product reads it. */
 segue_status cu_issue_gemm(struct cu_pass *p, const struct cu_step *s, uint32_t rows)
@@ -208,14 +219,15 @@ segue_status cu_issue_gemm(struct cu_pass *p, const struct cu_step *s, uint32_t 
     uint32_t bf16 = cu_linear_tensor(p, s->parts[0])->w.kind != CK_F16, half = can_leave_bf16(p, s, bf16);
     int done;
     SG_TRY(narrow_x(p, s, rows, bf16));
+    if (cu_packed_gemm_fits(p, s, rows)) {
+        SG_TRY(cu_issue_packed_gemm(p, s, rows, half));
+        return finish_gemm(p, s, rows, bf16, half);
+    }
     SG_TRY(try_glu_kernel(p, s, rows, bf16, &done));
     if (done) return SEGUE_OK;
     for (uint32_t i = 0, n; i < s->parts_n; i += n) {
         n = parts_per_gemm(p, s, i);
         SG_TRY(gemm(p, s, i, n, rows, bf16, &half));
     }
-    if (s->parts_bf16) p->parts_bf16 = half ? s : NULL;
-    if (!s->glu) return SEGUE_OK;
-    if (s->feeds_next) return narrow_gated(p, s, rows, bf16, half);
-    return cu_issue_small(p, s->glu);
+    return finish_gemm(p, s, rows, bf16, half);
 }

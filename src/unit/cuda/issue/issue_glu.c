@@ -31,9 +31,9 @@ int cu_glu_fits(const struct cu_pass *p, const struct cu_step *s, uint32_t rows)
     return (uint64_t)rows * units * 100 >= all_turns * (2 * CK_GLU_ROWS * CK_GLU_UNITS) * FULL;
 }
 
-/* Tensor map of a 16-bit matrix, with 32-bit elements. pitch in bytes. 0: refused by the driver. */
-static int map_of(struct sg_unit *u, struct ck_tensor_map *map, const void *from, uint32_t rows, uint32_t cols, uint32_t pitch,
-                  uint32_t box_rows, uint32_t box_cols, int swizzle)
+/* Elements of the map are 32 bits. */
+int cu_map_rows(struct sg_unit *u, struct ck_tensor_map *map, const void *from, uint32_t rows, uint32_t cols, uint32_t pitch,
+                uint32_t box_rows, uint32_t box_cols, int swizzle)
 {
     const uint64_t dims[2] = {cols / 2, rows}, strides[1] = {pitch};
     const uint32_t box[2] = {box_cols / 2, box_rows}, steps[2] = {1, 1};
@@ -57,10 +57,10 @@ segue_status cu_issue_glu(struct cu_pass *p, const struct cu_step *s, const void
                        .pairs = cu_pieces(rows, 2 * CK_GLU_ROWS),
                        .tiles = tiles_of(units, rows)};
     if (pitch % 16 || (uintptr_t)w % 16 ||
-        !map_of(u, &a.x, (const void *)(uintptr_t)p->narrowed_at, rows, k, 2 * k, CK_GLU_ROWS, CK_GLU_PANEL_COLS,
+        !cu_map_rows(u, &a.x, (const void *)(uintptr_t)p->narrowed_at, rows, k, 2 * k, CK_GLU_ROWS, CK_GLU_PANEL_COLS,
                 CU_TENSOR_SWIZZLE_128) ||
-        !map_of(u, &a.w, w, 2 * units, k, pitch, CK_GLU_UNITS, CK_GLU_PANEL_COLS, CU_TENSOR_SWIZZLE_128) ||
-        !map_of(u, &a.y, y, rows, units, 2 * units, CK_GLU_ROWS / 2, CK_GLU_UNITS, 0))
+        !cu_map_rows(u, &a.w, w, 2 * units, k, pitch, CK_GLU_UNITS, CK_GLU_PANEL_COLS, CU_TENSOR_SWIZZLE_128) ||
+        !cu_map_rows(u, &a.y, y, rows, units, 2 * units, CK_GLU_ROWS / 2, CK_GLU_UNITS, 0))
         return SEGUE_OK;
     SG_TRY(cu_launch_clusters(p, u->k.glu_rows[bf16], 2 * (parted || a.tiles < p->sms / 2 ? a.tiles : p->sms / 2), 2,
                               CK_GLU_THREADS, CK_GLU_BYTES, &a));

@@ -4,6 +4,7 @@
  * columns / threads) unless stated.
  * SPDX-License-Identifier: MIT */
 #include "k_fixed_point_sum.cuh"
+#include "k_packed.cuh"
 
 /* Token embedding, plus learned position embedding if present. */
 extern "C" __global__ void embed(const __grid_constant__ ck_embed a)
@@ -16,7 +17,8 @@ extern "C" __global__ void embed(const __grid_constant__ ck_embed a)
     if (c >= a.y.width) return;
     int32_t token = a.pass.tokens[t];
     if (token < 0) token = 0;
-    float v = weight_at(a.table, (size_t)a.at + token, c) * a.scale;
+    size_t row = (size_t)a.at + token;
+    float v = (a.table.kind >= CK_PACKED ? packed_weight_at(a.table, row, c) : weight_at(a.table, row, c)) * a.scale;
     if (a.places.data) v += weight_at(a.places, (size_t)a.places_at + a.pass.place[t], c);
     a.y.p[(size_t)t * a.y.stride + c] = v;
 }

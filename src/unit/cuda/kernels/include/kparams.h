@@ -20,8 +20,22 @@ enum ck_kind {
     CK_G8, /* uint8; fp32 pairs {scale, offset} per group of 16 to 128 weights */
     CK_G4, /* 4-bit, packed as CK_Q4; fp32 pairs {scale, offset} per group of 32 to 128 */
     CK_F8, /* e4m3; one fp32 scale per row, a power of two: scales [row] */
-    CK_KINDS
+    CK_KINDS,
+    /* Packed: the codes of the file in chunks of 256 columns, in the order of tensor-core operands, eight rows at a time,
+     * with their scales (k_packed.cuh). Row windows begin at a multiple of eight. k_packed.cu multiplies them. */
+    CK_PACKED = CK_KINDS,
+    CK_P_Q4_0 = CK_PACKED, CK_P_Q4_1, CK_P_Q5_0, CK_P_Q5_1, CK_P_Q2_K, CK_P_Q3_K, CK_P_Q4_K, CK_P_Q5_K, CK_P_Q6_K, CK_P_IQ4_NL,
+    CK_P_MXFP4,
+    CK_P_MLX2, CK_P_MLX3, CK_P_MLX4, CK_P_MLX5, CK_P_MLX6, CK_P_MLX8, /* 16-bit pairs {scale, offset}, groups of 32 or 64 */
+    CK_PACKED_END
 };
+/* Bytes of a packed chunk of 256 columns, by kind - CK_PACKED: codes, scales, factors. MLX with groups of 32: scales twice as
+ * many. X(kind, bits of the first plane, bits of the second, scale bytes, factor bytes) */
+#define CK_PACKED_KINDS(X) \
+    X(Q4_0, 4, 0, 16, 0) X(Q4_1, 4, 0, 32, 0) X(Q5_0, 4, 1, 16, 0) X(Q5_1, 4, 1, 32, 0) X(Q2_K, 2, 0, 16, 4) \
+    X(Q3_K, 2, 1, 16, 4) X(Q4_K, 4, 0, 16, 4) X(Q5_K, 4, 1, 16, 4) X(Q6_K, 4, 2, 16, 4) X(IQ4_NL, 4, 0, 16, 0) \
+    X(MXFP4, 4, 0, 0, 8) X(MLX2, 2, 0, 16, 0) X(MLX3, 2, 1, 16, 0) X(MLX4, 4, 0, 16, 0) X(MLX5, 4, 1, 16, 0) \
+    X(MLX6, 4, 2, 16, 0) X(MLX8, 8, 0, 16, 0)
 
 enum {
     /* Limits of one pass: spans (sequences), weight segments that one product reads. */
@@ -60,7 +74,7 @@ struct ck_weight {
     const void *scales;
     uint32_t kind, pitch; /* pitch: bytes per row of data */
     uint32_t scale_pitch; /* scales (or pairs) per row */
-    uint32_t group;       /* weights per scale */
+    uint32_t group;       /* weights per scale; packed MLX with bf16 scales: plus CK_GROUP_BF16 */
     uint32_t rows, cols;
 };
 
@@ -292,6 +306,24 @@ enum { CK_DIGITS_THREADS = 256, CK_DIGITS_STEPS = 8 };
 #define CK_DIGITS_PARTS(kind) ((kind) == CK_Q8 ? 4 : (kind) == CK_BF16 ? 3 : 2)
 #define CK_DIGITS_X_BYTES(kind, k) (CK_DIGITS_PARTS(kind) * ((kind) == CK_Q8 ? (k) + 256 : 2 * (k) + 512))
 #define CK_DIGITS_BYTES(kind, k, turn, ring) (CK_DIGITS_X_BYTES(kind, k) + (turn)*512 + 8 * (ring))
+/* k_packed.cu: product of packed weights with one row. A tile is 16 rows over all columns, with glu 8 of gate and 8 of up, which
+ * have the same kind. Of s.g: pitch, scale_pitch and group are unused. Shared memory of a block: per warp its columns of x as
+ * four digits of 8 bits, and their sums by 16; partial sums of a turn of tiles; per warp a ring of `s.stages` chunks. */
+enum { CK_PACKED_THREADS = 256, CK_PACKED_CHUNK = 256, CK_PACKED_ROWS = 16, CK_PACKED_STAGES = 8, CK_GROUP_BF16 = 1 << 15 };
+struct ck_packed {
+    struct ck_stream s;
+    uint32_t width;          /* columns of a warp, at most */
+    uint32_t chunk0, chunks; /* the columns of the product, in chunks */
+    uint32_t rows;           /* k_packed_rows.cu: rows of x */
+    struct {
+        uint16_t kind, block, group, bf16; /* block: bytes of eight rows of a chunk */
+        uint32_t pitch;                    /* bytes of a row: an eighth of those of eight rows */
+    } of[CK_SEGMENTS];
+};
+#define CK_PACKED_X_BYTES(width) (4 * ((width) + 32) + (width) / 4)
+/* k_packed_rows.cu: the same with up to CK_PACKED_X_ROWS rows of x, as three digits, over some of the columns. */
+enum { CK_PACKED_X_ROWS = 8, CK_PACKED_TURN = 2 };
+#define CK_PACKED_ROWS_X_BYTES(width, rows) ((rows) * (3 * (width) + (width) / 4))
 /* k_vocab.cu: logits of one row. g has a single segment, with argmax. A tile is 1 << rows_log whole rows. Shared memory of a
  * block: `stages` tiles with their scales; then per warp its part of x, reused for the sums of two turns of rows. */
 enum { CK_VOCAB_THREADS = 288, CK_VOCAB_STAGES = 16, CK_VOCAB_TURN = 64 };
@@ -388,6 +420,23 @@ struct ck_tensor_map {
     _Alignas(64)
 #endif
         uint64_t v[16];
+};
+/* k_packed_gemm.cu: many rows of x, in bf16 in the order of packed_x, with packed weights of one kind; out16: y in bf16, at the
+ * address of the fp32 rows, whose stride counts bf16 then. Tiles: first[i]: first tile of 128 rows of W of segment i; each has
+ * x_tiles tiles of x. */
+enum { CK_PACKED_GEMM_W_ROWS = 128, CK_PACKED_GEMM_X_ROWS = 112, CK_PACKED_GEMM_STAGES = 8, CK_PACKED_GEMM_THREADS = 288 };
+#define CK_PACKED_GEMM_BYTES (CK_PACKED_GEMM_STAGES * CK_PACKED_GEMM_X_ROWS * 128 + 1024)
+struct ck_packed_gemm {
+    struct ck_tensor_map x; /* boxes of CK_PACKED_GEMM_X_ROWS rows by 64 columns, 128-byte swizzle */
+    uint32_t rows, chunks, pitch, out16, tiles, x_tiles;
+    uint32_t first[CK_SEGMENTS];
+    struct ck_segment segment[CK_SEGMENTS];
+};
+/* packed_x: `words` 32-bit words of bf16 x, whole chunks. */
+struct ck_packed_x {
+    const void *x;
+    void *y;
+    uint32_t words;
 };
 #define CK_WGFLASH_BYTES(d) (7 * 64 * (d)*2 + 1024)
 /* k_glu.cu: gate and up of many rows on sm_90. A block computes ROWS rows of x by UNITS hidden units; y in 16 bits. */
