@@ -236,6 +236,21 @@ __device__ __forceinline__ void update_states(const ck_delta &a, state_smem<COLU
             *reinterpret_cast<float2 *>(after + (size_t)i * 8 * a.dv + n * 8) = make_float2(S[n][2 * i], S[n][2 * i + 1]);
 }
 
+/* Stores O of chunk c. */
+template <int COLUMNS>
+__device__ __forceinline__ void store_outputs(const ck_delta &a, const state_pos &at, uint32_t c, const sums &x)
+{
+#pragma unroll
+    for (int n = 0; n < 2; n++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            uint32_t t = c * N + at.row + 8 * i;
+            if (at.active && t < at.all)
+                *reinterpret_cast<float2 *>(a.y.p + (size_t)t * a.y.stride + (size_t)at.h * a.dv + at.j0 + at.col + n * 8) =
+                    make_float2(x.c[n][2 * i] + x.small[n][2 * i], x.c[n][2 * i + 1] + x.small[n][2 * i + 1]);
+        }
+}
+
 /* Second half: loads all inputs and computes O, off the critical path of S. */
 template <int COLUMNS>
 __device__ __forceinline__ void write_outputs(const ck_delta &a, state_smem<COLUMNS> &smem, const state_pos &at)
@@ -282,17 +297,7 @@ __device__ __forceinline__ void write_outputs(const ck_delta &a, state_smem<COLU
         if (at.active)
             add_product<N, SQUARE, NARROW>(x, smem.p[0][0], N * SQUARE, at.tile * 16, smem.d[0][0], N * NARROW, at.half,
                                            (at.tile + 1) * 16);
-        /* Store O. */
-#pragma unroll
-        for (int n = 0; n < 2; n++)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                uint32_t t = c * N + at.row + 8 * i;
-                if (at.active && t < at.all)
-                    *reinterpret_cast<float2 *>(a.y.p + (size_t)t * a.y.stride + (size_t)at.h * a.dv + at.j0 + at.col +
-                                                n * 8) = make_float2(x.c[n][2 * i] + x.small[n][2 * i],
-                                                                     x.c[n][2 * i + 1] + x.small[n][2 * i + 1]);
-            }
+        store_outputs<COLUMNS>(a, at, c, x);
         cp_async_wait<1>(); /* the next K and Q */
         block_sync();
         if (c + 1 < at.chunks) cp_async_matrix<N, SQUARE>(smem.p[0][0], tp(c + 1) + 2 * N * N);

@@ -477,6 +477,43 @@ __device__ __forceinline__ void load_sincos(const ck_heads &a, const heads_work 
     sin_cos[i] = make_float2(s * a.mscale, c * a.mscale);
 }
 
+/* Q8_0: starts the copy of the scales of the output weight. */
+template <int D> __device__ __forceinline__ void load_out_scales(const ck_heads &a, const heads_work &w, uint32_t scales)
+{
+    load_scales(scales,
+                static_cast<const __half *>(a.out_scales.p) + w.cta * w.rows * a.out_scales.pitch +
+                    w.cluster * (shape<D>::COLS / 32),
+                a.out_scales.pitch, w.rows, shape<D>::COLS);
+}
+
+/* The buffers behind the stages of the ring. sums and scratch of the warps reuse the memory of x, ends that of parts. */
+template <int D> struct heads_buffers {
+    float *extra, *xs, *ends;
+    kv_prefetch<D> *kv;
+    unsigned char *parts, *scales, *out_parts;
+};
+
+template <int D> __device__ __forceinline__ heads_buffers<D> find_buffers(const ck_heads &a, unsigned char *memory)
+{
+    heads_buffers<D> m;
+    m.extra = reinterpret_cast<float *>(memory + a.stages * a.stage_bytes);
+    m.xs = m.extra + a.d / CLUSTER;
+    m.kv = reinterpret_cast<kv_prefetch<D> *>(reinterpret_cast<unsigned char *>(m.xs) + CK_HEADS_X_BYTES(D, a.d));
+    m.parts = reinterpret_cast<unsigned char *>(m.kv + 1);
+    m.scales = m.parts + CK_HEADS_PARTS_BYTES(D, a.d);
+    m.ends = reinterpret_cast<float *>(m.parts);
+    m.out_parts = reinterpret_cast<unsigned char *>(m.ends + CLUSTER * (shape<D>::COLS + 4));
+    return m;
+}
+
+/* The producer warp: one thread of it loads all weights. */
+template <int KIND, int D> __device__ __forceinline__ void produce(const ck_heads &a, const heads_work &w, const ring &r)
+{
+    if (threadIdx.x > CLUSTER_CONSUMERS) return;
+    load_weights<KIND, D>(a, w, r);
+    if (a.late) launch_dependents();
+}
+
 /* Kernel body. P: pairs of 32-column blocks of x per warp (d up to 512 P). */
 template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void heads(const ck_heads &a)
 {
@@ -492,25 +529,14 @@ template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void h
     const heads_work w = work_of<D>(a);
     const ring r = {memory, a.stage_bytes, a.stages, a.fills, a.ahead, full, empty};
     uint32_t n = rows_of<D>(a);
-    float *extra = reinterpret_cast<float *>(memory + a.stages * a.stage_bytes), *xs = extra + a.d / CLUSTER, *sums = xs,
-          *scratch = xs;
-    kv_prefetch<D> &kv = *reinterpret_cast<kv_prefetch<D> *>(reinterpret_cast<unsigned char *>(xs) + CK_HEADS_X_BYTES(D, a.d));
-    unsigned char *parts = reinterpret_cast<unsigned char *>(&kv + 1), *scales = parts + CK_HEADS_PARTS_BYTES(D, a.d);
-    float *ends = reinterpret_cast<float *>(parts);
-    unsigned char *out_parts = reinterpret_cast<unsigned char *>(ends + CLUSTER * (COLS + 4));
+    const heads_buffers<D> m = find_buffers<D>(a, memory);
+    float *xs = m.xs, *sums = xs, *scratch = xs;
+    kv_prefetch<D> &kv = *m.kv;
     if (!a.late) launch_dependents();
-    if (threadIdx.x == CLUSTER_CONSUMERS) {
-        ring_init(r);
-        init_mbars<D>(mbars, 4 * a.d + sizeof stats, n);
-    }
+    if (threadIdx.x == CLUSTER_CONSUMERS) ring_init(r), init_mbars<D>(mbars, 4 * a.d + sizeof stats, n);
     __syncthreads();
     cluster_arrive();
-    if (threadIdx.x >= CLUSTER_CONSUMERS) {
-        if (threadIdx.x > CLUSTER_CONSUMERS) return;
-        load_weights<KIND, D>(a, w, r);
-        if (a.late) launch_dependents();
-        return;
-    }
+    if (threadIdx.x >= CLUSTER_CONSUMERS) return produce<KIND, D>(a, w, r);
     norm_coeffs<(P + 1) / 2> numbers;
     x_frags<P> x;
     ring_pos at = {0, 0};
@@ -520,23 +546,19 @@ template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void h
     load_sincos(a, w, sin_cos);
     head_row<D> head_norm;
     load_head_norm<D>(threadIdx.x < 32 ? a.q_norm : a.k_norm, head_norm);
-    if (KIND == KIND_Q8)
-        load_scales(smem_addr(scales),
-                    static_cast<const __half *>(a.out_scales.p) + w.cta * w.rows * a.out_scales.pitch + w.cluster * (COLS / 32),
-                    a.out_scales.pitch, w.rows, COLS);
+    if (KIND == KIND_Q8) load_out_scales<D>(a, w, smem_addr(m.scales));
     const row_targets<D> sent = find_row_targets<D>(a, w, rows, mbars);
     const x_addresses from = find_x_addresses<KIND>(xs, &stats);
-    const x_exchange to = x_exchange_setup(a.x, w.cta, xs, &stats, &mbars[AT_X], extra);
+    const x_exchange to = x_exchange_setup(a.x, w.cta, xs, &stats, &mbars[AT_X], m.extra);
     cluster_wait();
-    /* register prefetch of the first weight rows pays off only for fp16 with short rows (bf16, D =
-     * 256: 0.5 % slower) */
+    /* A register prefetch of the first weight rows pays off only for fp16 with short rows (bf16, D = 256: 0.5 % slower). */
     constexpr bool PREFETCH = KIND == 0 && P <= 2;
     prefetched_group<PREFETCH ? P : 1> prefetched;
     if constexpr (PREFETCH) prefetch_group<KIND, P>(r, at, a.d, norm_scratch, prefetched);
     if (!a.x.live) wait_for_inputs();
     exchange_x<(P + 1) / 2>(to, a.norm.layer, a.out_bias ? a.out_bias + w.cta * w.rows : nullptr);
     mbar_wait(&mbars[AT_X], 0);
-    prepare_x<KIND, P>(a.norm, a.d, xs, from, numbers, parts, norm_scratch, x);
+    prepare_x<KIND, P>(a.norm, a.d, xs, from, numbers, m.parts, norm_scratch, x);
     if constexpr (PREFETCH) multiply_prefetched<KIND, P>(prefetched, x, sums);
     project<KIND, P, D>(r, at, x, a.d, n, sums, sent, PREFETCH);
     lane_work<D> o;
@@ -545,12 +567,12 @@ template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void h
     consumers_sync();
     attend<STORAGE, D>(w, kv, o, mbars, scratch + (threadIdx.x >> 5) * COLS);
     consumers_sync();
-    send_partials<D>(w, at_warp, scratch, ends, &mbars[AT_ENDS]);
+    send_partials<D>(w, at_warp, scratch, m.ends, &mbars[AT_ENDS]);
     if (KIND == KIND_Q8) scales_arrived();
-    if (threadIdx.x < 32) store_head_parts<KIND, D>(ends, a.in[GATE].data ? rows + 2 * D + COLS : nullptr, out_parts, mbars);
+    if (threadIdx.x < 32) store_head_parts<KIND, D>(m.ends, a.in[GATE].data ? rows + 2 * D + COLS : nullptr, m.out_parts, mbars);
     consumers_sync();
-    write_rows<KIND>(r, at, out_parts, COLS, a.out_rows, w.rows, a.y + w.cta * w.rows, a.d, w.cluster ? nullptr : extra,
-                     smem_addr(scales));
+    write_rows<KIND>(r, at, m.out_parts, COLS, a.out_rows, w.rows, a.y + w.cta * w.rows, a.d, w.cluster ? nullptr : m.extra,
+                     smem_addr(m.scales));
     finish_kernel(a.x, a.clear);
 }
 

@@ -370,6 +370,41 @@ __device__ __forceinline__ void store_hidden_parts(const ck_linear &a, const lin
     consumers_sync();
 }
 
+/* The buffers behind the stages of the ring. */
+template <int SHARE> __device__ __forceinline__ linear_buffers find_buffers(const ck_linear &a, unsigned char *memory)
+{
+    linear_buffers m;
+    m.ab = reinterpret_cast<float2 *>(memory + a.stages * a.stage_bytes);
+    m.scales = reinterpret_cast<unsigned char *>(m.ab + SHARE * CLUSTER_CONSUMERS);
+    m.extra = reinterpret_cast<float *>(m.scales + SHARE * a.d);
+    m.parts = reinterpret_cast<unsigned char *>(m.extra + a.d / CLUSTER);
+    m.xs = reinterpret_cast<float *>(m.parts + PARTS * parts_pitch(a.d));
+    m.state = m.xs + CK_LINEAR_X_BYTES(a.d, SHARE) / 4;
+    return m;
+}
+
+/* Initialises all mbarriers and announces the bytes of each. One thread calls it. */
+template <int SHARE> __device__ __forceinline__ void init_mbars(const ck_linear &a, const ring &r, linear_smem<SHARE> &sm)
+{
+    ring_init(r);
+    mbar_init(&sm.x_mbar, 1);
+    mbar_init(&sm.qk_mbar, 1);
+    mbar_init(&sm.u_mbar, 1);
+    mbar_init_fence();
+    mbar_expect_tx(&sm.x_mbar, 4 * a.d + sizeof sm.stats);
+    mbar_expect_tx(&sm.qk_mbar, sizeof sm.qk);
+    mbar_expect_tx(&sm.u_mbar, sizeof sm.us);
+}
+
+/* Q8_0: starts the copy of the scales of the second weight. */
+template <int SHARE> __device__ __forceinline__ void load_out_scales(const ck_linear &a, const linear_work &w, uint32_t scales)
+{
+    load_scales(scales,
+                static_cast<const __half *>(a.out_scales.p) + w.cta * w.rows * a.out_scales.pitch +
+                    w.cluster * SHARE * (HEAD_DIM / 32),
+                a.out_scales.pitch, w.rows, SHARE * HEAD_DIM);
+}
+
 /* Kernel body. P: pairs of 32-column blocks of x per warp; SHARE: value heads per key head. */
 template <int KIND, int P, int SHARE> __device__ __forceinline__ void linear(const ck_linear &a)
 {
@@ -378,25 +413,9 @@ template <int KIND, int P, int SHARE> __device__ __forceinline__ void linear(con
     const linear_work w = {blockIdx.x / CLUSTER, cluster_cta_rank(), a.d / CLUSTER};
     const uint32_t fills = PIECES(SHARE) + (w.rows + a.out_rows - 1) / a.out_rows;
     const ring r = {memory, a.stage_bytes, a.stages, fills, a.ahead, sm.full, sm.empty};
-    linear_buffers m;
-    m.ab = reinterpret_cast<float2 *>(memory + a.stages * a.stage_bytes);
-    m.scales = reinterpret_cast<unsigned char *>(m.ab + SHARE * CLUSTER_CONSUMERS);
-    m.extra = reinterpret_cast<float *>(m.scales + SHARE * a.d);
-    m.parts = reinterpret_cast<unsigned char *>(m.extra + a.d / CLUSTER);
-    m.xs = reinterpret_cast<float *>(m.parts + PARTS * parts_pitch(a.d));
-    m.state = m.xs + CK_LINEAR_X_BYTES(a.d, SHARE) / 4;
+    const linear_buffers m = find_buffers<SHARE>(a, memory);
     if (!a.late) launch_dependents();
-    /* One thread initialises all mbarriers and announces the bytes of each. */
-    if (threadIdx.x == CLUSTER_CONSUMERS) {
-        ring_init(r);
-        mbar_init(&sm.x_mbar, 1);
-        mbar_init(&sm.qk_mbar, 1);
-        mbar_init(&sm.u_mbar, 1);
-        mbar_init_fence();
-        mbar_expect_tx(&sm.x_mbar, 4 * a.d + sizeof sm.stats);
-        mbar_expect_tx(&sm.qk_mbar, sizeof sm.qk);
-        mbar_expect_tx(&sm.u_mbar, sizeof sm.us);
-    }
+    if (threadIdx.x == CLUSTER_CONSUMERS) init_mbars<SHARE>(a, r, sm);
     __syncthreads();
     cluster_arrive();
     /* Producer warp: one thread. */
@@ -420,11 +439,7 @@ template <int KIND, int P, int SHARE> __device__ __forceinline__ void linear(con
     asm volatile("" : "+l"(memory_after), "+l"(state_after)); /* computed before the wait */
     ring_pos at = {0, 0};
     uint32_t scales = smem_addr(m.scales);
-    if (KIND == KIND_Q8)
-        load_scales(scales,
-                    static_cast<const __half *>(a.out_scales.p) + w.cta * w.rows * a.out_scales.pitch +
-                        w.cluster * SHARE * (HEAD_DIM / 32),
-                    a.out_scales.pitch, w.rows, SHARE * HEAD_DIM);
+    if (KIND == KIND_Q8) load_out_scales<SHARE>(a, w, scales);
     ab_weights<SHARE, P / 2> ab;
     load_ab<KIND, SHARE>(a, w, ab);
     x_frags<P> x;

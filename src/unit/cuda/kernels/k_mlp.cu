@@ -217,6 +217,25 @@ __device__ __forceinline__ void write_down(const ck_mlp &a, const mlp_work &w, c
     while (again && ring_refilled(r, at)) skip_stage(r, at);
 }
 
+/* Initialises all mbarriers and announces the bytes of each. One thread calls it. */
+__device__ __forceinline__ void init_mbars(const ck_mlp &a, const ring &r, uint64_t *x_mbar, uint64_t *hidden_mbar)
+{
+    ring_init(r);
+    mbar_init(x_mbar, 1);
+    mbar_init(hidden_mbar, 1);
+    mbar_init_fence();
+    mbar_expect_tx(x_mbar, 4 * a.d + sizeof(cluster_stats));
+    mbar_expect_tx(hidden_mbar, 4 * a.units);
+}
+
+/* Q8_0: starts the copy of the scales of the second weight. */
+__device__ __forceinline__ void load_down_scales(const ck_mlp &a, const mlp_work &w, uint32_t scales)
+{
+    load_scales(scales,
+                static_cast<const __half *>(a.down_scales.p) + w.cta * w.rows * a.down_scales.pitch + w.cluster * a.units / 32,
+                a.down_scales.pitch, w.rows, a.units);
+}
+
 /* Kernel body. P: pairs of 32-column blocks of x per warp. */
 template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &a)
 {
@@ -232,14 +251,7 @@ template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &a)
     unsigned char *parts = reinterpret_cast<unsigned char *>(xs) + max(4 * a.d, w.groups * 16 * SUMS_PITCH * 4), *hidden = parts;
     /* Release the dependent grid now or, with `late`, after the weight loads were issued. */
     if (!a.late) launch_dependents();
-    if (threadIdx.x == CLUSTER_CONSUMERS) {
-        ring_init(r);
-        mbar_init(&x_mbar, 1);
-        mbar_init(&hidden_mbar, 1);
-        mbar_init_fence();
-        mbar_expect_tx(&x_mbar, 4 * a.d + sizeof stats);
-        mbar_expect_tx(&hidden_mbar, 4 * a.units);
-    }
+    if (threadIdx.x == CLUSTER_CONSUMERS) init_mbars(a, r, &x_mbar, &hidden_mbar);
     __syncthreads();
     cluster_arrive();
     if (threadIdx.x >= CLUSTER_CONSUMERS) {
@@ -251,11 +263,7 @@ template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &a)
     /* Everything that does not depend on x. */
     norm_coeffs<(P + 1) / 2> numbers;
     load_norm<KIND>(a.norm, a.d, numbers);
-    if (KIND == KIND_Q8)
-        load_scales(smem_addr(scales),
-                    static_cast<const __half *>(a.down_scales.p) + w.cta * w.rows * a.down_scales.pitch +
-                        w.cluster * a.units / 32,
-                    a.down_scales.pitch, w.rows, a.units);
+    if (KIND == KIND_Q8) load_down_scales(a, w, smem_addr(scales));
     x_frags<P> x;
     ring_pos at = {0, 0};
     const x_addresses from = find_x_addresses<KIND>(xs, &stats);
@@ -265,8 +273,7 @@ template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &a)
     cluster_wait();
     prefetched_group<PREFETCH ? P : 1> prefetched;
     if constexpr (PREFETCH) prefetch_group<KIND, P>(r, at, a.d, scratch, prefetched);
-    /* x arrives. */
-    if (!a.x.live) wait_for_inputs();
+    if (!a.x.live) wait_for_inputs(); /* x arrives */
     exchange_x<(P + 1) / 2>(to, a.norm.layer, a.down_bias ? a.down_bias + w.cta * w.rows : nullptr);
     mbar_wait(&x_mbar, 0);
     prepare_x<KIND, P>(a.norm, a.d, xs, from, numbers, parts, scratch, x);

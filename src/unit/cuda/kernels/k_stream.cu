@@ -371,6 +371,20 @@ __device__ __forceinline__ void multiply_tiles(const ck_stream &a, const x_regs<
     for (int k = 0; k < K; k++) multiply<KIND, P, R>(a, x, sums, data[k], data[k] + scales_at, at, part, real, acc[k]);
 }
 
+/* Waits for the stages of K tiles from `stage` on and advances it; data: their addresses in shared memory. The round on zeros
+ * (real 0) waits for nothing. */
+template <int K>
+__device__ __forceinline__ void wait_tiles(const ck_stream &a, uint64_t *full, uint32_t base, uint32_t step, uint32_t real,
+                                           uint32_t has_second, uint32_t &stage, uint32_t &parity, uint32_t (&data)[K])
+{
+#pragma unroll
+    for (int k = 0; k < K; k++) {
+        if (real) mbar_wait(&full[stage], parity);
+        data[k] = base + stage * step;
+        if ((k + 1 == K || has_second) && ++stage == a.stages) stage = 0, parity ^= 1;
+    }
+}
+
 /* Kernel body. P: pieces per lane. */
 template <int KIND, int P> __device__ __forceinline__ void stream(const ck_stream &a)
 {
@@ -416,13 +430,7 @@ template <int KIND, int P> __device__ __forceinline__ void stream(const ck_strea
         for (uint32_t i = 0; i < n; i += K) {
             float acc[K][R], mine[K];
             uint32_t has_second = K > 1 && i + 1 < n, begin = stage, data[K];
-            /* Wait for the stages of these tiles. */
-#pragma unroll
-            for (int k = 0; k < K; k++) {
-                if (real) mbar_wait(&full[stage], parity);
-                data[k] = base + stage * step;
-                if ((k + 1 == K || has_second) && ++stage == a.stages) stage = 0, parity ^= 1;
-            }
+            wait_tiles<K>(a, full, base, step, real, has_second, stage, parity, data);
             multiply_tiles<KIND, P, R, K>(a, x, sums, data, scales_at, at, part, real, acc);
 #pragma unroll
             for (int k = 0; k < K; k++) mine[k] = sums_of<R>(acc[k]);
