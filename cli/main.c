@@ -2,6 +2,8 @@
  * --version, --man, --completion and --list.
  * The exit codes are those of term/out.h; a command returns its own.
  * SPDX-License-Identifier: MIT */
+#include <langinfo.h>
+#include <locale.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -118,11 +120,22 @@ static int run_command(const struct command *command, int argc, char **argv)
     return code;
 }
 
+/* Set the character type of the terminal: line editing drops characters that the locale does not have. Without a UTF-8
+ * locale in the environment, as in most containers, UTF-8 is assumed. Only LC_CTYPE: numbers keep their point. */
+static void set_character_type(void)
+{
+    static const char *const fallbacks[] = {"C.UTF-8", "C.utf8", "en_US.UTF-8"};
+    const char *set = setlocale(LC_CTYPE, "");
+    for (size_t i = 0; i < 3 && (!set || strcmp(nl_langinfo(CODESET), "UTF-8") != 0); i++)
+        set = setlocale(LC_CTYPE, fallbacks[i]);
+}
+
 /* --serve-unit is handled first: the process then serves a unit to its parent and must not install signal handlers.
  * Without arguments the help is printed on stderr with exit 2. */
 int main(int argc, char **argv)
 {
     if (argc == 2 && !strcmp(argv[1], "--serve-unit")) return serve_unit();
+    set_character_type();
     machine_init();
     interrupt_init();
     if (!faults_init()) return EXIT_USAGE;

@@ -24,7 +24,7 @@ static segue_status do_help(struct chat *c, const char *operand, bool *running, 
     (void)c, (void)operand, (void)running, (void)err;
     for (const struct slash_command *v = slash_commands; v->name; v++)
         fprintf(stderr, "  /%s%s%s\t%s\n", v->name, *v->operand ? " " : "", v->operand, v->help);
-    fprintf(stderr, "  a backslash at the end of a line continues it on the next line; ^C stops an answer\n");
+    fprintf(stderr, "  several lines: ^J or a backslash at the end of a line, or \"\"\" before and after them; ^C stops an answer\n");
     return SEGUE_OK;
 }
 

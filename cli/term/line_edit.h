@@ -11,8 +11,8 @@ struct line_edit;
 struct line_edit *line_edit_open(const char *history_path);
 /* True if stdin and stderr are terminals and libedit is in the build. */
 bool line_edit_interactive(const struct line_edit *l);
-/* The next line without its newline; NULL at the end of input. In interactive mode a backslash at the end of a line
- * continues it. The result is valid until the next call. */
+/* The next input without its newline; NULL at the end of input. In interactive mode it may have several lines: pasted
+ * text, lines after a backslash or ^J, and lines between three quotes. The result is valid until the next call. */
 char *line_edit_read(struct line_edit *l, const char *prompt);
 /* Save the history and free everything. */
 void line_edit_close(struct line_edit *l);

@@ -1,0 +1,46 @@
+#!/usr/bin/env python3
+"""What the command does on a terminal: characters, pasted text, several lines. SPDX-License-Identifier: MIT"""
+from clitest import *
+from terminal import Terminal, has_editing
+
+if not has_editing:
+    print("SKIP cli_terminal: built without libedit")
+    sys.exit(77)
+m = tiny_model()
+saved = os.path.join(top.name, "saved.json")
+
+
+def messages(path): return [x["content"] for x in json.load(open(path)) if x["role"] == "user"]
+
+
+# Characters beyond ASCII, in a locale that has them and in one that does not say so; pasted lines are one message.
+for locale in ({"LC_ALL": "C.UTF-8"}, {"LC_ALL": "C", "LANG": ""}):
+    t = Terminal("chat", "-m", m, "--greedy", "-n", 4, **locale)
+    t.prompt()
+    inputs = ["h\u00e9llo \u2603 \u65e5\u672c\r", "\x1b[200~one\rtwo\tx\rthr\x01ee\x1b[201~ f\u00f6ur\r", "a\nb\r", "x\\\ry\r", '"""p\rq\r r"""\r']
+    for keys in inputs:
+        t.send(keys)
+        t.wait("an answer", b"tok/s")
+        t.prompt()
+    t.send(f"/save {saved}\r/exit\r")
+    expect("exit code", t.end() == 0, t.seen)
+    expect(f"messages with {locale}", messages(saved) == ["h\u00e9llo \u2603 \u65e5\u672c", "one\ntwo\tx\nthree f\u00f6ur", "a\nb", "x\ny", "p\nq\n r"],
+           messages(saved))
+    expect("bracketed paste is on, and off at the end", t.all.count(b"\x1b[?2004h") == 1 and t.all.rstrip().endswith(b"\x1b[?2004l"), t.all[-200:])
+
+# The history has the messages, also those of several lines.
+t = Terminal("chat", "-m", m, "--greedy", "-n", 4, LC_ALL="C.UTF-8")
+t.prompt()
+t.send("\x10\x10\x10\r")   # ^P: the entry before; the last two are commands
+t.wait("an answer", b"tok/s")
+t.prompt()
+t.send(f"/save {saved}\r/exit\r")
+expect("exit code", t.end() == 0, t.seen)
+expect("a message of several lines from the history", messages(saved) == ["p\nq\n r"], messages(saved))
+
+# Lines typed during an answer are read afterwards.
+t = Terminal("chat", "-m", m, "--greedy", "-n", 4, LC_ALL="C.UTF-8")
+t.send("\u00e4\r\u00f6\r" + f"/save {saved}\r\x04")
+expect("exit code", t.end() == 0, t.seen)
+expect("lines typed ahead", messages(saved) == ["\u00e4", "\u00f6"], messages(saved))
+done()
