@@ -129,15 +129,22 @@ static segue_status do_save(struct chat *c, const char *operand, bool *running, 
     return st;
 }
 
-/* /load FILE: the conversation is read first, because a state without its conversation is useless. */
+/* /load FILE: the conversation is read first, because a state without its conversation is useless. If the state cannot be
+ * loaded, the current conversation stays. */
 static segue_status do_load(struct chat *c, const char *operand, bool *running, segue_error *err)
 {
     (void)running;
     if (!*operand)
         return out_fail(err, SEGUE_EARG, "chat: /load: file name missing; expected FILE.json or FILE.state");
     char *path = messages_path(operand);
+    json_t *before = json_incref(c->messages);
     segue_status st = chat_load_messages(c, path, err);
     if (!st && strcmp(path, operand) != 0) st = chat_load_state(c, operand, err);
+    if (st) {
+        json_decref(c->messages);
+        c->messages = json_incref(before);
+    }
+    json_decref(before);
     free(path);
     return st;
 }

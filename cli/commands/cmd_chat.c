@@ -57,7 +57,7 @@ static bool handle_line(struct chat *c, const char *line, int *code)
         /* A failed command does not end the conversation, but it decides the exit code on a pipe. */
         if (st && !c->interactive && !*code) *code = out_exit_code(st, EXIT_UNAVAILABLE);
         if (st) out_note("%s", err.text);
-        return running && st != SEGUE_EIO;
+        return running;
     }
     if (!*line) return true;
     /* To remove the messages of a failed turn. */

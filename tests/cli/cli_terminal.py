@@ -43,4 +43,18 @@ t = Terminal("chat", "-m", m, "--greedy", "-n", 4, LC_ALL="C.UTF-8")
 t.send("\u00e4\r\u00f6\r" + f"/save {saved}\r\x04")
 expect("exit code", t.end() == 0, t.seen)
 expect("lines typed ahead", messages(saved) == ["\u00e4", "\u00f6"], messages(saved))
+
+# A failed command does not end the conversation.
+t = Terminal("chat", "-m", m, "--greedy", "-n", 4)
+t.prompt()
+t.send("first\r")
+t.wait("an answer", b"tok/s")
+for command_line in ("/load /nowhere/x.json", "/load /nowhere/x.state", "/save /nowhere/x.json", "/lora /nowhere"):
+    t.prompt(command_line)
+    t.send(command_line + "\r")
+    t.wait(command_line + ": an error", b"segue: ")
+t.prompt()
+t.send(f"/save {saved}\r/exit\r")
+expect("exit code", t.end() == 0, t.seen)
+expect("the conversation is there after failed commands", messages(saved) == ["first"], messages(saved))
 done()
