@@ -26,8 +26,12 @@ static enum sg_storage storage_of(const char *name)
 struct quantize_stats {
     uint64_t bytes;                /* of all tensors, without the header */
     uint32_t counts[SG_STORAGE_N]; /* tensors per data type */
+    uint32_t requantized;          /* tensors whose source is quantised too, so that their error grows */
     json_t *fallbacks;             /* tensors whose rows do not divide into blocks of the type */
 };
+
+/* True if the storage keeps fewer bits per number than 16-bit floats. */
+static bool is_quantised(enum sg_storage s) { return s > SG_BF16 && s <= SG_FP8; }
 
 /* Add one written tensor to the figures and report a fallback. */
 static void count_item(struct quantize_stats *t, const struct sg_export_item *item, bool quiet)
@@ -35,6 +39,7 @@ static void count_item(struct quantize_stats *t, const struct sg_export_item *it
     const char *to = sg_storage_info(item->to)->name;
     t->bytes += item->bytes;
     t->counts[item->to]++;
+    t->requantized += is_quantised(item->from) && is_quantised(item->to) && item->from != item->to;
     if (!item->fallback) return;
     json_array_append_new(t->fallbacks, json_pack("{s:s,s:s}", "name", item->name, "storage", to));
     if (!quiet) out_note("%s: the row length is not a multiple of the block size; written as %s", item->name, to);
@@ -67,9 +72,12 @@ static int report(const struct quantize_stats *t, const char *path, bool json)
     json_t *storages = json_object();
     for (enum sg_storage s = SG_F32; s < SG_STORAGE_N; s++)
         if (t->counts[s]) json_object_set_new(storages, sg_storage_info(s)->name, json_integer(t->counts[s]));
+    if (t->requantized && !json)
+        out_note("%s: %u tensors were already quantised, so that errors add up; use a model with f16, bf16 or f32 weights", path,
+                 t->requantized);
     if (json)
-        return out_json_exit(json_pack("{s:s,s:I,s:o,s:O}", "path", path, "tensor_bytes", (json_int_t)t->bytes, "storages",
-                                       storages, "fallbacks", t->fallbacks));
+        return out_json_exit(json_pack("{s:s,s:I,s:i,s:o,s:O}", "path", path, "tensor_bytes", (json_int_t)t->bytes, "requantized",
+                                       (int)t->requantized, "storages", storages, "fallbacks", t->fallbacks));
     out_note("%s: wrote %.1f MB of tensors", path, (double)t->bytes / 1e6);
     json_decref(storages);
     return EXIT_DONE;

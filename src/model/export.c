@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "model/family.h"
 #include "tensor/ggufout.h"
@@ -394,10 +395,23 @@ static segue_status begin(struct sg_export *e, const char *path, segue_error *er
     return sg_gguf_out_begin(&e->out, path, e->items, e->items_n, err);
 }
 
+/* EARG if path is one of the files of the model, also by another name or through a link: the renamed output would replace
+ * the input. */
+static segue_status check_not_input(const struct sg_archive *a, const char *path, segue_error *err)
+{
+    struct stat target, source;
+    if (stat(path, &target)) return SEGUE_OK;
+    for (uint32_t i = 0; i < a->files_n; i++)
+        if (!stat(a->files[i], &source) && source.st_dev == target.st_dev && source.st_ino == target.st_ino)
+            return sg_fail(err, SEGUE_EARG, "quantize: %s: the output is a file of the input model; choose another name", path);
+    return SEGUE_OK;
+}
+
 segue_status sg_export_open(struct sg_export **out, const struct segue_model *m, const char *path,
                             enum sg_storage storage, segue_error *err)
 {
     SG_TRY(check_storage(storage, err));
+    SG_TRY(check_not_input(m->archive, path, err));
     struct sg_export *e = sg_alloc(sizeof *e);
     if (!e) return sg_no_memory("export", sizeof *e, err);
     e->m = sg_model_ref(m);

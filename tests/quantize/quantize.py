@@ -84,6 +84,16 @@ def main():
         run("-m", source, "-o", out, "--type", "q3_k", code=2)
         run("-m", source, "-o", "/dev/full/x.gguf", "--type", "q8_0", code=1)
         assert sorted(os.listdir(tmp)) == ["in.gguf"], os.listdir(tmp)
+        # The input is never replaced, also not through a link; a quantised input is reported.
+        with open(source, "rb") as f: before = f.read()
+        link = os.path.join(tmp, "link.gguf")
+        os.symlink("in.gguf", link)
+        for name in (source, link, os.path.join(tmp, ".", "in.gguf")): run("-m", source, "-o", name, "--type", "q8_0", code=2)
+        with open(source, "rb") as f: assert f.read() == before
+        assert run("-m", source, "-o", out, "--type", "q8_0")["requantized"] == 0
+        r = subprocess.run([segue, "quantize", "-m", out, "-o", out + "2", "--type", "q4_0"], capture_output=True, text=True)
+        assert r.returncode == 0 and "already quantised" in r.stderr, r
+        assert run("-m", out, "-o", out + "2", "--type", "f16")["requantized"] == 0
     print("quantize: 7 types byte-equal to gguf, Q4_K and Q6_K within bounds")
 
 
