@@ -24,7 +24,8 @@ static segue_status do_help(struct chat *c, const char *operand, bool *running, 
     (void)c, (void)operand, (void)running, (void)err;
     for (const struct slash_command *v = slash_commands; v->name; v++)
         fprintf(stderr, "  /%s%s%s\t%s\n", v->name, *v->operand ? " " : "", v->operand, v->help);
-    fprintf(stderr, "  several lines: ^J or a backslash at the end of a line, or \"\"\" before and after them; ^C stops an answer\n");
+    fprintf(stderr, "  several lines: ^J or a backslash at the end of a line, or \"\"\" before and after them\n"
+                    "  ^C stops an answer\n");
     return SEGUE_OK;
 }
 
@@ -157,7 +158,7 @@ static segue_status do_set(struct chat *c, const char *operand, bool *running, s
     static const char *const startup_only[] = {"model", "unit",     "prefill", "decode",  "threads", "kv",
                                         "chunk", "context",  "lora",    "session", "save",    "load",
                                         "json",  "messages", "prompt",  "help",
-                                        "store", "store-memory", "store-disk", "checkpoints"};
+                                        "store", "store-memory", "store-disk", "checkpoints", "yes"};
     if (!*operand) {
         for (size_t i = 0; i < c->args.values_n; i++)
             fprintf(stderr, "  %s %s\n", c->args.values[i].def->name, c->args.values[i].text);

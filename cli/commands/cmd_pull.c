@@ -3,6 +3,7 @@
  * Output: the path of the model on stdout. A download goes to a hidden .part file next to its target;
  * it is resumed by the next call and renamed after its size and checksum were verified.
  * SPDX-License-Identifier: MIT */
+#include "commands/pull.h"
 #include "commands.h"
 
 #include <errno.h>
@@ -10,12 +11,14 @@
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "term/flags.h"
 #include "host/folders.h"
 #include "host/http.h"
-#include "run/prompt.h"
+#include "host/hub.h"
+#include "host/model_names.h"
 #include "term/interrupt.h"
 
 /* One file to download. */
@@ -29,7 +32,7 @@ struct item {
 
 /* One call of the command. */
 struct pull {
-    const struct args *args;
+    const struct args *args; /* NULL: called by another command */
     char *folder;       /* target folder */
     char *result;       /* path to print, to use with -m; NULL: folder */
     char *note;         /* the model was linked from the Hugging Face cache; NULL: downloaded */
@@ -37,6 +40,8 @@ struct pull {
     size_t n;
     long timeout_s;     /* network timeout of --timeout */
     char endpoint[512]; /* URL of the hub, without a final slash */
+    const char *label;  /* quantisation after the id, OWNER/NAME:LABEL; NULL: none */
+    bool quiet;         /* no progress */
 };
 
 /* True if s has the suffix `end`. */
@@ -88,6 +93,12 @@ static segue_status check_download(const struct item *item, const char *part, se
                         "fetching: %.250s: received %lld bytes, expected %llu; deleted, try again",
                         item->url, (long long)s.st_size, (unsigned long long)item->bytes);
     }
+    if (hub_is_web_page(part)) {
+        unlink(part);
+        return out_fail(err, SEGUE_EFORMAT,
+                        "fetching: %.250s: the server sent a web page, not a model; give OWNER/NAME or the address of a file",
+                        item->url);
+    }
     if (!*item->sha256) return SEGUE_OK;
     segue_status st = sha256_of(part, hex, err);
     if (!st && strcmp(hex, item->sha256) != 0) {
@@ -127,7 +138,7 @@ static segue_status fetch_item(struct pull *p, struct item *item, segue_error *e
         *slash = 0;
         st = folders_make(path, err);
         *slash = was;
-        progress_begin(&progress, item->name, args_has(p->args, "quiet"));
+        progress_begin(&progress, item->name, p->quiet);
         if (!st) st = http_file(&r, part, item->bytes, &progress, &code, err);
         progress_end(&progress);
         /* Only a file that passed the check gets its final name. */
@@ -168,11 +179,22 @@ static bool same_split(const char *a, const char *b)
     return x && y && x - a == y - b && x - a > 6 && !strncmp(a, b, (size_t)(x - a) - 5) && !strcmp(x, y);
 }
 
+/* True if a GGUF file has the quantisation that was asked for; always without one. */
+static bool has_label(const struct pull *p, const char *name)
+{
+    if (!p->label) return true;
+    const char *slash = strrchr(name, '/');
+    char *label = model_names_label(slash ? slash + 1 : name);
+    bool same = !strcasecmp(label, p->label);
+    free(label);
+    return same;
+}
+
 /* True if the file is to be downloaded: named by --file, or part of the model, or a part of the only GGUF. */
 static bool is_selected(const struct pull *p, const char *name, bool folder, const char *gguf)
 {
     const char *pattern;
-    if (args_has(p->args, "file")) {
+    if (p->args && args_has(p->args, "file")) {
         for (size_t i = 0; (pattern = args_nth(p->args, "file", i)); i++)
             if (!fnmatch(pattern, name, 0)) return true;
         return false;
@@ -189,9 +211,9 @@ static const char *sibling_name(const json_t *list, size_t i)
 
 /* The error for a repository without safetensors and without exactly one GGUF model. Several GGUF
  * files are variants of the same model, so the user must select one. */
-static segue_status fail_ambiguous(const json_t *list, const char *id, size_t ggufs, segue_error *err)
+static segue_status fail_ambiguous(const struct pull *p, const json_t *list, const char *id, size_t ggufs, segue_error *err)
 {
-    if (ggufs == 0)
+    if (ggufs == 0 && !p->label)
         return out_fail(err, SEGUE_EFORMAT,
                         "pull: %.150s: the repository has no .safetensors and no .gguf file; choose another one, or select "
                         "files with --file",
@@ -200,8 +222,14 @@ static segue_status fail_ambiguous(const json_t *list, const char *id, size_t gg
     for (size_t i = 0; i < json_array_size(list); i++)
         if (sibling_name(list, i) && ends_with(sibling_name(list, i), ".gguf") && names.len < 300)
             out_addf(&names, "%s%s", names.len ? ", " : "", sibling_name(list, i));
-    out_fail(err, SEGUE_EARG, "pull: %.100s: the repository has %zu GGUF files; select one with --file: %.330s", id, ggufs,
-             names.data);
+    if (ggufs == 0)
+        out_fail(err, SEGUE_EARG, "pull: %.100s: no GGUF file with the quantisation %.40s; the repository has %.330s", id,
+                 p->label, names.data ? names.data : "none");
+    else
+        out_fail(err, SEGUE_EARG,
+                 "pull: %.100s: the repository has %zu GGUF files; select one with --file, or by its quantisation with "
+                 "%.100s:Q4_K_M: %.330s",
+                 id, ggufs, id, names.data);
     free(names.data);
     return SEGUE_EARG;
 }
@@ -219,15 +247,16 @@ static segue_status select_files(struct pull *p, const json_t *answer, const cha
         const char *name = sibling_name(list, i);
         if (!name || !folders_plain_path(name)) continue;
         /* Several parts of one split GGUF count as one model. */
-        folder |= !strchr(name, '/') && ends_with(name, ".safetensors");
-        if (ends_with(name, ".gguf") && !(gguf && same_split(gguf, name))) {
+        folder |= !p->label && !strchr(name, '/') && ends_with(name, ".safetensors");
+        if (ends_with(name, ".gguf") && has_label(p, name) && !(gguf && same_split(gguf, name))) {
             gguf = name;
             ggufs++;
         }
     }
     /* First pass, above: does the repository have safetensors, and how many GGUF models? Second pass,
      * below: select. */
-    if (!args_has(p->args, "file") && !folder && ggufs != 1) return fail_ambiguous(list, id, ggufs, err);
+    bool by_file = p->args && args_has(p->args, "file");
+    if (!by_file && !folder && ggufs != 1) return fail_ambiguous(p, list, id, ggufs, err);
     /* Ids and names may contain characters that URLs do not allow. */
     char *safe_id = http_escape(id), *safe_revision = http_escape(revision);
     for (size_t i = 0; i < json_array_size(list); i++) {
@@ -255,46 +284,15 @@ static segue_status select_files(struct pull *p, const json_t *answer, const cha
                 : out_fail(err, SEGUE_EARG, "pull: %.150s: the repository has no file that matches --file; see its page", id);
 }
 
-/* True if a cached snapshot contains all weight files of its index. */
-static bool snapshot_complete(const char *folder)
-{
-    char *path = out_printf("%s/model.safetensors.index.json", folder);
-    struct out_text text = {0};
-    segue_error ignored;
-    json_t *index = prompt_file(path, &text, &ignored) ? NULL : out_json_load(text.data, text.len, 0, NULL), *v,
-           *map = json_object_get(index, "weight_map");
-    const char *key;
-    free(path);
-    free(text.data);
-    /* Weights of several files are listed in the index. */
-    bool complete = true;
-    json_object_foreach(map, key, v)
-    {
-        const char *name = json_string_value(v);
-        path = out_printf("%s/%s", folder, name ? name : "");
-        complete = complete && name && folders_plain_name(name) && folders_is_file(path);
-        free(path);
-    }
-    /* With an index only config.json is required in addition; without one also model.safetensors. */
-    static const char *const needed[] = {"config.json", "model.safetensors"};
-    for (size_t i = 0; i < (json_object_size(map) ? 1u : 2u); i++) {
-        path = out_printf("%s/%s", folder, needed[i]);
-        complete = complete && folders_is_file(path);
-        free(path);
-    }
-    json_decref(index);
-    return complete;
-}
-
 /* Link a complete model from the local Hugging Face cache into the models folder instead of
  * downloading it. Returns false if it is not there, or if --out or --file was given. */
 static bool link_hub_cache(struct pull *p, const char *id, const char *revision)
 {
     segue_error ignored;
     struct stat s;
-    if (args_has(p->args, "out") || args_has(p->args, "file")) return false;
+    if (p->label || (p->args && (args_has(p->args, "out") || args_has(p->args, "file")))) return false;
     char *snapshot = folders_hub_snapshot(id, revision), *models = folders_path("data", "models");
-    bool found = snapshot && snapshot_complete(snapshot) && folders_make(models, &ignored) == SEGUE_OK;
+    bool found = snapshot && hub_snapshot_complete(snapshot) && folders_make(models, &ignored) == SEGUE_OK;
     /* An old link is replaced; a folder with a downloaded model is kept, and symlink fails. */
     if (found && !lstat(p->folder, &s) && S_ISLNK(s.st_mode)) unlink(p->folder);
     if (found) found = symlink(snapshot, p->folder) == 0;
@@ -308,15 +306,19 @@ static bool link_hub_cache(struct pull *p, const char *id, const char *revision)
  * of files. */
 static segue_status resolve_id(struct pull *p, const char *operand, segue_error *err)
 {
-    char *id = out_strdup(operand), *at = strchr(id, '@');
+    char *id = out_strdup(operand), *at = strchr(id, '@'), *colon = strrchr(id, ':');
     const char *revision = at ? at + 1 : NULL, *slash;
     if (at) *at = 0;
+    if (colon && colon[1]) {
+        *colon = 0;
+        p->label = operand + (colon - id) + 1;
+    }
     slash = strchr(id, '/');
     segue_status st = SEGUE_OK;
     if (!slash || strchr(slash + 1, '/') || !folders_plain_path(id) ||
         (revision && !folders_plain_path(revision)))
         st = out_fail(err, SEGUE_EARG,
-                      "pull: \"%.150s\": neither an id nor a URL; expected OWNER/NAME[@REVISION] or https://...",
+                      "pull: \"%.150s\": neither an id nor a URL; expected OWNER/NAME[@REVISION][:LABEL] or https://...",
                       operand);
     char *name = st ? NULL : out_printf("%.*s--%s", (int)(slash - id), id, slash + 1);
     if (!st && !p->folder) {
@@ -376,10 +378,20 @@ static segue_status resolve_url(struct pull *p, const char *url, segue_error *er
     return st;
 }
 
+/* The address of a page of the hub, or of a file. */
+static segue_status resolve_address(struct pull *p, const char *url, segue_error *err)
+{
+    char *file = NULL, *id = hub_id_of_page(p->endpoint, url, &file);
+    segue_status st = id ? resolve_id(p, id, err) : resolve_url(p, file ? file : url, err);
+    free(file);
+    free(id);
+    return st;
+}
+
 /* A checksum given by the user replaces the one of the hub. */
 static segue_status set_sha256(struct pull *p, segue_error *err)
 {
-    const char *sha = args_text(p->args, "sha256");
+    const char *sha = p->args ? args_text(p->args, "sha256") : NULL;
     if (!sha) return SEGUE_OK;
     if (!is_sha256_hex(sha))
         return out_fail(err, SEGUE_EARG, "flag --sha256: \"%.80s\": invalid value; expected 64 hexadecimal digits", sha);
@@ -414,7 +426,7 @@ static int print_result(const struct pull *p)
     json_object_set_new(o, "bytes", json_integer((json_int_t)bytes));
     json_object_set_new(o, "files", files);
     json_object_set_new(o, "linked", json_boolean(p->note != NULL));
-    if (p->note && !args_has(p->args, "quiet")) out_note("pull: %s", p->note);
+    if (p->note && !p->quiet) out_note("pull: %s", p->note);
     if (args_has(p->args, "json")) return out_json_exit(o);
     json_decref(o);
     segue_error err;
@@ -424,41 +436,67 @@ static int print_result(const struct pull *p)
     return st ? out_error(&err, EXIT_UNAVAILABLE) : EXIT_DONE;
 }
 
-/* Signals are deferred: an interrupted transfer must flush its partial file so that it can be resumed. */
-static int run(struct args *args)
+/* Resolve the operand and download its files. */
+static segue_status fetch_all(struct pull *p, const char *operand, segue_error *err)
 {
-    struct pull p = {.args = args, .timeout_s = (long)args_number(args, "timeout", 30)};
-    const char *operand = args->operands[0], *endpoint = getenv("HF_ENDPOINT"),
-               *scheme = strstr(operand, "://");
-    segue_error err;
+    const char *endpoint = getenv("HF_ENDPOINT"), *scheme = strstr(operand, "://");
     segue_status st = SEGUE_OK;
-    snprintf(p.endpoint, sizeof p.endpoint, "%.500s",
+    snprintf(p->endpoint, sizeof p->endpoint, "%.500s",
              endpoint && *endpoint ? endpoint : "https://huggingface.co");
     /* Paths are appended with a slash. */
-    while (ends_with(p.endpoint, "/")) p.endpoint[strlen(p.endpoint) - 1] = 0;
+    while (ends_with(p->endpoint, "/")) p->endpoint[strlen(p->endpoint) - 1] = 0;
+    if (!scheme)
+        st = resolve_id(p, operand, err);
+    else if (!strncmp(operand, "http://", 7) || !strncmp(operand, "https://", 8))
+        st = resolve_address(p, operand, err);
+    else
+        st = out_fail(err, SEGUE_EARG, "pull: \"%.150s\": unsupported scheme; use http or https",
+                      operand);
+    if (!st && !p->note) st = set_sha256(p, err);
+    for (size_t i = 0; i < p->n && !st; i++) st = fetch_item(p, &p->items[i], err);
+    /* A failed download leaves no empty folder; partial files, to be resumed, keep it. */
+    if (st && p->folder) rmdir(p->folder);
+    /* A single file is a model by itself: print its path instead of the folder. A split GGUF is opened by its first part. */
+    for (size_t i = 0; !st && !p->result && i < p->n; i++)
+        if (p->n == 1 || (ends_with(p->items[i].name, ".gguf") && strstr(p->items[i].name, "-00001-of-")))
+            p->result = out_printf("%s/%s", p->folder, p->items[i].name);
+    return st;
+}
+
+static void free_pull(struct pull *p)
+{
+    for (size_t i = 0; i < p->n; i++) {
+        free(p->items[i].name);
+        free(p->items[i].url);
+        free(p->items[i].sha256);
+    }
+    free(p->items);
+    free(p->folder);
+    free(p->result);
+    free(p->note);
+}
+
+/* Signals are deferred: an interrupted transfer must flush its partial file so that it can be resumed. */
+segue_status pull_model(const char *id, bool quiet, char **path, segue_error *err)
+{
+    struct pull p = {.timeout_s = 30, .quiet = quiet};
+    interrupt_defer(true);
+    segue_status st = fetch_all(&p, id, err);
+    interrupt_defer(false);
+    if (!st) *path = out_strdup(p.result ? p.result : p.folder);
+    free_pull(&p);
+    return st;
+}
+
+static int run(struct args *args)
+{
+    struct pull p = {.args = args, .timeout_s = (long)args_number(args, "timeout", 30), .quiet = args_has(args, "quiet")};
+    segue_error err;
     if (args_has(args, "out")) p.folder = out_strdup(args_text(args, "out"));
     interrupt_defer(true);
-    if (!scheme)
-        st = resolve_id(&p, operand, &err);
-    else if (!strncmp(operand, "http://", 7) || !strncmp(operand, "https://", 8))
-        st = resolve_url(&p, operand, &err);
-    else
-        st = out_fail(&err, SEGUE_EARG, "pull: \"%.150s\": unsupported scheme; use http or https",
-                      operand);
-    if (!st && !p.note) st = set_sha256(&p, &err);
-    for (size_t i = 0; i < p.n && !st; i++) st = fetch_item(&p, &p.items[i], &err);
-    /* A single file is a model by itself: print its path instead of the folder. */
-    if (!st && !p.result && p.n == 1) p.result = out_printf("%s/%s", p.folder, p.items[0].name);
+    segue_status st = fetch_all(&p, args->operands[0], &err);
     int code = st ? out_error(&err, EXIT_UNAVAILABLE) : print_result(&p);
-    for (size_t i = 0; i < p.n; i++) {
-        free(p.items[i].name);
-        free(p.items[i].url);
-        free(p.items[i].sha256);
-    }
-    free(p.items);
-    free(p.folder);
-    free(p.result);
-    free(p.note);
+    free_pull(&p);
     return code;
 }
 
@@ -475,7 +513,7 @@ static const struct arg_group command_flags = {"Source", flag_defs};
 static const struct arg_group *const groups[] = {&command_flags, &flags_output, NULL};
 const struct command cmd_pull = {.name = "pull",
                                  .summary = "download a model by Hugging Face id or URL",
-                                 .operands = "OWNER/NAME[@REVISION]|URL",
+                                 .operands = "OWNER/NAME[@REVISION][:LABEL]|URL",
                                  .operands_min = 1,
                                  .operands_max = 1,
                                  .groups = groups,
@@ -483,6 +521,7 @@ const struct command cmd_pull = {.name = "pull",
                                  .run = run,
                                  .about = "Downloads the files of a model into the models folder. For an id these are "
                                           "the safetensors files with their JSON files, or the only GGUF file, or "
+                                          "the GGUF file with the quantisation LABEL, such as Q4_K_M, or "
                                           "the files selected with --file. An interrupted download resumes when "
                                           "the command is repeated. Each file is checked against the SHA-256 of "
                                           "the hub before it gets its final name. A model that is already in the "

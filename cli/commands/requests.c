@@ -85,7 +85,7 @@ static bool is_process_flag(const char *key)
     static const char *const names[] = {"model",    "unit",  "prefill", "decode",  "threads", "kv",
                                         "chunk",    "json",  "save",    "load",    "session", "quiet",
                                         "requests", "m",     "t",       "q",       "parallel", "store",
-                                        "store-memory", "store-disk", "verify-every"};
+                                        "store-memory", "store-disk", "verify-every", "yes", "y"};
     /* Longer keys cannot be in the list. */
     char name[32];
     snprintf(name, sizeof name, "%s", key);

@@ -5,6 +5,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <pwd.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -19,16 +20,31 @@ static const char *env_value(const char *name)
     return v && *v ? v : NULL;
 }
 
-/* Without $HOME, as in some services, paths are relative to the current folder. */
+/* $HOME, else the home folder of the user's entry in the password file. Without either, as for some services, a folder that
+ * does not exist: nothing may be written to or read from the current folder. */
+static const char *user_home(void)
+{
+    const char *home = env_value("HOME");
+    if (home) return home;
+    const struct passwd *user = getpwuid(getuid());
+    return user && user->pw_dir && user->pw_dir[0] == '/' && user->pw_dir[1] ? user->pw_dir : "/nonexistent";
+}
+
+/* A variable of the XDG specification, which says that relative paths are ignored. */
+static const char *xdg_value(const char *name)
+{
+    const char *v = env_value(name);
+    return v && v[0] == '/' ? v : NULL;
+}
+
 char *folders_home(const char *which)
 {
-    bool data = !strcmp(which, "data");
+    bool data = !strcmp(which, "data"), config = !strcmp(which, "config");
     const char *home = env_value("SEGUE_HOME");
     if (home) return out_printf("%s/%s", home, which);
-    home = env_value(data ? "XDG_DATA_HOME" : "XDG_CACHE_HOME");
+    home = xdg_value(data ? "XDG_DATA_HOME" : config ? "XDG_CONFIG_HOME" : "XDG_CACHE_HOME");
     if (home) return out_printf("%s/segue", home);
-    home = env_value("HOME");
-    return out_printf("%s/%s/segue", home ? home : ".", data ? ".local/share" : ".cache");
+    return out_printf("%s/%s/segue", user_home(), data ? ".local/share" : config ? ".config" : ".cache");
 }
 
 /* The path need not exist. */
@@ -157,10 +173,10 @@ static char *dashed_id(const char *id)
 char *folders_hub_snapshot(const char *id, const char *revision)
 {
     if (!folders_plain_path(id) || (revision && !folders_plain_path(revision))) return NULL;
-    const char *cache = env_value("HF_HUB_CACHE"), *hf = env_value("HF_HOME"), *home = env_value("HOME");
+    const char *cache = env_value("HF_HUB_CACHE"), *hf = env_value("HF_HOME");
     char *hub = cache ? out_strdup(cache)
                 : hf  ? out_printf("%s/hub", hf)
-                      : out_printf("%s/.cache/huggingface/hub", home ? home : ".");
+                      : out_printf("%s/.cache/huggingface/hub", user_home());
     char *name = dashed_id(id);
     char *ref = out_printf("%s/models--%s/refs/%s", hub, name, revision ? revision : "main");
     char hash[128] = "";
@@ -181,80 +197,4 @@ char *folders_hub_snapshot(const char *id, const char *revision)
     free(name);
     free(hub);
     return found;
-}
-
-/* If path is a folder without config.json that contains exactly one GGUF model, return the path of that file,
- * otherwise path. The parts 00002 and later of a split model are not counted. Frees path if it returns another
- * string. */
-static char *resolve_gguf(char *path)
-{
-    char *config = out_printf("%s/config.json", path);
-    bool whole = folders_is_file(config) || !folders_is_folder(path);
-    free(config);
-    DIR *dir = whole ? NULL : opendir(path);
-    char *only = NULL;
-    size_t n = 0;
-    for (struct dirent *e; dir && (e = readdir(dir));) {
-        size_t len = strlen(e->d_name);
-        const char *part = strstr(e->d_name, "-of-");
-        bool later_part = part && part - e->d_name >= 6 && strncmp(part - 6, "-00001", 6) != 0;
-        if (len < 6 || strcmp(e->d_name + len - 5, ".gguf") != 0 || e->d_name[0] == '.' || later_part)
-            continue;
-        if (n++ == 0) only = out_printf("%s/%s", path, e->d_name);
-    }
-    if (dir) closedir(dir);
-    if (n != 1) {
-        free(only);
-        return path;
-    }
-    free(path);
-    return only;
-}
-
-/* Search the models folder for the name as given and with the usual suffixes, then the Hugging Face cache. NULL: not
- * found. */
-static char *find_model(const char *name)
-{
-    static const char *const ends[] = {"", ".gguf", ".Q4_1.gguf"};
-    char *valid = dashed_id(name), *home = folders_home("data"), *path = NULL;
-    for (size_t i = 0; i < 3 && !path && folders_plain_name(valid); i++) {
-        path = out_printf("%s/models/%s%s", home, valid, ends[i]);
-        if (!folders_is_file(path) && !folders_is_folder(path)) {
-            free(path);
-            path = NULL;
-        }
-    }
-    free(home);
-    free(valid);
-    if (!path && strchr(name, '/')) path = folders_hub_snapshot(name, NULL);
-    return path;
-}
-
-/* An existing path takes precedence over a name in the models folder. */
-segue_status folders_model_named(const char *name, char **path, segue_error *err)
-{
-    struct stat s;
-    char *found = !stat(name, &s) ? out_strdup(name) : find_model(name);
-    if (!found)
-        return out_fail(err, SEGUE_EIO,
-                        "model: %.300s: no such file or folder, and no downloaded model of that name; see "
-                        "segue models and segue pull",
-                        name);
-    *path = resolve_gguf(found);
-    return SEGUE_OK;
-}
-
-/* The flag takes precedence over the environment variable. */
-segue_status folders_model(const struct args *args, char **path, segue_error *err)
-{
-    const char *name = args_text(args, "model");
-    if (!name) name = env_value("SEGUE_MODEL");
-    if (name) return folders_model_named(name, path, err);
-    char *found = find_model(FOLDERS_DEFAULT_MODEL);
-    if (!found)
-        return out_fail(
-            err, SEGUE_EARG,
-            "model: none given, and the default model is not installed; give -m, or download it with make run");
-    *path = resolve_gguf(found);
-    return SEGUE_OK;
 }

@@ -1,4 +1,4 @@
-/* folders.h: locations of models, sessions and caches, file system helpers, and the search for a model by name.
+/* folders.h: locations of models, sessions and caches, and file system helpers.
  * Returned paths are allocated; the caller frees them.
  * SPDX-License-Identifier: MIT */
 #ifndef SEGUE_CLI_FOLDERS_H
@@ -7,11 +7,9 @@
 #include "term/args.h"
 #include "term/out.h"
 
-/* Model that is used without -m and $SEGUE_MODEL, in the models folder. */
-#define FOLDERS_DEFAULT_MODEL "SmolLM2-135M-Instruct.Q4_1.gguf"
-
-/* The data or cache folder of segue; which is "data" or "cache". $SEGUE_HOME/WHICH if set, else $XDG_DATA_HOME/segue
- * or $XDG_CACHE_HOME/segue, else ~/.local/share/segue or ~/.cache/segue. */
+/* The data, cache or configuration folder of segue; which is "data", "cache" or "config". $SEGUE_HOME/WHICH if set, else
+ * $XDG_DATA_HOME/segue, $XDG_CACHE_HOME/segue or $XDG_CONFIG_HOME/segue, else ~/.local/share/segue, ~/.cache/segue or
+ * ~/.config/segue. Never below the current folder, unless SEGUE_HOME says so. */
 char *folders_home(const char *which);
 /* folders_home(which)/name; name may contain slashes. */
 char *folders_path(const char *which, const char *name);
@@ -35,10 +33,5 @@ bool folders_plain_path(const char *path);
 /* Path of the snapshot of a Hugging Face id (OWNER/NAME) in the local cache of huggingface_hub; NULL if it is not
  * there. revision NULL: main. */
 char *folders_hub_snapshot(const char *id, const char *revision);
-
-/* Resolve a model name as -m does: an existing path, a name in the models folder, or an id in the Hugging Face cache. */
-segue_status folders_model_named(const char *name, char **path, segue_error *err);
-/* The model of -m, $SEGUE_MODEL or the default. SEGUE_EIO or SEGUE_EARG if there is none. */
-segue_status folders_model(const struct args *args, char **path, segue_error *err);
 
 #endif

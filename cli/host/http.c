@@ -215,8 +215,10 @@ static segue_status transfer_result(const struct http_request *r, const struct t
                         "fetching: %.250s: HTTP status %ld; set HF_TOKEN, or request access", r->url,
                         code);
     if (code != 200 && code != 206)
-        return out_fail(err, SEGUE_EIO, "fetching: %.250s: HTTP status %ld; check the name", r->url,
-                        code);
+        return out_fail(err, SEGUE_EIO, "fetching: %.250s: HTTP status %ld; %s", r->url, code,
+                        code >= 500    ? "the server failed, try again later"
+                        : code == 429 ? "too many requests, try again later"
+                                      : "check the name");
     return SEGUE_OK;
 }
 

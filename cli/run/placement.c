@@ -4,6 +4,8 @@
 #include "run/placement.h"
 #include "host/folders.h"
 #include "host/machine.h"
+#include "host/model_names.h"
+#include "run/find_model.h"
 #include "run/pipeline.h"
 #include "term/progress.h"
 
@@ -17,7 +19,7 @@ static segue_status open_model(struct placement *p, const struct args *args, seg
     uint64_t start_ns = out_now_ns();
     segue_model_opts opts = SEGUE_INIT(segue_model_opts);
     if (args_find(args->command, "storage", 7)) p->storage = opts.storage = args_text(args, "storage");
-    segue_status st = folders_model(args, &p->path, err);
+    segue_status st = find_model(args, &p->path, err);
     if (!st) st = segue_model_open(&p->model, p->path, &opts, err);
     if (!st) {
         p->info = SEGUE_INIT(segue_model_info);
@@ -81,7 +83,7 @@ static segue_status open_unit_model(struct placement *p, size_t at, const char *
     char *path = NULL;
     segue_model_opts opts = SEGUE_INIT(segue_model_opts);
     opts.storage = storage ? storage : p->storage;
-    segue_status st = name ? folders_model_named(name, &path, err) : SEGUE_OK;
+    segue_status st = name ? model_names_find(name, &path, err) : SEGUE_OK;
     if (!st) st = segue_model_open(&p->models[at], path ? path : p->path, &opts, err);
     p->model_info[at] = SEGUE_INIT(segue_model_info);
     if (!st) st = segue_model_info_get(p->models[at], &p->model_info[at], err);

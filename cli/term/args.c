@@ -31,13 +31,13 @@ static const struct arg_def *find_letter(const struct command *command, char let
     return NULL;
 }
 
-/* Damerau-Levenshtein distance (insert, delete, substitute, swap neighbours) between a and b. Words of more than 32
+/* Damerau-Levenshtein distance (insert, delete, substitute, swap neighbours) between a and b. Words of more than 64
  * characters count as distance 99, which bounds the table. */
 static size_t edit_distance(const char *a, const char *b)
 {
     size_t n = strlen(a), m = strlen(b);
-    size_t cells[33][33]; /* cells[i][j]: distance between the first i characters of a and the first j of b */
-    if (n > 32 || m > 32) return 99;
+    size_t cells[65][65]; /* cells[i][j]: distance between the first i characters of a and the first j of b */
+    if (n > 64 || m > 64) return 99;
     for (size_t i = 0; i <= n; i++)
         for (size_t j = 0; j <= m; j++) {
             if (!i || !j) {

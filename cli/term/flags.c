@@ -16,7 +16,8 @@ const struct arg_group flags_output = {"Output", output_defs};
 /* Which model to open. */
 static const struct arg_def model_defs[] = {
     {"model", 'm', ARG_FILE, 0, "FILE|FOLDER|NAME", "$SEGUE_MODEL, or SmolLM2-135M-Instruct", 0, 0,
-     "model to load: a .gguf, .safetensors or .bin file, a Hugging Face folder, or a name listed by segue models"},
+     "model to load: a .gguf, .safetensors or .bin file, a Hugging Face folder, a name of segue models, or OWNER/NAME[:Q8_0]"},
+    {"yes", 'y', ARG_SWITCH, ARG_ADVANCED, NULL, NULL, 0, 0, "download a model that is not installed without asking"},
     ARG_END};
 const struct arg_group flags_model = {"Model", model_defs};
 

@@ -37,6 +37,8 @@ class Server(http.server.BaseHTTPRequestHandler):
         if path.startswith("/api/models/"): return self.api(path[len("/api/models/"):])
         if last == "missing.gguf": return self.answer(b"no such page " * 50, 404)
         if last == "gated.gguf" and self.headers.get("Authorization") != "Bearer letmein": return self.answer(b"", 401)
+        if last == "page.gguf": return self.answer(b"\n<!DOCTYPE html><html><body>a model</body></html>")
+        if last == "broken.gguf": return self.answer(b"oops", 500)
         if last == "loop.gguf": return self.answer(b"", 302, Location=path)
         if last == "moved.gguf": return self.answer(b"", 302, Location="/x/model.gguf")
         if last == "elsewhere.gguf": return self.answer(b"", 302, Location="file:///etc/passwd")
@@ -94,6 +96,8 @@ class Server(http.server.BaseHTTPRequestHandler):
             "org/liar": [("one.gguf", {"sha256": "0" * 64, "size": len(DATA)})],
             "org/endless": [("one.gguf", lfs)],
             "org/none": [("README.md", None)],
+            "org/quants-GGUF": [("Quants-Q8_0.gguf", lfs), ("Quants-Q4_K_M.gguf", lfs), ("Quants-bf16-00001-of-00002.gguf", lfs),
+                                ("Quants-bf16-00002-of-00002.gguf", lfs)],
         }.get(name)
         if files is None: return self.answer(b'{"error":"Repository not found"}', 404)
         out = [{"rfilename": n, "size": len(DATA), **({"lfs": l} if l else {})} for n, l in files]
@@ -177,7 +181,7 @@ with tempfile.TemporaryDirectory() as top:
 
     h = home("bad")
     for name, want, words in [("missing.gguf", 1, ["404"]), ("loop.gguf", 1, ["redirect"]), ("huge.gguf", 1, ["GB free"]),
-                              ("elsewhere.gguf", 1, []), ("gated.gguf", 1, ["HF_TOKEN"])]:
+                              ("elsewhere.gguf", 1, []), ("gated.gguf", 1, ["HF_TOKEN"]), ("page.gguf", 4, ["web page"]), ("broken.gguf", 1, ["500", "try again"])]:
         begun = time.monotonic()
         code, out, err = pull(h, f"{base}/x/{name}")
         expect(name, code == want and out == "" and not os.path.exists(os.path.join(h, "data/models", name)), (code, out, err))
@@ -234,8 +238,31 @@ with tempfile.TemporaryDirectory() as top:
     code, out, err = pull(h, "org/split"); expect("split gguf", code == 0 and len(files_below(models + "/org--split")) == 2, (code, err))
     code, out, err = pull(h, "org/evil", "--file", "*"); expect("name that leaves the folder", code == 4 and not any("evil.safe" in f for f in files_below(top)), (code, err))
     code, out, err = pull(h, "org/liar"); expect("wrong checksum of the hub", code == 4 and "SHA-256" in err, (code, err))
+    expect("a failed download leaves no folder", not os.path.exists(os.path.join(models, "org--liar")), os.listdir(models))
     code, out, err = pull(h, "org/none"); expect("repository without a model", code == 4, (code, err))
     code, out, err = pull(h, "org/absent"); expect("unknown id", code == 1 and "404" in err, (code, err))
+
+    h = home("page")
+    code, out, err = pull(h, base + "/org/folder")
+    expect("the page of a model", code == 0 and files_below(os.path.join(h, "data/models/org--folder")) == ["config.json", "model.safetensors"], (code, err))
+    code, out, err = pull(h, base + "/org/folder/blob/main/some.gguf")
+    expect("the page of a file", code == 0 and out.endswith("models/some.gguf\n") and any(p == "/org/folder/resolve/main/some.gguf" for p, _, _ in log), (code, out, err))
+
+    # Several quantisations of one repository.
+    h = home("quants")
+    code, out, err = pull(h, "org/quants-GGUF"); expect("no quantisation given", code == 2 and "Q4_K_M" in err and ":" in err, (code, err))
+    code, out, err = pull(h, "org/quants-GGUF:Q5_K_M"); expect("no such quantisation", code == 2 and "Q8_0" in err, (code, err))
+    for label, file in (("q8_0", "Quants-Q8_0.gguf"), ("Q4_K_M", "Quants-Q4_K_M.gguf"), ("BF16", "Quants-bf16-00001-of-00002.gguf")):
+        code, out, err = pull(h, "org/quants-GGUF:" + label)
+        expect(f"quantisation {label}", code == 0 and out.endswith("org--quants-GGUF/" + file + "\n"), (code, out, err))
+    listed = subprocess.run([command, "models", "--json"], env={**os.environ, "SEGUE_HOME": h}, capture_output=True, text=True)
+    o = json.loads(listed.stdout)["models"]
+    expect("each is listed", [(m["name"], m["bytes"], m["files"]) for m in o] == [("org/quants-GGUF:Q4_K_M", 300000, 1), ("org/quants-GGUF:Q8_0", 300000, 1),
+           ("org/quants-GGUF:bf16", 600000, 2)], o)
+    r = subprocess.run([command, "models", "rm", "org/quants-GGUF:bf16"], env={**os.environ, "SEGUE_HOME": h})
+    expect("rm of one", files_below(os.path.join(h, "data/models")) == ["org--quants-GGUF/Quants-Q4_K_M.gguf", "org--quants-GGUF/Quants-Q8_0.gguf"])
+    for label in ("Q8_0", "Q4_K_M"): subprocess.run([command, "models", "rm", "org/quants-GGUF:" + label], env={**os.environ, "SEGUE_HOME": h})
+    expect("rm of the last one", os.listdir(os.path.join(h, "data/models")) == [], os.listdir(os.path.join(h, "data/models")))
 
     h = home("hub")
     snapshot = os.path.join(h, "hub/models--org--folder/snapshots/0123abcd"); os.makedirs(snapshot)
