@@ -220,7 +220,8 @@ SEGUE_API segue_status segue_text_next(const segue_model *model, segue_text *sta
                                        size_t cap, size_t *len, segue_error *err);
 
 /* Render the model's chat template. request: a JSON object {"messages":[...], "tools":[...], and any other variable of
- * the template such as "enable_thinking" or "add_generation_prompt" (default true)}.
+ * the template such as "enable_thinking" or "add_generation_prompt" (default true)}. A content may be a text, a list of
+ * {"type":"text","text"}, or null beside tool calls, also if the template knows texts only.
  * EUNSUPPORTED: the model has no template. EFORMAT: bad request or template (the text names the line). ELIMIT. */
 SEGUE_API segue_status segue_chat_format(const segue_model *model, const char *request, size_t request_len,
                                          char *text, size_t cap, size_t *len, segue_error *err);

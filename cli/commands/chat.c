@@ -91,8 +91,7 @@ static segue_status render(struct chat *c, struct prompt *out, segue_error *err)
     struct out_text text = {0};
     size_t i;
     json_t *m;
-    json_array_foreach(c->messages, i, m)
-        out_addf(&text, "%s", json_string_value(json_object_get(m, "content")));
+    json_array_foreach(c->messages, i, m) prompt_add_content(&text, m);
     segue_status st =
         prompt_tokenize(c->placement.model, text.data ? text.data : "", text.len, 0, SIZE_MAX / 64, out, err);
     free(text.data);

@@ -102,6 +102,17 @@ json_t *prompt_message(const char *role, const char *text, size_t len)
     return m;
 }
 
+void prompt_add_content(struct out_text *out, const json_t *message)
+{
+    const json_t *content = json_object_get(message, "content");
+    const char *text = json_string_value(content);
+    if (text) out_add(out, text, json_string_length(content));
+    for (size_t i = 0; i < json_array_size(content); i++) {
+        const char *part = json_string_value(json_object_get(json_array_get(content, i), "text"));
+        if (part) out_addf(out, "%s%s", i ? "\n" : "", part);
+    }
+}
+
 /* Duplicate keys are rejected: different JSON readers would see different conversations. */
 segue_status prompt_messages(const char *path, json_t **request, segue_error *err)
 {

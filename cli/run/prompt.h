@@ -25,6 +25,8 @@ segue_status prompt_ids(const char *text, size_t vocab, struct prompt *out, segu
 /* Tokenize text[len]; flags are SEGUE_TEXT_*. SEGUE_ELIMIT: certainly more than `limit` tokens. */
 segue_status prompt_tokenize(const segue_model *model, const char *text, size_t len, unsigned flags,
                              size_t limit, struct prompt *out, segue_error *err);
+/* Append the content of a message: its text, or the texts of its parts. */
+void prompt_add_content(struct out_text *out, const json_t *message);
 /* Read a JSON file with a list of messages, or an object that has "messages". *request is a new object with
  * "messages". */
 segue_status prompt_messages(const char *path, json_t **request, segue_error *err);

@@ -41,6 +41,32 @@ for bad in ("{% for i in range(10**9) %}x{% endfor %}", "{{ messages", "{% macro
 refused(4, ["template", "-m", tiny_model("plain", template=None), "--messages", os.path.join(top.name, "m.json")], "template")
 refused(2, ["template", "-m", m, "--template", file], "two templates")
 
+# Contents as lists of parts, and null or no content beside tool calls, with a template that knows texts only.
+parts = [{"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "text", "text": "you"}]}]
+call = {"type": "function", "id": "abcdef123", "function": {"name": "f", "arguments": "{}"}}
+called = lambda content: [messages[0], {"role": "assistant", **content, "tool_calls": [call]}, {"role": "tool", "tool_call_id": "abcdef123", "content": "1"}]
+rendered = lambda model, m: run("template", "-m", model, stdin=json.dumps(m))
+expect("parts", rendered(m, parts)[1] == want.replace("Hi", "Hi\nyou"), rendered(m, parts))
+expect("null and no content", rendered(m, called({"content": None})) == rendered(m, called({"content": ""})) == rendered(m, called({})), rendered(m, called({})))
+write(top.name, "image.json", json.dumps([{"role": "user", "content": [{"type": "image"}]}]))
+refused(4, ["template", "-m", m, "--messages", os.path.join(top.name, "image.json")], "image", "text only")
+code, out, err = run("run", "-m", tiny_model("untemplated", template=None), "--greedy", "-n", 2, "-p", "Hi\nyou", "--json")
+o = json.loads(run("chat", "-m", os.path.join(top.name, "untemplated"), "--greedy", "-n", 2, "--json", "--messages", write(top.name, "p.json", json.dumps(parts)),
+                   stdin="!\n")[1])
+expect("parts without a template", bytes(o["turns"][0]["prompt_ids"]) == b"Hi\nyou!", o["turns"][0]["prompt_ids"])
+# The templates of published models: a text in parts is the text; without content there is no "None".
+folder = os.path.join(os.environ.get("SEGUE_LLAMA_SOURCE", os.path.join(source, "build", "llama.cpp")), "models", "templates")
+for file in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+    if not file.endswith(".jinja"): continue
+    model = tiny_model("published", template=open(os.path.join(folder, file)).read())
+    asked = [messages, [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}], called({"content": ""}), called({"content": None}), called({})]
+    lines = [json.loads(l) for l in run("template", "-m", model, "--jsonl", stdin="".join(json.dumps(a) + "\n" for a in asked))[1].splitlines()]
+    plain, listed, empty, null, missing = (l if isinstance(l, str) else None for l in lines)
+    if plain is not None and "Hi" in plain: expect(f"{file}: parts", listed == plain, (plain, listed))
+    elif plain is not None: expect(f"{file}: parts", "Hi" in listed, listed)
+    for got in (null, missing):
+        expect(f"{file}: no content", empty is None or (got is not None and got.count("None") <= empty.count("None")), (empty, got))
+
 # inspect
 code, out, err = run("inspect", "-m", m, "--json")
 o = json.loads(out)
