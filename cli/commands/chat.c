@@ -3,11 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "commands/chat.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include "run/report.h"
 #include "run/sessions.h"
 #include "term/interrupt.h"
@@ -59,16 +56,6 @@ segue_status chat_apply_sampling(struct chat *c, segue_error *err)
     return st;
 }
 
-/* The system message is the first message, or there is none. */
-void chat_set_system(struct chat *c, const char *text)
-{
-    json_t *first = json_array_get(c->messages, 0);
-    const char *role = json_string_value(json_object_get(first, "role"));
-    /* Remove the old one first, so that there is never a second one. */
-    if (role && !strcmp(role, "system")) json_array_remove(c->messages, 0);
-    if (text && *text) json_array_insert_new(c->messages, 0, prompt_message("system", text, strlen(text)));
-}
-
 /* Bytes that are not valid UTF-8 become U+FFFD. */
 void chat_add_message(struct chat *c, const char *role, const char *text)
 {
@@ -79,23 +66,7 @@ void chat_add_message(struct chat *c, const char *role, const char *text)
  * contents are concatenated without roles. */
 static segue_status render(struct chat *c, struct prompt *out, segue_error *err)
 {
-    if (c->placement.info.has_template && !args_has(&c->args, "raw")) {
-        json_t *request = json_object();
-        /* Shares the list; the template does not change it. */
-        json_object_set(request, "messages", c->messages);
-        prompt_set_thinking(request, &c->args);
-        segue_status st = prompt_chat(c->placement.model, request, SIZE_MAX / 64, out, err);
-        json_decref(request);
-        return st;
-    }
-    struct out_text text = {0};
-    size_t i;
-    json_t *m;
-    json_array_foreach(c->messages, i, m) prompt_add_content(&text, m);
-    segue_status st =
-        prompt_tokenize(c->placement.model, text.data ? text.data : "", text.len, 0, SIZE_MAX / 64, out, err);
-    free(text.data);
-    return st;
+    return prompt_conversation(&c->placement, &c->args, c->messages, args_has(&c->args, "raw"), SIZE_MAX / 64, out, err);
 }
 
 /* Queue the tokens that follow the answer in any case. To find them, render the conversation with two
@@ -200,32 +171,6 @@ segue_status chat_answer(struct chat *c, segue_error *err)
     answer_free(&a);
     prompt_free(&prompt);
     return st;
-}
-
-/* Written to a temporary file and renamed, so that a full disk keeps the old conversation. Mode 0600, as for states. */
-segue_status chat_save_messages(const struct chat *c, const char *path, segue_error *err)
-{
-    char *tmp_path;
-    errno = 0;
-    FILE *f = out_temporary(path, 0600, &tmp_path);
-    bool written = f && json_dumpf(c->messages, f, JSON_INDENT(2)) == 0;
-    written = f && fclose(f) == 0 && written && rename(tmp_path, path) == 0;
-    segue_status st = written ? SEGUE_OK : out_fail_errno(err, "saving the conversation", path, NULL);
-    if (f && !written) unlink(tmp_path);
-    free(tmp_path);
-    return st;
-}
-
-/* The old conversation stays if the file is invalid. */
-segue_status chat_load_messages(struct chat *c, const char *path, segue_error *err)
-{
-    json_t *request = NULL;
-    segue_status st = prompt_messages(path, &request, err);
-    if (st) return st;
-    json_decref(c->messages);
-    c->messages = json_incref(json_object_get(request, "messages"));
-    json_decref(request);
-    return SEGUE_OK;
 }
 
 /* A state file contains sampling parameters; those of the flags are applied instead. */

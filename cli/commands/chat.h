@@ -35,16 +35,10 @@ segue_status chat_answer(struct chat *c, segue_error *err);
 void chat_close_session(struct chat *c, segue_session *session);
 /* Append {"role": role, "content": text}. */
 void chat_add_message(struct chat *c, const char *role, const char *text);
-/* Replace the system message; NULL or "": remove it. */
-void chat_set_system(struct chat *c, const char *text);
 /* Replace the session by a new, empty one. On failure the old one stays. */
 segue_status chat_open_session(struct chat *c, segue_error *err);
 /* Apply the sampling flags to the open session. */
 segue_status chat_apply_sampling(struct chat *c, segue_error *err);
-/* Write the messages to a JSON file, or replace them by those of a file, which may be in any form that --messages
- * accepts. */
-segue_status chat_save_messages(const struct chat *c, const char *path, segue_error *err);
-segue_status chat_load_messages(struct chat *c, const char *path, segue_error *err);
 /* Replace the session by a saved state. */
 segue_status chat_load_state(struct chat *c, const char *path, segue_error *err);
 

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "run/conversation.h"
 #include "run/sessions.h"
 
 /* One command. run returns the status of the command; *running becomes false to end the conversation. */
@@ -75,8 +76,15 @@ static segue_status do_undo(struct chat *c, const char *operand, bool *running, 
                                    : out_fail(err, SEGUE_EARG, "chat: /undo: there is no message to remove");
 }
 
+/* True if answers do not depend on random numbers. */
+static bool is_greedy(const struct chat *c)
+{
+    double temp = args_number(&c->args, "temp", c->placement.info.temperature >= 0 ? c->placement.info.temperature : 1);
+    return args_has(&c->args, "greedy") || temp == 0;
+}
+
 /* /retry: answer the last user message again. The seed is incremented for this answer, unless --seed or /set fixed
- * it, because the same seed would give the same answer. */
+ * it, because the same seed would give the same answer; then a note says why it is the same. */
 static segue_status do_retry(struct chat *c, const char *operand, bool *running, segue_error *err)
 {
     (void)operand, (void)running;
@@ -86,6 +94,10 @@ static segue_status do_retry(struct chat *c, const char *operand, bool *running,
     n = json_array_size(c->messages);
     if (n == 0 || strcmp(role_at(c, n - 1), "user") != 0)
         return out_fail(err, SEGUE_EARG, "chat: /retry: there is no user message to answer");
+    if (is_greedy(c))
+        out_note("chat: /retry: greedy decoding gives the same answer again; for another one, /set temp 0.8");
+    else if (args_has(&c->args, "seed"))
+        out_note("chat: /retry: the seed is fixed, which gives the same answer again; for another one, /set seed N");
     if (!args_has(&c->args, "seed")) {
         c->seed++;
         char seed[24];
@@ -104,7 +116,7 @@ static segue_status do_system(struct chat *c, const char *operand, bool *running
     (void)running;
     if (!c->placement.info.has_template)
         return out_fail(err, SEGUE_EARG, "chat: /system: the model has no chat template; restart with another model");
-    chat_set_system(c, operand);
+    prompt_set_system(c->messages, operand);
     return SEGUE_OK;
 }
 
@@ -123,7 +135,7 @@ static segue_status do_save(struct chat *c, const char *operand, bool *running, 
     if (!*operand)
         return out_fail(err, SEGUE_EARG, "chat: /save: file name missing; expected FILE.json or FILE.state");
     char *path = messages_path(operand);
-    segue_status st = chat_save_messages(c, path, err);
+    segue_status st = conversation_save(c->messages, path, err);
     /* The operand names a state: save it next to the conversation. */
     if (!st && strcmp(path, operand) != 0) st = sessions_save_to(c->session, operand, err);
     free(path);
@@ -139,7 +151,7 @@ static segue_status do_load(struct chat *c, const char *operand, bool *running, 
         return out_fail(err, SEGUE_EARG, "chat: /load: file name missing; expected FILE.json or FILE.state");
     char *path = messages_path(operand);
     json_t *before = json_incref(c->messages);
-    segue_status st = chat_load_messages(c, path, err);
+    segue_status st = conversation_load(&c->messages, path, err);
     if (!st && strcmp(path, operand) != 0) st = chat_load_state(c, operand, err);
     if (st) {
         json_decref(c->messages);
@@ -174,6 +186,11 @@ static segue_status do_set(struct chat *c, const char *operand, bool *running, s
             st = out_fail(err, SEGUE_EARG,
                           "chat: /set: %s cannot be changed during a chat; restart with --%s", name, name);
     if (!st) st = args_set(&c->args, name, value, err);
+    /* --greedy would override the temperature. */
+    if (!st && !strcmp(name, "temp") && args_has(&c->args, "greedy") && args_number(&c->args, "temp", 0) != 0) {
+        args_unset(&c->args, "greedy");
+        if (!args_has(&c->args, "quiet")) out_note("chat: /set temp: greedy decoding is off");
+    }
     if (!st) st = chat_apply_sampling(c, err);
     free(name);
     return st;

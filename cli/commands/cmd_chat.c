@@ -12,6 +12,7 @@
 #include "host/folders.h"
 #include "term/interrupt.h"
 #include "host/machine.h"
+#include "run/conversation.h"
 #include "run/report.h"
 #include "run/sessions.h"
 
@@ -21,25 +22,17 @@ static segue_status save_session(struct chat *c, segue_error *err)
     if (!args_has(&c->args, "session")) return SEGUE_OK;
     segue_status st = sessions_save(&c->args, c->session, err);
     /* The state first: a conversation without a state can be computed again. */
-    char *path = sessions_file(args_text(&c->args, "session"), "json");
-    if (!st) st = chat_save_messages(c, path, err);
-    free(path);
-    return st;
+    return st ? st : conversation_save_session(&c->args, c->messages, err);
 }
 
 /* Load the conversation and the state of --session or --load. A new session name starts with both empty. */
 static segue_status resume(struct chat *c, segue_error *err)
 {
-    char *state = sessions_path(&c->args), *messages = NULL;
-    segue_status st = SEGUE_OK;
-    if (args_has(&c->args, "session")) {
-        messages = sessions_file(args_text(&c->args, "session"), "json");
-        if (folders_is_file(messages)) st = folders_check_owner(messages, err);
-        if (!st && folders_is_file(messages)) st = chat_load_messages(c, messages, err);
-    }
+    char *state = sessions_path(&c->args);
+    json_decref(c->messages);
+    segue_status st = conversation_of_session(&c->args, &c->messages, err);
     if (!st && state && (args_has(&c->args, "load") || folders_is_file(state)))
         st = chat_load_state(c, state, err);
-    free(messages);
     free(state);
     return st;
 }
@@ -50,16 +43,16 @@ static segue_status resume(struct chat *c, segue_error *err)
 static bool handle_line(struct chat *c, const char *line, int *code)
 {
     segue_error err;
-    /* A line that is only a slash is sent as a message. */
-    if (line[0] == '/' && line[1]) {
+    const char *word = line + strspn(line, " \t");
+    if (word[0] == '/') {
         bool running = true;
-        segue_status st = chat_command(c, line + 1, &running, &err);
+        segue_status st = chat_command(c, word + 1, &running, &err);
         /* A failed command does not end the conversation, but it decides the exit code on a pipe. */
         if (st && !c->interactive && !*code) *code = out_exit_code(st, EXIT_UNAVAILABLE);
         if (st) out_note("%s", err.text);
         return running;
     }
-    if (!*line) return true;
+    if (!*word) return true;
     /* To remove the messages of a failed turn. */
     size_t before = json_array_size(c->messages);
     chat_add_message(c, "user", line);
@@ -109,8 +102,8 @@ static segue_status apply_flags(struct chat *c, segue_error *err)
     /* The file replaces the conversation of a session, and the flag --system replaces its system
      * message. */
     if (!st && args_has(&c->args, "messages"))
-        st = chat_load_messages(c, args_text(&c->args, "messages"), err);
-    if (!st && system) chat_set_system(c, system);
+        st = conversation_load(&c->messages, args_text(&c->args, "messages"), err);
+    if (!st && system) prompt_set_system(c->messages, system);
     return st;
 }
 

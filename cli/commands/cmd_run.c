@@ -6,10 +6,12 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "term/flags.h"
 #include "host/folders.h"
 #include "term/interrupt.h"
 #include "host/machine.h"
+#include "run/conversation.h"
 #include "run/report.h"
 #include "commands/requests.h"
 #include "run/sessions.h"
@@ -21,6 +23,7 @@ struct run_job {
     struct placement placement;
     struct sampler sampler;
     struct prompt prompt;
+    json_t *conversation; /* of --session, with the messages of this run; NULL: not used */
     struct answer answer;
     segue_session *session;
     const char *reuse_reason; /* replaces the value "first-use" of the session; NULL: keep it */
@@ -114,6 +117,49 @@ static size_t context_limit(const struct args *args, const segue_model_info *inf
     return (size_t)args_number(args, "context", (double)limit);
 }
 
+/* The operand is the prompt; - is standard input, which is also read if it is no terminal and no prompt is given. An empty
+ * one, as /dev/null, is no prompt. */
+static segue_status take_input(struct args *args, segue_error *err)
+{
+    const char *operand = args->operands_n ? args->operands[0] : NULL;
+    bool dash = operand && !strcmp(operand, "-"), given = args_has(args, "prompt") || args_has(args, "file");
+    if (args_has(args, "ids") || args_has(args, "messages")) given = true;
+    if (operand && !dash && args_has(args, "prompt"))
+        return out_fail(err, SEGUE_EARG, "run: \"%.80s\": two prompts given; use one of the argument and -p", operand);
+    if (operand && !dash) return args_set(args, "prompt", operand, err);
+    if (dash && args_has(args, "file")) return out_fail(err, SEGUE_EARG, "run: -: two files given; remove - or --file");
+    if (dash) return args_set(args, "file", "-", err);
+    if (given || args_has(args, "load") || isatty(0)) return SEGUE_OK;
+    int first = getc(stdin);
+    if (first == EOF) return SEGUE_OK;
+    ungetc(first, stdin);
+    return args_set(args, "file", "-", err);
+}
+
+/* The conversation of --session, to which the prompt is appended. Ids have no messages. */
+static segue_status open_conversation(struct run_job *j, segue_error *err)
+{
+    if (!args_has(j->args, "session") || args_has(j->args, "ids") || !j->placement.info.has_tokenizer) return SEGUE_OK;
+    return conversation_of_session(j->args, &j->conversation, err);
+}
+
+/* Save the state, and the conversation with the answer. An answer without a prompt continues the last one. */
+static segue_status save_session(struct run_job *j, segue_error *err)
+{
+    segue_status st = sessions_save(j->args, j->session, err);
+    if (st || !j->conversation) return st;
+    json_t *last = json_array_get(j->conversation, json_array_size(j->conversation) - 1);
+    const char *role = json_string_value(json_object_get(last, "role")), *text = j->answer.text.data ? j->answer.text.data : "";
+    if (!j->prompt.given && role && !strcmp(role, "assistant")) {
+        const char *before = json_string_value(json_object_get(last, "content"));
+        char *whole = out_printf("%s%s", before ? before : "", text);
+        json_object_set_new(last, "content", out_string(whole, strlen(whole)));
+        free(whole);
+    } else
+        json_array_append_new(j->conversation, prompt_message("assistant", text, j->answer.text.len));
+    return conversation_save_session(j->args, j->conversation, err);
+}
+
 /* SEGUE_EUNSUPPORTED concerns files (exit 4) until the session is open, and units or features (exit 3) afterwards. */
 static int answer(struct run_job *j)
 {
@@ -122,10 +168,13 @@ static int answer(struct run_job *j)
     /* A loaded state can continue without a prompt. */
     bool json = args_has(j->args, "json"),
          resumes = args_has(j->args, "load") || args_has(j->args, "session");
-    segue_status st =
-        prompt_read(&j->prompt, j->args, &j->placement, context_limit(j->args, &j->placement.info), &err);
+    segue_status st = take_input(j->args, &err);
+    if (!st) st = open_conversation(j, &err);
+    if (!st)
+        st = prompt_read(&j->prompt, j->args, &j->placement, j->conversation,
+                         context_limit(j->args, &j->placement.info), &err);
     if (!st && !j->prompt.given && !resumes)
-        st = out_fail(&err, SEGUE_EARG, "run: prompt missing; give -p TEXT, -f FILE, --ids or --messages");
+        st = out_fail(&err, SEGUE_EARG, "run: prompt missing; give it as an argument, on standard input, or with -p, -f, --ids or --messages");
     if (!st && j->prompt.given && j->prompt.n == 0)
         st = out_fail(&err, SEGUE_EARG, "run: the prompt is empty; give at least one token");
     if (!st) st = sampler_read(&j->sampler, j->args, &j->placement.info, &err);
@@ -143,7 +192,7 @@ static int answer(struct run_job *j)
     int code = finish(j);
     /* A failed run does not overwrite a saved state. */
     if (j->answer.finish && (args_has(j->args, "save") || args_has(j->args, "session"))) {
-        st = sessions_save(j->args, j->session, &err);
+        st = save_session(j, &err);
         out_json_errors(false);
         if (st) code = out_error(&err, EXIT_UNAVAILABLE);
     }
@@ -160,6 +209,11 @@ static int run(struct args *args)
         out_fail(&err, SEGUE_EARG,
                  "flag --session: \"%.80s\": not a plain name; remove slashes and leading dots",
                  args_text(args, "session"));
+        return out_error(&err, EXIT_UNAVAILABLE);
+    }
+    if (args->operands_n && args_has(args, "requests")) {
+        out_fail(&err, SEGUE_EARG, "run: \"%.80s\": a prompt cannot be combined with --requests; remove one of them",
+                 args->operands[0]);
         return out_error(&err, EXIT_UNAVAILABLE);
     }
     int code = placement_open(&j.placement, args, 0);
@@ -181,6 +235,7 @@ static int run(struct args *args)
     trace_append(&j.trace, &j.placement, j.session, 0);
     if (trace_end(&j.trace, &j.placement, &err) && !code) code = out_error(&err, EXIT_UNAVAILABLE);
     if (j.session) interrupt_unwatch(j.session);
+    json_decref(j.conversation);
     answer_free(&j.answer);
     prompt_free(&j.prompt);
     sampler_free(&j.sampler);
@@ -202,6 +257,8 @@ static const struct arg_group *const groups[] = {
     &command_flags,          &flags_reports,    &flags_output, NULL};
 const struct command cmd_run = {.name = "run",
                                 .summary = "generate an answer to a prompt",
+                                .operands = "[PROMPT|-]",
+                                .operands_max = 1,
                                 .groups = groups,
                                 .example = "segue run -p 'Why is the sky blue?' -n 64 --seed 1",
                                 .run = run,

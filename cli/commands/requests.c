@@ -184,7 +184,7 @@ static segue_status start_request(struct batch *b, struct batch_request *q, segu
     uint64_t start_ns = out_now_ns();
     segue_session_opts opts = SEGUE_INIT(segue_session_opts);
     segue_status st = SEGUE_OK;
-    if (!q->prompt.given) st = prompt_read(&q->prompt, &q->args, b->placement, SIZE_MAX / 64, err);
+    if (!q->prompt.given) st = prompt_read(&q->prompt, &q->args, b->placement, NULL, SIZE_MAX / 64, err);
     if (!st && q->prompt.n == 0)
         st =
             out_fail(err, SEGUE_EARG, "requests: line %zu: no prompt; expected the key prompt, ids or messages", b->line);

@@ -224,6 +224,8 @@ bool answer_push(struct answer *a, segue_status status, int32_t token, const seg
 {
     segue_error ignored;
     if (status == SEGUE_ECANCELED) return finish_answer(a, "cancel", SEGUE_OK);
+    /* -n -1 asks for an answer up to the end of the context. */
+    if (status == SEGUE_ELIMIT && a->limit == SIZE_MAX && a->ids_n) return finish_answer(a, "length", SEGUE_OK);
     if (status < 0) {
         a->err = *err;
         return finish_answer(a, NULL, status);

@@ -327,11 +327,23 @@ segue_status placement_try(struct placement *p, const struct args *args, unsigne
     return st;
 }
 
+/* Beyond the trained length models repeat themselves; the figures of a run do not show it. */
+static void warn_about_context(const struct placement *p, const struct args *args)
+{
+    double context = args_find(args->command, "context", 7) ? args_number(args, "context", 0) : 0;
+    if (p->info.context && context > p->info.context)
+        out_note("context: %.0f tokens: the model was trained on at most %u; beyond them its answers lose their sense", context,
+                 p->info.context);
+}
+
 int placement_open(struct placement *p, const struct args *args, unsigned flags)
 {
     int unsupported_code;
     segue_error err;
-    if (!placement_try(p, args, flags, &unsupported_code, &err)) return EXIT_DONE;
+    if (!placement_try(p, args, flags, &unsupported_code, &err)) {
+        warn_about_context(p, args);
+        return EXIT_DONE;
+    }
     int code = out_error(&err, unsupported_code);
     placement_close(p);
     return code;

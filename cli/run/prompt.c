@@ -84,9 +84,7 @@ segue_status prompt_tokenize(const segue_model *model, const char *text, size_t 
         if (part == len) break;
         if (n > 2 * limit)
             return out_fail(err, SEGUE_ELIMIT,
-                            "prompt: %zu bytes: more than %zu tokens, the context holds %zu; shorten "
-                            "the prompt or raise -c",
-                            len, n, limit);
+                            "prompt: more than %zu tokens, the context holds %zu; shorten the prompt or raise -c", n, limit);
     }
     out->n = n;
     out->given = true;
@@ -192,9 +190,38 @@ static void note_template(const struct placement *p)
         out_note("%s; the prompt is used without a template", why.text);
 }
 
+/* Remove the old one first, so that there is never a second one. */
+void prompt_set_system(json_t *messages, const char *text)
+{
+    const char *role = json_string_value(json_object_get(json_array_get(messages, 0), "role"));
+    if (role && !strcmp(role, "system")) json_array_remove(messages, 0);
+    if (text && *text) json_array_insert_new(messages, 0, prompt_message("system", text, strlen(text)));
+}
+
+/* The template does not change the list, which the request shares. */
+segue_status prompt_conversation(const struct placement *p, const struct args *args, json_t *messages, bool raw, size_t limit,
+                                 struct prompt *out, segue_error *err)
+{
+    if (p->info.has_template && !raw) {
+        json_t *request = json_object();
+        json_object_set(request, "messages", messages);
+        prompt_set_thinking(request, args);
+        segue_status st = prompt_chat(p->model, request, limit, out, err);
+        json_decref(request);
+        return st;
+    }
+    struct out_text text = {0};
+    size_t i;
+    json_t *m;
+    json_array_foreach(messages, i, m) prompt_add_content(&text, m);
+    segue_status st = prompt_tokenize(p->model, text.data ? text.data : "", text.len, 0, limit, out, err);
+    free(text.data);
+    return st;
+}
+
 /* Prompt from plain text: rendered as a user message, or tokenized as is with BOS if --raw is given or there is no
  * template. */
-static segue_status read_text(struct prompt *out, const struct args *args, const struct placement *p,
+static segue_status read_text(struct prompt *out, const struct args *args, const struct placement *p, json_t *conversation,
                               const char *text, size_t len, size_t limit, segue_error *err)
 {
     if (!p->info.has_tokenizer)
@@ -202,27 +229,24 @@ static segue_status read_text(struct prompt *out, const struct args *args, const
                         p->path);
     const char *system = args_text(args, "system");
     if (!args_has(args, "raw") && !p->info.has_template) note_template(p);
-    if (args_has(args, "raw") || !p->info.has_template) {
-        if (system)
-            return out_fail(err, SEGUE_EARG, "flag --system: requires a chat template; remove %s",
-                            args_has(args, "raw") ? "--raw or --system" : "--system, this model has no template");
-        return prompt_tokenize(p->model, text, len, 0, limit, out, err);
-    }
+    bool raw = args_has(args, "raw") || !p->info.has_template;
+    if (raw && system)
+        return out_fail(err, SEGUE_EARG, "flag --system: requires a chat template; remove %s",
+                        args_has(args, "raw") ? "--raw or --system" : "--system, this model has no template");
+    if (raw && !conversation) return prompt_tokenize(p->model, text, len, 0, limit, out, err);
     segue_status st = check_length(p, text, len, limit, err);
     if (st) return st;
-    json_t *request = json_object(), *messages = json_array();
-    if (system) json_array_append_new(messages, prompt_message("system", system, strlen(system)));
+    json_t *messages = conversation ? json_incref(conversation) : json_array();
+    if (system) prompt_set_system(messages, system);
     json_array_append_new(messages, prompt_message("user", text, len));
-    json_object_set_new(request, "messages", messages);
-    prompt_set_thinking(request, args);
-    st = prompt_chat(p->model, request, limit, out, err);
-    json_decref(request);
+    st = prompt_conversation(p, args, messages, raw, limit, out, err);
+    json_decref(messages);
     return st;
 }
 
 /* Prompt from --messages. The message of --system is inserted before those of the file. */
 static segue_status read_messages(struct prompt *out, const struct args *args, const struct placement *p,
-                                  size_t limit, segue_error *err)
+                                  json_t *conversation, size_t limit, segue_error *err)
 {
     json_t *request = NULL;
     if (!p->info.has_tokenizer)
@@ -234,35 +258,49 @@ static segue_status read_messages(struct prompt *out, const struct args *args, c
     if (system)
         json_array_insert_new(json_object_get(request, "messages"), 0,
                               prompt_message("system", system, strlen(system)));
+    if (conversation) { /* the file replaces it */
+        json_array_clear(conversation);
+        json_array_extend(conversation, json_object_get(request, "messages"));
+    }
     prompt_set_thinking(request, args);
     st = prompt_chat(p->model, request, limit, out, err);
     json_decref(request);
     return st;
 }
 
-/* More than one prompt flag is an error, because one of them would be ignored. */
-segue_status prompt_read(struct prompt *out, const struct args *args, const struct placement *p, size_t limit,
-                         segue_error *err)
+/* Prompt from --file, with the text of --prompt after it. */
+static segue_status read_file(struct prompt *out, const struct args *args, const struct placement *p, json_t *conversation,
+                              size_t limit, segue_error *err)
+{
+    struct out_text text = {0};
+    const char *more = args_text(args, "prompt");
+    segue_status st = prompt_file(args_text(args, "file"), &text, err);
+    bool ended = text.len && text.data[text.len - 1] == '\n';
+    if (!st && more) out_addf(&text, "%s%s", ended ? "\n" : text.len ? "\n\n" : "", more);
+    if (!st) st = read_text(out, args, p, conversation, text.data, text.len, limit, err);
+    free(text.data);
+    return st;
+}
+
+/* More than one prompt flag, except for a file with a text, is an error, because one of them would be ignored. */
+segue_status prompt_read(struct prompt *out, const struct args *args, const struct placement *p, json_t *conversation,
+                         size_t limit, segue_error *err)
 {
     static const char *const kinds[] = {"prompt", "file", "ids", "messages"};
     const char *kind = NULL;
     *out = (struct prompt){0};
     for (size_t i = 0; i < 4; i++) {
         if (!args_has(args, kinds[i])) continue;
-        if (kind)
+        if (kind && !(!strcmp(kind, "prompt") && !strcmp(kinds[i], "file")))
             return out_fail(err, SEGUE_EARG, "prompt: --%s and --%s: two prompts given; use one", kind, kinds[i]);
         kind = kinds[i];
     }
     if (!kind) return SEGUE_OK;
     const char *value = args_text(args, kind);
     if (!strcmp(kind, "ids")) return prompt_ids(value, p->info.vocab, out, err);
-    if (!strcmp(kind, "messages")) return read_messages(out, args, p, limit, err);
-    if (!strcmp(kind, "prompt")) return read_text(out, args, p, value, strlen(value), limit, err);
-    struct out_text text = {0};
-    segue_status st = prompt_file(value, &text, err);
-    if (!st) st = read_text(out, args, p, text.data, text.len, limit, err);
-    free(text.data);
-    return st;
+    if (!strcmp(kind, "messages")) return read_messages(out, args, p, conversation, limit, err);
+    if (!strcmp(kind, "file")) return read_file(out, args, p, conversation, limit, err);
+    return read_text(out, args, p, conversation, value, strlen(value), limit, err);
 }
 
 /* Also clears `given`. */

@@ -91,14 +91,21 @@ static segue_status measure_read_bandwidth(const struct report *r, const struct 
                         &p->memory_bandwidth_gb_s, err);
 }
 
+/* Why bandwidth_utilization is null although both figures are known. */
+static const char above_bandwidth[] = "more bytes per second than the measured bandwidth: caches held a part of the weights, or "
+                                      "other programs slowed the measurement";
+
 /* Set memory_bandwidth_gb_s and bandwidth_utilization. */
 static void put_bandwidth(json_t *o, const struct report *r, const struct rates *rates)
 {
     segue_error err;
     double bandwidth = measure_read_bandwidth(r, rates, &err) ? 0 : r->placement->memory_bandwidth_gb_s;
     report_positive_or_null(o, "memory_bandwidth_gb_s", bandwidth, err.text);
-    report_positive_or_null(o, "bandwidth_utilization", bandwidth > 0 ? rates->gb_s / bandwidth : 0,
-                    bandwidth > 0 ? "the unit counted no bytes" : err.text);
+    bool above = bandwidth > 0 && rates->gb_s > bandwidth;
+    report_positive_or_null(o, "bandwidth_utilization", bandwidth > 0 && !above ? rates->gb_s / bandwidth : 0,
+                    above           ? above_bandwidth
+                    : bandwidth > 0 ? "the unit counted no bytes"
+                                    : err.text);
 }
 
 /* State bytes are those of the session; weights are counted as stored in the file. */
@@ -277,6 +284,16 @@ static json_t *energy_json(const struct answer *a)
                       total >= 0 ? total * 1e9 / (double)(a->end_ns - a->start_ns) : -1, false);
 }
 
+/* Prompt tokens whose state is there: all of them once a token was generated, else those that were reused or computed before
+ * the interrupt or the failure. */
+static size_t computed_prompt(const struct report *r)
+{
+    const struct answer *a = r->answer;
+    if (a->ids_n || (a->finish && strcmp(a->finish, "cancel") != 0)) return r->prompt_n;
+    size_t n = a->at_end.tokens_reused + (a->at_end.tokens_in - a->at_begin.tokens_in);
+    return n < r->prompt_n ? n : r->prompt_n;
+}
+
 /* Set the answer itself: text, ids, finish, reuse and log-probabilities. */
 static void put_text(json_t *o, const struct report *r)
 {
@@ -292,6 +309,7 @@ static void put_text(json_t *o, const struct report *r)
     else
         out_null(o, "finish", "the run failed");
     json_object_set_new(o, "prompt_tokens", json_integer((json_int_t)r->prompt_n));
+    json_object_set_new(o, "computed_prompt_tokens", json_integer((json_int_t)computed_prompt(r)));
     json_object_set_new(o, "output_tokens", json_integer((json_int_t)a->ids_n));
     const char *reason = a->at_end.reuse_reason ? a->at_end.reuse_reason : "first-use";
     if (r->reuse_reason && !strcmp(reason, "first-use")) reason = r->reuse_reason;
@@ -375,7 +393,7 @@ json_t *report_json(const struct report *r)
     return o;
 }
 
-/* Figures that are not known are omitted. */
+/* Figures that are not known are omitted. An interrupted prompt shows how many of its tokens are in the state. */
 void report_print_line(const struct report *r)
 {
     const struct answer *a = r->answer;
@@ -384,12 +402,17 @@ void report_print_line(const struct report *r)
     segue_error ignored;
     double bandwidth = rates.gb_s > 0 && !measure_read_bandwidth(r, &rates, &ignored) ? r->placement->memory_bandwidth_gb_s : 0;
     struct out_text t = {0};
+    size_t computed = computed_prompt(r);
+    if (computed < r->prompt_n) out_addf(&t, "%zu of ", computed);
     out_addf(&t, "%zu + %zu tokens", r->prompt_n, a->ids_n);
     if (a->first_ns) out_addf(&t, ", first after %.0f ms", ms(a->start_ns, a->first_ns));
     if (rates.prefill_tok_s > 0) out_addf(&t, ", prefill %.1f tok/s", rates.prefill_tok_s);
     if (rates.decode_tok_s > 0) out_addf(&t, ", decode %.1f tok/s", rates.decode_tok_s);
     if (rates.gb_s > 0) out_addf(&t, " at %.1f GB/s", rates.gb_s);
-    if (bandwidth > 0) out_addf(&t, " (%.0f %% of the %.1f GB/s memory bandwidth)", 100 * rates.gb_s / bandwidth, bandwidth);
+    if (bandwidth > 0 && rates.gb_s > bandwidth)
+        out_addf(&t, " (more than the measured memory bandwidth of %.1f GB/s)", bandwidth);
+    else if (bandwidth > 0)
+        out_addf(&t, " (%.0f %% of the %.1f GB/s memory bandwidth)", 100 * rates.gb_s / bandwidth, bandwidth);
     out_addf(&t, ", %.0f MB", (double)machine_peak_bytes() / 1e6);
     if (!a->at_end.packed && a->at_end.packed_why) out_addf(&t, ", packed weights not cached (reason: --json)");
     const segue_unit_info *prefill_unit = &r->placement->unit_info[other], *decode_unit = &r->placement->unit_info[unit];

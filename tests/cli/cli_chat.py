@@ -45,7 +45,15 @@ o = json.loads(chat(["/set tokens 3", "/set temp 0.7", "/set seed 5", "hello"], 
 expect("/set", o["turns"][0]["output_tokens"] <= 3 and o["turns"][0]["seed"] == 5, o["turns"][0]["seed"])
 code, out, err = chat(["hello", "/stats", "/help", "/set", "/exit", "never"])
 expect("/stats /help /exit", code == 0 and "prompt_tokens" in err and "/retry" in err and out == first + "\n", (out, err))
-for bad in ("/frob", "/undo", "/retry", "/save", "/load", "/lora", "/set frob 1", "/set temp hot", "/set model x", "/stats",
+o = json.loads(chat(["hello", "  /undo", " ", "bye"], "--json")[1])
+expect("spaces before a command", [x["content"] for x in o["messages"]][:1] == ["bye"] and len(o["messages"]) == 2, o["messages"])
+# chat runs with --greedy: a temperature ends that; a repeated answer is announced.
+o = json.loads(chat(["/set temp 2", "/set seed 5", "hello", "/set seed 6", "/retry"], "--json")[1])
+expect("/set temp ends greedy decoding", o["turns"][0]["text"] != o["turns"][1]["text"] and first not in (o["turns"][0]["text"], o["turns"][1]["text"]), o["turns"][0]["text"])
+expect("/retry with greedy decoding", "greedy" in chat(["hello", "/retry"])[2])
+code, out, err = chat(["/set temp 2", "/set seed 5", "hello", "/retry"])
+expect("/retry with a fixed seed", "seed is fixed" in err, err)
+for bad in ("/frob", "/", "  /frob", "/undo", "/retry", "/save", "/load", "/lora", "/set frob 1", "/set temp hot", "/set model x", "/stats",
             "/load /nowhere/x.json", "/save /nowhere/x.json", "/lora /nowhere"):
     code, out, err = chat([bad, "hello"])
     lines = [l for l in err.split("\n") if l]

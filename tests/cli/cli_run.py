@@ -137,6 +137,21 @@ for more in ([], ["--json"]):
         o = json.loads(out)
         expect("interrupted, JSON", o.get("finish") == "cancel" and o["output_tokens"] > 0, out[:200])
 
+# An interrupt while the prompt is computed: the report counts what was computed.
+big = write(top.name, "big.txt", "many words " * 15000)
+r = subprocess.Popen([command, "run", "-m", long, "-f", big, "-n", "5", "-c", "190000", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                     env=environment)
+at_work(r.pid)
+r.send_signal(signal.SIGINT)
+out, err = r.communicate(timeout=60)
+o = json.loads(out)
+expect("interrupted prompt", r.returncode == 130 and o["output_tokens"] == 0 and o["computed_prompt_tokens"] < o["prompt_tokens"],
+       (r.returncode, o.get("computed_prompt_tokens"), o.get("prompt_tokens"), err))
+# A prompt that is too long: no size that the file does not have.
+noise = write(top.name, "noise.bin", bytes(random.Random(1).randrange(256) for _ in range(100000)))
+code, out, err = run(*base, "-f", noise)
+expect("a random file", code == 5 and "bytes" not in err, (code, err))
+
 # A reader that does not read must not keep an interrupted run alive.
 reading, writing = os.pipe()
 fcntl.fcntl(writing, 1031, 4096)   # F_SETPIPE_SZ
@@ -173,12 +188,49 @@ o = json.loads(run(*base, "--load", state, "-p", "hi", "-n", 20, "--greedy", "--
 expect("--load with a prompt", o["ids"] == whole["ids"] and o["reused_tokens"] > 0 and o["reuse_reason"] == "edited", (o["ids"], o["reused_tokens"], o["reuse_reason"]))
 other = tiny_model("other", seed=9)
 refused(4, ["run", "-m", other, "--load", state], "s.state")
-for turn in range(2):
-    o = json.loads(run(*base, "-p", "hi", "-n", 4, "--greedy", "--json", "--session", "one")[1])
-    expect("--session", o["ids"] == whole["ids"][:4] or 258 in o["ids"], o)
-    expect("--session reuses", (o["reused_tokens"] > 0) == (turn == 1), o["reused_tokens"])
+# A named session is one conversation, for run and chat.
+talk = []
+for turn, text in enumerate(("hi", "and you?", "bye")):
+    talk.append({"role": "user", "content": text})
+    want = json.loads(run(*base, "--messages", write(top.name, "talk.json", json.dumps(talk)), "-n", 4, "--greedy", "--json")[1])
+    if turn < 2: o = json.loads(run(*base, "-p", text, "-n", 4, "--greedy", "--json", "--session", "one")[1])
+    else: o = json.loads(run("chat", *base[1:], "-n", 4, "--greedy", "--json", "--session", "one", stdin=text + "\n")[1])["turns"][0]
+    expect(f"--session, turn {turn}", o["ids"] == want["ids"] and o["prompt_ids"] == want["prompt_ids"], (o["ids"], want["ids"]))
+    expect(f"--session reuses, turn {turn}", (o["reused_tokens"] > 0) == (turn > 0), o["reused_tokens"])
+    talk.append({"role": "assistant", "content": o["text"]})
+    stored = json.load(open(os.path.join(home, "data/sessions/one.json")))
+    expect(f"--session stores the conversation, turn {turn}", stored == talk, stored)
 path = os.path.join(home, "data/sessions/one.state")
 expect("--session file", os.path.exists(path) and os.stat(path).st_mode & 0o777 == 0o600)
+
+# Where the prompt comes from: an argument, standard input, a file and a text.
+text = write(top.name, "input.txt", "some text\n")
+ids_of = lambda *args, stdin="": json.loads(run(*base, "-n", 1, "--greedy", "--json", *args, stdin=stdin)[1])["prompt_ids"]
+expect("argument", ids_of("some text") == ids_of("-p", "some text"))
+expect("standard input", ids_of(stdin="some text") == ids_of("-", stdin="some text") == ids_of("-f", "-", stdin="some text") == ids_of("-p", "some text"))
+expect("file and text", ids_of("-f", text, "-p", "Sum up") == ids_of("-p", "some text\n\nSum up") == ids_of("-f", text, "Sum up"))
+expect("standard input and text", ids_of("-", "-p", "Sum up", stdin="some text") == ids_of("-p", "some text\n\nSum up"))
+expect("standard input is not read beside a prompt", ids_of("-p", "x", stdin="y") == ids_of("-p", "x"))
+refused(2, [*base, "a", "-p", "b"], "two prompts")
+refused(2, [*base, "-", "-f", text], "two files")
+refused(2, [*base, "a", "b"], "b")
+refused(2, [*base, "a", "--requests", text], "--requests")
+refused(2, base, "prompt missing")
+
+# Limits: -n -1 fills the context and reports its figures; a context beyond the trained one is noted.
+code, out, err = run(*base, "-p", "hi", "-n", -1, "-c", 64, "--ignore-eos", "--json")
+o = json.loads(out)
+expect("-n -1", code == 0 and o["finish"] == "length" and o["prompt_tokens"] + o["output_tokens"] in (64, 65) and o["decode_tok_s"], (code, out[:300], err))
+expect("-n -1: all of the prompt", o["computed_prompt_tokens"] == o["prompt_tokens"], o["computed_prompt_tokens"])
+expect("-n N beyond the context", run(*base, "-p", "hi", "-n", 100, "-c", 64, "--ignore-eos")[0] == 5)
+short = tiny_model("short", context=128)
+note = "trained on at most 128"
+expect("context beyond the trained one", note in run("run", "-m", short, "-p", "x", "-n", 1, "-c", 200)[2] and note in run("chat", "-m", short, "-c", 200, stdin="")[2])
+expect("context within the trained one", note not in run("run", "-m", short, "-p", "x", "-n", 1, "-c", 128)[2])
+for _ in range(5):
+    line = run(*base, "-p", "hi", "-n", 30, "--ignore-eos")[2]
+    share = line.split(" % of")[0].rsplit("(", 1)[-1] if " % of" in line else "0"
+    expect("the closing line stays within the bandwidth", int(share) <= 100, line)
 r = run(*base, "-p", "hi", "-n", 2, "--save", "/nowhere/x.state")
 expect("--save into a missing folder", r[0] == 1 and "/nowhere" in r[2], r)
 
