@@ -145,6 +145,9 @@ static segue_status split_chunks(struct eval *e, segue_error *err)
         segue_status st = kl_file_open(&e->kl_base, kl_base, vocab, err);
         if (st) return st;
         e->compare_kl = true;
+        if (args_has(e->args, "context") && chunk_size != (size_t)e->kl_base.chunk_tokens)
+            return out_fail(err, SEGUE_EARG, "flag --context: %zu: the base logits have chunks of %d tokens; remove -c",
+                            chunk_size, (int)e->kl_base.chunk_tokens);
         /* A text given too must be the one of the base file. */
         size_t all = (size_t)e->kl_base.chunk_tokens * (size_t)e->kl_base.chunks;
         if (e->text.given && (n < all || memcmp(e->text.ids, e->kl_base.tokens, all * sizeof *e->text.ids) != 0))

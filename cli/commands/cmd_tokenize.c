@@ -132,7 +132,7 @@ static segue_status tokenize_lines(const struct args *args, const struct placeme
     return st ? st : out_write("", 0, err);
 }
 
-/* --detokenize: ids from --ids, -p, -f or standard input, in this order. */
+/* --detokenize: ids from --ids, -p, -f or standard input. */
 static segue_status detokenize_input(const struct args *args, const struct placement *p, segue_error *err)
 {
     struct prompt ids = {0};
@@ -180,11 +180,29 @@ static segue_status tokenize_input(const struct args *args, const struct placeme
     return st;
 }
 
+/* More than one source of the text is an error, because one of them would be ignored. */
+static segue_status check_sources(const struct args *args, segue_error *err)
+{
+    static const char *const sources[] = {"prompt", "file", "ids"};
+    const char *given = NULL;
+    for (size_t i = 0; i < 3; i++) {
+        if (!args_has(args, sources[i])) continue;
+        if (given) return out_fail(err, SEGUE_EARG, "tokenize: --%s and --%s: two texts given; use one", given, sources[i]);
+        given = sources[i];
+    }
+    if (args_has(args, "ids") && !args_has(args, "detokenize"))
+        return out_fail(err, SEGUE_EARG, "flag --ids: only with --detokenize; add it");
+    if (args_has(args, "jsonl") && (args_has(args, "prompt") || args_has(args, "ids")))
+        return out_fail(err, SEGUE_EARG, "flag --jsonl: reads --file or standard input; remove --%s", given);
+    return SEGUE_OK;
+}
+
 /* Only the tokenizer of the model is needed: no unit is opened and no weights are read. */
 static int run(struct args *args)
 {
     struct placement p;
     segue_error err;
+    if (check_sources(args, &err)) return out_error(&err, EXIT_UNAVAILABLE);
     int code = placement_open_model(&p, args);
     if (code) return code;
     segue_status st;

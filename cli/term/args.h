@@ -18,6 +18,7 @@ enum arg_kind {
     ARG_COUNT,  /* integer in [low, high] */
     ARG_REAL,   /* finite number in [low, high] */
     ARG_CHOICE, /* one of the words of metavar, "a|b|c" */
+    ARG_UNIT,   /* the spec of a unit */
     ARG_COUNTS, /* comma-separated integers in [low, high] */
 };
 

@@ -23,11 +23,11 @@ const struct arg_group flags_model = {"Model", model_defs};
 
 /* Placement: which unit runs prefill and decode. */
 static const struct arg_def unit_defs[] = {
-    {"unit", 0, ARG_TEXT, 0, "U", "the fastest available unit", 0, 0,
+    {"unit", 0, ARG_UNIT, 0, "U", "the fastest available unit", 0, 0,
      "compute unit for prefill and decode (see segue units)"},
-    {"prefill", 0, ARG_TEXT, ARG_REPEATABLE | ARG_ADVANCED, "U[@A-B]", NULL, 0, 0,
+    {"prefill", 0, ARG_UNIT, ARG_REPEATABLE | ARG_ADVANCED, "U[@A-B]", NULL, 0, 0,
      "unit for prefill, or for layers A to B of prefill; may be repeated"},
-    {"decode", 0, ARG_TEXT, ARG_REPEATABLE | ARG_ADVANCED, "U[@A-B]", NULL, 0, 0,
+    {"decode", 0, ARG_UNIT, ARG_REPEATABLE | ARG_ADVANCED, "U[@A-B]", NULL, 0, 0,
      "unit for decode, or for layers A to B of decode; may be repeated"},
     {"threads", 't', ARG_COUNT, 0, "N", "all cores", 1, 4096, "CPU threads; does not change the output"},
     {"pipeline", 0, ARG_TEXT, ARG_ADVANCED, "NAME[+U]", NULL, 0, 0,

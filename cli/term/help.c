@@ -171,8 +171,8 @@ static void man_footer(struct out_text *text)
         "0 success; 1 I/O error; 2 usage error; 3 not available on this machine or in this build; 4 invalid\n"
         "file or input; 5 out of memory or over a limit; 6 check failed; 7 unit or peer lost; 130 interrupted.\n"
         ".SH ENVIRONMENT\n"
-        "SEGUE_HOME, SEGUE_MODEL, XDG_CACHE_HOME, XDG_DATA_HOME, HF_ENDPOINT, HF_TOKEN, HF_HOME, "
-        "NO_COLOR.\n");
+        "SEGUE_HOME, SEGUE_MODEL, XDG_CACHE_HOME, XDG_CONFIG_HOME, XDG_DATA_HOME, HF_ENDPOINT, HF_TOKEN, HF_HOME, "
+        "HF_HUB_CACHE, NO_COLOR.\n");
 }
 
 /* Synopsis, description, one section per group of flags, and the example. */
@@ -219,43 +219,115 @@ void help_man_main(struct out_text *text, const struct command *const *commands)
     man_footer(text);
 }
 
+/* True for a flag that is offered: those that are not in this build are refused. */
+static bool is_offered(const struct arg_def *d) { return !(d->flags & ARG_UNAVAILABLE); }
+
+/* The next sub-verb of a command, such as "rm" in "[list|rm NAME]": the lower-case words at the start of alternatives in the
+ * first operand. *at: position, 0 at first. Returns its length, 0 at the end. */
+static size_t next_verb(const struct command *command, size_t *at, const char **verb)
+{
+    const char *s = command->operands;
+    if (!s) return 0;
+    if (!*at && s[0] == '[') ++*at;
+    while (s[*at] && s[*at] != ']') {
+        const char *word = s + *at;
+        size_t n = strspn(word, "abcdefghijklmnopqrstuvwxyz-"), rest = strcspn(word, "|] ");
+        *at += rest;
+        /* Skip the operand of the verb, unless it is the end of the first operand. */
+        if (s[*at] == ' ' && s[0] == '[') *at += strcspn(s + *at, "|]");
+        bool last = s[*at] == ' ' || !s[*at] || s[*at] == ']';
+        if (!last) ++*at;
+        if (last && s[*at]) *at = strlen(s);
+        if (n && n == rest && word[0] != '-') {
+            *verb = word;
+            return n;
+        }
+        if (last) break;
+    }
+    return 0;
+}
+
+/* Values of a flag as words with spaces between them: the choices of its metavar, or the units of this machine. */
+static void add_words(struct out_text *text, const struct arg_def *d)
+{
+    for (const char *c = d->kind == ARG_CHOICE ? d->metavar : ""; *c; c++) out_add(text, *c == '|' ? " " : c, 1);
+    if (d->kind != ARG_UNIT) return;
+    segue_unit_info infos[32];
+    size_t n = 0;
+    segue_error ignored;
+    for (size_t i = 0; i < 32; i++) infos[i] = SEGUE_INIT(segue_unit_info);
+    if (segue_unit_list(infos, 32, &n, &ignored) < 0 && n == 0) return;
+    const char *before = "";
+    for (size_t i = 0; i < n && i < 32; i++) {
+        size_t len = strcspn(infos[i].spec, ":,");
+        /* cpu:threads=8 completes to cpu; the instances of other kinds differ in a number or word without '='. */
+        if (!infos[i].built || strchr(infos[i].spec, '=')) {
+            if (!infos[i].built || strcmp(infos[i].kind, before) == 0) continue;
+            out_addf(text, "%s%.*s", text->len && text->data[text->len - 1] != ' ' ? " " : "", (int)len, infos[i].spec);
+        } else
+            out_addf(text, "%s%s", text->len && text->data[text->len - 1] != ' ' ? " " : "", infos[i].spec);
+        before = infos[i].kind;
+    }
+}
+
 /* All flags of a command as one line of words for compgen. */
 static void bash_flags(struct out_text *text, const struct command *command)
 {
     for (const struct arg_group *const *g = command->groups; *g; g++)
         for (const struct arg_def *d = (*g)->defs; d->name; d++) {
+            if (!is_offered(d)) continue;
             if (d->letter) out_addf(text, "-%c ", d->letter);
             out_addf(text, "--%s ", d->name);
         }
 }
 
-/* A `case` line for each ARG_CHOICE flag of a command, which completes its values. */
+/* A `case` line for each flag of a command whose values are known. */
 static void bash_choices(struct out_text *text, const struct command *command)
 {
     for (const struct arg_group *const *g = command->groups; *g; g++)
         for (const struct arg_def *d = (*g)->defs; d->name; d++) {
-            if (d->kind != ARG_CHOICE) continue;
-            out_addf(text, "        %s:--%s) COMPREPLY=($(compgen -W \"", command->name, d->name);
-            for (const char *c = d->metavar; *c; c++) out_add(text, *c == '|' ? " " : c, 1);
-            out_addf(text, "\" -- \"$word\")); return ;;\n");
+            if ((d->kind != ARG_CHOICE && d->kind != ARG_UNIT) || !is_offered(d)) continue;
+            struct out_text words = {0};
+            add_words(&words, d);
+            out_addf(text, "        %s:--%s) COMPREPLY=($(compgen -W \"%s\" -- \"$word\")); return ;;\n", command->name, d->name,
+                     words.data ? words.data : "");
+            free(words.data);
         }
 }
 
-/* Order: values of choice flags, then file names unless the word starts with a dash, then flags of the command. */
+/* A `case` line for the sub-verbs of a command, offered as its first operand. */
+static void bash_verbs(struct out_text *text, const struct command *command)
+{
+    const char *verb;
+    size_t at = 0, n;
+    bool first = true;
+    while ((n = next_verb(command, &at, &verb))) {
+        if (first) out_addf(text, "        %s) COMPREPLY=($(compgen -W \"", command->name);
+        out_addf(text, "%s%.*s", first ? "" : " ", (int)n, verb);
+        first = false;
+    }
+    if (!first) out_addf(text, "\" -- \"$word\")) ;;\n");
+}
+
+/* Order: values of known flags, then sub-verbs as the first operand, then file names unless the word starts with a dash, then
+ * flags of the command. File names may have spaces: one line each, read by a loop because macOS has no mapfile. */
 static void completion_bash(struct out_text *text, const struct command *const *commands)
 {
     out_addf(
         text,
         "# bash completion of segue, printed by `segue --completion bash`\n_segue()\n{\n"
-        "    local word=${COMP_WORDS[COMP_CWORD]} last=${COMP_WORDS[COMP_CWORD-1]} command=${COMP_WORDS[1]}\n"
+        "    local word=${COMP_WORDS[COMP_CWORD]} last=${COMP_WORDS[COMP_CWORD-1]} command=${COMP_WORDS[1]} line\n"
         "    COMPREPLY=()\n    if [ \"$COMP_CWORD\" -eq 1 ]; then\n        COMPREPLY=($(compgen -W \"");
     for (const struct command *const *c = commands; *c; c++) out_addf(text, "%s ", (*c)->name);
     out_addf(text, "--help --version --man --completion\" -- \"$word\")); return\n    fi\n"
                    "    case $command:$last in\n");
     for (const struct command *const *c = commands; *c; c++) bash_choices(text, *c);
+    out_addf(text, "    esac\n    if [ \"$COMP_CWORD\" -eq 2 ]; then case $command in\n");
+    for (const struct command *const *c = commands; *c; c++) bash_verbs(text, *c);
     out_addf(text,
-             "    esac\n    case $word in -*) ;; *) COMPREPLY=($(compgen -f -- \"$word\")); return ;; esac\n"
-             "    case $command in\n");
+             "    esac; [ ${#COMPREPLY[@]} -eq 0 ] || return; fi\n"
+             "    case $word in -*) ;; *) while IFS= read -r line; do COMPREPLY+=(\"$line\"); done < <(compgen -f -- \"$word\"); "
+             "return ;; esac\n    case $command in\n");
     for (const struct command *const *c = commands; *c; c++) {
         out_addf(text, "        %s) COMPREPLY=($(compgen -W \"", (*c)->name);
         bash_flags(text, *c);
@@ -286,10 +358,13 @@ static void zsh_flag(struct out_text *text, const struct arg_def *d, const char 
     if (d->metavar) {
         out_add(text, ":", 1);
         add_quoted(text, d->metavar, true);
-        if (d->kind == ARG_CHOICE) {
+        if (d->kind == ARG_CHOICE || d->kind == ARG_UNIT) {
+            struct out_text words = {0};
+            add_words(&words, d);
             out_addf(text, ":(");
-            for (const char *c = d->metavar; *c; c++) out_add(text, *c == '|' ? " " : c, 1);
+            add_quoted(text, words.data ? words.data : "", true);
             out_add(text, ")", 1);
+            free(words.data);
         } else
             out_addf(text, d->kind == ARG_FILE ? ":_files" : d->kind == ARG_FOLDER ? ":_files -/" : ":");
     }
@@ -314,10 +389,18 @@ static void completion_zsh(struct out_text *text, const struct command *const *c
         for (const struct arg_group *const *g = (*c)->groups; *g; g++)
             for (const struct arg_def *d = (*g)->defs; d->name; d++) {
                 char letter[2] = {d->letter, 0};
+                if (!is_offered(d)) continue;
                 if (d->letter) zsh_flag(text, d, "-", letter);
                 zsh_flag(text, d, "--", d->name);
             }
-        out_addf(text, " \\\n            '*:file:_files' ;;\n");
+        const char *verb;
+        size_t at = 0, n;
+        bool first = true;
+        while ((n = next_verb(*c, &at, &verb))) {
+            out_addf(text, "%s%.*s", first ? " \\\n            '1:verb:(" : " ", (int)n, verb);
+            first = false;
+        }
+        out_addf(text, "%s \\\n            '*:file:_files' ;;\n", first ? "" : ")'");
     }
     out_addf(text, "    esac\n}\n_segue \"$@\"\n");
 }
@@ -327,10 +410,11 @@ static void fish_flag(struct out_text *text, const struct command *command, cons
 {
     out_addf(text, "complete -c segue -n '__fish_seen_subcommand_from %s' -l %s", command->name, d->name);
     if (d->letter) out_addf(text, " -s %c", d->letter);
-    if (d->kind == ARG_CHOICE) {
-        out_addf(text, " -x -a '");
-        for (const char *c = d->metavar; *c; c++) out_add(text, *c == '|' ? " " : c, 1);
-        out_add(text, "'", 1);
+    if (d->kind == ARG_CHOICE || d->kind == ARG_UNIT) {
+        struct out_text words = {0};
+        add_words(&words, d);
+        out_addf(text, " -x -a '%s'", words.data ? words.data : "");
+        free(words.data);
     } else if (d->kind != ARG_SWITCH)
         out_addf(text, " -r");
     out_addf(text, " -d '");
@@ -350,7 +434,11 @@ static void completion_fish(struct out_text *text, const struct command *const *
         add_quoted(text, (*c)->summary, false);
         out_addf(text, "'\n");
         for (const struct arg_group *const *g = (*c)->groups; *g; g++)
-            for (const struct arg_def *d = (*g)->defs; d->name; d++) fish_flag(text, *c, d);
+            for (const struct arg_def *d = (*g)->defs; d->name; d++)
+                if (is_offered(d)) fish_flag(text, *c, d);
+        const char *verb;
+        for (size_t at = 0, n; (n = next_verb(*c, &at, &verb));)
+            out_addf(text, "complete -c segue -n '__fish_seen_subcommand_from %s' -a %.*s\n", (*c)->name, (int)n, verb);
     }
 }
 

@@ -88,6 +88,7 @@ for name, bad in (("magic", b"_Logits_" + data[8:]), ("cut", data[:-5]), ("heade
                   ("scale", data[:20 + 128] + struct.pack("<f", math.nan) + data[20 + 132:]), ("negative", data[:16] + struct.pack("<i", -1) + data[20:])):
     refused(4 if name != "scale" else 4, ["eval", "-m", m, "--kl-base", write(top.name, name + ".kld", bad)], name + ".kld")
 refused(4, ["eval", "-m", m, "--kl-base", base, "--ids", "1,2,3"], "another text")
+refused(2, ["eval", "-m", m, "--kl-base", base, "-c", 8], "chunks of")   # not another number of tokens without a word
 refused(2, ["eval", "-m", m], "-f")
 refused(2, ["eval", "-m", m, "--ids", "1"], "two tokens")
 refused(2, ["eval", "-m", m, "--ids", "1,2", "-p", "x"], "more than one")

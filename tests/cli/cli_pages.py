@@ -45,6 +45,22 @@ ask segue tok; ask segue run --top; ask segue run --kv b; ask segue run -"""
     out = subprocess.run(["bash", "-c", script], capture_output=True, text=True).stdout.split("\n")
     expect("bash completes", out[:3] == ["tokenize", "--top-k --top-p", "bf16"] and "--greedy" in out[3], out)
 
+# Completion of sub-verbs, units and names with spaces; flags that are refused are not offered.
+if shutil.which("bash"):
+    spaced = os.path.join(top.name, "spaced")
+    os.makedirs(os.path.join(spaced, "my models"))
+    script = run("--completion", "bash")[1] + """
+ask() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _segue; printf '%s|' "${COMPREPLY[@]}"; echo; }
+ask segue models ""; ask segue cache c; ask segue state ""; ask segue run --unit cp; ask segue run -m my; ask segue run --ke; ask segue mil e"""
+    out = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=spaced).stdout.split("\n")
+    expect("bash completes verbs, units and spaces",
+           out[:-1] == ["list|rm|", "clear|", "list|rm|info|verify|convert|", "cpu|", "my models|", "|", "emit|explain|"], out)
+for shell in ("bash", "zsh", "fish"):
+    script = run("--completion", shell)[1]
+    refusable = [w for w in run("run", "--help")[1].split("Not in this build")[1].split(":")[1].split() if w.startswith("--")]
+    expect(f"{shell}: no refused flags", refusable and not any(f"--{w[2:]} " in script or f" -l {w[2:]} " in script for w in refusable), refusable)
+expect("environment of the man page", all(v in run("--man", "pull")[1] for v in ("HF_HUB_CACHE", "HF_TOKEN", "XDG_CONFIG_HOME")))
+
 code, out, err = run()
 expect("no command", code == 2 and out == "" and "usage" in err, (code, err))
 refused(2, ["frobnicate"], "frobnicate")
@@ -58,7 +74,7 @@ refused(2, ["run", "-n", "1.5"], "whole")
 refused(2, ["run", "-n", "1" * 400], "number")
 refused(2, ["run", "--kv", "f64"], "f32|f16|bf16|q8")
 refused(2, ["run", "--greedy=1"], "takes no value")
-refused(2, ["run", "stray"], "stray")
+refused(2, ["run", "prompt", "stray"], "stray")
 refused(2, ["bench", "-p", "1,x"], "x")
 refused(2, ["pull"], "missing")
 for later in ("plan", "calibrate", "state", "replay", "mil", "ane-probe", "serve", "train"):

@@ -25,6 +25,9 @@ refused(4, ["tokenize", "-m", tiny_model("bare", tokenizer=False), "-p", "x"], "
 code, out, err = run("tokenize", "-m", m, stdin=b"\xff\xfe\x00a")
 expect("bytes that are not UTF-8", code == 0, (code, err))
 
+for args in (["-p", "a", "-f", __file__], ["-p", "a", "--ids", "1"], ["-f", __file__, "--ids", "1", "--detokenize"], ["--ids", "1"], ["--jsonl", "-p", "a"]):
+    refused(2, ["tokenize", "-m", m, *args], args[0])
+
 # template
 messages = [{"role": "user", "content": "Hi"}]
 want = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
