@@ -6,6 +6,10 @@
 
 #include "term/args.h"
 
+/* All commands in the order of segue --help, run and chat first; ends with NULL. Defined in main.c. */
+extern const struct command *const commands_all[];
+
+extern const struct command cmd_config;
 extern const struct command cmd_run;
 extern const struct command cmd_chat;
 extern const struct command cmd_eval;

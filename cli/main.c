@@ -8,18 +8,20 @@
 #include <string.h>
 
 #include "commands.h"
+#include "host/config.h"
 #include "host/faults.h"
 #include "term/help.h"
 #include "term/interrupt.h"
 #include "host/machine.h"
 #include "term/out.h"
+#include "term/spellings.h"
 #include "host/serve_unit.h"
 
-/* All commands in the order of segue --help; ends with NULL. */
-static const struct command *const commands[] = {
+const struct command *const commands_all[] = {
     &cmd_run,    &cmd_chat,     &cmd_eval,     &cmd_bench,   &cmd_units,     &cmd_inspect,
     &cmd_models, &cmd_pull,     &cmd_quantize, &cmd_mil,     &cmd_ane_probe, &cmd_state,
-    &cmd_cache,  &cmd_tokenize, &cmd_template, &cmd_version, NULL,
+    &cmd_cache,  &cmd_tokenize, &cmd_template, &cmd_config,
+    &cmd_version, NULL,
 };
 
 /* Commands specified in docs/CLI.md that this build does not implement. */
@@ -28,7 +30,7 @@ static const char *const unavailable_commands[] = {"plan", "calibrate", "replay"
 /* The command of that name, or NULL. */
 static const struct command *find(const char *name)
 {
-    for (const struct command *const *c = commands; *c; c++)
+    for (const struct command *const *c = commands_all; *c; c++)
         if (!strcmp((*c)->name, name)) return *c;
     return NULL;
 }
@@ -59,8 +61,9 @@ static int unknown_command(const char *name)
             out_fail(&err, SEGUE_EUNSUPPORTED, "command: %s: not in this build; see segue --help", name);
             return out_error(&err, EXIT_UNAVAILABLE);
         }
-    for (const struct command *const *c = commands; *c; c++) names[n++] = (*c)->name;
-    const char *suggestion = args_suggest(name, names, n);
+    for (const struct command *const *c = commands_all; *c; c++) names[n++] = (*c)->name;
+    const char *suggestion = spellings_command(name);
+    if (!suggestion) suggestion = args_suggest(name, names, n);
     if (suggestion)
         out_fail(&err, SEGUE_EARG, "command: %.60s: unknown; did you mean segue %s?", name, suggestion);
     else
@@ -80,15 +83,15 @@ static int print_generated(int argc, char **argv)
         if (c)
             help_man_command(&text, c);
         else
-            help_man_main(&text, commands);
+            help_man_main(&text, commands_all);
     } else if (!strcmp(what, "--completion")) {
-        if (!name || !help_completion(&text, commands, name)) {
+        if (!name || !help_completion(&text, commands_all, name)) {
             out_fail(&err, SEGUE_EARG, "flag --completion: %.40s: unknown shell; expected bash, zsh or fish",
                      name ? name : "");
             return out_error(&err, EXIT_UNAVAILABLE);
         }
     } else
-        for (const struct command *const *c = commands; *c; c++) out_addf(&text, "%s\n", (*c)->name);
+        for (const struct command *const *c = commands_all; *c; c++) out_addf(&text, "%s\n", (*c)->name);
     return print(&text);
 }
 
@@ -109,8 +112,9 @@ static int run_command(const struct command *command, int argc, char **argv)
         help_command(&text, command);
         return print(&text);
     }
-    int code =
-        args_parse(&args, command, argc, argv, &err) ? out_error(&err, EXIT_UNAVAILABLE) : command->run(&args);
+    segue_status st = args_parse(&args, command, argc, argv, &err);
+    if (!st) st = config_apply(&args, commands_all, &err);
+    int code = st ? out_error(&err, EXIT_UNAVAILABLE) : command->run(&args);
     args_free(&args);
     /* Text printed with printf is buffered; a full disk shows up here. */
     if (fflush(stdout) && code == EXIT_DONE) {
@@ -145,7 +149,7 @@ int main(int argc, char **argv)
         if (c)
             help_command(&text, c);
         else
-            help_main(&text, commands);
+            help_main(&text, commands_all);
         if (argc >= 2) return print(&text);
         fputs(text.data, stderr);
         free(text.data);

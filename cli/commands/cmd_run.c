@@ -174,7 +174,8 @@ static int answer(struct run_job *j)
         st = prompt_read(&j->prompt, j->args, &j->placement, j->conversation,
                          context_limit(j->args, &j->placement.info), &err);
     if (!st && !j->prompt.given && !resumes)
-        st = out_fail(&err, SEGUE_EARG, "run: prompt missing; give it as an argument, on standard input, or with -p, -f, --ids or --messages");
+        st = out_fail(&err, SEGUE_EARG,
+                      "run: prompt missing; give it as an argument, on standard input, or with -p, -f, --ids or --messages");
     if (!st && j->prompt.given && j->prompt.n == 0)
         st = out_fail(&err, SEGUE_EARG, "run: the prompt is empty; give at least one token");
     if (!st) st = sampler_read(&j->sampler, j->args, &j->placement.info, &err);

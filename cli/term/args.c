@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "term/args.h"
 #include "term/out.h"
+#include "term/spellings.h"
 
 #include <errno.h>
 #include <math.h>
@@ -71,6 +72,15 @@ const char *args_suggest(const char *typed, const char *const *names, size_t n)
     return best;
 }
 
+/* The flag of this command that other programs spell like `word`, which begins with dashes; NULL if there is none. */
+static const char *other_spelling(const struct command *command, const char *word)
+{
+    const char *typed = word + strspn(word, "-"), *ours;
+    for (size_t i = 0; (ours = spellings_flag(typed, i)); i++)
+        if (args_find(command, ours, strlen(ours))) return ours;
+    return NULL;
+}
+
 /* The error for an unknown flag. Only long flags get a suggestion: every letter is one edit away from every other. */
 static segue_status unknown_flag(const struct command *command, const char *typed, segue_error *err)
 {
@@ -80,7 +90,10 @@ static segue_status unknown_flag(const struct command *command, const char *type
     snprintf(word, sizeof word, "%.*s", (int)(len < 63 ? len : 63), typed);
     for (const struct arg_group *const *g = command->groups; *g; g++)
         for (const struct arg_def *d = (*g)->defs; d->name && n < 128; d++) names[n++] = d->name;
-    const char *suggestion = word[0] == '-' && word[1] == '-' ? args_suggest(word + 2, names, n) : NULL;
+    for (char *c = word; *c; c++)
+        if (*c == '_') *c = '-';
+    const char *suggestion = other_spelling(command, word);
+    if (!suggestion && word[0] == '-' && word[1] == '-') suggestion = args_suggest(word + 2, names, n);
     if (suggestion) return out_fail(err, SEGUE_EARG, "unknown flag: %s: did you mean --%s?", word, suggestion);
     return out_fail(err, SEGUE_EARG, "unknown flag: %s: segue %s has no such flag; see segue %s --help",
                     word, command->name, command->name);
@@ -202,7 +215,10 @@ static segue_status parse_flag(struct args *args, int argc, char **argv, int *i,
         def = find_letter(args->command, word[1]);
         if (word[2]) value = word[2] == '=' ? word + 3 : word + 2;
     }
-    if (!def) return unknown_flag(args->command, word, err);
+    /* -ngl, -hf and the like are flags of other programs, unless they are a letter with a text attached. */
+    bool foreign = word[1] != '-' && word[2] && (!def || (def->kind != ARG_TEXT && def->kind != ARG_FILE)) &&
+                   other_spelling(args->command, word);
+    if (!def || foreign) return unknown_flag(args->command, word, err);
     if (def->kind == ARG_SWITCH) {
         if (value) return out_fail(err, SEGUE_EARG, "flag --%s: \"%.80s\": the flag takes no value; remove it", def->name, value);
         return store_value(args, def, "", err);

@@ -38,7 +38,7 @@ state = os.path.join(top.name, "x.state")
 run("run", "-m", m, "-p", "x", "-n", 2, "--save", state)
 objects = {"run": ["run", "-m", m, "-p", "x", "-n", 3, "--logprobs", 1, "--json"], "inspect": ["inspect", "-m", m, "--json"],
            "units": ["units", "--json"], "version": ["version", "--json"], "eval": ["eval", "-m", m, "--kl-base", base, "--json"],
-           "bench": ["bench", "-m", m, "-p", 8, "-n", 2, "-r", 1, "-o", "json"], "models": ["models", "--json"],
+           "bench": ["bench", "-m", m, "-p", 8, "-n", 2, "-r", 1, "-o", "json"], "models": ["models", "--json"], "config": ["config", "--json"],
            "state": ["state", "info", state, "--json"], "state verify": ["state", "verify", state, "-m", m, "--json"],
            "state list": ["state", "list", "--json"], "cache": ["cache", "--json"], "tokenize": ["tokenize", "-m", m, "-p", "x", "--pieces", "--json"]}
 for name, call in objects.items():

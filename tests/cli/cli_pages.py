@@ -66,6 +66,13 @@ expect("no command", code == 2 and out == "" and "usage" in err, (code, err))
 refused(2, ["frobnicate"], "frobnicate")
 refused(2, ["tokenise"], "segue tokenize")
 refused(2, ["run", "--tmep", "1"], "--temp")
+for theirs, ours in (("--temperature", "--temp"), ("--max-tokens", "--tokens"), ("--n-predict", "--tokens"), ("--n_predict", "--tokens"),
+                     ("--ctx-size", "--context"), ("--num_ctx", "--context"), ("--system-prompt", "--system"), ("-ngl", "--unit"), ("-hf", "--model"),
+                     ("--adapter-path", "--lora"), ("--max-kv-size", "--context"), ("--repetition-penalty", "--repeat-penalty")):
+    refused(2, ["run", theirs, "1"], f"did you mean {ours}?")
+for theirs, ours in (("list", "models"), ("show", "inspect"), ("rm", "models rm"), ("perplexity", "eval"), ("generate", "run")):
+    refused(2, [theirs], f"did you mean segue {ours}?")
+refused(2, ["bench", "--n-gen", "1"], "--tokens")
 refused(2, ["run", "--temp"], "value missing")
 refused(2, ["run", "--temp", "hot"], "hot")
 refused(2, ["run", "--temp", "nan"], "nan")
@@ -91,4 +98,48 @@ with open("/dev/full", "w") as full:
     for args in (["--help"], ["version"], ["units"], ["version", "--json"]):
         r = subprocess.run([command, *args], stdout=full, stderr=subprocess.PIPE, env=environment)
         expect(f"{args} on a full disk", r.returncode == 1 and r.stderr.startswith(b"segue: ") and r.stderr.count(b"\n") == 1, r)
+
+# The configuration file.
+path = json.loads(run("config", "--json")[1])["path"]
+expect("path of the configuration", path == os.path.join(home, "config", "config") and run("config")[0] == 0, path)
+xdg = subprocess.run([command, "config", "--json"], capture_output=True, env={**{k: v for k, v in environment.items() if k != "SEGUE_HOME"}, "XDG_CONFIG_HOME": "/x/y"})
+expect("XDG_CONFIG_HOME", json.loads(xdg.stdout)["path"] == "/x/y/segue/config", xdg)
+os.makedirs(os.path.dirname(path))
+
+
+def configure(text, *args, **more):
+    write(os.path.dirname(path), "config", text)
+    code, out, err = run(*args, **more)
+    return json.loads(out) if code == 0 else (code, err)
+
+
+general = f"# mine\n\nmodel = {folder}\nseed = 7\ntokens: 9\n".replace(": ", " = ")
+asked = ["run", "--json", "-p", "x", "--ignore-eos"]
+o = configure(general, *asked)
+expect("values of the file", (o["seed"], o["output_tokens"], o["model"]["path"]) == (7, 9, folder), o)
+o = configure(general, *asked, "-n", 3, "--seed", 8)
+expect("the command line first", (o["seed"], o["output_tokens"]) == (8, 3), o)
+o = configure(general + "[run]\nn-predict = 3\n", *asked)
+expect("a foreign key", o[0] == 2 and "line 7" in o[1] and "did you mean tokens" in o[1], o)
+o = configure(general + "[chat]\ntokens = 2\n[run]\ntokens = 4\ngreedy = off\nstop = \"never\"\nstop = 'ever'\n", *asked)
+expect("sections", o["output_tokens"] == 4, o)
+o = configure(general + "greedy = on\n", *asked), configure(general + "greedy\n", *asked)
+expect("switches", o[0]["ids"] == o[1]["ids"] == configure(general, *asked, "--greedy")["ids"], o)
+o = configure(general + "greedy = on\n", *asked, "--temp", 2)
+expect("--temp and greedy of the file", o["ids"] == configure(general, *asked, "--temp", 2)["ids"], o)
+o = configure(general, "bench", "-p", 4, "-n", 2, "-r", 1, "-o", "json")
+expect("bench takes the model, but not the tokens of run", [r["n_gen"] for r in o] == [0, 2] and o[0]["model_filename"] == folder, o)
+o = configure(general + "model = /nowhere\n", *asked, SEGUE_MODEL=folder)
+expect("SEGUE_MODEL before the file", o["model"]["path"] == folder, o)
+o = configure(general + "[chat]\ntemp = 0.5\n", "config", "--json")
+expect("segue config", [(v["key"], v["value"], v["command"], v["line"]) for v in o["values"]]
+       == [("model", folder, None, 3), ("seed", "7", None, 4), ("tokens", "9", None, 5), ("temp", "0.5", "chat", 7)], o)
+expect("segue config as text", run("config")[1].split("\n")[1:] == [f"model = {folder}", "seed = 7", "tokens = 9", "[chat]", "temp = 0.5", ""], run("config")[1])
+for bad, words in (("temp = hot\n", ["line 1", "hot"]), ("\ngredy = on\n", ["line 2", "greedy"]), ("[frob]\n", ["frob"]), ("greedy = maybe\n", ["on or off"])):
+    write(os.path.dirname(path), "config", bad)
+    for args in (asked, ["config"]): refused(2, args, "configuration", *words)
+expect("version does not need it", run("version")[0] == 0)
+write(os.path.dirname(path), "config", b"\0" * 10)
+refused(4, ["config"], "text file")
+os.remove(path)
 done()
