@@ -6,10 +6,6 @@
 
 #include "term/args.h"
 
-/* All commands in the order of segue --help, run and chat first; ends with NULL. Defined in main.c. */
-extern const struct command *const commands_all[];
-
-extern const struct command cmd_config;
 extern const struct command cmd_run;
 extern const struct command cmd_chat;
 extern const struct command cmd_eval;
@@ -21,6 +17,7 @@ extern const struct command cmd_units;
 extern const struct command cmd_models;
 extern const struct command cmd_state;
 extern const struct command cmd_cache;
+extern const struct command cmd_config;
 extern const struct command cmd_pull;
 extern const struct command cmd_quantize;
 extern const struct command cmd_mil;

@@ -17,7 +17,8 @@
 #include "term/spellings.h"
 #include "host/serve_unit.h"
 
-const struct command *const commands_all[] = {
+/* All commands in the order of segue --help, run and chat first; ends with NULL. */
+static const struct command *const commands[] = {
     &cmd_run,    &cmd_chat,     &cmd_eval,     &cmd_bench,   &cmd_units,     &cmd_inspect,
     &cmd_models, &cmd_pull,     &cmd_quantize, &cmd_mil,     &cmd_ane_probe, &cmd_state,
     &cmd_cache,  &cmd_tokenize, &cmd_template, &cmd_config,
@@ -30,7 +31,7 @@ static const char *const unavailable_commands[] = {"plan", "calibrate", "replay"
 /* The command of that name, or NULL. */
 static const struct command *find(const char *name)
 {
-    for (const struct command *const *c = commands_all; *c; c++)
+    for (const struct command *const *c = commands; *c; c++)
         if (!strcmp((*c)->name, name)) return *c;
     return NULL;
 }
@@ -61,7 +62,7 @@ static int unknown_command(const char *name)
             out_fail(&err, SEGUE_EUNSUPPORTED, "command: %s: not in this build; see segue --help", name);
             return out_error(&err, EXIT_UNAVAILABLE);
         }
-    for (const struct command *const *c = commands_all; *c; c++) names[n++] = (*c)->name;
+    for (const struct command *const *c = commands; *c; c++) names[n++] = (*c)->name;
     const char *suggestion = spellings_command(name);
     if (!suggestion) suggestion = args_suggest(name, names, n);
     if (suggestion)
@@ -83,15 +84,15 @@ static int print_generated(int argc, char **argv)
         if (c)
             help_man_command(&text, c);
         else
-            help_man_main(&text, commands_all);
+            help_man_main(&text, commands);
     } else if (!strcmp(what, "--completion")) {
-        if (!name || !help_completion(&text, commands_all, name)) {
+        if (!name || !help_completion(&text, commands, name)) {
             out_fail(&err, SEGUE_EARG, "flag --completion: %.40s: unknown shell; expected bash, zsh or fish",
                      name ? name : "");
             return out_error(&err, EXIT_UNAVAILABLE);
         }
     } else
-        for (const struct command *const *c = commands_all; *c; c++) out_addf(&text, "%s\n", (*c)->name);
+        for (const struct command *const *c = commands; *c; c++) out_addf(&text, "%s\n", (*c)->name);
     return print(&text);
 }
 
@@ -113,7 +114,8 @@ static int run_command(const struct command *command, int argc, char **argv)
         return print(&text);
     }
     segue_status st = args_parse(&args, command, argc, argv, &err);
-    if (!st) st = config_apply(&args, commands_all, &err);
+    args.commands = commands;
+    if (!st) st = config_apply(&args, &err);
     int code = st ? out_error(&err, EXIT_UNAVAILABLE) : command->run(&args);
     args_free(&args);
     /* Text printed with printf is buffered; a full disk shows up here. */
@@ -149,7 +151,7 @@ int main(int argc, char **argv)
         if (c)
             help_command(&text, c);
         else
-            help_main(&text, commands_all);
+            help_main(&text, commands);
         if (argc >= 2) return print(&text);
         fputs(text.data, stderr);
         free(text.data);

@@ -62,13 +62,6 @@ void chat_add_message(struct chat *c, const char *role, const char *text)
     json_array_append_new(c->messages, prompt_message(role, text, strlen(text)));
 }
 
-/* Token ids of the conversation so far, ending where the next answer begins. Without a template the
- * contents are concatenated without roles. */
-static segue_status render(struct chat *c, struct prompt *out, segue_error *err)
-{
-    return prompt_conversation(&c->placement, &c->args, c->messages, args_has(&c->args, "raw"), SIZE_MAX / 64, out, err);
-}
-
 /* Queue the tokens that follow the answer in any case. To find them, render the conversation with two
  * different user messages and take the common prefix, without its last token, which may merge with the
  * text that follows. */
@@ -79,7 +72,9 @@ static void queue_known_tokens(struct chat *c)
     segue_status st = SEGUE_OK;
     for (int i = 0; i < 2 && !st; i++) {
         chat_add_message(c, "user", i ? "a" : "I");
-        st = render(c, &two[i], &ignored);
+        json_t *window = chat_window(c);
+        st = prompt_conversation(&c->placement, &c->args, window, args_has(&c->args, "raw"), SIZE_MAX / 64, &two[i], &ignored);
+        json_decref(window);
         json_array_remove(c->messages, json_array_size(c->messages) - 1);
     }
     size_t same = 0;
@@ -111,9 +106,11 @@ static void record_stats(struct chat *c, const struct answer *a, const struct pr
                        .prompt_n = prompt->n,
                        .reuse_reason = c->reuse_reason ? c->reuse_reason : sessions_reuse_reason(&c->args),
                        .seed = c->seed,
-                       .measure_bandwidth = a->finish && strcmp(a->finish, "cancel") != 0};
+                       .measure_bandwidth = a->finish && strcmp(a->finish, "cancel") != 0,
+                       .context = chat_context(c)};
     json_decref(c->last);
     c->last = report_json(&r);
+    json_object_set_new(c->last, "dropped_turns", json_integer((json_int_t)c->dropped_turns));
     if (c->read_ahead) put_read_ahead(c, waited_ns);
     json_array_append(c->turns, c->last);
     c->reuse_reason = NULL;
@@ -139,7 +136,7 @@ segue_status chat_answer(struct chat *c, segue_error *err)
     struct answer a = {0};
     /* The time to first token includes rendering, tokenizing and waiting for the read-ahead. */
     uint64_t start_ns = out_now_ns(), waited_ns = 0;
-    segue_status st = render(c, &prompt, err);
+    segue_status st = chat_render(c, &prompt, err);
     if (!st && prompt.n == 0) st = out_fail(err, SEGUE_EARG, "chat: the prompt is empty; enter a message");
     if (!st) st = take_read_ahead(c, &prompt, &waited_ns, err);
     if (!st) st = sessions_sync(c->session, prompt.ids, prompt.n, err);
@@ -149,6 +146,7 @@ segue_status chat_answer(struct chat *c, segue_error *err)
         answer_begin(&a, &c->placement, &c->args, c->session, start_ns, !args_has(&c->args, "json"));
         a.prompt_pending = sessions_pending(c->session);
         a.read_ahead = c->read_ahead;
+        a.ends_when_full = true;
         answer_set_meter(&a, &c->meter);
         answer_run(&a);
         interrupt_unwatch(c->session);

@@ -1,5 +1,5 @@
 /* chat.h: a conversation with a model: its messages, its session and the figures of its answers. chat.c implements it,
- * chat_commands.c the slash commands, cmd_chat.c the input loop.
+ * chat_window.c what of it fits the context, chat_commands.c the slash commands, cmd_chat.c the input loop.
  * SPDX-License-Identifier: MIT */
 #ifndef SEGUE_CLI_CHAT_H
 #define SEGUE_CLI_CHAT_H
@@ -21,6 +21,7 @@ struct chat {
     struct read_ahead *read_ahead; /* NULL: one unit runs both phases */
     struct trace trace;
     struct meter meter;
+    size_t dropped_turns;     /* oldest turns that are not rendered, because the context is full */
     bool interactive;         /* on a terminal */
     uint64_t seed;            /* of the session, also when chosen at random */
     const char *reuse_reason; /* overrides the reason "first-use" in the next report; NULL: keep it */
@@ -29,8 +30,17 @@ struct chat {
 
 /* Run a slash command; line is without the slash. *running becomes false if the conversation ends. */
 segue_status chat_command(struct chat *c, const char *line, bool *running, segue_error *err);
+/* Name and operand of the i-th slash command; NULL after the last one. */
+const char *chat_command_name(size_t i, const char **operand);
 /* Generate the answer to the current messages, print it, and append it to them. */
 segue_status chat_answer(struct chat *c, segue_error *err);
+/* Size of the context in tokens. */
+size_t chat_context(const struct chat *c);
+/* The messages that are rendered: all, or without the dropped turns. A new reference. */
+json_t *chat_window(const struct chat *c);
+/* Token ids of the conversation so far, ending where the next answer begins. With --keep, turns are dropped, with a note, until
+ * there is space for an answer. SEGUE_ELIMIT: it does not fit the context. */
+segue_status chat_render(struct chat *c, struct prompt *out, segue_error *err);
 /* Close a session after its trace was collected. */
 void chat_close_session(struct chat *c, segue_session *session);
 /* Append {"role": role, "content": text}. */

@@ -17,13 +17,13 @@ struct slash_command {
     const char *name, *operand, *help; /* operand: as /help shows it; "": none */
     segue_status (*run)(struct chat *c, const char *operand, bool *running, segue_error *err);
 };
-static const struct slash_command slash_commands[12]; /* forward declaration for /help */
+static const struct slash_command slash_commands[15]; /* forward declaration for /help */
 
 /* /help: list the commands on stderr. */
 static segue_status do_help(struct chat *c, const char *operand, bool *running, segue_error *err)
 {
     (void)c, (void)operand, (void)running, (void)err;
-    for (const struct slash_command *v = slash_commands; v->name; v++)
+    for (const struct slash_command *v = slash_commands; v->help; v++)
         fprintf(stderr, "  /%s%s%s\t%s\n", v->name, *v->operand ? " " : "", v->operand, v->help);
     fprintf(stderr, "  several lines: ^J or a backslash at the end of a line, or \"\"\" before and after them\n"
                     "  ^C stops an answer\n");
@@ -236,9 +236,9 @@ static segue_status do_stats(struct chat *c, const char *operand, bool *running,
     return SEGUE_OK;
 }
 
-static const struct slash_command slash_commands[12] = {
+static const struct slash_command slash_commands[15] = {
     {"help", "", "show this list", do_help},
-    {"exit", "", "quit; same as ^D", do_exit},
+    {"exit", "", "quit; same as ^D, /bye and /quit", do_exit},
     {"clear", "", "delete the conversation, keep the system message", do_clear},
     {"undo", "", "remove the last message and its answer", do_undo},
     {"retry", "", "answer the last message again", do_retry},
@@ -248,7 +248,17 @@ static const struct slash_command slash_commands[12] = {
     {"set", "FLAG VALUE", "change a flag, for example temp 0.5; without FLAG: list them", do_set},
     {"lora", "PATH[=SCALE]", "add a LoRA adapter; none: remove all", do_lora},
     {"stats", "", "statistics of the last answer", do_stats},
+    {"?", "", NULL, do_help}, /* other names, not listed */
+    {"bye", "", NULL, do_exit},
+    {"quit", "", NULL, do_exit},
     {NULL, NULL, NULL, NULL}};
+
+const char *chat_command_name(size_t i, const char **operand)
+{
+    if (i >= sizeof slash_commands / sizeof *slash_commands || !slash_commands[i].name) return NULL;
+    *operand = slash_commands[i].operand;
+    return slash_commands[i].name;
+}
 
 /* The name ends at the first space; the rest without leading spaces is the operand. */
 segue_status chat_command(struct chat *c, const char *line, bool *running, segue_error *err)
@@ -258,5 +268,12 @@ segue_status chat_command(struct chat *c, const char *line, bool *running, segue
     const char *operand = line + n + strspn(line + n, " ");
     for (const struct slash_command *v = slash_commands; v->name; v++)
         if (strlen(v->name) == n && !strncmp(v->name, line, n)) return v->run(c, operand, running, err);
-    return out_fail(err, SEGUE_EARG, "chat: /%.*s: no such command; see /help", (int)(n < 40 ? n : 40), line);
+    const char *names[16], *similar;
+    char typed[41];
+    size_t names_n = 0;
+    for (const struct slash_command *v = slash_commands; v->help; v++) names[names_n++] = v->name;
+    snprintf(typed, sizeof typed, "%.*s", (int)(n < 40 ? n : 40), line);
+    if ((similar = args_suggest(typed, names, names_n)))
+        return out_fail(err, SEGUE_EARG, "chat: /%s: no such command; did you mean /%s?", typed, similar);
+    return out_fail(err, SEGUE_EARG, "chat: /%s: no such command; see /help", typed);
 }

@@ -107,6 +107,24 @@ static segue_status apply_flags(struct chat *c, segue_error *err)
     return st;
 }
 
+/* Show the messages of a resumed conversation, without what a terminal would obey. */
+static void print_history(const struct chat *c)
+{
+    size_t i;
+    json_t *m;
+    json_array_foreach(c->messages, i, m)
+    {
+        const char *role = json_string_value(json_object_get(m, "role"));
+        struct out_text text = {0};
+        prompt_add_content(&text, m);
+        if (text.len) text.data[out_clean(text.data, text.len, false)] = 0;
+        bool user = role && !strcmp(role, "user"), assistant = role && !strcmp(role, "assistant");
+        fprintf(stderr, "%s%s%s\n", user ? "> " : assistant ? "" : role ? role : "", user || assistant ? "" : ": ",
+                text.data ? text.data : "");
+        free(text.data);
+    }
+}
+
 /* On a terminal signals are deferred, so that ^C stops an answer and not the program. On a pipe a signal or a failed
  * turn ends the conversation. */
 static int run(struct args *args)
@@ -134,10 +152,12 @@ static int run(struct args *args)
     if (!c.line_edit) c.line_edit = line_edit_open(NULL);
     free(history);
     free(data);
+    line_edit_set_commands(c.line_edit, chat_command_name);
     c.interactive = line_edit_interactive(c.line_edit);
     interrupt_defer(c.interactive); /* ^C stops the answer, not the program */
     if (c.interactive)
         out_note("%s on %s; /help: list of commands, /exit or ^D: quit", c.placement.path, c.placement.unit_info[0].spec);
+    if (c.interactive) print_history(&c);
     const char *prompt = args_text(args, "prompt");
     /* The prompt of -p is the first turn. */
     bool running = !prompt || handle_line(&c, prompt, &code);
@@ -172,6 +192,8 @@ static const struct arg_def flag_defs[] = {
      "turn the model's thinking mode on or off in the chat template"},
     {"raw", 0, ARG_SWITCH, ARG_ADVANCED, NULL, NULL, 0, 0,
      "do not apply the chat template"},
+    {"keep", 0, ARG_COUNT, 0, "N", NULL, 0, 2147483647.0,
+     "when the context is full, drop the oldest turns, except the first N tokens and the system message"},
     ARG_END};
 static const struct arg_group command_flags = {"Conversation", flag_defs};
 static const struct arg_group *const groups[] = {&command_flags,           &flags_generation, &flags_model,

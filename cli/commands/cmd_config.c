@@ -11,7 +11,7 @@ static int run(struct args *args)
 {
     struct config c;
     segue_error err;
-    if (config_read(&c, commands_all, &err)) {
+    if (config_read(&c, args->commands, &err)) {
         config_free(&c);
         return out_error(&err, EXIT_UNAVAILABLE);
     }
@@ -36,12 +36,12 @@ static int run(struct args *args)
         return out_json_exit(o);
     }
     json_decref(o);
-    printf("# %s%s\n", c.path, c.exists ? "" : " (does not exist)");
+    out_print("# %s%s\n", c.path, c.exists ? "" : " (does not exist)");
     const struct command *section = NULL;
     for (size_t i = 0; i < c.n; i++) {
-        if (c.values[i].section != section) printf("[%s]\n", c.values[i].section->name);
+        if (c.values[i].section != section) out_print("[%s]\n", c.values[i].section->name);
         section = c.values[i].section;
-        printf("%s = %s\n", c.values[i].key, c.values[i].value);
+        out_print("%s = %s\n", c.values[i].key, c.values[i].value);
     }
     config_free(&c);
     return EXIT_DONE;

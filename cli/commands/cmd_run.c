@@ -45,7 +45,8 @@ static int finish(struct run_job *j)
                        j->prompt.n,
                        j->reuse_reason ? j->reuse_reason : sessions_reuse_reason(j->args),
                        j->sampler.sampling.seed,
-                       !cancelled && !args_has(j->args, "quiet")};
+                       !cancelled && !args_has(j->args, "quiet"),
+                       0};
     if (json) r.measure_bandwidth = !cancelled;
     /* A continued state has no prompt of its own: report the tokens of the session that precede the
      * answer. */
@@ -251,6 +252,8 @@ static const struct arg_def flag_defs[] = {
      "answer one JSON request per line (keys: long flag names with _, and id); one JSON reply per line, in order"},
     {"parallel", 0, ARG_COUNT, ARG_ADVANCED, "N", "4", 1, 256, "requests processed at the same time"},
     {"verify-every", 0, ARG_COUNT, ARG_ADVANCED, "K", "1", 1, 1 << 30, "with --requests and --verify: check one request in K"},
+    {"keep", 0, ARG_COUNT, ARG_UNAVAILABLE | ARG_ADVANCED, "N", NULL, 0, 2147483647.0,
+     "context shift: keep the first N tokens when the context is full"},
     ARG_END};
 static const struct arg_group command_flags = {"Requests", flag_defs};
 static const struct arg_group *const groups[] = {

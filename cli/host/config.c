@@ -172,16 +172,16 @@ static bool is_excluded(const struct args *args, const char *key, size_t given)
 }
 
 /* The last value of a key wins, unless the flag is repeatable; a section wins over the lines before it. */
-segue_status config_apply(struct args *args, const struct command *const *commands, segue_error *err)
+segue_status config_apply(struct args *args, segue_error *err)
 {
     if (!args_find(args->command, "model", 5)) return SEGUE_OK;
     struct config c;
     const char *model = getenv("SEGUE_MODEL");
     size_t given = args->values_n;
-    segue_status st = config_read(&c, commands, err);
+    segue_status st = config_read(&c, args->commands, err);
     for (size_t i = 0; i < c.n && !st; i++) {
         const struct config_value *v = &c.values[i];
-        const struct arg_def *def = !v->section                     ? general_flag(args->command, commands, v->key)
+        const struct arg_def *def = !v->section                     ? general_flag(args->command, args->commands, v->key)
                                     : v->section == args->command ? args_find(args->command, v->key, strlen(v->key))
                                                                   : NULL;
         bool skip = !def || is_excluded(args, def->name, given) || (!strcmp(def->name, "model") && model && *model);

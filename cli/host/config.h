@@ -31,7 +31,7 @@ struct config {
 segue_status config_read(struct config *out, const struct command *const *commands, segue_error *err);
 void config_free(struct config *config);
 /* Set the flags of args that the file has and the command line has not. $SEGUE_MODEL comes before the file. Commands without
- * a model do not read it. */
-segue_status config_apply(struct args *args, const struct command *const *commands, segue_error *err);
+ * a model do not read it. args->commands must be set. */
+segue_status config_apply(struct args *args, segue_error *err);
 
 #endif

@@ -104,6 +104,7 @@ void answer_begin(struct answer *a, const struct placement *p, const struct args
     *a = (struct answer){.model = p->model, .session = session, .to_stdout = to_stdout, .start_ns = start_ns};
     double n = args_number(args, "tokens", 1024);
     a->limit = n < 0 ? SIZE_MAX : (size_t)n;
+    a->ends_when_full = n < 0; /* -1 asks for an answer up to the end of the context */
     if (args_has(args, "logprobs")) {
         a->logprobs = 1 + (uint32_t)args_number(args, "logprobs", 0);
         a->logprob_list = json_array();
@@ -137,11 +138,43 @@ void answer_set_meter(struct answer *a, struct meter *m)
     a->joules[0] = meter_read(m);
 }
 
+/* Write text to the terminal with its colours: the escape sequences are ours, so only the text is cleaned. */
+static segue_status write_coloured(struct answer *a, const char *bytes, size_t n)
+{
+    struct out_text t = {0};
+    char *copy = out_alloc(n + 1);
+    memcpy(copy, bytes, n);
+    colour_text(&a->colour, copy, out_clean(copy, n, false), &t);
+    segue_status st = out_write_raw(t.data, t.len, &a->err);
+    free(t.data);
+    free(copy);
+    return st;
+}
+
+/* Templates may end the prompt with <think>: then the answer begins inside it. */
+static void begin_colour(struct answer *a)
+{
+    const int32_t *tokens;
+    char text[128];
+    size_t n = segue_session_tokens(a->session, &tokens), last = n < 8 ? n : 8, len = 0;
+    segue_error err;
+    struct out_text t = {0};
+    a->colour.on = a->to_stdout && a->piece && colour_on(1);
+    if (!a->colour.on || segue_detokenize(a->model, tokens + n - last, last, 0, text, sizeof text - 1, &len, &err)) return;
+    text[len < sizeof text ? len : sizeof text - 1] = 0;
+    const char *tag = strstr(text, "<think>");
+    if (!tag || strstr(tag, "</think>")) return;
+    colour_thinking(&a->colour, &t);
+    out_write_raw(t.data, t.len, &err);
+    free(t.data);
+}
+
 /* Append text and, if it goes to stdout, write it at once. */
 static segue_status emit_text(struct answer *a, const char *bytes, size_t n)
 {
     out_add(&a->text, bytes, n);
-    return a->to_stdout && n ? out_write(bytes, n, &a->err) : SEGUE_OK;
+    if (!a->to_stdout || !n) return SEGUE_OK;
+    return a->colour.on ? write_coloured(a, bytes, n) : out_write(bytes, n, &a->err);
 }
 
 /* Detokenize one token, or flush the held text (token -1). SEGUE_END: a stop string was found. The piece buffer grows
@@ -210,6 +243,12 @@ static bool finish_answer(struct answer *a, const char *finish, segue_status sta
         a->finish = NULL;
         a->status = SEGUE_EIO;
     }
+    if (a->colour.active) {
+        struct out_text t = {0};
+        colour_end(&a->colour, &t);
+        out_write_raw(t.data, t.len, &ignored);
+        free(t.data);
+    }
     a->end_ns = out_now_ns();
     a->joules[2] = a->meter ? meter_read(a->meter) : -1;
     if (a->session) {
@@ -224,8 +263,10 @@ bool answer_push(struct answer *a, segue_status status, int32_t token, const seg
 {
     segue_error ignored;
     if (status == SEGUE_ECANCELED) return finish_answer(a, "cancel", SEGUE_OK);
-    /* -n -1 asks for an answer up to the end of the context. */
-    if (status == SEGUE_ELIMIT && a->limit == SIZE_MAX && a->ids_n) return finish_answer(a, "length", SEGUE_OK);
+    if (status == SEGUE_ELIMIT && a->ends_when_full && a->ids_n) {
+        a->full = true;
+        return finish_answer(a, "length", SEGUE_OK);
+    }
     if (status < 0) {
         a->err = *err;
         return finish_answer(a, NULL, status);
@@ -270,6 +311,7 @@ static segue_status prefill_prompt(struct answer *a, segue_error *err)
 void answer_run(struct answer *a)
 {
     segue_error err;
+    begin_colour(a);
     segue_status status = prefill_prompt(a, &err);
     if (!status) status = read_ahead_attach(a->read_ahead, a->session, &err);
     if (status) {

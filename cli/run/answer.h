@@ -8,6 +8,7 @@
 #include "run/placement.h"
 #include "run/read_ahead.h"
 #include "run/work.h"
+#include "term/colour.h"
 
 /* Sampling parameters. The library copies them when a session is opened or its sampling is set. */
 struct sampler {
@@ -32,9 +33,12 @@ struct answer {
     const char **stops;            /* --stop strings */
     char *piece;                   /* buffer for the text of one token; NULL: the model has no tokenizer */
     size_t piece_cap;
+    struct colour_stream colour;  /* of the text on a terminal */
     struct out_text text; /* all text so far; data NULL: the model has no tokenizer */
     int32_t *ids;         /* [ids_n] all tokens so far, the stop token included */
     size_t ids_n, ids_cap, limit; /* limit: maximum of ids_n */
+    bool ends_when_full;          /* a full context ends the answer ("length"), instead of failing */
+    bool full;                    /* it did */
     uint32_t logprobs;            /* 0: none; else 1 + number of alternatives */
     json_t *logprob_list;
     const char *finish;  /* "stop" | "length" | "cancel"; NULL while generating or after a failure */

@@ -426,6 +426,14 @@ void report_print_line(const struct report *r)
         const segue_loss *l = &a->work_end.losses[i];
         out_addf(&t, "; lost %s at token %llu, continued on %s", l->unit, (unsigned long long)l->tokens, l->to);
     }
+    if (r->context) {
+        size_t used = r->prompt_n + a->ids_n;
+        out_addf(&t, "; context %zu of %zu tokens, %zu left", used, r->context, r->context > used ? r->context - used : 0);
+    }
+    if (a->full)
+        out_addf(&t, "; the answer was cut: the context is full");
+    else if (a->finish && !strcmp(a->finish, "length") && a->limit)
+        out_addf(&t, "; the answer was cut at -n %zu", a->limit);
     if (a->at_end.verify.tokens)
         out_addf(&t, "; hand-off %s over %zu tokens", a->at_end.verify.ok ? "verified" : "FAILED, recomputed on the decode unit,",
                  a->at_end.verify.tokens);

@@ -15,6 +15,7 @@ struct report {
     const char *reuse_reason; /* replaces the value "first-use" of the session; NULL: report the session's value */
     uint64_t seed;            /* of the sampler, also when it was chosen at random */
     bool measure_bandwidth;   /* false after an interrupt, because the measurement takes about 0.2 s */
+    size_t context;           /* size of the context in tokens; 0: not reported on the line */
 };
 
 /* The report as a JSON object; a new reference. May measure the memory bandwidth once per process. */

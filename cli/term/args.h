@@ -68,6 +68,7 @@ struct args {
     size_t values_n;
     const char **operands;
     size_t operands_n;
+    const struct command *const *commands; /* all commands, run and chat first; ends with NULL. Set by main.c */
 };
 
 /* Parse argv[argc], which starts after the name of the command. Flags and operands may be mixed; after -- everything

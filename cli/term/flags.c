@@ -95,8 +95,6 @@ static const struct arg_def generation_defs[] = {
     {"ignore-eos", 0, ARG_SWITCH, ARG_ADVANCED, NULL, NULL, 0, 0, "never sample an end-of-generation token"},
     {"logprobs", 0, ARG_COUNT, ARG_ADVANCED, "K", NULL, 0, 20,
      "report the log-probability of each token and of the K most likely ones (needs --json)"},
-    {"keep", 0, ARG_COUNT, ARG_UNAVAILABLE | ARG_ADVANCED, "N", NULL, 0, INT32_LIMIT,
-     "context shift: keep the first N tokens when the context is full"},
     ARG_END};
 const struct arg_group flags_generation = {"Generation", generation_defs};
 

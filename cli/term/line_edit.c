@@ -2,6 +2,7 @@
  * pipe, with a prompt.
  * SPDX-License-Identifier: MIT */
 #include "term/line_edit.h"
+#include "term/colour.h"
 #include "term/interrupt.h"
 #include "term/out.h"
 
@@ -12,6 +13,7 @@
 #include <unistd.h>
 
 #ifdef SEGUE_EDIT
+#include <dirent.h>
 #include <histedit.h>
 #include <wchar.h>
 #endif
@@ -27,6 +29,8 @@ struct line_edit {
     EditLine *edit;
     History *history;
     const char *prompt; /* returned by prompt_callback */
+    char *coloured;     /* the prompt with its colour */
+    line_edit_command command; /* of Tab; NULL: no completion */
 #endif
 };
 
@@ -37,7 +41,11 @@ static char *prompt_callback(EditLine *edit)
     struct line_edit *l = NULL;
     el_get(edit, EL_CLIENTDATA, &l);
     static char none[] = "";
-    return l && l->prompt ? (char *)(uintptr_t)l->prompt : none;
+    if (!l || !l->prompt) return none;
+    if (!colour_on(2)) return (char *)(uintptr_t)l->prompt;
+    /* \1 encloses sequences without width, see EL_PROMPT_ESC. */
+    free(l->coloured);
+    return l->coloured = out_printf("\1\033[1;32m\1%s\1\033[0m\1", l->prompt);
 }
 
 /* Key binding of ^C: clear the line and stay at the prompt. */
@@ -82,6 +90,90 @@ static unsigned char paste_key(EditLine *edit, int key)
     return failed ? CC_ERROR : CC_REFRESH;
 }
 
+/* Completions of a word: their number, their longest common prefix, and all of them as a list to print. */
+struct completions {
+    size_t n, same;
+    char *first;
+    struct out_text list;
+};
+
+/* Count a candidate if it begins with the word. */
+static void add_candidate(struct completions *c, const char *candidate, const char *word)
+{
+    if (strncmp(candidate, word, strlen(word)) != 0) return;
+    if (!c->n++) {
+        c->first = out_strdup(candidate);
+        c->same = strlen(candidate);
+    }
+    size_t same = 0;
+    while (same < c->same && c->first[same] == candidate[same]) same++;
+    c->same = same;
+    if (c->list.len < 4000) out_addf(&c->list, "%s  ", candidate);
+}
+
+/* Files whose path begins with the word; folders get a slash. Hidden ones only if asked for. */
+static void add_files(struct completions *c, const char *word)
+{
+    const char *slash = strrchr(word, '/');
+    char *folder = slash ? out_printf("%.*s", (int)(slash - word + 1), word) : out_strdup("");
+    DIR *dir = opendir(*folder ? folder : ".");
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        if (e->d_name[0] == '.' && !(slash ? slash[1] == '.' : word[0] == '.')) continue;
+        struct stat s;
+        char *path = out_printf("%s%s", folder, e->d_name);
+        char *candidate = out_printf("%s%s", path, !stat(path, &s) && S_ISDIR(s.st_mode) ? "/" : "");
+        add_candidate(c, candidate, word);
+        free(candidate);
+        free(path);
+    }
+    if (dir) closedir(dir);
+    free(folder);
+}
+
+/* Candidates for the line up to the cursor. *word: what they complete. */
+static void find_candidates(const struct line_edit *l, struct completions *c, const char *line, const char **word)
+{
+    size_t n = strcspn(line, " ");
+    const char *name, *operand;
+    *word = line[n] ? line + n + strspn(line + n, " ") : line;
+    for (size_t i = 0; l->command && line[0] == '/' && (name = l->command(i, &operand)); i++) {
+        char *typed = out_printf("/%s", name), *full = out_printf("%s%s", typed, *operand ? " " : "");
+        bool takes_file = strstr(operand, "FILE") || strstr(operand, "PATH");
+        if (!line[n])
+            add_candidate(c, full, line);
+        else if (takes_file && strlen(typed) == n && !strncmp(typed, line, n))
+            add_files(c, *word);
+        free(typed);
+        free(full);
+    }
+}
+
+/* Key binding of Tab: insert what all candidates have in common, else list them. */
+static unsigned char complete_key(EditLine *edit, int key)
+{
+    struct line_edit *l = NULL;
+    struct completions c = {0};
+    (void)key;
+    el_get(edit, EL_CLIENTDATA, &l);
+    const LineInfo *info = el_line(edit);
+    char *line = out_printf("%.*s", (int)(info->cursor - info->buffer), info->buffer);
+    const char *word;
+    unsigned char result = CC_REFRESH_BEEP;
+    find_candidates(l, &c, line, &word);
+    if (c.n && c.same > strlen(word)) {
+        c.first[c.same] = 0;
+        result = el_insertstr(edit, c.first + strlen(word)) ? CC_ERROR : CC_REFRESH;
+    } else if (c.n > 1) {
+        c.list.data[out_clean(c.list.data, c.list.len, true)] = 0;
+        fprintf(stderr, "\n%s\n", c.list.data);
+        result = CC_REDISPLAY;
+    }
+    free(c.first);
+    free(c.list.data);
+    free(line);
+    return result;
+}
+
 /* Bracketed paste stays on during an answer, so that text pasted then is one message, too. */
 static void set_bracketed_paste(const struct line_edit *l, bool on)
 {
@@ -102,7 +194,7 @@ static void open_editor(struct line_edit *l)
     history(l->history, &event, H_SETUNIQUE, 1);
     if (l->history_path) history(l->history, &event, H_LOAD, l->history_path);
     el_set(l->edit, EL_CLIENTDATA, l);
-    el_set(l->edit, EL_PROMPT, prompt_callback);
+    el_set(l->edit, EL_PROMPT_ESC, prompt_callback, '\1');
     el_set(l->edit, EL_EDITOR, "emacs");
     el_set(l->edit, EL_HIST, history, l->history);
     el_set(l->edit, EL_SETTY, "-d", "-isig", "-icrnl", "-inlcr", NULL);
@@ -112,6 +204,8 @@ static void open_editor(struct line_edit *l)
     el_set(l->edit, EL_BIND, "^J", "insert-newline", NULL);
     el_set(l->edit, EL_ADDFN, "insert-paste", "insert pasted text", paste_key);
     el_set(l->edit, EL_BIND, "\\e[200~", "insert-paste", NULL);
+    el_set(l->edit, EL_ADDFN, "complete-command", "complete a command or a file name", complete_key);
+    el_set(l->edit, EL_BIND, "^I", "complete-command", NULL);
     el_set(l->edit, EL_BIND, "^R", "em-inc-search-prev", NULL);
     l->interactive = true;
     set_bracketed_paste(l, true);
@@ -198,6 +292,7 @@ static void close_editor(struct line_edit *l)
     umask(before);
     if (l->history) history_end(l->history);
     if (l->edit) el_end(l->edit);
+    free(l->coloured);
 }
 #endif
 
@@ -210,6 +305,15 @@ struct line_edit *line_edit_open(const char *history_path)
     if (isatty(0) && isatty(2)) open_editor(l);
 #endif
     return l;
+}
+
+void line_edit_set_commands(struct line_edit *l, line_edit_command name)
+{
+#ifdef SEGUE_EDIT
+    l->command = name;
+#else
+    (void)l, (void)name;
+#endif
 }
 
 bool line_edit_interactive(const struct line_edit *l) { return l->interactive; }

@@ -14,6 +14,10 @@ bool line_edit_interactive(const struct line_edit *l);
 /* The next input without its newline; NULL at the end of input. In interactive mode it may have several lines: pasted
  * text, lines after a backslash or ^J, and lines between three quotes. The result is valid until the next call. */
 char *line_edit_read(struct line_edit *l, const char *prompt);
+/* Tab completes commands and, after a command whose operand contains FILE or PATH, file names. name: the i-th command without
+ * its slash, and its operand as /help shows it; NULL after the last one. */
+typedef const char *(*line_edit_command)(size_t i, const char **operand);
+void line_edit_set_commands(struct line_edit *l, line_edit_command name);
 /* Save the history and free everything. */
 void line_edit_close(struct line_edit *l);
 

@@ -81,6 +81,28 @@ expect("--session files", {f: os.stat(os.path.join(home, "data/sessions", f)).st
        == {"s.state": 0o600, "s.json": 0o600})
 code, out, err = chat(["hello " * 1000, "x"], "-c", 64)
 expect("a turn beyond the context", code == 5 and err.count("\n") == 1, (code, err))
+# A full context: without --keep it ends with the remedy; with it the oldest turns are dropped, and the file keeps them.
+words = ["word " * 12 + str(i) for i in range(8)]
+code, out, err = chat(words, "-c", 256)
+expect("a full context", code == 5 and "--keep" in err and "/clear" in err, (code, err))
+code, out, err = chat(words, "-c", 256, "--keep", 0, "--system", "be", "--json", "--session", "slide")
+o = json.loads(out)
+expect("--keep: all turns are answered", code == 0 and len(o["turns"]) == 8 and len(o["messages"]) == 17, (code, err, len(o["turns"])))
+last = o["turns"][-1]
+text = bytes(i for i in last["prompt_ids"] if i < 256).decode()
+expect("--keep: whole turns are dropped", last["dropped_turns"] > 0 and last["prompt_tokens"] + 8 <= 256 and text.startswith("system\nbe") and
+       words[7] in text and words[0] not in text and text.split("user\n")[1].startswith(words[last["dropped_turns"]]), (last["dropped_turns"], text))
+expect("--keep: says so", "turns are not read any more" in err, err)
+expect("--keep: the state is reused between drops", o["turns"][-1]["reused_tokens"] > 20 + len(words[0]), [t["reused_tokens"] for t in o["turns"]])
+expect("--keep: the file has all", len(json.load(open(os.path.join(home, "data/sessions/slide.json")))) == 17)
+o = json.loads(chat(words, "-c", 256, "--keep", 80, "--json")[1])
+text = bytes(i for i in o["turns"][-1]["prompt_ids"] if i < 256).decode()
+expect("--keep N: the first tokens stay", words[0] in text and words[2] not in text and o["turns"][-1]["dropped_turns"], text)
+o = json.loads(chat(["x"], "-c", 40, "-n", 1000, "--ignore-eos", "--json")[1])
+expect("an answer that fills the context", o["turns"][0]["finish"] == "length" and len(o["messages"]) == 2, o["turns"][0]["finish"])
+code, out, err = chat(["/retri"])
+expect("similar commands", "did you mean /retry?" in err, err)
+expect("/quit and /?", chat(["/?", "/quit", "hello"])[1] == "" and "/retry" in chat(["/?"])[2])
 plain = tiny_model("plain", template=None)
 o = json.loads(run("chat", "-m", plain, "--greedy", "-n", 4, "--json", stdin="ab\ncd\n")[1])
 expect("without a template", bytes(o["turns"][0]["prompt_ids"]) == b"ab" and bytes(o["turns"][1]["prompt_ids"][:2]) == b"ab", o["turns"][1]["prompt_ids"])

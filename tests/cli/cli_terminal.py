@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """What the command does on a terminal: characters, pasted text, several lines. SPDX-License-Identifier: MIT"""
+import shutil
 from clitest import *
 from terminal import Terminal, has_editing
 
@@ -57,4 +58,40 @@ t.prompt()
 t.send(f"/save {saved}\r/exit\r")
 expect("exit code", t.end() == 0, t.seen)
 expect("the conversation is there after failed commands", messages(saved) == ["first"], messages(saved))
+
+# Tab completes commands and paths; several candidates are listed.
+folder = os.path.join(top.name, "with space")
+os.makedirs(folder)
+for name in ("alpha1.json", "alpha2.json"): shutil.copy(saved, os.path.join(folder, name))
+t = Terminal("chat", "-m", m, "--greedy", "-n", 4, "--session", "tabs")
+t.prompt()
+t.send("/loa\t" + folder[:-3] + "\tal\t\t")
+t.wait("candidates", lambda s: b"alpha1.json" in s and b"alpha2.json" in s)
+t.send("1.j\t\r")
+t.prompt()
+t.send("/undo\rhi\t!\r")
+t.wait("an answer", b"tok/s")
+expect("context left", b"; context " in t.seen and b" left" in t.seen and b"cut at -n 4" in t.seen, t.seen)
+t.prompt()
+t.send("/bye\r")
+expect("/bye", t.end() == 0, t.seen)
+stored = json.load(open(os.path.join(home, "data/sessions/tabs.json")))
+expect("/load by Tab, /undo, and no Tab in a message", [x["content"] for x in stored if x["role"] == "user"] == ["hi!"], stored)
+
+# A resumed session shows its history; colours only where they are wanted.
+think = tiny_model("think", template=TEMPLATE.replace("assistant\\n' }}{% endif", "assistant\\n<think>' }}{% endif"))
+for env, coloured in (({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)):
+    t = Terminal("chat", "-m", think, "--greedy", "-n", 4, "--session", "tabs", **env)
+    t.prompt()
+    expect("history", b"> hi!" in t.seen, t.seen)
+    t.send("x\r")
+    t.wait("an answer", b"tok/s")
+    t.prompt()
+    t.send("/quit\r")
+    expect("/quit", t.end() == 0, t.seen)
+    expect(f"colours with {env}", (b"\x1b[1;32m" in t.all) == coloured and (b"\x1b[2m" in t.all) == coloured and
+           (not coloured or b"\x1b[0m" in t.all.split(b"\x1b[2m")[-1]), t.all)
+t = Terminal("run", "-m", m, "-p", "<think>", "-n", 4)
+t.end()
+expect("no colour without a tag in the answer", b"\x1b" not in t.all, t.all)
 done()
