@@ -4,23 +4,18 @@
  * SPDX-License-Identifier: MIT */
 #include "commands.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include "term/flags.h"
 #include "term/interrupt.h"
 #include "model/export.h"
+#include "model/mixture.h"
 #include "run/placement.h"
 #include "term/progress.h"
 
-/* The words of --type; each is the name of a data type in the library. */
-static const char types[] = "f32|f16|bf16|q8_0|q6_k|q5_1|q5_0|q4_k|q4_1|q4_0";
-
-/* The data type of that name; SG_STORAGE_N if there is none. */
-static enum sg_storage storage_of(const char *name)
-{
-    for (enum sg_storage s = SG_F32; s < SG_STORAGE_N; s++)
-        if (!strcmp(sg_storage_info(s)->name, name)) return s;
-    return SG_STORAGE_N;
-}
+/* The words of --type; each is the name of a mixture in the library. */
+static const char types[] = "f32|f16|bf16|q8_0|q6_k|q5_k_m|q5_k_s|q5_k|q5_1|q5_0|q4_k_m|q4_k_s|q4_k|q4_1|q4_0|q3_k_l|q3_k_m|"
+                            "q3_k_s|q3_k|q2_k|q2_k_s";
 
 /* Figures of the written file. */
 struct quantize_stats {
@@ -83,11 +78,34 @@ static int report(const struct quantize_stats *t, const char *path, bool json)
     return EXIT_DONE;
 }
 
+/* IN [OUT] TYPE [THREADS] as operands, as llama-quantize takes them; the number of threads has no effect. Without OUT the name is
+ * that of IN with the type. */
+static segue_status take_operands(struct args *args, segue_error *err)
+{
+    size_t n = args->operands_n;
+    const char *last = n ? args->operands[n - 1] : "";
+    if (n > 2 && strspn(last, "0123456789") == strlen(last)) n--;
+    if (!n) return SEGUE_OK;
+    if (n < 2 || n > 3 || args_has(args, "model") || args_has(args, "output") || args_has(args, "type"))
+        return out_fail(err, SEGUE_EARG, "quantize: %.80s: wrong arguments; expected IN [OUT] TYPE, or -m, -o and --type",
+                        args->operands[0]);
+    const char *in = args->operands[0], *type = args->operands[n - 1];
+    size_t stem = strlen(in);
+    if (stem > 5 && !strcmp(in + stem - 5, ".gguf")) stem -= 5;
+    char *made = out_printf("%.*s-%s.gguf", (int)stem, in, type);
+    segue_status st = args_set(args, "model", in, err);
+    if (!st) st = args_set(args, "type", type, err);
+    if (!st) st = args_set(args, "output", n == 3 ? args->operands[1] : made, err);
+    free(made);
+    return st;
+}
+
 /* Both flags are required. SEGUE_EUNSUPPORTED concerns the input file (exit 4). */
 static int run(struct args *args)
 {
     struct placement p;
     segue_error err;
+    if (take_operands(args, &err)) return out_error(&err, EXIT_UNAVAILABLE);
     struct sg_export *e = NULL;
     struct quantize_stats stats = {0};
     const char *out = args_text(args, "output"), *type = args_text(args, "type");
@@ -99,7 +117,7 @@ static int run(struct args *args)
     int code = placement_open_model(&p, args);
     if (code) return code;
     stats.fallbacks = json_array();
-    segue_status st = sg_export_open(&e, p.model, out, storage_of(type), &err);
+    segue_status st = sg_export_open(&e, p.model, out, sg_mixture_find(type), &err);
     if (!st) st = write_all(e, &stats, json, &err);
     code = st ? out_error(&err, EXIT_BAD_INPUT) : report(&stats, out, json);
     json_decref(stats.fallbacks);
@@ -115,10 +133,12 @@ static const struct arg_def flag_defs[] = {
 static const struct arg_group command_flags = {"Output file", flag_defs};
 static const struct arg_group *const groups[] = {&command_flags, &flags_model, &flags_output, NULL};
 const struct command cmd_quantize = {
-    .name = "quantize", .summary = "convert a model to a GGUF file of another data type", .groups = groups,
+    .name = "quantize", .summary = "convert a model to a GGUF file of another data type",
+    .operands = "[IN [OUT] TYPE]", .operands_max = 4, .groups = groups,
     .example = "segue quantize -m model.gguf -o model-q8.gguf --type q8_0", .run = run,
     .about = "Reads any model that segue can open and writes a GGUF file whose matrices have the type of --type. Vectors, "
-             "convolutions and position tables stay f32. With 4- and 5-bit types the output head (or the tied embedding) "
-             "is written as q6_k. A matrix whose row length is not a multiple of the block size is written with the "
-             "fallback type of llama.cpp and listed. The tokenizer and the chat template are copied. The file gets its "
-             "name when it is complete."};
+             "convolutions and position tables stay f32. With types of fewer than 6 bits the output head (or the tied "
+             "embedding) is written as q6_k. The types q2_k, and those that end in _s, _m or _l, are mixtures: the same "
+             "matrices get more bits as in llama-quantize. IN, OUT and TYPE may be given without flags, as there. A matrix "
+             "whose row length is not a multiple of the block size is written with the fallback type of llama.cpp and "
+             "listed. The tokenizer and the chat template are copied. The file gets its name when it is complete."};

@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 /* Names are compared with '_' equal to '-', because the keys of --requests are flag names as JSON identifiers. */
 const struct arg_def *args_find(const struct command *command, const char *name, size_t len)
@@ -99,13 +100,13 @@ static segue_status unknown_flag(const struct command *command, const char *type
                     word, command->name, command->name);
 }
 
-/* True if text is one of the words of choices, "a|b|c". */
-static bool choice_has(const char *choices, const char *text)
+/* The word of choices, "a|b|c", that equals text without case; NULL if there is none. */
+static const char *choice_of(const char *choices, const char *text)
 {
     size_t n = strlen(text);
     for (const char *c = choices; c; c = strchr(c, '|') ? strchr(c, '|') + 1 : NULL)
-        if (strcspn(c, "|") == n && !strncmp(c, text, n)) return true;
-    return false;
+        if (strcspn(c, "|") == n && !strncasecmp(c, text, n)) return c;
+    return NULL;
 }
 
 /* Check one number text[len] against the kind and bounds of def. Integers are read as doubles as well: all bounds are
@@ -144,7 +145,7 @@ static segue_status check_numbers(const struct arg_def *def, const char *text, s
 static segue_status check_value(const struct arg_def *def, const char *text, segue_error *err)
 {
     segue_status st = SEGUE_OK;
-    if (def->kind == ARG_CHOICE && !choice_has(def->metavar, text))
+    if (def->kind == ARG_CHOICE && !choice_of(def->metavar, text))
         st = out_fail(err, SEGUE_EARG, "flag --%s: \"%.80s\": invalid value; choose one of %s", def->name, text,
                       def->metavar);
     else if (def->kind == ARG_COUNT || def->kind == ARG_REAL)
@@ -163,6 +164,11 @@ static segue_status store_value(struct args *args, const struct arg_def *def, co
 {
     segue_status st = check_value(def, text, err);
     if (st) return st;
+    char word[64];
+    if (def->kind == ARG_CHOICE) { /* as the table spells it */
+        snprintf(word, sizeof word, "%.*s", (int)strlen(text), choice_of(def->metavar, text));
+        text = word;
+    }
     if (!(def->flags & ARG_REPEATABLE))
         for (size_t i = 0; i < args->values_n; i++)
             if (args->values[i].def == def) {

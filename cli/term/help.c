@@ -117,6 +117,8 @@ static void add_roff(struct out_text *text, const char *s)
             out_addf(text, "\\e");
         else if (*s == '-')
             out_addf(text, "\\-");
+        else if (*s == '|')
+            out_addf(text, "|\\:"); /* a line may break here: choices can be long */
         else
             out_add(text, s, 1);
     }

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "model/family.h"
+#include "model/mixture.h"
 #include "tensor/ggufout.h"
 #include "text/tokenizer/tokggufout.h"
 
@@ -25,7 +26,8 @@ struct origin {
 /* An export in progress. */
 struct sg_export {
     const struct segue_model *m; /* holds a reference */
-    enum sg_storage storage;     /* requested for matrices */
+    const struct sg_mixture *mix; /* requested for matrices */
+    int tied;                    /* 1: the embedding is the head, too */
     struct sg_gguf_out out;
     struct sg_gguf_item *items;  /* [items_n] the tensors to write */
     struct origin *origins;      /* [items_n] */
@@ -52,33 +54,60 @@ static int is_matrix(const char *name, uint32_t rank)
            !strstr(name, "ssm_conv1d") && !strstr(name, "position_embd") && !strstr(name, "ffn_gate_inp");
 }
 
-/* The head, or the tied embedding, gets at least 6 bits, as in llama.cpp. */
-static enum sg_storage wanted_storage(const struct sg_export *e, const char *name, int tied)
+/* The layer of a tensor of GGUF, "blk.12.attn_v.weight"; UINT32_MAX outside of the layers. */
+static uint32_t layer_of(const char *name)
 {
-    int head = !strcmp(name, "output.weight") || (tied && !strcmp(name, "token_embd.weight"));
-    int coarse = e->storage == SG_Q4_0 || e->storage == SG_Q4_1 || e->storage == SG_Q5_0 ||
-                 e->storage == SG_Q5_1 || e->storage == SG_Q4_K;
-    return head && coarse ? SG_Q6_K : e->storage;
+    unsigned layer;
+    return sscanf(name, "blk.%u.", &layer) == 1 ? layer : UINT32_MAX;
 }
 
-/* If rows are not whole blocks: the substitute that llama.cpp uses, or F16. */
+/* Set the numbers of layers with a value projection: all, and those before `layer`. */
+static void count_values(const struct sg_export *e, uint32_t layer, struct sg_mixture_place *at)
+{
+    for (uint32_t i = 0; i < e->items_n; i++) {
+        const char *name = e->items[i].name;
+        if (!strstr(name, "attn_v.weight") && !strstr(name, "attn_qkv.weight")) continue;
+        at->values++;
+        at->value += layer_of(name) < layer;
+    }
+}
+
+/* The head, or the tied embedding, gets at least 6 bits, as in llama.cpp. */
+static enum sg_storage wanted_storage(const struct sg_export *e, const char *name)
+{
+    enum sg_storage base = e->mix->base;
+    int head = !strcmp(name, "output.weight") || (e->tied && !strcmp(name, "token_embd.weight"));
+    if (head) return base > SG_BF16 && base != SG_Q8_0 ? SG_Q6_K : base;
+    const struct sg_numbers *n = e->m->numbers;
+    struct sg_mixture_place at = {.layer = layer_of(name), .layers = n->layers};
+    if (at.layer == UINT32_MAX) return base;
+    at.queries_per_kv = n->kv_heads ? n->heads / n->kv_heads : 1;
+    count_values(e, at.layer, &at);
+    return sg_mixture_storage(e->mix, name, &at);
+}
+
+/* If rows are not whole blocks: the substitute that llama.cpp uses (Q4_0 where that is IQ4_NL, of the same size), or F16. */
 static enum sg_storage fitting_storage(enum sg_storage s, uint64_t cols)
 {
     if (cols % sg_storage_info(s)->block == 0) return s;
+    if (s == SG_Q2_K || s == SG_Q3_K) s = SG_Q4_0;
     if (s == SG_Q4_K) s = SG_Q5_0;
+    if (s == SG_Q5_K) s = SG_Q5_1;
     if (s == SG_Q6_K) s = SG_Q8_0;
     return cols % sg_storage_info(s)->block == 0 ? s : SG_F16;
 }
 
-/* Set the storage of item i. */
-static void choose_storage(struct sg_export *e, uint32_t i, int tied)
+/* Set the storage of all items. */
+static void choose_storages(struct sg_export *e)
 {
-    struct sg_gguf_item *t = &e->items[i];
-    t->storage = SG_F32;
-    if (!is_matrix(t->name, t->rank)) return;
-    enum sg_storage want = wanted_storage(e, t->name, tied);
-    t->storage = fitting_storage(want, t->shape[t->rank - 1]);
-    e->fallback[i] = t->storage != want;
+    for (uint32_t i = 0; i < e->items_n; i++) {
+        struct sg_gguf_item *t = &e->items[i];
+        t->storage = SG_F32;
+        if (!is_matrix(t->name, t->rank)) continue;
+        enum sg_storage want = wanted_storage(e, t->name);
+        t->storage = fitting_storage(want, t->shape[t->rank - 1]);
+        e->fallback[i] = t->storage != want;
+    }
 }
 
 /* --- the list of tensors --- */
@@ -97,13 +126,12 @@ static segue_status list_gguf(struct sg_export *e, segue_error *err)
 {
     const struct sg_archive *a = e->m->archive;
     SG_TRY(alloc_lists(e, a->tensors_n, err));
-    int tied = !sg_archive_find(a, "output.weight");
+    e->tied = !sg_archive_find(a, "output.weight");
     for (uint32_t i = 0; i < a->tensors_n; i++) {
         const struct sg_tensor *t = &a->tensors[i];
         e->items[i] = (struct sg_gguf_item){.name = t->name, .rank = t->rank};
         memcpy(e->items[i].shape, t->shape, sizeof t->shape);
         e->origins[i].tensor = t;
-        choose_storage(e, i, tied);
     }
     e->items_n = a->tensors_n;
     return SEGUE_OK;
@@ -141,9 +169,7 @@ static segue_status add_role(struct sg_export *e, const struct sg_tensor_row *ro
     SG_TRY(sg_fix_perms(m->family, m->numbers, row, 1, &from->rows, &from->cols, err));
     /* A vector is written as one row: its row permutation applies to the columns. */
     if (vector) from->cols = from->rows, from->rows = (struct sg_perm){0};
-    choose_storage(e, e->items_n++,
-                   sg_model_weight(m, m->numbers->layers, SG_HEAD)->weight ==
-                       sg_model_weight(m, m->numbers->layers, SG_EMBED)->weight);
+    e->items_n++;
     return SEGUE_OK;
 }
 
@@ -177,42 +203,16 @@ static segue_status list_roles(struct sg_export *e, segue_error *err)
             SG_TRY(add_role(e, row, i, 0, err));
             SG_TRY(add_role(e, row, i, 1, err));
         }
+    e->tied = sg_model_weight(m, layers, SG_HEAD)->weight == sg_model_weight(m, layers, SG_EMBED)->weight;
     return add_divisors(e, err);
 }
 
 /* --- keys --- */
 
-/* The number of a storage type in general.file_type. */
-static uint32_t file_type(enum sg_storage s)
-{
-    switch (s) {
-    case SG_F32:
-        return 0;
-    case SG_F16:
-        return 1;
-    case SG_Q4_0:
-        return 2;
-    case SG_Q4_1:
-        return 3;
-    case SG_Q8_0:
-        return 7;
-    case SG_Q5_0:
-        return 8;
-    case SG_Q5_1:
-        return 9;
-    case SG_Q4_K:
-        return 15;
-    case SG_Q6_K:
-        return 18;
-    default:
-        return 32; /* bf16 */
-    }
-}
-
 /* Keys that describe the new file. */
 static void general_keys(struct sg_export *e)
 {
-    sg_gguf_key_u32(&e->out, "general.file_type", file_type(e->storage));
+    sg_gguf_key_u32(&e->out, "general.file_type", e->mix->file_type);
     sg_gguf_key_u32(&e->out, "general.quantization_version", 2);
 }
 
@@ -344,30 +344,6 @@ static segue_status write_item(struct sg_export *e, uint32_t i, segue_error *err
 
 /* --- opening and closing --- */
 
-/* EUNSUPPORTED for storage types without an encoder. */
-static segue_status check_storage(enum sg_storage s, segue_error *err)
-{
-    switch (s) {
-    case SG_F32:
-    case SG_F16:
-    case SG_BF16:
-    case SG_Q4_0:
-    case SG_Q4_1:
-    case SG_Q5_0:
-    case SG_Q5_1:
-    case SG_Q8_0:
-    case SG_Q4_K:
-    case SG_Q6_K:
-        return SEGUE_OK;
-    default:
-        break;
-    }
-    return sg_fail(err, SEGUE_EUNSUPPORTED,
-                   "quantize: %s: writing this type is not supported; choose f32, f16, bf16, q8_0, q6_k, q5_0, q5_1, "
-                   "q4_0, q4_1 or q4_k",
-                   sg_storage_info(s) ? sg_storage_info(s)->name : "?");
-}
-
 /* List the tensors, collect the keys, allocate the row buffers and write the header. */
 static segue_status begin(struct sg_export *e, const char *path, segue_error *err)
 {
@@ -375,6 +351,7 @@ static segue_status begin(struct sg_export *e, const char *path, segue_error *er
     int gguf = m->archive->format == SG_FORMAT_GGUF;
     uint64_t widest = 1;
     SG_TRY(gguf ? list_gguf(e, err) : list_roles(e, err));
+    choose_storages(e);
     for (uint32_t i = 0; i < e->items_n; i++) {
         uint64_t width = e->items[i].rank ? e->items[i].shape[e->items[i].rank - 1] : 1;
         if (width > widest) widest = width;
@@ -408,14 +385,13 @@ static segue_status check_not_input(const struct sg_archive *a, const char *path
 }
 
 segue_status sg_export_open(struct sg_export **out, const struct segue_model *m, const char *path,
-                            enum sg_storage storage, segue_error *err)
+                            const struct sg_mixture *mix, segue_error *err)
 {
-    SG_TRY(check_storage(storage, err));
     SG_TRY(check_not_input(m->archive, path, err));
     struct sg_export *e = sg_alloc(sizeof *e);
     if (!e) return sg_no_memory("export", sizeof *e, err);
     e->m = sg_model_ref(m);
-    e->storage = storage;
+    e->mix = mix;
     e->out.file.fd = -1;
     segue_status s = begin(e, path, err);
     if (s == SEGUE_OK)

@@ -8,6 +8,7 @@
 #include "model/model.h"
 
 struct sg_export;
+struct sg_mixture;
 
 /* A written tensor. */
 struct sg_export_item {
@@ -17,12 +18,11 @@ struct sg_export_item {
     uint64_t bytes;           /* written */
 };
 
-/* Start writing to path. storage: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K or Q6_K for
- * matrices; vectors, convolutions and position tables become F32, and the head (or the tied
- * embedding) Q6_K if storage has 4 or 5 bits. The model may be of any readable format. EARG: path is
- * a file of the model. */
+/* Start writing to path. mix: the storage types of matrices; vectors, convolutions and position
+ * tables become F32, and the head (or the tied embedding) Q6_K if the type has fewer bits. The model
+ * may be of any readable format. EARG: path is a file of the model. */
 segue_status sg_export_open(struct sg_export **out, const struct segue_model *m, const char *path,
-                            enum sg_storage storage, segue_error *err);
+                            const struct sg_mixture *mix, segue_error *err);
 /* Number of tensors to write. */
 uint32_t sg_export_count(const struct sg_export *e);
 /* Write the next tensor and describe it in *item. SEGUE_END: all tensors are written and the file

@@ -119,18 +119,18 @@ segue_status sg_quant_row(enum sg_storage s, const float *src, uint64_t n, void 
 {
     const struct sg_storage_info *info = sg_storage_info(s);
     uint8_t *p = out;
-    if (s > SG_Q8_0 && s != SG_Q4_K && s != SG_Q6_K)
+    if (s > SG_Q6_K)
         return sg_fail(err, SEGUE_EUNSUPPORTED,
-                       "quantize: %s: writing this type is not supported; choose f32, f16, bf16, q8_0, q6_k, q5_1, q5_0, q4_k, "
-                       "q4_1 or q4_0",
+                       "quantize: %s: writing this type is not supported; choose f32, f16, bf16, or one of q2_k to q8_0",
                        info->name);
     if (n % info->block)
         return sg_fail(err, SEGUE_EARG,
                        "quantize: %s: %llu numbers are not a multiple of the block size %u; use f16 for this tensor",
                        info->name, (unsigned long long)n, info->block);
-    if (s == SG_Q4_K) sg_encode_q4_k(src, n, p);
-    if (s == SG_Q6_K) sg_encode_q6_k(src, n, p);
-    if (s > SG_Q8_0) return SEGUE_OK;
+    if (s > SG_Q8_0) {
+        sg_encode_k(s, src, n, p);
+        return SEGUE_OK;
+    }
     for (uint64_t i = 0; i < n; i += info->block, p += info->bytes) {
         uint32_t bits = sg_bits_of_f32(src[i]);
         if (s == SG_F16) put_half(p, src[i]);

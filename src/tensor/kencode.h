@@ -3,10 +3,9 @@
 #ifndef SG_TENSOR_KENCODE_H
 #define SG_TENSOR_KENCODE_H
 
-#include <stdint.h>
+#include "tensor/tensor.h"
 
-/* n finite numbers, n a multiple of 256, to n / 256 blocks of 144 (Q4_K) or 210 (Q6_K) bytes. */
-void sg_encode_q4_k(const float *src, uint64_t n, uint8_t *out);
-void sg_encode_q6_k(const float *src, uint64_t n, uint8_t *out);
+/* n finite numbers, n a multiple of 256, to blocks of Q2_K, Q3_K, Q4_K, Q5_K or Q6_K. */
+void sg_encode_k(enum sg_storage s, const float *src, uint64_t n, uint8_t *out);
 
 #endif

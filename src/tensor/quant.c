@@ -259,6 +259,7 @@ void sg_dequant_row(enum sg_storage s, const void *src, uint64_t n, float *out)
     case SG_MXFP4: read_mxfp4(src, n, out); return;
     default: break;
     }
+    if (sg_dequant_iquant(s, src, n, out)) return;
     for (uint64_t i = 0; i < n; i++)
         out[i] = NAN; /* makes a missing call of sg_tensor_computable visible */
 }

@@ -1,5 +1,5 @@
 /* storage.c: the table of storage types (names, block sizes, GGUF ids) and the size of a stored
- * row. quant.c decodes them, encode.c encodes them.
+ * row. quant.c and iquant.c decode them, encode.c encodes them.
  * SPDX-License-Identifier: MIT */
 #include "tensor/tensor.h"
 
@@ -23,6 +23,17 @@ static const struct sg_storage_info storage_table[SG_STORAGE_N] = {
     [SG_Q6_K] = {"q6_k", 256, 210, 14, 1},
     [SG_IQ4_NL] = {"iq4_nl", 32, 18, 20, 1},
     [SG_MXFP4] = {"mxfp4", 32, 17, 39, 1},
+    [SG_IQ2_XXS] = {"iq2_xxs", 256, 66, 16, 1},
+    [SG_IQ2_XS] = {"iq2_xs", 256, 74, 17, 1},
+    [SG_IQ2_S] = {"iq2_s", 256, 82, 22, 1},
+    [SG_IQ3_XXS] = {"iq3_xxs", 256, 98, 18, 1},
+    [SG_IQ3_S] = {"iq3_s", 256, 110, 21, 1},
+    [SG_IQ1_S] = {"iq1_s", 256, 50, 19, 1},
+    [SG_IQ1_M] = {"iq1_m", 256, 56, 29, 1},
+    [SG_IQ4_XS] = {"iq4_xs", 256, 136, 23, 1},
+    [SG_TQ1_0] = {"tq1_0", 256, 54, 34, 1},
+    [SG_TQ2_0] = {"tq2_0", 256, 66, 35, 1},
+    [SG_NVFP4] = {"nvfp4", 64, 36, 40, 1},
     [SG_AFFINE] = {"affine", 32, 0, -1, 1}, /* bytes depend on the bits per code */
     [SG_Q8_GROUP] = {"q8_group", 1, 1, -1, 1},
     [SG_FP8] = {"fp8", 1, 1, -1, 1},
@@ -46,11 +57,8 @@ static const struct {
     uint32_t id;
     const char *name;
 } unsupported_ggml[] = {
-    {4, "q4_2"},    {5, "q4_3"},     {9, "q8_1"},        {15, "q8_k"},       {16, "iq2_xxs"},
-    {17, "iq2_xs"}, {18, "iq3_xxs"}, {19, "iq1_s"},      {21, "iq3_s"},      {22, "iq2_s"},
-    {23, "iq4_xs"}, {29, "iq1_m"},   {31, "q4_0_4_4"},   {32, "q4_0_4_8"},   {33, "q4_0_8_8"},
-    {34, "tq1_0"},  {35, "tq2_0"},   {36, "iq4_nl_4_4"}, {37, "iq4_nl_4_8"}, {38, "iq4_nl_8_8"},
-    {40, "nvfp4"},  {41, "q1_0"},
+    {4, "q4_2"},        {5, "q4_3"},        {9, "q8_1"},        {15, "q8_k"},       {31, "q4_0_4_4"}, {32, "q4_0_4_8"},
+    {33, "q4_0_8_8"},   {36, "iq4_nl_4_4"}, {37, "iq4_nl_4_8"}, {38, "iq4_nl_8_8"}, {41, "q1_0"},
 };
 
 const struct sg_storage_info *sg_storage_info(enum sg_storage s)

@@ -293,7 +293,7 @@ static int plain_finite(enum sg_storage s, const uint8_t *p, uint64_t n)
 /* Byte offsets of the fp16 scale and of the fp16 minimum within a block; -1: the block has none. */
 static void scale_offsets(enum sg_storage s, int at[2])
 {
-    at[0] = s == SG_Q2_K ? 80 : s == SG_Q3_K ? 108 : s == SG_Q6_K ? 208 : 0;
+    at[0] = s == SG_Q2_K ? 80 : s == SG_Q3_K ? 108 : s == SG_Q6_K ? 208 : s == SG_TQ1_0 ? 52 : s == SG_TQ2_0 ? 64 : 0;
     at[1] = s == SG_Q2_K ? 82 : s == SG_Q4_1 || s == SG_Q5_1 || s == SG_Q4_K || s == SG_Q5_K ? 2 : -1;
 }
 
@@ -306,6 +306,11 @@ static int blocks_finite(enum sg_storage s, const uint8_t *p, uint64_t blocks)
     for (uint64_t b = 0; b < blocks; b++, p += size) {
         if (s == SG_MXFP4) {
             if (p[0] == 255) return 0; /* NaN in E8M0 */
+            continue;
+        }
+        if (s == SG_NVFP4) return 1; /* every E4M3 code is a finite scale */
+        if (s == SG_IQ1_M) { /* the exponent of d is in the upper bits of two words */
+            if ((p[55] >> 4 & 7) == 7 && p[53] >> 6 == 3) return 0;
             continue;
         }
         for (int k = 0; k < 2; k++)

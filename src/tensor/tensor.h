@@ -18,6 +18,8 @@ enum sg_storage {
     SG_Q4_0, SG_Q4_1, SG_Q5_0, SG_Q5_1, SG_Q8_0,
     SG_Q2_K, SG_Q3_K, SG_Q4_K, SG_Q5_K, SG_Q6_K,
     SG_IQ4_NL, SG_MXFP4,
+    SG_IQ2_XXS, SG_IQ2_XS, SG_IQ2_S, SG_IQ3_XXS, SG_IQ3_S, SG_IQ1_S, SG_IQ1_M, SG_IQ4_XS, /* iquant.c reads these */
+    SG_TQ1_0, SG_TQ2_0, SG_NVFP4,
     SG_AFFINE,               /* MLX: w = scale * q + bias per group, 2 to 8 bits, see struct sg_affine */
     SG_Q8_GROUP,             /* llama2.c v2: int8 values; the fp32 scales, one per group, are stored separately */
     SG_FP8,                  /* e4m3 with one scale per row, converted on the fly from another tensor; in no file */
@@ -70,7 +72,7 @@ static inline uint64_t sg_part_at(const struct sg_index_run *runs, uint32_t n, u
 /* A tensor. All pointers are owned by the archive, or by the code that made the tensor, and outlive it. */
 struct sg_tensor {
     const char *name;            /* as in the file */
-    const char *stored_as;       /* the type as its file names it ("q4_1", "BF16", "iq2_xxs") */
+    const char *stored_as;       /* the type as its file names it ("q4_1", "BF16", "q1_0") */
     enum sg_storage storage;
     uint32_t rank;               /* number of dimensions, 0 to 4 */
     /* The dimensions in the order of PyTorch: the last one is contiguous. If the file has more than
@@ -104,7 +106,7 @@ struct sg_storage_info {
 /* Never NULL: invalid values give the entry of SG_OTHER. */
 const struct sg_storage_info *sg_storage_info(enum sg_storage s);
 /* Look up a GGUF type id. SG_STORAGE_N when it is not readable. *name (may be NULL as argument)
- * gets the type's name, also for types that are known but not readable ("iq2_xxs"); NULL for
+ * gets the type's name, also for types that are known but not readable ("q8_1"); NULL for
  * unknown ids. */
 enum sg_storage sg_storage_of_ggml(uint32_t id, const char **name);
 
@@ -126,8 +128,13 @@ void sg_tensor_read(const struct sg_tensor *t, float *out);
  * block size. Not for SG_AFFINE, SG_Q8_GROUP and SG_FP8, whose scales are stored elsewhere: use
  * sg_tensor_row. */
 void sg_dequant_row(enum sg_storage s, const void *src, uint64_t n, float *out);
+/* One block of a type of iquant.c as codes and one scale per 16 numbers, number = scale[i / 16] * q[i]. NVFP4 sets 64 codes and 4
+ * scales. Returns 0 for other types. */
+int sg_iquant_block(enum sg_storage s, const uint8_t *block, int8_t q[256], float scale[16]);
+/* As sg_dequant_row, for these types; returns 0 for others. */
+int sg_dequant_iquant(enum sg_storage s, const uint8_t *src, uint64_t n, float *out);
 /* Convert n fp32 numbers to one stored row in `out`. Writes F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0,
- * Q5_1 (byte-identical to the Python package gguf), Q4_K and Q6_K. EUNSUPPORTED for other types;
+ * Q5_1 (byte-identical to the Python package gguf), and Q2_K to Q6_K. EUNSUPPORTED for other types;
  * EARG when n is not a multiple of the block. */
 segue_status sg_quant_row(enum sg_storage s, const float *src, uint64_t n, void *out, segue_error *err);
 /* A view of `from` as SG_FP8: e4m3 codes with one scale per row, the least power of two (at least

@@ -11,6 +11,8 @@
 static const struct { enum sg_storage storage; uint32_t scales_n, scales[2]; } raw_blocks[] = {
     {SG_Q2_K, 2, {80, 82}}, {SG_Q3_K, 1, {108, 0}}, {SG_Q4_K, 2, {0, 2}},
     {SG_Q5_K, 2, {0, 2}},   {SG_Q6_K, 1, {208, 0}}, {SG_IQ4_NL, 1, {0, 0}},
+    {SG_IQ2_XXS, 1, {0, 0}}, {SG_IQ2_XS, 1, {0, 0}}, {SG_IQ2_S, 1, {0, 0}}, {SG_IQ3_XXS, 1, {0, 0}}, {SG_IQ3_S, 1, {0, 0}},
+    {SG_IQ1_S, 1, {0, 0}}, {SG_IQ4_XS, 1, {0, 0}}, {SG_TQ1_0, 1, {52, 0}}, {SG_TQ2_0, 1, {64, 0}},
 };
 
 /* Little-endian, as in the files. */
@@ -28,6 +30,10 @@ static void fill_raw(struct check_rng *r, enum sg_storage storage, uint8_t *data
     for (size_t i = 0; i < bytes; i++) data[i] = (uint8_t)check_next(r);
     for (size_t at = 0; at + block <= bytes; at += block) {
         if (storage == SG_MXFP4) data[at] = (uint8_t)check_between(r, 117, 122);
+        for (size_t k = 0; storage == SG_NVFP4 && k < 4; k++) data[at + k] = (uint8_t)check_between(r, 0x08, 0x20);
+        uint16_t d = sg_f16_of_f32(scale * 0.01f * (1.5f + check_uniform(r)));
+        for (size_t k = 0; storage == SG_IQ1_M && k < 4; k++) /* the scale is spread over the upper bits of four words */
+            data[at + 49 + 2 * k] = (uint8_t)((data[at + 49 + 2 * k] & 15) | (d >> (4 * k) & 15) << 4);
         for (size_t k = 0; k < sizeof raw_blocks / sizeof *raw_blocks; k++)
             for (uint32_t s = 0; raw_blocks[k].storage == storage && s < raw_blocks[k].scales_n; s++)
                 put_half(data + at + raw_blocks[k].scales[s], scale * 0.002f * (1.5f + check_uniform(r)));

@@ -50,6 +50,63 @@ def source_gguf(path):
     w.write_header_to_file(); w.write_kv_data_to_file(); w.write_tensors_to_file(); w.close()
 
 
+def error_of(data, kind, right):
+    """Root-mean-square error of stored blocks, relative to the numbers."""
+    return float(np.sqrt(((gguf.quants.dequantize(data, kind) - right) ** 2).mean() / (right ** 2).mean()))
+
+
+def layered_gguf(path, layers):
+    """A llama with that many layers and two query heads per K and V head."""
+    rng = np.random.default_rng(6)
+    w = gguf.GGUFWriter(path, "llama")
+    w.add_block_count(layers); w.add_context_length(64); w.add_embedding_length(256); w.add_feed_forward_length(256)
+    w.add_head_count(4); w.add_head_count_kv(2); w.add_layer_norm_rms_eps(1e-5); w.add_rope_dimension_count(64)
+    shapes = {"attn_q": 256, "attn_k": 128, "attn_v": 128, "attn_output": 256, "ffn_gate": 256, "ffn_up": 256, "ffn_down": 256}
+    for name, rows in [("token_embd", 64), ("output", 64)] + [(f"blk.{i}.{n}", r) for i in range(layers) for n, r in shapes.items()]:
+        w.add_tensor(name + ".weight", (rng.standard_normal((rows, 256)) * 0.1).astype(np.float32))
+    for name in ["output_norm"] + [f"blk.{i}.{n}" for i in range(layers) for n in ("attn_norm", "ffn_norm")]:
+        w.add_tensor(name + ".weight", np.ones(256, np.float32))
+    w.write_header_to_file(); w.write_kv_data_to_file(); w.write_tensors_to_file(); w.close()
+
+
+# What llama-quantize gives to eight layers: attn_v, ffn_down, attn_output of each, then all other matrices; and its file type.
+# 'More bits' are layers 0, 3, 6 and 7: the first and last eighth, and every third between.
+MORE = (0, 3, 6, 7)
+MIXTURES = {
+    "Q4_K_M": (lambda i: ("Q6_K" if i in MORE else "Q4_K",) * 2 + ("Q4_K",), "Q4_K", 15),
+    "Q4_K_S": (lambda i: ("Q5_K" if i < 4 else "Q4_K", "Q5_K" if i < 1 else "Q4_K", "Q4_K"), "Q4_K", 14),
+    "q5_k_m": (lambda i: ("Q6_K" if i in MORE else "Q5_K",) * 2 + ("Q5_K",), "Q5_K", 17),
+    "q5_k_s": (lambda i: ("Q5_K",) * 3, "Q5_K", 16),
+    "Q3_K_M": (lambda i: ("Q5_K" if i < 2 else "Q4_K", "Q4_K", "Q4_K"), "Q3_K", 12),
+    "Q3_K_L": (lambda i: ("Q5_K",) * 3, "Q3_K", 13),
+    "Q3_K_S": (lambda i: ("Q3_K",) * 3, "Q3_K", 11),
+    "Q2_K": (lambda i: ("Q3_K",) * 3, "Q2_K", 10),
+    "Q2_K_S": (lambda i: ("Q2_K", "Q4_K" if i < 1 else "Q2_K", "Q2_K"), "Q2_K", 21),
+}
+
+
+def mixtures(tmp):
+    source, out = os.path.join(tmp, "eight.gguf"), os.path.join(tmp, "mixed.gguf")
+    layered_gguf(source, 8)
+    for name, (per_layer, base, file_type) in MIXTURES.items():
+        r = subprocess.run([segue, "quantize", source, out, name, "2"], capture_output=True, text=True)   # as llama-quantize is called
+        assert r.returncode == 0, (name, r.stderr)
+        got = tensors(out)
+        for i in range(8):
+            kinds = tuple(got[f"blk.{i}.{n}.weight"].tensor_type.name for n in ("attn_v", "ffn_down", "attn_output"))
+            assert kinds == per_layer(i), (name, i, kinds)
+            for n in ("attn_q", "attn_k", "ffn_gate", "ffn_up"): assert got[f"blk.{i}.{n}.weight"].tensor_type.name == base, (name, i, n)
+        assert got["output.weight"].tensor_type.name == "Q6_K" and got["token_embd.weight"].tensor_type.name == base, name
+        field = gguf.GGUFReader(out).fields["general.file_type"]
+        assert int(field.parts[field.data[0]][0]) == file_type, name
+        if name not in ("Q2_K", "Q3_K_M", "q5_k_m"): continue
+        r = subprocess.run([segue, "run", "-m", out, "--ids", "1,2,3", "-n", "2", "--greedy"], capture_output=True, text=True)
+        assert r.returncode == 0, (name, r.stderr)
+    r = subprocess.run([segue, "quantize", source, "Q4_K_M"], capture_output=True, text=True)
+    assert r.returncode == 0 and os.path.exists(os.path.join(tmp, "eight-Q4_K_M.gguf")), r
+    for name in ("eight.gguf", "mixed.gguf", "eight-Q4_K_M.gguf"): os.remove(os.path.join(tmp, name))
+
+
 def main():
     with tempfile.TemporaryDirectory() as tmp:
         source, out = os.path.join(tmp, "in.gguf"), os.path.join(tmp, "out.gguf")
@@ -76,12 +133,21 @@ def main():
                 back = gguf.quants.dequantize(got[name].data, got[name].tensor_type)
                 error = float(np.sqrt(((back - plain[name]) ** 2).mean() / (plain[name] ** 2).mean()))
                 assert error <= bound, (kind, name, error)
+        # The other K types against what the package gguf makes of the same numbers in types of about as many bits.
+        plain_q = plain["blk.0.attn_q.weight"]
+        simple = {k: error_of(gguf.quants.quantize(plain_q, TYPES[k]), TYPES[k], plain_q) for k in ("Q4_0", "Q4_1", "Q5_1")}
+        for kind, bound in (("q5_k", simple["Q5_1"]), ("q4_k", simple["Q4_1"]), ("q3_k", 2 * simple["Q4_0"]), ("q2_k", 4 * simple["Q4_0"])):
+            run("-m", source, "-o", out, "--type", kind)
+            t = tensors(out)["blk.0.attn_q.weight"]
+            error = error_of(t.data, t.tensor_type, plain_q) if t.tensor_type.name == kind.upper() else t.tensor_type
+            assert error <= bound, (kind, error, bound)
+        mixtures(tmp)
         run("-m", folder, "-o", out, "--type", "f32")
         total = sum(int(np.prod(t.shape)) for t in tensors(out).values())
         held = numbers_held(os.path.join(folder, "model.safetensors"))
         assert total == held, (total, held)
         os.remove(out)
-        run("-m", source, "-o", out, "--type", "q3_k", code=2)
+        run("-m", source, "-o", out, "--type", "q9_k", code=2)
         run("-m", source, "-o", "/dev/full/x.gguf", "--type", "q8_0", code=1)
         assert sorted(os.listdir(tmp)) == ["in.gguf"], os.listdir(tmp)
         # The input is never replaced, also not through a link; a quantised input is reported.

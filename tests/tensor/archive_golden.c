@@ -166,7 +166,7 @@ static void gguf_tensors(void **state)
     assert_int_equal(t->rows, 6);
     assert_int_equal(t->offset % 64, 0);
     t = sg_archive_find(a, "unread");
-    assert_string_equal(t->stored_as, "iq2_xxs");
+    assert_string_equal(t->stored_as, "q1_0");
     assert_int_equal(sg_tensor_computable(t, NULL), SEGUE_EUNSUPPORTED);
     t = sg_archive_find(a, "ids");
     assert_int_equal(t->storage, SG_I32);

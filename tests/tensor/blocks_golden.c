@@ -13,14 +13,14 @@
 #include "base/num.h"
 #include "tensor/archive.h"
 
-static struct sg_archive *golden;
+static struct sg_archive *golden, *golden_iq;
 
 static int open_golden(void **state)
 {
     (void)state;
     segue_error err;
-    if (sg_archive_open(&golden, SEGUE_SOURCE_DIR "/tests/golden/quants/blocks.safetensors", &err) ==
-        SEGUE_OK)
+    if (sg_archive_open(&golden, SEGUE_SOURCE_DIR "/tests/golden/quants/blocks.safetensors", &err) == SEGUE_OK &&
+        sg_archive_open(&golden_iq, SEGUE_SOURCE_DIR "/tests/golden/quants/iquants.safetensors", &err) == SEGUE_OK)
         return 0;
     printf("%s\n", err.text);
     return 1;
@@ -30,6 +30,7 @@ static int close_golden(void **state)
 {
     (void)state;
     sg_archive_close(golden);
+    sg_archive_close(golden_iq);
     return 0;
 }
 
@@ -38,6 +39,7 @@ static const struct sg_tensor *get(const char *a, const char *b)
     char name[64];
     snprintf(name, sizeof name, "%s%s", a, b);
     const struct sg_tensor *t = sg_archive_find(golden, name);
+    if (!t) t = sg_archive_find(golden_iq, name);
     if (!t) fail_msg("no %s", name);
     return t;
 }
@@ -56,7 +58,10 @@ static const struct {
 } types[] = {{"Q4_0", SG_Q4_0},   {"Q4_1", SG_Q4_1},    {"Q5_0", SG_Q5_0}, {"Q5_1", SG_Q5_1},
              {"Q8_0", SG_Q8_0},   {"Q2_K", SG_Q2_K},    {"Q3_K", SG_Q3_K}, {"Q4_K", SG_Q4_K},
              {"Q5_K", SG_Q5_K},   {"Q6_K", SG_Q6_K},    {"F16", SG_F16},   {"BF16", SG_BF16},
-             {"MXFP4", SG_MXFP4}, {"IQ4_NL", SG_IQ4_NL}};
+             {"MXFP4", SG_MXFP4}, {"IQ4_NL", SG_IQ4_NL}, {"IQ2_XXS", SG_IQ2_XXS},
+             {"IQ2_XS", SG_IQ2_XS}, {"IQ2_S", SG_IQ2_S},  {"IQ3_XXS", SG_IQ3_XXS}, {"IQ3_S", SG_IQ3_S},
+             {"IQ1_S", SG_IQ1_S}, {"IQ1_M", SG_IQ1_M},  {"IQ4_XS", SG_IQ4_XS}, {"TQ1_0", SG_TQ1_0},
+             {"TQ2_0", SG_TQ2_0}, {"NVFP4", SG_NVFP4}};
 
 enum { TYPES = sizeof types / sizeof *types };
 
@@ -106,7 +111,7 @@ static void blocks_write_as_gguf_writes_them(void **state)
                 fail_msg("%s: byte %llu is %u, golden %u", types[i].name, (unsigned long long)k, out[k],
                          want->data[k]);
     }
-    assert_int_equal(sg_quant_row(SG_Q3_K, x, 256, out, NULL), SEGUE_EUNSUPPORTED);
+    assert_int_equal(sg_quant_row(SG_IQ4_NL, x, 256, out, NULL), SEGUE_EUNSUPPORTED);
     assert_int_equal(sg_quant_row(SG_Q8_0, x, 31, out, NULL), SEGUE_EARG);
     assert_int_equal(sg_quant_row(SG_F32, x, 1024, out, NULL), SEGUE_OK);
     assert_memory_equal(out, input->data, 4096);
@@ -259,6 +264,7 @@ static void bad_scales_are_found(void **state)
     uint64_t bad;
     for (int i = 0; i < TYPES; i++) {
         if (types[i].storage == SG_F16 || types[i].storage == SG_BF16) continue;
+        if (types[i].storage == SG_IQ1_M || types[i].storage == SG_NVFP4) continue; /* no fp16 number in two bytes */
         struct sg_tensor t = tensor_of(types[i].storage, types[i].name, 2);
         uint8_t *copy = malloc(t.bytes);
         int places = 0;
@@ -291,6 +297,28 @@ static void bad_scales_are_found(void **state)
     assert_int_equal(bad, 1);
 }
 
+/* The fp16 scale of IQ1_M is spread over four words; every scale byte of NVFP4 is a number. */
+static void other_scales_are_checked(void **state)
+{
+    (void)state;
+    uint64_t bad;
+    uint8_t block[56] = {0}, fp4[36];
+    struct sg_tensor t = {.name = "x", .storage = SG_IQ1_M, .rows = 1, .cols = 256, .data = block, .bytes = sizeof block};
+    float row[256];
+    assert_int_equal(sg_tensor_finite(&t, &bad), 1);
+    block[55] = 0xf0; /* sign and three bits of the exponent */
+    assert_int_equal(sg_tensor_finite(&t, &bad), 1);
+    block[53] = 0xc0; /* and the other two */
+    assert_int_equal(sg_tensor_finite(&t, &bad), 0);
+    sg_tensor_row(&t, 0, 0, 256, row);
+    assert_false(isfinite(row[0]));
+    memset(fp4, 0xff, sizeof fp4);
+    t = (struct sg_tensor){.name = "x", .storage = SG_NVFP4, .rows = 1, .cols = 64, .data = fp4, .bytes = sizeof fp4};
+    assert_int_equal(sg_tensor_finite(&t, &bad), 1);
+    sg_tensor_row(&t, 0, 0, 64, row);
+    assert_true(isfinite(row[0]));
+}
+
 static void rows_that_nobody_can_read_are_nan(void **state)
 {
     (void)state;
@@ -298,12 +326,12 @@ static void rows_that_nobody_can_read_are_nan(void **state)
     uint8_t bytes[16] = {0};
     segue_error err;
     struct sg_tensor t =
-        {.name = "blk.0.w", .stored_as = "iq2_xxs", .storage = SG_OTHER, .rows = 1, .cols = 4, .data = bytes};
+        {.name = "blk.0.w", .stored_as = "q1_0", .storage = SG_OTHER, .rows = 1, .cols = 4, .data = bytes};
     sg_tensor_row(&t, 0, 0, 4, out);
     for (int i = 0; i < 4; i++) assert_true(isnan(out[i]));
     assert_int_equal(sg_tensor_computable(&t, &err), SEGUE_EUNSUPPORTED);
     assert_non_null(strstr(err.text, "blk.0.w"));
-    assert_non_null(strstr(err.text, "iq2_xxs"));
+    assert_non_null(strstr(err.text, "q1_0"));
 }
 
 static void ids_and_row_sizes(void **state)
@@ -313,8 +341,9 @@ static void ids_and_row_sizes(void **state)
     uint64_t bytes;
     assert_int_equal(sg_storage_of_ggml(12, &name), SG_Q4_K);
     assert_string_equal(name, "q4_k");
-    assert_int_equal(sg_storage_of_ggml(16, &name), SG_STORAGE_N);
-    assert_string_equal(name, "iq2_xxs");
+    assert_int_equal(sg_storage_of_ggml(16, &name), SG_IQ2_XXS);
+    assert_int_equal(sg_storage_of_ggml(41, &name), SG_STORAGE_N);
+    assert_string_equal(name, "q1_0");
     assert_int_equal(sg_storage_of_ggml(12345, &name), SG_STORAGE_N);
     assert_null(name);
     assert_int_equal(sg_storage_row_bytes(SG_Q4_1, 576, &bytes, NULL), SEGUE_OK);
@@ -334,7 +363,7 @@ int main(void)
         cmocka_unit_test(rows_undo_permutation_and_transposition),
         cmocka_unit_test(permuted_columns_of_blocks),
         cmocka_unit_test(mlx_groups_read_as_mlx_reads_them),
-        cmocka_unit_test(bad_scales_are_found),
+        cmocka_unit_test(bad_scales_are_found), cmocka_unit_test(other_scales_are_checked),
         cmocka_unit_test(rows_that_nobody_can_read_are_nan),
         cmocka_unit_test(ids_and_row_sizes),
     };

@@ -157,6 +157,22 @@ static void read_affine(const struct sg_tensor *t, uint64_t row, uint64_t at, st
         set_half_dm(o, (const uint8_t *)a->scales + 2 * group, (const uint8_t *)a->biases + 2 * group);
 }
 
+/* Columns 32 * at to 32 * at + 31 of a block of a type of iquant.c: codes from -128 become unsigned. */
+static void read_iquant(enum sg_storage s, const uint8_t *b, uint32_t at, struct sg_block32 *o)
+{
+    int8_t q[256];
+    float scale[16];
+    if (!sg_iquant_block(s, b, q, scale)) {
+        memset(o, 0, sizeof *o);
+        return;
+    }
+    for (uint32_t i = 0; i < 32; i++) o->q[i] = (uint8_t)(q[32 * at + i] + 128);
+    for (uint32_t h = 0; h < 2; h++) {
+        o->d[h] = scale[2 * at + h];
+        o->m[h] = -128.0f * o->d[h];
+    }
+}
+
 enum sg_pack sg_block_kind(const struct sg_tensor *t)
 {
     switch (t->storage) {
@@ -172,9 +188,20 @@ enum sg_pack sg_block_kind(const struct sg_tensor *t)
     case SG_Q6_K: return SG_PACK_Q6K;
     case SG_Q5_1:
     case SG_Q5_K:
-    case SG_MXFP4: return SG_PACK_Q8F;
+    case SG_MXFP4:
+    case SG_IQ2_XXS:
+    case SG_IQ3_XXS:
+    case SG_IQ3_S:
+    case SG_IQ1_S:
+    case SG_IQ4_XS:
+    case SG_TQ1_0:
+    case SG_TQ2_0: return SG_PACK_Q8F;
     case SG_Q2_K:
-    case SG_Q3_K: return SG_PACK_Q8H;
+    case SG_Q3_K:
+    case SG_IQ2_XS:
+    case SG_IQ2_S:
+    case SG_IQ1_M:
+    case SG_NVFP4: return SG_PACK_Q8H;
     case SG_AFFINE:
         return t->affine.group % 32 || t->cols % 32 ? SG_PACK_F32
                : t->affine.bits <= 4                ? (t->affine.storage == SG_F16 ? SG_PACK_Q4M : SG_PACK_Q4F)
@@ -248,6 +275,6 @@ void sg_block_read(const struct sg_tensor *t, uint64_t row, uint64_t at, struct 
     case SG_Q2_K: read_q2_k(b, sub, o); break;
     case SG_Q3_K: read_q3_k(b, sub, o); break;
     /* formats that are packed as float never come here */
-    default: memset(o, 0, sizeof *o); break;
+    default: read_iquant(t->storage, b, sub, o); break;
     }
 }

@@ -64,8 +64,8 @@ def make_kinds(rng):
     add(w, want, "one", rng.standard_normal(5).astype(np.float32), Q.F32)
     add(w, want, "three", rng.standard_normal((2, 3, 5)).astype(np.float32), Q.F32)
     w.add_tensor("ids", np.arange(6, dtype=np.int32))
-    unread = rng.integers(0, 256, (2, 66), dtype=np.uint8)
-    w.add_tensor("unread", unread, raw_dtype=Q.IQ2_XXS)
+    unread = rng.integers(0, 256, (2, 36), dtype=np.uint8)
+    w.add_tensor("unread", unread, raw_dtype=Q.Q1_0)
     close(w)
     expect("kinds", want)
 
