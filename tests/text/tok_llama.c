@@ -77,15 +77,40 @@ static void vocabulary(const char *folder, const char *name)
 
 static void vocabularies_agree(void **state)
 {
-    static const char *const names[] = {"gpt-2",  "llama-bpe", "llama-spm", "qwen2",
-                                        "qwen35", "refact",    "starcoder", "phi-3"};
+    static const char *const names[] = {"gpt-2",  "llama-bpe", "llama-spm", "qwen2",        "qwen35",
+                                        "refact", "starcoder", "phi-3",     "mpt",          "command-r",
+                                        "falcon", "gemma-4",   "deepseek-llm", "deepseek-coder"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) vocabulary(*state, names[i]);
+}
+
+/* Decomposed characters are composed first where the model's own tokenizer has NFC, and only there. */
+static void nfc_where_the_model_has_it(void **state)
+{
+    static const struct { const char *name; int nfc; } models[] = {{"qwen2", 1}, {"command-r", 1}, {"qwen35", 0}, {"gpt-2", 0}};
+    static const char apart[] = "cafe\xcc\x81 A\xcc\x8a", whole[] = "caf\xc3\xa9 \xc3\x85";
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        char path[1024];
+        struct sg_archive *a = NULL;
+        struct sg_tokenizer *t = NULL;
+        int32_t ids[2][32];
+        size_t n[2];
+        snprintf(path, sizeof path, "%s/models/ggml-vocab-%s.gguf", (const char *)*state, models[i].name);
+        assert_int_equal(sg_archive_open(&a, path, NULL), SEGUE_OK);
+        assert_int_equal(sg_tokenizer_of_gguf(&t, a, NULL), SEGUE_OK);
+        assert_int_equal(sg_tokenize(t, apart, strlen(apart), SEGUE_TEXT_NO_BOS, ids[0], 32, &n[0], NULL), SEGUE_OK);
+        assert_int_equal(sg_tokenize(t, whole, strlen(whole), SEGUE_TEXT_NO_BOS, ids[1], 32, &n[1], NULL), SEGUE_OK);
+        int equal = n[0] == n[1] && memcmp(ids[0], ids[1], n[0] * sizeof ids[0][0]) == 0;
+        assert_int_equal(equal, models[i].nfc);
+        sg_tokenizer_close(t);
+        sg_archive_close(a);
+    }
 }
 
 int main(void)
 {
     char *folder = getenv("SEGUE_LLAMA_SOURCE");
-    const struct CMUnitTest tests[] = {cmocka_unit_test_prestate(vocabularies_agree, folder)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test_prestate(vocabularies_agree, folder),
+                                       cmocka_unit_test_prestate(nfc_where_the_model_has_it, folder)};
     if (!folder || !*folder) {
         printf("SKIP text_llama: SEGUE_LLAMA_SOURCE does not name llama.cpp's source\n");
         return 77;

@@ -111,8 +111,69 @@ static segue_status read_added(struct gguf_reader *g)
     return s;
 }
 
-/* Splitters, ignore_merges and the default of add_bos for the file's pre-tokenizer name. A GGUF names no normalizer:
- * as in llama.cpp the text is not normalized, even for Qwen, whose tokenizer.json has NFC. */
+#define CJK "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+"
+/* Cased letters, as listed by the tokenizer of DeepSeek LLM. */
+#define DEEPSEEK_LETTERS \
+    "A-Za-z\\x{b5}\\x{c0}-\\x{d6}\\x{d8}-\\x{f6}\\x{f8}-\\x{1ba}\\x{1bc}-\\x{1bf}\\x{1c4}-\\x{293}\\x{295}-\\x{2af}" \
+    "\\x{370}-\\x{373}\\x{376}\\x{377}\\x{37b}-\\x{37d}\\x{37f}\\x{386}\\x{388}-\\x{38a}\\x{38c}\\x{38e}-\\x{3a1}" \
+    "\\x{3a3}-\\x{3f5}\\x{3f7}-\\x{481}\\x{48a}-\\x{52f}\\x{531}-\\x{556}\\x{10a0}-\\x{10c5}\\x{13a0}-\\x{13f5}" \
+    "\\x{13f8}-\\x{13fd}\\x{1c90}-\\x{1cba}\\x{1cbd}-\\x{1cbf}\\x{1d00}-\\x{1d2b}\\x{1d6b}-\\x{1d77}" \
+    "\\x{1d79}-\\x{1d9a}\\x{1e00}-\\x{1f15}\\x{1f18}-\\x{1f1d}\\x{1f20}-\\x{1f45}\\x{1f48}-\\x{1f4d}" \
+    "\\x{1f50}-\\x{1f57}\\x{1f59}\\x{1f5b}\\x{1f5d}\\x{1f5f}-\\x{1f7d}\\x{1f80}-\\x{1fb4}\\x{1fb6}-\\x{1fbc}\\x{1fbe}" \
+    "\\x{1fc2}-\\x{1fc4}\\x{1fc6}-\\x{1fcc}\\x{1fd0}-\\x{1fd3}\\x{1fd6}-\\x{1fdb}\\x{1fe0}-\\x{1fec}" \
+    "\\x{1ff2}-\\x{1ff4}\\x{1ff6}-\\x{1ffc}\\x{2102}\\x{2107}\\x{210a}-\\x{2113}\\x{2115}\\x{2119}-\\x{211d}\\x{2124}" \
+    "\\x{2126}\\x{2128}\\x{212a}-\\x{212d}\\x{212f}-\\x{2134}\\x{2139}\\x{213c}-\\x{213f}\\x{2145}-\\x{2149}\\x{214e}" \
+    "\\x{2183}\\x{2184}\\x{2c00}-\\x{2c7b}\\x{2c7e}-\\x{2ce4}\\x{2ceb}-\\x{2cee}\\x{2cf2}\\x{2cf3}\\x{a640}-\\x{a66d}" \
+    "\\x{a680}-\\x{a69b}\\x{a722}-\\x{a76f}\\x{a771}-\\x{a787}\\x{a78b}-\\x{a78e}\\x{ab70}-\\x{abbf}" \
+    "\\x{fb00}-\\x{fb06}\\x{fb13}-\\x{fb17}\\x{ff21}-\\x{ff3a}\\x{ff41}-\\x{ff5a}\\x{10400}-\\x{1044f}" \
+    "\\x{104b0}-\\x{104d3}\\x{104d8}-\\x{104fb}\\x{10c80}-\\x{10cb2}\\x{10cc0}-\\x{10cf2}\\x{118a0}-\\x{118df}" \
+    "\\x{1e900}-\\x{1e943}"
+
+/* Pre-tokenizers that are a chain of patterns whose matches become pieces, as in the models' tokenizer.json files. */
+static const struct {
+    const char *name, *patterns[6];
+    int bos; /* default of add_bos_token */
+} chains[] = {
+    {"falcon", {"[\\p{P}\\$\\+<=>\\^~\\|`]+", "gpt2", "[0-9][0-9][0-9]"}, 0},
+    {"deepseek-coder", {"[\\r\\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", CJK, "\\p{N}"}, 0},
+    {"deepseek-llm",
+     {"[\\r\\n]", "\\s?[" DEEPSEEK_LETTERS "]+",
+      "\\s?[!-/:-~\\x{ff01}-\\x{ff0f}\\x{ff1a}-\\x{ff5e}\\x{2018}-\\x{201f}\\x{3000}-\\x{3002}]+", "\\s+$", CJK, "\\p{N}+"},
+     0},
+};
+
+/* Add the splitters of a chain. *found = 0: the name is none of them. */
+static segue_status read_chain(struct gguf_reader *g, const char *name, size_t len, int *add_bos, int *found)
+{
+    struct sg_tokenizer *t = g->t;
+    for (size_t i = 0; i < sizeof chains / sizeof *chains; i++) {
+        if (!text_is(name, len, chains[i].name)) continue;
+        for (size_t k = 0; k < 6 && chains[i].patterns[k]; k++) {
+            const char *p = chains[i].patterns[k];
+            struct sg_split split = {.kind = SG_SPLIT_GPT2};
+            if (strcmp(p, "gpt2") != 0) SG_TRY(sg_split_of_pattern(&split, p, strlen(p), g->what, g->err));
+            t->splits[t->splits_n++] = split;
+        }
+        t->info.pre = chains[i].name;
+        t->info.warning = "the split pattern has no built-in scanner; PCRE2 may classify recent Unicode characters differently";
+        *add_bos = chains[i].bos;
+        *found = 1;
+        return SEGUE_OK;
+    }
+    *found = 0;
+    return SEGUE_OK;
+}
+
+/* A GGUF names no normalizer. The models with these pre-tokenizers have NFC in their tokenizer.json, so that a GGUF gives the
+ * same tokens as the folder; llama.cpp does not normalize. */
+static void add_nfc(struct sg_tokenizer *t, const char *name, size_t len)
+{
+    static const char *const names[] = {"qwen2", "command-r"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (text_is(name, len, names[i])) t->norms[t->norms_n++] = (struct sg_normalizer){.kind = SG_NORM_NFC};
+}
+
+/* Splitters, ignore_merges and the default of add_bos for the file's pre-tokenizer name. */
 static segue_status read_pre(struct gguf_reader *g, int *add_bos)
 {
     static const struct {
@@ -126,7 +187,8 @@ static segue_status read_pre(struct gguf_reader *g, int *add_bos)
         {"refact", "smollm", SG_SPLIT_GPT2, 1, 0, 0},      {"starcoder", "smollm", SG_SPLIT_GPT2, 1, 0, 0},
         {"llama-bpe", "llama3", SG_SPLIT_LLAMA3, 0, 1, 1}, {"llama3", "llama3", SG_SPLIT_LLAMA3, 0, 1, 1},
         {"llama-v3", "llama3", SG_SPLIT_LLAMA3, 0, 1, 1},  {"qwen2", "qwen2", SG_SPLIT_QWEN2, 0, 0, 0},
-        {"qwen35", "qwen35", SG_SPLIT_QWEN35, 0, 0, 0},
+        {"qwen35", "qwen35", SG_SPLIT_QWEN35, 0, 0, 0},    {"mpt", "gpt2", SG_SPLIT_GPT2, 0, 0, 0},
+        {"olmo", "gpt2", SG_SPLIT_GPT2, 0, 0, 0},          {"command-r", "smollm", SG_SPLIT_GPT2, 1, 0, 0},
     };
     struct sg_tokenizer *t = g->t;
     const char *name;
@@ -144,9 +206,13 @@ static segue_status read_pre(struct gguf_reader *g, int *add_bos)
         t->splits[t->splits_n++] = (struct sg_split){.kind = known[i].split};
         t->ignore_merges = (uint8_t)known[i].whole;
         t->info.pre = known[i].pre;
+        add_nfc(t, name, len);
         *add_bos = known[i].bos;
         return SEGUE_OK;
     }
+    int found;
+    SG_TRY(read_chain(g, name, len, add_bos, &found));
+    if (found) return SEGUE_OK;
     return sg_fail(g->err, SEGUE_EUNSUPPORTED,
                    "read tokenizer: %s: pre-tokenizer \"%.*s\" is not supported; choose another model", g->what,
                    (int)(len < 40 ? len : 40), name);
@@ -161,6 +227,23 @@ static segue_status read_bpe(struct gguf_reader *g, int *add_bos)
     SG_TRY(read_pre(g, add_bos));
     g->t->byte_level = 1;
     g->t->info.kind = "bpe";
+    return read_merges(g);
+}
+
+/* Gemma 4: BPE by ranks over characters, with U+2581 for spaces and <0xXX> for characters without a token. */
+static segue_status read_gemma4(struct gguf_reader *g)
+{
+    struct sg_tokenizer *t = g->t;
+    int64_t unk;
+    if (!g->merges)
+        return sg_fail(g->err, SEGUE_EFORMAT, "read tokenizer: %s: %s is missing; fetch the file again",
+                       g->what, KEY("merges"));
+    SG_TRY(sg_meta_int(g->a, KEY("unknown_token_id"), -1, &unk, g->err));
+    t->unk = unk >= 0 && unk < t->tokens_n ? (int32_t)unk : -1;
+    t->norms[t->norms_n++] = (struct sg_normalizer){
+        .kind = SG_NORM_REPLACE, .from = " ", .from_len = 1, .to = "\xe2\x96\x81", .to_len = 3};
+    t->byte_fallback = t->fuse_unk = 1;
+    t->info.kind = "spm";
     return read_merges(g);
 }
 
@@ -225,8 +308,8 @@ static segue_status read_ends(struct gguf_reader *g, int add_bos)
 /* model: value of tokenizer.ggml.model. Tokens come first, since all other keys refer to them. */
 static segue_status read_gguf(struct gguf_reader *g, const char *model, size_t len)
 {
-    int add_bos = 1, bpe = text_is(model, len, "gpt2");
-    if (!bpe && !text_is(model, len, "llama"))
+    int add_bos = 1, bpe = text_is(model, len, "gpt2"), gemma4 = text_is(model, len, "gemma4");
+    if (!bpe && !gemma4 && !text_is(model, len, "llama"))
         return sg_fail(g->err, SEGUE_EUNSUPPORTED,
                        "read tokenizer: %s: tokenizer \"%.*s\" is not supported; choose another model", g->what,
                        (int)(len < 40 ? len : 40), model);
@@ -240,7 +323,7 @@ static segue_status read_gguf(struct gguf_reader *g, const char *model, size_t l
     SG_TRY(array_of(g, KEY("token_type"), SG_META_INT, n, &g->types));
     SG_TRY(array_of(g, KEY("merges"), SG_META_STRING, 0, &g->merges));
     SG_TRY(read_tokens(g));
-    SG_TRY(bpe ? read_bpe(g, &add_bos) : read_spm(g));
+    SG_TRY(bpe ? read_bpe(g, &add_bos) : gemma4 ? read_gemma4(g) : read_spm(g));
     SG_TRY(read_added(g));
     SG_TRY(read_ends(g, add_bos));
     return sg_vocab_finish(g->t, 1, g->what, g->err);
