@@ -24,7 +24,7 @@ static bool is_repository(const char *name)
 }
 
 /* Ask on the terminal; no answer means no. */
-static bool ask(const char *id, bool is_default)
+static bool confirm(const char *id, bool is_default)
 {
     char answer[16] = "";
     fprintf(stderr, "segue: %s%s is not installed. Download it%s? [Y/n] ", is_default ? "the default model " : "", id,
@@ -45,7 +45,7 @@ segue_status find_model(const struct args *args, char **path, segue_error *err)
         if (!terminal)
             return out_fail(err, wanted ? SEGUE_EIO : SEGUE_EARG,
                             "model: %.200s: not installed; add --yes to download it, or give another one with -m", id);
-        if (!ask(id, !wanted)) return out_fail(err, SEGUE_EARG, "model: %.300s: not installed, and not downloaded; give -m", id);
+        if (!confirm(id, !wanted)) return out_fail(err, SEGUE_EARG, "model: %.300s: not installed, and not downloaded; give -m", id);
     }
     bool quiet = args_find(args->command, "quiet", 5) && args_has(args, "quiet");
     if (!quiet) out_note("downloading %s", id);
