@@ -9,7 +9,6 @@
 #include "term/flags.h"
 #include "term/interrupt.h"
 #include "model/export.h"
-#include "model/mixture.h"
 #include "run/placement.h"
 #include "term/progress.h"
 

@@ -5,7 +5,7 @@
 #include "host/folders.h"
 #include "host/machine.h"
 #include "host/model_names.h"
-#include "run/find_model.h"
+#include "host/find_model.h"
 #include "run/pipeline.h"
 #include "term/progress.h"
 

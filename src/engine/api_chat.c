@@ -9,8 +9,8 @@
 enum { REQUEST_MAX = 64 << 20 }; /* bytes of JSON; bounds memory and time of a hostile request */
 
 /* Renders t with the request. adapt: change message contents that the template cannot read. bos, eos: texts of the tokens that
- * templates may print. text, cap, len as in segue_chat_format. EFORMAT: the request is invalid, or the template fails; ELIMIT: the
- * request or the rendering exceeds a limit. */
+ * templates may print. text, cap, len as in segue_chat_format. EFORMAT: the request is invalid, or the template fails; ELIMIT:
+ * the request or the rendering exceeds a limit. */
 static segue_status render(const struct sg_template *t, int adapt, const char *request, size_t request_len,
                            const char *bos, const char *eos, char *text, size_t cap, size_t *len,
                            segue_error *err)

@@ -1,6 +1,6 @@
 /* find_model.c: the model of a command line, see find_model.h.
  * SPDX-License-Identifier: MIT */
-#include "run/find_model.h"
+#include "host/find_model.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -44,7 +44,8 @@ segue_status find_model(const struct args *args, char **path, segue_error *err)
         bool terminal = isatty(0) && isatty(2);
         if (!terminal)
             return out_fail(err, wanted ? SEGUE_EIO : SEGUE_EARG,
-                            "model: %.200s: not installed; add --yes to download it, or give another one with -m", id);
+                            "model: %.200s: not installed; add --yes to download it, or give another one with -m",
+                            id);
         if (!confirm(id, !wanted)) return out_fail(err, SEGUE_EARG, "model: %.300s: not installed, and not downloaded; give -m", id);
     }
     bool quiet = args_find(args->command, "quiet", 5) && args_has(args, "quiet");
