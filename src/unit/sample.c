@@ -191,7 +191,7 @@ segue_status sg_logits_check(const float *logits, uint32_t n, segue_error *err)
     return SEGUE_OK;
 }
 
-static segue_status all_masked(segue_error *err)
+segue_status sg_choice_all_masked(segue_error *err)
 {
     return sg_fail(err, SEGUE_EFORMAT,
                    "token not chosen: biases, stop tokens and the mask of allowed tokens forbid every token; allow at least one");
@@ -424,7 +424,7 @@ segue_status sg_choose(struct sg_chooser *c, const struct sg_sampler *s, float *
     SG_TRY(sg_logits_check(logits, c->vocab, err));
     if (reported) memcpy(c->raw, logits, c->vocab * sizeof *c->raw);
     int32_t chosen = choose(c, s, logits, n, position);
-    if (chosen < 0) return all_masked(err);
+    if (chosen < 0) return sg_choice_all_masked(err);
     if (reported)
         report(c, s, n, chosen, logprobs, logprobs_n);
     else if (logprobs_n)

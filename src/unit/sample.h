@@ -47,6 +47,8 @@ segue_status sg_choose_kept(struct sg_chooser *c, const struct sg_sampler *s, fl
 /* EFORMAT: a logit is NaN or +infinity. -infinity is a masked token. */
 segue_status sg_logits_check(const float *logits, uint32_t n, segue_error *err);
 
+/* EFORMAT: all tokens are masked. For units that choose on a device. */
+segue_status sg_choice_all_masked(segue_error *err);
 /* Log-probability of a token from its logit, the highest logit, and the sum of all weights (sample_math.h). */
 float sg_logprob_of(float logit, float top, uint64_t sum);
 

@@ -4,6 +4,7 @@
 #define SG_UNIT_CUDA_LANE_TYPES_H
 
 #include "unit/cuda/driver/gpu.h"
+#include "unit/cuda/kernels/sample/ksample.h"
 
 enum { CU_RING_TOKENS = 65536, CU_STOPS = 1024 }; /* tokens of the ring; max. stop tokens */
 
@@ -19,7 +20,7 @@ struct cu_value_buffers {
  * read them from struct ck_pass in GPU memory. */
 struct cu_graph_key {
     uint32_t rows, wanted, chunks, advance, storage, stops, args_index, sms;
-    uint16_t best, screen, embedded, quiet;
+    uint16_t best, screen, embedded, quiet, sampled, logprobs, none[2];
     struct ck_banned banned;
     cu_ptr buffers[7];
 };
@@ -39,10 +40,34 @@ struct cu_pass_args {
     unsigned char *pinned;
 };
 
+/* Sampling on the GPU (issue_sample.c, sampler_upload.c). The settings of each row are in GPU memory and stay there from step to
+ * step; the kernel itself appends the chosen token to the row's history. */
+struct cu_sampling {
+    uint32_t rows;           /* rows that work, counts and jobs have memory for */
+    cu_ptr work, counts, jobs;
+    cu_ptr samplers;         /* [CK_SPANS] struct ck_sampler */
+    cu_ptr lists;            /* biases, stop tokens, masks, breakers and histories that samplers point to */
+    size_t lists_bytes, pinned_bytes;
+    unsigned char *pinned;   /* copy of samplers, then of lists */
+    struct ck_sampled *out;  /* pinned [2][CK_SPANS]: outcomes, by args_index */
+    /* The settings that are on the GPU, for a comparison with those of the next run. */
+    struct cu_sampler_seen {
+        segue_sampling p;    /* bias NULL */
+        const uint8_t *breakers;
+        size_t breakers_n, lists_bytes;
+        uint32_t limit;
+        unsigned char *lists; /* biases, then stop tokens, as the caller has them */
+        size_t lists_cap;
+    } seen[CK_SPANS];
+    uint32_t seen_n;         /* 0: unknown */
+    uint32_t room;           /* tokens that every history can still take */
+};
+
 /* The step that was issued before it was requested. It is used when the next run asks for exactly this. */
 struct cu_lookahead {
     int active;
     uint32_t args_index, spans_n; /* which pass_args it uses */
+    uint32_t sampled;             /* rows that are sampled, by the settings on the GPU */
     struct ck_banned banned;
     struct {
         uint64_t state, version, first; /* id and version of the state, position of the row */
@@ -100,6 +125,7 @@ struct cu_lane {
     int32_t *host_chosen;    /* pinned [2][CU_DECODE_ROWS]: chosen token of each row, by args_index */
     int32_t *ring;           /* pinned [CU_RING_TOKENS]: tokens of generation on the GPU */
     volatile uint32_t *ring_written; /* tokens written so far; follows the ring in memory */
+    struct cu_sampling sampling;
     float *host_logits;      /* pinned [CK_SPANS][vocab], allocated on first use */
     struct cu_lookahead ahead;
     uint32_t embedded;       /* 1 + args_index of the pass whose embedding row the previous pass already wrote; 0: none */

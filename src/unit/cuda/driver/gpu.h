@@ -57,7 +57,7 @@ enum {
     X(gemm, gemm_bf16)                                                                                        \
     X(unpack, unpack_rows) X(packed_gemm, packed_x)                                                           \
     X(join, join_few) X(join, join_many)                                                                      \
-    X(choose, argmax_rows) X(choose, choose_best)                                                             \
+    X(choose, argmax_rows) X(choose, choose_best) X(sample, sample_rows)                                      \
     X(screen, screen_make_f32) X(screen, screen_make_f16) X(screen, screen_make_bf16) X(screen, screen_rows)  \
     X(screen, screen_best_f32) X(screen, screen_best_f16) X(screen, screen_best_bf16)
 

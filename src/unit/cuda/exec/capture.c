@@ -22,6 +22,8 @@ static void key_of(const struct sg_run *run, const struct cu_pass_plan *plan, co
                                  .stops = plan->stops_n,
                                  .args_index = p->args_index,
                                  .sms = p->sms,
+                                 .sampled = (uint16_t)p->sampled,
+                                 .logprobs = (uint16_t)p->logprobs,
                                  .screen = (uint16_t)p->screen,
                                  .embedded = (uint16_t)p->embedded,
                                  .banned = plan->banned,

@@ -1,10 +1,8 @@
-/* choose.c: choice of tokens after a pass: on the GPU where all samplers are greedy with the same options, else on the host
- * from logits. SPDX-License-Identifier: MIT */
+/* choose.c: choice of tokens after a pass: greedily where all samplers are greedy with the same options, else by sampling.
+ * SPDX-License-Identifier: MIT */
 #include "unit/cuda/exec/choose.h"
 
 #include <string.h>
-
-#include "unit/generate.h"
 
 /* Everything that could change the order of logits must be off. The limits are those of the kernel's arguments. */
 int cu_is_greedy(const struct sg_sampler *s)
@@ -59,49 +57,51 @@ segue_status cu_no_finite_logit(struct sg_run *run)
                        : "");
 }
 
-/* Chooses for each part whose last wanted row is the last one of its span. logits [parts][vocab]: not used when the GPU has
- * chosen. host_chosen has a token for every wanted row of the pass. */
-static segue_status choose_parts(struct sg_run *run, const struct cu_pass_plan *plan, float *logits, const struct sg_sampler *one,
-                                 int32_t *token)
+/* The rows to choose for: those of the parts whose last wanted row is the last one of its span. Returns their number; *wanted: all
+ * wanted rows of the pass. */
+static uint32_t rows_to_choose(const struct sg_run *run, const struct cu_pass_plan *plan, const struct sg_sampler *one,
+                               struct cu_sampled_row *rows, uint32_t *wanted)
+{
+    uint32_t n = 0;
+    *wanted = 0;
+    for (uint32_t i = 0; i < plan->parts_n; i++) {
+        const struct sg_span *span = &run->base.spans[plan->parts[i].span];
+        uint32_t first, here = cu_part_wanted(span, &plan->parts[i], &first);
+        *wanted += here;
+        if (span->sampler && here && first + here == span->wanted_n)
+            rows[n++] = (struct cu_sampled_row){one ? one : span->sampler, plan->parts[i].span, *wanted - 1};
+    }
+    return n;
+}
+
+/* The token that k_choose.cu has found for a row. */
+static segue_status greedy_result(struct sg_run *run, const struct cu_sampled_row *row, int32_t *token)
 {
     struct sg_result *r = &run->base.result;
-    uint32_t vocab = run->program->base.graph->vocab, row = 0;
-    for (uint32_t i = 0; i < plan->parts_n; i++) {
-        uint32_t s = plan->parts[i].span, first;
-        const struct sg_span *span = &run->base.spans[s];
-        uint32_t n = cu_part_wanted(span, &plan->parts[i], &first);
-        row += n;
-        if (!span->sampler || !n || first + n != span->wanted_n) continue;
-        if (!plan->best) {
-            SG_TRY(sg_thread_run_chooser(&run->base, vocab, &run->base.error));
-            SG_TRY(sg_choose_for_span(run->base.chooser, one ? one : span->sampler, span, s, logits + (size_t)i * vocab, NULL, r,
-                                      token, &run->base.error));
-            continue;
-        }
-        *token = run->lane->host_chosen[row - 1];
-        if (*token < 0) return cu_no_finite_logit(run);
-        if (r->logprobs_n) r->logprobs_n[s] = 0;
-        if (r->tokens) r->tokens[s] = *token;
-    }
+    *token = run->lane->host_chosen[row->row];
+    if (*token < 0) return cu_no_finite_logit(run);
+    if (r->logprobs_n) r->logprobs_n[row->span] = 0;
+    if (r->tokens) r->tokens[row->span] = *token;
     return SEGUE_OK;
 }
 
-/* The GPU chooses only if it can for every span that ends in this pass, since a pass has one set of options. */
-segue_status cu_pass_and_choose(struct sg_run *run, struct cu_pass_plan *plan, int first, const struct sg_sampler *one,
+/* A pass chooses greedily only if all samplers are greedy with the same options. host_chosen has CU_DECODE_ROWS entries. */
+segue_status cu_pass_and_choose(struct sg_run *run, struct cu_pass_plan *plan, int copy_logits, const struct sg_sampler *one,
                                 int32_t *token)
 {
-    float *logits = NULL;
-    int choosing = 0;
-    uint32_t wanted = 0, at;
-    for (uint32_t i = 0; i < plan->parts_n; i++) {
-        const struct sg_span *s = &run->base.spans[plan->parts[i].span];
-        uint32_t n = cu_part_wanted(s, &plan->parts[i], &at);
-        wanted += n;
-        choosing |= s->sampler && n && at + n == s->wanted_n;
+    struct cu_sampled_row rows[CK_SPANS];
+    uint32_t wanted, n = rows_to_choose(run, plan, one, rows, &wanted);
+    if (n) {
+        plan->best = 1;
+        plan->sampled = cu_all_greedy(run, plan, &plan->banned) && wanted <= CU_DECODE_ROWS ? 0 : n;
+        for (uint32_t i = 0; i < n; i++) plan->logprobs |= plan->sampled && rows[i].sampler->p.logprobs;
     }
-    /* host_chosen has CU_DECODE_ROWS entries. */
-    if (choosing) plan->best = cu_all_greedy(run, plan, &plan->banned) && wanted <= CU_DECODE_ROWS;
-    if (choosing && !plan->best) SG_TRY(cu_pass_logits_buffer(run, &logits));
-    SG_TRY(cu_pass_run(run, plan, first, logits));
-    return choosing ? choose_parts(run, plan, logits, one, token) : SEGUE_OK;
+    /* An unused lookahead step reads the settings. */
+    if (plan->sampled && run->lane->ahead.active)
+        SG_TRY(cu_run_check(run, run->program->base.unit->d.stream_sync(run->lane->stream)));
+    if (plan->sampled) SG_TRY(cu_samplers_upload(run, rows, n, 0));
+    SG_TRY(cu_pass_run(run, plan, copy_logits));
+    for (uint32_t i = 0; i < n; i++)
+        SG_TRY(plan->sampled ? cu_sampled_result(run, &rows[i], 0, i, token) : greedy_result(run, &rows[i], token));
+    return SEGUE_OK;
 }

@@ -49,7 +49,9 @@ void cu_pass_begin(struct sg_run *run, const struct cu_pass_plan *plan, struct c
     *p = (struct cu_pass){.program = run->program,
                           .lane = run->lane,
                           .sms = run->lane->stream == run->lane->stream_part ? u->partition.sms[run->lane->kind] : u->sms,
-                          .best = plan->best,
+                          .best = plan->best && !plan->sampled,
+                          .sampled = plan->sampled,
+                          .logprobs = plan->logprobs,
                           .screen = plan->screen && run->program->screen.head != NULL,
                           .banned = plan->banned,
                           .kv = run->base.spans[plan->parts[0].span].state->core.storage,
@@ -158,9 +160,9 @@ void cu_pass_keep_logits(struct sg_run *run, const struct cu_pass_plan *plan, co
     }
 }
 
-/* Logits for the caller go through pinned memory when they are few; last_logits is pinned memory itself. States advance only
- * after the stream is synchronised: until then an error leaves them as they were. */
-segue_status cu_pass_run(struct sg_run *run, struct cu_pass_plan *plan, int copy_logits, float *last_logits)
+/* Logits for the caller go through pinned memory when they are few. States advance only after the stream is synchronised: until
+ * then an error leaves them as they were. */
+segue_status cu_pass_run(struct sg_run *run, struct cu_pass_plan *plan, int copy_logits)
 {
     const struct sg_span *spans[CK_SPANS];
     const struct sg_graph *g = run->program->base.graph;
@@ -180,19 +182,11 @@ segue_status cu_pass_run(struct sg_run *run, struct cu_pass_plan *plan, int copy
     SG_TRY(cu_pass_issue(run, plan, &p));
     int32_t logits = g->vocab ? g->outputs[sg_graph_output(g, "logits")].value : -1;
     int wants_logits = logits >= 0 && copy_logits && run->base.result.logits,
-        pinned = wants_logits && !last_logits && p.rows_n[1] <= CK_SPANS && p.rows_n[1];
+        pinned = wants_logits && p.rows_n[1] <= CK_SPANS && p.rows_n[1];
     if (pinned)
         SG_TRY(fetch_logits(run, &p, logits));
     else if (wants_logits)
         SG_TRY(cu_copy_rows_out(run, plan, &p, logits, run->base.result.logits));
-    /* The last wanted row of each part, for a choice on the host. */
-    for (uint32_t i = 0; i < plan->parts_n && last_logits; i++) {
-        struct sg_operand whole = {.value = logits, .width = g->vocab};
-        if (p.from[1][i + 1] == p.from[1][i]) continue;
-        const float *row = cu_view_of(&p, &whole).p + (size_t)(p.from[1][i + 1] - 1) * g->vocab;
-        SG_TRY(cu_run_check(run, u->d.copy_dtoh(last_logits + (size_t)i * g->vocab, (cu_ptr)(uintptr_t)row,
-                                                g->vocab * sizeof(float), p.lane->stream)));
-    }
     SG_TRY(cu_run_check(run, u->d.stream_sync(p.lane->stream)));
     if (pinned) scatter_logits(run, plan, &p);
     cu_pass_keep_logits(run, plan, &p);

@@ -19,7 +19,8 @@ struct cu_span_part {
 struct cu_pass_plan {
     struct cu_span_part parts[CK_SPANS]; /* of different spans */
     uint32_t parts_n;
-    uint32_t best;    /* 1: the GPU chooses the best row of each wanted row */
+    uint32_t best;    /* 1: the GPU chooses: the best row of each wanted row, or by sampling */
+    uint32_t sampled, logprobs; /* rows chosen by sampling, in the order of the parts that end; 1: some want log-probabilities */
     uint32_t advance; /* 0: no next token; 1: the head is advanced to the next token (generation on the GPU); 2: lookahead */
     uint32_t stops_n; /* stop tokens in the lane's `stops` */
     uint32_t screen;  /* 1: no caller wants logits, so the candidate filter may be used */
@@ -91,9 +92,8 @@ void cu_pass_begin(struct sg_run *run, const struct cu_pass_plan *plan, struct c
 segue_status cu_pass_issue(struct sg_run *run, struct cu_pass_plan *plan, struct cu_pass *p);
 /* After the pass is complete: counts its rows as held by the states. */
 void cu_pass_commit(struct sg_run *run, const struct cu_pass_plan *plan);
-/* A whole pass, until it is complete. copy_logits 1: to the caller's result. last_logits [parts][vocab]: logits of the last
- * wanted row of each part; NULL: not needed. */
-segue_status cu_pass_run(struct sg_run *run, struct cu_pass_plan *plan, int copy_logits, float *last_logits);
+/* A whole pass, until it is complete. copy_logits 1: to the caller's result. */
+segue_status cu_pass_run(struct sg_run *run, struct cu_pass_plan *plan, int copy_logits);
 segue_status cu_pass_logits_buffer(struct sg_run *run, float **out); /* the lane's pinned logits, allocated on first use */
 segue_status cu_pass_save_logits(struct sg_run *run); /* before the value buffers are overwritten: kept logits of other states */
 /* After a pass that copied no logits: each part's last ones stay on the GPU until they are requested. */

@@ -1,7 +1,7 @@
-/* exec_steps.c: splits a batch into passes, and generates tokens (steps > 1). Greedy generation stays on the GPU: the choice
+/* exec_steps.c: splits a batch into passes, and generates tokens (steps > 1). Generation stays on the GPU: the choice
  * kernel advances the arguments to the next token and writes tokens to a ring in pinned memory, while the host issues the next
- * steps; up to CU_STEPS_IN_FLIGHT are in flight. A series is what is issued at once, at most the ring's capacity. Other samplers
- * choose on the host, one step at a time.
+ * steps; up to CU_STEPS_IN_FLIGHT are in flight. A series is what is issued at once, at most the ring's capacity. Runs with
+ * adapters or more outputs take one step at a time.
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 #include "unit/cuda/exec/choose.h"
@@ -97,7 +97,7 @@ static segue_status wait_tokens(struct sg_run *run, struct sg_generation *g, uin
 /* Prepares a series of `steps` steps after the last published token: its arguments, and the counters that the choice kernel
  * changes. */
 static segue_status prepare_series(struct sg_run *run, struct cu_pass_plan *plan, struct cu_pass *p,
-                                   const struct sg_span **spans, uint32_t steps)
+                                   const struct sg_span **spans, const struct sg_generation *g, uint32_t steps)
 {
     const struct sg_sampler *sampler = run->base.spans[0].sampler;
     struct cu_lane *l = run->lane;
@@ -109,6 +109,10 @@ static segue_status prepare_series(struct sg_run *run, struct cu_pass_plan *plan
     ((struct ck_head *)cu_args_pinned(&l->pass_args[0], l->pass_args[0].head))->steps = steps;
     l->ahead.active = 0;
     *l->ring_written = 0;
+    if (plan->sampled) {
+        struct cu_sampled_row row = {&g->sampler, 0, 0};
+        SG_TRY(cu_samplers_upload(run, &row, 1, steps));
+    }
     if (plan->stops_n)
         SG_TRY(cu_run_check(run, run->program->base.unit->d.copy_htod(l->stops, sampler->stops, plan->stops_n * sizeof(int32_t),
                                                                       l->stream)));
@@ -136,7 +140,7 @@ static segue_status issue_series(struct sg_run *run, struct cu_pass_plan *plan, 
     return status;
 }
 
-/* A series of up to `steps` greedy steps of one row each, all on the GPU. The state advances by the tokens that were written,
+/* A series of up to `steps` steps of one row each, all on the GPU. The state advances by the tokens that were written,
  * also after an error. The span's token is read when the arguments are filled in, before g->token changes. */
 static segue_status run_on_gpu(struct sg_run *run, struct sg_generation *g, uint32_t steps)
 {
@@ -146,19 +150,25 @@ static segue_status run_on_gpu(struct sg_run *run, struct sg_generation *g, uint
                                 .parts_n = 1,
                                 .best = 1,
                                 .advance = 1,
-                                .banned = cu_banned_of(run, span->sampler),
+                                .sampled = !cu_is_greedy(&g->sampler),
+                                .logprobs = g->sampler.p.logprobs != 0,
                                 .stops_n = span->sampler->p.ignore_stops ? 0 : (uint32_t)span->sampler->stops_n};
     struct cu_pass p;
+    struct cu_sampled_row row = {&g->sampler, 0, 0};
+    int32_t token;
     uint32_t before = g->published, written = 0;
+    if (!plan.sampled) plan.banned = cu_banned_of(run, span->sampler);
     sg_generation_next(g);
     span->first = span->state->core.tokens; /* after a series this is more than one row further */
-    SG_TRY(prepare_series(run, &plan, &p, spans, steps));
+    SG_TRY(prepare_series(run, &plan, &p, spans, g, steps));
     segue_status status = issue_series(run, &plan, &p, g, steps);
     cu_result r = run->program->base.unit->d.stream_sync(run->lane->stream);
     if (status == SEGUE_OK) status = cu_run_check(run, r);
     if (!r) written = collect_tokens(run, g, before);
     run->base.rows_done[0] += written;
     cu_state_advance(span->state, written);
+    /* The outcome of the last step: its log-probabilities, or why there is no token. */
+    if (status == SEGUE_OK && plan.sampled && written) status = cu_sampled_result(run, &row, 0, 0, &token);
     if (status == SEGUE_OK && written > g->published - before) status = cu_no_finite_logit(run);
     struct sg_rank_sync *sync = run->base.batch.rank_sync;
     if (status == SEGUE_OK && (sync ? sg_rank_sync_canceled(sync) : cu_run_stopped(run)))
@@ -166,8 +176,8 @@ static segue_status run_on_gpu(struct sg_run *run, struct sg_generation *g, uint
     return status;
 }
 
-/* One step at a time, with the choice on the host. */
-static segue_status run_on_host(struct sg_run *run, struct sg_generation *g)
+/* One step at a time. */
+static segue_status run_one_by_one(struct sg_run *run, struct sg_generation *g)
 {
     for (int complete = 0; !complete;) {
         struct cu_pass_plan plan = {.parts = {{0, 0, 1}}, .parts_n = 1};
@@ -194,7 +204,7 @@ static segue_status run_steps(struct sg_run *run)
         SG_TRY(cu_pass_and_choose(run, &plan, 1, &g.sampler, &token));
     }
     if (sg_generation_publish(&g, token)) return SEGUE_OK;
-    if (!cu_is_greedy(&g.sampler) || cu_run_has_loras(run) || run->base.batch.outputs_n) return run_on_host(run, &g);
+    if (g.sampler.stops_n > CU_STOPS || cu_run_has_loras(run) || run->base.batch.outputs_n) return run_one_by_one(run, &g);
     while (g.published < span->steps) {
         uint32_t before = g.published, left = span->steps - before, many = left < CU_RING_TOKENS ? left : CU_RING_TOKENS;
         SG_TRY(run_on_gpu(run, &g, many));

@@ -26,7 +26,12 @@ void cu_lane_close(struct sg_unit *u, struct cu_lane *l)
                                &l->best_value,
                                &l->best_index,
                                &l->draws,
-                               &l->stops};
+                               &l->stops,
+                               &l->sampling.samplers,
+                               &l->sampling.work,
+                               &l->sampling.counts,
+                               &l->sampling.jobs,
+                               &l->sampling.lists};
     cu_logits_detach_lane(u, l);
     cu_enter(u);
     if (l->stream_all) u->d.stream_sync(l->stream_all);
@@ -42,6 +47,9 @@ void cu_lane_close(struct sg_unit *u, struct cu_lane *l)
     if (l->ring) u->d.host_free(l->ring);
     if (l->host_chosen) u->d.host_free(l->host_chosen);
     if (l->host_logits) u->d.host_free(l->host_logits);
+    if (l->sampling.pinned) u->d.host_free(l->sampling.pinned);
+    if (l->sampling.out) u->d.host_free(l->sampling.out);
+    for (int i = 0; i < CK_SPANS; i++) sg_free(l->sampling.seen[i].lists);
     if (l->logits_stream) u->d.stream_free(l->logits_stream);
     if (l->stream_part) u->d.stream_free(l->stream_part);
     if (l->stream_all) u->d.stream_free(l->stream_all);

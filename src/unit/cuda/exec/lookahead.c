@@ -1,4 +1,4 @@
-/* lookahead.c: decoding one token per run with the next step issued in advance. A run of one greedy row per sequence leaves
+/* lookahead.c: decoding one token per run with the next step issued in advance. A run of one row per sequence leaves
  * the following step running on the token just chosen. That step writes fixed slots to a second block (fixed_alt), and its K
  * and V rows beyond those held, so it is discarded without effect when the next run asks for something else.
  * SPDX-License-Identifier: MIT */
@@ -7,8 +7,10 @@
 #include "unit/cuda/exec/choose.h"
 #include "unit/cuda/exec/exec_pass.h"
 
-/* 1: the run has one greedy row per sequence, so the next run will probably continue with the chosen tokens. Fills the parts
- * of the plan and the banned tokens. */
+enum { ROOM = 1024 }; /* tokens after which the histories of samplers are written again */
+
+/* 1: the run has one row per sequence, so the next run will probably continue with the chosen tokens. Fills the parts of the plan
+ * and how tokens are chosen: greedily if all rows are, else by sampling. */
 int cu_can_look_ahead(struct sg_run *run, struct cu_pass_plan *plan)
 {
     const struct sg_batch *b = &run->base.batch;
@@ -22,20 +24,34 @@ int cu_can_look_ahead(struct sg_run *run, struct cu_pass_plan *plan)
             return 0;
         plan->parts[plan->parts_n++] = (struct cu_span_part){i, 0, 1};
     }
-    /* The next step is issued with the same options for all sequences. */
-    if (!cu_all_greedy(run, plan, &plan->banned)) return 0;
+    if (!cu_all_greedy(run, plan, &plan->banned)) {
+        plan->banned = (struct ck_banned){0};
+        plan->sampled = plan->parts_n;
+    }
+    for (uint32_t i = 0; i < plan->sampled; i++) plan->logprobs |= run->base.spans[i].sampler->p.logprobs != 0;
     /* The second block of fixed slots is allocated before anything is issued. */
     for (uint32_t i = 0; i < b->spans_n; i++)
         if (cu_state_alloc_alt(run->base.spans[i].state, NULL) != SEGUE_OK) return 0; /* no memory: without lookahead */
     return 1;
 }
 
+/* The rows to choose for: one per span. */
+static void sampled_rows(const struct sg_run *run, struct cu_sampled_row rows[CK_SPANS])
+{
+    for (uint32_t i = 0; i < run->base.batch.spans_n; i++) rows[i] = (struct cu_sampled_row){run->base.spans[i].sampler, i, i};
+}
+
 /* 1: the lane's lookahead step computes exactly this run: same states, unchanged since, at the next position with the chosen
- * token. */
-static int is_expected(const struct sg_run *run, const struct ck_banned *banned)
+ * token, and the same way to choose. The histories of samplers continue with the states. */
+static int is_expected(const struct sg_run *run, const struct cu_pass_plan *plan)
 {
     const struct cu_lookahead *a = &run->lane->ahead;
-    if (!a->active || a->spans_n != run->base.batch.spans_n || memcmp(&a->banned, banned, sizeof *banned)) return 0;
+    struct cu_sampled_row rows[CK_SPANS];
+    if (!a->active || a->spans_n != run->base.batch.spans_n || a->sampled != plan->sampled ||
+        memcmp(&a->banned, &plan->banned, sizeof plan->banned))
+        return 0;
+    sampled_rows(run, rows);
+    if (plan->sampled && !cu_samplers_equal(run, rows, plan->sampled)) return 0;
     for (uint32_t i = 0; i < a->spans_n; i++) {
         const struct sg_span *s = &run->base.spans[i];
         if (a->spans[i].state != s->state->id || a->spans[i].version != s->state->version || a->spans[i].first != s->first ||
@@ -55,9 +71,13 @@ static uint64_t max_position(const struct sg_run *run)
 }
 
 /* 1: the next row of each sequence fits into every K and V slot and into the table of learned positions. Lookahead does not grow
- * slots. */
-static int has_next_position(const struct sg_run *run, uint64_t furthest)
+ * slots, nor histories, and a mask of allowed tokens is known only with the run. */
+static int has_next_position(const struct sg_run *run, const struct cu_pass_plan *plan, uint64_t furthest)
 {
+    if (plan->sampled && (!run->lane->sampling.seen_n || run->lane->sampling.room < 2)) return 0;
+    for (uint32_t n = 0; n < plan->sampled; n++)
+        if (run->base.spans[n].sampler->allowed) return 0;
+
     const struct sg_graph *g = run->program->base.graph;
     for (uint32_t n = 0; n < run->base.batch.spans_n; n++) {
         const struct sg_span *s = &run->base.spans[n];
@@ -79,6 +99,7 @@ static segue_status issue_step(struct sg_run *run, struct cu_pass_plan *plan, st
 {
     p->args_index = args_index;
     p->best_done = 0;
+    if (plan->sampled) p->lane->sampling.room--;
     p->values = &p->lane->values_few[args_index];
     p->chunks = cu_chunks_for(pos + 1);
     SG_TRY(cu_pass_issue(run, plan, p));
@@ -116,7 +137,8 @@ static void swap_fixed(struct sg_state *s)
 static void record_lookahead(struct sg_run *run, const struct cu_pass_plan *plan, uint32_t args_index, int next)
 {
     struct cu_lookahead *a = &run->lane->ahead;
-    *a = (struct cu_lookahead){.active = next, .args_index = args_index, .spans_n = plan->parts_n, .banned = plan->banned};
+    *a = (struct cu_lookahead){.active = next, .args_index = args_index, .spans_n = plan->parts_n,
+                               .sampled = plan->sampled, .banned = plan->banned};
     for (uint32_t i = 0; i < plan->parts_n; i++) {
         const struct sg_span *s = &run->base.spans[i];
         a->spans[i].state = s->state->id;
@@ -138,6 +160,9 @@ static segue_status start_unexpected(struct sg_run *run, struct cu_pass_plan *pl
         SG_TRY(cu_pass_fill_head(run, plan, p));
         SG_TRY(cu_pass_send_head(run, p));
     }
+    struct cu_sampled_row rows[CK_SPANS];
+    sampled_rows(run, rows);
+    if (plan->sampled) SG_TRY(cu_samplers_upload(run, rows, plan->sampled, ROOM));
     return issue_step(run, plan, p, 0, pos);
 }
 
@@ -146,7 +171,10 @@ static segue_status finish_step(struct sg_run *run, struct cu_pass_plan *plan, s
 {
     const int32_t *chosen = run->lane->host_chosen + (size_t)q * CU_DECODE_ROWS;
     struct sg_result *r = &run->base.result;
+    struct cu_sampled_row rows[CK_SPANS];
+    int32_t token;
     int found = 1;
+    sampled_rows(run, rows);
     for (uint32_t i = 0; i < plan->parts_n; i++) {
         swap_fixed(run->base.spans[i].state);
         found &= chosen[i] >= 0;
@@ -157,6 +185,7 @@ static segue_status finish_step(struct sg_run *run, struct cu_pass_plan *plan, s
     p->values = &run->lane->values_few[q];
     cu_pass_keep_logits(run, plan, p);
     cu_pass_commit(run, plan);
+    for (uint32_t i = 0; i < plan->sampled; i++) SG_TRY(cu_sampled_result(run, &rows[i], q, i, &token));
     return found ? SEGUE_OK : cu_no_finite_logit(run);
 }
 
@@ -173,9 +202,9 @@ segue_status cu_run_lookahead(struct sg_run *run, struct cu_pass_plan *plan)
     uint32_t q = 0;
     plan->best = 1;
     plan->advance = 2;
-    plan->screen = plan->parts_n == 1 && !run->base.result.logits;
+    plan->screen = plan->parts_n == 1 && !run->base.result.logits && !plan->sampled;
     if (cu_run_stopped(run)) return sg_fail(&run->base.error, SEGUE_ECANCELED, "run: cuda: canceled by the caller");
-    int expected = is_expected(run, &plan->banned), next = has_next_position(run, furthest);
+    int expected = is_expected(run, plan);
     SG_TRY(cu_pass_select_stream(run));
     SG_TRY(cu_pass_save_logits(run));
     cu_pass_begin(run, plan, &p, spans);
@@ -187,6 +216,8 @@ segue_status cu_run_lookahead(struct sg_run *run, struct cu_pass_plan *plan)
         SG_TRY(start_unexpected(run, plan, &p, spans, furthest));
     l->ahead.active = 0;
     SG_TRY(copy_step_logits(run, &p, q));
+    /* After the upload, which says how many tokens the histories can take. */
+    int next = has_next_position(run, plan, furthest);
     for (uint32_t i = 0; i < plan->parts_n; i++) run->base.spans[i].state->gpu_pending |= next;
     if (next) SG_TRY(issue_step(run, plan, &p, !q, furthest + 1));
     SG_TRY(cu_run_check(run, u->d.event_sync(run->base.result.logits ? l->logits_copied[q] : l->done[q])));

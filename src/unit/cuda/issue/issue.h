@@ -27,6 +27,7 @@ struct cu_pass {
     enum sg_storage kv;                 /* storage of K and V */
     /* Choice of tokens. */
     uint32_t best;                      /* 1: the best row of each wanted row's logits is needed */
+    uint32_t sampled, logprobs;         /* rows that k_sample.cu chooses for; 1: some with log-probabilities */
     struct ck_banned banned;
     uint32_t best_blocks, best_done;    /* blocks that report a best logit; 1: the head's kernel has reported them */
     uint32_t embedded, embeds;          /* 1: the previous pass wrote the embedding; this pass writes the next one's */
@@ -173,6 +174,8 @@ segue_status cu_cluster_settle(struct cu_pass *p, const struct cu_step *s);
 
 /* The step s, or the fusion that begins with it; *steps: how many steps that were (issue.c). */
 segue_status cu_issue(struct cu_pass *p, const struct cu_step *s, uint32_t *steps);
+/* issue_sample.c: chooses for the first p->sampled samplers of the lane; the pass continues as after a greedy choice. */
+segue_status cu_issue_sample(struct cu_pass *p, uint32_t advance);
 /* issue_choice.c: the best token of each wanted row; `advance` as in struct cu_pass_plan. */
 segue_status cu_issue_choice(struct cu_pass *p, uint32_t advance, uint32_t stops_n);
 /* 1: the choice can write the next pass's embedding; fills the arguments. */

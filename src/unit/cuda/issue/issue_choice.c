@@ -1,5 +1,5 @@
-/* issue_choice.c: the greedy choice of a token on the GPU: the best logit of each block is reduced to the best row, which is
- * written to pinned memory and, for generation, becomes the input of the next pass. SPDX-License-Identifier: MIT */
+/* issue_choice.c: the choice of a token on the GPU: the best logit of each block is reduced to the best row, or k_sample.cu has
+ * chosen. The token is written to pinned memory and, for generation, becomes the input of the next pass. SPDX-License-Identifier: MIT */
 #include "unit/cuda/issue/issue.h"
 
 /* 1: the choice kernel can dequantise rows of this kind, four numbers at a time. */
@@ -28,7 +28,11 @@ segue_status cu_issue_choice(struct cu_pass *p, uint32_t advance, uint32_t stops
     struct cu_lane *l = p->lane;
     struct sg_unit *u = p->program->base.unit;
     uint32_t *best_index = (uint32_t *)(uintptr_t)l->best_index;
-    if (!p->best_done) {
+    if (p->sampled) {
+        SG_TRY(cu_issue_sample(p, advance));
+        /* Without a next input the outcomes are all that is needed. */
+        if (!advance) return SEGUE_OK;
+    } else if (!p->best_done) {
         int32_t value = g->outputs[sg_graph_output(g, "logits")].value;
         struct sg_operand whole = {.value = value, .width = g->vocab};
         struct ck_argmax a = {.x = cu_view_of(p, &whole),
