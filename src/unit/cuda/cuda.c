@@ -90,6 +90,7 @@ static void cu_close(struct sg_unit *u)
 {
     if (!u) return;
     if (u->ctx) {
+        cu_blas_finish(u);
         cu_pool_empty(u);
         cu_enter(u);
         if (u->copies) u->d.stream_sync(u->copies);
@@ -159,7 +160,7 @@ static segue_status open_gpu(struct sg_unit *u, uint32_t index, segue_error *err
     for (int i = 0; i < 2 && status == SEGUE_OK; i++)
         status = cu_check(&u->d, u->d.event_new(&u->staging_events[i], CU_EVENT_UNTIMED), "open unit", err);
     if (status == SEGUE_OK) status = cu_kernels_load(u, err);
-    if (status == SEGUE_OK) cu_blas_open(&u->blas);
+    if (status == SEGUE_OK) cu_blas_begin(u);
     if (status == SEGUE_OK) cu_partition_open(u);
     cu_leave(u);
     return status;
@@ -342,6 +343,9 @@ static segue_status cu_stream_rate(struct sg_unit *u, uint64_t bytes, double *gb
     return status;
 }
 
+/* Units of a group have none: the group is asked. */
+static void cu_progress(struct sg_unit *u, const struct sg_progress *progress) { u->progress = progress; }
+
 /* Optional members that are missing: state_at (fixed slots are in GPU memory), weight_get and weight_put, kept and compiles (no
  * weight cache), restart (a lost context cannot be reset in this process). */
 const struct sg_unit_ops sg_unit_cuda = {
@@ -374,5 +378,6 @@ const struct sg_unit_ops sg_unit_cuda = {
     .state_logits = cu_state_logits,
     .stream = cu_stream_rate,
     .meter = cu_energy,
+    .progress = cu_progress,
     .link_ranks = cu_link_ranks,
 };

@@ -6,7 +6,6 @@
 #include "unit/cuda/cu.h"
 #include "unit/cuda/exec/lane_open.h"
 #include "unit/cuda/issue/issue.h"
-#include "unit/finite.h"
 
 /* Bytes of the rows of a tensor that a weight uses, as stored on the GPU. */
 static uint64_t weight_bytes(const struct sg_program *p, const struct sg_weight *w)
@@ -108,7 +107,7 @@ static segue_status compile_one(struct sg_unit *u, const struct sg_graph *g, str
     return SEGUE_OK;
 }
 
-/* Checks everything before the upload, which takes longest. There is no weight cache: weights are converted while they are
+/* Checks everything but the weights' numbers before the upload, which takes longest. There is no weight cache: weights are converted while they are
  * copied, which is as fast as reading them from a cache. On failure the programs compiled so far are discarded. */
 segue_status cu_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n, const struct sg_weight_cache *cache,
                         struct sg_program **programs, segue_error *err)
@@ -116,10 +115,10 @@ segue_status cu_compile(struct sg_unit *u, const struct sg_graph *const *graphs,
     struct cu_weights *w = NULL;
     (void)cache;
     for (uint32_t i = 0; i < n; i++) SG_TRY(sg_graph_check(graphs[i], err));
-    for (uint32_t i = 0; i < n; i++) SG_TRY(sg_weights_finite(graphs[i], err));
     SG_TRY(cu_weights_fit(u, graphs, n, 0, err));
     /* The estimate may be too low: an allocation that fails gets the same advice. */
     segue_status status = cu_weights_new(u, graphs, n, &w, err);
+    cu_blas_finish(u);
     if (status == SEGUE_EMEMORY) return cu_weights_fit(u, graphs, n, 1, err);
     if (status != SEGUE_OK) return status;
     uint32_t i = 0;

@@ -4,6 +4,7 @@
 #define SG_UNIT_CUDA_PROGRAM_H
 
 #include "unit/cuda/compile/lane.h"
+#include "unit/cuda/compile/upload_ring.h"
 #include "unit/cuda/driver/gpu.h"
 
 /* --- weights (upload.c) --- */
@@ -26,7 +27,10 @@ struct cu_weights {
     uint64_t bytes;
     const struct sg_graph *const *graphs; /* [graphs_n] all that use the tensors; during the upload only */
     uint32_t graphs_n;
-    struct sg_pool *pool; /* threads that repack rows, during the upload only; NULL: all tensors are small */
+    /* During the upload only: threads that repack rows, NULL: all tensors are small; buffers; bytes sent so far. */
+    struct sg_pool *pool;
+    struct cu_upload_ring ring;
+    uint64_t sent;
 };
 /* Uploads the tensors that the graphs use, each once. *out has one reference. */
 segue_status cu_weights_new(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t graphs_n,

@@ -1,6 +1,8 @@
-/* upload.c: uploads weights, each tensor once, in bands of rows: threads repack a band, then it is copied to the GPU. Weights
+/* upload.c: uploads weights, each tensor once, in bands of rows: threads check a band for finite numbers and repack it into a pinned
+ * buffer, and while it is copied to the GPU they fill the next buffer. The file is read once, through its mapping. Weights
  * of linears with the same input are placed in one allocation, so that one GEMM can multiply all of them (issue_gemm.c).
  * SPDX-License-Identifier: MIT */
+#include <stdatomic.h>
 #include <string.h>
 
 #include "unit/cuda/compile/program.h"
@@ -8,7 +10,7 @@
 #include "unit/pool.h"
 
 /* Bytes of a band, about; rows of one item of the thread pool; numbers from which a tensor is converted by several threads. */
-enum { BAND_BYTES = 4 << 20, ROWS_PER_ITEM = 16, THREADED_MIN = 1 << 20 };
+enum { BAND_BYTES = 8 << 20, ROWS_PER_ITEM = 16, THREADED_MIN = 1 << 20 };
 
 /* Bytes of the rows, rounded up so that the scales that follow are aligned. */
 static size_t data_bytes(const struct ck_weight *w) { return ((size_t)w->pitch * cu_stored_rows(w, w->rows) + 255) / 256 * 256; }
@@ -20,17 +22,32 @@ struct cu_row_band {
     uint64_t from, to;
     float *numbers; /* scratch: [threads][cu_repack_scratch(t)] */
     uint8_t *data, *scales;
+    int check, clear; /* 1: check the rows for finite numbers; zero them first, since repacking leaves padding as it is */
+    atomic_uint_fast64_t bad_row; /* the lowest row that is not finite; UINT64_MAX: none */
 };
+
+/* 1: row r of the matrix is row r, or another whole row, of the tensor in the file, so that checking all rows checks it. */
+static int rows_are_stored_rows(const struct sg_tensor *t)
+{
+    return !t->transposed && !t->fp8_source && !t->part && sg_tensor_stored_rows(t) == t->rows;
+}
+
+static void note_bad_row(struct cu_row_band *b, uint64_t row)
+{
+    uint_fast64_t least = atomic_load(&b->bad_row);
+    while (row < least && !atomic_compare_exchange_weak(&b->bad_row, &least, row)) {}
+}
 
 /* Converts ROWS_PER_ITEM rows of a band; an item of the thread pool's job. */
 static void fill_item(void *arg, uint32_t stage, uint32_t item, uint32_t thread)
 {
-    const struct cu_row_band *b = arg;
-    uint64_t at = (uint64_t)item * ROWS_PER_ITEM, left = b->to - b->from - at;
+    struct cu_row_band *b = arg;
+    uint64_t at = (uint64_t)item * ROWS_PER_ITEM, left = b->to - b->from - at, n = left < ROWS_PER_ITEM ? left : ROWS_PER_ITEM, bad;
     (void)stage;
-    cu_repack_rows(b->t, b->w, b->from + at, b->from + at + (left < ROWS_PER_ITEM ? left : ROWS_PER_ITEM),
-                   b->numbers + thread * cu_repack_scratch(b->t), b->data + at * b->w->pitch,
-                   b->scales + at * b->w->scale_pitch * cu_scale_entry_bytes(b->w));
+    if (b->check && !sg_tensor_finite_rows(b->t, b->from + at, b->from + at + n, &bad)) note_bad_row(b, bad);
+    if (b->clear) memset(b->data + at * b->w->pitch, 0, (size_t)cu_stored_rows(b->w, n) * b->w->pitch);
+    cu_repack_rows(b->t, b->w, b->from + at, b->from + at + n, b->numbers + thread * cu_repack_scratch(b->t),
+                   b->data + at * b->w->pitch, b->scales + at * b->w->scale_pitch * cu_scale_entry_bytes(b->w));
 }
 
 /* Converts a band, in parallel if there is a pool. */
@@ -49,23 +66,39 @@ static uint64_t band_rows(const struct ck_weight *w)
     return !rows ? ROWS_PER_ITEM : rows < w->rows ? rows : cu_stored_rows(w, w->rows);
 }
 
-/* Band by band: convert with all threads, then copy data and scales. cu_copy_to_gpu returns when the source may be reused.
- * numbers and data are scratch of the caller; the padding columns of data are zero. */
-static segue_status send_rows(struct cu_weights *all, struct cu_tensor *t, float *numbers, uint8_t *data, segue_error *err)
+/* One band: convert with all threads, then copy data and scales. ECANCELED: the unit's progress function asked to stop. */
+static segue_status send_band(struct cu_weights *all, struct cu_tensor *t, struct cu_row_band *b, segue_error *err)
 {
-    struct ck_weight *w = &t->w;
+    const struct ck_weight *w = &t->w;
     struct sg_unit *u = all->unit;
-    size_t scale_row = w->scale_pitch * cu_scale_entry_bytes(w);
-    uint64_t many = band_rows(w);
-    struct cu_row_band b = {.t = t->source, .w = w, .numbers = numbers, .data = data, .scales = data + many * w->pitch};
+    size_t rows = (size_t)(b->to - b->from), scale_row = w->scale_pitch * cu_scale_entry_bytes(w),
+           data = (size_t)cu_stored_rows(w, rows) * w->pitch;
+    SG_TRY(cu_ring_buffer(u, &all->ring, (size_t)band_rows(w) * (w->pitch + scale_row), &b->data, err));
+    b->scales = b->data + data;
+    fill_band(all->pool, b);
+    if (atomic_load(&b->bad_row) != UINT64_MAX) return sg_tensor_fail_not_finite(t->source, atomic_load(&b->bad_row), err);
+    SG_TRY(cu_ring_copy(u, &all->ring, t->memory + b->from * w->pitch, 0, data, err));
+    if (scale_row) SG_TRY(cu_ring_copy(u, &all->ring, t->memory + data_bytes(w) + b->from * scale_row, data, rows * scale_row, err));
+    SG_TRY(cu_ring_next(u, &all->ring, err));
+    all->sent += data + rows * scale_row;
+    if (sg_progress_stop(u->progress, all->sent))
+        return sg_fail(err, SEGUE_ECANCELED, "load weights: unit cuda: canceled by the caller");
+    return SEGUE_OK;
+}
+
+/* Band by band; returns before the last copies are complete. numbers: scratch of the caller. */
+static segue_status send_rows(struct cu_weights *all, struct cu_tensor *t, float *numbers, segue_error *err)
+{
+    const struct ck_weight *w = &t->w;
+    uint64_t many = band_rows(w), bad;
+    int plain = w->kind == CK_F32 || w->kind == CK_F16 || w->kind == CK_BF16;
+    struct cu_row_band b = {.t = t->source, .w = w, .numbers = numbers, .check = rows_are_stored_rows(t->source)};
+    b.clear = !plain || w->pitch != w->cols * (w->kind == CK_F32 ? 4u : 2u);
+    atomic_init(&b.bad_row, UINT64_MAX);
+    if (!b.check && !sg_tensor_finite(t->source, &bad)) return sg_tensor_fail_not_finite(t->source, bad, err);
     for (b.from = 0; b.from < w->rows; b.from = b.to) {
         b.to = b.from + many < w->rows ? b.from + many : w->rows;
-        fill_band(all->pool, &b);
-        size_t bytes = (size_t)cu_stored_rows(w, b.to - b.from) * w->pitch;
-        SG_TRY(cu_copy_to_gpu(u, t->memory + b.from * w->pitch, b.data, bytes, err));
-        if (scale_row)
-            SG_TRY(cu_copy_to_gpu(u, t->memory + data_bytes(w) + b.from * scale_row, b.scales,
-                                  (size_t)(b.to - b.from) * scale_row, err));
+        SG_TRY(send_band(all, t, &b, err));
     }
     return SEGUE_OK;
 }
@@ -74,6 +107,8 @@ static segue_status send_rows(struct cu_weights *all, struct cu_tensor *t, float
 static segue_status send_vector(struct sg_unit *u, struct cu_tensor *t, segue_error *err)
 {
     size_t n = (size_t)t->source->rows * t->source->cols;
+    uint64_t bad;
+    if (!sg_tensor_finite(t->source, &bad)) return sg_tensor_fail_not_finite(t->source, bad, err);
     float *numbers = sg_alloc(n * sizeof *numbers);
     if (!numbers) return sg_no_memory("a vector of weights", n * sizeof *numbers, err);
     sg_tensor_read(t->source, numbers);
@@ -94,11 +129,8 @@ static segue_status send_matrix(struct cu_weights *all, struct cu_tensor *t, seg
     t->bytes = data_bytes(w) + (size_t)w->scale_pitch * cu_scale_entry_bytes(w) * w->rows;
     if (!t->memory) SG_TRY(cu_mem_alloc(u, t->bytes, t->source->name ? t->source->name : "weights", &t->memory, err));
     float *numbers = sg_alloc(threads * cu_repack_scratch(t->source) * sizeof *numbers);
-    uint8_t *band = sg_alloc(band_rows(w) * (w->pitch + (size_t)w->scale_pitch * cu_scale_entry_bytes(w)));
-    segue_status status = numbers && band ? send_rows(all, t, numbers, band, err)
-                                          : sg_no_memory("rows of weights", w->pitch, err);
+    segue_status status = numbers ? send_rows(all, t, numbers, err) : sg_no_memory("rows of weights", w->pitch, err);
     sg_free(numbers);
-    sg_free(band);
     w->data = (const void *)(uintptr_t)t->memory;
     w->scales = (const void *)(uintptr_t)(t->memory + data_bytes(w));
     return status;
@@ -244,7 +276,9 @@ static segue_status join_weights(struct cu_weights *w, const struct sg_graph *g,
 static segue_status load_tensor(struct cu_weights *w, const struct sg_tensor *source, uint32_t uses, segue_error *err)
 {
     struct cu_tensor *t;
+    uint64_t bad;
     SG_TRY(register_tensor(w, source, &t, err));
+    if (!uses && !sg_tensor_finite(source, &bad)) return sg_tensor_fail_not_finite(source, bad, err);
     if ((uses & 1) && !t->w.data) SG_TRY(send_matrix(w, t, err));
     if ((uses & 2) && !t->vector) {
         SG_TRY(send_vector(w->unit, t, err));
@@ -278,7 +312,7 @@ void cu_weights_free(struct cu_weights *w)
     sg_free(w);
 }
 
-/* The pool exists only during the upload: its threads would otherwise stay for the life of the program. */
+/* The pool and the ring exist only during the upload: threads and pinned memory would otherwise stay for the life of the program. */
 segue_status cu_weights_new(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t graphs_n, struct cu_weights **out,
                             segue_error *err)
 {
@@ -296,6 +330,8 @@ segue_status cu_weights_new(struct sg_unit *u, const struct sg_graph *const *gra
     sg_pool_close(w->pool);
     w->pool = NULL;
     w->graphs = NULL;
+    segue_status copied = cu_ring_close(u, &w->ring, status == SEGUE_OK ? err : NULL);
+    if (status == SEGUE_OK) status = copied;
     if (status != SEGUE_OK) {
         cu_weights_free(w);
         return status;

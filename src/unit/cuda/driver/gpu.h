@@ -162,6 +162,9 @@ struct sg_unit {
     cu_mod modules[CU_MODULES];
     uint32_t modules_n;
     struct cu_kernels k;
+    pthread_t blas_thread;     /* opens cuBLASLt, which takes 50 ms, beside the upload of weights */
+    int blas_opening;          /* 1: that thread was started and is to be joined */
+    const struct sg_progress *progress; /* of the next compilations; NULL: none */
     /* States: ids, and the pool of freed memory (memory.c). */
     atomic_uint_fast64_t state_ids; /* last id given to a state */
     pthread_mutex_t pool_lock;      /* guards pool, pool_n, pool_bytes */
@@ -219,6 +222,11 @@ segue_status cu_copies_wait(struct sg_unit *u, segue_error *err);  /* all deferr
 segue_status cu_copies_flush(struct sg_unit *u, segue_error *err); /* issues the pending copy: nothing more will be merged */
 /* Issues the pending copy. copy_lock is held and the context current: call it before anything else is put into `copies`. */
 cu_result cu_pending_copy_start(struct sg_unit *u);
+
+/* --- cuBLASLt (blas_open.c): u->blas may be used after finish --- */
+
+void cu_blas_begin(struct sg_unit *u);  /* opens it on a thread; the context is current */
+void cu_blas_finish(struct sg_unit *u); /* waits for that; may be called again */
 
 /* --- pinned host memory (pinned.c) --- */
 
