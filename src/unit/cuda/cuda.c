@@ -1,7 +1,8 @@
 /* cuda.c: the table of operations of the unit `cuda`: listing the GPUs, opening one GPU (cuda:N) or a group (cuda:A-B), limits of
  * ops, memory footprint, and the measurement of memory bandwidth.
  *
- * Options of the spec: pdl, waves, graphs, stream, part, rest, screen, rank, invariant, packed; see struct sg_unit in driver/gpu.h.
+ * Options of the spec: pdl, waves, graphs, stream, part, rest, screen, rank, invariant, packed, prepare, hopper; see struct sg_unit
+ * in driver/gpu.h.
  * SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <stdlib.h>
@@ -145,6 +146,7 @@ static segue_status open_gpu(struct sg_unit *u, uint32_t index, segue_error *err
     u->sms = value > 0 ? (uint32_t)value : 1;
     u->d.get_attribute(&value, CU_ATTR_MAJOR, u->device);
     u->major = (uint32_t)value;
+    if (!u->hopper && u->major >= 9) u->major = 8;
     u->d.get_attribute(&value, CU_ATTR_SHARED_OPTIN, u->device);
     /* The opt-in limit of shared memory per block, with 8 KB left for static shared memory. */
     u->shared_max = value > 65536 ? (uint32_t)value - 8192 : 40960;
@@ -171,7 +173,7 @@ static segue_status open_gpu(struct sg_unit *u, uint32_t index, segue_error *err
 static segue_status open_one(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
 {
     static const char *const keys[] = {"",     "pdl",    "waves", "graphs",    "stream", "part",
-                                       "rest", "screen", "rank",  "invariant", "packed", NULL};
+                                       "rest", "screen", "rank",  "invariant", "packed", "prepare", "hopper", NULL};
     uint32_t index = 0;
     struct sg_unit *u;
     SG_TRY(sg_spec_only(spec, keys, err));
@@ -185,7 +187,7 @@ static segue_status open_one(struct sg_unit **out, const struct sg_unit_spec *sp
     cu_pinned_open(u); /* initialises its lock, so that cu_close can be called from here on */
     u->base.ops = &sg_unit_cuda;
     /* Defaults of the options. */
-    u->pdl = u->graphs = u->cluster_fusion = u->packed = 1;
+    u->pdl = u->graphs = u->cluster_fusion = u->packed = u->prepare = u->hopper = 1;
     u->waves = 4;
     u->stream = 100;
     u->part_sms = CU_PART_AUTO;
@@ -199,6 +201,8 @@ static segue_status open_one(struct sg_unit **out, const struct sg_unit_spec *sp
     if (status == SEGUE_OK) status = parse_number(spec, "screen", 1, &u->screen, err);
     if (status == SEGUE_OK) status = parse_number(spec, "rank", CK_CLUSTERS_MAX, &u->cluster_fusion, err);
     if (status == SEGUE_OK) status = parse_number(spec, "invariant", 1, &u->invariant, err);
+    if (status == SEGUE_OK) status = parse_number(spec, "prepare", 2, &u->prepare, err);
+    if (status == SEGUE_OK) status = parse_number(spec, "hopper", 1, &u->hopper, err);
     if (status == SEGUE_OK && u->invariant && (u->screen || (sg_spec_value(spec, "rank") && u->cluster_fusion)))
         status = sg_fail(err, SEGUE_EUNSUPPORTED,
                          "open unit: %s: screen and rank change results of single rows; use them without invariant", spec->text);

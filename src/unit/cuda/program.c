@@ -5,6 +5,7 @@
 #include "unit/cuda/compile/fits.h"
 #include "unit/cuda/cu.h"
 #include "unit/cuda/exec/lane_open.h"
+#include "unit/cuda/exec/prepare.h"
 #include "unit/cuda/issue/issue.h"
 
 /* Bytes of the rows of a tensor that a weight uses, as stored on the GPU. */
@@ -49,6 +50,7 @@ void cu_discard(struct sg_program *p)
 {
     if (!p) return;
     struct sg_unit *u = p->base.unit;
+    cu_prepare_stop(p);
     for (int i = 0; i < CU_LANES; i++) {
         cu_lane_close(u, &p->lanes[i]);
         pthread_mutex_destroy(&p->lanes[i].lock);
@@ -125,6 +127,7 @@ segue_status cu_compile(struct sg_unit *u, const struct sg_graph *const *graphs,
     for (; i < n && status == SEGUE_OK; i++) status = compile_one(u, graphs[i], w, &programs[i], err);
     if (status != SEGUE_OK)
         for (i--; i > 0;) cu_discard(programs[--i]); /* the one that failed has discarded itself */
+    for (i = 0; i < n && status == SEGUE_OK; i++) cu_prepare_start(programs[i]);
     /* Drops the reference of this function; the programs have their own. */
     cu_weights_free(w);
     return status == SEGUE_EMEMORY ? cu_weights_fit(u, graphs, n, 1, err) : status;

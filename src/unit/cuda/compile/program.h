@@ -117,6 +117,11 @@ struct sg_program {
     size_t sums_words;                /* 64-bit words of partial sums of all fusions */
     uint64_t read_per_token;          /* bytes of weights that one token reads */
     struct cu_lane lanes[CU_LANES];
+    /* The thread that prepares graphs of prompts (prepare.c). */
+    pthread_t prepare_thread;
+    int preparing;                    /* 1: it was started and is to be joined */
+    atomic_int prepare_stop;          /* 1: it ends after its present run */
+    atomic_uint runs;                 /* runs of callers between start and wait */
     /* Only with "screen=1". */
     struct cu_screen { /* candidate filter for greedy choices (issue_screen.c); head NULL: none */
         const struct sg_op *head;

@@ -2,7 +2,8 @@
  * is captured, and replayed from then on. What varies between replays (tokens, positions, slots) is in GPU memory (struct
  * ck_head). A short pass is one graph, and so is a long one whose states no other thread reads while it runs (batch option
  * quiet). Other long passes are split after each layer that writes a state, so that an event can be recorded between two
- * graphs. SPDX-License-Identifier: MIT */
+ * graphs. The choice of a token is part of the graph of a short pass only: so a prompt replays the same graph however its first
+ * token is chosen, and graphs of prompts can be prepared before the first one (prepare.c). SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "unit/cuda/exec/exec_pass.h"
@@ -16,20 +17,22 @@ static void key_of(const struct sg_run *run, const struct cu_pass_plan *plan, co
     *key = (struct cu_graph_key){.rows = p->rows_n[0],
                                  .wanted = p->rows_n[1],
                                  .chunks = is_long ? 0 : p->chunks,
-                                 .best = (uint16_t)plan->best,
-                                 .advance = plan->advance,
                                  .storage = cu_storage_of(p->kv),
-                                 .stops = plan->stops_n,
                                  .args_index = p->args_index,
                                  .sms = p->sms,
-                                 .sampled = (uint16_t)p->sampled,
-                                 .logprobs = (uint16_t)p->logprobs,
                                  .screen = (uint16_t)p->screen,
                                  .embedded = (uint16_t)p->embedded,
-                                 .banned = plan->banned,
                                  .buffers = {l->scratch, l->attn_parts}};
+    if (!is_long) {
+        key->best = (uint16_t)plan->best;
+        key->advance = plan->advance;
+        key->stops = plan->stops_n;
+        key->sampled = (uint16_t)p->sampled;
+        key->logprobs = (uint16_t)p->logprobs;
+        key->banned = plan->banned;
+        return;
+    }
     /* Long passes: scratch that grows on demand, and whether they are split. */
-    if (!is_long) return;
     key->quiet = run->base.batch.quiet != 0;
     key->buffers[2] = l->narrow;
     key->buffers[3] = l->wide;
@@ -68,7 +71,7 @@ static uint32_t end_of(const struct sg_run *run, const struct cu_pass *p, uint32
     return end;
 }
 
-/* Captures the steps [from, end) into one graph; the last graph also has the choice of tokens. Capture is ended also after an
+/* Captures the steps [from, end) into one graph; the last graph of a short pass also has the choice of tokens. Capture is ended also after an
  * error, since the stream could not be used otherwise. */
 static segue_status capture_steps(struct sg_run *run, const struct cu_pass_plan *plan, struct cu_pass *p, uint32_t from,
                                   uint32_t end, cu_exec *out)
@@ -81,7 +84,7 @@ static segue_status capture_steps(struct sg_run *run, const struct cu_pass_plan 
     for (uint32_t i = from ? from : p->embedded, count; i < end && status == SEGUE_OK; i += count)
         status = cu_issue(p, &p->program->fused[i], &count);
     if (status == SEGUE_OK && end == p->program->fused_n) status = cu_cluster_pass_end(p);
-    if (status == SEGUE_OK && end == p->program->fused_n) status = cu_pass_choice(plan, p);
+    if (status == SEGUE_OK && end == p->program->fused_n && p->rows_n[0] <= CU_GEMV_ROWS) status = cu_pass_choice(plan, p);
     cu_result r = u->d.capture_end(p->lane->stream, &graph);
     if (status == SEGUE_OK) status = cu_run_check(run, r);
     if (status == SEGUE_OK) status = cu_run_check(run, u->d.graph_instantiate(out, graph, 0));
@@ -130,5 +133,5 @@ segue_status cu_pass_launch_graph(struct sg_run *run, const struct cu_pass_plan 
         p->launches++;
         for (; at < c->ends[i]; at++) SG_TRY(cu_pass_layer_done(run, plan, p, &p->program->fused[at]));
     }
-    return SEGUE_OK;
+    return p->rows_n[0] > CU_GEMV_ROWS ? cu_pass_choice(plan, p) : SEGUE_OK;
 }

@@ -84,7 +84,8 @@ static segue_status acquire_states(const struct sg_batch *b, segue_error *err)
 }
 
 /* The lane is chosen by the longest span. */
-segue_status cu_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, struct sg_run **out, segue_error *err)
+segue_status cu_start_uncounted(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, struct sg_run **out,
+                              segue_error *err)
 {
     SG_TRY(sg_batch_check(&rules, &p->base, b, err));
     struct sg_run *run = sg_alloc(sizeof *run);
@@ -104,6 +105,17 @@ segue_status cu_start(struct sg_program *p, const struct sg_batch *b, struct sg_
     return SEGUE_OK;
 }
 
+segue_status cu_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, struct sg_run **out, segue_error *err)
+{
+    atomic_fetch_add(&p->runs, 1u);
+    segue_status status = cu_start_uncounted(p, b, r, out, err);
+    if (status == SEGUE_OK)
+        (*out)->counted = 1;
+    else
+        atomic_fetch_sub(&p->runs, 1u);
+    return status;
+}
+
 /* weight_bytes counts every pass as a full read of the weights. */
 segue_status cu_wait(struct sg_run *run, uint64_t timeout_ns, segue_error *err)
 {
@@ -112,6 +124,7 @@ segue_status cu_wait(struct sg_run *run, uint64_t timeout_ns, segue_error *err)
     run->base.report->dispatches = run->launches;
     run->base.report->weight_bytes = run->passes * run->program->read_per_token;
     run->base.report->state_bytes = run->state_bytes;
+    if (run->counted) atomic_fetch_sub(&run->program->runs, 1u);
     run_free(run);
     return status;
 }

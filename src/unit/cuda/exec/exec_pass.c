@@ -76,6 +76,8 @@ segue_status cu_pass_issue(struct sg_run *run, struct cu_pass_plan *plan, struct
     p->embedded = continues && l->embedded == 1 + p->args_index;
     p->embeds = continues && plan->best && cu_next_embed(p, &next);
     l->embedded = 0;
+    /* The output head of a graph that serves every way to choose reports no best logits. */
+    if (p->padded) p->best = 0;
     SG_TRY(cu_cluster_pass_begin(p));
     segue_status status = same || p->padded ? cu_pass_launch_graph(run, plan, p) : cu_pass_issue_steps(run, plan, p);
     if (status == SEGUE_OK) cu_cluster_pass_done(p);

@@ -1,0 +1,74 @@
+/* prepare.c: see prepare.h. The prompts are ordinary runs (cu_start), so they need no rules of their own. SPDX-License-Identifier:
+ * MIT */
+#include "unit/cuda/exec/prepare.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "unit/cuda/exec/exec_pass.h"
+#include "unit/cuda/state/state.h"
+
+/* Models with fewer bytes of weights are prepared only on request ("prepare=2"); pause while other runs are in progress. */
+enum { WEIGHTS_MIN = 256 << 20, PAUSE_NS = 200000 };
+
+/* 1: prompts of this program use graphs that can be prepared: tokens in, logits out, one GPU. */
+static int can_prepare(const struct sg_program *p)
+{
+    const struct sg_graph *g = p->base.graph;
+    const struct sg_unit *u = p->base.unit;
+    if (!u->graphs || !u->prepare || !g->vocab || g->inputs_n != 1) return 0;
+    if (g->values[g->inputs[0].value].kind != SG_VALUE_TOKENS || !g->slots_n) return 0;
+    for (uint32_t i = 0; i < g->ops_n; i++)
+        if (g->ops[i].code == SG_OP_JOIN) return 0;
+    return u->prepare > 1 || p->weights->bytes >= WEIGHTS_MIN;
+}
+
+/* 0: stop. Waits while other runs are in progress. */
+static int may_continue(struct sg_program *p)
+{
+    while (!atomic_load(&p->prepare_stop) && atomic_load(&p->runs)) sg_pause_ns(PAUSE_NS);
+    return !atomic_load(&p->prepare_stop);
+}
+
+/* One prompt of `rows` tokens in an empty state. */
+static segue_status run_prompt(struct sg_program *p, struct sg_state *s, const int32_t *tokens, uint32_t rows)
+{
+    static const struct sg_sampler greedy = {0};
+    struct sg_run *run;
+    int32_t token;
+    const uint32_t last = rows - 1;
+    const struct sg_span span = {.state = s, .rows = rows, .tokens = tokens, .wanted = &last, .wanted_n = 1, .sampler = &greedy};
+    const struct sg_batch batch = {.spans = &span, .spans_n = 1, .inline_hint = 1, .quiet = 1};
+    struct sg_result result = {.tokens = &token};
+    SG_TRY(sg_state_core_cut(s, 0, NULL));
+    SG_TRY(cu_start_uncounted(p, &batch, &result, &run, NULL));
+    return cu_wait(run, UINT64_MAX, NULL);
+}
+
+/* The longest first: its scratch is enough for all. */
+static void *prepare(void *arg)
+{
+    struct sg_program *p = arg;
+    const struct sg_graph *g = p->base.graph;
+    struct sg_state_opts o = {.rows = CU_PAD_ROWS_MAX, .kv = SG_F16};
+    struct sg_state *s = NULL;
+    int32_t *tokens = sg_alloc(CU_PAD_ROWS_MAX * sizeof *tokens); /* token 0 */
+    segue_status status = tokens ? cu_state_new(p->base.unit, g->slots, g->slots_n, &o, &s, NULL) : SEGUE_EMEMORY;
+    for (uint32_t rows = CU_PAD_ROWS_MAX; rows && status == SEGUE_OK; rows -= CU_PAD_ROWS)
+        for (int i = 0; i < 2 && status == SEGUE_OK && may_continue(p); i++) status = run_prompt(p, s, tokens, rows);
+    if (s) cu_state_free(s);
+    sg_free(tokens);
+    return NULL;
+}
+
+void cu_prepare_start(struct sg_program *p)
+{
+    if (!can_prepare(p)) return;
+    p->preparing = !pthread_create(&p->prepare_thread, NULL, prepare, p);
+}
+
+void cu_prepare_stop(struct sg_program *p)
+{
+    atomic_store(&p->prepare_stop, 1);
+    if (p->preparing) pthread_join(p->prepare_thread, NULL);
+    p->preparing = 0;
+}

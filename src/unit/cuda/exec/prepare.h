@@ -1,0 +1,15 @@
+/* prepare.h: prepares the captured graphs of prompts, so that the first prompt of a length is as fast as a repeated one.
+ * SPDX-License-Identifier: MIT */
+#ifndef SG_UNIT_CUDA_PREPARE_H
+#define SG_UNIT_CUDA_PREPARE_H
+
+#include "unit/cuda/compile/program.h"
+
+/* Starts a thread that computes prompts of every padded length in a state of its own, twice each: once to allocate scratch and to
+ * query cuBLASLt, once to capture. It stops between two runs when a run of another thread waits, or is in progress, on either
+ * lane, and continues later. Nothing is reported: what could not be prepared is captured when it is used. */
+void cu_prepare_start(struct sg_program *p);
+/* Stops and joins the thread; before the program is discarded. */
+void cu_prepare_stop(struct sg_program *p);
+
+#endif
