@@ -283,6 +283,23 @@ static char *store_folder(const struct args *args)
     return NULL;
 }
 
+/* What is shown while weights are loaded: a line without figures until the unit reports the first bytes, then a progress line. */
+struct load_line {
+    struct progress_wait *wait;
+    struct progress bar;
+};
+
+/* segue_engine_opts.progress. A signal ends the process by itself, so loading is never canceled here. */
+static int show_loaded(void *context, uint64_t done, uint64_t total)
+{
+    struct load_line *line = context;
+    if (!done) return 0;
+    progress_wait_end(line->wait);
+    line->wait = NULL;
+    progress_step(&line->bar, done, total, true);
+    return 0;
+}
+
 /* Build the engine: packs the weights for every unit and compiles programs, which may take long. */
 static segue_status open_engine(struct placement *p, const struct args *args, unsigned flags, segue_error *err)
 {
@@ -298,9 +315,13 @@ static segue_status open_engine(struct placement *p, const struct args *args, un
     opts.models = p->models;
     opts.plan = placement_plan(p);
     bool quiet = args_find(args->command, "quiet", 5) && args_has(args, "quiet");
-    struct progress_wait *wait = progress_wait_begin("preparing the weights", quiet);
+    struct load_line line = {.wait = progress_wait_begin("preparing the weights", quiet)};
+    progress_begin(&line.bar, "preparing the weights", quiet);
+    opts.progress = show_loaded;
+    opts.progress_context = &line;
     segue_status st = segue_engine_open(&p->engine, p->model, p->units, p->units_n, &opts, err);
-    progress_wait_end(wait);
+    progress_wait_end(line.wait);
+    progress_end(&line.bar);
     free(cache);
     free(store);
     return st;

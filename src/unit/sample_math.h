@@ -33,9 +33,9 @@
 #define SG_FLOAT(x) sg_f32_of_bits(x)
 #endif
 
-#define SG_WEIGHT_ONE 0x1p40f          /* weight of the best token */
-#define SG_FLOAT_MAX 3.402823466e+38f  /* largest finite fp32 number */
-enum { SG_MATCH_MAX = 1024 };          /* DRY: longer repetitions count as this long */
+#define SG_WEIGHT_ONE 0x1p40f         /* weight of the best token */
+#define SG_FLOAT_MAX 3.402823466e+38f /* largest finite fp32 number */
+enum { SG_MATCH_MAX = 1024 };         /* DRY: longer repetitions count as this long */
 
 /* Flipping the bits of a negative float, and only the sign's complement of a positive one, turns order of floats into order of
  * integers; here reversed. -0 becomes 0, so that the two tie. */
@@ -45,10 +45,7 @@ SG_MATH uint32_t sg_order_of(float logit)
     return u & 0x80000000u ? u : ~(u | 0x80000000u);
 }
 
-SG_MATH float sg_logit_of(uint32_t order)
-{
-    return SG_FLOAT(order & 0x80000000u ? order : ~order & 0x7fffffffu);
-}
+SG_MATH float sg_logit_of(uint32_t order) { return SG_FLOAT(order & 0x80000000u ? order : ~order & 0x7fffffffu); }
 
 /* Finite inputs may overflow in a step; infinity minus infinity would make all weights NaN. */
 SG_MATH float sg_below_infinity(float x) { return x < SG_FLOAT_MAX ? x : SG_FLOAT_MAX; }

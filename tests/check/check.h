@@ -61,6 +61,7 @@ void check_kernels(struct check *c);     /* check_kernel.c, of the unit cpu */
 void check_ops(struct check *c);
 void check_tails(struct check *c, const struct check_unit *u); /* of one unit, among the ops */
 void check_ranks(struct check *c, const struct check_unit *u); /* checkrank.c, likewise */
+void check_samples(struct check *c, const struct check_unit *u); /* checksample.c, likewise */
 void check_handoffs(struct check *c);
 void check_handoff_times(struct check *c, const struct check_unit *u); /* check_handoff_bench.c, with --bench */
 

@@ -588,6 +588,7 @@ void check_ops(struct check *c)
                 if (kinds[k].by_storage ? sg_storage_info((enum sg_storage)s)->computable : s == SG_F32)
                     cases_of(c, &c->units[i], &kinds[k], (enum sg_storage)s);
         check_tails(c, &c->units[i]);
+        check_samples(c, &c->units[i]);
         check_ranks(c, &c->units[i]);
     }
 }

@@ -42,6 +42,15 @@ static inline int launches_of_kernel(const char *name)
     return function(name);
 }
 
+/* Blocks (x) of the kernel's last launch. */
+static inline int blocks_of_kernel(const char *name)
+{
+    int (*function)(const char *);
+    void *found = stub_function("stub_blocks_of");
+    memcpy(&function, &found, sizeof function);
+    return function(name);
+}
+
 /* Sets a function that is called for every launch, with the address of the kernel's arguments; NULL: none. */
 static inline void watch(void (*see)(const char *name, const void *args))
 {

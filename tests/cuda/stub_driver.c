@@ -42,6 +42,7 @@ static long number(const char *name)
 static struct kernel {
     char name[40];
     atomic_int launches;
+    unsigned blocks; /* of the last launch */
 } kernels[512];
 static int kernels_n;
 static pthread_mutex_t kernels_lock = PTHREAD_MUTEX_INITIALIZER; /* guards both */
@@ -56,7 +57,7 @@ static struct kernel *kernel_of(const char *name)
     return &kernels[i];
 }
 
-int stub_alive(void), stub_launches(void), stub_crossings(void), stub_launches_of(const char *name);
+int stub_alive(void), stub_launches(void), stub_crossings(void), stub_launches_of(const char *name), stub_blocks_of(const char *name);
 void stub_reset(void), stub_watch(void (*see)(const char *name, const void *args));
 static void (*watcher)(const char *name, const void *args);
 void stub_watch(void (*see)(const char *name, const void *args)) { watcher = see; }
@@ -64,11 +65,21 @@ int stub_alive(void) { return alive; }
 int stub_launches(void) { return (int)launches; }
 int stub_crossings(void) { return crossings; }
 int stub_launches_of(const char *name) { return kernel_of(name)->launches; }
+int stub_blocks_of(const char *name) { return (int)kernel_of(name)->blocks; }
 void stub_reset(void)
 {
     calls = launches = allocations = 0;
     gone = crossings = 0;
     for (int i = 0; i < kernels_n; i++) kernels[i].launches = 0;
+}
+
+/* What the GPU claims to be, from SEGUE_STUB_CARD="major,minor,shared memory of a block,multiprocessors"; an H100 by default. */
+static int claim(int which)
+{
+    int v[4] = {9, 0, 232448, 132};
+    const char *card = getenv("SEGUE_STUB_CARD");
+    if (card && sscanf(card, "%d,%d,%d,%d", &v[0], &v[1], &v[2], &v[3]) != 4) abort();
+    return v[which];
 }
 
 static size_t card_bytes(void)
@@ -200,10 +211,10 @@ API(cuDeviceGet, (int *card, int i), *card = i;)
 API(cuDeviceGetName, (char *name, int cap, int card), UNUSED(card) strncpy(name, "stub", (size_t)cap);)
 API(cuDeviceTotalMem_v2, (size_t * n, int card), UNUSED(card) *n = card_bytes();)
 API(cuDeviceGetAttribute, (int *v, int which, int card),
-    UNUSED(card) *v = which == 75   ? 9
-                      : which == 76 ? 0
-                      : which == 97 ? 232448
-                      : which == 16 ? 132
+    UNUSED(card) *v = which == 75   ? claim(0)
+                      : which == 76 ? claim(1)
+                      : which == 97 ? claim(2)
+                      : which == 16 ? claim(3)
                                     : 4;)
 API(cuDeviceCanAccessPeer, (int *can, int a, int b), UNUSED(a) UNUSED(b) *can = !mode("apart");)
 API(cuDeviceGetUuid, (unsigned char *u, int card), UNUSED(card) for (int i = 0; i < 16; i++) u[i] = (unsigned char)i;)
@@ -214,7 +225,8 @@ FREES(cuCtxPopCurrent_v2, (void **c), *c = NULL;)
 API(cuModuleLoadData, (void **m, const void *image), UNUSED(image) *m = &alive; alive++;)
 FREES(cuModuleUnload, (void *m), UNUSED(m) alive--;)
 API(cuModuleGetFunction, (void **f, void *m, const char *name), UNUSED(m) *f = kernel_of(name);)
-API(cuFuncSetAttribute, (void *f, int which, int v), UNUSED(f) UNUSED(which) UNUSED(v))
+/* 8: dynamic shared memory, which a GPU refuses above its limit. */
+API(cuFuncSetAttribute, (void *f, int which, int v), UNUSED(f) if (which == 8 && v > claim(2)) return BAD_VALUE;)
 API(cuMemGetInfo_v2, (size_t * unused, size_t *all), *all = card_bytes(); *unused = *all - used;)
 API(cuMemAlloc_v2, (unsigned long long *p, size_t n), return take(p, n);)
 FREES(cuMemFree_v2, (unsigned long long p), catch_up(); give(p);)
@@ -272,7 +284,10 @@ FREES(cuGraphDestroy, (void *g), UNUSED(g) alive--;)
 FREES(cuGraphExecDestroy, (void *e), UNUSED(e) alive--;)
 API(cuGraphLaunch, (void *e, void *s), UNUSED(e) UNUSED(s) return launch();)
 API(cuLaunchKernelEx, (const void *l, void *f, void **a, void **x),
-    UNUSED(l) UNUSED(x) ((struct kernel *)f)->launches++;
+    UNUSED(x) ((struct kernel *)f)->launches++;
+    ((struct kernel *)f)->blocks = *(const unsigned *)l;
+    /* Of the launch: blocks and threads in three dimensions, then dynamic shared memory. */
+    if (((const unsigned *)l)[6] > (unsigned)claim(2)) return BAD_VALUE;
     if (watcher) watcher(((struct kernel *)f)->name, *a);
     return launch();)
 /* The checks of the driver: 4-byte elements, up to five dimensions, strides in multiples of 16 bytes, boxes of at most 256, and

@@ -1,5 +1,5 @@
-/* cuda.c: the table of operations of the unit `cuda`: listing the GPUs, opening one GPU (cuda:N) or a group (cuda:A-B), limits of
- * ops, memory footprint, and the measurement of memory bandwidth.
+/* cuda.c: the table of operations of the unit `cuda`: listing the GPUs, opening one GPU (cuda:N) or a group (cuda:A-B), limits
+ * of ops, memory footprint, and the measurement of memory bandwidth.
  *
  * Options of the spec: pdl, waves, graphs, stream, part, rest, screen, rank, invariant, packed, prepare, hopper; see struct sg_unit
  * in driver/gpu.h.
@@ -187,7 +187,7 @@ static segue_status open_one(struct sg_unit **out, const struct sg_unit_spec *sp
     cu_pinned_open(u); /* initialises its lock, so that cu_close can be called from here on */
     u->base.ops = &sg_unit_cuda;
     /* Defaults of the options. */
-    u->pdl = u->graphs = u->cluster_fusion = u->packed = u->prepare = u->hopper = 1;
+    u->pdl = u->graphs = u->cluster_fusion = u->packed = u->hopper = 1;
     u->waves = 4;
     u->stream = 100;
     u->part_sms = CU_PART_AUTO;

@@ -109,8 +109,9 @@ static segue_status compile_one(struct sg_unit *u, const struct sg_graph *g, str
     return SEGUE_OK;
 }
 
-/* Checks everything but the weights' numbers before the upload, which takes longest. There is no weight cache: weights are converted while they are
- * copied, which is as fast as reading them from a cache. On failure the programs compiled so far are discarded. */
+/* Checks everything but the weights' numbers before the upload, which takes longest. There is no weight cache: weights are
+ * converted while they are copied, which is as fast as reading them from a cache. On failure the programs compiled so far are
+ * discarded. */
 segue_status cu_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n, const struct sg_weight_cache *cache,
                         struct sg_program **programs, segue_error *err)
 {

@@ -40,12 +40,13 @@ struct cu_pass_args {
     unsigned char *pinned;
 };
 
+enum { CU_SAMPLE_PLAN_AT = CK_SPANS * sizeof(struct ck_sampler) };
 /* Sampling on the GPU (issue_sample.c, sampler_upload.c). The settings of each row are in GPU memory and stay there from step to
  * step; the kernel itself appends the chosen token to the row's history. */
 struct cu_sampling {
     uint32_t rows;           /* rows that work, counts and jobs have memory for */
     cu_ptr work, counts, jobs;
-    cu_ptr samplers;         /* [CK_SPANS] struct ck_sampler */
+    cu_ptr samplers;         /* [CK_SPANS] struct ck_sampler; at CU_SAMPLE_PLAN_AT: struct ck_sample_plan */
     cu_ptr lists;            /* biases, stop tokens, masks, breakers and histories that samplers point to */
     size_t lists_bytes, pinned_bytes;
     unsigned char *pinned;   /* copy of samplers, then of lists */
@@ -60,7 +61,7 @@ struct cu_sampling {
         size_t lists_cap;
     } seen[CK_SPANS];
     uint32_t seen_n;         /* 0: unknown */
-    uint32_t room;           /* tokens that every history can still take */
+    uint32_t growth;           /* tokens that every history can still take */
 };
 
 /* The step that was issued before it was requested. It is used when the next run asks for exactly this. */

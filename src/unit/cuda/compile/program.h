@@ -122,6 +122,7 @@ struct sg_program {
     int preparing;                    /* 1: it was started and is to be joined */
     atomic_int prepare_stop;          /* 1: it ends after its present run */
     atomic_uint runs;                 /* runs of callers between start and wait */
+    atomic_uint_fast64_t run_end_ns;  /* when the last one ended; 0: none has */
     /* Only with "screen=1". */
     struct cu_screen { /* candidate filter for greedy choices (issue_screen.c); head NULL: none */
         const struct sg_op *head;

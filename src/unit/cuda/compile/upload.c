@@ -1,6 +1,6 @@
-/* upload.c: uploads weights, each tensor once, in bands of rows: threads check a band for finite numbers and repack it into a pinned
- * buffer, and while it is copied to the GPU they fill the next buffer. The file is read once, through its mapping. Weights
- * of linears with the same input are placed in one allocation, so that one GEMM can multiply all of them (issue_gemm.c).
+/* upload.c: uploads weights, each tensor once, in bands of rows: threads check a band for finite numbers and repack it into a
+ * pinned buffer, and while it is copied to the GPU they fill the next buffer. The file is read once, through its mapping.
+ * Weights of linears with the same input are placed in one allocation, so that one GEMM can multiply all of them (issue_gemm.c).
  * SPDX-License-Identifier: MIT */
 #include <stdatomic.h>
 #include <string.h>
@@ -42,7 +42,8 @@ static void note_bad_row(struct cu_row_band *b, uint64_t row)
 static void fill_item(void *arg, uint32_t stage, uint32_t item, uint32_t thread)
 {
     struct cu_row_band *b = arg;
-    uint64_t at = (uint64_t)item * ROWS_PER_ITEM, left = b->to - b->from - at, n = left < ROWS_PER_ITEM ? left : ROWS_PER_ITEM, bad;
+    uint64_t at = (uint64_t)item * ROWS_PER_ITEM, left = b->to - b->from - at, n = left < ROWS_PER_ITEM ? left : ROWS_PER_ITEM,
+             bad;
     (void)stage;
     if (b->check && !sg_tensor_finite_rows(b->t, b->from + at, b->from + at + n, &bad)) note_bad_row(b, bad);
     if (b->clear) memset(b->data + at * b->w->pitch, 0, (size_t)cu_stored_rows(b->w, n) * b->w->pitch);
@@ -78,7 +79,8 @@ static segue_status send_band(struct cu_weights *all, struct cu_tensor *t, struc
     fill_band(all->pool, b);
     if (atomic_load(&b->bad_row) != UINT64_MAX) return sg_tensor_fail_not_finite(t->source, atomic_load(&b->bad_row), err);
     SG_TRY(cu_ring_copy(u, &all->ring, t->memory + b->from * w->pitch, 0, data, err));
-    if (scale_row) SG_TRY(cu_ring_copy(u, &all->ring, t->memory + data_bytes(w) + b->from * scale_row, data, rows * scale_row, err));
+    if (scale_row)
+        SG_TRY(cu_ring_copy(u, &all->ring, t->memory + data_bytes(w) + b->from * scale_row, data, rows * scale_row, err));
     SG_TRY(cu_ring_next(u, &all->ring, err));
     all->sent += data + rows * scale_row;
     if (sg_progress_stop(u->progress, all->sent))
@@ -223,8 +225,10 @@ static segue_status register_tensor(struct cu_weights *w, const struct sg_tensor
     if (*out) return SEGUE_OK;
     SG_TRY(sg_tensor_computable(source, err));
     if (source->rows > INT32_MAX || source->cols > INT32_MAX / 8)
-        return sg_fail(err, SEGUE_ELIMIT, "load weights: unit cuda: tensor %s has too many rows or columns; use "
-                       "another unit", source->name);
+        return sg_fail(err, SEGUE_ELIMIT,
+                       "load weights: unit cuda: tensor %s has too many rows or columns; use "
+                       "another unit",
+                       source->name);
     *out = &w->tensors[w->n++];
     (*out)->source = source;
     cu_weight_shape(source, may_pack(w, source), &(*out)->w);
@@ -312,7 +316,8 @@ void cu_weights_free(struct cu_weights *w)
     sg_free(w);
 }
 
-/* The pool and the ring exist only during the upload: threads and pinned memory would otherwise stay for the life of the program. */
+/* The pool and the ring exist only during the upload: threads and pinned memory would otherwise stay for the life of the
+ * program. */
 segue_status cu_weights_new(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t graphs_n, struct cu_weights **out,
                             segue_error *err)
 {

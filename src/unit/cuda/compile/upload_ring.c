@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "unit/cuda/compile/upload_ring.h"
 
-/* Pinned memory is expensive to allocate (3 GB/s), so a buffer is only as large as its first request. A larger request replaces the
- * ring. */
+/* Pinned memory is expensive to allocate (3 GB/s), so a buffer is only as large as its first request. A larger request replaces
+ * the ring. */
 static segue_status open_ring(struct sg_unit *u, struct cu_upload_ring *r, size_t bytes, segue_error *err)
 {
     void *p = NULL;

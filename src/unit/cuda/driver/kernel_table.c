@@ -43,7 +43,7 @@ static segue_status find_products(struct sg_unit *u, segue_error *err)
         SG_TRY(cu_kernel_dynamic(u, "k_wide", name, (int)u->shared_max - CU_WIDE_STATIC, &u->k.wide[wide[i]], err));
     }
     for (int k = 0; k < CK_KINDS; k++)
-        for (int b = 0; b < 4 && cu_weights_per_piece((uint32_t)k) << b <= 64 && u->major >= 9; b++) {
+        for (int b = 0; b < 4 && cu_weights_per_piece((uint32_t)k) << b <= 64 && u->major == 9; b++) {
             snprintf(name, sizeof name, "stream_%s_%d", kinds[k], 1 << b);
             SG_TRY(cu_kernel_dynamic(u, "k_stream", name, CU_STREAM_SHARED_MAX, &u->k.stream[k][b], err));
         }
@@ -166,6 +166,8 @@ segue_status cu_kernels_load(struct sg_unit *u, segue_error *err)
 #define X(file, name) SG_TRY(cu_kernel(u, "k_" #file, #name, &u->k.name, err));
     CU_KERNELS(X)
 #undef X
+    /* All of its blocks must be resident: the carveout gives them the shared memory for two per multiprocessor. */
+    SG_TRY(cu_check(&u->d, u->d.func_set_attr(u->k.sample_rows, CU_FN_CARVEOUT, 100), "open unit", err));
     if (u->shared_max >= CK_CHUNK_STATE_BYTES) {
         cu_result r = u->d.func_set_attr(u->k.chunk_local, CU_FN_MAX_DYNAMIC_SHARED, CK_CHUNK_LOCAL_BYTES);
         if (!r) r = u->d.func_set_attr(u->k.chunk_state_16, CU_FN_MAX_DYNAMIC_SHARED, CK_CHUNK_STATE_BYTES);

@@ -71,8 +71,8 @@ static uint32_t end_of(const struct sg_run *run, const struct cu_pass *p, uint32
     return end;
 }
 
-/* Captures the steps [from, end) into one graph; the last graph of a short pass also has the choice of tokens. Capture is ended also after an
- * error, since the stream could not be used otherwise. */
+/* Captures the steps [from, end) into one graph; the last graph of a short pass also has the choice of tokens. Capture is ended
+ * also after an error, since the stream could not be used otherwise. */
 static segue_status capture_steps(struct sg_run *run, const struct cu_pass_plan *plan, struct cu_pass *p, uint32_t from,
                                   uint32_t end, cu_exec *out)
 {

@@ -39,26 +39,8 @@ int cu_all_greedy(const struct sg_run *run, const struct cu_pass_plan *plan, str
     return any;
 }
 
-/* 1: the graph has F16 weights. Passes of several rows convert their inputs to fp16 (docs/CUDA-KERNELS.md, "16 bits"). */
-static int has_f16(const struct sg_graph *g)
-{
-    for (uint32_t i = 0; i < g->ops_n; i++)
-        if (g->ops[i].code == SG_OP_LINEAR && g->tensors[g->ops[i].u.linear.weight.tensor]->storage == SG_F16) return 1;
-    return 0;
-}
-
-/* fp16 weights overflow when activations do; then another unit may work. */
-segue_status cu_no_finite_logit(struct sg_run *run)
-{
-    return sg_fail(&run->base.error, SEGUE_EFORMAT,
-                   "choose a token: cuda: a logit is not a number; check the model file%s",
-                   has_f16(run->program->base.graph)
-                       ? ", or use another unit: activations may have exceeded the range of its F16 weights"
-                       : "");
-}
-
-/* The rows to choose for: those of the parts whose last wanted row is the last one of its span. Returns their number; *wanted: all
- * wanted rows of the pass. */
+/* The rows to choose for: those of the parts whose last wanted row is the last one of its span. Returns their number; *wanted:
+ * all wanted rows of the pass. */
 static uint32_t rows_to_choose(const struct sg_run *run, const struct cu_pass_plan *plan, const struct sg_sampler *one,
                                struct cu_sampled_row *rows, uint32_t *wanted)
 {
@@ -94,7 +76,7 @@ segue_status cu_pass_and_choose(struct sg_run *run, struct cu_pass_plan *plan, i
     if (n) {
         plan->best = 1;
         plan->sampled = cu_all_greedy(run, plan, &plan->banned) && wanted <= CU_DECODE_ROWS ? 0 : n;
-        for (uint32_t i = 0; i < n; i++) plan->logprobs |= plan->sampled && rows[i].sampler->p.logprobs;
+        for (uint32_t i = 0; i < n; i++) plan->logprobs += plan->sampled && rows[i].sampler->p.logprobs;
     }
     /* An unused lookahead step reads the settings. */
     if (plan->sampled && run->lane->ahead.active)

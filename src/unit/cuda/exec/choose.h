@@ -1,5 +1,5 @@
-/* choose.h: how a run chooses tokens, on the GPU: greedily by the output head and k_choose.cu, else by k_sample.cu. Implemented in
- * choose.c, sampler_upload.c and lookahead.c. The context is current, and the lane locked by the run; errors are in the run.
+/* choose.h: how a run chooses tokens, on the GPU: greedily by the output head and k_choose.cu, else by k_sample.cu. Implemented
+ * in choose.c, sampler_upload.c and lookahead.c. The context is current, and the lane locked by the run; errors are in the run.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CUDA_CHOOSE_H
 #define SG_UNIT_CUDA_CHOOSE_H
@@ -22,9 +22,9 @@ struct cu_sampled_row {
     const struct sg_sampler *sampler;
     uint32_t span, row;
 };
-/* Writes the settings of n rows to the GPU, in the lane's stream, and allocates what the kernel needs. room: tokens that will be
+/* Writes the settings of n rows to the GPU, in the lane's stream, and allocates what the kernel needs. growth: tokens that will be
  * appended before the next upload. */
-segue_status cu_samplers_upload(struct sg_run *run, const struct cu_sampled_row *rows, uint32_t n, uint32_t room);
+segue_status cu_samplers_upload(struct sg_run *run, const struct cu_sampled_row *rows, uint32_t n, uint32_t growth);
 /* 1: the settings on the GPU are these; the histories are not compared. */
 int cu_samplers_equal(const struct sg_run *run, const struct cu_sampled_row *rows, uint32_t n);
 /* Outcome of row i of the args block: the token, and log-probabilities for the caller. EFORMAT: there is none. */

@@ -124,7 +124,10 @@ segue_status cu_wait(struct sg_run *run, uint64_t timeout_ns, segue_error *err)
     run->base.report->dispatches = run->launches;
     run->base.report->weight_bytes = run->passes * run->program->read_per_token;
     run->base.report->state_bytes = run->state_bytes;
-    if (run->counted) atomic_fetch_sub(&run->program->runs, 1u);
+    if (run->counted) {
+        atomic_store(&run->program->run_end_ns, sg_now_ns());
+        atomic_fetch_sub(&run->program->runs, 1u);
+    }
     run_free(run);
     return status;
 }

@@ -7,7 +7,7 @@
 #include "unit/cuda/exec/choose.h"
 #include "unit/cuda/exec/exec_pass.h"
 
-enum { ROOM = 1024 }; /* tokens after which the histories of samplers are written again */
+enum { HISTORY_GROWTH = 1024 }; /* tokens after which the histories of samplers are written again */
 
 /* 1: the run has one row per sequence, so the next run will probably continue with the chosen tokens. Fills the parts of the plan
  * and how tokens are chosen: greedily if all rows are, else by sampling. */
@@ -28,7 +28,7 @@ int cu_can_look_ahead(struct sg_run *run, struct cu_pass_plan *plan)
         plan->banned = (struct ck_banned){0};
         plan->sampled = plan->parts_n;
     }
-    for (uint32_t i = 0; i < plan->sampled; i++) plan->logprobs |= run->base.spans[i].sampler->p.logprobs != 0;
+    for (uint32_t i = 0; i < plan->sampled; i++) plan->logprobs += run->base.spans[i].sampler->p.logprobs != 0;
     /* The second block of fixed slots is allocated before anything is issued. */
     for (uint32_t i = 0; i < b->spans_n; i++)
         if (cu_state_alloc_alt(run->base.spans[i].state, NULL) != SEGUE_OK) return 0; /* no memory: without lookahead */
@@ -74,7 +74,7 @@ static uint64_t max_position(const struct sg_run *run)
  * slots, nor histories, and a mask of allowed tokens is known only with the run. */
 static int has_next_position(const struct sg_run *run, const struct cu_pass_plan *plan, uint64_t furthest)
 {
-    if (plan->sampled && (!run->lane->sampling.seen_n || run->lane->sampling.room < 2)) return 0;
+    if (plan->sampled && (!run->lane->sampling.seen_n || run->lane->sampling.growth < 2)) return 0;
     for (uint32_t n = 0; n < plan->sampled; n++)
         if (run->base.spans[n].sampler->allowed) return 0;
 
@@ -99,7 +99,7 @@ static segue_status issue_step(struct sg_run *run, struct cu_pass_plan *plan, st
 {
     p->args_index = args_index;
     p->best_done = 0;
-    if (plan->sampled) p->lane->sampling.room--;
+    if (plan->sampled) p->lane->sampling.growth--;
     p->values = &p->lane->values_few[args_index];
     p->chunks = cu_chunks_for(pos + 1);
     SG_TRY(cu_pass_issue(run, plan, p));
@@ -137,8 +137,11 @@ static void swap_fixed(struct sg_state *s)
 static void record_lookahead(struct sg_run *run, const struct cu_pass_plan *plan, uint32_t args_index, int next)
 {
     struct cu_lookahead *a = &run->lane->ahead;
-    *a = (struct cu_lookahead){.active = next, .args_index = args_index, .spans_n = plan->parts_n,
-                               .sampled = plan->sampled, .banned = plan->banned};
+    *a = (struct cu_lookahead){.active = next,
+                               .args_index = args_index,
+                               .spans_n = plan->parts_n,
+                               .sampled = plan->sampled,
+                               .banned = plan->banned};
     for (uint32_t i = 0; i < plan->parts_n; i++) {
         const struct sg_span *s = &run->base.spans[i];
         a->spans[i].state = s->state->id;
@@ -162,7 +165,7 @@ static segue_status start_unexpected(struct sg_run *run, struct cu_pass_plan *pl
     }
     struct cu_sampled_row rows[CK_SPANS];
     sampled_rows(run, rows);
-    if (plan->sampled) SG_TRY(cu_samplers_upload(run, rows, plan->sampled, ROOM));
+    if (plan->sampled) SG_TRY(cu_samplers_upload(run, rows, plan->sampled, HISTORY_GROWTH));
     return issue_step(run, plan, p, 0, pos);
 }
 

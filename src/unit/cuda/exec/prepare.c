@@ -1,5 +1,5 @@
-/* prepare.c: see prepare.h. The prompts are ordinary runs (cu_start), so they need no rules of their own. SPDX-License-Identifier:
- * MIT */
+/* prepare.c: see prepare.h. The prompts are ordinary runs (cu_start), so they need no rules of their own.
+ * SPDX-License-Identifier: MIT */
 #include "unit/cuda/exec/prepare.h"
 
 #include "base/clock.h"
@@ -7,8 +7,9 @@
 #include "unit/cuda/exec/exec_pass.h"
 #include "unit/cuda/state/state.h"
 
-/* Models with fewer bytes of weights are prepared only on request ("prepare=2"); pause while other runs are in progress. */
-enum { WEIGHTS_MIN = 256 << 20, PAUSE_NS = 200000 };
+/* Models with fewer bytes of weights are prepared only on request ("prepare=2"); pause while other runs are in progress; time without
+ * a run after which it continues. */
+enum { WEIGHTS_MIN = 256 << 20, PAUSE_NS = 1000000, IDLE_NS = 20000000 };
 
 /* 1: prompts of this program use graphs that can be prepared: tokens in, logits out, one GPU. */
 static int can_prepare(const struct sg_program *p)
@@ -22,10 +23,11 @@ static int can_prepare(const struct sg_program *p)
     return u->prepare > 1 || p->weights->bytes >= WEIGHTS_MIN;
 }
 
-/* 0: stop. Waits while other runs are in progress. */
+/* 0: stop. Waits while other runs are in progress, or have ended just now: decoding is a run per token. */
 static int may_continue(struct sg_program *p)
 {
-    while (!atomic_load(&p->prepare_stop) && atomic_load(&p->runs)) sg_pause_ns(PAUSE_NS);
+    while (!atomic_load(&p->prepare_stop) && (atomic_load(&p->runs) || sg_now_ns() - atomic_load(&p->run_end_ns) < IDLE_NS))
+        sg_pause_ns(PAUSE_NS);
     return !atomic_load(&p->prepare_stop);
 }
 

@@ -78,7 +78,7 @@ static void add_biases(struct lists *l, const segue_sampling *p, struct ck_sampl
 }
 
 /* The settings of one row, and its lists. */
-static struct ck_sampler settings_of(const struct sg_run *run, const struct cu_sampled_row *row, uint32_t room, struct lists *l)
+static struct ck_sampler settings_of(const struct sg_run *run, const struct cu_sampled_row *row, uint32_t growth, struct lists *l)
 {
     const struct sg_sampler *s = row->sampler;
     const segue_sampling *p = &s->p;
@@ -109,7 +109,7 @@ static struct ck_sampler settings_of(const struct sg_run *run, const struct cu_s
     }
     if (!has_penalties(p) && !has_dry(p)) return a;
     a.history_n = (uint32_t)need;
-    a.history_cap = (uint32_t)need + room;
+    a.history_cap = (uint32_t)need + growth;
     a.history = add_list(l, s->history + s->history_n - need, need * sizeof(int32_t), a.history_cap * sizeof(int32_t));
     return a;
 }
@@ -158,7 +158,7 @@ static segue_status grow_rows(struct sg_run *run, uint32_t n)
     SG_TRY(cu_mem_alloc(u, n * row, "sampling", &m->work, &run->base.error));
     SG_TRY(alloc_zero(run, n * row, &m->counts));
     SG_TRY(alloc_zero(run, 2 * n * sizeof(struct ck_sample_job), &m->jobs));
-    if (!m->samplers) SG_TRY(cu_mem_alloc(u, CK_SPANS * sizeof(struct ck_sampler), "sampling", &m->samplers, &run->base.error));
+    if (!m->samplers) SG_TRY(cu_mem_alloc(u, CU_SAMPLE_PLAN_AT + sizeof(struct ck_sample_plan), "sampling", &m->samplers, &run->base.error));
     if (!m->out) SG_TRY(cu_run_check(run, u->d.host_alloc(&p, 2 * CK_SPANS * sizeof *m->out, CU_HOST_MAPPED)));
     if (p) m->out = p;
     m->rows = n;
@@ -200,8 +200,8 @@ static int is_seen(const struct cu_sampler_seen *seen, const struct sg_sampler *
     size_t biases = s->p.bias_n * sizeof *s->p.bias, stops = s->stops_n * sizeof *s->stops;
     segue_sampling q = without_pointers(&s->p);
     return !s->allowed && !memcmp(&q, &seen->p, sizeof q) && s->breakers == seen->breakers && s->breakers_n == seen->breakers_n &&
-           s->limit == seen->limit && biases + stops == seen->lists_bytes && (!biases || !memcmp(s->p.bias, seen->lists, biases)) &&
-           (!stops || !memcmp(s->stops, seen->lists + biases, stops));
+           s->limit == seen->limit && biases + stops == seen->lists_bytes &&
+           (!biases || !memcmp(s->p.bias, seen->lists, biases)) && (!stops || !memcmp(s->stops, seen->lists + biases, stops));
 }
 
 int cu_samplers_equal(const struct sg_run *run, const struct cu_sampled_row *rows, uint32_t n)
@@ -214,29 +214,55 @@ int cu_samplers_equal(const struct sg_run *run, const struct cu_sampled_row *row
 
 /* --- upload and outcome --- */
 
-segue_status cu_samplers_upload(struct sg_run *run, const struct cu_sampled_row *rows, uint32_t n, uint32_t room)
+/* Relative time of a choice with these settings: filters over the whole vocabulary take more rounds. */
+static uint32_t choice_weight(const segue_sampling *p)
+{
+    enum { FEW = 2, WIDE = 6, TYPICAL = 12 };
+    int narrow = !(p->temperature > 0) || (p->top_k > 0 && p->top_k <= CK_SAMPLE_LIST);
+    return narrow ? FEW : p->typical_p > 0 && p->typical_p < 1 ? TYPICAL : WIDE;
+}
+
+/* The choices of all rows, then the log-probabilities of those that want them. */
+static void fill_plan(struct ck_sample_plan *plan, const struct cu_sampled_row *rows, uint32_t n)
+{
+    enum { LOGPROBS = 4 };
+    memset(plan, 0, sizeof *plan);
+    for (uint32_t logprobs = 0; logprobs < 2; logprobs++)
+        for (uint32_t i = 0; i < n; i++) {
+            if (logprobs && !rows[i].sampler->p.logprobs) continue;
+            uint32_t j = plan->jobs++;
+            plan->row[j] = (uint8_t)i;
+            plan->logprobs[j] = (uint8_t)logprobs;
+            plan->weights[j + 1] = plan->weights[j] + (logprobs ? LOGPROBS : choice_weight(&rows[i].sampler->p));
+        }
+}
+
+segue_status cu_samplers_upload(struct sg_run *run, const struct cu_sampled_row *rows, uint32_t n, uint32_t growth)
 {
     struct sg_unit *u = run->program->base.unit;
     struct cu_sampling *m = &run->lane->sampling;
     struct lists count = {0};
-    const size_t head = CK_SPANS * sizeof(struct ck_sampler);
+    const size_t head = CU_SAMPLE_PLAN_AT + (sizeof(struct ck_sample_plan) + ALIGN - 1) / ALIGN * ALIGN;
+    struct ck_sample_plan plan;
     m->seen_n = 0;
     SG_TRY(grow_rows(run, n));
-    for (uint32_t i = 0; i < n; i++) (void)settings_of(run, &rows[i], room, &count);
+    for (uint32_t i = 0; i < n; i++) (void)settings_of(run, &rows[i], growth, &count);
     SG_TRY(grow_pinned(run, head + count.used + ALIGN));
     SG_TRY(cu_mem_grow(u, &m->lists, &m->lists_bytes, count.used + ALIGN, "sampling", &run->base.error));
     struct lists lists = {.pinned = m->pinned + head, .device = m->lists};
     for (uint32_t i = 0; i < n; i++) {
-        struct ck_sampler a = settings_of(run, &rows[i], room, &lists);
+        struct ck_sampler a = settings_of(run, &rows[i], growth, &lists);
         memcpy(m->pinned + i * sizeof a, &a, sizeof a);
     }
+    fill_plan(&plan, rows, n);
+    memcpy(m->pinned + CU_SAMPLE_PLAN_AT, &plan, sizeof plan);
     if (lists.failed) return sg_no_memory("biases of a sampler", 0, &run->base.error);
-    SG_TRY(cu_run_check(run, u->d.copy_htod(m->samplers, m->pinned, n * sizeof(struct ck_sampler), run->lane->stream)));
+    SG_TRY(cu_run_check(run, u->d.copy_htod(m->samplers, m->pinned, CU_SAMPLE_PLAN_AT + sizeof plan, run->lane->stream)));
     if (lists.used) SG_TRY(cu_run_check(run, u->d.copy_htod(m->lists, lists.pinned, lists.used, run->lane->stream)));
     uint32_t known = 0;
     while (known < n && remember(&m->seen[known], rows[known].sampler)) known++;
     m->seen_n = known == n ? n : 0;
-    m->room = room;
+    m->growth = growth;
     return SEGUE_OK;
 }
 

@@ -27,7 +27,7 @@ struct cu_pass {
     enum sg_storage kv;                 /* storage of K and V */
     /* Choice of tokens. */
     uint32_t best;                      /* 1: the best row of each wanted row's logits is needed */
-    uint32_t sampled, logprobs;         /* rows that k_sample.cu chooses for; 1: some with log-probabilities */
+    uint32_t sampled, logprobs;         /* rows that k_sample.cu chooses for; those with log-probabilities */
     struct ck_banned banned;
     uint32_t best_blocks, best_done;    /* blocks that report a best logit; 1: the head's kernel has reported them */
     uint32_t embedded, embeds;          /* 1: the previous pass wrote the embedding; this pass writes the next one's */
@@ -115,7 +115,7 @@ struct cu_streamed {
     uint32_t blocks, threads;
     size_t shared;
 };
-/* issue_stream.c: k_stream.cu, compute capability 9.0 and later. */
+/* issue_stream.c: k_stream.cu, Hopper. */
 int cu_stream_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g, struct cu_streamed *out);
 /* issue_digits.c: k_digits.cu, Hopper, large weights. streamed: what cu_stream_fits returned. */
 int cu_digits_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g, int streamed,

@@ -1,5 +1,6 @@
 /* issue_choice.c: the choice of a token on the GPU: the best logit of each block is reduced to the best row, or k_sample.cu has
- * chosen. The token is written to pinned memory and, for generation, becomes the input of the next pass. SPDX-License-Identifier: MIT */
+ * chosen. The token is written to pinned memory and, for generation, becomes the input of the next pass.
+ * SPDX-License-Identifier: MIT */
 #include "unit/cuda/issue/issue.h"
 
 /* 1: the choice kernel can dequantise rows of this kind, four numbers at a time. */

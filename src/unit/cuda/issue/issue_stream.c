@@ -40,7 +40,7 @@ int cu_stream_fits(const struct cu_pass *p, const struct cu_step *s, const struc
     struct sg_unit *u = p->program->base.unit;
     const struct cu_tensor *t = cu_linear_tensor(p, s->parts[0]);
     uint32_t kind = t->w.kind, n = cu_weights_per_piece(kind), all = g->pitch / 16, split = 1, form = 0;
-    if (!u->stream || u->major < 9 || g->k % 4 || !cu_aligned(g->x.p)) return 0;
+    if (!u->stream || u->major != 9 || g->k % 4 || !cu_aligned(g->x.p)) return 0;
     /* all: pieces of 16 bytes in a weight row. */
     while (split < WARPS && all > 32 * split) split *= 2;
     while ((32 * split) << form < all) form++;

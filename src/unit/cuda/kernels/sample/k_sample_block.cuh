@@ -1,5 +1,5 @@
-/* k_sample_block.cuh: what one block of k_sample.cu does in shared memory: reductions of 64-bit integers, bins of a radix descent,
- * and a sorted list of candidates. All results are exact integers, so no order of threads matters.
+/* k_sample_block.cuh: what one block of k_sample.cu does in shared memory: reductions of 64-bit integers, bins of a radix
+ * descent, and a sorted list of candidates. All results are exact integers, so no order of threads matters.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CUDA_K_SAMPLE_BLOCK_CUH
 #define SG_UNIT_CUDA_K_SAMPLE_BLOCK_CUH
@@ -129,8 +129,8 @@ __device__ __forceinline__ Crossing bins_cross(Bins &b, int by_count, uint64_t n
         count += b.count[i];
         mass += (uint64_t)b.high[i] << 32 | b.low[i];
     }
-    uint64_t most = by_count ? all.count : all.mass;
-    if (need > most) need = most;
+    uint64_t max = by_count ? all.count : all.mass;
+    if (need > max) need = max;
     uint64_t count_before = block_before(count, b.scratch, &unused), mass_before = block_before(mass, b.scratch, &unused);
     uint64_t begin = by_count ? count_before : mass_before, add = by_count ? count : mass;
     __syncthreads();
@@ -159,8 +159,8 @@ __device__ __forceinline__ Crossing bins_cross(Bins &b, int by_count, uint64_t n
     return x;
 }
 
-/* Sorts x [n] in shared memory, ascending; entries from n to the next power of two are overwritten. Equal entries occur only as the
- * largest value. */
+/* Sorts x [n] in shared memory, ascending; entries from n to the next power of two are overwritten. Equal entries occur only as
+ * the largest value. */
 __device__ __forceinline__ void sort_list(uint64_t *x, uint32_t n)
 {
     uint32_t size = n > 1 ? 1u << (32 - __clz(n - 1)) : 1;

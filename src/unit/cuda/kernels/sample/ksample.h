@@ -23,7 +23,7 @@ struct ck_sampler {
     const uint32_t *allowed;              /* bit per token; NULL: all */
     const uint8_t *breakers;              /* [breakers_n] */
 };
-enum { CK_SAMPLE_LOGPROBS = 20, CK_SAMPLE_BINS = 2048, CK_SAMPLE_LIST = 2048, CK_SAMPLE_THREADS = 512 };
+enum { CK_SAMPLE_BLOCKS = 2, /* per multiprocessor, at most */ CK_SAMPLE_LOGPROBS = 20, CK_SAMPLE_BINS = 2048, CK_SAMPLE_LIST = 2048, CK_SAMPLE_THREADS = 512 };
 /* Outcome of a row, in pinned memory. status: 0: a token; 1: a logit was NaN or infinite; 2: all tokens are masked. The rest with
  * log-probabilities: logit of the token, the highest logit, the sum of weights, the best tokens with their logits. */
 struct ck_sampled {
@@ -43,19 +43,25 @@ struct ck_sample_job {
     uint32_t arrived, left, bad, listed;
     uint64_t list[CK_SAMPLE_LIST];
 };
-/* Jobs: the choice of each row, then, if logprobs, the log-probabilities of each row; 2^group_log blocks each. */
+/* Work of a launch, in GPU memory behind the samplers. A job is the choice of a row or its log-probabilities; it gets one block, and
+ * a share of the others in proportion to its weight: weights[j] is the sum of the weights of the jobs before j. */
+struct ck_sample_plan {
+    uint32_t jobs, weights[2 * CK_SPANS + 1];
+    uint8_t row[2 * CK_SPANS], logprobs[2 * CK_SPANS];
+};
 struct ck_sample {
     struct ck_pass pass;
     const float *logits; /* [wanted rows][vocab] */
     struct ck_sampler *samplers; /* [rows] */
     float *work;                 /* [rows][vocab] logits after the steps that change them */
     uint32_t *counts;            /* [rows][vocab] zero between launches */
-    struct ck_sample_job *jobs;  /* [rows], twice with logprobs */
+    const struct ck_sample_plan *plan;
+    struct ck_sample_job *jobs;  /* [2 * rows] */
     struct ck_sampled *out;      /* [rows] */
     float *best_value;           /* [rows] for choose_best, as a row of one block */
     uint32_t *best_index;
-    uint32_t vocab, rows, group_log, id_bits;
-    uint32_t logprobs, series;   /* series 1: the pass may be one after the last token (ck_head.stopped) */
+    uint32_t vocab, id_bits;
+    uint32_t series, pad;        /* series 1: the pass may be one after the last token (ck_head.stopped) */
 };
 
 #endif

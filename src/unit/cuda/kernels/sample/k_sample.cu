@@ -1,13 +1,13 @@
 /* k_sample.cu: sampling of unit/sample.h for several rows, each with its own settings. All architectures.
  *
- * A job (the choice of one row, or its log-probabilities) has 2^group_log blocks, each with a slice of the vocabulary. They meet
- * at barriers in global memory: blocks of a job are resident together, since the grid has no more blocks than multiprocessors.
+ * A job (the choice of one row, or its log-probabilities) has several blocks, each with a slice of the vocabulary. They meet
+ * at barriers in global memory: blocks of a job are resident together, since the grid has no more blocks than fit.
  * Steps that keep a prefix of the sorted tokens are radix descents: every round counts the candidates, and adds their weights, in
  * 2,048 bins of an interval, and continues in the bin where the border is. As soon as few candidates are left (CK_SAMPLE_LIST),
  * they are listed, and the first block of the job sorts them and does the remaining steps as sample.c does. Sums are integers
  * (sample_math.h), so no order of additions matters, and the result is that of sample.c bit for bit.
  * SPDX-License-Identifier: MIT */
-#include "sample/k_sample_block.cuh"
+#include "k_sample_block.cuh"
 
 /* Words of ck_sample_job.sums. The best candidate is stored inverted, so that 0 is "none". */
 enum { BEST, WORST, SUM_A, SUM_B, SUM_C, SUM_D, SUM_E, SUMS };
@@ -17,10 +17,10 @@ struct Job {
     const ck_sample *a;
     const ck_sampler *s;
     ck_sample_job *shared_memory;
-    const float *x;           /* [vocab] raw logits, or those after the steps that change them */
+    const float *x;            /* [vocab] raw logits, or those after the steps that change them */
     uint32_t row, rank, group; /* group: blocks of the job; rank: this block */
-    uint32_t n, from, end;    /* tokens that may be chosen; this block's slice of the vocabulary */
-    uint32_t turn, rounds;    /* barriers and rounds so far */
+    uint32_t n, from, end;     /* tokens that may be chosen; this block's slice of the vocabulary */
+    uint32_t turn, rounds;     /* barriers and rounds so far */
 };
 
 /* The tokens that are left after some steps: candidates up to `limit`; after a grid-wide typical step also of a distance below
@@ -70,7 +70,8 @@ template <class F> __device__ __forceinline__ void for_slice(const Job &j, F f)
     for (uint32_t i = j.from + threadIdx.x; i < end; i += 4 * CK_SAMPLE_THREADS) {
         float v[4];
 #pragma unroll
-        for (int k = 0; k < 4; k++) v[k] = i + k * CK_SAMPLE_THREADS < end ? __ldcg(j.x + i + k * CK_SAMPLE_THREADS) : -CUDART_INF_F;
+        for (int k = 0; k < 4; k++)
+            v[k] = i + k * CK_SAMPLE_THREADS < end ? __ldcg(j.x + i + k * CK_SAMPLE_THREADS) : -CUDART_INF_F;
 #pragma unroll
         for (int k = 0; k < 4; k++)
             if (i + k * CK_SAMPLE_THREADS < end) f(v[k], pack(j, v[k], i + k * CK_SAMPLE_THREADS));
@@ -186,11 +187,11 @@ __device__ void penalize_repetitions(Job &j, float *x, uint32_t *counts)
     const ck_sampler *s = j.s;
     __shared__ uint32_t until_breaker;
     if (!(s->dry_multiplier > 0) || s->dry_base < 1) return;
-    uint32_t n = s->history_n, most = n < SG_MATCH_MAX ? n : SG_MATCH_MAX, share = j.group * CK_SAMPLE_THREADS;
+    uint32_t n = s->history_n, max = n < SG_MATCH_MAX ? n : SG_MATCH_MAX, share = j.group * CK_SAMPLE_THREADS;
     const int32_t *last = s->history + n - 1;
-    if (threadIdx.x == 0) until_breaker = most;
+    if (threadIdx.x == 0) until_breaker = max;
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < most; i += CK_SAMPLE_THREADS)
+    for (uint32_t i = threadIdx.x; i < max; i += CK_SAMPLE_THREADS)
         if (is_breaker(s, (uint32_t)__ldcg(last - i))) atomicMin(&until_breaker, i);
     __syncthreads();
     uint32_t max_n = until_breaker;
@@ -255,8 +256,8 @@ template <class F> __device__ uint32_t list_few(Job &j, ListMemory &m, F f)
     return n;
 }
 
-/* What the first block does with the listed candidates: steps from `step` on. need, mean and top belong to the first of them, which
- * began with more candidates than the listed ones. */
+/* What the first block does with the listed candidates: steps from `step` on. need, mean and top belong to the first of them,
+ * which began with more candidates than the listed ones. */
 enum { STEP_TOP_K, STEP_TYPICAL, STEP_TOP_P, STEP_MIN_P, STEP_DRAW };
 struct Rest {
     int step;
@@ -470,8 +471,7 @@ __device__ bool choose_wide(Job &j, Memory &m, Set &set, uint64_t best, uint64_t
                 first = first > ~c ? first : ~c;
         });
         first = block_max(first, m.bins.scratch);
-        if (threadIdx.x == 0 && first)
-            atomicMax((unsigned long long *)&j.shared_memory->sums[SUM_E], (unsigned long long)first);
+        if (threadIdx.x == 0 && first) atomicMax((unsigned long long *)&j.shared_memory->sums[SUM_E], (unsigned long long)first);
         meet(j);
         first = __ldcg(&j.shared_memory->sums[SUM_E]);
         if (first) set.limit = worst = ~first - 1;
@@ -526,7 +526,6 @@ __device__ void report_logprobs(Job &j, Memory &m)
     const ck_sample *a = j.a;
     const ck_sampler *s = j.s;
     uint32_t wanted = s->logprobs ? s->logprobs - 1 : 0;
-    if (!s->logprobs) return;
     if (wanted > CK_SAMPLE_LOGPROBS) wanted = CK_SAMPLE_LOGPROBS;
     ck_sampled *out = a->out + j.row;
     Set all = {~0ull, 0, 0, 0, 0, 0};
@@ -567,21 +566,30 @@ __device__ void report_logprobs(Job &j, Memory &m)
     }
 }
 
-/* Grid: jobs << group_log blocks, at most one per multiprocessor where group_log > 0. */
-extern "C" __global__ void __launch_bounds__(CK_SAMPLE_THREADS) sample_rows(const __grid_constant__ ck_sample a)
+/* First block of job `number`. */
+__device__ __forceinline__ uint32_t first_block(const ck_sample_plan *p, uint32_t number)
+{
+    uint64_t others = gridDim.x - p->jobs;
+    return number + (uint32_t)(others * p->weights[number] / p->weights[p->jobs]);
+}
+
+/* Grid: at least as many blocks as jobs; if more, all of them are resident at once: at most CK_SAMPLE_BLOCKS per multiprocessor. */
+extern "C" __global__ void __launch_bounds__(CK_SAMPLE_THREADS, CK_SAMPLE_BLOCKS) sample_rows(const __grid_constant__ ck_sample a)
 {
     __shared__ Memory m;
     launch_dependents();
     wait_for_inputs();
     if (a.series && a.pass.head->stopped) return;
-    uint32_t number = blockIdx.x >> a.group_log, group = 1u << a.group_log, row = number % a.rows;
-    uint32_t slice = (a.vocab + group - 1) >> a.group_log, rank = blockIdx.x & (group - 1);
+    uint32_t number = 0;
+    while (first_block(a.plan, number + 1) <= blockIdx.x) number++;
+    uint32_t row = a.plan->row[number], first = first_block(a.plan, number), group = first_block(a.plan, number + 1) - first;
+    uint32_t slice = (a.vocab + group - 1) / group, rank = blockIdx.x - first;
     Job j = {&a, a.samplers + row, a.jobs + number, nullptr, row, rank, group, 0, rank * slice, (rank + 1) * slice, 0, 0};
     if (j.from > a.vocab) j.from = a.vocab;
     if (j.end > a.vocab) j.end = a.vocab;
-    if (number < a.rows)
-        choose_row(j, m);
-    else
+    if (a.plan->logprobs[number])
         report_logprobs(j, m);
+    else
+        choose_row(j, m);
     leave(j);
 }
