@@ -95,7 +95,7 @@ struct sg_tensor *check_vector(struct sg_arena *arena, struct check_rng *r, uint
 
 /* --- worlds --- */
 
-enum { CHECK_SEQS = 4, CHECK_RUNS = 3, CHECK_LORAS = 2 };
+enum { CHECK_SEQS = 4, CHECK_RUNS = 3, CHECK_RUNS_MAX = 44, CHECK_LORAS = 2 };
 
 /* One graph from an input to the output "y" (or else "logits"), and the runs to do with it: in run r sequence s brings
  * rows[r][s] rows. */
@@ -104,11 +104,11 @@ struct check_world {
     struct sg_graph *graph;
     uint32_t input_width, output_width;
     uint32_t seqs, runs;
-    uint32_t rows[CHECK_RUNS][CHECK_SEQS];
+    uint32_t rows[CHECK_RUNS_MAX][CHECK_SEQS];
     float *values[CHECK_SEQS];       /* [all rows, input_width] or NULL */
     int32_t *tokens[CHECK_SEQS];     /* [all rows] or NULL */
-    uint32_t *wanted[CHECK_RUNS][CHECK_SEQS];
-    uint32_t wanted_n[CHECK_RUNS][CHECK_SEQS];
+    uint32_t *wanted[CHECK_RUNS_MAX][CHECK_SEQS];
+    uint32_t wanted_n[CHECK_RUNS_MAX][CHECK_SEQS];
     const struct sg_lora *loras[CHECK_SEQS][CHECK_LORAS];
     uint32_t loras_n[CHECK_SEQS];
     enum sg_storage kv;

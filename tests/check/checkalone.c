@@ -6,7 +6,7 @@
 #include "check.h"
 
 /* The runs in which the sequence has rows; which[i]: the run of all ranks that is run i here. */
-static struct check_world one_of(const struct check_world *w, uint32_t s, uint32_t which[CHECK_RUNS])
+static struct check_world one_of(const struct check_world *w, uint32_t s, uint32_t which[CHECK_RUNS_MAX])
 {
     struct check_world one = *w;
     one.seqs = 1;
@@ -57,7 +57,7 @@ static segue_status world_alone(const struct check_world *w, const struct check_
     size_t at = 0;
     *apart = 0;
     for (uint32_t s = 0; s < w->seqs; s++) {
-        uint32_t which[CHECK_RUNS];
+        uint32_t which[CHECK_RUNS_MAX];
         struct check_world one = one_of(w, s, which);
         struct check_result r = {0};
         double scale;

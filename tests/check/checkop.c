@@ -249,6 +249,28 @@ static int32_t make_attend_wide(struct maker *m)
     return sg_attend(&m->b, at(m, q), at(m, k), at(m, v), p, at(m, gate));
 }
 
+/* Many positions behind few rows (plan_deep_runs): head widths and storages that units have kernels for, and others; as many
+ * query heads per K and V head as models have. */
+static int32_t make_attend_deep(struct maker *m)
+{
+    static const enum sg_storage storages[] = {SG_F16, SG_BF16, SG_F16, SG_BF16, SG_Q8_0, SG_F32};
+    static const uint32_t widths[] = {64, 128, 256, 64, 128, 80}, shares[] = {1, 2, 3, 4, 7, 8, 9};
+    struct sg_attend p = {.kv_heads = between(m, 1, 2), .d = widths[m->index % 6]};
+    p.dv = p.d == 80 ? 48 : p.d;
+    p.heads = p.kv_heads * shares[between(m, 0, p.d > 128 ? 3 : 6)];
+    p.scale = 1 / sqrtf((float)p.d);
+    p.window = m->index % 3 == 1 ? between(m, 100, 500) : 0;
+    p.softcap = m->index % 5 == 4 ? 3 : 0;
+    struct sg_operand q = reserve(m, p.heads * p.d), k = reserve(m, p.kv_heads * p.d), v = reserve(m, p.kv_heads * p.dv);
+    struct sg_operand gate = maybe_reserve(m, p.heads * p.dv);
+    input(m, 0);
+    p.sinks = maybe_vector(m, p.heads, 0, 1, "sinks");
+    m->w->kv = storages[m->index % 6];
+    m->w->tolerance = 1e-5;
+    m->block_tolerance = m->w->kv == SG_Q8_0 ? 2e-2 : 0;
+    return sg_attend(&m->b, at(m, q), at(m, k), at(m, v), p, at(m, gate));
+}
+
 static int32_t make_conv(struct maker *m)
 {
     struct sg_conv p = {.taps = between(m, 1, 5), .act = random_act(m)};
@@ -392,6 +414,7 @@ static const struct kind {
     {"linearwide", make_linear_wide, 1, 7, 2, 4}, {"head", make_head, 1, 1, 1, 1},
     {"deltawide", make_delta_wide, 0, 6, 3, 1}, {"attendwide", make_attend_wide, 0, 12, 4, 1},
     {"linearmany", make_linear_many, 1, 3, 1, 2},
+    {"attenddeep", make_attend_deep, 0, 12, 3, 1},
 };
 
 /* --- runs and data --- */
@@ -412,6 +435,21 @@ static void plan_runs(struct maker *m, int heavy, int prompts)
             w->wanted[r][s] = sg_arena_alloc(&w->arena, (n + 1) * sizeof(uint32_t));
             for (uint32_t t = 0; t < n; t++)
                 if (sometimes(m) || (!s && t + 1 == n)) w->wanted[r][s][w->wanted_n[r][s]++] = t;
+        }
+}
+
+/* The first sequence grows by 16 rows a run, the others more slowly; the last runs have one row of each, as decoding has. */
+static void plan_deep_runs(struct maker *m)
+{
+    struct check_world *w = m->w;
+    w->seqs = m->index ? between(m, 1, CHECK_SEQS) : 1;
+    w->runs = CHECK_RUNS_MAX;
+    for (uint32_t r = 0; r < w->runs; r++)
+        for (uint32_t s = 0; s < w->seqs; s++) {
+            uint32_t n = r + 4 >= w->runs ? 1 : s ? between(m, 0, 4) : 16;
+            w->rows[r][s] = n;
+            w->wanted[r][s] = sg_arena_alloc(&w->arena, (n + 1) * sizeof(uint32_t));
+            if (n) w->wanted[r][s][w->wanted_n[r][s]++] = n - 1;
         }
 }
 
@@ -480,7 +518,10 @@ static segue_status make_world(struct maker *m, const struct kind *k, struct che
     *w = (struct check_world){0};
     m->w = w;
     m->data = (enum check_data)(m->index % k->data);
-    plan_runs(m, k->by_storage && m->storage != SG_F32, k->make == make_linear_many);
+    if (k->make == make_attend_deep)
+        plan_deep_runs(m);
+    else
+        plan_runs(m, k->by_storage && m->storage != SG_F32, k->make == make_linear_many);
     SG_TRY(sg_builder_begin(&m->b, err));
     int32_t y = k->make(m);
     sg_output(&m->b, y, "y");

@@ -52,7 +52,7 @@ enum {
     X(chunk, chunk_local) X(chunk, chunk_factors) X(chunk, chunk_factors_halves)                              \
     X(chunk_state, chunk_state_16) X(chunk_state, chunk_state_32)                                                         \
     X(scan, chunk_scan) X(scan, chunk_scan_pairs)                                                             \
-    X(attend, append) X(attend, prepare) X(attend, prepare_many) X(attend, attend_join)                       \
+    X(attend, append) X(attend, prepare) X(attend, prepare_many) X(attend, split_join)                        \
     X(gemm, narrow) X(gemm, narrow_halves) X(gemm, widen) X(gemm, widen_pieces) X(gemm, gemm_f16)             \
     X(gemm, gemm_bf16)                                                                                        \
     X(unpack, unpack_rows) X(packed_gemm, packed_x)                                                           \
@@ -75,7 +75,7 @@ struct cu_kernels {
     cu_fn packed_gemm[4];      /* many rows: Q4_0, Q4_K, Q5_K, Q6_K; Hopper only */
     cu_fn packed_rows[2];      /* the same, up to eight rows: up to 512, 1024 columns per warp */
     cu_fn packed[3];           /* packed weights, one row: up to 512, 1024, 2048 columns per warp; Hopper only */
-    cu_fn attend_part[4], attend_many[4]; /* by K/V storage: f32, f16, bf16, q8 */
+    cu_fn split_any[4], attend_many[4]; /* by K/V storage: f32, f16, bf16, q8 */
     cu_fn batch[3][2][2]; /* [f16, bf16, fp8][16, 32 weight rows per block][up to 8, 16 rows of x] */
     cu_fn mlp[3][4];      /* [f16, bf16, Q8_0][up to 512, 1024, 2048, 4096 columns] */
     cu_fn linear[3][3];   /* [f16, bf16, Q8_0][up to 1024, up to 2048 columns; up to 4096 with two value heads per key head] */
@@ -83,6 +83,7 @@ struct cu_kernels {
     cu_fn tiles[2];       /* f16, bf16 */
     cu_fn glu_rows[2];    /* f16, bf16 */
     cu_fn single[2][3];   /* [K/V f16, bf16][head 64, 128, 256] */
+    cu_fn split[2][3];    /* the same */
     cu_fn flash[2][3];    /* the same */
     cu_fn wgflash[2][3];  /* the same, with wgmma; Hopper only */
 };
@@ -243,6 +244,12 @@ segue_status cu_kernels_load(struct sg_unit *u, segue_error *err);
 /* Looks up kernel `name` of module k_<file>; `dynamic` also allows launches with up to `bytes` of dynamic shared memory. */
 segue_status cu_kernel(struct sg_unit *u, const char *file, const char *name, cu_fn *out, segue_error *err);
 segue_status cu_kernel_dynamic(struct sg_unit *u, const char *file, const char *name, int bytes, cu_fn *out, segue_error *err);
+
+/* Bytes of dynamic shared memory of a block of k_split.cu. */
+static inline size_t cu_split_ring_bytes(const struct sg_unit *u)
+{
+    return u->major == 9 ? CK_SPLIT_RING_BYTES : CK_SPLIT_RING_BYTES_SMALL;
+}
 
 /* --- SM partitions (sm_partition.c) --- */
 

@@ -99,8 +99,8 @@ static segue_status find_attention(struct sg_unit *u, segue_error *err)
     const int dynamic = (int)u->shared_max - ATTEND_STATIC;
     char name[32];
     for (int s = 0; s < 4; s++) {
-        snprintf(name, sizeof name, "attend_part_%s", storages[s]);
-        SG_TRY(cu_kernel_dynamic(u, "k_attend", name, dynamic, &u->k.attend_part[s], err));
+        snprintf(name, sizeof name, "split_any_%s", storages[s]);
+        SG_TRY(cu_kernel_dynamic(u, "k_attend", name, dynamic, &u->k.split_any[s], err));
         snprintf(name, sizeof name, "attend_many_%s", storages[s]);
         SG_TRY(cu_kernel_dynamic(u, "k_attend", name, dynamic, &u->k.attend_many[s], err));
     }
@@ -109,6 +109,8 @@ static segue_status find_attention(struct sg_unit *u, segue_error *err)
             const int width = 64 << w;
             snprintf(name, sizeof name, "single_%s_%d", storages[s + 1], width);
             SG_TRY(cu_kernel(u, "k_single", name, &u->k.single[s][w], err));
+            snprintf(name, sizeof name, "split_%s_%d", storages[s + 1], width);
+            SG_TRY(cu_kernel_dynamic(u, "k_split", name, (int)cu_split_ring_bytes(u), &u->k.split[s][w], err));
             snprintf(name, sizeof name, "flash_%s_%d", storages[s + 1], width);
             SG_TRY(cu_kernel_dynamic(u, "k_flash", name, 128 * (width + 8) * 2, &u->k.flash[s][w], err));
             if (u->major != 9) continue;

@@ -18,7 +18,7 @@ struct cu_pass {
     uint32_t rows_n[2];                 /* rows; wanted rows */
     uint32_t padded;                    /* 1: the last rows are padding; the head in GPU memory has the true count */
     uint32_t spans_n;
-    uint32_t chunks;                    /* chunks of CK_CHUNK positions that attention covers, for the furthest row */
+    uint32_t chunks;                    /* chunks of CK_CHUNK positions up to the furthest row; more than CK_SINGLE_CHUNKS: deep */
     uint32_t sms;                       /* multiprocessors available: the whole GPU's or the partition's */
     uint32_t screen;                    /* 1: no logits are needed, the output head may use the candidate filter */
     const struct sg_span *const *spans; /* [spans_n] for their adapters; NULL: no span has any */

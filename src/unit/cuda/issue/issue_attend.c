@@ -1,7 +1,8 @@
 /* issue_attend.c: launches of attention. With one row per sequence and up to 8 chunks of 64 positions, one kernel does all of
- * it (k_single.cu). Else K and V are stored first (prepare or append). Up to 16 rows: chunks and a join (k_attend.cu). More
- * than 32 rows with K and V in 16 bits and heads of 64, 128 or 256: flash attention, with wgmma on Hopper (k_wgflash.cu,
- * k_flash.cu). All else: k_attend.cu row by row. SPDX-License-Identifier: MIT */
+ * it (k_single.cu). Up to 16 rows at any depth: the KV length is divided over the multiprocessors and the parts are joined
+ * (k_split.cu for K and V in 16 bits and heads of 64, 128 or 256, else k_attend.cu). More than 32 rows with K and V in 16 bits
+ * and such heads: flash attention, with wgmma on Hopper (k_wgflash.cu, k_flash.cu). All else: k_attend.cu row by row. Where the
+ * kernel does not do it, K and V are stored first (prepare or append). SPDX-License-Identifier: MIT */
 #include "unit/cuda/issue/issue.h"
 
 /* Arguments of norm, rope and the K and V store. s NULL: norm and rope are separate steps, and only the store is left. */
@@ -53,6 +54,16 @@ static segue_status issue_append(struct cu_pass *p, const struct sg_op *op)
     return cu_launch(p, p->program->base.unit->k.append, args.rows, a->kv_heads, 1, 64, 0, &args);
 }
 
+/* Norm and rope of q and k, and the K and V store. prepare_many reads four numbers at once. */
+static segue_status issue_prepare(struct cu_pass *p, const struct ck_prepare *a)
+{
+    const struct cu_kernels *k = &p->program->base.unit->k;
+    uint32_t each = a->heads + a->kv_heads;
+    if (a->rows > CU_GEMV_ROWS && a->d % 4 == 0 && cu_is_float4(&a->q) && cu_is_float4(&a->k) && cu_is_float4(&a->q_out))
+        return cu_launch(p, k->prepare_many, cu_pieces(a->rows * each, 8), 1, 1, 256, 0, a);
+    return cu_launch(p, k->prepare, a->rows, each, 1, 128, 0, a);
+}
+
 /* Arguments that all attention kernels share. */
 static struct ck_attend attend_of(const struct cu_pass *p, const struct sg_op *op)
 {
@@ -79,14 +90,26 @@ static struct ck_attend attend_of(const struct cu_pass *p, const struct sg_op *o
 /* Index of a head width among the template instances; -1: none. */
 static int head_width_index(uint32_t d) { return d == 64 ? 0 : d == 128 ? 1 : d == 256 ? 2 : -1; }
 
+/* Index of the tensor-core kernels' instance for K and V in 16 bits; -1: none. */
+static int tensor_width(const struct ck_attend *a)
+{
+    int is_16 = a->storage == CK_KV_F16 || a->storage == CK_KV_BF16;
+    return a->d == a->dv && is_16 ? head_width_index(a->d) : -1;
+}
+
+/* 1: kernels of one row can rotate by themselves (k_head.cuh). */
+static int rope_fits(const struct ck_prepare *b)
+{
+    return b->pairs % 32 == 0 && b->pairs <= b->d / 2 && !(b->pairs & (b->pairs - 1));
+}
+
 /* The kernel that does all of it in one launch (k_single.cu), or NULL: every row is another sequence, few positions that the
  * window covers, K and V in 16 bits, no soft cap. Not with "invariant=1": its additions depend on the number of positions. */
 static cu_fn single_kernel_of(const struct cu_pass *p, const struct ck_prepare *b, const struct ck_attend *a)
 {
-    int width = head_width_index(a->d), is_16 = a->storage == CK_KV_F16 || a->storage == CK_KV_BF16;
+    int width = tensor_width(a);
     if (p->program->base.unit->invariant || a->rows > CU_DECODE_ROWS || a->rows != p->spans_n || a->chunks > CK_SINGLE_CHUNKS ||
-        width < 0 || a->d != a->dv || !is_16 || a->softcap > 0 || (a->window && a->window < a->chunks * CK_CHUNK) ||
-        b->pairs % 32 || b->pairs > a->d / 2 || (b->pairs & (b->pairs - 1)))
+        width < 0 || a->softcap > 0 || (a->window && a->window < a->chunks * CK_CHUNK) || !rope_fits(b))
         return NULL;
     return p->program->base.unit->k.single[a->storage == CK_KV_BF16][width];
 }
@@ -99,46 +122,79 @@ static segue_status attend_single(struct cu_pass *p, cu_fn fn, const struct ck_p
     return cu_launch(p, fn, a->heads, a->rows, 1, threads, 0, &args);
 }
 
-/* Selects the kernel by the number of rows, as in the file header. attend_part computes chunks of positions of up to
- * CK_GROUP_HEADS query heads with the same K and V head; attend_join combines the chunks. */
-static segue_status issue_attend(struct cu_pass *p, const struct sg_op *op)
+/* Query heads that share a K and V head, in groups of at most CK_GROUP_HEADS per block. */
+static uint32_t groups_of(const struct ck_attend *a) { return a->kv_heads * cu_pieces(a->heads / a->kv_heads, CK_GROUP_HEADS); }
+
+/* Parts of the KV length of all rows together. One row, or every row by itself: about one block per multiprocessor and row.
+ * Rows of unequal depth: more and smaller parts, which the multiprocessors take in turn. */
+static uint32_t splits_of(const struct cu_pass *p, const struct ck_attend *a, uint32_t rows)
 {
-    const struct sg_attend *a = &op->u.attend;
-    const struct cu_kernels *k = &p->program->base.unit->k;
-    struct ck_attend args = attend_of(p, op);
-    enum ck_storage storage = cu_storage_of(p->kv);
-    /* Query heads that share a K and V head, in groups of at most CK_GROUP_HEADS per block. */
-    uint32_t groups = a->kv_heads * cu_pieces(a->heads / a->kv_heads, CK_GROUP_HEADS);
-    size_t shared = (size_t)CK_GROUP_HEADS * a->d * sizeof(float);
-    uint32_t tiles = cu_pieces(args.rows, 64);
-    int width = head_width_index(a->d);
-    int is_flash = args.rows > CU_GEMV_ROWS && width >= 0 && a->d == a->dv && (storage == CK_KV_F16 || storage == CK_KV_BF16);
-    /* A block computes 64 rows of a head, or 128 when there are more blocks of 64 than multiprocessors. */
-    if (is_flash && k->wgflash[0][width] && cu_is_float4(&args.q) && cu_is_float4(&args.gate) && cu_is_float4(&args.y))
-        return cu_launch(p, k->wgflash[storage == CK_KV_BF16][width], tiles * a->heads > p->sms ? cu_pieces(tiles, 2) : tiles,
-                         a->heads, 1, CK_WGFLASH_THREADS, CK_WGFLASH_BYTES(a->d), &args);
-    if (is_flash)
-        return cu_launch(p, k->flash[storage == CK_KV_BF16][width], cu_pieces(args.rows, 64), a->heads, 1, 128,
-                         (size_t)128 * (a->d + 8) * 2, &args);
-    if (args.rows > CU_DECODE_ROWS)
-        return cu_launch(p, k->attend_many[storage], args.rows, groups, 1, 256,
-                         shared + (size_t)CK_GROUP_HEADS * a->dv * sizeof(float), &args);
-    /* Partial results of every row, head and chunk: dv numbers, maximum and sum of the softmax. */
-    SG_TRY(cu_lane_grow(p, &p->lane->attn_parts, &p->lane->attn_parts_bytes,
-                        (size_t)CU_DECODE_ROWS * a->heads * p->chunks * (a->dv + 2) * sizeof(float)));
-    args.parts = cu_floats(p->lane->attn_parts);
-    SG_TRY(cu_launch(p, k->attend_part[storage], p->chunks, groups, args.rows, 256, shared, &args));
-    return cu_launch(p, k->attend_join, args.rows, a->heads, 1, a->dv > 128 ? 256 : a->dv > 64 ? 128 : 64, 0, &args);
+    const struct sg_unit *u = p->program->base.unit;
+    uint32_t groups = groups_of(a), sms = u->invariant ? u->sms : p->sms, each = sms / groups;
+    if (each * groups * 8 < sms * 7) each = 2 * sms / groups;
+    if (rows > 1 && !u->invariant) return rows + 4 * sms / groups;
+    return rows * (each ? each : 1);
 }
 
-/* Norm and rope of q and k, and the K and V store. prepare_many reads four numbers at once. */
-static segue_status issue_prepare(struct cu_pass *p, const struct ck_prepare *a)
+/* Arguments of the split kernels, with scratch for the parts of up to CU_DECODE_ROWS rows. */
+static segue_status split_of(struct cu_pass *p, const struct ck_prepare *b, const struct ck_attend *a, struct ck_split *out)
+{
+    uint32_t pitch = (a->dv + 3) / 4 * 4, one = splits_of(p, a, 1), all = splits_of(p, a, CU_DECODE_ROWS),
+             most = one > all ? one : all;
+    size_t sums = (size_t)most * a->heads * pitch;
+    SG_TRY(cu_lane_grow(p, &p->lane->attn_parts, &p->lane->attn_parts_bytes,
+                        (sums + (size_t)most * a->heads * 2) * sizeof(float)));
+    *out = (struct ck_split){.prepare = *b,
+                             .attend = *a,
+                             .ends = cu_floats(p->lane->attn_parts) + sums,
+                             .splits = splits_of(p, a, a->rows),
+                             .pitch = pitch,
+                             .alone = p->program->base.unit->invariant};
+    out->attend.parts = cu_floats(p->lane->attn_parts);
+    return SEGUE_OK;
+}
+
+static segue_status join_parts(struct cu_pass *p, const struct ck_split *s)
+{
+    return cu_launch(p, p->program->base.unit->k.split_join, s->attend.heads, cu_pieces(s->attend.dv, 64), s->attend.rows, 256, 0,
+                     s);
+}
+
+/* Up to CU_DECODE_ROWS rows. The kernel prepares q, K and V itself if every row is another sequence: else a row also attends to
+ * positions of the same pass, which another launch must have stored. */
+static segue_status attend_split(struct cu_pass *p, const struct cu_step *s, const struct sg_op *op, const struct ck_prepare *b,
+                                 const struct ck_attend *a)
+{
+    const struct sg_unit *u = p->program->base.unit;
+    struct ck_split args;
+    int width = tensor_width(a);
+    SG_TRY(split_of(p, b, a, &args));
+    args.fused = width >= 0 && a->rows == p->spans_n && rope_fits(b);
+    if (!args.fused) SG_TRY(s ? issue_prepare(p, b) : issue_append(p, op));
+    if (width >= 0)
+        SG_TRY(cu_launch(p, u->k.split[a->storage == CK_KV_BF16][width], args.splits, groups_of(a), 1, CK_SPLIT_THREADS(a->d),
+                         cu_split_ring_bytes(u), &args));
+    else
+        SG_TRY(cu_launch(p, u->k.split_any[a->storage], args.splits, groups_of(a), 1, 256,
+                         (size_t)CK_GROUP_HEADS * (a->d + a->dv) * sizeof(float), &args));
+    return join_parts(p, &args);
+}
+
+/* More than CU_DECODE_ROWS rows; K and V are stored. */
+static segue_status attend_many(struct cu_pass *p, const struct ck_attend *a)
 {
     const struct cu_kernels *k = &p->program->base.unit->k;
-    uint32_t each = a->heads + a->kv_heads;
-    if (a->rows > CU_GEMV_ROWS && a->d % 4 == 0 && cu_is_float4(&a->q) && cu_is_float4(&a->k) && cu_is_float4(&a->q_out))
-        return cu_launch(p, k->prepare_many, cu_pieces(a->rows * each, 8), 1, 1, 256, 0, a);
-    return cu_launch(p, k->prepare, a->rows, each, 1, 128, 0, a);
+    uint32_t tiles = cu_pieces(a->rows, 64);
+    int width = tensor_width(a), is_flash = a->rows > CU_GEMV_ROWS && width >= 0;
+    /* A block computes 64 rows of a head, or 128 when there are more blocks of 64 than multiprocessors. */
+    if (is_flash && k->wgflash[0][width] && cu_is_float4(&a->q) && cu_is_float4(&a->gate) && cu_is_float4(&a->y))
+        return cu_launch(p, k->wgflash[a->storage == CK_KV_BF16][width],
+                         tiles * a->heads > p->sms ? cu_pieces(tiles, 2) : tiles, a->heads, 1, CK_WGFLASH_THREADS,
+                         CK_WGFLASH_BYTES(a->d), a);
+    if (is_flash)
+        return cu_launch(p, k->flash[a->storage == CK_KV_BF16][width], tiles, a->heads, 1, 128, (size_t)128 * (a->d + 8) * 2, a);
+    return cu_launch(p, k->attend_many[a->storage], a->rows, groups_of(a), 1, 256,
+                     (size_t)CK_GROUP_HEADS * (a->d + a->dv) * sizeof(float), a);
 }
 
 /* K and V are stored before attention reads them; both are launches in one stream. */
@@ -148,6 +204,7 @@ segue_status cu_issue_attention(struct cu_pass *p, const struct cu_step *s, cons
     struct ck_attend args = attend_of(p, op);
     cu_fn single = single_kernel_of(p, &before, &args);
     if (single) return attend_single(p, single, &before, &args);
+    if (args.rows <= CU_DECODE_ROWS) return attend_split(p, s, op, &before, &args);
     SG_TRY(s ? issue_prepare(p, &before) : issue_append(p, op));
-    return issue_attend(p, op);
+    return attend_many(p, &args);
 }

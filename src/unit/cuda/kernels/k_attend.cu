@@ -2,14 +2,13 @@
  * kernels that run before it: store of K and V (append) and norm, RoPE and store in one (prepare,
  * prepare_many). All architectures.
  *
- * Few rows (decode): attend_part, grid (chunks of 64 positions, K/V heads times groups of up to 8
- * query heads, rows), 256 threads: scores with 8 lanes per position, softmax of the chunk, weighted
- * sums of V. attend_join merges the chunks of a head in order. Chunk boundaries depend on positions
- * alone, so a row's result does not depend on its batch. K and V are read once. Many rows:
- * attend_many, a block per row and K/V head, online softmax over the chunks; used where the
- * tensor-core kernels k_flash.cu and k_wgflash.cu do not apply.
+ * Blocks of 256 threads walk over chunks of 64 positions with an online softmax: scores with 8 lanes
+ * per position, then weighted sums of V; K and V are read once for up to 8 query heads. Up to 16
+ * rows: split_any, whose blocks share the KV length of each row (k_split.cuh), and split_join, which
+ * merges the parts in order, also those of k_split.cu. Many rows: attend_many, a block per row and
+ * K/V head, where the tensor-core kernels k_flash.cu and k_wgflash.cu do not apply.
  * SPDX-License-Identifier: MIT */
-#include "k_common.cuh"
+#include "k_split.cuh"
 
 enum { CHUNK = CK_CHUNK, HEADS = CK_GROUP_HEADS, THREADS = 256 };
 
@@ -241,153 +240,56 @@ __device__ void chunk_scores(const ck_attend &a, const unsigned char *k_base, si
     __syncthreads();
 }
 
-/* Weighted sum of V over the chunk, for 16-bit V whose head size divides 2,048: a thread takes 8
- * columns of every n-th position, then the n partial sums of a column are added in order. scratch:
- * 2,048 floats. */
-template <int STORAGE>
-__device__ void chunk_values(const unsigned char *v, size_t row_bytes, uint32_t lo, uint32_t n, uint32_t dv, uint32_t heads,
-                             const float (*p)[CHUNK], float *scratch, float *out, size_t out_step)
+/* Merges the parts of a head in a fixed order: grid (heads, pieces of 64 columns, rows), 256 threads. Sixteen threads cover the
+ * columns of a piece, and 16 such groups take every 16th part. */
+extern "C" __global__ void __launch_bounds__(256) split_join(const __grid_constant__ ck_split a)
 {
-    /* A thread owns 8 columns of V for positions group, group + groups, ... */
-    uint32_t lanes = dv / 8, groups = THREADS / lanes, group = threadIdx.x / lanes, c = threadIdx.x % lanes * 8;
-    float acc[HEADS][8];
-#pragma unroll
-    for (int g = 0; g < HEADS; g++)
-#pragma unroll
-        for (int i = 0; i < 8; i++) acc[g][i] = 0;
-#pragma unroll 4
-    for (uint32_t r = group; r < n; r += groups) {
-        uint4 x = *reinterpret_cast<const uint4 *>(v + (size_t)(lo + r) * row_bytes + 2 * c);
-        float4 a = STORAGE == CK_KV_F16 ? piece_plane<CK_F16>(x, 0) : piece_plane<CK_BF16>(x, 0);
-        float4 b = STORAGE == CK_KV_F16 ? piece_plane<CK_F16>(x, 1) : piece_plane<CK_BF16>(x, 1);
-#pragma unroll
-        for (int g = 0; g < HEADS; g++) {
-            if (g >= heads) break;
-            float w = p[g][r];
-            acc[g][0] = fmaf(w, a.x, acc[g][0]), acc[g][1] = fmaf(w, a.y, acc[g][1]);
-            acc[g][2] = fmaf(w, a.z, acc[g][2]), acc[g][3] = fmaf(w, a.w, acc[g][3]);
-            acc[g][4] = fmaf(w, b.x, acc[g][4]), acc[g][5] = fmaf(w, b.y, acc[g][5]);
-            acc[g][6] = fmaf(w, b.z, acc[g][6]), acc[g][7] = fmaf(w, b.w, acc[g][7]);
-        }
-    }
-    /* Reduce over the groups, head by head, through shared memory. */
-#pragma unroll
-    for (int g = 0; g < HEADS; g++) {
-        if (g >= heads) break;
-        __syncthreads();
-#pragma unroll
-        for (int i = 0; i < 8; i++) scratch[group * dv + c + i] = acc[g][i];
-        __syncthreads();
-        if (threadIdx.x < dv) {
-            float sum = 0;
-            for (uint32_t k = 0; k < groups; k++) sum += scratch[k * dv + threadIdx.x];
-            out[g * out_step + threadIdx.x] = sum;
-        }
-    }
-}
-
-/* Partial result of (row, head, chunk): dv sums, then maximum and sum. */
-__device__ __forceinline__ float *part_of(const ck_attend &a, uint32_t t, uint32_t head, uint32_t chunk)
-{
-    return a.parts + (((size_t)t * a.heads + head) * a.chunks + chunk) * (a.dv + 2);
-}
-
-/* Kernel body of attend_part. Dynamic shared memory: the query heads [heads][d]. */
-template <int STORAGE> __device__ __forceinline__ void attend_part(const ck_attend &a)
-{
-    extern __shared__ float4 shared4[];
-    __shared__ float p[HEADS][CHUNK], max_score[HEADS], sum[HEADS], scratch[2048];
-    float *q = reinterpret_cast<float *>(shared4);
-    uint32_t t = blockIdx.z, chunk = blockIdx.x, share = a.heads / a.kv_heads, groups = (share + HEADS - 1) / HEADS;
-    uint32_t kv = blockIdx.y / groups, first = blockIdx.y % groups * HEADS, heads = share - first < HEADS ? share - first : HEADS;
+    __shared__ float4 scratch[16][16];
+    const ck_attend &at = a.attend;
+    uint32_t h = blockIdx.x, t = blockIdx.z, lane = threadIdx.x & 31, group = threadIdx.x >> 4,
+             c = blockIdx.y * 64 + (threadIdx.x & 15) * 4;
     launch_dependents();
+    split_row rows = split_rows(a);
+    uint32_t first = __shfl_sync(0xffffffffu, rows.first, t), n = __shfl_sync(0xffffffffu, rows.n, t);
+    float sink = at.sinks ? at.sinks[h] * LOG2E : -CUDART_INF_F;
     wait_for_inputs();
-    uint32_t pos = a.pass.place[t], span = a.pass.span[t], lo = chunk * CHUNK, hi = lo + CHUNK;
-    /* Range of positions that this chunk covers, clipped to the sliding window and the current
-     * position. */
-    uint32_t from = a.window && pos + 1 > a.window ? pos + 1 - a.window : 0;
-    if (hi > pos + 1) hi = pos + 1;
-    if (lo < from) lo = from;
-    if (lo >= hi) return;
-    uint32_t head0 = kv * share + first;
-    size_t k_head = kv_head_bytes(STORAGE, a.d), v_head = kv_head_bytes(STORAGE, a.dv);
-    const unsigned char *k = static_cast<const unsigned char *>(a.pass.slots[span * a.pass.slots_n + a.slot_k]) + kv * k_head;
-    const unsigned char *v = static_cast<const unsigned char *>(a.pass.slots[span * a.pass.slots_n + a.slot_v]) + kv * v_head;
-    /* Stage the query heads in shared memory, four loads in flight per thread. */
-    for (uint32_t i0 = threadIdx.x; i0 < heads * a.d; i0 += 4 * THREADS) {
-        float v[4];
+    float4 y = make_float4(0, 0, 0, 0), v[8];
+    bool is = c < a.pitch;
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            if (i0 + i * THREADS < heads * a.d) v[i] = a.q.p[(size_t)t * a.q.stride + head0 * a.d + i0 + i * THREADS];
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            if (i0 + i * THREADS < heads * a.d) q[i0 + i * THREADS] = v[i];
+    for (int i = 0; i < 8; i++) {
+        v[i] = make_float4(0, 0, 0, 0);
+        if (is && group + 16 * i < n) v[i] = float4_at(split_sums(a, first + group + 16 * i, h), c);
     }
+    /* Every warp computes maximum and sum of all parts for itself. A NaN is in the sum. */
+    float most = sink, sum = 0;
+    for (uint32_t i = lane; i < n; i += 32) most = fmaxf(most, split_ends(a, first + i, h)->x);
+    most = warp_max(most);
+    for (uint32_t i = lane; i < n; i += 32) {
+        float2 end = *split_ends(a, first + i, h);
+        sum += end.y * exp2_fast(end.x - most);
+    }
+    sum = warp_sum(sum) + (at.sinks ? exp2_fast(sink - most) : 0);
+#pragma unroll 1
+    for (uint32_t i0 = group; i0 < n; i0 += 128) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            uint32_t k = i0 + 16 * i;
+            if (k >= n) break;
+            if (i0 >= 128 && is) v[i] = float4_at(split_sums(a, first + k, h), c);
+            float e = exp2_fast(split_ends(a, first + k, h)->x - most);
+            y.x = fmaf(v[i].x, e, y.x), y.y = fmaf(v[i].y, e, y.y), y.z = fmaf(v[i].z, e, y.z), y.w = fmaf(v[i].w, e, y.w);
+        }
+    }
+    scratch[group][threadIdx.x & 15] = y;
     __syncthreads();
-    chunk_scores<STORAGE>(a, k, k_head * a.kv_heads, lo, hi, heads, q, p, max_score, sum);
-    /* 16-bit V with a power-of-two head size takes the vectorised path; others one column per
-     * thread. */
-    bool wide = (STORAGE == CK_KV_F16 || STORAGE == CK_KV_BF16) && (a.dv == 64 || a.dv == 128 || a.dv == 256);
-    if (wide)
-        chunk_values<STORAGE>(v, v_head * a.kv_heads, lo, hi - lo, a.dv, heads, p, scratch, part_of(a, t, head0, chunk),
-                              (size_t)a.chunks * (a.dv + 2));
-    for (uint32_t c = threadIdx.x; c < a.dv && !wide; c += THREADS) {
-        float acc[HEADS];
+    uint32_t column = blockIdx.y * 64 + threadIdx.x;
+    if (threadIdx.x >= 64 || column >= at.dv) return;
+    float total = 0;
 #pragma unroll
-        for (int g = 0; g < HEADS; g++) acc[g] = 0;
-#pragma unroll 8
-        for (uint32_t r = 0; r < hi - lo; r++) {
-            float x = kv_at<STORAGE>(v + (size_t)(lo + r) * v_head * a.kv_heads, c);
-#pragma unroll
-            for (int g = 0; g < HEADS; g++)
-                if (g < heads) acc[g] = fmaf(p[g][r], x, acc[g]);
-        }
-#pragma unroll
-        for (int g = 0; g < HEADS; g++)
-            if (g < heads) part_of(a, t, head0 + g, chunk)[c] = acc[g];
-    }
-    /* Maximum and sum follow the dv columns of the part. */
-    if (threadIdx.x < heads) {
-        float *to = part_of(a, t, head0 + threadIdx.x, chunk) + a.dv;
-        to[0] = max_score[threadIdx.x];
-        to[1] = sum[threadIdx.x];
-    }
-}
-
-/* Merges the chunks of a head: grid (rows, heads). NaN in any chunk makes the row NaN. */
-extern "C" __global__ void attend_join(const __grid_constant__ ck_attend a)
-{
-    launch_dependents();
-    wait_for_inputs();
-    uint32_t t = blockIdx.x, h = blockIdx.y, pos = a.pass.place[t];
-    uint32_t from = a.window && pos + 1 > a.window ? pos + 1 - a.window : 0, c0 = from / CHUNK, c1 = pos / CHUNK;
-    /* Global maximum over sinks and chunks, then the rescaled sum. */
-    float max_score = a.sinks ? a.sinks[h] : -CUDART_INF_F;
-    bool bad = false;
-#pragma unroll 4
-    for (uint32_t c = c0; c <= c1; c++) {
-        float m = part_of(a, t, h, c)[a.dv];
-        bad = bad || m != m;
-        max_score = fmaxf(max_score, m);
-    }
-    float sum = a.sinks ? expf(a.sinks[h] - max_score) : 0;
-#pragma unroll 4
-    for (uint32_t c = c0; c <= c1; c++) {
-        const float *p = part_of(a, t, h, c) + a.dv;
-        sum += p[1] * expf(p[0] - max_score);
-    }
-    /* Each thread merges its columns. */
-    for (uint32_t i = threadIdx.x; i < a.dv; i += blockDim.x) {
-        float y = 0, gate = a.gate.p ? a.gate.p[(size_t)t * a.gate.stride + h * a.dv + i] : 0;
-#pragma unroll 4
-        for (uint32_t c = c0; c <= c1; c++) {
-            const float *p = part_of(a, t, h, c);
-            y = fmaf(p[i], expf(p[a.dv] - max_score), y);
-        }
-        y = bad ? CUDART_NAN_F : y / sum;
-        if (a.gate.p) y *= sigmoid(gate);
-        a.y.p[(size_t)t * a.y.stride + h * a.dv + i] = y;
-    }
+    for (int g = 0; g < 16; g++) total += reinterpret_cast<const float *>(scratch[g])[threadIdx.x];
+    total /= sum;
+    if (at.gate.p) total *= sigmoid(at.gate.p[(size_t)t * at.gate.stride + h * at.dv + column]);
+    at.y.p[(size_t)t * at.y.stride + h * at.dv + column] = total;
 }
 
 /* y = out / sum for the heads from head0 on, out [heads][dv], times sigmoid(gate) if present. */
@@ -402,37 +304,37 @@ __device__ __forceinline__ void write_heads(const ck_attend &a, uint32_t t, uint
     }
 }
 
-/* Kernel body of attend_many: grid (rows, K/V heads times groups of query heads), loops over the
- * chunks with online softmax. Dynamic shared memory: q [HEADS][d], running sums [HEADS][dv]. */
-template <int STORAGE> __device__ __forceinline__ void attend_many(const ck_attend &a)
+/* Query heads of a block and their row: up to 8 heads from head0 on share the K/V head kv. */
+struct attend_work {
+    uint32_t t, pos, span, kv, head0, heads;
+};
+__device__ __forceinline__ attend_work attend_work_of(const ck_attend &a, uint32_t t)
 {
-    extern __shared__ float4 shared4[];
-    __shared__ float p[HEADS][CHUNK], max_score[HEADS], sum[HEADS], running_max[HEADS], run_sum[HEADS], rescale[HEADS];
-    float *q = reinterpret_cast<float *>(shared4), *out = q + HEADS * a.d;
-    uint32_t t = blockIdx.x, share = a.heads / a.kv_heads, groups = (share + HEADS - 1) / HEADS;
-    uint32_t kv = blockIdx.y / groups, first = blockIdx.y % groups * HEADS, heads = share - first < HEADS ? share - first : HEADS;
-    wait_for_inputs();
-    uint32_t pos = a.pass.place[t], span = a.pass.span[t], head0 = kv * share + first;
-    /* First visible position under the sliding window. */
-    uint32_t from = a.window && pos + 1 > a.window ? pos + 1 - a.window : 0;
+    uint32_t share = a.heads / a.kv_heads, groups = (share + HEADS - 1) / HEADS, kv = blockIdx.y / groups,
+             first = blockIdx.y % groups * HEADS;
+    return {t, a.pass.place[t], a.pass.span[t], kv, kv * share + first, min(share - first, (uint32_t)HEADS)};
+}
+
+/* Attention over positions [begin, end) with an online softmax over chunks of 64. Scratch in shared memory: q [HEADS][d]; result:
+ * out [HEADS][dv], relative to the maximum. The caller sets the initial maximum and sum of exponentials of each head. */
+template <int STORAGE>
+__device__ void attend_range(const ck_attend &a, const attend_work &w, uint32_t begin, uint32_t end, float *q, float *out,
+                             float *running_max, float *run_sum)
+{
+    __shared__ float p[HEADS][CHUNK], max_score[HEADS], sum[HEADS], rescale[HEADS];
     size_t k_head = kv_head_bytes(STORAGE, a.d), v_head = kv_head_bytes(STORAGE, a.dv);
-    const unsigned char *k = static_cast<const unsigned char *>(a.pass.slots[span * a.pass.slots_n + a.slot_k]) + kv * k_head;
-    const unsigned char *v = static_cast<const unsigned char *>(a.pass.slots[span * a.pass.slots_n + a.slot_v]) + kv * v_head;
-    for (uint32_t i = threadIdx.x; i < heads * a.d; i += THREADS) q[i] = a.q.p[(size_t)t * a.q.stride + head0 * a.d + i];
+    void *const *slots = a.pass.slots + w.span * a.pass.slots_n;
+    const unsigned char *k = static_cast<const unsigned char *>(slots[a.slot_k]) + w.kv * k_head;
+    const unsigned char *v = static_cast<const unsigned char *>(slots[a.slot_v]) + w.kv * v_head;
+    for (uint32_t i = threadIdx.x; i < w.heads * a.d; i += THREADS) q[i] = a.q.p[(size_t)w.t * a.q.stride + w.head0 * a.d + i];
     for (uint32_t i = threadIdx.x; i < HEADS * a.dv; i += THREADS) out[i] = 0;
-    /* Attention sinks enter as an initial maximum with sum 1. */
-    if (threadIdx.x < heads) {
-        running_max[threadIdx.x] = a.sinks ? a.sinks[head0 + threadIdx.x] : -CUDART_INF_F;
-        run_sum[threadIdx.x] = a.sinks ? 1 : 0;
-    }
     __syncthreads();
-    for (uint32_t chunk = from / CHUNK; chunk <= pos / CHUNK; chunk++) {
-        uint32_t lo = chunk * CHUNK < from ? from : chunk * CHUNK,
-                 hi = chunk * CHUNK + CHUNK > pos + 1 ? pos + 1 : chunk * CHUNK + CHUNK;
-        chunk_scores<STORAGE>(a, k, k_head * a.kv_heads, lo, hi, heads, q, p, max_score, sum);
+    for (uint32_t chunk = begin / CHUNK; chunk * CHUNK < end; chunk++) {
+        uint32_t lo = max(chunk * CHUNK, begin), hi = min(chunk * CHUNK + CHUNK, end);
+        chunk_scores<STORAGE>(a, k, k_head * a.kv_heads, lo, hi, w.heads, q, p, max_score, sum);
         /* Merge the chunk into the running softmax: rescale is the factor of the old sums, max_score
          * becomes the factor of the new. */
-        if (threadIdx.x < heads) {
+        if (threadIdx.x < w.heads) {
             float m = max_score[threadIdx.x] != max_score[threadIdx.x] ? CUDART_NAN_F
                                                                        : fmaxf(running_max[threadIdx.x], max_score[threadIdx.x]);
             rescale[threadIdx.x] = expf(running_max[threadIdx.x] - m);
@@ -451,21 +353,63 @@ template <int STORAGE> __device__ __forceinline__ void attend_many(const ck_atte
                 float x = kv_at<STORAGE>(v + (size_t)(lo + r) * v_head * a.kv_heads, c);
 #pragma unroll
                 for (int g = 0; g < HEADS; g++)
-                    if (g < heads) acc[g] = fmaf(p[g][r], x, acc[g]);
+                    if (g < w.heads) acc[g] = fmaf(p[g][r], x, acc[g]);
             }
 #pragma unroll
             for (int g = 0; g < HEADS; g++)
-                if (g < heads) out[g * a.dv + c] = out[g * a.dv + c] * rescale[g] + acc[g] * max_score[g];
+                if (g < w.heads) out[g * a.dv + c] = out[g * a.dv + c] * rescale[g] + acc[g] * max_score[g];
         }
         __syncthreads();
     }
-    write_heads(a, t, head0, heads, out, run_sum);
+}
+
+/* Kernel body of attend_many: grid (rows, K/V heads times groups of query heads). */
+template <int STORAGE> __device__ __forceinline__ void attend_many(const ck_attend &a)
+{
+    extern __shared__ float4 shared4[];
+    __shared__ float running_max[HEADS], run_sum[HEADS];
+    float *q = reinterpret_cast<float *>(shared4), *out = q + HEADS * a.d;
+    wait_for_inputs();
+    attend_work w = attend_work_of(a, blockIdx.x);
+    /* Attention sinks enter as an initial maximum with sum 1. */
+    if (threadIdx.x < w.heads) {
+        running_max[threadIdx.x] = a.sinks ? a.sinks[w.head0 + threadIdx.x] : -CUDART_INF_F;
+        run_sum[threadIdx.x] = a.sinks ? 1 : 0;
+    }
+    uint32_t from = a.window && w.pos + 1 > a.window ? w.pos + 1 - a.window : 0;
+    attend_range<STORAGE>(a, w, from, w.pos + 1, q, out, running_max, run_sum);
+    write_heads(a, w.t, w.head0, w.heads, out, run_sum);
+}
+
+/* Kernel body of split_any: one part (k_split.cuh) of the KV length, for any storage and head width; K and V of the pass are
+ * stored already. Grid (parts, K/V heads times groups of query heads). */
+template <int STORAGE> __device__ __forceinline__ void split_any(const ck_split &s)
+{
+    extern __shared__ float4 shared4[];
+    __shared__ float running_max[HEADS], run_sum[HEADS];
+    const ck_attend &a = s.attend;
+    float *q = reinterpret_cast<float *>(shared4), *out = q + HEADS * a.d;
+    launch_dependents();
+    split_part part = split_part_of(s, blockIdx.x);
+    wait_for_inputs();
+    if (!part.n) return;
+    attend_work w = attend_work_of(a, part.row);
+    if (threadIdx.x < HEADS) {
+        running_max[threadIdx.x] = -CUDART_INF_F;
+        run_sum[threadIdx.x] = 0;
+    }
+    attend_range<STORAGE>(a, w, max(part.tile * SPLIT_TILE, part.from), min(part.end * SPLIT_TILE, part.pos + 1), q, out,
+                          running_max, run_sum);
+    for (uint32_t i = threadIdx.x; i < w.heads * a.dv; i += THREADS)
+        split_sums(s, blockIdx.x, w.head0 + i / a.dv)[i % a.dv] = out[i];
+    if (threadIdx.x < w.heads)
+        *split_ends(s, blockIdx.x, w.head0 + threadIdx.x) = make_float2(running_max[threadIdx.x] * LOG2E, run_sum[threadIdx.x]);
 }
 
 #define ATTEND(NAME, STORAGE)                                                                                     \
-    extern "C" __global__ void __launch_bounds__(THREADS) attend_part_##NAME(const __grid_constant__ ck_attend a) \
+    extern "C" __global__ void __launch_bounds__(THREADS) split_any_##NAME(const __grid_constant__ ck_split a)    \
     {                                                                                                             \
-        attend_part<STORAGE>(a);                                                                                  \
+        split_any<STORAGE>(a);                                                                                    \
     }                                                                                                             \
     extern "C" __global__ void __launch_bounds__(THREADS) attend_many_##NAME(const __grid_constant__ ck_attend a) \
     {                                                                                                             \

@@ -244,6 +244,20 @@ struct ck_single {
     struct ck_attend attend;
 };
 
+/* k_split.cu, and the split kernels of k_attend.cu: attention of up to 16 rows, divided over the KV length (k_split.cuh).
+ * attend.parts: [splits][heads][pitch] sums, pitch: dv rounded up to 4; ends: [splits][heads][2]. RING_BYTES: shared memory for
+ * K and V in flight per block, on Hopper and elsewhere; MIN_TILES: tiles of 16 positions that a part has at least. */
+enum { CK_SPLIT_RING_BYTES = 96 << 10, CK_SPLIT_RING_BYTES_SMALL = 64 << 10, CK_SPLIT_MIN_TILES = 4 };
+#define CK_SPLIT_THREADS(width) ((width) > 128 ? 128 : 256)
+struct ck_split {
+    struct ck_prepare prepare; /* with fused: norm and RoPE of q and k, and the K and V store */
+    struct ck_attend attend;
+    float *ends;
+    uint32_t splits, pitch;
+    uint32_t fused; /* 1: `prepare` is done by this launch; every row is another sequence */
+    uint32_t alone; /* 1: every row has splits / rows parts, so its result does not depend on the other rows */
+};
+
 /* Output rows excluded from argmax: rows >= limit, and the n listed ones. */
 enum { CK_BANNED = 8 };
 struct ck_banned {
