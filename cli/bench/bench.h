@@ -19,6 +19,12 @@ struct bench_run {
     size_t sequences, repeats; /* parallel sequences of the default mode; samples per row */
     size_t threads;            /* CPU threads */
     uint64_t seed;             /* of the random prompts */
+    /* Decode rows at depth 0 so far, for the ratio of deeper rows. */
+    struct bench_depth0 {
+        size_t tokens;   /* generated tokens of the row */
+        double token_ns; /* time of a token */
+    } depth0[8];
+    size_t depth0_n;
 };
 
 /* SplitMix64: a pseudo-random sequence that any program can reproduce from the seed. */

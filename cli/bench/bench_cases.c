@@ -213,6 +213,32 @@ static void put_bandwidth(json_t *o, const struct bench_sample *samples, size_t 
     free(rate);
 }
 
+/* Bytes of K and V that one step reads per position, in the storage of --kv. */
+static double kv_bytes_per_token(struct bench_run *b)
+{
+    const char *kv = args_text(&b->args, "kv");
+    double f16 = (double)b->placement.info.state_token_bytes;
+    return kv && !strcmp(kv, "f32") ? 2 * f16 : kv && !strcmp(kv, "q8") ? f16 * 34 / 64 : f16;
+}
+
+/* depth_ratio: time of a token at this depth, divided by its time at depth 0 plus the time of reading K and V at 70 % of the
+ * memory bandwidth. 1 or less: depth costs no more than its bytes. Needs a row of the same length at depth 0 before it. */
+static void put_depth_ratio(json_t *o, struct bench_run *b, size_t generated, size_t depth)
+{
+    double tokens_s = json_number_value(json_object_get(o, "avg_ts")),
+           gb_s = json_number_value(json_object_get(o, "memory_bandwidth_gb_s")), ratio = 0;
+    double token_ns = tokens_s > 0 ? 1e9 * (double)b->sequences / tokens_s : 0;
+    size_t i = 0;
+    if (generated && !depth && b->depth0_n < sizeof b->depth0 / sizeof *b->depth0)
+        b->depth0[b->depth0_n++] = (struct bench_depth0){generated, token_ns};
+    while (i < b->depth0_n && b->depth0[i].tokens != generated) i++;
+    if (generated && depth && i < b->depth0_n && gb_s > 0) {
+        double bytes = ((double)depth + (double)generated / 2) * kv_bytes_per_token(b) * (double)b->sequences;
+        ratio = token_ns / (b->depth0[i].token_ns + bytes / (0.7 * gb_s));
+    }
+    report_positive_or_null(o, "depth_ratio", ratio, "needs a decode row at depth 0 before it, and the memory bandwidth");
+}
+
 /* Memory bandwidth at the working set of one step of this sample: the weights that it reads and all states. */
 static void measure_read_bandwidth(struct bench_run *b, size_t generated, struct bench_sample *s)
 {
@@ -270,6 +296,7 @@ static json_t *result_row(struct bench_run *b, size_t prompt, size_t generated, 
     const struct bench_sample *last = &samples[b->repeats - 1];
     report_memory(o, &b->placement, last->state_bytes);
     put_bandwidth(o, samples, b->repeats, generated > 0);
+    put_depth_ratio(o, b, generated, depth);
     json_object_set_new(o, "machine", machine_json());
     json_object_set_new(o, "seed", json_integer((json_int_t)b->seed));
     snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);

@@ -32,9 +32,9 @@ static void md_row(struct out_text *t, const json_t *row, bool first)
     if (first)
         out_addf(
             t,
-            "| %-24s | %10s | %-28s | %-14s | %18s | %6s | %6s |\n| %s | %s: | %s | %s | %s: | %s: | %s: |\n",
-            "model", "size", "unit", "test", "t/s", "GB/s", "util.", "------------------------", "---------",
-            "----------------------------", "--------------", "-----------------", "-----", "-----");
+            "| %-24s | %10s | %-28s | %-14s | %18s | %6s | %6s | %6s |\n| %s | %s: | %s | %s | %s: | %s: | %s: | %s: |\n",
+            "model", "size", "unit", "test", "t/s", "GB/s", "util.", "depth", "------------------------", "---------",
+            "----------------------------", "--------------", "-----------------", "-----", "-----", "-----");
     out_addf(t, "| %-24s | %7.2f MB | %-28s | %-14s | %9.2f ± %6.2f | ",
              json_string_value(json_object_get(row, "model_type")), number(row, "model_size") / 1e6,
              json_string_value(json_object_get(row, "unit")), test, number(row, "avg_ts"),
@@ -45,7 +45,11 @@ static void md_row(struct out_text *t, const json_t *row, bool first)
     else
         out_addf(t, "%6s | ", "-");
     if (number(row, "bandwidth_utilization") > 0)
-        out_addf(t, "%4.0f %% |\n", 100 * number(row, "bandwidth_utilization"));
+        out_addf(t, "%4.0f %% | ", 100 * number(row, "bandwidth_utilization"));
+    else
+        out_addf(t, "%6s | ", "-");
+    if (number(row, "depth_ratio") > 0)
+        out_addf(t, "%6.2f |\n", number(row, "depth_ratio"));
     else
         out_addf(t, "%6s |\n", "-");
 }

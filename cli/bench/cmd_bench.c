@@ -100,5 +100,7 @@ const struct command cmd_bench = {
              "memory_bandwidth_gb_s is the read bandwidth of the unit with the same threads at the size of the "
              "row's working set (weights of one step and states). It is measured after each decode sample, and "
              "once after the last prefill sample. bandwidth_utilization is the median over the samples of weight "
-             "bytes per second divided by the mean of the bandwidth measured before and after the sample.",
+             "bytes per second divided by the mean of the bandwidth measured before and after the sample. depth_ratio "
+             "(column depth) is the time of a token at a depth divided by the time at depth 0 plus the time of "
+             "reading K and V at 70 % of memory_bandwidth_gb_s; it needs a row of the same length at depth 0 (-d 0,4096).",
 };
