@@ -10,7 +10,7 @@ rows = json.loads(out)
 expect("rows", [(r["n_threads"], r["n_depth"], r["n_prompt"], r["n_gen"]) for r in rows]
        == [(t, d, p, n) for t in (1, 2) for d in (0, 8) for p, n in ((16, 0), (8, 0), (0, 4))], [list(r.items())[:12] for r in rows])
 FIELDS = """n_prompt n_gen n_depth n_threads avg_ns stddev_ns avg_ts stddev_ts samples_ns samples_ts model_filename model_type model_size
-ids_hash load_ms compile_ms peak_bytes weight_bytes state_bytes weight_read_gb_s memory_bandwidth_gb_s bandwidth_utilization machine unit seed model""".split()
+ids_hash load_ms compile_ms peak_bytes weight_bytes state_bytes weight_read_gb_s memory_bandwidth_gb_s bandwidth_utilization depth_ratio machine unit seed model""".split()
 expect("fields", all(not set(FIELDS) - set(r) for r in rows), set(FIELDS) - set(rows[0]))
 for r in rows:
     n = r["n_prompt"] + r["n_gen"]
@@ -19,6 +19,7 @@ for r in rows:
     expect("nulls have reasons", all(v is not None or r.get(k + "_reason") for k, v in r.items()), r)
 expect("bandwidth samples: one per decode sample, one per prompt row", all(len(r["samples_memory_bandwidth_gb_s"]) == (2 if r["n_gen"] else 1) for r in rows), rows[0])
 expect("decode rows count weight bytes", all(r["weight_read_gb_s"] and r["weight_read_gb_s"] > 0 for r in rows if r["n_gen"]), [r["weight_read_gb_s"] for r in rows])
+expect("depth ratio: decode rows behind one at depth 0", all((r["depth_ratio"] is not None and r["depth_ratio"] > 0) == bool(r["n_gen"] and r["n_depth"]) for r in rows), [r["depth_ratio"] for r in rows])
 same = {(r["n_depth"], r["n_prompt"], r["n_gen"]): set() for r in rows}
 for r in rows: same[(r["n_depth"], r["n_prompt"], r["n_gen"])].add(r["ids_hash"])
 expect("same ids, same hash", all(len(v) == 1 for v in same.values()) and len(set().union(*same.values())) == 5, same)  # 8 ids after a depth of 8 are the same ids as 16

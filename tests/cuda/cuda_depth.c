@@ -100,7 +100,7 @@ static void kernels_by_depth(void **state)
         {8, 2, 256, 0, 2, 1, 2000, SG_BF16, "split_bf16_256 split_join "},
         {8, 2, 256, 300, 1, 1, 400, SG_F16, "split_f16_256 split_join "}, /* the window hides positions */
         {8, 2, 256, 0, 1, 4, 900, SG_F16, "append split_f16_256 split_join "},
-        {8, 2, 64, 0, 1, 1, 900, SG_Q8_0, "append split_any_q8 split_join "},
+        {8, 2, 64, 0, 1, 1, 900, SG_Q8_0, "split_q8_64 split_join "},
         {8, 2, 80, 0, 1, 1, 900, SG_F16, "append split_any_f16 split_join "},
         {8, 2, 64, 0, 1, 20, 900, SG_F16, "append attend_many_f16 "},
         {8, 2, 64, 0, 1, 40, 900, SG_F16, "append wgflash_f16_64 "},

@@ -83,7 +83,7 @@ struct cu_kernels {
     cu_fn tiles[2];       /* f16, bf16 */
     cu_fn glu_rows[2];    /* f16, bf16 */
     cu_fn single[2][3];   /* [K/V f16, bf16][head 64, 128, 256] */
-    cu_fn split[2][3];    /* the same */
+    cu_fn split[3][3];    /* [K/V f16, bf16, q8][head 64, 128, 256] */
     cu_fn flash[2][3];    /* the same */
     cu_fn wgflash[2][3];  /* the same, with wgmma; Hopper only */
 };
@@ -244,12 +244,6 @@ segue_status cu_kernels_load(struct sg_unit *u, segue_error *err);
 /* Looks up kernel `name` of module k_<file>; `dynamic` also allows launches with up to `bytes` of dynamic shared memory. */
 segue_status cu_kernel(struct sg_unit *u, const char *file, const char *name, cu_fn *out, segue_error *err);
 segue_status cu_kernel_dynamic(struct sg_unit *u, const char *file, const char *name, int bytes, cu_fn *out, segue_error *err);
-
-/* Bytes of dynamic shared memory of a block of k_split.cu. */
-static inline size_t cu_split_ring_bytes(const struct sg_unit *u)
-{
-    return u->major == 9 ? CK_SPLIT_RING_BYTES : CK_SPLIT_RING_BYTES_SMALL;
-}
 
 /* --- SM partitions (sm_partition.c) --- */
 

@@ -104,13 +104,17 @@ static segue_status find_attention(struct sg_unit *u, segue_error *err)
         snprintf(name, sizeof name, "attend_many_%s", storages[s]);
         SG_TRY(cu_kernel_dynamic(u, "k_attend", name, dynamic, &u->k.attend_many[s], err));
     }
+    for (int s = 0; s < 3; s++)
+        for (int w = 0; w < 3; w++) {
+            const int width = 64 << w, bytes = s == 2 ? CK_SPLIT_Q8_BYTES(width) : CK_SPLIT_RING_BYTES(width);
+            snprintf(name, sizeof name, "split_%s_%d", storages[s + 1], width);
+            if (bytes <= dynamic) SG_TRY(cu_kernel_dynamic(u, "k_split", name, bytes, &u->k.split[s][w], err));
+        }
     for (int s = 0; s < 2; s++)
         for (int w = 0; w < 3; w++) {
             const int width = 64 << w;
             snprintf(name, sizeof name, "single_%s_%d", storages[s + 1], width);
             SG_TRY(cu_kernel(u, "k_single", name, &u->k.single[s][w], err));
-            snprintf(name, sizeof name, "split_%s_%d", storages[s + 1], width);
-            SG_TRY(cu_kernel_dynamic(u, "k_split", name, (int)cu_split_ring_bytes(u), &u->k.split[s][w], err));
             snprintf(name, sizeof name, "flash_%s_%d", storages[s + 1], width);
             SG_TRY(cu_kernel_dynamic(u, "k_flash", name, 128 * (width + 8) * 2, &u->k.flash[s][w], err));
             if (u->major != 9) continue;

@@ -8,7 +8,7 @@
 #include "unit/cuda/issue/issue.h"
 #include "unit/rank_sync.h"
 
-enum { CU_CHUNKS_MIN = 4 };
+enum { CU_CHUNKS_MIN = 4, CU_CHUNKS_MAX = CU_HEADS_CHUNKS };
 
 /* Rows [from, from + rows) of a span. */
 struct cu_span_part {
@@ -42,11 +42,11 @@ static inline segue_status cu_run_check(struct sg_run *run, cu_result r)
 }
 
 /* Chunks of CK_CHUNK positions that attention over `rows` rows needs, rounded up to a power of two: few graphs serve all
- * lengths. Beyond CK_SINGLE_CHUNKS one graph serves every depth: its kernels read the positions from GPU memory. */
+ * lengths. Beyond CU_CHUNKS_MAX one graph serves every depth: its kernels read the positions from GPU memory. */
 static inline uint32_t cu_chunks_for(uint64_t rows)
 {
     uint32_t chunks = CU_CHUNKS_MIN;
-    while ((uint64_t)chunks * CK_CHUNK < rows && chunks <= CK_SINGLE_CHUNKS) chunks *= 2;
+    while ((uint64_t)chunks * CK_CHUNK < rows && chunks <= CU_CHUNKS_MAX) chunks *= 2;
     return chunks;
 }
 

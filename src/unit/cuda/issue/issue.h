@@ -18,7 +18,7 @@ struct cu_pass {
     uint32_t rows_n[2];                 /* rows; wanted rows */
     uint32_t padded;                    /* 1: the last rows are padding; the head in GPU memory has the true count */
     uint32_t spans_n;
-    uint32_t chunks;                    /* chunks of CK_CHUNK positions up to the furthest row; more than CK_SINGLE_CHUNKS: deep */
+    uint32_t chunks;                    /* chunks of CK_CHUNK positions up to the furthest row (cu_chunks_for) */
     uint32_t sms;                       /* multiprocessors available: the whole GPU's or the partition's */
     uint32_t screen;                    /* 1: no logits are needed, the output head may use the candidate filter */
     const struct sg_span *const *spans; /* [spans_n] for their adapters; NULL: no span has any */
@@ -161,6 +161,9 @@ segue_status cu_screen_open(struct sg_unit *u, struct sg_program *p, segue_error
 segue_status cu_issue_screen(struct cu_pass *p, const struct cu_step *s);
 
 /* --- cluster fusions (issue_cluster.c) --- */
+
+/* Chunks of CK_CHUNK positions up to which attention may be part of a fusion; beyond, separate launches are faster. */
+enum { CU_HEADS_CHUNKS = 32 };
 
 segue_status cu_cluster_pass_begin(struct cu_pass *p); /* before a pass is issued, captured or replayed */
 void cu_cluster_pass_done(struct cu_pass *p);          /* after that, when it succeeded */

@@ -125,21 +125,25 @@ static segue_status attend_single(struct cu_pass *p, cu_fn fn, const struct ck_p
 /* Query heads that share a K and V head, in groups of at most CK_GROUP_HEADS per block. */
 static uint32_t groups_of(const struct ck_attend *a) { return a->kv_heads * cu_pieces(a->heads / a->kv_heads, CK_GROUP_HEADS); }
 
-/* Parts of the KV length of all rows together. One row, or every row by itself: about one block per multiprocessor and row.
- * Rows of unequal depth: more and smaller parts, which the multiprocessors take in turn. */
-static uint32_t splits_of(const struct cu_pass *p, const struct ck_attend *a, uint32_t rows)
+/* Parts of the KV length of all rows together. One row, or every row by itself: about `blocks` per multiprocessor and row. Rows of
+ * unequal depth: more and smaller parts, which the multiprocessors take in turn. */
+static uint32_t splits_of(const struct cu_pass *p, const struct ck_attend *a, uint32_t rows, uint32_t blocks)
 {
     const struct sg_unit *u = p->program->base.unit;
-    uint32_t groups = groups_of(a), sms = u->invariant ? u->sms : p->sms, each = sms / groups;
-    if (each * groups * 8 < sms * 7) each = 2 * sms / groups;
+    uint32_t groups = groups_of(a), sms = u->invariant ? u->sms : p->sms, each = blocks * sms / groups;
+    if (each * groups * 8 < blocks * sms * 7) each = 2 * blocks * sms / groups;
     if (rows > 1 && !u->invariant) return rows + 4 * sms / groups;
     return rows * (each ? each : 1);
 }
 
+/* Blocks per multiprocessor: a block of k_split.cu has enough copies in flight alone, one of split_any has not. */
+enum { SPLIT_BLOCKS = 1, SPLIT_ANY_BLOCKS = 4 };
+
 /* Arguments of the split kernels, with scratch for the parts of up to CU_DECODE_ROWS rows. */
-static segue_status split_of(struct cu_pass *p, const struct ck_prepare *b, const struct ck_attend *a, struct ck_split *out)
+static segue_status split_of(struct cu_pass *p, const struct ck_prepare *b, const struct ck_attend *a, uint32_t blocks,
+                             struct ck_split *out)
 {
-    uint32_t pitch = (a->dv + 3) / 4 * 4, one = splits_of(p, a, 1), all = splits_of(p, a, CU_DECODE_ROWS),
+    uint32_t pitch = (a->dv + 3) / 4 * 4, one = splits_of(p, a, 1, blocks), all = splits_of(p, a, CU_DECODE_ROWS, blocks),
              most = one > all ? one : all;
     size_t sums = (size_t)most * a->heads * pitch;
     SG_TRY(cu_lane_grow(p, &p->lane->attn_parts, &p->lane->attn_parts_bytes,
@@ -147,7 +151,7 @@ static segue_status split_of(struct cu_pass *p, const struct ck_prepare *b, cons
     *out = (struct ck_split){.prepare = *b,
                              .attend = *a,
                              .ends = cu_floats(p->lane->attn_parts) + sums,
-                             .splits = splits_of(p, a, a->rows),
+                             .splits = splits_of(p, a, a->rows, blocks),
                              .pitch = pitch,
                              .alone = p->program->base.unit->invariant};
     out->attend.parts = cu_floats(p->lane->attn_parts);
@@ -167,13 +171,14 @@ static segue_status attend_split(struct cu_pass *p, const struct cu_step *s, con
 {
     const struct sg_unit *u = p->program->base.unit;
     struct ck_split args;
-    int width = tensor_width(a);
-    SG_TRY(split_of(p, b, a, &args));
-    args.fused = width >= 0 && a->rows == p->spans_n && rope_fits(b);
+    int width = a->d == a->dv ? head_width_index(a->d) : -1;
+    cu_fn fn = width >= 0 && a->storage != CK_KV_F32 ? u->k.split[a->storage - CK_KV_F16][width] : NULL;
+    size_t bytes = a->storage == CK_KV_Q8 ? CK_SPLIT_Q8_BYTES(a->d) : CK_SPLIT_RING_BYTES(a->d);
+    SG_TRY(split_of(p, b, a, fn ? SPLIT_BLOCKS : SPLIT_ANY_BLOCKS, &args));
+    args.fused = fn && a->rows == p->spans_n && rope_fits(b);
     if (!args.fused) SG_TRY(s ? issue_prepare(p, b) : issue_append(p, op));
-    if (width >= 0)
-        SG_TRY(cu_launch(p, u->k.split[a->storage == CK_KV_BF16][width], args.splits, groups_of(a), 1, CK_SPLIT_THREADS(a->d),
-                         cu_split_ring_bytes(u), &args));
+    if (fn)
+        SG_TRY(cu_launch(p, fn, args.splits, groups_of(a), 1, CK_SPLIT_THREADS(a->d), bytes, &args));
     else
         SG_TRY(cu_launch(p, u->k.split_any[a->storage], args.splits, groups_of(a), 1, 256,
                          (size_t)CK_GROUP_HEADS * (a->d + a->dv) * sizeof(float), &args));

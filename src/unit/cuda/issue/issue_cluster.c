@@ -330,7 +330,7 @@ static int heads_supported(const struct cu_pass *p, const struct cu_fusion *w)
     const struct cu_step *step = w->step[1];
     uint32_t window = (step->kind == CU_STEP_ATTEND ? step->attend : step->op)->u.attend.window;
     enum ck_storage storage = cu_storage_of(p->kv);
-    return (storage == CK_KV_F16 || storage == CK_KV_BF16) && p->chunks <= CK_SINGLE_CHUNKS &&
+    return (storage == CK_KV_F16 || storage == CK_KV_BF16) && p->chunks <= CU_HEADS_CHUNKS &&
            (!window || window >= p->chunks * CK_CHUNK);
 }
 

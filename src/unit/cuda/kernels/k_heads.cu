@@ -1,7 +1,7 @@
 /* k_heads.cu: the attention block of a layer for one row of x, fused into one launch (helpers:
  * k_cluster_ops.cuh): RMS norm, q, k, v (and gate) projections, norm and RoPE of the heads, store of
  * K and V, attention, output gate, out-projection and residual. Host: chosen by cluster_match.c for
- * one row of up to 512 P columns, fp16, bf16 or Q8_0 weights and at most 512 positions. sm_90.
+ * one row of up to 512 P columns, fp16, bf16 or Q8_0 weights and at most 2,048 positions. sm_90.
  *
  * Layout: clusters of 8 blocks, 288 threads (256 consumers, 1 warp that loads weights). A cluster
  * computes one query head of D columns, or half of one of 256: all of the head's q and k, but only

@@ -1,36 +1,42 @@
-/* k_split.cu: attention of up to 16 rows at any depth, K and V in 16 bits, heads of 64, 128 or 256. All architectures.
+/* k_split.cu: attention of up to 16 rows at any depth, K and V in 16 bits or Q8_0, heads of 64, 128 or 256. All architectures.
  *
  * Grid (parts of the KV length, groups of up to 8 query heads of one K/V head); parts as in k_split.cuh. A block reads its
  * positions once for all query heads of its group. Its warps work independently: warp w takes tiles w, w + WARPS, ... of 16
- * positions. K and V of a tile are two halves of the warp's own ring in shared memory (96 KB per block on Hopper), filled by
- * cp.async ahead of time, in part before griddepcontrol.wait. Products on tensor cores, transposed, so that a tile's 16 positions are
- * the rows and the 8 heads the columns: S^T = K Q^T, then O^T += V^T P^T. q (scaled by a power of two) and the exponentials are
- * two 16-bit parts each, so their rounding does not matter; the softmax state is fp32. At the end the warps are merged in
- * order, and the part's sums go to memory for split_join (k_attend.cu).
+ * positions. K and V of a tile are two halves of the warp's own ring in shared memory, filled by cp.async ahead of time, in part
+ * before griddepcontrol.wait. Products on tensor cores, transposed, so that a tile's 16 positions are the rows and the 8 heads
+ * the columns: S^T = K Q^T, then O^T += V^T P^T. q (divided by a power of two) and the exponentials are two 16-bit parts each,
+ * so their rounding does not matter; the softmax state is fp32. Q8_0 becomes fp16 in shared memory. At the end the warps are
+ * merged in order, and the part's sums go to memory for split_join (k_attend.cu).
  *
  * With `fused` the block also computes norm and RoPE of its query heads, and the block that has a row's last position computes
  * the new rows of K and V, stores them and uses them from shared memory.
  * SPDX-License-Identifier: MIT */
 #include "k_head.cuh"
 #include "k_mma.cuh"
-#include "k_split.cuh"
+#include "k_split_tile.cuh"
 
-/* Other GPUs than Hopper have as little as 99 KB of shared memory per block. */
-#if __CUDA_ARCH__ >= 900
-enum { RING = CK_SPLIT_RING_BYTES };
-#else
-enum { RING = CK_SPLIT_RING_BYTES_SMALL };
-#endif
-enum { TILE = SPLIT_TILE, HEADS = SPLIT_HEADS };
+enum { HEADS = SPLIT_HEADS };
 
 template <int D> struct form {
     enum {
         WARPS = CK_SPLIT_THREADS(D) / 32,
-        HALF = TILE * D * 2,                           /* bytes of K or V of a tile */
-        HALVES = RING / WARPS / HALF,                  /* ring of a warp */
-        STEPS = D / 16,                                /* products along a head's width */
-        PITCH = D + 4                                  /* floats per head of a warp's sums */
+        TILE_BYTES = TILE * D * 2, /* K or V of a tile in 16 bits */
+        STEPS = D / 16,            /* products along a head's width */
+        PITCH = D + 4              /* floats per head of a warp's sums */
     };
+};
+/* The ring of a warp: HALVES times K or V of a tile, of HALF bytes as stored. Q8_0 is converted into another buffer. */
+template <int STORAGE, int D> struct ring_form {
+    enum {
+        IS_Q8 = STORAGE == CK_KV_Q8,
+        HALF = IS_Q8 ? TILE * D / 32 * 34 : TILE * D * 2,
+        HALVES = IS_Q8 ? (int)CK_SPLIT_Q8_HALVES(D) : CK_SPLIT_RING_BYTES(D) / form<D>::WARPS / HALF,
+        BYTES = HALVES * HALF + (IS_Q8 ? TILE * D * 2 : 0)
+    };
+};
+/* Type of the products. */
+template <int STORAGE> struct product_storage {
+    enum { IS = STORAGE == CK_KV_BF16 ? CK_KV_BF16 : CK_KV_F16 };
 };
 
 /* What the blocks of a launch share of their inputs. */
@@ -41,42 +47,11 @@ template <int D> struct block_memory {
     float2 ends[form<D>::WARPS][HEADS];
 };
 
-__device__ __forceinline__ void cp_async_16(uint32_t to, const void *from, bool is)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(is ? 16 : 0) : "memory");
-}
-__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int N> __device__ __forceinline__ void cp_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
-
-/* Byte offset of 16-byte piece `c` of row `r` in a half tile. */
-template <int D> __device__ __forceinline__ uint32_t piece_at(uint32_t r, uint32_t c)
-{
-    return r * (2 * D) + ((c ^ (r & 7)) * 16);
-}
-
-/* Starts the copy of one half tile; positions outside [from, end) are zero. */
-template <int D>
-__device__ __forceinline__ void load_half(uint32_t to, const unsigned char *base, size_t pitch, uint32_t first, uint32_t from,
-                                          uint32_t end)
-{
-    uint32_t lane = threadIdx.x & 31;
-#pragma unroll
-    for (int i = 0; i < D / 16; i++) {
-        uint32_t piece = lane + 32 * i, r = piece / (D / 8), c = piece % (D / 8), p = first + r;
-        bool is = p >= from && p < end;
-        cp_async_16(to + piece_at<D>(r, c), base + (is ? p : from) * pitch + c * 16, is);
-    }
-}
-
 /* Copies a new row into a half tile that has arrived. */
 template <int D> __device__ __forceinline__ void put_fresh(uint32_t half, uint32_t r, const uint16_t *row)
 {
-    for (uint32_t c = threadIdx.x & 31; c < D / 8; c += 32) {
-        uint4 v = reinterpret_cast<const uint4 *>(row)[c];
-        asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(half + piece_at<D>(r, c)), "r"(v.x), "r"(v.y), "r"(v.z),
-                     "r"(v.w)
-                     : "memory");
-    }
+    for (uint32_t c = threadIdx.x & 31; c < D / 8; c += 32)
+        sts_128(half + piece_at<D>(r, c), reinterpret_cast<const uint4 *>(row)[c]);
     __syncwarp();
 }
 
@@ -101,25 +76,52 @@ __device__ __forceinline__ void put_q(const head_row<D> &r, float scale, uint16_
     if (lane == 0) *to_scale = scale * up;
 }
 
+/* What a block computes, and its inputs. */
+struct split_work {
+    split_part p;
+    uint32_t kv, behind, head0, heads; /* K/V head; heads of the group before this block's; first query head; number */
+    unsigned char *k, *v;              /* position 0 */
+    size_t pitch;                      /* bytes between positions */
+    bool last;                         /* the block computes the new rows of K and V */
+};
+template <int STORAGE, int D> __device__ __forceinline__ split_work split_work_of(const ck_split &a)
+{
+    const ck_attend &at = a.attend;
+    split_work w;
+    uint32_t share = at.heads / at.kv_heads, groups = (share + HEADS - 1) / HEADS;
+    w.kv = blockIdx.y / groups;
+    w.behind = blockIdx.y % groups * HEADS;
+    w.heads = min(share - w.behind, (uint32_t)HEADS);
+    w.head0 = w.kv * share + w.behind;
+    w.p = split_part_of(a, blockIdx.x);
+    w.last = a.fused && w.p.n && w.p.end > w.p.pos / TILE;
+    void *const *slots = at.pass.slots + (at.rows == 1 ? 0 : at.pass.span[w.p.row] * at.pass.slots_n);
+    size_t bytes = kv_head_bytes(STORAGE, D);
+    w.pitch = at.kv_heads * bytes;
+    w.k = static_cast<unsigned char *>(slots[at.slot_k]) + w.kv * bytes;
+    w.v = static_cast<unsigned char *>(slots[at.slot_v]) + w.kv * bytes;
+    return w;
+}
+
 /* Warps 0, 1, ...: query heads, then the new K and V row where the block has the row's last position. */
 template <int STORAGE, int D>
-__device__ __forceinline__ void make_rows(const ck_split &a, const split_part &p, uint32_t kv, uint32_t head0, uint32_t heads,
-                                          bool last, bool stores, unsigned char *k, unsigned char *v, const float (&s)[D / 64],
+__device__ __forceinline__ void make_rows(const ck_split &a, const split_work &w, const float (&s)[D / 64],
                                           const float (&c)[D / 64], block_memory<D> &m)
 {
     const ck_prepare &b = a.prepare;
     const ck_attend &at = a.attend;
-    uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, heads = w.heads;
     float scale = at.softcap > 0 ? at.scale : at.scale * LOG2E;
-    const size_t t = p.row;
+    const size_t t = w.p.row;
+    bool last = w.last;
     for (uint32_t task = warp; task < HEADS + (last ? 2 : 0); task += form<D>::WARPS) {
         /* The rows of K and V take the place of heads that do not exist where possible: at index heads and heads + 1. */
         bool is_q = task < heads, is_k = last && task == heads, is_v = last && task == heads + 1;
         head_row<D> r;
         if (!is_q && !is_k && !is_v) continue;
-        const float *from = is_q   ? (a.fused ? b.q.p + t * b.q.stride : at.q.p + t * at.q.stride) + (head0 + task) * D
-                            : is_k ? b.k.p + t * b.k.stride + kv * D
-                                   : b.v.p + t * b.v.stride + kv * D;
+        const float *from = is_q   ? (a.fused ? b.q.p + t * b.q.stride : at.q.p + t * at.q.stride) + (w.head0 + task) * D
+                            : is_k ? b.k.p + t * b.k.stride + w.kv * D
+                                   : b.v.p + t * b.v.stride + w.kv * D;
 #pragma unroll
         for (int i = 0; i < D / 32; i++) r.x[i] = from[lane + 32 * i];
         if (a.fused && !is_v) {
@@ -128,14 +130,20 @@ __device__ __forceinline__ void make_rows(const ck_split &a, const split_part &p
             rope_head<D>(r, b.pairs, s, c);
         }
         if (is_q) {
-            put_q<STORAGE, D>(r, scale, m.q[0][task], m.q[1][task], &m.scale[task]);
+            put_q<product_storage<STORAGE>::IS, D>(r, scale, m.q[0][task], m.q[1][task], &m.scale[task]);
             continue;
         }
+        unsigned char *to = (is_k ? w.k : w.v) + w.p.pos * w.pitch;
+        bool stores = !w.behind;
 #pragma unroll
         for (int i = 0; i < D / 32; i++) {
-            uint16_t x = to_16bit<STORAGE>(r.x[i]);
+            uint16_t x;
+            if (STORAGE == CK_KV_Q8)
+                x = quantise(r.x[i], to + i * 34, stores);
+            else
+                x = to_16bit<STORAGE>(r.x[i]);
             m.fresh[is_v][lane + 32 * i] = x;
-            if (stores) reinterpret_cast<uint16_t *>(is_k ? k : v)[lane + 32 * i] = x;
+            if (STORAGE != CK_KV_Q8 && stores) reinterpret_cast<uint16_t *>(to)[lane + 32 * i] = x;
         }
     }
     /* Columns of the products that no head uses. */
@@ -274,21 +282,45 @@ __device__ __forceinline__ void tile_values(uint32_t half, const float (&p)[4], 
 }
 
 /* A warp's ring: half tiles of K and V in turn. */
-template <int D> struct ring {
-    const unsigned char *k, *v;
+struct ring {
+    const unsigned char *next[2]; /* K and V of the next tile to load */
     size_t pitch;
     uint32_t memory, from, stop, tile, end; /* positions [from, stop) are loaded; next tile to load, end of the part */
     uint32_t is_v, slot;
 };
 /* Starts the copy of the next half, or of nothing after the last: each is one group of cp.async. */
-template <int D> __device__ __forceinline__ void ring_fill(ring<D> &r)
+template <int STORAGE, int D> __device__ __forceinline__ void ring_fill(ring &r)
 {
-    if (r.tile < r.end)
-        load_half<D>(r.memory + r.slot * form<D>::HALF, r.is_v ? r.v : r.k, r.pitch, r.tile * TILE, r.from, r.stop);
+    typedef ring_form<STORAGE, D> f;
+    uint32_t to = r.memory + r.slot * f::HALF, skip = r.from - r.tile * TILE, n = r.stop - r.from;
+    if (r.tile < r.end) {
+        if (f::IS_Q8)
+            load_half_q8<D>(to, r.next[r.is_v], r.pitch, skip, n);
+        else
+            load_half<D>(to, r.next[r.is_v], r.pitch, skip, n);
+    }
     cp_async_commit();
-    if (r.is_v) r.tile += form<D>::WARPS;
+    if (r.is_v) {
+        r.tile += form<D>::WARPS;
+        r.next[0] += form<D>::WARPS * TILE * r.pitch;
+        r.next[1] += form<D>::WARPS * TILE * r.pitch;
+    }
     r.is_v ^= 1;
-    r.slot = r.slot + 1 == form<D>::HALVES ? 0 : r.slot + 1;
+    r.slot = r.slot + 1 == f::HALVES ? 0 : r.slot + 1;
+}
+
+/* Waits for the half in `slot`, and returns the address of its numbers in 16 bits; advances slot. */
+template <int STORAGE, int D> __device__ __forceinline__ uint32_t ring_take(const ring &r, uint32_t &slot)
+{
+    typedef ring_form<STORAGE, D> f;
+    cp_async_wait<f::HALVES - 1>();
+    __syncwarp();
+    uint32_t half = r.memory + slot * f::HALF;
+    slot = slot + 1 == f::HALVES ? 0 : slot + 1;
+    if (!f::IS_Q8) return half;
+    uint32_t converted = r.memory + f::HALVES * f::HALF;
+    convert_q8<D>(half, converted);
+    return converted;
 }
 
 /* Merges the warps' results in their order and stores those of the part. sums: [WARPS][HEADS][PITCH], in place of the ring. */
@@ -330,83 +362,89 @@ __device__ __forceinline__ void store_part(const ck_split &a, uint32_t head0, ui
     }
 }
 
-/* Kernel body. Dynamic shared memory: the ring, later the warps' sums. */
-template <int STORAGE, int D> __device__ __forceinline__ void split(const ck_split &a)
+/* Starts a warp's first copies. Of a row's positions those before its own are read, and its own too if it is stored already. */
+template <int STORAGE, int D>
+__device__ __forceinline__ ring ring_start(const ck_split &a, const split_work &w, const void *memory)
 {
-    enum { WARPS = form<D>::WARPS, HALVES = form<D>::HALVES };
-    extern __shared__ __align__(128) unsigned char memory[];
-    __shared__ __align__(16) block_memory<D> m;
-    const ck_attend &at = a.attend;
-    uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, share = at.heads / at.kv_heads,
-             groups = (share + HEADS - 1) / HEADS, kv = blockIdx.y / groups, behind = blockIdx.y % groups * HEADS,
-             heads = min(share - behind, (uint32_t)HEADS), head0 = kv * share + behind;
-    launch_dependents();
-    if (!a.fused) wait_for_inputs();
-    split_part p = split_part_of(a, blockIdx.x);
-    if (!p.n) {
-        wait_for_inputs();
-        return;
-    }
-    void *const *slots = at.pass.slots + (at.rows == 1 ? 0 : at.pass.span[p.row] * at.pass.slots_n);
-    size_t pitch = (size_t)at.kv_heads * D * 2;
-    unsigned char *k = static_cast<unsigned char *>(slots[at.slot_k]) + (size_t)kv * D * 2;
-    unsigned char *v = static_cast<unsigned char *>(slots[at.slot_v]) + (size_t)kv * D * 2;
-    bool last = a.fused && p.end > p.pos / TILE;
-    ring<D> r = {k, v, pitch, smem_addr(memory) + warp * HALVES * form<D>::HALF, p.from, p.pos + !a.fused, p.tile + warp, p.end,
-                 0, 0};
+    typedef ring_form<STORAGE, D> f;
+    uint32_t warp = threadIdx.x >> 5, first = w.p.tile + warp;
+    size_t at = (size_t)first * TILE * w.pitch;
+    ring r = {{w.k + at, w.v + at}, w.pitch, smem_addr(memory) + warp * f::BYTES, w.p.from, w.p.pos + !a.fused, first, w.p.end,
+              0, 0};
 #pragma unroll
-    for (int i = 0; i < HALVES; i++) ring_fill<D>(r);
-    float s[D / 64], c[D / 64];
-#pragma unroll
-    for (int i = 0; i < D / 64; i++) {
-        s[i] = c[i] = 0;
-        if (!a.fused || 32 * i >= a.prepare.pairs) continue;
-        rope_sincos(p.pos, a.prepare.inverse[lane + 32 * i], s[i], c[i]);
-        s[i] *= a.prepare.mscale;
-        c[i] *= a.prepare.mscale;
-    }
-    wait_for_inputs();
-    make_rows<STORAGE, D>(a, p, kv, head0, heads, last, last && !behind, k + p.pos * pitch, v + p.pos * pitch, s, c, m);
-    __syncthreads();
+    for (int i = 0; i < f::HALVES; i++) ring_fill<STORAGE, D>(r);
+    return r;
+}
+
+/* A warp's tiles. */
+template <int STORAGE, int D>
+__device__ __forceinline__ void attend_tiles(const ck_split &a, const split_work &k, ring &r, const block_memory<D> &m,
+                                             warp_state<D> &w)
+{
+    enum { PRODUCT = product_storage<STORAGE>::IS };
+    uint32_t lane = threadIdx.x & 31, slot = 0;
     q_frags<D> q;
-    warp_state<D> w;
     load_q<D>(m, q);
     float scale[2] = {m.scale[2 * (lane & 3)], m.scale[2 * (lane & 3) + 1]};
 #pragma unroll
     for (int i = 0; i < form<D>::STEPS; i++) w.acc[i][0] = w.acc[i][1] = w.acc[i][2] = w.acc[i][3] = 0;
     w.max[0] = w.max[1] = -CUDART_INF_F;
     w.sum[0] = w.sum[1] = 0;
-    uint32_t slot = 0;
-    for (uint32_t tile = p.tile + warp; tile < p.end; tile += WARPS) {
-        bool has_new = last && tile == p.pos / TILE;
+    for (uint32_t tile = k.p.tile + (threadIdx.x >> 5); tile < k.p.end; tile += form<D>::WARPS) {
+        bool has_new = k.last && tile == k.p.pos / TILE;
         float x[4];
-        cp_async_wait<HALVES - 1>();
+        uint32_t half = ring_take<STORAGE, D>(r, slot);
+        if (has_new) put_fresh<D>(half, k.p.pos % TILE, m.fresh[0]);
+        tile_scores<PRODUCT, D>(half, q, x);
         __syncwarp();
-        uint32_t half = r.memory + slot * form<D>::HALF;
-        slot = slot + 1 == HALVES ? 0 : slot + 1;
-        if (has_new) put_fresh<D>(half, p.pos % TILE, m.fresh[0]);
-        tile_scores<STORAGE, D>(half, q, x);
+        ring_fill<STORAGE, D>(r);
+        tile_softmax<D>(a.attend, scale, tile * TILE, k.p.from, k.p.pos, x, w);
+        half = ring_take<STORAGE, D>(r, slot);
+        if (has_new) put_fresh<D>(half, k.p.pos % TILE, m.fresh[1]);
+        tile_values<PRODUCT, D>(half, x, w);
         __syncwarp();
-        ring_fill<D>(r);
-        tile_softmax<D>(at, scale, tile * TILE, p.from, p.pos, x, w);
-        cp_async_wait<HALVES - 1>();
-        __syncwarp();
-        half = r.memory + slot * form<D>::HALF;
-        slot = slot + 1 == HALVES ? 0 : slot + 1;
-        if (has_new) put_fresh<D>(half, p.pos % TILE, m.fresh[1]);
-        tile_values<STORAGE, D>(half, x, w);
-        __syncwarp();
-        ring_fill<D>(r);
+        ring_fill<STORAGE, D>(r);
     }
     cp_async_wait<0>();
-    __syncthreads();
-    store_part<D>(a, head0, heads, w, reinterpret_cast<float *>(memory), m);
 }
 
-#define SPLIT(STORAGE, NAME, D)                                                                                                \
-    extern "C" __global__ void __launch_bounds__(CK_SPLIT_THREADS(D), 2) split_##NAME##_##D(const __grid_constant__ ck_split a) \
-    {                                                                                                                          \
-        split<STORAGE, D>(a);                                                                                                  \
+/* Kernel body. Dynamic shared memory: the ring, later the warps' sums. */
+template <int STORAGE, int D> __device__ __forceinline__ void split(const ck_split &a)
+{
+    extern __shared__ __align__(128) unsigned char memory[];
+    __shared__ __align__(16) block_memory<D> m;
+    launch_dependents();
+    if (!a.fused) wait_for_inputs();
+    split_work k = split_work_of<STORAGE, D>(a);
+    if (!k.p.n) {
+        wait_for_inputs();
+        return;
+    }
+    ring r = ring_start<STORAGE, D>(a, k, memory);
+    float s[D / 64], c[D / 64];
+#pragma unroll
+    for (int i = 0; i < D / 64; i++) {
+        s[i] = c[i] = 0;
+        if (!a.fused || 32 * i >= a.prepare.pairs) continue;
+        rope_sincos(k.p.pos, a.prepare.inverse[(threadIdx.x & 31) + 32 * i], s[i], c[i]);
+        s[i] *= a.prepare.mscale;
+        c[i] *= a.prepare.mscale;
+    }
+    wait_for_inputs();
+    make_rows<STORAGE, D>(a, k, s, c, m);
+    __syncthreads();
+    warp_state<D> w;
+    attend_tiles<STORAGE, D>(a, k, r, m, w);
+    __syncthreads();
+    store_part<D>(a, k.head0, k.heads, w, reinterpret_cast<float *>(memory), m);
+}
+
+/* Q8_0 needs more registers than two blocks per multiprocessor leave. */
+#define SPLIT(STORAGE, NAME, D)                                                                          \
+    extern "C" __global__ void __launch_bounds__(CK_SPLIT_THREADS(D), (STORAGE) == CK_KV_Q8 ? 1 : 2) \
+        split_##NAME##_##D(const __grid_constant__ ck_split a)                                           \
+    {                                                                                                    \
+        split<STORAGE, D>(a);                                                                            \
     }
 SPLIT(CK_KV_F16, f16, 64)
 SPLIT(CK_KV_F16, f16, 128)
@@ -414,3 +452,6 @@ SPLIT(CK_KV_F16, f16, 256)
 SPLIT(CK_KV_BF16, bf16, 64)
 SPLIT(CK_KV_BF16, bf16, 128)
 SPLIT(CK_KV_BF16, bf16, 256)
+SPLIT(CK_KV_Q8, q8, 64)
+SPLIT(CK_KV_Q8, q8, 128)
+SPLIT(CK_KV_Q8, q8, 256)

@@ -245,9 +245,13 @@ struct ck_single {
 };
 
 /* k_split.cu, and the split kernels of k_attend.cu: attention of up to 16 rows, divided over the KV length (k_split.cuh).
- * attend.parts: [splits][heads][pitch] sums, pitch: dv rounded up to 4; ends: [splits][heads][2]. RING_BYTES: shared memory for
- * K and V in flight per block, on Hopper and elsewhere; MIN_TILES: tiles of 16 positions that a part has at least. */
-enum { CK_SPLIT_RING_BYTES = 96 << 10, CK_SPLIT_RING_BYTES_SMALL = 64 << 10, CK_SPLIT_MIN_TILES = 4 };
+ * attend.parts: [splits][heads][pitch] sums, pitch: dv rounded up to 4; ends: [splits][heads][2]. MIN_TILES: tiles of 16
+ * positions that a part has at least. RING_BYTES: shared memory for K and V in flight per block; blocks of the products before
+ * and after (up to 148 KB) should fit beside it. */
+enum { CK_SPLIT_MIN_TILES = 4 };
+#define CK_SPLIT_RING_BYTES(width) ((width) > 128 ? 96 << 10 : 64 << 10)
+#define CK_SPLIT_Q8_HALVES(width) ((width) > 64 ? 3 : 4) /* K or V of 16 positions, per warp */
+#define CK_SPLIT_Q8_BYTES(width) (CK_SPLIT_THREADS(width) / 32 * 16 * (width) * (CK_SPLIT_Q8_HALVES(width) * 34 + 64) / 32)
 #define CK_SPLIT_THREADS(width) ((width) > 128 ? 128 : 256)
 struct ck_split {
     struct ck_prepare prepare; /* with fused: norm and RoPE of q and k, and the K and V store */
