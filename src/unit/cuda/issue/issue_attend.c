@@ -165,7 +165,7 @@ static segue_status join_parts(struct cu_pass *p, const struct ck_split *s)
 }
 
 /* Up to CU_DECODE_ROWS rows. The kernel prepares q, K and V itself if every row is another sequence: else a row also attends to
- * positions of the same pass, which another launch must have stored. */
+ * positions of the same pass, which another launch must have stored. With "invariant=1" that launch is always separate. */
 static segue_status attend_split(struct cu_pass *p, const struct cu_step *s, const struct sg_op *op, const struct ck_prepare *b,
                                  const struct ck_attend *a)
 {
@@ -175,7 +175,7 @@ static segue_status attend_split(struct cu_pass *p, const struct cu_step *s, con
     cu_fn fn = width >= 0 && a->storage != CK_KV_F32 ? u->k.split[a->storage - CK_KV_F16][width] : NULL;
     size_t bytes = a->storage == CK_KV_Q8 ? CK_SPLIT_Q8_BYTES(a->d) : CK_SPLIT_RING_BYTES(a->d);
     SG_TRY(split_of(p, b, a, fn ? SPLIT_BLOCKS : SPLIT_ANY_BLOCKS, &args));
-    args.fused = fn && a->rows == p->spans_n && rope_fits(b);
+    args.fused = fn && !u->invariant && a->rows == p->spans_n && rope_fits(b);
     if (!args.fused) SG_TRY(s ? issue_prepare(p, b) : issue_append(p, op));
     if (fn)
         SG_TRY(cu_launch(p, fn, args.splits, groups_of(a), 1, CK_SPLIT_THREADS(a->d), bytes, &args));
