@@ -58,6 +58,7 @@ typedef struct segue_engine segue_engine;
 typedef struct segue_plan segue_plan;
 typedef struct segue_session segue_session;
 typedef struct segue_adapter segue_adapter;
+typedef struct segue_grammar segue_grammar;
 
 /* One code for each different reaction of the caller; the details are in the error text. */
 typedef enum segue_status {
@@ -230,6 +231,23 @@ SEGUE_API segue_status segue_template_render(const char *source, size_t source_l
                                              size_t request_len, const char *bos, const char *eos, char *text,
                                              size_t cap, size_t *len, segue_error *err);
 
+/* --- grammars ---------------------------------------------------------------------------------------------------- */
+
+typedef enum segue_grammar_kind {
+    SEGUE_GRAMMAR_GBNF = 0,        /* llama.cpp's form of BNF; the text is that of the rule `root` */
+    SEGUE_GRAMMAR_JSON_SCHEMA = 1, /* a JSON value that satisfies a schema; members in any order */
+    SEGUE_GRAMMAR_REGEX = 2        /* a regular expression that matches the whole text */
+} segue_grammar_kind;
+/* Compile a constraint for generated text (segue_sampling.grammar). A grammar may be shared by sessions and threads; it keeps the
+ * masks of tokens that it has computed. EFORMAT: not valid (the text says where). EUNSUPPORTED: a keyword or construct is not
+ * supported (the text names it), or the model has no tokenizer. ELIMIT: too large. */
+SEGUE_API segue_status segue_grammar_open(segue_grammar **out, const segue_model *model, segue_grammar_kind kind,
+                                          const char *text, size_t len, segue_error *err);
+/* Hold a finished text against a grammar. OK: it is complete. END: more must follow. EFORMAT: it does not fit; *valid (always
+ * written) = bytes that do. ELIMIT: the grammar is too ambiguous. */
+SEGUE_API segue_status segue_grammar_check(segue_grammar *grammar, const char *text, size_t len, size_t *valid, segue_error *err);
+SEGUE_API void segue_grammar_close(segue_grammar *grammar);
+
 /* --- adapters ---------------------------------------------------------------------------------------------------- */
 
 /* Open a LoRA adapter: a PEFT folder, an MLX adapters.safetensors or a GGUF adapter. scale multiplies the adapter's own.
@@ -362,6 +380,9 @@ typedef struct segue_sampling {
     uint32_t ignore_stops;                  /* 1: stop tokens are never chosen and do not end the sequence */
     uint32_t logprobs;                      /* 0: none. k: keep log-probabilities of the chosen token and the k - 1 most
                                              * probable ones (k <= 21); read them with segue_session_logprobs */
+    segue_grammar *grammar;                 /* NULL, or what the text may be that follows the tokens appended last: other
+                                             * tokens are not chosen, stop tokens only where the text may end. Referenced.
+                                             * Not with ignore_stops */
 } segue_sampling;
 
 typedef struct segue_session_opts {

@@ -23,6 +23,7 @@ segue_status chat_open_session(struct chat *c, segue_error *err)
     struct sampler sampler;
     segue_session_opts opts = SEGUE_INIT(segue_session_opts);
     segue_status st = sampler_read(&sampler, &c->args, &c->placement.info, err);
+    if (!st) st = sampler_constrain(&sampler, &c->args, c->placement.model, err);
     opts.context = (size_t)args_number(&c->args, "context", 0);
     opts.plan = placement_plan(&c->placement);
     opts.sampling = &sampler.sampling;
@@ -48,6 +49,7 @@ segue_status chat_apply_sampling(struct chat *c, segue_error *err)
 {
     struct sampler sampler;
     segue_status st = sampler_read(&sampler, &c->args, &c->placement.info, err);
+    if (!st) st = sampler_constrain(&sampler, &c->args, c->placement.model, err);
     /* sampler_read has chosen a new random seed; keep the old one. */
     if (!st && !args_has(&c->args, "seed")) sampler.sampling.seed = c->seed;
     if (!st) st = segue_session_sampling(c->session, &sampler.sampling, err);

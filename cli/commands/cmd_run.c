@@ -180,6 +180,7 @@ static int answer(struct run_job *j)
     if (!st && j->prompt.given && j->prompt.n == 0)
         st = out_fail(&err, SEGUE_EARG, "run: the prompt is empty; give at least one token");
     if (!st) st = sampler_read(&j->sampler, j->args, &j->placement.info, &err);
+    if (!st) st = sampler_constrain(&j->sampler, j->args, j->placement.model, &err);
     if (!st) {
         /* With --load the cause is the file, otherwise a missing unit or feature. */
         unsupported = args_has(j->args, "load") ? EXIT_BAD_INPUT : EXIT_UNAVAILABLE;

@@ -189,6 +189,7 @@ static segue_status start_request(struct batch *b, struct batch_request *q, segu
         st =
             out_fail(err, SEGUE_EARG, "requests: line %zu: no prompt; expected the key prompt, ids or messages", b->line);
     if (!st) st = sampler_read(&q->sampler, &q->args, &b->placement->info, err);
+    if (!st) st = sampler_constrain(&q->sampler, &q->args, b->placement->model, err);
     opts.context = (size_t)args_number(&q->args, "context", 0);
     opts.plan = placement_plan(b->placement);
     opts.sampling = &q->sampler.sampling;

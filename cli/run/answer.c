@@ -77,6 +77,7 @@ segue_status sampler_read(struct sampler *c, const struct args *args, const segu
 void sampler_free(struct sampler *c)
 {
     free(c->bias);
+    segue_grammar_close(c->grammar);
     *c = (struct sampler){0};
 }
 

@@ -14,10 +14,13 @@
 struct sampler {
     segue_sampling sampling;
     struct segue_bias *bias; /* owner of sampling.bias */
+    segue_grammar *grammar;  /* owner of sampling.grammar */
 };
 /* Each parameter comes from its flag, else from generation_config.json of the model, else from llama.cpp's default. */
 segue_status sampler_read(struct sampler *c, const struct args *args, const segue_model_info *info,
                           segue_error *err);
+/* Add the constraint of --json-schema, --grammar or --regex, if one is given. EFORMAT, EUNSUPPORTED: segue_grammar_open. */
+segue_status sampler_constrain(struct sampler *c, const struct args *args, const segue_model *model, segue_error *err);
 /* Free the bias list. The library copied the parameters, so sessions stay valid. */
 void sampler_free(struct sampler *c);
 

@@ -267,11 +267,12 @@ static uint64_t megabytes(const struct args *args, const char *name)
     return args_find(args->command, name, strlen(name)) ? (uint64_t)args_number(args, name, 0) << 20 : 0;
 }
 
-/* Folder of the prefix store; NULL: off. It is on with --store on, and by default in chat. If the folder cannot be
- * created, or is not this user's, --store on fails later, while chat continues without the cache. */
+/* Folder of the prefix store; NULL: off; "": in memory, which is what serve has. It is on with --store on, and by default in
+ * chat. If the folder cannot be created, or is not this user's, --store on fails later, while chat continues without the cache. */
 static char *store_folder(const struct args *args)
 {
     segue_error err;
+    if (!strcmp(args->command->name, "serve")) return out_strdup("");
     const char *mode = args_find(args->command, "store", 5) ? args_text(args, "store") : "off";
     if (!mode) mode = strcmp(args->command->name, "chat") != 0 ? "off" : "auto";
     if (!strcmp(mode, "off")) return NULL;

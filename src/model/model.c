@@ -376,6 +376,7 @@ void sg_model_unref(struct segue_model *m)
 {
     if (!m || atomic_fetch_sub(&m->references, 1) != 1) return;
     sg_template_close(m->chat);
+    sg_token_trie_free(atomic_load(&m->trie));
     sg_tokenizer_close(m->tokenizer);
     sg_weights_id_free(m->weights_id); /* reads the archive's files */
     sg_archive_close(m->archive);

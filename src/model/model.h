@@ -10,6 +10,7 @@
 #include "graph/graph.h"
 #include "model/weights_id.h"
 #include "tensor/archive.h"
+#include "text/grammar/grammar.h"
 #include "text/template.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -40,6 +41,7 @@ struct segue_model {
     struct sg_convention convention;
     struct sg_bound *weights;       /* [layers + 1][SG_ROLE_N]; the last entry: weights outside the layers */
     struct sg_tokenizer *tokenizer; /* NULL: the model has none */
+    _Atomic(struct sg_token_trie *) trie; /* of the tokenizer; NULL until a grammar needs it */
     struct sg_template *chat;       /* NULL: none, or it could not be parsed, see chat_error */
     segue_error chat_error;         /* why the template could not be parsed; status SEGUE_OK: no error */
     char *template_source;          /* NUL-terminated; NULL: none */

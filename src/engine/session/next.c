@@ -68,6 +68,7 @@ static segue_status finish_token(struct segue_session *s, int32_t *token, segue_
 {
     struct sg_sampler sampler;
     int32_t chosen = -1;
+    SG_TRY(sg_session_mask(s, err));
     sg_session_sampler(s, &sampler);
     int on_host = !sg_session_pending(s) || !sg_session_unit_samples(s);
     if (sg_session_pending(s)) SG_TRY(sg_session_run_chunk(s, sg_session_pending(s), 1, on_host ? NULL : &sampler, &chosen, err));

@@ -57,10 +57,17 @@ segue_status segue_session_sampling(segue_session *session, const segue_sampling
     SG_TRY(check_bias(session, &p, err));
     const uint8_t *breakers = NULL;
     size_t breakers_n = 0, bytes;
+    if (p.grammar && p.ignore_stops)
+        return sg_fail(err, SEGUE_EARG, "sampling refused: ignore_stops beside a grammar: the text could not end; leave one out");
     if (p.dry_multiplier > 0) SG_TRY(sg_engine_breakers(session->engine, &breakers, &breakers_n, err));
     SG_TRY(sg_mul(p.bias_n, sizeof *p.bias, &bytes, "biases", err));
     struct segue_bias *bias = p.bias_n ? sg_alloc(bytes) : NULL;
     if (p.bias_n && !bias) return sg_no_memory("biases", bytes, err);
+    segue_status status = sg_constraint_set(&session->constraint, p.grammar, session->engine->model, err);
+    if (status != SEGUE_OK) {
+        sg_free(bias);
+        return status;
+    }
     if (bias) memcpy(bias, p.bias, bytes);
     sg_free(session->bias);
     session->bias = bias;

@@ -172,6 +172,7 @@ void segue_session_close(segue_session *s)
     sg_free(s->logits);
     sg_free(s->hidden[0]);
     sg_free(s->hidden[1]);
+    sg_constraint_free(&s->constraint);
     sg_free(s->bias);
     sg_free(s->realm_id);
     sg_free(s->sampler_logits);

@@ -8,6 +8,7 @@
 #define SG_ENGINE_SESSION_H
 
 #include "base/hash.h"
+#include "engine/constraint.h"
 #include "engine/engine.h"
 #include "engine/placement/checkpoint.h"
 #include "engine/session/recovery.h"
@@ -51,6 +52,7 @@ struct segue_session {
     float *hidden[2];      /* [chunk, width] hidden values between two stages, used in turn; NULL with one stage */
     segue_sampling sampling;
     struct segue_bias *bias; /* [sampling.bias_n], owned */
+    struct sg_constraint constraint; /* of sampling.grammar */
     const uint8_t *breakers; /* [breakers_n], the engine's; only with DRY sampling */
     size_t breakers_n;
     struct sg_chooser *chooser; /* host sampler; made when a token is chosen that no unit samples */
@@ -108,6 +110,8 @@ segue_status sg_session_check(const struct segue_session *s, const char *what, s
 void sg_session_begin_call(struct segue_session *s);
 /* ECANCELED if a cancel was requested during the call in progress, which this consumes. */
 segue_status sg_session_check_cancel(struct segue_session *s, segue_error *err);
+/* Prepares the mask of the next sampling step, if the session has a grammar. EFORMAT, ELIMIT: sg_constraint_update. */
+segue_status sg_session_mask(struct segue_session *s, segue_error *err);
 /* Inputs of the next sampling step. The pointers in *out belong to the session. */
 void sg_session_sampler(const struct segue_session *s, struct sg_sampler *out);
 /* Expected time to compute n tokens here, from the prefill runs so far; 0: unknown. */

@@ -13,6 +13,7 @@ segue_status sg_session_check(const struct segue_session *s, const char *what, s
 void sg_session_sampler(const struct segue_session *s, struct sg_sampler *out)
 {
     const struct segue_model *m = s->engine->model;
+    int masked = s->constraint.grammar && s->constraint.masked == s->tokens_n + 1;
     *out = (struct sg_sampler){.p = s->sampling,
                                .stops = m->stops,
                                .stops_n = m->stops_n,
@@ -20,7 +21,14 @@ void sg_session_sampler(const struct segue_session *s, struct sg_sampler *out)
                                .history_n = s->tokens_n,
                                .breakers = s->breakers,
                                .breakers_n = s->breakers_n,
-                               .limit = s->engine->token_limit};
+                               .limit = s->engine->token_limit,
+                               .allowed = masked ? s->constraint.allowed : NULL,
+                               .allowed_n = masked ? m->info.vocab : 0};
+}
+
+segue_status sg_session_mask(struct segue_session *s, segue_error *err)
+{
+    return sg_constraint_update(&s->constraint, s->tokens, s->tokens_n, s->input_n, err);
 }
 
 uint64_t sg_session_prefill_cost_ns(const struct segue_session *s, uint64_t rows)

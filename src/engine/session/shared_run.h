@@ -35,7 +35,7 @@ segue_status sg_step_reserve(struct sg_step **step, const struct segue_engine *e
 void sg_step_free(struct sg_step *step); /* NULL is allowed */
 
 /* The layer range on which the session's pending tokens can be computed together with others; NULL: it must run alone. */
-const struct sg_layer_range *sg_shared_range(const struct segue_session *s);
+const struct sg_layer_range *sg_shared_range(struct segue_session *s);
 /* Computes t->shares[0 .. n), which are on this layer range, in one run. If it fails, each session tries alone, so that one
  * session's failure does not affect the others. *ns = duration of the shared run; 0: it failed. */
 void sg_session_run_shared(struct sg_step *t, uint32_t n, const struct sg_layer_range *range, uint64_t *ns);

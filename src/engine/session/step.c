@@ -29,7 +29,7 @@ static void step_alone(struct segue_session *s, int32_t *token, segue_error *eac
 }
 
 /* 1: the session is still to be served, and joins a run on this range (NULL: on any). */
-static int joins(const struct segue_session *s, const segue_error *each, const struct sg_layer_range *range)
+static int joins(struct segue_session *s, const segue_error *each, const struct sg_layer_range *range)
 {
     int open = each->status == SEGUE_OK && atomic_load(&s->busy) == STEP_PENDING;
     const struct sg_layer_range *own = open ? sg_shared_range(s) : NULL;
