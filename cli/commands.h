@@ -8,6 +8,7 @@
 
 extern const struct command cmd_run;
 extern const struct command cmd_chat;
+extern const struct command cmd_serve;
 extern const struct command cmd_eval;
 extern const struct command cmd_bench;
 extern const struct command cmd_tokenize;

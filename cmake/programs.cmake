@@ -1,5 +1,5 @@
-# The programs: segue (the command) and, once it stands, check. libcurl (pull) and libedit (line editing in chat) are
-# optional; without them those say so.
+# The programs: segue (the command) and, once it stands, check. libcurl (pull), libmicrohttpd (serve) and libedit (line editing in
+# chat) are optional; without them those say so.
 file(GLOB SEGUE_CLI_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cli/*.c ${PROJECT_SOURCE_DIR}/cli/*/*.c)
 if(SEGUE_CLI_SOURCES)
   # The commit, looked up at each build and written only when it changed.
@@ -21,6 +21,11 @@ if(SEGUE_CLI_SOURCES)
   if(CURL_FOUND)
     target_compile_definitions(segue PRIVATE SEGUE_CURL)
     target_link_libraries(segue PRIVATE PkgConfig::CURL)
+  endif()
+  pkg_check_modules(MICROHTTPD IMPORTED_TARGET libmicrohttpd)
+  if(MICROHTTPD_FOUND)
+    target_compile_definitions(segue PRIVATE SEGUE_MICROHTTPD)
+    target_link_libraries(segue PRIVATE PkgConfig::MICROHTTPD)
   endif()
   pkg_check_modules(EDIT IMPORTED_TARGET libedit)
   if(EDIT_FOUND)

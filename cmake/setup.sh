@@ -31,6 +31,7 @@ want libpcre2-dev pcre2 lib libpcre2-8
 want libxxhash-dev xxhash lib libxxhash
 want libsodium-dev libsodium lib libsodium
 want libcurl4-openssl-dev curl lib libcurl
+want libmicrohttpd-dev libmicrohttpd lib libmicrohttpd
 want libedit-dev libedit lib libedit
 want python3 python3 has python3
 want python3-pip python3 python3 -c 'import pip'
@@ -81,8 +82,8 @@ fi
 # The oracles of the tests: Python packages in a folder of their own. Without them those tests skip and say so.
 if [ "$what" = test ]; then
     venv=$here/build/venv
-    packages="numpy tokenizers gguf safetensors jinja2"
-    if ! "$venv/bin/python" -c 'import numpy, tokenizers, gguf, safetensors, jinja2' 2>/dev/null; then
+    packages="numpy tokenizers gguf safetensors jinja2 jsonschema openai anthropic"
+    if ! "$venv/bin/python" -c 'import numpy, tokenizers, gguf, safetensors, jinja2, jsonschema, openai, anthropic' 2>/dev/null; then
         mkdir -p "$here/build"
         python3 -m venv "$venv" >/dev/null 2>&1 &&
             # shellcheck disable=SC2086

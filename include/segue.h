@@ -243,9 +243,6 @@ typedef enum segue_grammar_kind {
  * supported (the text names it), or the model has no tokenizer. ELIMIT: too large. */
 SEGUE_API segue_status segue_grammar_open(segue_grammar **out, const segue_model *model, segue_grammar_kind kind,
                                           const char *text, size_t len, segue_error *err);
-/* Hold a finished text against a grammar. OK: it is complete. END: more must follow. EFORMAT: it does not fit; *valid (always
- * written) = bytes that do. ELIMIT: the grammar is too ambiguous. */
-SEGUE_API segue_status segue_grammar_check(segue_grammar *grammar, const char *text, size_t len, size_t *valid, segue_error *err);
 SEGUE_API void segue_grammar_close(segue_grammar *grammar);
 
 /* --- adapters ---------------------------------------------------------------------------------------------------- */

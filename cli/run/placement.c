@@ -308,6 +308,7 @@ static segue_status open_engine(struct placement *p, const struct args *args, un
     opts.kv = kv_storage_of(args_text(args, "kv"));
     opts.chunk_tokens = (uint32_t)args_number(args, "chunk", 0);
     opts.keep_values = flags & PLACEMENT_KEEP_VALUES ? 1 : 0;
+    opts.embeddings = flags & PLACEMENT_EMBEDDINGS ? 1 : 0;
     char *cache = folders_home("cache"), *store = store_folder(args);
     opts.store = store;
     opts.store_memory_bytes = megabytes(args, "store-memory");

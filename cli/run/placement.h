@@ -9,8 +9,9 @@
 
 /* Largest number of different units in a plan, and of adapters given with --lora. */
 enum { PLACEMENT_UNITS = 8, PLACEMENT_ADAPTERS = 16, PLACEMENT_PARTS = 16 };
-/* Flags of placement_open. KEEP_VALUES: the engine can dump the intermediate values of every layer. */
-enum { PLACEMENT_KEEP_VALUES = 1 };
+/* Flags of placement_open. KEEP_VALUES: the engine can dump the intermediate values of every layer. EMBEDDINGS: it can give the
+ * final hidden values. */
+enum { PLACEMENT_KEEP_VALUES = 1, PLACEMENT_EMBEDDINGS = 2 };
 
 /* Everything a command needs to open sessions. Zero-initialised by the open functions; units, specs, unit_info, models
  * and model_info have the same index. */

@@ -59,13 +59,6 @@ void segue_grammar_close(segue_grammar *grammar)
     sg_free(grammar);
 }
 
-segue_status segue_grammar_check(segue_grammar *grammar, const char *text, size_t len, size_t *valid, segue_error *err)
-{
-    if (!grammar || !valid || (len && !text))
-        return sg_fail(err, SEGUE_EARG, "text not checked: grammar, text or valid is NULL; pass all");
-    return sg_grammar_check(grammar->grammar, text ? text : "", len, valid, err);
-}
-
 /* --- the constraint of a session --- */
 
 segue_status sg_constraint_set(struct sg_constraint *c, struct segue_grammar *g, const struct segue_model *model,

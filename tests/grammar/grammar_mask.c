@@ -24,7 +24,8 @@ static const struct {
     {SEGUE_GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"minLength\":3,\"maxLength\":2000}", "\"a"},
     {SEGUE_GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"maxLength\":5}", "\"abc"},
     {SEGUE_GRAMMAR_JSON_SCHEMA, "{\"enum\":[\"red\",\"green\",12]}", ""},
-    {SEGUE_GRAMMAR_JSON_SCHEMA, "{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"minItems\":300,\"maxItems\":900}", "[1,2"},
+    {SEGUE_GRAMMAR_JSON_SCHEMA, "{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"minItems\":300,\"maxItems\":900}",
+     "[1,2"},
     {SEGUE_GRAMMAR_GBNF, "root ::= \"yes\" | \"no\" | [a-c]{3,700}", ""},
     {SEGUE_GRAMMAR_GBNF, "root ::= [a-c]{3,700} \"!\"", "ab"},
     {SEGUE_GRAMMAR_REGEX, "[0-9]{4}-[0-9]{2}", "12"},
@@ -46,12 +47,12 @@ static int fits(segue_grammar *g, const char *text, int32_t token)
     int special;
     char bytes[1024];
     for (size_t i = 0; i < model->stops_n; i++)
-        if (model->stops[i] == token) return segue_grammar_check(g, text, n, &valid, NULL) == SEGUE_OK;
+        if (model->stops[i] == token) return sg_grammar_check(g->grammar, text, n, &valid, NULL) == SEGUE_OK;
     const char *more = sg_token_bytes(model->tokenizer, token, &len, &special);
     if (special || !len || n + len > sizeof bytes) return 0;
     memcpy(bytes, text, n);
     memcpy(bytes + n, more, len);
-    segue_status st = segue_grammar_check(g, bytes, n + len, &valid, NULL);
+    segue_status st = sg_grammar_check(g->grammar, bytes, n + len, &valid, NULL);
     return st == SEGUE_OK || st == SEGUE_END;
 }
 
@@ -65,7 +66,8 @@ static void masks_equal_byte_checks(void **state)
         segue_error err;
         struct sg_grammar_pos pos = {0};
         uint32_t *mask = calloc(sg_grammar_mask_words(g->grammar), sizeof *mask), wrong = 0, allowed = 0;
-        assert_int_equal(segue_tokenize(model, cases[i].text, strlen(cases[i].text), SEGUE_TEXT_NO_BOS, tokens, 64, &n, &err), SEGUE_OK);
+        assert_int_equal(segue_tokenize(model, cases[i].text, strlen(cases[i].text), SEGUE_TEXT_NO_BOS, tokens, 64, &n, &err),
+                         SEGUE_OK);
         if (sg_grammar_mask(g->grammar, &pos, tokens, n, 0, mask, &err)) fail_msg("%s", err.text);
         for (uint32_t t = 0; t < model->info.vocab; t++) {
             int bit = mask[t / 32] >> t % 32 & 1;
@@ -117,8 +119,9 @@ static void constrained_sessions(void **state)
         assert_int_equal(segue_session_append(s, prompt, 4, &err), SEGUE_OK);
         assert_int_equal(segue_session_fork(&fork, s, &err), SEGUE_OK);
         answer(s, text, sizeof text, &ended);
-        segue_status st = segue_grammar_check(g, text, strlen(text), &valid, &err);
-        if (st != SEGUE_OK && (ended || st != SEGUE_END)) fail_msg("case %zu: %s: %s", i, text, st < 0 ? err.text : "not complete");
+        segue_status st = sg_grammar_check(g->grammar, text, strlen(text), &valid, &err);
+        if (st != SEGUE_OK && (ended || st != SEGUE_END))
+            fail_msg("case %zu: %s: %s", i, text, st < 0 ? err.text : "not complete");
         /* The same from a fork, and from the beginning again. */
         answer(fork, again, sizeof again, &ended);
         assert_string_equal(text, again);
@@ -166,7 +169,8 @@ int main(void)
         printf("%s\n", err.text);
         return 1;
     }
-    const struct CMUnitTest tests[] = {cmocka_unit_test(masks_equal_byte_checks), cmocka_unit_test(constrained_sessions), cmocka_unit_test(refusals)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(masks_equal_byte_checks), cmocka_unit_test(constrained_sessions),
+                                       cmocka_unit_test(refusals)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     segue_engine_close(engine);
     segue_unit_close(unit);

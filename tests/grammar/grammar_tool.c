@@ -35,7 +35,10 @@ static int sample(struct sg_grammar *g, char *text, size_t *len)
             if (sg_automaton_step(g, state, (uint8_t)c, &to[c], NULL)) return 0;
             if (to[c] == SG_STATE_DEAD) continue;
             /* Most text is printable; other bytes are taken seldom. */
-            if ((c < 32 || c > 126) && next_random() % 8) { if (best < 0) best = c; continue; }
+            if ((c < 32 || c > 126) && next_random() % 8) {
+                if (best < 0) best = c;
+                continue;
+            }
             bytes[n++] = c;
         }
         if (!n && best >= 0) bytes[n++] = best;
@@ -62,7 +65,8 @@ static json_t *run(json_t *request)
     char *dumped = json_is_string(source) ? NULL : json_dumps(source, JSON_ENCODE_ANY);
     const char *text = dumped ? dumped : json_string_value(source);
     size_t i, valid;
-    segue_status status = sg_grammar_new(&g, (int)json_integer_value(json_object_get(request, "kind")), text, strlen(text), NULL, NULL, 0, &err);
+    segue_status status = sg_grammar_new(&g, (int)json_integer_value(json_object_get(request, "kind")), text, strlen(text), NULL,
+                                         NULL, 0, &err);
     free(dumped);
     if (status) {
         json_decref(accepts), json_decref(samples);

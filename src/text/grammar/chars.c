@@ -198,6 +198,8 @@ static void put_surrogate(struct sg_grammar_builder *b, uint32_t rule, uint32_t 
     sg_build_call(b, rule, unit);
 }
 
+/* Printable ASCII is never written as \uXXXX: no serializer does, and a model that begins to do so writes whole texts that
+ * way. */
 static void build_escapes(struct sg_grammar_builder *b, uint32_t rule, uint32_t low, uint32_t high)
 {
     static const struct {
@@ -212,7 +214,9 @@ static void build_escapes(struct sg_grammar_builder *b, uint32_t rule, uint32_t 
             sg_build_end(b, rule);
         }
     from = low, to = high;
-    if (clip(&from, &to, 0, SURROGATE_FIRST - 1)) build_unit(b, rule, from, to);
+    if (clip(&from, &to, 0, 0x1F)) build_unit(b, rule, from, to);
+    from = low, to = high;
+    if (clip(&from, &to, 0x7F, SURROGATE_FIRST - 1)) build_unit(b, rule, from, to);
     from = low, to = high;
     if (clip(&from, &to, SURROGATE_LAST + 1, 0xFFFF)) build_unit(b, rule, from, to);
     from = low, to = high;

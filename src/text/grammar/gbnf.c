@@ -10,7 +10,7 @@ struct name {
     uint32_t len, rule, defined;
 };
 
-struct reader {
+struct gbnf_reader {
     struct sg_grammar_builder *b;
     const char *text;
     size_t len, at;
@@ -23,9 +23,9 @@ struct reader {
     int item; /* 1: an operator may follow */
 };
 
-static int peek(const struct reader *r) { return r->at < r->len ? (uint8_t)r->text[r->at] : -1; }
+static int peek(const struct gbnf_reader *r) { return r->at < r->len ? (uint8_t)r->text[r->at] : -1; }
 
-static void fail(struct reader *r, const char *what)
+static void fail(struct gbnf_reader *r, const char *what)
 {
     uint32_t line = 1;
     for (size_t i = 0; i < r->at && i < r->len; i++) line += r->text[i] == '\n';
@@ -46,7 +46,7 @@ static uint32_t name_hash(const char *s, uint32_t n)
     return h;
 }
 
-static int grow_names(struct reader *r)
+static int grow_names(struct gbnf_reader *r)
 {
     uint32_t cap = r->names_cap ? r->names_cap * 2 : 64, slots_n = cap * 2;
     struct name *names = sg_realloc(r->names, cap * sizeof *names);
@@ -70,7 +70,7 @@ static int grow_names(struct reader *r)
 }
 
 /* The entry of the name at the position, which moves behind it; NULL: failed. */
-static struct name *read_name(struct reader *r)
+static struct name *read_name(struct gbnf_reader *r)
 {
     const char *text = r->text + r->at;
     uint32_t n = 0;
@@ -91,7 +91,7 @@ static struct name *read_name(struct reader *r)
 }
 
 /* White space and comments; newlines only where `lines` is 1. */
-static void skip(struct reader *r, int lines)
+static void skip(struct gbnf_reader *r, int lines)
 {
     for (; r->at < r->len; r->at++) {
         int c = peek(r);
@@ -104,7 +104,7 @@ static void skip(struct reader *r, int lines)
 
 /* --- characters --- */
 
-static uint32_t hex(struct reader *r, uint32_t digits)
+static uint32_t hex(struct gbnf_reader *r, uint32_t digits)
 {
     uint32_t c = 0;
     for (uint32_t i = 0; i < digits; i++, r->at++) {
@@ -119,7 +119,7 @@ static uint32_t hex(struct reader *r, uint32_t digits)
     return c;
 }
 
-static uint32_t read_char(struct reader *r)
+static uint32_t read_char(struct gbnf_reader *r)
 {
     static const char from[] = "nrt\"\\[]-", to[] = "\n\r\t\"\\[]-";
     if (peek(r) == '\\' && r->at + 1 < r->len) {
@@ -139,7 +139,7 @@ static uint32_t read_char(struct reader *r)
 }
 
 /* "literal": a rule of its own unless it is one ASCII character. */
-static void read_literal(struct reader *r, uint32_t rule)
+static void read_literal(struct gbnf_reader *r, uint32_t rule)
 {
     uint32_t inner = sg_build_rule(r->b);
     r->at++;
@@ -155,7 +155,7 @@ static void read_literal(struct reader *r, uint32_t rule)
 }
 
 /* <text>: the token of that spelling, a control token (behind 0xFF) or one of the text. */
-static void read_token(struct reader *r, uint32_t rule)
+static void read_token(struct gbnf_reader *r, uint32_t rule)
 {
     const char *text = r->text + r->at, *end = memchr(text, '>', r->len - r->at);
     uint32_t inner = sg_build_rule(r->b);
@@ -174,7 +174,7 @@ static void read_token(struct reader *r, uint32_t rule)
 }
 
 /* [a-z], [^a-z]. */
-static void read_class(struct reader *r, uint32_t rule)
+static void read_class(struct gbnf_reader *r, uint32_t rule)
 {
     struct sg_char_set set = {0};
     r->at++;
@@ -201,7 +201,7 @@ static void read_class(struct reader *r, uint32_t rule)
 
 /* --- rules --- */
 
-static uint32_t read_number(struct reader *r, uint32_t none)
+static uint32_t read_number(struct gbnf_reader *r, uint32_t none)
 {
     uint64_t v = 0;
     size_t begin = r->at;
@@ -211,7 +211,7 @@ static uint32_t read_number(struct reader *r, uint32_t none)
     return begin == r->at ? none : (uint32_t)v;
 }
 
-static void read_operator(struct reader *r, uint32_t rule)
+static void read_operator(struct gbnf_reader *r, uint32_t rule)
 {
     int c = peek(r);
     uint32_t min = c == '+', max = c == '?' ? 1 : SG_REPEAT_MAX;
@@ -236,7 +236,7 @@ static void read_operator(struct reader *r, uint32_t rule)
         sg_build_repeat_last(r->b, rule, min, max);
 }
 
-static void open_group(struct reader *r)
+static void open_group(struct gbnf_reader *r)
 {
     r->at++;
     if (r->depth == SG_GRAMMAR_DEPTH_MAX) {
@@ -247,7 +247,7 @@ static void open_group(struct reader *r)
     r->item = 0;
 }
 
-static void close_group(struct reader *r)
+static void close_group(struct gbnf_reader *r)
 {
     r->at++;
     if (r->depth < 2) {
@@ -261,7 +261,7 @@ static void close_group(struct reader *r)
 }
 
 /* True if a new rule begins here: NAME ::= */
-static int at_rule(struct reader *r)
+static int at_rule(struct gbnf_reader *r)
 {
     size_t at = r->at;
     while (at < r->len && is_name((uint8_t)r->text[at])) at++;
@@ -270,7 +270,7 @@ static int at_rule(struct reader *r)
     return at + 3 <= r->len && !memcmp(r->text + at, "::=", 3);
 }
 
-static void read_item(struct reader *r)
+static void read_item(struct gbnf_reader *r)
 {
     uint32_t rule = r->groups[r->depth - 1];
     int c = peek(r), item = 1;
@@ -305,7 +305,7 @@ static void read_item(struct reader *r)
     r->item = item;
 }
 
-static void read_rule(struct reader *r)
+static void read_rule(struct gbnf_reader *r)
 {
     struct name *name = read_name(r);
     skip(r, 0);
@@ -340,13 +340,13 @@ static void read_rule(struct reader *r)
 
 uint32_t sg_gbnf_read(struct sg_grammar_builder *b, const char *text, size_t len)
 {
-    struct reader *r = sg_alloc(sizeof *r);
+    struct gbnf_reader *r = sg_alloc(sizeof *r);
     uint32_t root = SG_NO_RULE;
     if (!r) {
         b->status = sg_no_memory("grammar", sizeof *r, b->err);
         return 0;
     }
-    *r = (struct reader){.b = b, .text = text, .len = len};
+    *r = (struct gbnf_reader){.b = b, .text = text, .len = len};
     for (skip(r, 1); !b->status && r->at < len; skip(r, 1)) read_rule(r);
     for (uint32_t i = 0; i < r->names_n && !b->status; i++) {
         const struct name *n = &r->names[i];

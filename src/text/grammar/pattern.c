@@ -6,7 +6,7 @@
 
 #include "text/grammar/parts.h"
 
-struct reader {
+struct pattern_reader {
     struct sg_grammar_builder *b;
     const char *text;
     size_t len, at;
@@ -17,17 +17,17 @@ struct reader {
     int anchored; /* 1: $ was read, nothing may follow in this alternative */
 };
 
-static int peek(const struct reader *r) { return r->at < r->len ? (uint8_t)r->text[r->at] : -1; }
+static int peek(const struct pattern_reader *r) { return r->at < r->len ? (uint8_t)r->text[r->at] : -1; }
 
-static void fail(struct reader *r, segue_status status, const char *what)
+static void fail(struct pattern_reader *r, segue_status status, const char *what)
 {
-    sg_build_fail(r->b, status, "pattern: %.100s: at byte %zu: %s", r->text, r->at, what);
+    sg_build_fail(r->b, status, "pattern: %.*s: at byte %zu: %s", (int)(r->len < 100 ? r->len : 100), r->text, r->at, what);
 }
 
 /* --- characters --- */
 
 /* Add \d, \w or \s (lower case) to a set. The white space is what both ECMAScript and Python take for it. */
-static void add_kind(struct reader *r, struct sg_char_set *set, int kind)
+static void add_kind(struct pattern_reader *r, struct sg_char_set *set, int kind)
 {
     static const struct sg_char_range space[] = {{9, 13},          {32, 32},         {0xA0, 0xA0},
                                                  {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029},
@@ -43,7 +43,7 @@ static void add_kind(struct reader *r, struct sg_char_set *set, int kind)
 }
 
 /* \D, \W, \S. Of \S, what any dialect takes for a space is left out. */
-static void add_other(struct reader *r, struct sg_char_set *set, int kind)
+static void add_other(struct pattern_reader *r, struct sg_char_set *set, int kind)
 {
     struct sg_char_set other = {0};
     add_kind(r, &other, kind);
@@ -57,7 +57,7 @@ static void add_other(struct reader *r, struct sg_char_set *set, int kind)
     sg_chars_free(&other);
 }
 
-static uint32_t hex(struct reader *r, uint32_t digits)
+static uint32_t hex(struct pattern_reader *r, uint32_t digits)
 {
     uint32_t c = 0;
     for (uint32_t i = 0; i < digits; i++, r->at++) {
@@ -73,7 +73,7 @@ static uint32_t hex(struct reader *r, uint32_t digits)
 }
 
 /* The character after a backslash, which was read; a kind (d w s D W S) as 0x110000 + letter. */
-static uint32_t read_escape(struct reader *r, int in_class)
+static uint32_t read_escape(struct pattern_reader *r, int in_class)
 {
     static const char from[] = "nrtfv0", to[] = "\n\r\t\f\v\0";
     int c = peek(r);
@@ -108,7 +108,7 @@ static uint32_t read_escape(struct reader *r, int in_class)
     return (uint32_t)c;
 }
 
-static uint32_t read_char(struct reader *r, int in_class)
+static uint32_t read_char(struct pattern_reader *r, int in_class)
 {
     if (peek(r) == '\\') {
         r->at++;
@@ -120,7 +120,7 @@ static uint32_t read_char(struct reader *r, int in_class)
 }
 
 /* A character or a kind of characters into a set. */
-static void add_char(struct reader *r, struct sg_char_set *set, uint32_t c)
+static void add_char(struct pattern_reader *r, struct sg_char_set *set, uint32_t c)
 {
     if (c < 0x110000) {
         sg_chars_add(r->b, set, c, c);
@@ -133,7 +133,7 @@ static void add_char(struct reader *r, struct sg_char_set *set, uint32_t c)
         add_other(r, set, kind + 32);
 }
 
-static void read_class(struct reader *r, uint32_t rule)
+static void read_class(struct pattern_reader *r, uint32_t rule)
 {
     struct sg_char_set set = {0};
     r->at++;
@@ -159,7 +159,7 @@ static void read_class(struct reader *r, uint32_t rule)
 }
 
 /* Any character; newlines: 0: none of the four that . does not match. */
-static void build_any(struct reader *r, uint32_t rule, int newlines)
+static void build_any(struct pattern_reader *r, uint32_t rule, int newlines)
 {
     struct sg_char_set set = {0};
     if (!newlines) {
@@ -174,7 +174,7 @@ static void build_any(struct reader *r, uint32_t rule, int newlines)
 
 /* --- structure --- */
 
-static void read_repeat(struct reader *r, uint32_t rule)
+static void read_repeat(struct pattern_reader *r, uint32_t rule)
 {
     int c = peek(r);
     uint64_t min = c == '+', max = c == '?' ? 1 : SG_REPEAT_MAX;
@@ -201,7 +201,7 @@ static void read_repeat(struct reader *r, uint32_t rule)
         sg_build_repeat_last(r->b, rule, (uint32_t)min, (uint32_t)max);
 }
 
-static void open_group(struct reader *r)
+static void open_group(struct pattern_reader *r)
 {
     r->at++;
     if (peek(r) == '?') {
@@ -225,7 +225,7 @@ static void open_group(struct reader *r)
 }
 
 /* At the beginning of an outermost alternative. */
-static void begin_alternative(struct reader *r)
+static void begin_alternative(struct pattern_reader *r)
 {
     r->anchored = 0;
     if (r->depth > 1) return;
@@ -238,7 +238,7 @@ static void begin_alternative(struct reader *r)
     sg_build_repeat_last(r->b, r->groups[0], 0, SG_REPEAT_MAX);
 }
 
-static void end_alternative(struct reader *r)
+static void end_alternative(struct pattern_reader *r)
 {
     if (r->depth == 1 && !r->whole && !r->anchored && !r->b->status) {
         build_any(r, r->groups[0], 1);
@@ -248,7 +248,7 @@ static void end_alternative(struct reader *r)
     r->anchored = 0;
 }
 
-static void close_group(struct reader *r)
+static void close_group(struct pattern_reader *r)
 {
     if (r->depth < 2) {
         fail(r, SEGUE_EFORMAT, "a ) without (");
@@ -261,7 +261,7 @@ static void close_group(struct reader *r)
     r->item = 1;
 }
 
-static void read_item(struct reader *r)
+static void read_item(struct pattern_reader *r)
 {
     uint32_t rule = r->groups[r->depth - 1];
     int c = peek(r), item = 1;
@@ -301,12 +301,12 @@ static void read_item(struct reader *r)
 
 uint32_t sg_pattern_read(struct sg_grammar_builder *b, const char *text, size_t len, int whole)
 {
-    struct reader *r = sg_alloc(sizeof *r);
+    struct pattern_reader *r = sg_alloc(sizeof *r);
     if (!r) {
         b->status = sg_no_memory("grammar", sizeof *r, b->err);
         return 0;
     }
-    *r = (struct reader){.b = b, .text = text, .len = len, .whole = whole, .depth = 1};
+    *r = (struct pattern_reader){.b = b, .text = text, .len = len, .whole = whole, .depth = 1};
     uint32_t root = r->groups[0] = sg_build_rule(b);
     if (!b->status) begin_alternative(r);
     while (!b->status && r->at < len) read_item(r);

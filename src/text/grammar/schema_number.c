@@ -62,17 +62,17 @@ static void build_free(struct sg_schema *s, uint32_t rule, int integer)
 /* --- bounds --- */
 
 /* A bound that is not negative: its digits, and whether the bound itself is out. */
-struct bound {
+struct number_bound {
     char whole[WHOLE_MAX + 1], fraction[FRACTION_MAX + 1];
     uint32_t whole_n, fraction_n;
     int strict, none; /* none: no bound */
 };
 
 /* Digits of v, which is not negative (but may be -0), as its shortest decimal. 0: too many digits. */
-static int read_bound(double v, int strict, struct bound *out)
+static int read_bound(double v, int strict, struct number_bound *out)
 {
     char text[400], best[400] = "";
-    *out = (struct bound){.strict = strict};
+    *out = (struct number_bound){.strict = strict};
     v = fabs(v);
     for (int digits = 0; digits <= FRACTION_MAX && !*best; digits++) {
         snprintf(text, sizeof text, "%.*f", digits, v);
@@ -92,7 +92,7 @@ static int read_bound(double v, int strict, struct bound *out)
  * and whether all digits so far equal those of the bound below (bit 0) and above (bit 1). */
 struct range {
     struct sg_schema *s;
-    const struct bound *low, *high;
+    const struct number_bound *low, *high;
     int integer;
     uint32_t whole[WHOLE_MAX + 1][4], fraction[FRACTION_MAX + 2][4]; /* rules; SG_NO_RULE: not there */
 };
@@ -195,7 +195,7 @@ static void build_longer(struct range *r, uint32_t rule)
 }
 
 /* A rule for numbers from low to high, both not negative. */
-static uint32_t build_between(struct sg_schema *s, const struct bound *low, const struct bound *high, int integer)
+static uint32_t build_between(struct sg_schema *s, const struct number_bound *low, const struct number_bound *high, int integer)
 {
     struct range *r = sg_alloc(sizeof *r);
     uint32_t rule = sg_build_rule(s->b), longest = high->none ? low->whole_n : high->whole_n;
@@ -215,11 +215,11 @@ static uint32_t build_between(struct sg_schema *s, const struct bound *low, cons
 static void build_bounded(struct sg_schema *s, uint32_t rule, double low, int low_strict, double high, int high_strict,
                           int integer)
 {
-    struct bound from, to;
+    struct number_bound from, to;
     int fits = 1;
     if (high >= 0) {
         fits = read_bound(low > 0 ? low : 0, low >= 0 ? low_strict : 0, &from);
-        to = (struct bound){.none = 1};
+        to = (struct number_bound){.none = 1};
         if (isfinite(high)) fits = fits && read_bound(high, high_strict, &to);
         if (fits) {
             sg_build_call(s->b, rule, build_between(s, &from, &to, integer));
@@ -228,7 +228,7 @@ static void build_bounded(struct sg_schema *s, uint32_t rule, double low, int lo
     }
     if (low < 0 && fits) {
         fits = read_bound(high < 0 ? -high : 0, high <= 0 ? high_strict : 0, &from);
-        to = (struct bound){.none = 1};
+        to = (struct number_bound){.none = 1};
         if (isfinite(low)) fits = fits && read_bound(-low, low_strict, &to);
         if (fits) {
             sg_build_text(s->b, rule, "-", 1);

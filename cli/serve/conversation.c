@@ -1,0 +1,396 @@
+/* conversation.c: see conversation.h. SPDX-License-Identifier: MIT */
+#include "serve/conversation.h"
+
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+
+void conversation_id(char *out, size_t cap, const char *prefix)
+{
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+    size_t n = (size_t)snprintf(out, cap, "%s", prefix), end = n + 24 < cap ? n + 24 : cap - 1;
+    while (n < end) out[n++] = letters[randombytes_uniform(sizeof letters - 1)];
+    out[n] = 0;
+}
+
+/* --- the request --- */
+
+/* The text of a content: a string, null, or parts of type text. Other parts are refused by name. NULL: e says why. */
+static json_t *content_text(json_t *content, size_t message, struct serve_error *e)
+{
+    json_t *part;
+    struct out_text text = {0};
+    size_t i;
+    if (!content || json_is_null(content)) return json_string("");
+    if (json_is_string(content)) return json_copy(content);
+    if (!json_is_array(content)) {
+        serve_fail(e, 400, "messages", "messages[%zu].content: expected a string, null or a list of parts", message);
+        return NULL;
+    }
+    json_array_foreach(content, i, part)
+    {
+        const char *type = json_string_value(json_object_get(part, "type"));
+        json_t *t = json_object_get(part, "text");
+        bool is_text = type && (!strcmp(type, "text") || !strcmp(type, "input_text") || !strcmp(type, "output_text") ||
+                                !strcmp(type, "refusal"));
+        if (!is_text || !json_is_string(t)) {
+            serve_fail(e, 400, "messages",
+                       "messages[%zu].content[%zu]: parts of type '%.40s' are not supported; this server reads "
+                       "text only (no images, audio or files)",
+                       message, i, type ? type : "(none)");
+            free(text.data);
+            return NULL;
+        }
+        out_add(&text, json_string_value(t), json_string_length(t));
+    }
+    json_t *out = out_string(text.data ? text.data : "", text.len);
+    free(text.data);
+    return out;
+}
+
+/* A copy of the messages with plain texts. NULL: e says why. */
+static json_t *plain_messages(json_t *messages, struct serve_error *e)
+{
+    json_t *m;
+    size_t i;
+    if (!json_is_array(messages) || !json_array_size(messages)) {
+        serve_fail(e, 400, "messages", "messages: expected a list of at least one message");
+        return NULL;
+    }
+    json_t *list = json_array();
+    json_array_foreach(messages, i, m)
+    {
+        const char *role = json_string_value(json_object_get(m, "role"));
+        json_t *text = json_is_object(m) && role ? content_text(json_object_get(m, "content"), i, e) : NULL;
+        if (!json_is_object(m) || !role) serve_fail(e, 400, "messages", "messages[%zu]: expected an object with a role", i);
+        if (!text) {
+            json_decref(list);
+            return NULL;
+        }
+        json_t *copy = json_copy(m);
+        if (!strcmp(role, "developer")) json_object_set_new(copy, "role", json_string("system"));
+        json_object_set_new(copy, "content", text);
+        json_array_append_new(list, copy);
+    }
+    return list;
+}
+
+static bool check_tools(json_t *tools, struct serve_error *e)
+{
+    json_t *t;
+    size_t i;
+    json_array_foreach(tools, i, t)
+    {
+        json_t *function = json_object_get(t, "function");
+        const char *type = json_string_value(json_object_get(t, "type")),
+                   *name = json_string_value(json_object_get(function, "name"));
+        if (type && strcmp(type, "function") != 0)
+            return serve_fail(e, 400, "tools", "tools[%zu]: type '%.40s' is not supported; use function", i, type);
+        if (!name || !*name || strlen(name) > 256)
+            return serve_fail(e, 400, "tools", "tools[%zu].function.name: expected a name", i);
+    }
+    return true;
+}
+
+/* The template of the model; free it. */
+static char *template_source(const struct conversation *c)
+{
+    struct out_text text = {0};
+    segue_status st;
+    OUT_GROW(text, st,
+             segue_model_describe(c->model->placement.model, SEGUE_DESCRIBE_TEMPLATE, text.data, text.cap, &text.len, NULL));
+    if (st) text.len = 0;
+    text.data[text.len] = 0;
+    return text.data;
+}
+
+/* Make references into a schema (#/...) hold where the schema is moved to `place` of another document. */
+static void move_references(json_t *schema, const char *place)
+{
+    json_t *work = json_pack("[O]", schema), *v;
+    const char *key;
+    size_t i;
+    while (json_array_size(work)) {
+        json_t *at = json_incref(json_array_get(work, json_array_size(work) - 1));
+        json_array_remove(work, json_array_size(work) - 1);
+        const char *ref = json_string_value(json_object_get(at, "$ref"));
+        if (ref && ref[0] == '#') {
+            char *moved = out_printf("%s%s", place, ref + 1);
+            json_object_set_new(at, "$ref", json_string(moved));
+            free(moved);
+        }
+        json_object_foreach(at, key, v) if (json_is_object(v) || json_is_array(v)) json_array_append(work, v);
+        json_array_foreach(at, i, v) if (json_is_object(v) || json_is_array(v)) json_array_append(work, v);
+        json_decref(at);
+    }
+    json_decref(work);
+}
+
+/* The schema of one call of a tool, {"name": const, KEY: parameters}, as part `index` of the list at `place`. */
+static json_t *call_schema(json_t *function, const char *key, const char *place, size_t index)
+{
+    json_t *parameters = json_object_get(function, "parameters");
+    json_t *schema = json_is_object(parameters) ? json_deep_copy(parameters) : json_pack("{s:s}", "type", "object");
+    char *inner = out_printf("%s/%zu/properties/%s", place, index, key);
+    move_references(schema, inner);
+    free(inner);
+    return json_pack("{s:s, s:{s:{s:O}, s:o}, s:[s,s], s:b}", "type", "object", "properties", "name", "const",
+                     json_object_get(function, "name"), key, schema, "required", "name", key, "additionalProperties", 0);
+}
+
+/* tool_choice "required" or a named function: the answer is constrained to calls, in the form of the model's template. */
+static bool force_tools(struct conversation *c, json_t *tools, const char *only, bool parallel, struct serve_error *e)
+{
+    json_t *any = json_array(), *t;
+    size_t i;
+    char *template = template_source(c);
+    bool mistral = strstr(template, "[TOOL_CALLS]") != NULL;
+    bool llama = strstr(template, "\"parameters\": ") && !strstr(template, "<tool_call>");
+    const char *begin = mistral ? "[TOOL_CALLS]" : llama ? "" : "<tool_call>\n", *end = mistral || llama ? "" : "\n</tool_call>";
+    free(template);
+    json_array_foreach(tools, i, t)
+    {
+        json_t *function = json_object_get(t, "function");
+        if (!only || !strcmp(only, json_string_value(json_object_get(function, "name"))))
+            json_array_append_new(any, call_schema(function, llama ? "parameters" : "arguments",
+                                                   mistral ? "#/items/anyOf" : "#/anyOf", json_array_size(any)));
+    }
+    bool found = json_array_size(any) > 0, ok = false;
+    json_t *schema = json_pack("{s:o, s:{s:s, s:s, s:b}}", "anyOf", any, "x-segue", "begin", begin, "end", end, "repeat",
+                               parallel && !mistral && !llama);
+    if (mistral)
+        schema = json_pack("{s:s, s:o, s:i, s:i, s:{s:s, s:b}}", "type", "array", "items", schema, "minItems", 1, "maxItems",
+                           parallel ? 16 : 1, "x-segue", "begin", begin, "special", 1);
+    char *text = json_dumps(schema, JSON_COMPACT);
+    if (!found)
+        serve_fail(e, 400, "tool_choice", "tool_choice: no tool is named '%.100s'", only ? only : "");
+    else
+        ok = params_constrain(&c->params, c->model, SEGUE_GRAMMAR_JSON_SCHEMA, text, strlen(text), "tools", e);
+    free(text);
+    json_decref(schema);
+    return ok;
+}
+
+/* A template without a place for tools: a system message describes them, in the form of Hermes. */
+static void describe_tools(const struct conversation *c, json_t *tools, json_t *messages)
+{
+    char *template = template_source(c);
+    bool known = strstr(template, "tools") != NULL;
+    free(template);
+    if (known) return;
+    json_t *first = json_array_get(messages, 0), *t;
+    const char *role = json_string_value(json_object_get(first, "role"));
+    bool system = role && !strcmp(role, "system");
+    struct out_text text = {0};
+    size_t i;
+    if (system) out_addf(&text, "%s\n\n", json_string_value(json_object_get(first, "content")));
+    out_addf(&text, "You may call functions. They are:\n<tools>\n");
+    json_array_foreach(tools, i, t)
+    {
+        char *line = json_dumps(t, JSON_COMPACT);
+        out_addf(&text, "%s\n", line ? line : "");
+        free(line);
+    }
+    out_addf(&text, "</tools>\nTo call one, answer with\n<tool_call>\n{\"name\": NAME, \"arguments\": {...}}\n</tool_call>");
+    json_t *message = json_pack("{s:s, s:o}", "role", "system", "content", out_string(text.data, text.len));
+    if (system)
+        json_array_set_new(messages, 0, message);
+    else
+        json_array_insert_new(messages, 0, message);
+    free(text.data);
+}
+
+static bool read_tools(struct conversation *c, struct fields f, json_t *request)
+{
+    json_t *tools = field_array(f, "tools"), *choice = field(f, "tool_choice");
+    const char *word = json_string_value(choice);
+    const char *only = json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
+    if (!only) only = json_string_value(json_object_get(choice, "name"));
+    if (choice && !only && (!word || (strcmp(word, "none") != 0 && strcmp(word, "auto") != 0 && strcmp(word, "required") != 0)))
+        return serve_fail(f.e, 400, "tool_choice",
+                          "tool_choice: expected none, auto, required or {\"type\": \"function\", \"function\": "
+                          "{\"name\": NAME}}");
+    bool parallel = field_bool(f, "parallel_tool_calls", true);
+    if (!tools || !json_array_size(tools)) {
+        json_object_del(request, "tools");
+        if (only || (word && !strcmp(word, "required")))
+            return serve_fail(f.e, 400, "tool_choice", "tool_choice: there are no tools");
+        return !f.e->status;
+    }
+    if (!check_tools(tools, f.e)) return false;
+    if (word && !strcmp(word, "none")) {
+        json_object_del(request, "tools");
+        return true;
+    }
+    c->tools = true;
+    describe_tools(c, tools, json_object_get(request, "messages"));
+    if (only || (word && !strcmp(word, "required"))) return force_tools(c, tools, only, parallel, f.e);
+    return true;
+}
+
+/* Variables of the template: the request's chat_template_kwargs, and the switch of the reasoning. A constrained answer does not
+ * reason unless that is asked for, since a constraint begins with the first token. */
+static void read_variables(struct conversation *c, struct fields f, json_t *request)
+{
+    json_t *more = field_object(f, "chat_template_kwargs"), *thinking = field(f, "thinking");
+    const char *effort = json_string_value(field(f, "reasoning_effort"));
+    if (more) json_object_update(request, more);
+    if (c->params.grammar && !json_object_get(request, "enable_thinking"))
+        json_object_set_new(request, "enable_thinking", json_false());
+    if (effort) json_object_set_new(request, "enable_thinking", json_boolean(strcmp(effort, "none") != 0));
+    if (field_has(f, "enable_thinking"))
+        json_object_set_new(request, "enable_thinking", json_boolean(field_bool(f, "enable_thinking", true)));
+    if (json_is_object(thinking)) {
+        const char *type = json_string_value(json_object_get(thinking, "type"));
+        struct fields t = {thinking, f.e};
+        bool on = type && strcmp(type, "disabled") != 0;
+        json_object_set_new(request, "enable_thinking", json_boolean(on));
+        long long budget = field_int(t, "budget_tokens", 0, INT32_MAX, -1);
+        if (on && budget >= 0) c->params.thinking_budget = (size_t)budget;
+    }
+}
+
+static bool render(struct conversation *c, struct serve_error *e)
+{
+    static const char open[] = "<think>";
+    char *text = json_dumps(c->request, JSON_COMPACT);
+    struct out_text out = {0};
+    segue_error err = {0};
+    segue_status st = SEGUE_EMEMORY;
+    if (text)
+        OUT_GROW(out, st, segue_chat_format(c->model->placement.model, text, strlen(text), out.data, out.cap, &out.len, &err));
+    free(text);
+    if (st) {
+        serve_fail_of(e, &err);
+        free(out.data);
+        return false;
+    }
+    size_t n = out.len;
+    while (n && (out.data[n - 1] == '\n' || out.data[n - 1] == ' ')) n--;
+    c->thinking = n >= sizeof open - 1 && !memcmp(out.data + n - (sizeof open - 1), open, sizeof open - 1);
+    /* The template writes the beginning-of-sequence token itself. */
+    c->tokens = generate_tokenize(c->model, out.data, out.len, SEGUE_TEXT_NO_BOS, &c->tokens_n, e);
+    free(out.data);
+    return c->tokens != NULL;
+}
+
+bool conversation_open(struct conversation *c, struct exchange *x, struct hub *hub, json_t *o, struct serve_error *e)
+{
+    struct fields f = {o, e};
+    *c = (struct conversation){.x = x, .hub = hub};
+    json_t *messages = plain_messages(field(f, "messages"), e);
+    if (!messages) return false;
+    c->request = json_object();
+    json_object_set_new(c->request, "messages", messages);
+    const char *model = field_text(f, "model", NULL);
+    if (e->status || !(c->model = hub_acquire(hub, model, true, e))) return false;
+    if (!params_read(&c->params, f, c->model)) return false;
+    if (field_array(f, "tools")) json_object_set(c->request, "tools", field(f, "tools"));
+    if (e->status || !read_tools(c, f, c->request)) return false;
+    read_variables(c, f, c->request);
+    conversation_id(c->id, sizeof c->id, "");
+    return !e->status && render(c, e);
+}
+
+/* --- the answer --- */
+
+static bool pass_piece(struct conversation_choice *ch, enum conversation_piece kind, const char *text, size_t len)
+{
+    bool (*piece)(struct conversation *, struct conversation_choice *, enum conversation_piece, const char *,
+                  size_t) = ch->owner->piece;
+    return !piece || piece(ch->owner, ch, kind, text, len);
+}
+
+static bool on_reasoning(void *context, const char *text, size_t len)
+{
+    struct conversation_choice *ch = context;
+    out_add(&ch->reasoning, text, len);
+    return pass_piece(ch, PIECE_REASONING, text, len);
+}
+
+static bool on_content(void *context, const char *text, size_t len)
+{
+    struct conversation_choice *ch = context;
+    out_add(&ch->content, text, len);
+    return pass_piece(ch, PIECE_CONTENT, text, len);
+}
+
+static bool on_call(void *context, size_t index, const char *name, const char *arguments)
+{
+    struct conversation_choice *ch = context;
+    char id[40];
+    (void)index;
+    conversation_id(id, sizeof id, "call_");
+    if (!ch->calls) ch->calls = json_array();
+    json_array_append_new(ch->calls, json_pack("{s:s, s:o, s:o}", "id", id, "name", out_string(name, strlen(name)), "arguments",
+                                               out_string(arguments, strlen(arguments))));
+    return pass_piece(ch, PIECE_CALL, arguments, strlen(arguments));
+}
+
+static bool on_text(void *context, size_t index, const char *text, size_t len, json_t *logprobs)
+{
+    struct conversation *c = context;
+    struct conversation_choice *ch = &c->choices[index];
+    if (logprobs) {
+        if (!ch->logprobs) ch->logprobs = json_array();
+        json_array_extend(ch->logprobs, logprobs);
+        if (!ch->piece_logprobs) ch->piece_logprobs = json_array();
+        json_array_extend(ch->piece_logprobs, logprobs);
+        json_decref(logprobs);
+    }
+    return reply_add(&ch->reply, text, len);
+}
+
+static bool on_finish(void *context, size_t index, const char *reason, const char *stop)
+{
+    struct conversation *c = context;
+    struct conversation_choice *ch = &c->choices[index];
+    if (!reply_end(&ch->reply)) return false;
+    ch->finish = ch->calls && !strcmp(reason, "stop") ? "tool_calls" : reason;
+    ch->stop = stop;
+    return pass_piece(ch, PIECE_FINISH, "", 0);
+}
+
+static bool in_reasoning(void *context, size_t index)
+{
+    struct conversation *c = context;
+    return c->choices[index].reply.thinking;
+}
+
+bool conversation_run(struct conversation *c, struct serve_error *e)
+{
+    c->choices = out_alloc(c->params.choices * sizeof *c->choices);
+    for (size_t i = 0; i < c->params.choices; i++) {
+        struct conversation_choice *ch = &c->choices[i];
+        ch->owner = c;
+        ch->index = i;
+        struct reply_sink sink = {ch, on_reasoning, on_content, on_call};
+        reply_begin(&ch->reply, sink, c->tools, c->thinking);
+    }
+    c->job = (struct generate_job){.x = c->x,
+                                   .model = c->model,
+                                   .params = &c->params,
+                                   .tokens = c->tokens,
+                                   .tokens_n = c->tokens_n,
+                                   .special = c->tools,
+                                   .sink = {c, on_text, on_finish, in_reasoning}};
+    return generate_run(&c->job, e);
+}
+
+void conversation_free(struct conversation *c)
+{
+    for (size_t i = 0; c->choices && i < c->params.choices; i++) {
+        struct conversation_choice *ch = &c->choices[i];
+        reply_free(&ch->reply);
+        free(ch->reasoning.data);
+        free(ch->content.data);
+        json_decref(ch->calls);
+        json_decref(ch->logprobs);
+        json_decref(ch->piece_logprobs);
+    }
+    free(c->choices);
+    free(c->tokens);
+    params_free(&c->params);
+    json_decref(c->request);
+    if (c->model) hub_release(c->hub, c->model);
+}

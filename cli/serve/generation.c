@@ -1,0 +1,292 @@
+/* generation.c: see generation.h. SPDX-License-Identifier: MIT */
+#include "serve/generation.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { TOKENS_AT_ONCE = 32, LOGPROBS_ROW = PARAMS_LOGPROBS + 1 };
+/* Longest wait before the client's connection is looked at again. */
+#define POLL_NS 100000000u
+
+/* One choice while it is generated. */
+struct choice {
+    segue_request *request;
+    segue_text pieces;
+    json_t *logprobs;     /* of tokens whose text is not passed on yet */
+    int32_t *tokens;      /* [prompt + tokens_n] all tokens so far, for going on after a cut */
+    size_t tokens_n, cap; /* tokens_n: chosen or inserted ones, beyond the prompt */
+    size_t thought;
+    bool ended, budget_spent;
+};
+
+static bool is_stop(const struct hub_model *m, int32_t token)
+{
+    const segue_model_info *info = &m->placement.info;
+    for (size_t i = 0; i < info->stops_n; i++)
+        if (info->stops[i] == token) return true;
+    return false;
+}
+
+int32_t *generate_tokenize(const struct hub_model *m, const char *text, size_t len, unsigned flags, size_t *n,
+                           struct serve_error *e)
+{
+    segue_error err = {0};
+    size_t cap = len / 2 + 64;
+    int32_t *tokens = out_alloc(cap * sizeof *tokens);
+    segue_status st = segue_tokenize(m->placement.model, text, len, flags, tokens, cap, n, &err);
+    if (st == SEGUE_ELIMIT) {
+        cap = *n;
+        tokens = out_realloc(tokens, (cap + 1) * sizeof *tokens);
+        st = segue_tokenize(m->placement.model, text, len, flags, tokens, cap, n, &err);
+    }
+    if (!st) return tokens;
+    serve_fail_of(e, &err);
+    free(tokens);
+    return NULL;
+}
+
+/* The text of one token for logprobs: invalid UTF-8 is replaced there, and its bytes are given beside it. */
+static void add_token_text(json_t *o, const struct hub_model *m, int32_t token)
+{
+    char text[1024];
+    size_t len = 0;
+    if (segue_detokenize(m->placement.model, &token, 1, 0, text, sizeof text, &len, NULL)) len = 0;
+    json_t *bytes = json_array();
+    for (size_t i = 0; i < len; i++) json_array_append_new(bytes, json_integer((unsigned char)text[i]));
+    json_object_set_new(o, "token", out_string(text, len));
+    json_object_set_new(o, "bytes", bytes);
+    json_object_set_new(o, "id", json_integer(token));
+}
+
+/* {"token", "logprob", "bytes", "top_logprobs"} of a row of log-probabilities, the chosen one first. */
+static json_t *logprob_json(const struct generate_job *g, const segue_logprob *row)
+{
+    json_t *o = json_object(), *top = json_array();
+    add_token_text(o, g->model, row[0].token);
+    json_object_set_new(o, "logprob", out_real(row[0].logprob));
+    for (size_t i = 1; i <= g->params->top_logprobs && row[i].token >= 0; i++) {
+        json_t *t = json_object();
+        add_token_text(t, g->model, row[i].token);
+        json_object_set_new(t, "logprob", out_real(row[i].logprob));
+        json_array_append_new(top, t);
+    }
+    json_object_set_new(o, "top_logprobs", top);
+    return o;
+}
+
+static bool submit(struct generate_job *g, struct choice *c, size_t index, struct serve_error *e)
+{
+    const struct placement *p = &g->model->placement;
+    segue_sampling sampling = g->params->sampling;
+    segue_error err = {0};
+    sampling.seed += index; /* choices differ, and the first is that of n = 1 */
+    size_t max = g->params->max_tokens;
+    if (max && c->tokens_n >= max) max = c->tokens_n + 1;
+    segue_request_opts o = {.size = sizeof o,
+                            .tokens = c->tokens,
+                            .tokens_n = g->tokens_n + c->tokens_n,
+                            .max_tokens = max ? max - c->tokens_n : 0,
+                            .sampling = &sampling,
+                            .adapters = p->adapters,
+                            .adapters_n = p->adapters_n,
+                            .no_store = g->params->no_store,
+                            .realm = g->x->realm};
+    /* As llama.cpp does: no answer is longer than its context, and a prompt that fills it is refused. */
+    if (segue_request_submit(&c->request, g->model->scheduler, &o, &err) == SEGUE_OK) return true;
+    if (err.status == SEGUE_ELIMIT && strstr(err.text, "try again later")) return serve_fail(e, 503, NULL, "%s", err.text);
+    return serve_fail_of(e, &err);
+}
+
+static void keep_token(const struct generate_job *g, struct choice *c, int32_t token)
+{
+    if (g->tokens_n + c->tokens_n == c->cap) {
+        c->cap += c->cap / 2 + 64;
+        c->tokens = out_realloc(c->tokens, c->cap * sizeof *c->tokens);
+    }
+    c->tokens[g->tokens_n + c->tokens_n++] = token;
+}
+
+/* Pass text on, with the logprobs collected so far. */
+static bool pass(struct generate_job *g, struct choice *c, size_t index, const char *text, size_t len)
+{
+    if (!len && !c->logprobs) return true;
+    json_t *logprobs = c->logprobs;
+    c->logprobs = NULL;
+    return g->sink.text(g->sink.context, index, text, len, logprobs);
+}
+
+static bool finish(struct generate_job *g, struct choice *c, size_t index, const char *reason, const char *stop)
+{
+    c->ended = true;
+    return g->sink.finish(g->sink.context, index, reason, stop);
+}
+
+/* The stop string that ended the text: the first one that occurs in the held bytes is not known to the caller, so search. */
+static const char *found_stop(const struct generate_job *g)
+{
+    return g->params->stops_n == 1 ? g->params->stops[0] : g->params->stops_n ? g->params->stops[0] : NULL;
+}
+
+/* One token: its text, and the end if a stop string was found. False: the client has gone, or e says why. */
+static bool take(struct generate_job *g, struct choice *c, size_t index, int32_t token, const segue_logprob *row,
+                 struct serve_error *e)
+{
+    char text[4096];
+    size_t len = 0;
+    segue_error err = {0};
+    keep_token(g, c, token);
+    g->tokens_out++;
+    if (is_stop(g->model, token) && !g->params->sampling.ignore_stops) return true;
+    if (g->sink.reasoning && g->sink.reasoning(g->sink.context, index)) {
+        c->thought++;
+        g->tokens_thought++;
+    }
+    if (g->params->logprobs) {
+        if (!c->logprobs) c->logprobs = json_array();
+        json_array_append_new(c->logprobs, logprob_json(g, row));
+    }
+    segue_status st = segue_text_next(g->model->placement.model, &c->pieces, token, text, sizeof text, &len, &err);
+    if (st < 0) return serve_fail_of(e, &err);
+    if (len && !pass(g, c, index, text, len)) return serve_fail(e, 499, NULL, "the client has gone");
+    if (st != SEGUE_END) return true;
+    segue_request_cancel(c->request);
+    return (pass(g, c, index, "", 0) && finish(g, c, index, "stop", found_stop(g))) ||
+           serve_fail(e, 499, NULL, "the client has gone");
+}
+
+/* The request of a choice has ended by itself. */
+static bool end(struct generate_job *g, struct choice *c, size_t index, segue_status st, const segue_error *err,
+                struct serve_error *e)
+{
+    char text[4096];
+    size_t len = 0;
+    segue_request_info info = SEGUE_INIT(segue_request_info);
+    if (st < 0) return serve_fail_of(e, err);
+    if (segue_request_info_get(c->request, &info, NULL)) info.finish = SEGUE_FINISH_NONE;
+    segue_status last = segue_text_next(g->model->placement.model, &c->pieces, -1, text, sizeof text, &len, NULL);
+    const char *reason = last != SEGUE_END && info.finish == SEGUE_FINISH_LENGTH ? "length" : "stop";
+    if (pass(g, c, index, text, len) && finish(g, c, index, reason, last == SEGUE_END ? found_stop(g) : NULL)) return true;
+    return serve_fail(e, 499, NULL, "the client has gone");
+}
+
+/* What the request of the first choice has done so far, for the report. */
+static void read_info(struct generate_job *g, const struct choice *c)
+{
+    g->info = SEGUE_INIT(segue_request_info);
+    if (segue_request_info_get(c->request, &g->info, NULL)) g->info = (segue_request_info){0};
+}
+
+/* The reasoning has used its budget: end it as the model would, and continue from there. */
+static bool close_thinking(struct generate_job *g, struct choice *c, size_t index, struct serve_error *e)
+{
+    static const char close[] = "\n</think>\n\n";
+    size_t n;
+    int32_t *tokens = generate_tokenize(g->model, close, sizeof close - 1, SEGUE_TEXT_NO_BOS, &n, e);
+    if (!tokens) return false;
+    if (!c->ended && c->request) {
+        if (!g->info.submit_ns) read_info(g, c);
+        segue_request_close(c->request);
+    }
+    c->request = NULL;
+    c->budget_spent = true;
+    for (size_t i = 0; i < n; i++) keep_token(g, c, tokens[i]);
+    free(tokens);
+    return (g->sink.text(g->sink.context, index, close, sizeof close - 1, NULL) ||
+            serve_fail(e, 499, NULL, "the client has gone")) &&
+           submit(g, c, index, e);
+}
+
+/* Read what one choice has, waiting up to timeout_ns. */
+static bool serve_choice(struct generate_job *g, struct choice *c, size_t index, uint64_t timeout_ns, struct serve_error *e)
+{
+    int32_t tokens[TOKENS_AT_ONCE];
+    segue_logprob rows[TOKENS_AT_ONCE * LOGPROBS_ROW];
+    segue_error err = {0};
+    size_t n = 0, row = g->params->sampling.logprobs;
+    segue_status st = segue_request_read(c->request, tokens, rows, TOKENS_AT_ONCE, &n, timeout_ns, &err);
+    if (st) return end(g, c, index, st, &err, e);
+    for (size_t i = 0; i < n && !c->ended; i++) {
+        if (!take(g, c, index, tokens[i], rows + i * row, e)) return false;
+        if (c->thought >= g->params->thinking_budget && !c->budget_spent && !c->ended) return close_thinking(g, c, index, e);
+    }
+    return true;
+}
+
+static bool run_choices(struct generate_job *g, struct choice *choices, struct serve_error *e)
+{
+    for (size_t i = 0; i < g->params->choices; i++)
+        if (!submit(g, &choices[i], i, e)) return false;
+    for (;;) {
+        size_t open = 0;
+        for (size_t i = 0; i < g->params->choices; i++) {
+            if (choices[i].ended) continue;
+            if (!serve_choice(g, &choices[i], i, open++ ? 0 : POLL_NS, e)) return false;
+        }
+        if (!open) return true;
+        if (exchange_closed(g->x)) return serve_fail(e, 499, NULL, "the client has gone");
+    }
+}
+
+bool generate_run(struct generate_job *g, struct serve_error *e)
+{
+    size_t n = g->params->choices;
+    struct choice *choices = out_alloc(n * sizeof *choices);
+    for (size_t i = 0; i < n; i++) {
+        struct choice *c = &choices[i];
+        c->pieces = SEGUE_INIT(segue_text);
+        c->pieces.flags = g->special ? 0 : SEGUE_TEXT_NO_SPECIAL;
+        c->pieces.stops = g->params->stops;
+        c->pieces.stops_n = g->params->stops_n;
+        c->cap = g->tokens_n + 64;
+        c->tokens = out_alloc(c->cap * sizeof *c->tokens);
+        if (g->tokens_n) memcpy(c->tokens, g->tokens, g->tokens_n * sizeof *c->tokens);
+    }
+    bool ok = run_choices(g, choices, e);
+    if (choices[0].request && !g->info.submit_ns) read_info(g, &choices[0]);
+    for (size_t i = 0; i < n; i++) {
+        segue_request_close(choices[i].request);
+        json_decref(choices[i].logprobs);
+        free(choices[i].tokens);
+    }
+    free(choices);
+    return ok;
+}
+
+json_t *generate_usage(const struct generate_job *g)
+{
+    json_t *o = json_object(), *prompt = json_object(), *answer = json_object();
+    json_object_set_new(o, "prompt_tokens", json_integer((json_int_t)g->tokens_n));
+    json_object_set_new(o, "completion_tokens", json_integer((json_int_t)g->tokens_out));
+    json_object_set_new(o, "total_tokens", json_integer((json_int_t)(g->tokens_n + g->tokens_out)));
+    json_object_set_new(prompt, "cached_tokens", json_integer((json_int_t)g->info.tokens_reused));
+    json_object_set_new(answer, "reasoning_tokens", json_integer((json_int_t)g->tokens_thought));
+    json_object_set_new(o, "prompt_tokens_details", prompt);
+    json_object_set_new(o, "completion_tokens_details", answer);
+    return o;
+}
+
+static double ms(uint64_t ns) { return (double)ns / 1e6; }
+static double between(uint64_t from, uint64_t to) { return to > from && from ? ms(to - from) : 0; }
+
+json_t *generate_report(const struct generate_job *g)
+{
+    const struct placement *p = &g->model->placement;
+    const segue_request_info *i = &g->info;
+    json_t *o = json_object(), *units = json_object(), *times = json_object();
+    uint32_t decode = i->decode_unit < p->units_n ? i->decode_unit : 0,
+             prefill = i->prefill_unit < p->units_n ? i->prefill_unit : 0;
+    json_object_set_new(units, "prefill", json_string(p->unit_info[prefill].spec));
+    json_object_set_new(units, "decode", json_string(p->unit_info[decode].spec));
+    json_object_set_new(o, "units", units);
+    json_object_set_new(times, "queue", out_real(between(i->submit_ns, i->start_ns)));
+    json_object_set_new(times, "first_token", out_real(between(i->submit_ns, i->first_token_ns)));
+    json_object_set_new(times, "prefill", out_real(ms(i->prefill_ns)));
+    json_object_set_new(times, "decode", out_real(ms(i->decode_ns)));
+    json_object_set_new(times, "handoff", out_real(ms(i->handoff_ns)));
+    json_object_set_new(o, "ms", times);
+    json_object_set_new(o, "tokens_reused", json_integer((json_int_t)i->tokens_reused));
+    json_object_set_new(o, "reuse_reason", json_string(i->reuse_reason ? i->reuse_reason : "none"));
+    json_object_set_new(o, "reuse_diverged", json_integer((json_int_t)i->reuse_diverged));
+    out_null(o, "joules", "this unit has no energy counter that a request can be told apart by");
+    return o;
+}

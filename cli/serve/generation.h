@@ -1,0 +1,43 @@
+/* generation.h: the answers to one request: submits n choices, turns their tokens into text, and passes the text on as it comes.
+ * SPDX-License-Identifier: MIT */
+#ifndef SEGUE_CLI_GENERATION_H
+#define SEGUE_CLI_GENERATION_H
+
+#include "serve/params.h"
+
+/* Where the text of the choices goes. */
+struct generate_sink {
+    void *context;
+    /* More text of a choice (complete characters; may be empty when logprobs are not), and the entries of logprobs that belong
+     * to it: an array that the sink owns, or NULL. False: the client has gone. */
+    bool (*text)(void *context, size_t choice, const char *text, size_t len, json_t *logprobs);
+    /* A choice has ended: "stop" or "length". stop: the stop string that was found, or NULL. */
+    bool (*finish)(void *context, size_t choice, const char *reason, const char *stop);
+    /* NULL, or: the choice is in its reasoning now, so that the budget applies. */
+    bool (*reasoning)(void *context, size_t choice);
+};
+
+struct generate_job {
+    struct exchange *x;
+    struct hub_model *model;
+    const struct params *params;
+    const int32_t *tokens; /* [tokens_n] the prompt */
+    size_t tokens_n;
+    bool special; /* control tokens are part of the text; the token that ends the answer never is */
+    struct generate_sink sink;
+    /* Results. */
+    size_t tokens_out;       /* of all choices */
+    size_t tokens_thought;   /* of them reasoning */
+    segue_request_info info; /* of the first choice */
+};
+
+/* False: e says why; its status is 499 if the client has gone. */
+bool generate_run(struct generate_job *g, struct serve_error *e);
+/* Tokens of a text; flags are SEGUE_TEXT_*. NULL: e says why. *n may be 0. The caller frees them. */
+int32_t *generate_tokenize(const struct hub_model *m, const char *text, size_t len, unsigned flags, size_t *n,
+                           struct serve_error *e);
+/* usage of OpenAI, and the extension "segue": units, times, reuse. New references. */
+json_t *generate_usage(const struct generate_job *g);
+json_t *generate_report(const struct generate_job *g);
+
+#endif

@@ -1,0 +1,252 @@
+/* hub.c: see hub.h. SPDX-License-Identifier: MIT */
+#include "serve/hub.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include "host/folders.h"
+
+enum { MODELS_MAX = 256 };
+
+/* "models/Qwen3-0.6B-Q8_0.gguf" -> "Qwen3-0.6B-Q8_0"; a folder keeps its whole last component. */
+static char *name_of(const char *path)
+{
+    char *text = out_strdup(path);
+    size_t n = strlen(text);
+    while (n > 1 && text[n - 1] == '/') text[--n] = 0;
+    const char *slash = strrchr(text, '/');
+    char *name = out_strdup(slash && slash[1] ? slash + 1 : text);
+    free(text);
+    static const char *const suffixes[] = {".gguf", ".safetensors", ".bin"};
+    for (size_t i = 0; i < 3; i++) {
+        size_t len = strlen(name), s = strlen(suffixes[i]);
+        if (len > s && !strcmp(name + len - s, suffixes[i])) name[len - s] = 0;
+    }
+    return name;
+}
+
+static void add_model(struct hub *h, const struct args *args, const char *path)
+{
+    segue_error ignored;
+    struct hub_model *m = out_alloc(sizeof *m);
+    m->name = name_of(path);
+    m->path = out_strdup(path);
+    m->args = args_copy(args);
+    args_unset(&m->args, "model");
+    args_set(&m->args, "model", path, &ignored);
+    h->models = out_realloc(h->models, (h->models_n + 1) * sizeof(struct hub_model *));
+    h->models[h->models_n++] = m;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), e = strlen(end);
+    return n > e && !strcmp(text + n - e, end);
+}
+
+static bool has_file(const char *folder, const char *name)
+{
+    char *path = out_printf("%s/%s", folder, name);
+    bool found = folders_is_file(path);
+    free(path);
+    return found;
+}
+
+/* A folder without config.json holds models: .gguf files, and folders with config.json. */
+static segue_status add_folder(struct hub *h, const struct args *args, const char *folder, segue_error *err)
+{
+    struct dirent **list = NULL;
+    size_t before = h->models_n;
+    int n = scandir(folder, &list, NULL, alphasort);
+    if (n < 0) return out_fail_errno(err, "models", folder, NULL);
+    for (int i = 0; i < n; i++) {
+        char *path = out_printf("%s/%s", folder, list[i]->d_name);
+        bool model = list[i]->d_name[0] != '.' && ((ends_with(path, ".gguf") && folders_is_file(path)) ||
+                                                   (folders_is_folder(path) && has_file(path, "config.json")));
+        if (model && h->models_n < MODELS_MAX) add_model(h, args, path);
+        free(path);
+        free(list[i]);
+    }
+    free(list);
+    if (h->models_n > before) return SEGUE_OK;
+    return out_fail(err, SEGUE_EIO, "models: %.200s: no .gguf file and no folder with config.json; put models there", folder);
+}
+
+segue_status hub_open(struct hub *h, const struct args *args, segue_error *err)
+{
+    segue_status st = SEGUE_OK;
+    const char *text;
+    size_t i = 0;
+    pthread_mutex_init(&h->lock, NULL);
+    pthread_cond_init(&h->changed, NULL);
+    h->started_s = (uint64_t)time(NULL);
+    for (; !st && (text = args_nth(args, "model", i)); i++) {
+        if (folders_is_folder(text) && !has_file(text, "config.json") && !has_file(text, "adapter_config.json"))
+            st = add_folder(h, args, text, err);
+        else {
+            char *path = NULL;
+            st = folders_model_named(text, &path, err);
+            if (!st) add_model(h, args, path);
+            free(path);
+        }
+    }
+    if (!st && !i) {
+        char *path = NULL;
+        st = folders_model(args, &path, err);
+        if (!st) add_model(h, args, path);
+        free(path);
+    }
+    return st;
+}
+
+/* Opens a model in state LOADING. Called without the lock. */
+static void load(struct hub *h, struct hub_model *m)
+{
+    segue_error err = {0};
+    int code;
+    segue_scheduler_opts opts = h->scheduling;
+    segue_scheduler *scheduler = NULL;
+    segue_status st = placement_try(&m->placement, &m->args, PLACEMENT_EMBEDDINGS, &code, &err);
+    if (!st) {
+        size_t trained = m->placement.info.context;
+        if (!opts.context) opts.context = trained && trained < 4096 ? trained : 4096;
+        if (trained && opts.context > trained) opts.context = trained;
+        opts.plan = placement_plan(&m->placement);
+        st = segue_scheduler_open(&scheduler, m->placement.engine, &opts, &err);
+    }
+    if (st) placement_close(&m->placement);
+    pthread_mutex_lock(&h->lock);
+    m->scheduler = scheduler;
+    m->context = opts.context;
+    m->state = st ? HUB_FAILED : HUB_READY;
+    h->ready |= !st && m == h->models[0];
+    m->err = err;
+    m->err.status = st;
+    pthread_cond_broadcast(&h->changed);
+    pthread_mutex_unlock(&h->lock);
+}
+
+static void *loader_main(void *arg)
+{
+    struct hub *h = arg;
+    load(h, h->models[0]);
+    return NULL;
+}
+
+void hub_preload(struct hub *h)
+{
+    h->models[0]->state = HUB_LOADING;
+    h->loader_started = !pthread_create(&h->loader, NULL, loader_main, h);
+    if (!h->loader_started) load(h, h->models[0]);
+}
+
+/* With the lock: models that are open or opening. */
+static size_t loaded(const struct hub *h)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < h->models_n; i++) n += h->models[i]->state == HUB_READY || h->models[i]->state == HUB_LOADING;
+    return n;
+}
+
+/* With the lock: closes the model that was not used for the longest time. False: all are in use. */
+static bool unload_one(struct hub *h)
+{
+    struct hub_model *oldest = NULL;
+    for (size_t i = 0; i < h->models_n; i++) {
+        struct hub_model *m = h->models[i];
+        if (m->state == HUB_READY && !m->users && (!oldest || m->last_used_ns < oldest->last_used_ns)) oldest = m;
+    }
+    if (!oldest) return false;
+    segue_scheduler_close(oldest->scheduler);
+    placement_close(&oldest->placement);
+    oldest->scheduler = NULL;
+    oldest->state = HUB_IDLE;
+    return true;
+}
+
+static struct hub_model *find(struct hub *h, const char *name, struct serve_error *e)
+{
+    if (!name || !*name) return h->models[0];
+    for (size_t i = 0; i < h->models_n; i++)
+        if (!strcmp(h->models[i]->name, name) || !strcmp(h->models[i]->path, name)) return h->models[i];
+    /* Clients that cannot be configured send the name of another service's model; with one model there is no doubt. */
+    if (h->models_n == 1) return h->models[0];
+    serve_fail(e, 404, "model", "the model '%.200s' does not exist here; see /v1/models", name);
+    e->code = "model_not_found";
+    return NULL;
+}
+
+struct hub_model *hub_acquire(struct hub *h, const char *name, bool wait, struct serve_error *e)
+{
+    struct hub_model *m = find(h, name, e);
+    if (!m) return NULL;
+    pthread_mutex_lock(&h->lock);
+    m->users++; /* not unloaded while waiting */
+    while (!h->stop && m->state != HUB_READY && m->state != HUB_FAILED && m->state != HUB_STOPPED) {
+        if (m->state == HUB_IDLE && wait && (loaded(h) < h->loaded_max || unload_one(h))) {
+            m->state = HUB_LOADING;
+            pthread_mutex_unlock(&h->lock);
+            load(h, m);
+            pthread_mutex_lock(&h->lock);
+        } else if (!wait)
+            break;
+        else
+            pthread_cond_wait(&h->changed, &h->lock);
+    }
+    if (m->state == HUB_FAILED)
+        serve_fail(e, 503, "model", "the model could not be opened: %s", m->err.text);
+    else if (m->state != HUB_READY)
+        serve_fail(e, 503, NULL, "Loading model");
+    bool ready = m->state == HUB_READY;
+    if (!ready) m->users--;
+    m->last_used_ns = out_now_ns();
+    pthread_mutex_unlock(&h->lock);
+    return ready ? m : NULL;
+}
+
+void hub_release(struct hub *h, struct hub_model *m)
+{
+    pthread_mutex_lock(&h->lock);
+    m->users--;
+    m->last_used_ns = out_now_ns();
+    pthread_cond_broadcast(&h->changed);
+    pthread_mutex_unlock(&h->lock);
+}
+
+enum hub_state hub_health(struct hub *h, segue_error *err)
+{
+    pthread_mutex_lock(&h->lock);
+    enum hub_state state = h->ready ? HUB_READY : h->models[0]->state == HUB_FAILED ? HUB_FAILED : HUB_LOADING;
+    if (err) *err = h->models[0]->err;
+    pthread_mutex_unlock(&h->lock);
+    return state;
+}
+
+void hub_stop(struct hub *h)
+{
+    pthread_mutex_lock(&h->lock);
+    h->stop = true;
+    for (size_t i = 0; i < h->models_n; i++) {
+        segue_scheduler_close(h->models[i]->scheduler);
+        h->models[i]->scheduler = NULL;
+        if (h->models[i]->state == HUB_READY) h->models[i]->state = HUB_STOPPED;
+    }
+    pthread_cond_broadcast(&h->changed);
+    pthread_mutex_unlock(&h->lock);
+}
+
+void hub_close(struct hub *h)
+{
+    if (h->loader_started) pthread_join(h->loader, NULL);
+    for (size_t i = 0; i < h->models_n; i++) {
+        struct hub_model *m = h->models[i];
+        segue_scheduler_close(m->scheduler);
+        if (m->state == HUB_READY || m->state == HUB_STOPPED) placement_close(&m->placement);
+        args_free(&m->args);
+        free(m->name), free(m->path), free(m);
+    }
+    free(h->models);
+    pthread_mutex_destroy(&h->lock);
+    pthread_cond_destroy(&h->changed);
+}

@@ -1,0 +1,223 @@
+/* params.c: see params.h. SPDX-License-Identifier: MIT */
+#include "serve/params.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sodium.h>
+
+/* Largest integer that a JSON number carries exactly. */
+#define EXACT_MAX 9007199254740991LL
+
+static float or_default(float given, float fallback) { return given >= 0 ? given : fallback; }
+
+/* Defaults as of `segue run`: the model's generation_config.json, then llama.cpp's. */
+static void read_sampling(struct params *p, struct fields f, const segue_model_info *info)
+{
+    segue_sampling *s = &p->sampling;
+    *s = SEGUE_INIT(segue_sampling);
+    s->temperature = (float)field_real(f, "temperature", 0, 1000, or_default(info->temperature, 0.8f));
+    s->top_k = (int32_t)field_int(f, "top_k", -1, INT32_MAX, info->top_k >= 0 ? info->top_k : 40);
+    if (s->top_k < 0) s->top_k = 0;
+    s->top_p = (float)field_real(f, "top_p", 0, 1, or_default(info->top_p, 0.95f));
+    s->min_p = (float)field_real(f, "min_p", 0, 1, or_default(info->min_p, 0.05f));
+    s->typical_p = (float)field_real(f, field_has(f, "typical_p") ? "typical_p" : "typ_p", 0, 1, 0);
+    const char *repeat = field_has(f, "repetition_penalty") ? "repetition_penalty" : "repeat_penalty";
+    s->repeat_penalty = (float)field_real(f, repeat, 0, 100, or_default(info->repeat_penalty, 0));
+    s->repeat_last_n = (int32_t)field_int(f, "repeat_last_n", -1, INT32_MAX, 0);
+    s->presence_penalty = (float)field_real(f, "presence_penalty", -100, 100, 0);
+    s->frequency_penalty = (float)field_real(f, "frequency_penalty", -100, 100, 0);
+    s->dry_multiplier = (float)field_real(f, "dry_multiplier", 0, 100, 0);
+    s->dry_base = (float)field_real(f, "dry_base", 0, 100, 0);
+    s->dry_allowed_length = (int32_t)field_int(f, "dry_allowed_length", 0, INT32_MAX, 0);
+    if (field_has(f, "repeat_last_n") && !s->repeat_last_n) s->repeat_penalty = s->presence_penalty = s->frequency_penalty = 0;
+    long long seed = field_int(f, "seed", -EXACT_MAX, EXACT_MAX, -1);
+    if (seed == -1)
+        randombytes_buf(&s->seed, sizeof s->seed);
+    else
+        s->seed = (uint64_t)seed;
+    s->ignore_stops = field_bool(f, "ignore_eos", false);
+}
+
+/* One entry of logit_bias: a token id as text or number, and its bias; false in llama.cpp's form forbids the token. */
+static bool add_bias(struct params *p, struct fields f, const segue_model_info *info, long long id, json_t *v)
+{
+    double bias = json_is_false(v) ? -1e30 : json_number_value(v);
+    bool fits = id >= 0 && id < (long long)info->vocab && (json_is_number(v) || json_is_false(v)) && bias >= -1e30 &&
+                bias <= 1e30;
+    if (!fits)
+        return serve_fail(f.e, 400, "logit_bias", "logit_bias: token %lld: expected a token below %u and a number", id,
+                          info->vocab);
+    size_t n = p->sampling.bias_n;
+    p->bias = out_realloc(p->bias, (n + 1) * sizeof *p->bias);
+    p->bias[n] = (struct segue_bias){(int32_t)id, bias <= -100 ? -1e9f : (float)bias};
+    p->sampling.bias = p->bias;
+    p->sampling.bias_n = n + 1;
+    return true;
+}
+
+/* OpenAI: {"15": -100}. llama.cpp: [[15, -100], [16, false]]. */
+static bool read_bias(struct params *p, struct fields f, const segue_model_info *info)
+{
+    json_t *v = field(f, "logit_bias"), *entry;
+    const char *key;
+    size_t i;
+    if (!v) return true;
+    if (json_object_size(v) > 4096 || json_array_size(v) > 4096)
+        return serve_fail(f.e, 400, "logit_bias", "logit_bias: more than 4096 entries");
+    if (json_is_object(v)) {
+        json_object_foreach(v, key, entry)
+        {
+            char *end;
+            long long id = strtoll(key, &end, 10);
+            if (!*key || *end) id = -1;
+            if (!add_bias(p, f, info, id, entry)) return false;
+        }
+        return true;
+    }
+    if (!json_is_array(v)) return serve_fail(f.e, 400, "logit_bias", "logit_bias: expected an object {\"ID\": BIAS}");
+    json_array_foreach(v, i, entry)
+    {
+        json_t *id = json_array_get(entry, 0);
+        if (!json_is_integer(id)) return serve_fail(f.e, 400, "logit_bias", "logit_bias: expected [[ID, BIAS], ...]");
+        if (!add_bias(p, f, info, json_integer_value(id), json_array_get(entry, 1))) return false;
+    }
+    return true;
+}
+
+static bool add_stop(struct params *p, struct fields f, json_t *v, const char *name)
+{
+    if (!json_is_string(v)) return serve_fail(f.e, 400, name, "%s: expected a string or a list of strings", name);
+    size_t n = json_string_length(v);
+    if (p->stops_n == PARAMS_STOPS || n > PARAMS_STOP_BYTES)
+        return serve_fail(f.e, 400, name, "%s: at most %d texts of %d bytes", name, PARAMS_STOPS, PARAMS_STOP_BYTES);
+    if (n) p->stops[p->stops_n++] = json_string_value(v);
+    return true;
+}
+
+static bool read_stops(struct params *p, struct fields f)
+{
+    const char *name = field_has(f, "stop_sequences") ? "stop_sequences" : "stop";
+    json_t *v = field(f, name), *entry;
+    size_t i;
+    if (!v) return true;
+    if (!json_is_array(v)) return add_stop(p, f, v, name);
+    json_array_foreach(v, i, entry) if (!add_stop(p, f, entry, name)) return false;
+    return true;
+}
+
+/* logprobs is a switch in chats and a number of alternatives in completions. */
+static void read_logprobs(struct params *p, struct fields f)
+{
+    json_t *v = field(f, "logprobs");
+    if (json_is_boolean(v)) {
+        p->logprobs = json_is_true(v);
+        p->top_logprobs = (uint32_t)field_int(f, "top_logprobs", 0, PARAMS_LOGPROBS, 0);
+        if (p->top_logprobs && !p->logprobs) serve_fail(f.e, 400, "top_logprobs", "top_logprobs: needs logprobs: true");
+    } else if (v) {
+        p->logprobs = true;
+        p->top_logprobs = (uint32_t)field_int(f, "logprobs", 0, PARAMS_LOGPROBS, 0);
+    } else {
+        p->top_logprobs = (uint32_t)field_int(f, field_has(f, "n_probs") ? "n_probs" : "top_logprobs", 0, PARAMS_LOGPROBS, 0);
+        p->logprobs = p->top_logprobs > 0;
+    }
+    if (p->logprobs) p->sampling.logprobs = 1 + p->top_logprobs;
+}
+
+bool params_constrain(struct params *p, const struct hub_model *m, segue_grammar_kind kind, const char *text, size_t len,
+                      const char *where, struct serve_error *e)
+{
+    segue_error err = {0};
+    if (p->grammar)
+        return serve_fail(e, 400, where,
+                          "%s: the text is constrained twice; send one of response_format, "
+                          "json_schema, grammar and regex",
+                          where);
+    if (p->sampling.ignore_stops) return serve_fail(e, 400, "ignore_eos", "ignore_eos: cannot be combined with %s", where);
+    segue_status st = segue_grammar_open(&p->grammar, m->placement.model, kind, text, len, &err);
+    if (st) return serve_fail(e, st == SEGUE_EMEMORY ? 503 : 400, where, "%s: %s", where, err.text);
+    p->sampling.grammar = p->grammar;
+    return true;
+}
+
+static bool constrain_json(struct params *p, const struct hub_model *m, json_t *schema, const char *where, struct serve_error *e)
+{
+    char *text = json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY);
+    bool ok = text && params_constrain(p, m, SEGUE_GRAMMAR_JSON_SCHEMA, text, strlen(text), where, e);
+    free(text);
+    return ok;
+}
+
+/* response_format {"type": "text" | "json_object" | "json_schema" | "grammar" | "regex"}. In the Responses API the schema is
+ * not nested in "json_schema". */
+static bool read_format(struct params *p, struct fields f, const struct hub_model *m, json_t *format, const char *where)
+{
+    const char *type = json_string_value(json_object_get(format, "type"));
+    json_t *inner = json_object_get(format, "json_schema"), *schema = json_object_get(inner ? inner : format, "schema");
+    if (!json_is_object(format) || !type) return serve_fail(f.e, 400, where, "%s: expected an object with \"type\"", where);
+    if (!strcmp(type, "text")) return true;
+    if (!strcmp(type, "json_object") && !schema)
+        return params_constrain(p, m, SEGUE_GRAMMAR_JSON_SCHEMA, "{\"type\":\"object\"}", 17, where, f.e);
+    if (!strcmp(type, "json_schema") || !strcmp(type, "json_object")) {
+        if (schema) return constrain_json(p, m, schema, where, f.e);
+        return serve_fail(f.e, 400, where, "%s: type json_schema without a schema", where);
+    }
+    const char *text = json_string_value(json_object_get(format, strcmp(type, "regex") != 0 ? "grammar" : "pattern"));
+    if ((strcmp(type, "grammar") != 0 && strcmp(type, "regex") != 0) || !text)
+        return serve_fail(
+            f.e, 400, where,
+            "%s: type '%.40s': expected text, json_object, json_schema, grammar (with grammar) or regex (with pattern)", where,
+            type);
+    return params_constrain(p, m, type[0] == 'g' ? SEGUE_GRAMMAR_GBNF : SEGUE_GRAMMAR_REGEX, text, strlen(text), where, f.e);
+}
+
+static bool read_constraints(struct params *p, struct fields f, const struct hub_model *m)
+{
+    static const struct {
+        const char *name;
+        segue_grammar_kind kind;
+    } texts[] = {{"grammar", SEGUE_GRAMMAR_GBNF},
+                 {"guided_grammar", SEGUE_GRAMMAR_GBNF},
+                 {"regex", SEGUE_GRAMMAR_REGEX},
+                 {"guided_regex", SEGUE_GRAMMAR_REGEX}};
+    json_t *format = field(f, "response_format"), *text = field(f, "text");
+    if (format && !read_format(p, f, m, format, "response_format")) return false;
+    format = json_is_object(text) ? json_object_get(text, "format") : NULL;
+    if (format && !json_is_null(format) && !read_format(p, f, m, format, "text.format")) return false;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        const char *value = field_text(f, texts[i].name, NULL);
+        if (value && *value && !params_constrain(p, m, texts[i].kind, value, strlen(value), texts[i].name, f.e)) return false;
+    }
+    const char *name = field_has(f, "guided_json") ? "guided_json" : "json_schema";
+    json_t *schema = field(f, name);
+    return !schema || constrain_json(p, m, schema, name, f.e);
+}
+
+bool params_read(struct params *p, struct fields f, const struct hub_model *m)
+{
+    const segue_model_info *info = &m->placement.info;
+    *p = (struct params){.thinking_budget = SIZE_MAX};
+    read_sampling(p, f, info);
+    if (!read_bias(p, f, info) || !read_stops(p, f)) return false;
+    read_logprobs(p, f);
+    static const char *const limits[] = {"max_completion_tokens", "max_output_tokens", "max_tokens", "n_predict"};
+    for (size_t i = 0; i < 4; i++) {
+        long long low = i == 3 ? -1 : 1, v = field_int(f, limits[i], low, INT32_MAX, 0);
+        if (v > 0 && !p->max_tokens) p->max_tokens = (size_t)v;
+    }
+    p->choices = (size_t)field_int(f, "n", 1, PARAMS_CHOICES, 1);
+    p->stream = field_bool(f, "stream", false);
+    p->no_store = !field_bool(f, "cache_prompt", true);
+    struct fields options = {field_object(f, "stream_options"), f.e};
+    if (options.o) p->include_usage = field_bool(options, "include_usage", false);
+    const char *budget = field_has(f, "thinking_budget") ? "thinking_budget" : "reasoning_budget";
+    long long thinking = field_int(f, budget, -1, INT32_MAX, -1);
+    if (thinking >= 0) p->thinking_budget = (size_t)thinking;
+    return !f.e->status && read_constraints(p, f, m);
+}
+
+void params_free(struct params *p)
+{
+    free(p->bias);
+    segue_grammar_close(p->grammar);
+    *p = (struct params){0};
+}

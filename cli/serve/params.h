@@ -1,0 +1,32 @@
+/* params.h: the fields of a request that say how to generate: sampling, limits, stops, constraints. The names are those of
+ * OpenAI, llama.cpp and vLLM. SPDX-License-Identifier: MIT */
+#ifndef SEGUE_CLI_PARAMS_H
+#define SEGUE_CLI_PARAMS_H
+
+#include "serve/fields.h"
+#include "serve/hub.h"
+
+enum { PARAMS_CHOICES = 16, PARAMS_STOPS = 16, PARAMS_STOP_BYTES = 256, PARAMS_LOGPROBS = 20 };
+
+struct params {
+    segue_sampling sampling; /* bias belongs to `bias` */
+    struct segue_bias *bias;
+    segue_grammar *grammar;          /* NULL: the text is free. A reference */
+    size_t max_tokens;               /* 0: until the context is full */
+    size_t choices;                  /* n */
+    const char *stops[PARAMS_STOPS]; /* [stops_n] borrowed from the request */
+    size_t stops_n;
+    bool stream, include_usage, no_store;
+    bool logprobs; /* report them, with top_logprobs alternatives */
+    uint32_t top_logprobs;
+    size_t thinking_budget; /* tokens of reasoning at most; SIZE_MAX: no bound */
+};
+
+/* Read a request for a model; false: f.e says why. Call params_free in any case. */
+bool params_read(struct params *p, struct fields f, const struct hub_model *m);
+/* Constrain the text. kind: as for segue_grammar_open. where: the field, for errors. */
+bool params_constrain(struct params *p, const struct hub_model *m, segue_grammar_kind kind, const char *text, size_t len,
+                      const char *where, struct serve_error *e);
+void params_free(struct params *p);
+
+#endif

@@ -1,0 +1,205 @@
+/* route_embed.c: POST /v1/embeddings: vectors of texts; POST /v1/rerank: documents by the mean log-probability of the query after
+ * each of them. SPDX-License-Identifier: MIT */
+#include "serve/routes.h"
+
+#include <math.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TEXTS_MAX = 256 };
+#define WAIT_NS 100000000u
+
+/* Runs a request whose result are values. NULL: e says why. *n values, which the caller frees. */
+static float *run_values(struct exchange *x, struct hub_model *m, segue_request_opts *o, size_t cap, size_t *n,
+                         struct serve_error *e)
+{
+    segue_request *request = NULL;
+    segue_error err = {0};
+    int32_t token;
+    size_t got;
+    float *values = out_alloc((cap + 1) * sizeof *values);
+    o->realm = x->realm;
+    o->adapters = m->placement.adapters;
+    o->adapters_n = m->placement.adapters_n;
+    segue_status st = segue_request_submit(&request, m->scheduler, o, &err);
+    while (!st && !exchange_closed(x)) st = segue_request_read(request, &token, NULL, 1, &got, WAIT_NS, &err);
+    if (st == SEGUE_END)
+        st = segue_request_values(request, values, cap, n, &err);
+    else if (!st)
+        serve_fail(e, 499, NULL, "the client has gone");
+    segue_request_close(request);
+    if (st) serve_fail_of(e, &err);
+    if (!e->status) return values;
+    free(values);
+    return NULL;
+}
+
+/* The vector as numbers, or as base64 of little-endian floats. */
+static json_t *vector_json(const float *values, size_t n, bool base64)
+{
+    if (!base64) {
+        json_t *list = json_array();
+        for (size_t i = 0; i < n; i++) json_array_append_new(list, out_real((double)values[i]));
+        return list;
+    }
+    size_t cap = sodium_base64_ENCODED_LEN(n * sizeof *values, sodium_base64_VARIANT_ORIGINAL);
+    char *text = out_alloc(cap);
+    sodium_bin2base64(text, cap, (const unsigned char *)values, n * sizeof *values, sodium_base64_VARIANT_ORIGINAL);
+    json_t *out = json_string(text);
+    free(text);
+    return out;
+}
+
+/* The tokens of a text or of a list of ids. */
+static int32_t *input_tokens(const struct hub_model *m, json_t *v, size_t *n, struct serve_error *e)
+{
+    json_t *id;
+    size_t i;
+    if (json_is_string(v)) return generate_tokenize(m, json_string_value(v), json_string_length(v), 0, n, e);
+    int32_t *tokens = out_alloc((json_array_size(v) + 1) * sizeof *tokens);
+    *n = json_array_size(v);
+    json_array_foreach(v, i, id)
+    {
+        json_int_t t = json_integer_value(id);
+        if (!json_is_integer(id) || t < 0 || t >= (json_int_t)m->placement.info.vocab)
+            serve_fail(e, 400, "input", "input: expected texts, or lists of token ids below %u", m->placement.info.vocab);
+        else
+            tokens[i] = (int32_t)t;
+    }
+    if (!e->status && json_is_array(v)) return tokens;
+    serve_fail(e, 400, "input", "input: expected texts or lists of token ids");
+    free(tokens);
+    return NULL;
+}
+
+static bool embed_one(struct exchange *x, struct hub_model *m, json_t *v, bool base64, segue_pooling pooling, json_t *list,
+                      size_t *total, struct serve_error *e)
+{
+    size_t n = 0, width = 0;
+    int32_t *tokens = input_tokens(m, v, &n, e);
+    if (tokens && !n) serve_fail(e, 400, "input", "input: a text is empty; send at least one token");
+    segue_request_opts o =
+        {.size = sizeof o, .kind = SEGUE_EMBED, .tokens = tokens, .tokens_n = n, .pooling = pooling, .normalize = 1};
+    float *values = e->status ? NULL : run_values(x, m, &o, m->placement.info.width, &width, e);
+    if (values)
+        json_array_append_new(list,
+                              json_pack("{s:s, s:I, s:o}", "object", "embedding", "index", (json_int_t)json_array_size(list),
+                                        "embedding", vector_json(values, width, base64)));
+    *total += n;
+    free(values);
+    free(tokens);
+    return !e->status;
+}
+
+static bool embeddings(struct server *s, struct exchange *x, json_t *body, struct serve_error *e)
+{
+    struct fields f = {body, e};
+    json_t *input = field(f, "input"), *v;
+    const char *format = field_text(f, "encoding_format", "float"), *pool = field_text(f, "pooling", "last");
+    size_t i, total = 0;
+    if (strcmp(format, "float") != 0 && strcmp(format, "base64") != 0)
+        serve_fail(e, 400, "encoding_format", "encoding_format: expected float or base64");
+    segue_pooling pooling = !strcmp(pool, "mean") ? SEGUE_POOL_MEAN : !strcmp(pool, "cls") ? SEGUE_POOL_CLS : SEGUE_POOL_LAST;
+    if (pooling == SEGUE_POOL_LAST && strcmp(pool, "last") != 0)
+        serve_fail(e, 400, "pooling", "pooling: expected last, mean or cls");
+    if (!input) serve_fail(e, 400, "input", "input: expected a text, a list of token ids, or a list of these");
+    if (json_array_size(input) > TEXTS_MAX && !json_is_integer(json_array_get(input, 0)))
+        serve_fail(e, 400, "input", "input: more than %d texts", TEXTS_MAX);
+    if (field_has(f, "dimensions")) serve_fail(e, 400, "dimensions", "dimensions: not supported; the model's width is used");
+    struct hub_model *m = e->status ? NULL : hub_acquire(&s->hub, field_text(f, "model", NULL), true, e);
+    if (!m) return false;
+    json_t *list = json_array();
+    bool base64 = !strcmp(format, "base64");
+    if (json_is_array(input) && !json_is_integer(json_array_get(input, 0))) json_array_foreach(input, i, v)
+        {
+            if (!embed_one(x, m, v, base64, pooling, list, &total, e)) break;
+        }
+    else
+        embed_one(x, m, input, base64, pooling, list, &total, e);
+    if (!e->status && !json_array_size(list)) serve_fail(e, 400, "input", "input: it is empty");
+    if (!e->status)
+        exchange_json(x, 200,
+                      json_pack("{s:s, s:O, s:s, s:{s:I, s:I}}", "object", "list", "data", list, "model", m->name, "usage",
+                                "prompt_tokens", (json_int_t)total, "total_tokens", (json_int_t)total));
+    json_decref(list);
+    hub_release(&s->hub, m);
+    return !e->status;
+}
+
+/* --- rerank --- */
+
+struct scored {
+    size_t index;
+    double score;
+};
+
+static int by_score(const void *a, const void *b)
+{
+    const struct scored *x = a, *y = b;
+    if (x->score != y->score) return x->score < y->score ? 1 : -1;
+    return x->index < y->index ? -1 : 1;
+}
+
+/* Mean log-probability of the query after the document. */
+static double score_document(struct exchange *x, struct hub_model *m, const char *document, const char *query, size_t *total,
+                             struct serve_error *e)
+{
+    size_t before = 0, after = 0, n = 0;
+    double sum = 0;
+    char *head = out_printf("Document: %s\nQuery:", document), *tail = out_printf(" %s", query);
+    int32_t *first = generate_tokenize(m, head, strlen(head), 0, &before, e);
+    int32_t *second = first ? generate_tokenize(m, tail, strlen(tail), SEGUE_TEXT_NO_BOS | SEGUE_TEXT_NO_SPECIAL, &after, e)
+                            : NULL;
+    if (second) {
+        first = out_realloc(first, (before + after + 1) * sizeof *first);
+        memcpy(first + before, second, after * sizeof *first);
+        segue_request_opts o = {.size = sizeof o, .kind = SEGUE_SCORE, .tokens = first, .tokens_n = before + after};
+        float *values = run_values(x, m, &o, before + after, &n, e);
+        for (size_t i = before; values && i < n; i++) sum += (double)values[i];
+        free(values);
+    }
+    *total += before + after;
+    free(first), free(second), free(head), free(tail);
+    return after ? sum / (double)after : 0;
+}
+
+static json_t *ranking(struct scored *scores, size_t n, size_t top, json_t *documents, bool with_text)
+{
+    json_t *list = json_array();
+    qsort(scores, n, sizeof *scores, by_score);
+    for (size_t i = 0; i < n && i < top; i++) {
+        json_t *o = json_pack("{s:I, s:f}", "index", (json_int_t)scores[i].index, "relevance_score", scores[i].score);
+        if (with_text) json_object_set_new(o, "document", json_pack("{s:O}", "text", json_array_get(documents, scores[i].index)));
+        json_array_append_new(list, o);
+    }
+    return list;
+}
+
+static bool rerank(struct server *s, struct exchange *x, json_t *body, struct serve_error *e)
+{
+    struct fields f = {body, e};
+    const char *query = field_text(f, "query", NULL);
+    json_t *documents = field_array(f, "documents"), *v;
+    size_t n = json_array_size(documents), i, total = 0, top = (size_t)field_int(f, "top_n", 1, TEXTS_MAX, TEXTS_MAX);
+    bool with_text = field_bool(f, "return_documents", false);
+    if (!query) serve_fail(e, 400, "query", "query: expected a string");
+    if (!n || n > TEXTS_MAX) serve_fail(e, 400, "documents", "documents: expected 1 to %d texts", TEXTS_MAX);
+    json_array_foreach(documents, i, v) if (!json_is_string(v))
+        serve_fail(e, 400, "documents", "documents[%zu]: expected a string", i);
+    struct hub_model *m = e->status ? NULL : hub_acquire(&s->hub, field_text(f, "model", NULL), true, e);
+    if (!m) return false;
+    struct scored *scores = out_alloc(n * sizeof *scores);
+    for (i = 0; i < n && !e->status; i++)
+        scores[i] = (struct scored){i, score_document(x, m, json_string_value(json_array_get(documents, i)), query, &total, e)};
+    if (!e->status)
+        exchange_json(x, 200,
+                      json_pack("{s:s, s:o, s:{s:I}}", "model", m->name, "results", ranking(scores, n, top, documents, with_text),
+                                "usage", "total_tokens", (json_int_t)total));
+    free(scores);
+    hub_release(&s->hub, m);
+    return !e->status;
+}
+
+void route_embeddings(struct server *s, struct exchange *x) { route_with_body(s, x, embeddings); }
+void route_rerank(struct server *s, struct exchange *x) { route_with_body(s, x, rerank); }

@@ -1,0 +1,218 @@
+/* route_info.c: the state of the server (/health, /v1/models, /props, /slots, /lora-adapters, /metrics), and text without
+ * generation (/tokenize, /detokenize, /apply-template). SPDX-License-Identifier: MIT */
+#include "serve/routes.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void route_health(struct server *s, struct exchange *x)
+{
+    segue_error err = {0};
+    struct serve_error e = {0};
+    enum hub_state state = hub_health(&s->hub, &err);
+    if (state == HUB_LOADING) serve_fail(&e, 503, NULL, "Loading model");
+    if (state == HUB_FAILED) serve_fail(&e, 503, NULL, "the model could not be opened: %s", err.text);
+    if (e.status)
+        exchange_fail(x, &e);
+    else
+        exchange_json(x, 200, json_pack("{s:s}", "status", "ok"));
+}
+
+void route_models(struct server *s, struct exchange *x)
+{
+    static const char *const states[] = {"unloaded", "loading", "loaded", "failed"};
+    json_t *list = json_array();
+    pthread_mutex_lock(&s->hub.lock);
+    for (size_t i = 0; i < s->hub.models_n; i++) {
+        const struct hub_model *m = s->hub.models[i];
+        json_t *o = json_pack("{s:s, s:s, s:I, s:s, s:s}", "id", m->name, "object", "model", "created",
+                              (json_int_t)s->hub.started_s, "owned_by", "segue", "status", states[m->state]);
+        if (m->state == HUB_READY) {
+            const segue_model_info *info = &m->placement.info;
+            json_object_set_new(o, "meta",
+                                json_pack("{s:I, s:I, s:I, s:I, s:s?, s:s?}", "n_ctx", (json_int_t)m->context, "n_ctx_train",
+                                          (json_int_t)info->context, "n_vocab", (json_int_t)info->vocab, "size",
+                                          (json_int_t)info->weight_bytes, "family", info->family, "storage", info->storage));
+        }
+        json_array_append_new(list, o);
+    }
+    pthread_mutex_unlock(&s->hub.lock);
+    exchange_json(x, 200, json_pack("{s:s, s:o}", "object", "list", "data", list));
+}
+
+/* The first model if it is ready; else 503 is written. */
+static struct hub_model *ready_model(struct server *s, struct exchange *x)
+{
+    struct serve_error e = {0};
+    struct hub_model *m = hub_acquire(&s->hub, NULL, false, &e);
+    if (!m) exchange_fail(x, &e);
+    return m;
+}
+
+void route_props(struct server *s, struct exchange *x)
+{
+    struct hub_model *m = ready_model(s, x);
+    if (!m) return;
+    struct out_text text = {0};
+    segue_status st;
+    OUT_GROW(text, st, segue_model_describe(m->placement.model, SEGUE_DESCRIBE_TEMPLATE, text.data, text.cap, &text.len, NULL));
+    json_t *units = json_array();
+    for (size_t i = 0; i < m->placement.units_n; i++) json_array_append_new(units, json_string(m->placement.unit_info[i].spec));
+    json_t *o = json_pack("{s:s, s:I, s:I, s:o, s:{s:I, s:f, s:f}, s:s, s:{s:b, s:b}}", "model_alias", m->name, "total_slots",
+                          (json_int_t)s->hub.scheduling.running, "models", (json_int_t)s->hub.models_n, "units", units,
+                          "default_generation_settings", "n_ctx", (json_int_t)m->context, "temperature",
+                          m->placement.info.temperature >= 0 ? (double)m->placement.info.temperature : 0.8, "top_p",
+                          m->placement.info.top_p >= 0 ? (double)m->placement.info.top_p : 0.95, "build_info", "segue 0.2.0",
+                          "modalities", "vision", 0, "audio", 0);
+    json_object_set_new(o, "chat_template", st ? json_null() : out_string(text.data, text.len));
+    free(text.data);
+    hub_release(&s->hub, m);
+    exchange_json(x, 200, o);
+}
+
+void route_slots(struct server *s, struct exchange *x)
+{
+    struct hub_model *m = ready_model(s, x);
+    if (!m) return;
+    segue_scheduler_info t = SEGUE_INIT(segue_scheduler_info);
+    json_t *list = json_array();
+    segue_scheduler_info_get(m->scheduler, &t, NULL);
+    for (size_t i = 0; i < s->hub.scheduling.running; i++)
+        json_array_append_new(list, json_pack("{s:I, s:I, s:b}", "id", (json_int_t)i, "n_ctx", (json_int_t)m->context,
+                                              "is_processing", i < t.running));
+    hub_release(&s->hub, m);
+    exchange_json(x, 200, list);
+}
+
+/* Adapters are chosen at the start (--lora) and apply to all requests. */
+void route_lora(struct server *s, struct exchange *x)
+{
+    json_t *list = json_array();
+    const char *path;
+    for (size_t i = 0; (path = args_nth(s->args, "lora", i)); i++)
+        json_array_append_new(list, json_pack("{s:I, s:s, s:f}", "id", (json_int_t)i, "path", path, "scale", 1.0));
+    exchange_json(x, 200, list);
+}
+
+static void metric(struct out_text *text, const char *name, const char *type, const char *help, const char *model, double value)
+{
+    out_addf(text, "# HELP segue_%s %s\n# TYPE segue_%s %s\nsegue_%s{model=\"%s\"} %.17g\n", name, help, name, type, name, model,
+             value);
+}
+
+void route_metrics(struct server *s, struct exchange *x)
+{
+    struct serve_error e = {0};
+    struct out_text text = {0};
+    if (!s->metrics) {
+        serve_fail(&e, 501, NULL, "metrics are off; start the server with --metrics");
+        exchange_fail(x, &e);
+        return;
+    }
+    struct hub_model *m = ready_model(s, x);
+    if (!m) return;
+    segue_scheduler_info t = SEGUE_INIT(segue_scheduler_info);
+    segue_scheduler_info_get(m->scheduler, &t, NULL);
+    char name[200];
+    snprintf(name, sizeof name, "%s", m->name);
+    for (char *c = name; *c; c++)
+        if (*c == '"' || *c == '\\' || *c == '\n') *c = '_';
+    hub_release(&s->hub, m);
+    metric(&text, "prompt_tokens_total", "counter", "Prompt tokens of finished requests.", name, (double)t.prompt_tokens);
+    metric(&text, "prompt_tokens_reused_total", "counter", "Of them not computed again.", name, (double)t.reused_tokens);
+    metric(&text, "tokens_predicted_total", "counter", "Tokens chosen.", name, (double)t.chosen_tokens);
+    metric(&text, "requests_finished_total", "counter", "Requests that ended.", name, (double)t.finished);
+    metric(&text, "requests_processing", "gauge", "Requests that run now.", name, (double)t.running);
+    metric(&text, "requests_deferred", "gauge", "Requests that wait now.", name, (double)t.waiting);
+    metric(&text, "requests_cancelled_total", "counter", "Requests that were cancelled.", name, (double)t.canceled);
+    metric(&text, "requests_failed_total", "counter", "Requests that failed.", name, (double)t.failed);
+    metric(&text, "preemptions_total", "counter", "Requests whose memory was taken for others for a time.", name,
+           (double)t.preemptions);
+    metric(&text, "runs_total", "counter", "Runs of units.", name, (double)t.runs);
+    metric(&text, "shared_runs_total", "counter", "Runs with more than one request.", name, (double)t.shared_runs);
+    metric(&text, "memory_bytes", "gauge", "States, checkpoints and prefix store.", name, (double)t.memory_bytes);
+    exchange_text(x, 200, "text/plain; version=0.0.4; charset=utf-8", text.data, text.len);
+    free(text.data);
+}
+
+/* --- text --- */
+
+static bool tokenize(struct server *s, struct exchange *x, json_t *body, struct serve_error *e)
+{
+    struct fields f = {body, e};
+    const char *name = field_has(f, "content") ? "content" : "prompt", *text = field_text(f, name, NULL);
+    bool special = field_bool(f, "add_special", false), parse = field_bool(f, "parse_special", true);
+    bool pieces = field_bool(f, "with_pieces", false);
+    if (!text) serve_fail(e, 400, "content", "content: expected a string");
+    struct hub_model *m = e->status ? NULL : hub_acquire(&s->hub, field_text(f, "model", NULL), true, e);
+    if (!m) return false;
+    size_t n;
+    int32_t *tokens = generate_tokenize(m, text, json_string_length(field(f, name)),
+                                        (special ? 0u : SEGUE_TEXT_NO_BOS) | (parse ? 0u : SEGUE_TEXT_NO_SPECIAL), &n, e);
+    json_t *list = json_array();
+    for (size_t i = 0; tokens && i < n; i++) {
+        char piece[1024];
+        size_t len = 0;
+        json_t *id = json_integer(tokens[i]);
+        if (pieces && segue_detokenize(m->placement.model, &tokens[i], 1, 0, piece, sizeof piece, &len, NULL)) len = 0;
+        json_array_append_new(list, pieces ? json_pack("{s:o, s:o}", "id", id, "piece", out_string(piece, len)) : id);
+    }
+    free(tokens);
+    hub_release(&s->hub, m);
+    if (e->status) {
+        json_decref(list);
+        return false;
+    }
+    exchange_json(x, 200, json_pack("{s:o}", "tokens", list));
+    return true;
+}
+
+static bool detokenize(struct server *s, struct exchange *x, json_t *body, struct serve_error *e)
+{
+    struct fields f = {body, e};
+    json_t *list = field_array(f, "tokens"), *v;
+    size_t i, n = json_array_size(list);
+    if (!list) serve_fail(e, 400, "tokens", "tokens: expected a list of token ids");
+    struct hub_model *m = e->status ? NULL : hub_acquire(&s->hub, field_text(f, "model", NULL), true, e);
+    if (!m) return false;
+    int32_t *tokens = out_alloc((n + 1) * sizeof *tokens);
+    json_array_foreach(list, i, v)
+    {
+        json_int_t id = json_integer_value(v);
+        if (!json_is_integer(v) || id < 0 || id >= (json_int_t)m->placement.info.vocab)
+            serve_fail(e, 400, "tokens", "tokens[%zu]: expected a token id below %u", i, m->placement.info.vocab);
+        else
+            tokens[i] = (int32_t)id;
+    }
+    struct out_text text = {0};
+    segue_error err = {0};
+    segue_status st = SEGUE_OK;
+    if (!e->status) OUT_GROW(text, st, segue_detokenize(m->placement.model, tokens, n, 0, text.data, text.cap, &text.len, &err));
+    if (st) serve_fail_of(e, &err);
+    if (!e->status) exchange_json(x, 200, json_pack("{s:o}", "content", out_string(text.data, text.len)));
+    free(text.data);
+    free(tokens);
+    hub_release(&s->hub, m);
+    return !e->status;
+}
+
+static bool apply_template(struct server *s, struct exchange *x, json_t *body, struct serve_error *e)
+{
+    struct conversation c;
+    struct out_text text = {0};
+    segue_error err = {0};
+    segue_status st = SEGUE_OK;
+    bool ok = conversation_open(&c, x, &s->hub, body, e);
+    if (ok)
+        OUT_GROW(text, st,
+                 segue_detokenize(c.model->placement.model, c.tokens, c.tokens_n, 0, text.data, text.cap, &text.len, &err));
+    if (st) ok = serve_fail_of(e, &err);
+    if (ok) exchange_json(x, 200, json_pack("{s:o}", "prompt", out_string(text.data, text.len)));
+    free(text.data);
+    conversation_free(&c);
+    return ok;
+}
+
+void route_tokenize(struct server *s, struct exchange *x) { route_with_body(s, x, tokenize); }
+void route_detokenize(struct server *s, struct exchange *x) { route_with_body(s, x, detokenize); }
+void route_apply_template(struct server *s, struct exchange *x) { route_with_body(s, x, apply_template); }

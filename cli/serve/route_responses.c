@@ -1,0 +1,347 @@
+/* route_responses.c: OpenAI's POST /v1/responses. A conversation is kept under the id of its answer for previous_response_id,
+ * unless "store" is false: its messages here, its state in the prefix store of the engine.
+ * SPDX-License-Identifier: MIT */
+#include "serve/routes.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* Conversations kept at once, and bytes of their messages; the oldest go first. */
+enum { KEPT_MAX = 1024 };
+#define KEPT_BYTES ((size_t)64 << 20)
+
+struct kept {
+    struct kept *next; /* the older one */
+    char id[64], realm[24];
+    json_t *messages; /* with the answer */
+    size_t bytes;
+};
+
+void responses_free(struct server *s)
+{
+    while (s->kept) {
+        struct kept *k = s->kept;
+        s->kept = k->next;
+        json_decref(k->messages);
+        free(k);
+    }
+}
+
+/* Keep the messages of a conversation. They are copied as text first, since other threads read them. */
+static void keep(struct server *s, const struct conversation *c, const char *id, json_t *messages)
+{
+    char *text = json_dumps(messages, JSON_COMPACT);
+    struct kept *k = out_alloc(sizeof *k);
+    snprintf(k->id, sizeof k->id, "%s", id);
+    snprintf(k->realm, sizeof k->realm, "%s", c->x->realm);
+    k->bytes = text ? strlen(text) : 0;
+    k->messages = text ? json_loads(text, 0, NULL) : NULL;
+    free(text);
+    pthread_mutex_lock(&s->kept_lock);
+    k->next = s->kept;
+    s->kept = k;
+    size_t n = 0, bytes = 0;
+    for (struct kept **at = &s->kept; *at;) {
+        bytes += (*at)->bytes;
+        if (++n <= KEPT_MAX && bytes <= KEPT_BYTES) {
+            at = &(*at)->next;
+            continue;
+        }
+        struct kept *old = *at;
+        *at = old->next;
+        json_decref(old->messages);
+        free(old);
+    }
+    pthread_mutex_unlock(&s->kept_lock);
+}
+
+/* The messages kept under an id by the same key, as a deep copy; NULL: none. */
+static json_t *recall(struct server *s, const struct exchange *x, const char *id)
+{
+    json_t *found = NULL;
+    pthread_mutex_lock(&s->kept_lock);
+    for (const struct kept *k = s->kept; k && !found; k = k->next)
+        if (!strcmp(k->id, id) && !strcmp(k->realm, x->realm)) found = json_deep_copy(k->messages);
+    pthread_mutex_unlock(&s->kept_lock);
+    return found;
+}
+
+/* --- the request --- */
+
+/* One item of "input": a message, a call of the model, or the result of a call. */
+static void add_item(json_t *messages, json_t *item, size_t at, struct serve_error *e)
+{
+    const char *type = json_string_value(json_object_get(item, "type")), *role = json_string_value(json_object_get(item, "role"));
+    if (role && (!type || !strcmp(type, "message"))) {
+        json_array_append_new(messages, json_pack("{s:s, s:O?}", "role", role, "content", json_object_get(item, "content")));
+    } else if (type && !strcmp(type, "function_call")) {
+        json_array_append_new(messages,
+                              json_pack("{s:s, s:n, s:[{s:O?, s:s, s:{s:O?, s:O?}}]}", "role", "assistant", "content",
+                                        "tool_calls", "id", json_object_get(item, "call_id"), "type", "function", "function",
+                                        "name", json_object_get(item, "name"), "arguments", json_object_get(item, "arguments")));
+    } else if (type && !strcmp(type, "function_call_output")) {
+        json_array_append_new(messages, json_pack("{s:s, s:O?, s:O?}", "role", "tool", "tool_call_id",
+                                                  json_object_get(item, "call_id"), "content", json_object_get(item, "output")));
+    } else if (!type || strcmp(type, "reasoning") != 0)
+        serve_fail(e, 400, "input", "input[%zu]: items of type '%.40s' are not supported", at, type ? type : "(none)");
+}
+
+static json_t *read_messages(struct server *s, struct exchange *x, struct fields f)
+{
+    const char *previous = field_text(f, "previous_response_id", NULL), *instructions = field_text(f, "instructions", NULL);
+    json_t *input = field(f, "input"), *item;
+    size_t i;
+    json_t *list = previous ? recall(s, x, previous) : json_array();
+    if (!list) {
+        serve_fail(f.e, 404, "previous_response_id", "previous_response_id: '%.60s' is not kept here", previous);
+        return NULL;
+    }
+    /* Instructions apply to this answer only. */
+    if (instructions) json_array_insert_new(list, 0, json_pack("{s:s, s:s}", "role", "system", "content", instructions));
+    if (json_is_string(input))
+        json_array_append_new(list, json_pack("{s:s, s:O}", "role", "user", "content", input));
+    else if (json_is_array(input))
+        json_array_foreach(input, i, item) add_item(list, item, i, f.e);
+    else
+        serve_fail(f.e, 400, "input", "input: expected a string or a list of items");
+    if (!f.e->status) return list;
+    json_decref(list);
+    return NULL;
+}
+
+/* The body in the form of chat completions. NULL: e says why. */
+static json_t *translate(struct server *s, struct exchange *x, struct fields f)
+{
+    json_t *messages = read_messages(s, x, f), *tools = field_array(f, "tools"), *t, *o;
+    size_t i;
+    if (!messages) return NULL;
+    o = json_copy(f.o);
+    json_object_set_new(o, "messages", messages);
+    json_object_del(o, "stream_options");
+    json_object_del(o, "n");
+    json_t *effort = json_object_get(json_object_get(o, "reasoning"), "effort");
+    if (effort) json_object_set(o, "reasoning_effort", effort);
+    json_t *list = json_array();
+    json_array_foreach(tools, i, t) /* not nested in "function" here */
+    {
+        json_t *function = json_copy(t);
+        json_object_del(function, "type");
+        json_array_append_new(list, json_pack("{s:O?, s:o}", "type", json_object_get(t, "type"), "function", function));
+    }
+    if (tools) json_object_set(o, "tools", list);
+    json_decref(list);
+    return o;
+}
+
+/* --- the answer --- */
+
+struct response_stream {
+    struct server *server;
+    char id[64];
+    json_int_t sequence, output; /* output: index of the item that is open or next */
+    int kind;                    /* a conversation_piece, or -1: no item is open */
+    char item[64];               /* id of the open item */
+    bool started;
+    json_t *request;
+};
+
+static json_t *text_part(const struct out_text *text)
+{
+    return json_pack("{s:s, s:o, s:[]}", "type", "output_text", "text", out_string(text->data ? text->data : "", text->len),
+                     "annotations");
+}
+
+static json_t *message_item(const char *id, const struct out_text *text, const char *status)
+{
+    json_t *content = text ? json_pack("[o]", text_part(text)) : json_array();
+    return json_pack("{s:s, s:s, s:s, s:s, s:o}", "type", "message", "id", id, "role", "assistant", "status", status, "content",
+                     content);
+}
+
+static json_t *reasoning_item(const char *id, const struct out_text *text)
+{
+    return json_pack("{s:s, s:s, s:[], s:[{s:s, s:o}]}", "type", "reasoning", "id", id, "summary", "content", "type",
+                     "reasoning_text", "text", out_string(text->data ? text->data : "", text->len));
+}
+
+static json_t *call_item(json_t *call)
+{
+    char id[40];
+    conversation_id(id, sizeof id, "fc_");
+    return json_pack("{s:s, s:s, s:O, s:O, s:O, s:s}", "type", "function_call", "id", id, "call_id", json_object_get(call, "id"),
+                     "name", json_object_get(call, "name"), "arguments", json_object_get(call, "arguments"), "status",
+                     "completed");
+}
+
+static json_t *output_json(const struct conversation *c)
+{
+    const struct conversation_choice *ch = &c->choices[0];
+    json_t *list = json_array(), *call;
+    char id[64];
+    size_t i;
+    snprintf(id, sizeof id, "rs_%s", c->id);
+    if (ch->reasoning.len) json_array_append_new(list, reasoning_item(id, &ch->reasoning));
+    snprintf(id, sizeof id, "msg_%s", c->id);
+    if (ch->content.len || !ch->calls) json_array_append_new(list, message_item(id, &ch->content, "completed"));
+    json_array_foreach(ch->calls, i, call) json_array_append_new(list, call_item(call));
+    return list;
+}
+
+/* done: with output and usage. */
+static json_t *response_json(const struct conversation *c, const struct response_stream *st, bool done)
+{
+    bool cut = done && !strcmp(c->choices[0].finish, "length");
+    json_t *previous = json_object_get(st->request, "previous_response_id");
+    json_t *o = json_pack("{s:s, s:s, s:I, s:s, s:s, s:n, s:O?, s:b}", "id", st->id, "object", "response", "created_at",
+                          (json_int_t)time(NULL), "status",
+                          !done ? "in_progress"
+                          : cut ? "incomplete"
+                                : "completed",
+                          "model", c->model->name, "error", "previous_response_id", previous, "parallel_tool_calls", 1);
+    json_object_set_new(o, "incomplete_details", cut ? json_pack("{s:s}", "reason", "max_output_tokens") : json_null());
+    json_object_set_new(o, "output", done ? output_json(c) : json_array());
+    json_object_set_new(o, "tools", json_array());
+    json_object_set_new(o, "tool_choice", json_string("auto"));
+    json_object_set_new(o, "metadata", json_object());
+    if (!done) return o;
+    const struct generate_job *g = &c->job;
+    json_object_set_new(o, "usage",
+                        json_pack("{s:I, s:{s:I}, s:I, s:{s:I}, s:I}", "input_tokens", (json_int_t)g->tokens_n,
+                                  "input_tokens_details", "cached_tokens", (json_int_t)g->info.tokens_reused, "output_tokens",
+                                  (json_int_t)g->tokens_out, "output_tokens_details", "reasoning_tokens",
+                                  (json_int_t)g->tokens_thought, "total_tokens", (json_int_t)(g->tokens_n + g->tokens_out)));
+    json_object_set_new(o, "segue", generate_report(g));
+    return o;
+}
+
+static bool send(struct conversation *c, const char *type, json_t *data)
+{
+    struct response_stream *st = c->user;
+    json_object_set_new(data, "type", json_string(type));
+    json_object_set_new(data, "sequence_number", json_integer(st->sequence++));
+    return exchange_event(c->x, type, data);
+}
+
+/* The place of an event: which item, and which part of it. */
+static json_t *place(const struct response_stream *st)
+{
+    return json_pack("{s:s, s:I, s:i}", "item_id", st->item, "output_index", st->output, "content_index", 0);
+}
+
+static bool close_item(struct conversation *c, struct conversation_choice *ch)
+{
+    struct response_stream *st = c->user;
+    int kind = st->kind;
+    bool message = kind == PIECE_CONTENT;
+    if (kind < 0) return true;
+    const struct out_text *text = message ? &ch->content : &ch->reasoning;
+    json_t *done = place(st), *part = place(st);
+    st->kind = -1;
+    json_object_set_new(done, "text", out_string(text->data ? text->data : "", text->len));
+    bool go = send(c, message ? "response.output_text.done" : "response.reasoning_text.done", done);
+    if (message) {
+        json_object_set_new(part, "part", text_part(text));
+        go = go && send(c, "response.content_part.done", part);
+    } else
+        json_decref(part);
+    json_t *item = message ? message_item(st->item, text, "completed") : reasoning_item(st->item, text);
+    return send(c, "response.output_item.done", json_pack("{s:I, s:o}", "output_index", st->output++, "item", item)) && go;
+}
+
+static bool open_item(struct conversation *c, struct conversation_choice *ch, enum conversation_piece kind)
+{
+    struct response_stream *st = c->user;
+    static const struct out_text empty;
+    bool message = kind == PIECE_CONTENT;
+    if (!close_item(c, ch)) return false;
+    st->kind = kind;
+    snprintf(st->item, sizeof st->item, "%s_%s", message ? "msg" : "rs", c->id);
+    json_t *item = message ? message_item(st->item, NULL, "in_progress") : reasoning_item(st->item, &empty);
+    bool go = send(c, "response.output_item.added", json_pack("{s:I, s:o}", "output_index", st->output, "item", item));
+    if (!message || !go) return go;
+    json_t *part = place(st);
+    json_object_set_new(part, "part", text_part(&empty));
+    return send(c, "response.content_part.added", part);
+}
+
+static bool send_call(struct conversation *c, struct conversation_choice *ch, const char *text, size_t len)
+{
+    struct response_stream *st = c->user;
+    if (!close_item(c, ch)) return false;
+    json_t *item = call_item(json_array_get(ch->calls, json_array_size(ch->calls) - 1));
+    snprintf(st->item, sizeof st->item, "%s", json_string_value(json_object_get(item, "id")));
+    json_t *empty = json_copy(item), *delta = place(st), *done = place(st);
+    json_object_set_new(empty, "arguments", json_string(""));
+    json_object_set_new(delta, "delta", out_string(text, len));
+    json_object_set_new(done, "arguments", out_string(text, len));
+    bool go = send(c, "response.output_item.added", json_pack("{s:I, s:o}", "output_index", st->output, "item", empty));
+    go = send(c, "response.function_call_arguments.delta", delta) && go;
+    go = send(c, "response.function_call_arguments.done", done) && go;
+    return send(c, "response.output_item.done", json_pack("{s:I, s:o}", "output_index", st->output++, "item", item)) && go;
+}
+
+static bool on_piece(struct conversation *c, struct conversation_choice *ch, enum conversation_piece kind, const char *text,
+                     size_t len)
+{
+    struct response_stream *st = c->user;
+    if (!st->started) {
+        st->started = true;
+        exchange_stream(c->x);
+        if (!send(c, "response.created", json_pack("{s:o}", "response", response_json(c, st, false)))) return false;
+    }
+    if (kind == PIECE_FINISH) return close_item(c, ch);
+    if (kind == PIECE_CALL) return send_call(c, ch, text, len);
+    if (st->kind != (int)kind && !open_item(c, ch, kind)) return false;
+    json_t *delta = place(st);
+    json_object_set_new(delta, "delta", out_string(text, len));
+    return send(c, kind == PIECE_CONTENT ? "response.output_text.delta" : "response.reasoning_text.delta", delta);
+}
+
+/* The conversation with its answer, without the instructions. */
+static void keep_answer(struct server *s, const struct conversation *c, const struct response_stream *st, json_t *messages,
+                        bool instructed)
+{
+    const struct conversation_choice *ch = &c->choices[0];
+    json_t *list = json_copy(messages), *calls = json_array(), *call;
+    size_t i;
+    if (instructed) json_array_remove(list, 0);
+    json_t *message = json_pack("{s:s, s:o}", "role", "assistant", "content",
+                                out_string(ch->content.data ? ch->content.data : "", ch->content.len));
+    json_array_foreach(ch->calls, i, call)
+        json_array_append_new(calls, json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", json_object_get(call, "id"), "type", "function",
+                                               "function", "name", json_object_get(call, "name"), "arguments",
+                                               json_object_get(call, "arguments")));
+    if (ch->calls) json_object_set(message, "tool_calls", calls);
+    json_decref(calls);
+    json_array_append_new(list, message);
+    keep(s, c, st->id, list);
+    json_decref(list);
+}
+
+static bool answer(struct server *s, struct exchange *x, json_t *body, struct serve_error *e)
+{
+    struct conversation c;
+    struct fields f = {body, e};
+    struct response_stream st = {.server = s, .kind = -1, .request = body};
+    json_t *o = translate(s, x, f);
+    if (!o) return false;
+    bool store = field_bool(f, "store", true), ok = conversation_open(&c, x, &s->hub, o, e);
+    snprintf(st.id, sizeof st.id, "resp_%s", c.id);
+    c.user = &st;
+    if (ok && c.params.stream) c.piece = on_piece;
+    ok = ok && conversation_run(&c, e);
+    if (ok && store) keep_answer(s, &c, &st, json_object_get(o, "messages"), field_has(f, "instructions"));
+    if (ok && c.params.stream) {
+        bool cut = !strcmp(c.choices[0].finish, "length");
+        send(&c, cut ? "response.incomplete" : "response.completed",
+             json_pack("{s:o}", "response", response_json(&c, &st, true)));
+        exchange_end(x, false);
+    } else if (ok)
+        exchange_json(x, 200, response_json(&c, &st, true));
+    conversation_free(&c);
+    json_decref(o);
+    return ok;
+}
+
+void route_responses(struct server *s, struct exchange *x) { route_with_body(s, x, answer); }

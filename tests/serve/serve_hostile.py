@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""Bad input for the server: each wrong field gets an error that names it, each broken request an error, and the server lives.
+SPDX-License-Identifier: MIT"""
+from servetest import *
+
+m = tiny_model()
+s = Server("-m", m, "--unit", "cpu", "-t", "1", "--body-limit", "1", "--timeout", "3", "--connections", "200")
+chat, completion = {"messages": [{"role": "user", "content": "x"}]}, {"prompt": "x"}
+
+
+def alive(after): expect(f"the server lives after {after}", s.call("GET", "/health")[0] == 200)
+
+
+# Every number field with wrong values: 400 with its name (or the parser's error), never 200 and never 500.
+WRONG = [-2, 2**31, 2**63, "1", [], {}, True, 1.5]
+for name in ("max_tokens", "max_completion_tokens", "n", "seed", "top_k", "top_logprobs", "repeat_last_n", "dry_allowed_length", "thinking_budget", "n_predict"):
+    for v in WRONG:
+        if name == "seed" and v in (-2, 2**31): continue
+        got = s.post("/v1/chat/completions", {**chat, "max_tokens": 1, name: v})
+        if v == 2**63: is_error(f"{name}={v}", got, 400)
+        else: is_error(f"{name}={v}", got, 400, name, param=name)
+for name in ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repeat_penalty", "typical_p", "dry_multiplier", "dry_base"):
+    for v in (-1e9, 1e30, "1", [], {}, False):
+        is_error(f"{name}={v}", s.post("/v1/chat/completions", {**chat, "max_tokens": 1, name: v}), 400, name, param=name)
+for name in ("stream", "ignore_eos", "cache_prompt", "parallel_tool_calls"):
+    for v in (1, "true", []): is_error(f"{name}={v}", s.post("/v1/chat/completions", {**chat, "max_tokens": 1, name: v}), 400, name, param=name)
+for name, v in (("model", 5), ("messages", 5), ("messages", []), ("messages", [5]), ("messages", [{"role": 5}]), ("messages", [{"content": "x"}]), ("stop", 5),
+                ("stop", [5]), ("stop", ["x"] * 17), ("stop", "x" * 999), ("tools", 5), ("tools", [5]), ("tool_choice", 5), ("logit_bias", 5), ("logit_bias", {"x": 1}),
+                ("logit_bias", {"99999": 1}), ("logit_bias", {"5": "x"}), ("response_format", 5), ("response_format", {"type": "x"}), ("stream_options", 5),
+                ("chat_template_kwargs", 5), ("grammar", 5), ("regex", "("), ("json_schema", {"type": 5})):
+    is_error(f"{name}={str(v)[:40]}", s.post("/v1/chat/completions", {**chat, "max_tokens": 1, name: v}), 400, param=name)
+for v in (5, [], [[]], [1.5], [-1], [99999], [["x"]], {}, [None], ""): is_error(f"prompt={v}", s.post("/v1/completions", {"prompt": v}), 400, "prompt")
+is_error("a prompt beyond the context", s.post("/v1/completions", {"prompt": [97] * 5000}), 400)
+for path, v in (("/tokenize", {"content": 5}), ("/tokenize", {}), ("/detokenize", {"tokens": [-1]}), ("/detokenize", {"tokens": "x"}), ("/apply-template", {}),
+                ("/v1/responses", {}), ("/v1/responses", {"input": [5]}), ("/v1/rerank", {"query": "x"}), ("/v1/rerank", {"query": 5, "documents": ["x"]}),
+                ("/v1/embeddings", {}), ("/v1/embeddings", {"input": [[]]})):
+    is_error(f"{path} {v}", s.post(path, v), 400)
+alive("wrong fields")
+
+# Bodies that are not JSON objects of sane depth.
+for body in (b"", b"{", b"[1]", b"null", b"{\"a\":1e309}", b"{\"a\":" + b"9" * 400 + b"}", b"\xff\xfe", b"{\"messages\":\"\xc3\x28\"}", b"{\"a\":\"\\u0000\"}",
+             b"{\"a\":\"\\ud800\"}", b"[" * 100000, b"{\"a\":" * 100000, b"{\"a\":\"" + b"x" * 2000000):
+    got = s.call("POST", "/v1/chat/completions", body)
+    expect(f"body {body[:20]}: refused", got[0] in (400, 413) and "error" in got[1], got)
+deep = {"type": "object"}
+for _ in range(200): deep = {"type": "array", "items": deep}
+for schema in (deep, {"$defs": {f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 8} for i in range(40)} | {"d40": {}}, "$ref": "#/$defs/d0"},
+               {"type": "string", "pattern": "(a|a)*" * 500}, {"type": "array", "items": {"type": "string", "maxLength": 1000000000}, "maxItems": 1000000000},
+               {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(1000)}}, {"enum": ["x" * 50000] * 10}):
+    got = s.post("/v1/chat/completions", {**chat, "max_tokens": 4, "response_format": {"type": "json_schema", "json_schema": {"schema": schema}}})
+    expect(f"schema {str(schema)[:60]}", got[0] in (200, 400), got)
+alive("bad bodies")
+
+
+def raw(data, read=True):
+    c = socket.create_connection(("127.0.0.1", s.port), timeout=20)
+    c.sendall(data)
+    if not read: return c
+    out = b""
+    try:
+        while chunk := c.recv(65536): out += chunk
+    except OSError: pass
+    c.close()
+    return out
+
+
+# Broken HTTP.
+for data in (b"\x00" * 100, b"GET / HTTP/9.9\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\nConnection: close\r\n\r\n",
+             b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\nzz\r\n",
+             b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\nConnection: close\r\n\r\n",
+             b"GET /health HTTP/1.1\r\n" + b"X: " + b"y" * 100000 + b"\r\n\r\n", b"GET /" + b"a" * 100000 + b" HTTP/1.1\r\n\r\n"):
+    answer = raw(data)
+    expect(f"{data[:40]}: no 200", b" 200 " not in answer.split(b"\r\n")[0], answer[:100])
+good = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+expect("a chunked body", b'{"tokens":[97]}' in raw(good + b"5\r\n{\"con\r\nb\r\ntent\":\"a\"}\r\n0\r\n\r\n".replace(b"b\r\ntent\":\"a\"}", b"a\r\ntent\":\"a\"}")), "")
+alive("broken HTTP")
+
+# Sites: the name of another host, and scripts of another site.
+is_error("Host", s.call("GET", "/health", headers={"Host": "evil.example"}), 403, "Host")
+is_error("Origin", s.call("POST", "/tokenize", {"content": "x"}, headers={"Origin": "https://evil.example"}), 403, "Origin")
+expect("a local Origin", s.call("POST", "/tokenize", {"content": "x"}, headers={"Origin": "http://localhost:3000"})[0] == 200 and
+       s.headers.get("Access-Control-Allow-Origin") == "http://localhost:3000", s.headers)
+is_error("no path of a request is opened", s.call("GET", "/../../etc/passwd"), 404)
+
+# Half-open connections and clients that leave do not hold the server.
+idle = [raw(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{", read=False) for _ in range(50)]
+body = json.dumps({**chat, "max_tokens": 1900, "ignore_eos": True, "stream": True}).encode()
+for stream in (True, False):
+    body = json.dumps({**chat, "max_tokens": 1900, "ignore_eos": True, "stream": stream}).encode()
+    for _ in range(5):
+        c = raw(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body, read=False)
+        if stream: c.recv(100)
+        c.close()
+alive("clients that left")
+expect("an answer after them", s.post("/v1/chat/completions", {**chat, "max_tokens": 4})[0] == 200)
+for c in idle: c.close()
+for _ in range(5000):
+    left = [x for x in s.call("GET", "/slots")[1] if x["is_processing"]]
+    if not left: break
+expect("no request of a client that left still runs", not left, left)
+s.stop()
+done()
