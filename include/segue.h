@@ -394,7 +394,7 @@ typedef struct segue_session_opts {
     uint32_t repair;             /* load: 1 = if the file's states do not fit, take its tokens, where those are valid, and
                                   * compute them with the next call */
     uint32_t no_store;           /* 1: neither read from nor write to the engine's prefix store */
-    size_t intervals;            /* keep a record of the last so many runs and hand-offs; 0 = none */
+    size_t intervals;            /* number of latest runs and hand-offs to record; 0 = none */
     size_t verify_tokens;        /* plans with two units: after each prompt the decode unit computes its last tokens itself
                                   * and compares (segue_stats.verify); 0 = none, at most 256 */
     const char *realm;           /* whose prompts these are, such as a key: the prefix store serves a session only states of
@@ -563,10 +563,10 @@ typedef struct segue_scheduler_opts {
     uint64_t target_ns;          /* aimed time between two tokens of a running answer, by which prompt chunks are sized;
                                   * 0 = 50 ms */
     uint64_t checkpoint_bytes;   /* per request, as segue_session_opts.checkpoint_bytes */
-    size_t unread_tokens;        /* a request with so many unread tokens pauses until they are read; 0 = no bound */
+    size_t unread_tokens;        /* a request with this many unread tokens pauses until they are read; 0 = no bound */
     const segue_plan *plan;      /* NULL = segue_plan_make; copied */
     size_t verify_tokens;        /* plans with two units: check hand-offs as segue_session_opts.verify_tokens does ... */
-    size_t verify_every;         /* ... for one in so many requests, the first included; 0 = 1 */
+    size_t verify_every;         /* ... for one in this many requests, the first included; 0 = 1 */
     uint32_t share;              /* 1: the prefix store serves all realms alike */
 } segue_scheduler_opts;
 

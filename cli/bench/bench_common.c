@@ -104,7 +104,7 @@ void bench_close_session(segue_session *s)
     segue_session_close(s);
 }
 
-/* Each call loads the model and builds the engine anew. */
+/* Each call loads the model and builds the engine again. */
 int bench_with_placement(struct bench_run *b, segue_status (*measure)(struct bench_run *b, segue_error *err))
 {
     segue_error err;

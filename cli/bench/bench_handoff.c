@@ -321,7 +321,7 @@ int bench_handoff(struct bench_run *b)
     struct args original = b->args;
     int code = EXIT_DONE;
     for (size_t i = 0; i < unit_specs.n && !code; i++)
-        /* Every pair needs its own engine, so the placement is opened anew. */
+        /* Every pair needs its own engine, so the placement is opened again. */
         for (size_t k = 0; k < unit_specs.n && !code; k++) {
             if (i == k) continue;
             b->args = args_copy(&original);

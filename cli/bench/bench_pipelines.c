@@ -89,7 +89,7 @@ static void put_figures(json_t *o, const struct run_figures *m, size_t n, bool t
                     : "not measured");
 }
 
-/* The list units: what every unit computed in the last run. */
+/* The JSON list "units": what every unit computed in the last run. */
 static json_t *units_json(const struct bench_run *b, const struct session_work *s)
 {
     json_t *list = json_array();

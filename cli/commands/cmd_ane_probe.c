@@ -111,7 +111,7 @@ static json_t *run_in_child(size_t question)
     json_t *o = pid > 0 ? read_answer(ends[0]) : NULL;
     close(ends[0]);
     if (pid > 0) {
-        /* Without effect on a child that has exited; waitpid then only removes it. */
+        /* Has no effect on a child that has exited; waitpid then only reaps it. */
         kill(pid, SIGKILL);
         waitpid(pid, &status, 0);
     }

@@ -1,5 +1,5 @@
 /* cmd_mil.c: `segue mil`: Neural Engine programs as files: generate, check against the rules of the hardware, run on
- * the software engine, compare, and estimate costs. Includes internal headers of the library, because it works
+ * the software NPU, compare, and estimate costs. Includes internal headers of the library, because it works
  * on files and not on sessions (exception in tests/api/layers.sh).
  * Inputs: MIL text files with their blob files, or a model; for run also tensors in safetensors.
  * Output: lines or one JSON object on stdout, files for run and emit. Exit 6 if a check or a comparison
@@ -128,7 +128,7 @@ static json_t *counters_json(const struct sg_ane_counters *c, uint64_t evaluate_
                      (double)c->simulated_ns / 1e3, "evaluate_ms", (double)evaluate_ns / 1e6);
 }
 
-/* Run the programs of a folder in order on the software engine and write their outputs. Input tensors
+/* Run the programs of a folder in order on the software NPU and write their outputs. Input tensors
  * come from --in, or from the outputs of earlier programs. */
 static segue_status run_files(const struct args *args, const struct sg_mil_folder *folder,
                               const struct sg_ane_profile *profile, struct sg_ane_counters *counters,
@@ -308,7 +308,7 @@ static int parse_layers(const struct args *args, struct sg_graph_request *wish, 
     return 1;
 }
 
-/* The list helper: operations of the model that no program contains, because the hardware does not
+/* The JSON list "helper": operations of the model that no program contains, because the hardware does not
  * support them, with the reason. The CPU runs them. */
 static json_t *helper_json(const struct sg_ane_emit *e)
 {
@@ -496,7 +496,7 @@ static const struct arg_def flag_defs[] = {
     {"out", 0, ARG_FILE, 0, "T.safetensors", NULL, 0, 0, "run: file for the output tensors"},
     {"on-violation", 0, ARG_CHOICE, 0, "refuse|faithful", "refuse", 0, 0,
      "run: refuse operations that the hardware computes wrongly, or reproduce the error"},
-    {"threads", 't', ARG_COUNT, 0, "N", "all cores", 1, 4096, "run: CPU threads of the software engine"},
+    {"threads", 't', ARG_COUNT, 0, "N", "all cores", 1, 4096, "run: CPU threads of the software NPU"},
     {"tokens-per-dispatch", 0, ARG_COUNT, 0, "N", "32", 1, 512, "-m: tokens per dispatch: 1, 32, 64, 128, 256 or 512"},
     {"context", 0, ARG_COUNT, 0, "N", "512", 32, 4096, "-m: KV cache size in tokens, a power of two"},
     {"layers", 0, ARG_TEXT, 0, "A-B", "all", 0, 0, "-m: layers A to B only"},

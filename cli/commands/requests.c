@@ -14,7 +14,7 @@
 
 enum {
     MAX_ADAPTERS = 256, /* different adapters in one file */
-    WAIT_NS = 100000000 /* interruptions are looked at so often */
+    WAIT_NS = 100000000 /* interval of the checks for an interrupt */
 };
 
 /* One line of the input. Owned by the queue of struct batch until its reply is printed. */
@@ -281,7 +281,7 @@ static void admit(struct batch *b, size_t parallel)
     }
 }
 
-/* Take what the last run has left in a request: at most one token. Between runs no thread uses the session of a running
+/* Collect the result of the last run for a request: at most one token. Between runs no thread uses the session of a running
  * answer, so its counters may be read. */
 static void take_result(struct batch *b, struct batch_request *q)
 {
@@ -291,7 +291,7 @@ static void take_result(struct batch *b, struct batch_request *q)
     segue_request_info info = SEGUE_INIT(segue_request_info);
     segue_status st = segue_request_read(q->request, &token, NULL, 1, &n, 0, &err);
     if (!st && !n) return;
-    /* Ended without a token although the answer is not: the context is full, which the next step reports. */
+    /* The run gave no token although the answer is not complete: the context is full, which the next step reports. */
     if (st == SEGUE_END) st = segue_session_next(q->session, &token, &err);
     else if (!st && !segue_request_info_get(q->request, &info, NULL) && info.finish == SEGUE_FINISH_STOP) st = SEGUE_END;
     if (answer_push(&q->answer, st, token, &err)) finish_request(b, q, NULL);
@@ -337,7 +337,7 @@ int requests_run(const struct args *args, struct placement *placement, struct tr
     opts.manual = report_phase_unit(placement, 0) != report_phase_unit(placement, 1) ? 2 : 1;
     opts.running = opts.waiting = parallel;
     opts.plan = placement_plan(placement);
-    opts.target_ns = UINT64_MAX / 2; /* replies appear when they are complete: throughput counts */
+    opts.target_ns = UINT64_MAX / 2; /* replies are printed when complete: throughput matters more than latency */
     if (!st) st = segue_scheduler_open(&b.scheduler, placement->engine, &opts, &err);
     while (!st) {
         admit(&b, parallel);

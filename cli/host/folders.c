@@ -72,7 +72,7 @@ segue_status folders_make(const char *path, segue_error *err)
     return st;
 }
 
-/* The library's rule (base/file.h); it applies to files as to folders. */
+/* The library's rule (base/file.h); it applies to files and to folders. */
 segue_status folders_check_owner(const char *path, segue_error *err) { return sg_folder_check_owner(path, err); }
 
 /* stat follows symbolic links, so a link to a file counts as a file. */

@@ -15,7 +15,7 @@ char *folders_home(const char *which);
 char *folders_path(const char *which, const char *name);
 /* Create a folder and its parents, with mode 0700. */
 segue_status folders_make(const char *path, segue_error *err);
-/* SEGUE_EIO: the folder or file belongs to another user, or others may write to it. For what segue reads back of its own. */
+/* SEGUE_EIO: the folder or file belongs to another user, or others may write to it. For files that segue itself wrote. */
 segue_status folders_check_owner(const char *path, segue_error *err);
 /* True for a regular file, also through a symbolic link. */
 bool folders_is_file(const char *path);

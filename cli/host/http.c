@@ -163,7 +163,7 @@ static int on_progress(void *user, curl_off_t total, curl_off_t now, curl_off_t 
     return interrupt_pending();
 }
 
-/* Create a handle with the options of both kinds of request. Returns NULL without memory. */
+/* Create a handle with the options of both kinds of request. NULL: out of memory. */
 static CURL *new_transfer(const struct http_request *r, struct transfer *t, struct curl_slist **headers)
 {
     CURL *c = t->curl = curl_easy_init();
@@ -238,7 +238,7 @@ segue_status http_text(const struct http_request *r, size_t limit, struct out_te
     return transfer_result(r, &t, result, *code, err);
 }
 
-/* Open a partial file, or the file of its ETag: made anew (O_EXCL), or one that this user left there. In a folder that others may
+/* Open a partial file, or the file of its ETag: created (O_EXCL), or one that this user left there. In a folder that others may
  * write to, neither a link nor a file of theirs is opened. NULL: *err is set. */
 static FILE *open_part(const char *path, bool create, segue_error *err)
 {

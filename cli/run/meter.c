@@ -15,7 +15,7 @@ static bool read_unit_joules(const struct placement *p, size_t i, double *joules
     return p->units[i] && segue_unit_joules(p->units[i], joules, &ignored) == SEGUE_OK;
 }
 
-/* The first unit with an energy counter decides that the meter works. */
+/* One unit with an energy counter is enough. */
 int meter_open(struct meter *m, const struct args *args, const struct placement *p)
 {
     const char *name = args_text(args, "meter");

@@ -179,7 +179,7 @@ static segue_status check_length(const struct placement *p, const char *text, si
     return st;
 }
 
-/* A model that has no template is prompted as it is; one whose template is broken, too, but not without a word. */
+/* Without a chat template the prompt is used unchanged. A template that cannot be parsed is ignored too, with a note. */
 static void note_template(const struct placement *p)
 {
     static const char request[] = "{\"messages\":[]}";

@@ -21,7 +21,7 @@ static json_t *model_json(const segue_model *model, const segue_model_info *info
     json_object_set_new(m, "family", json_string(info->family ? info->family : ""));
     json_object_set_new(m, "storage", json_string(info->storage ? info->storage : ""));
     json_object_set_new(m, "shape_id", json_string(info->shape_id));
-    if (segue_model_weights_id(model, NULL, id, &err)) /* by now the engine's hashing is at its end */
+    if (segue_model_weights_id(model, NULL, id, &err)) /* the engine has finished hashing by now */
         out_null(m, "weights_id", err.text);
     else
         json_object_set_new(m, "weights_id", json_string(id));
@@ -253,7 +253,7 @@ static void put_helpers(json_t *list, const struct report *r)
             json_array_append_new(list, part_json(r, SEGUE_HELPER, s->uses[i].unit, s->uses[i].from, s->uses[i].to));
 }
 
-/* The list units: one entry per part of the plan, then the helper entries. Without a plan unit 0 runs both phases. */
+/* The JSON list "units": one entry per part of the plan, then the helper entries. Without a plan unit 0 runs both phases. */
 static json_t *units_json(const struct report *r)
 {
     const struct placement *p = r->placement;
@@ -272,7 +272,7 @@ static json_t *units_json(const struct report *r)
     return list;
 }
 
-/* The object energy. joules[] holds the counter at the start, at the first token and at the end; a negative value means
+/* The JSON object "energy". joules[] holds the counter at the start, at the first token and at the end; a negative value means
  * not measured. If no token was generated, all energy belongs to prefill. */
 static json_t *energy_json(const struct answer *a)
 {
@@ -322,7 +322,7 @@ static void put_text(json_t *o, const struct report *r)
         out_null(o, "logprobs", "not requested; use --logprobs K");
 }
 
-/* The list lost: units lost during this answer and their replacements. The session records the last few losses in a
+/* The JSON list "lost": units lost during this answer and their replacements. The session records the last few losses in a
  * ring. */
 static json_t *losses_json(const struct answer *a)
 {

@@ -214,7 +214,7 @@ segue_status out_write_raw(const char *bytes, size_t n, segue_error *err)
         if (poll(&out, 1, errno == EINTR ? 50 : -1) == 0)
             return out_fail(
                 err, SEGUE_ECANCELED,
-                "writing the answer: standard output: interrupted while the reader does not read");
+                "writing the answer: standard output: interrupted while waiting for the reader");
     }
     return SEGUE_OK;
 }

@@ -64,7 +64,7 @@ json_t *out_error_json(const segue_error *err, int unsupported_code);
 /* Print a line for humans on stderr, prefixed with "segue: ". */
 void out_note(const char *format, ...) OUT_FORMAT(1, 2);
 
-/* Replace by '?' what a terminal would obey: control characters but newline and tab, DEL, C1 controls (U+0080 to
+/* Replace by '?' what a terminal would interpret: control characters except newline and tab, DEL, C1 controls (U+0080 to
  * U+009F) and bytes that are not UTF-8, which some terminals read as C1. one_line: newlines and tabs, too. In place;
  * returns the new length. */
 size_t out_clean(char *text, size_t n, bool one_line);

@@ -215,10 +215,10 @@ segue_status sg_file_read_own(struct sg_buf *out, const char *path, size_t limit
 segue_status sg_file_check_owner(const struct sg_file_id *id, const char *path, segue_error *err)
 {
     if (id->owner != (uint32_t)geteuid() && id->owner)
-        return sg_fail(err, SEGUE_EIO, "use own files: %s: it belongs to user %u; copy or delete it, or use another folder", path,
+        return sg_fail(err, SEGUE_EIO, "check owner: %s: it belongs to user %u; copy or delete it, or use another folder", path,
                        id->owner);
     if (id->mode & (S_IWGRP | S_IWOTH))
-        return sg_fail(err, SEGUE_EIO, "use own files: %s: other users may write to it; run chmod go-w on it, or use another "
+        return sg_fail(err, SEGUE_EIO, "check owner: %s: other users may write to it; run chmod go-w on it, or use another "
                        "folder", path);
     return SEGUE_OK;
 }

@@ -57,7 +57,7 @@ segue_status sg_hash_file(struct sg_hash *out, int fd, uint64_t size, uint64_t s
     return s;
 }
 
-/* getentropy fails only on systems without a random generator; then the clock and addresses have to do. */
+/* getentropy fails only on systems without a random generator; then the clock and addresses are used instead. */
 void sg_random(void *out, size_t n)
 {
     if (!getentropy(out, n)) return;

@@ -19,7 +19,7 @@ segue_status sg_hash_file(struct sg_hash *out, int fd, uint64_t size, uint64_t s
                           segue_error *err);
 void sg_hash_hex(struct sg_hash h, char out[33]);   /* 32 hex digits, hi first, and a NUL */
 
-/* --- hash tables over the content of files: their keys are random, so that no file can prepare texts that collide --- */
+/* --- hash tables over the content of files: their keys are random, so that no file can contain texts chosen to collide --- */
 
 void sg_random(void *out, size_t n);   /* n random bytes from the system, at most 256 */
 /* SipHash-2-4 of n bytes. */

@@ -34,7 +34,7 @@ void segue_model_close(segue_model *model)
 
 segue_status segue_model_info_get(const segue_model *model, segue_model_info *out, segue_error *err)
 {
-    if (!model) return sg_fail(err, SEGUE_EARG, "model not described: no model given; open one");
+    if (!model) return sg_fail(err, SEGUE_EARG, "model info not read: the model is NULL; open one");
     segue_model_info info = model->info;
     struct sg_hash weights;
     if (sg_weights_id_known(model->weights_id, &weights)) sg_hash_hex(weights, info.weights_id);

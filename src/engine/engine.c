@@ -127,7 +127,7 @@ static void name_samples(struct segue_engine *e)
 /* Progress over all ranges of segue_engine_open, in bytes of weights. */
 struct compile_progress {
     const segue_engine_opts *opts;
-    uint64_t before, range, total; /* bytes of the ranges that are complete; of the present one; of all */
+    uint64_t before, range, total; /* bytes of the completed ranges; of the current one; of all */
     int canceled;
 };
 
@@ -215,7 +215,7 @@ static segue_status copy_cache_name(struct segue_engine *e, const segue_engine_o
     return SEGUE_OK;
 }
 
-/* Level 1 of a unit's promise suffices: the runs of a session then begin at fixed positions. */
+/* desc.invariant 1 is enough, since the runs of a session then begin at fixed positions. */
 static segue_status check_deterministic(struct segue_engine *e, const segue_unit *u, segue_error *err)
 {
     if (!e->deterministic || !u || u->desc.invariant > 1 || sg_ops_of(u->unit)->compile_invariant) return SEGUE_OK;

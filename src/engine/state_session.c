@@ -8,7 +8,7 @@
 
 /* --- save --- */
 
-/* The newest points, and the newest where new text begins: after a restart the last turn can still be edited.
+/* The newest checkpoints, and the newest one where new text begins: after a restart the last turn can still be edited.
  */
 static uint32_t choose_points(const struct segue_session *s, struct sg_checkpoint *out[SG_STATE_CHECKPOINTS])
 {
@@ -55,7 +55,7 @@ static void take_logits(struct segue_session *s, const float *logits)
     if (logits) memcpy(s->logits, logits, s->engine->model->info.vocab * sizeof *logits);
 }
 
-/* Everything was checked: from here on only memory can be short. */
+/* Everything was checked: from here on only an allocation can fail. */
 static segue_status fill(const struct sg_statefile *f, struct segue_session *s, segue_error *err)
 {
     struct sg_checkpoint *points[SG_STATE_CHECKPOINTS];
@@ -81,7 +81,7 @@ static segue_status repair(const struct sg_statefile *f, struct segue_session *s
 {
     if (f->head.vocab != s->engine->model->info.vocab) 
         return sg_fail(err, SEGUE_EFORMAT,
-                       "state not loaded: %s: it is of another vocabulary; load it with what made it, or compute anew",
+                       "state not loaded: %s: it has another vocabulary; load it with the model that saved it",
                        f->path);
     SG_TRY(segue_session_append(s, sg_statefile_tokens(f), f->head.tokens_n, err));
     s->rewound = 1; /* so that the reason stays */

@@ -20,7 +20,7 @@ struct dump {
     uint32_t outputs_n;
 };
 
-/* Memory of the dump, a * b * size bytes. The factors come from a file, so the products are checked. */
+/* Allocates a * b * size bytes for the dump. The factors come from a file, so the products are checked. */
 static segue_status dump_alloc(struct dump *d, size_t a, size_t b, size_t size, void *out, segue_error *err)
 {
     size_t bytes;

@@ -17,7 +17,7 @@ struct buffers {
     float *stored, *computed; /* [n] */
 };
 
-/* Adds the squares of the differences and of the wanted values. */
+/* Adds the squares of the differences and of the expected values. */
 static void add_error(const float *want, const float *got, size_t n, double *error, double *size)
 {
     for (size_t i = 0; i < n; i++) {

@@ -69,7 +69,7 @@ static int32_t value_new(struct sg_builder *b, enum sg_value_kind kind, uint32_t
     return (int32_t)g->values_n++;
 }
 
-/* A graph has one or two inputs, so that the array grows by one entry at a time. */
+/* A graph has one or two inputs, so the array grows by one entry at a time. */
 static int32_t input_new(struct sg_builder *b, const char *name, enum sg_value_kind kind, uint32_t width)
 {
     struct sg_graph *g = b->graph;

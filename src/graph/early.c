@@ -1,8 +1,7 @@
-/* early.c: moves the op `rows` to where it saves most work. A family places it before the final
- * norm. After the last op that writes state, no op combines different tokens, so that only the
- * requested tokens have to be computed: `rows` is moved directly after that op, once for each value
- * that is read later, and all later values have R rows. The graph is left unchanged when this is
- * not possible: an output needs all tokens, or a later op needs positions.
+/* early.c: moves the op `rows` to where it saves most work. A family places it before the final norm. After the last op that
+ * writes state, no op combines different tokens, so only the requested tokens have to be computed: `rows` is moved directly
+ * after that op, once for each value that is read later, and all later values have R rows. The graph is left unchanged when
+ * this is not possible: an output needs all tokens, or a later op needs positions.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 

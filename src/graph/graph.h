@@ -99,7 +99,7 @@ uint64_t sg_slot_first_needed(const struct sg_slot *s, uint64_t rows);
 void sg_slot_encode(const struct sg_slot *s, enum sg_storage storage, const float *row, void *out);
 void sg_slot_decode(const struct sg_slot *s, enum sg_storage storage, const void *in, float *row);
 
-/* Builds a graph: each function below appends one op and returns its result value. The first
+/* Builder of a graph: each function below appends one op and returns its result value. The first
  * failure (memory, invalid shapes) is kept in the builder: later calls do nothing and return -1,
  * and sg_builder_end reports it. Widths are taken from operands and tensors. */
 struct sg_builder {

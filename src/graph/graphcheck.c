@@ -1,6 +1,6 @@
 /* graphcheck.c: the validity rules of a graph, one function per op. A unit can execute a graph that
  * passes without further checks: every index is in range, every width matches, every tensor has the
- * numbers that its op reads. Tensors come from files, so that a wrong shape is EFORMAT; a wrong
+ * numbers that its op reads. Tensors come from files, so a wrong shape is EFORMAT; a wrong
  * index is a bug and EINTERNAL. Changes nothing.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
@@ -131,8 +131,8 @@ static segue_status check_activation(const struct graph_check *j, enum sg_act ac
                                        : SEGUE_OK;
 }
 
-/* The slot must exist, have the shape `want` and belong to the op's layer. Ops with state need all
- * tokens, so that their result cannot have R rows. */
+/* The slot must exist, have the shape `want` and belong to the op's layer. Ops with state need all tokens, so their result
+ * cannot have R rows. */
 static segue_status check_slot(const struct graph_check *j, int32_t index, const struct sg_slot *want)
 {
     if (index < 0 || (uint32_t)index >= j->g->slots_n)
@@ -443,7 +443,8 @@ static uint32_t slot_uses(const struct sg_graph *g, int32_t slot)
     return n;
 }
 
-/* A slot that two ops used would be written twice per run. */
+/* Checks, in this order: inputs, one definition for each value, every op, one user for each slot (two would write
+ * it twice per run), outputs. */
 segue_status sg_graph_check(const struct sg_graph *g, segue_error *err)
 {
     SG_TRY(check_inputs(g, err));

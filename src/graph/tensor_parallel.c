@@ -177,8 +177,8 @@ static int is_table(const struct sg_graph *g, int32_t tensor)
 
 /* --- ops --- */
 
-/* Split by weight rows, that is by output columns. An embedding table that is also the head is
- * loaded whole in any case, so that a row range of it is used instead of a part. */
+/* Split by weight rows, that is by output columns. An embedding table that is also the head is loaded whole in any case, so
+ * a row range of it is used instead of a part. */
 static int32_t linear_split_rows(struct rank_builder *s, const struct sg_op *op)
 {
     const struct sg_weight *w = &op->u.linear.weight;

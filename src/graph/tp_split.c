@@ -38,7 +38,7 @@ static void unify(struct splitter *d, const struct sg_op *op)
 }
 
 /* A split input gives a result that is summed over the ranks, hence whole. The residual is added to
- * the result, so that both must be split or whole. */
+ * the result, so both must be split or whole. */
 static void linear(struct splitter *d, const struct sg_op *op)
 {
     if (d->split[op->in[0].value].n || d->g->values[op->out].width < d->ranks) set_whole(d, op->out);
@@ -181,7 +181,7 @@ segue_status sg_tp_split_values(const struct sg_graph *g, uint32_t ranks, struct
     /* Inputs are whole on every rank, and so are outputs, except logits that can be split evenly. */
     for (uint32_t i = 0; i < g->outputs_n; i++)
         if (i != (uint32_t)sg_graph_output(g, "logits") || g->vocab % ranks) set_whole(&d, g->outputs[i].value);
-    /* Each pass turns split values into whole ones only, so that this ends. */
+    /* Each pass only turns split values into whole ones, so the loop ends. */
     while (d.changed) {
         d.changed = 0;
         for (uint32_t i = 0; i < g->ops_n; i++) propagate(&d, &g->ops[i]);

@@ -71,7 +71,7 @@ static const struct sg_tensor *find(const struct reading *r, const char *prefix,
 }
 
 /* Find A and B of a row's module; NULL when absent. The prefix depends on the class that was
- * trained, so that all are tried. */
+ * trained, so all are tried. */
 static void find_pair(const struct reading *r, const struct sg_tensor_row *row, uint32_t layer,
                       const struct sg_tensor *ab[2])
 {
@@ -120,9 +120,8 @@ static segue_status alpha_of(const struct reading *r, const struct sg_tensor *a,
     return SEGUE_OK;
 }
 
-/* The factor on B A: alpha / rank (PEFT, GGUF), alpha / sqrt(rank) (rank-stabilised LoRA) or
- * `scale` (MLX), times the caller's scale. The rank is that of the tensor, so that rank_pattern is
- * not needed. */
+/* The factor on B A: alpha / rank (PEFT, GGUF), alpha / sqrt(rank) (rank-stabilised LoRA) or `scale` (MLX), times the
+ * caller's scale. The rank is that of the tensor, so rank_pattern is not needed. */
 static segue_status scale_of(const struct reading *r, const struct sg_tensor *a, uint32_t rank, double *scale)
 {
     double alpha = 0;

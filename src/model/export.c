@@ -314,7 +314,7 @@ static void rope_keys(struct sg_export *e, const char *arch)
 }
 
 /* How many rotary pairs encode time, height and width in multimodal models. For text all three are
- * the position, so that any split gives the same result; thirds are written. */
+ * the position, so any split gives the same result; thirds are written. */
 static void section_keys(struct sg_export *e, const char *arch)
 {
     uint32_t pairs = e->m->numbers->rotary[0].pairs, time = (pairs + 2) / 3, height = (pairs - time + 1) / 2;

@@ -174,8 +174,7 @@ double sg_number_value(const struct sg_numbers *n, const struct sg_number_row *r
 segue_status sg_size_of(const struct sg_family *f, const struct sg_numbers *n, const char *expression,
                         uint32_t *out, segue_error *err);
 
-/* The row and column permutation of a tensor in a file that is GGUF or not. Used for models,
- * adapters and export. */
+/* The row and column permutation of a tensor. gguf: 1 for GGUF files. Used for models, adapters and export. */
 segue_status sg_fix_perms(const struct sg_family *f, const struct sg_numbers *n,
                           const struct sg_tensor_row *row, unsigned gguf, struct sg_perm *rows,
                           struct sg_perm *cols, segue_error *err);

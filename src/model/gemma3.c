@@ -72,7 +72,7 @@ static segue_status derive(struct sg_numbers *n, unsigned gguf, segue_error *err
     return SEGUE_OK;
 }
 
-/* The second norm is applied before the residual addition, so that the addition is a separate op. */
+/* The second norm is applied before the residual addition, so the addition is a separate op. */
 static int32_t layer(struct sg_layer *l, int32_t x)
 {
     int32_t a = sg_layer_attention(l, sg_layer_norm(l, x, SG_ATTN_NORM), -1);

@@ -1,5 +1,5 @@
 /* model.h: an opened model: hyperparameters, weights by role, tokenizer, chat template, and the
- * graphs that its family builds. Immutable after opening, so that all threads may use it.
+ * graphs that its family builds. Immutable after opening, so all threads may use it.
  * Reference-counted.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_MODEL_MODEL_H
@@ -51,7 +51,7 @@ struct segue_model {
     size_t stops_n;
     segue_model_info info;          /* what the public API reports; filled when opening */
     struct sg_weights_id *weights_id; /* hash of all weight bytes; large files are hashed in the background */
-    struct sg_hash sample_hash;     /* sg_archive_sample and the conversion at load: finds cache entries, proves nothing */
+    struct sg_hash sample_hash;     /* sg_archive_sample and the conversion at load: selects cache entries; not a proof */
     struct sg_arena arena;          /* strings, tensor views, numbers */
 };
 

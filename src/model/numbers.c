@@ -406,7 +406,7 @@ segue_status sg_size_of(const struct sg_family *f, const struct sg_numbers *n, c
         while (*p == '*' || *p == '/') {
             char op = *p++;
             SG_TRY(factor(f, n, &p, &next, err));
-            /* Both operands fit in 32 bits, so that the check before the multiplication is exact. */
+            /* Both operands fit in 32 bits, so the check before the multiplication is exact. */
             if (op == '/' ? !next : (next && product > UINT32_MAX / next)) return bad_size(expression, err);
             product = op == '/' ? product / next : product * next;
         }

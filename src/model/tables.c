@@ -1,5 +1,5 @@
-/* tables.c: looks up a role in a family's tables of tensors. The last row of a role is valid, so
- * that a family's table only lists differences from the shared one.
+/* tables.c: looks up a role in a family's tables of tensors. The last row of a role is valid, so a family's table only lists
+ * differences from the shared one.
  * SPDX-License-Identifier: MIT */
 #include "model/family.h"
 

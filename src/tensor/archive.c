@@ -97,7 +97,7 @@ static segue_status add_gguf(struct sg_build *b, uint32_t file, segue_error *err
     return sg_gguf_check_split(b, err);
 }
 
-/* The header of a shard does not tell that it is one, so that the file name decides. */
+/* The header of a shard does not tell that it is one, so the file name decides. */
 static segue_status add_safetensors(struct sg_build *b, uint32_t file, segue_error *err)
 {
     uint32_t no, count;

@@ -1,6 +1,6 @@
 /* archive.h: an opened weight file: a list of named tensors and of named metadata values, the same
  * for safetensors (single or sharded), GGUF (single or split) and llama2.c .bin. Immutable after
- * opening, so that all threads may read it.
+ * opening, so all threads may read it.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_TENSOR_ARCHIVE_H
 #define SG_TENSOR_ARCHIVE_H
@@ -92,8 +92,8 @@ const char *sg_meta_item_string(const struct sg_meta *m, uint64_t i, size_t *len
  * unchanged then. */
 segue_status sg_archive_join_affine(struct sg_archive *a, const json_t *config, segue_error *err);
 
-/* A hash of the headers, the sizes and a fixed sample of each tensor (first page, last page, one page per MiB). It finds entries
- * of caches quickly, and proves nothing: two models may share it. */
+/* A hash of the headers, the sizes and a fixed sample of each tensor (first page, last page, one page per MiB). It selects
+ * entries of caches quickly but does not prove equality: two models may share it. */
 struct sg_hash sg_archive_sample(const struct sg_archive *a);
 /* Identifies a model by content: a hash of every byte of all files. Reads all files. EIO: a file cannot be read, or changed
  * since it was opened. ECANCELED: *stop became 1; stop may be NULL. EMEMORY. */

@@ -179,7 +179,7 @@ segue_status sg_build_set_data(struct sg_build *b, struct sg_tensor *t, segue_er
 
 /* --- sorting --- */
 
-/* qsort passes no context to the comparison, so that records with keys and indices are sorted
+/* qsort passes no context to the comparison, so records with keys and indices are sorted
  * instead of indices. */
 struct by_offset {
     uint64_t offset, bytes;

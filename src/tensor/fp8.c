@@ -1,6 +1,6 @@
 /* fp8.c: see fp8.h. A row's scale is the least power of two with which no number of the row exceeds
  * 448, the largest e4m3 value. A power of two has two advantages over the exact quotient max / 448.
- * Multiplying by it is exact, so that a decoded weight is also a bf16 number. And it costs little
+ * Multiplying by it is exact, so a decoded weight is also a bf16 number. And it costs little
  * accuracy, because e4m3 is a floating-point format: over all matrices of SmolLM2 the rms error is
  * 2.65 % of a row's norm, against 2.59 % with the exact quotient.
  * SPDX-License-Identifier: MIT */

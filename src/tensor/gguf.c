@@ -110,7 +110,7 @@ static enum sg_meta_type meta_type(uint32_t kind)
                                             : SG_META_ARRAY;
 }
 
-/* Strings have variable length, so that an array of n strings gets an index of n offsets: without
+/* Strings have variable length, so an array of n strings gets an index of n offsets: without
  * it, access to element i would take i steps. Advances the cursor to the end of the array. */
 static segue_status read_string_items(struct gguf_cursor *r, struct sg_meta *m)
 {
@@ -253,7 +253,7 @@ static segue_status set_all_data(struct gguf_cursor *r, uint32_t from, uint64_t 
     for (uint32_t i = 0; s == SEGUE_OK && i < n; i++) {
         struct sg_tensor *t = &a->tensors[order[i]];
         const struct sg_tensor *before = i ? &a->tensors[order[i - 1]] : NULL;
-        /* The start of the next tensor: where one of unknown size ends at the latest. */
+        /* The start of the next tensor, which bounds the size of a tensor of unknown type. */
         uint64_t after = i + 1 < n ? a->tensors[order[i + 1]].offset : r->size - start;
         if (before && before->offset - start + before->bytes > t->offset)
             s = sg_fail(r->err, SEGUE_EFORMAT,

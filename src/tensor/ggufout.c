@@ -115,7 +115,7 @@ static segue_status layout_items(struct sg_gguf_out *o, segue_error *err)
     return SEGUE_OK;
 }
 
-/* The offsets of all tensors are known in advance, so that their data can be written in any order
+/* The offsets of all tensors are known in advance, so their data can be written in any order
  * later. */
 segue_status sg_gguf_out_begin(struct sg_gguf_out *o, const char *path, struct sg_gguf_item *items, uint32_t n,
                                segue_error *err)

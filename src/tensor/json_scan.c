@@ -127,7 +127,7 @@ segue_status sg_scan_string(struct sg_json_scan *s, char *out, size_t cap, size_
     return SEGUE_OK;
 }
 
-/* Sizes and offsets are never negative or fractional, so that other JSON numbers are refused. */
+/* Sizes and offsets are never negative or fractional, so other JSON numbers are refused. */
 segue_status sg_scan_uint(struct sg_json_scan *s, uint64_t *out, segue_error *err)
 {
     uint64_t v = 0;

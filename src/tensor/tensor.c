@@ -62,9 +62,8 @@ static float scale_at(enum sg_storage s, const void *list, uint64_t i)
                          : sg_f32_of_bf16(sg_le16(p));
 }
 
-/* Columns [from, from + n), multiples of 32. A group has a multiple of 32 columns, so that 32 codes
- * share one scale and fill whole bytes. Product and sum are separate statements, because MLX rounds
- * both: a fused multiply-add would differ. */
+/* Columns [from, from + n), multiples of 32. A group has a multiple of 32 columns, so 32 codes share one scale and fill
+ * whole bytes. Product and sum are separate statements, because MLX rounds both: a fused multiply-add would differ. */
 static void read_affine(const struct sg_tensor *t, uint64_t row, uint64_t from, uint64_t n, float *out)
 {
     const struct sg_affine *f = &t->affine;
@@ -81,7 +80,7 @@ static void read_affine(const struct sg_tensor *t, uint64_t row, uint64_t from, 
     }
 }
 
-/* llama2.c numbers the groups over the whole tensor, so that a group may cover the end of one row
+/* llama2.c numbers the groups over the whole tensor, so a group may cover the end of one row
  * and the start of the next. */
 static void read_q8_group(const struct sg_tensor *t, uint64_t row, uint64_t from, uint64_t n, float *out)
 {
@@ -192,7 +191,7 @@ static void read_part(const struct sg_tensor_part *p, uint64_t row, uint64_t fro
 }
 
 /* Columns [from, from + n) of an fp8 view, rounded to e4m3. The scale depends on the maximum of the
- * whole row, so that for a partial range the row is read once more, in blocks of 256 columns. */
+ * whole row, so for a partial range the row is read once more, in blocks of 256 columns. */
 static void read_fp8(const struct sg_tensor *t, uint64_t row, uint64_t from, uint64_t n, float *out)
 {
     const struct sg_tensor *source = t->fp8_source;

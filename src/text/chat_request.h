@@ -8,7 +8,7 @@
 #include "base/err.h"
 
 /* request: an object with "messages" (required) and any further variable of the template. *out: a new object for
- * sg_template_render, the caller's to json_decref; the request is not changed. What it does:
+ * sg_template_render, the caller frees it with json_decref; the request is not changed. What it does:
  *   messages     an array of objects with a "role"; tool_calls[i].function.arguments (or tool_calls[i].arguments) that
  *                is a string holding a JSON object becomes that object, since templates walk it; other strings stay.
  *   reasoning    reasoning_content, thinking and reasoning name one thing: the first that is set is given to

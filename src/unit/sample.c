@@ -130,9 +130,10 @@ static int is_breaker(const struct sg_sampler *s, int32_t token)
     return s->breakers && token >= 0 && (size_t)token < s->breakers_n && s->breakers[token];
 }
 
-/* Length of the longest common suffix (at most max_n tokens) of the history and of the history without its last `back` tokens,
- * for every `back`: the Z function of the reversed history. Since matches are at most SG_MATCH_MAX long, only so many values are
- * stored. For each match of at least min_n tokens, counts[token that followed it] = its length, the maximum over the matches. */
+/* Length of the longest common suffix (at most max_n tokens) of the history and of the history without its last `back`
+ * tokens, for every `back`: the Z function of the reversed history. Since matches are at most SG_MATCH_MAX long, only
+ * SG_MATCH_MAX values are stored. For each match of at least min_n tokens, counts[token that followed it] = its length, the
+ * maximum over the matches. */
 static void dry_matches(struct sg_chooser *c, const struct sg_sampler *s, uint32_t n, uint32_t min_n,
                         uint32_t max_n)
 {

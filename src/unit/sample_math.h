@@ -1,6 +1,6 @@
-/* sample_math.h: the arithmetic of a choice, in one text for sample.c and for units that choose on a device. Every function gives
+/* sample_math.h: the arithmetic of token sampling, shared by sample.c and units that sample on a device. Every function gives
  * the same bits everywhere: fp32 and double operations are rounded one by one (no fused multiply-add), and probabilities are
- * integers, whose sums do not depend on the order. So a device may add in parallel.
+ * integers, whose sums do not depend on the order. So a device may sum in parallel.
  *
  * A *weight* is exp(logit - highest logit) at some temperature in units of 2^-40, 24 significant bits; weights below the unit are
  * 0. Sums of up to 2^23 weights fit into 64 bits. A *candidate* is a logit and a token id packed into 64 bits, so that ascending

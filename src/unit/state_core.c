@@ -75,7 +75,7 @@ void sg_state_core_free(struct sg_state_core *c)
     sg_free(c->marks);
 }
 
-/* Marks stay with the original: they are points of its past. */
+/* The fork has no marks: they refer to earlier positions of the original. */
 segue_status sg_state_core_fork(struct sg_state *state, struct sg_state **out, segue_error *err)
 {
     const struct sg_state_core *c = sg_state_core_of(state);
@@ -338,8 +338,8 @@ segue_status sg_state_core_put(struct sg_state *state, uint32_t slot, uint64_t f
     }
     if (s->first == s->end) s->first = s->end = from;
     if (from > to || from > s->end || to < s->first)
-        return sg_fail(err, SEGUE_EARG, "put state: %s: slot %u: positions [%llu, %llu) do not join the held [%llu, %llu); leave "
-                       "no gap", c->ops->unit, slot, (ull)from, (ull)to, (ull)s->first, (ull)s->end);
+        return sg_fail(err, SEGUE_EARG, "put state: %s: slot %u: positions [%llu, %llu) leave a gap to the held [%llu, %llu); "
+                       "put adjacent ones", c->ops->unit, slot, (ull)from, (ull)to, (ull)s->first, (ull)s->end);
     SG_TRY(c->ops->write(state, slot, from, to, storage, in, err));
     if (from < s->first) s->first = from;
     if (to > s->end) s->end = to;

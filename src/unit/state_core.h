@@ -50,7 +50,7 @@ struct sg_state_core {
 /* What a unit implements. NULL is allowed where "optional" is written. */
 struct sg_state_core_ops {
     const char *unit;                /* named in errors */
-    uint32_t block_tokens;           /* K, V: memory is released in blocks of so many positions; 0: never while the state lives */
+    uint32_t block_tokens;           /* K, V: positions per block, in which memory is released; 0: never while the state lives */
     size_t slot_size;                /* of the unit's slot struct, which begins with struct sg_core_slot */
     int fork_shares;                 /* 1: `copy` shares K and V, so that a fork needs no memory for its tokens in advance */
 

@@ -42,8 +42,8 @@ struct sg_unit_spec {
 struct sg_unit_desc {
     segue_unit_info info;
     uint32_t lanes;                  /* runs that may be in progress at once */
-    uint32_t long_rows;              /* with several lanes: one lane is reserved for runs whose spans have at most so many
-                                      * tokens; 0: all lanes are equal */
+    uint32_t long_rows;              /* with several lanes: one lane is reserved for runs whose spans have at most
+                                      * this many tokens; 0: all lanes are equal */
     uint32_t rows_max;               /* tokens of one run; 0 = no limit */
     uint32_t samples;                /* 1: samplers and steps > 1 are accepted */
     uint32_t reference;              /* 1: slow reference; states are fp32 by default; used only when named */
@@ -57,7 +57,7 @@ struct sg_unit_desc {
     uint32_t invariant;              /* bit for bit, the results of a sequence do not depend 1: on the other spans of the batch,
                                       * 2: nor on how its tokens are divided into runs */
     char kernels[32];                /* units with equal texts give bit-identical results for equal runs, also across
-                                      * processes; "": no promise */
+                                      * processes; "": not guaranteed */
 };
 
 /* --- batches --- */
@@ -142,7 +142,7 @@ struct sg_state_opts {
 struct sg_weight_cache {
     const char *folder;              /* created when missing */
     uint64_t bytes_max;                   /* limit of the folder in bytes; the least recently used entries are deleted */
-    struct sg_hash weights;          /* of tensor names, shapes and samples (sg_archive_sample): selects an entry, is no proof */
+    struct sg_hash weights;          /* of tensor names, shapes and samples (sg_archive_sample): selects an entry */
     struct sg_hash stamp;            /* file id: of the model files' identity (sg_archive_file_id) ... */
     int exact;                       /* ... 1: equal ids prove equal bytes */
 };
@@ -254,7 +254,7 @@ struct sg_unit_ops {
     segue_status (*meter)(struct sg_unit *u, double *joules, segue_error *err);
     /* Optional: the next compilations report their progress; NULL: no more. The struct outlives them. */
     void (*progress)(struct sg_unit *u, const struct sg_progress *progress);
-    /* on 1: the programs of the next compilations are invariant as desc.invariant 2 says, also where desc says less. */
+    /* on 1: the programs of the next compilations are invariant as with desc.invariant 2, even if desc.invariant is lower. */
     void (*compile_invariant)(struct sg_unit *u, uint32_t on);
     /* After ELOST: restarts the unit, with no other call in progress. Programs become valid again; states and runs from
      * before stay lost. OK also when it was not lost. */

@@ -1,4 +1,4 @@
-/* ane_probe.c: every question of the probe on the software engine: the answers are those of the profile.
+/* ane_probe.c: every question of the probe on the software NPU: the answers are those of the profile.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <setjmp.h>

@@ -301,7 +301,7 @@ static void fixed_keys_forget(void **state)
     assert_non_null(strstr(err.text, "keys=100"));
 }
 
-/* Two programs per shape and a budget of two or three compiles: each new shape needs a new process, which the software engine
+/* Two programs per shape and a budget of two or three compiles: each new shape needs a new process, which the software NPU
  * starts in place. States survive, and the result is the same. */
 static void exhausted_budgets(void **state)
 {

@@ -366,7 +366,7 @@ static void described(void **state)
 #endif
 }
 
-/* The unit uses the engine of the machine, and the software engine where there is none or the spec says soft. */
+/* The unit uses the engine of the machine, and the software NPU where there is none or the spec says soft. */
 static void unit_on_an_engine(void **state)
 {
     static const struct {
@@ -375,8 +375,8 @@ static void unit_on_an_engine(void **state)
         const char *error_text;
     } cases[] = {{"ane", 1, 0, "limits of m4"},
                  {"ane:profile=m1", 1, 0, "limits of m1"},
-                 {"ane:soft", 1, 1, "software engine, profile strict"},
-                 {"ane", 0, 1, "software engine, profile strict"},
+                 {"ane:soft", 1, 1, "software NPU, profile strict"},
+                 {"ane", 0, 1, "software NPU, profile strict"},
                  {"ane:compiles=3", 1, 0, NULL},
                  {"ane:on_violation=faithful", 1, 0, NULL}};
     (void)state;
@@ -406,7 +406,7 @@ static void unit_on_an_engine(void **state)
     struct sg_unit_spec spec;
     struct sg_unit *u = NULL;
     segue_error err = {0};
-    lacking.class_method = no_method; /* a changed system is refused; the software engine does not replace it */
+    lacking.class_method = no_method; /* a changed system is refused; the software NPU does not replace it */
     assert_int_equal(sg_spec_parse(&spec, "ane", &err), SEGUE_OK);
     assert_int_equal(ane_open_on(&u, &spec, &lacking, &err), SEGUE_EUNIT);
     assert_null(u);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """make_layers.py FOLDER [LAYERS]: a program of SmolLM2-135M's layer shape with random weights: 128 columns, 512 keys, no head. For timing the
-software engine: segue mil run FOLDER --in FOLDER/in.safetensors --out /tmp/out.safetensors --profile ieee -t 2 --json
+software NPU: segue mil run FOLDER --in FOLDER/in.safetensors --out /tmp/out.safetensors --profile ieee -t 2 --json
 SPDX-License-Identifier: MIT"""
 import os, struct, sys
 import numpy as np

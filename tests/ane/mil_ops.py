@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every operation of the software engine against NumPy under the profile ieee: odd shapes, broadcasts, constants from blobs.
+"""Every operation of the software NPU against NumPy under the profile ieee: odd shapes, broadcasts, constants from blobs.
 SPDX-License-Identifier: MIT"""
 import math, os, struct, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cli"))
@@ -276,7 +276,7 @@ with open(os.path.join(folder, "p00.mil"), "w") as fh:
 got, err = execute(open(os.path.join(folder, "p00.mil")).read(), {"a": bb})
 expect("buffers", got is not None and np.allclose(got["z"], half(f(bb) ** 2)), err)
 covered |= {"tensor_buffer_to_tensor", "tensor_to_tensor_buffer"}
-# Every operation that the software engine computes was tested.
+# Every operation that the software NPU computes was tested.
 table = open(os.path.join(source, "src", "unit", "ane", "mil", "milops.c")).read()
 import re
 known = set(re.findall(r'(?:\{|UNARY\(|UNARY_EPS\(|BINARY\(|COMPARE\(|REDUCE\()"([a-z0-9_]+)"', table)) - {"const", "read_state", "coreml_update_state"}

@@ -99,7 +99,7 @@ for family in ("llama", "gemma3", "gpt2", "qwen3_5"):
 expect("the set of operations is no small one", {"conv", "matmul", "softmax", "exp", "pow", "concat", "slice_by_size",
        "transpose", "softplus", "reduce_max"} <= everything, sorted(everything))
 
-# Constants from blobs and literals: values that coremltools infers, against the software engine.
+# Constants from blobs and literals: values that coremltools infers, against the software NPU.
 rng = np.random.default_rng(3)
 folder = os.path.join(top.name, "text")
 os.makedirs(os.path.join(folder, "weights"))

@@ -1,4 +1,4 @@
-/* npu_rig.h: shared by tests of the software engine: pieces of MIL text, and a device with one program and its surfaces.
+/* npu_rig.h: shared by tests of the software NPU: pieces of MIL text, and a device with one program and its surfaces.
  * SPDX-License-Identifier: MIT */
 #ifndef TESTS_ANE_NPU_RIG_H
 #define TESTS_ANE_NPU_RIG_H

@@ -1,4 +1,4 @@
-/* npu_rules.c: the software engine when values, surfaces or budgets break a rule, in both modes. Numbers are those of the
+/* npu_rules.c: the software NPU when values, surfaces or budgets break a rule, in both modes. Numbers are those of the
  * constraints in docs/ANE.md. The rules of texts and blob files are tested by rule_table.c.
  * SPDX-License-Identifier: MIT */
 #include <math.h>

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""ane_default.py SEGUE SOURCE: the default model on the software engine. A prompt of 128 tokens read by `ane` and 64 tokens written by
-`cpu` are what `cpu` alone writes, but for near-ties: a parting is one where cpu's two best are closer than twice the 99th percentile
+"""ane_default.py SEGUE SOURCE: the default model on the software NPU. A prompt of 128 tokens read by `ane` and 64 tokens written
+by `cpu` are what `cpu` alone writes, but for near-ties: a parting is one where cpu's two best are closer than twice the 99th percentile
 of the pair's log-probability errors; they are counted, at most 4 % of the positions. Divergence from `ref` over at least 2,000
 positions: mean at most 5e-3, the same best token 97 %. Dispatches, and none of them compiled again at a second start.
 SPDX-License-Identifier: MIT"""

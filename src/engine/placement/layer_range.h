@@ -35,7 +35,7 @@ struct sg_store;
 struct segue_engine {
     atomic_uint references;
     struct segue_model *model;       /* a reference */
-    char sample_id[33];              /* hex of the models' sample hashes joined: names files of the store, proves nothing */
+    char sample_id[33];              /* hex of the joined sample hashes: part of file names; not proof of equality */
     struct sg_placement *placements; /* [placements_n], in the caller's order; index = segue_part.unit */
     uint32_t placements_n;
     uint32_t keep_values;

@@ -176,7 +176,7 @@ struct sg_layout_stage *sg_layout_slot(struct sg_layout *l, enum sg_slot_kind ki
 
 /* --- runs --- */
 
-/* Tokens of the longest_span span, by which the unit chooses a lane. */
+/* Tokens of the longest span, by which the unit chooses a lane. */
 static uint32_t longest_span(const struct sg_batch *b)
 {
     uint32_t rows = 0;

@@ -25,7 +25,7 @@ segue_status segue_plan_new(segue_plan **out, const segue_part *parts, size_t n,
     if (!out || !parts || !n)
         return sg_fail(err, SEGUE_EARG, "plan not made: out or parts is NULL, or there are no parts; pass at least one");
     if (n > PARTS_MAX)
-        return sg_fail(err, SEGUE_EARG, "plan not made: %zu parts: the maximum is %d; join some", n, (int)PARTS_MAX);
+        return sg_fail(err, SEGUE_EARG, "plan not made: %zu parts: the maximum is %d; merge some", n, (int)PARTS_MAX);
     SG_TRY(sg_sized_in(&given, sizeof given, info, "plan info", err));
     SG_TRY(plan_alloc(&p, n, err));
     p->info.handoff_ns = given.handoff_ns;
@@ -63,7 +63,7 @@ segue_status segue_plan_make(segue_plan **out, const segue_engine *engine, const
 
 segue_status segue_plan_info_get(const segue_plan *plan, segue_plan_info *out, segue_error *err)
 {
-    if (!plan) return sg_fail(err, SEGUE_EARG, "plan not described: the plan is NULL; make one");
+    if (!plan) return sg_fail(err, SEGUE_EARG, "plan info not read: the plan is NULL; make one");
     return sg_sized_out(out, &plan->info, sizeof plan->info, "plan info", err);
 }
 
@@ -96,7 +96,7 @@ static segue_status check_phase(const struct segue_engine *e, const struct segue
                            i, p->from, p->to, names[phase], at, e->graph->layers);
         at = p->to;
         if (++stages > SG_STAGES_MAX)
-            return sg_fail(err, SEGUE_EARG, "plan refused: %s: more than %d parts; join some", names[phase], (int)SG_STAGES_MAX);
+            return sg_fail(err, SEGUE_EARG, "plan refused: %s: more than %d parts; merge some", names[phase], (int)SG_STAGES_MAX);
     }
     if (at == e->graph->layers) return SEGUE_OK;
     return sg_fail(err, SEGUE_EARG, "plan refused: %s: layers from %u of %u are in no part; cover all layers", names[phase], at,

@@ -157,7 +157,7 @@ void segue_unit_close(segue_unit *u)
 segue_status segue_unit_info_get(const segue_unit *unit, segue_unit_info *out, segue_error *err)
 {
     struct sg_unit_desc now; /* queried again: a restarted unit may be another process */
-    if (!unit) return sg_fail(err, SEGUE_EARG, "unit not described: the unit is NULL; open one");
+    if (!unit) return sg_fail(err, SEGUE_EARG, "unit info not read: the unit is NULL; open one");
     sg_ops_of(unit->unit)->describe(unit->unit, &now);
     return sg_sized_out(out, &now.info, sizeof now.info, "unit info", err);
 }

@@ -1,6 +1,6 @@
-/* admission.c: which waiting request starts next, and the memory budget: states, checkpoints and the prefix store together stay
- * below opts.memory_bytes. A request starts when its states have room beside the others; when running answers outgrow the
- * budget, the store gives memory back first, then the youngest request of the lowest priority is preempted: its states go to the
+/* admission.c: which waiting request starts next, and the memory budget: states, checkpoints and the prefix store together
+ * stay below opts.memory_bytes. A request starts when its states fit into the budget. When running answers outgrow it,
+ * memory of the store is freed first; then the youngest request of the lowest priority is preempted: its states go to the
  * store or are dropped, and it waits to be started again. SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 #include "engine/scheduler/scheduler.h"
@@ -24,7 +24,7 @@ static struct segue_request *next_waiting(const struct segue_scheduler *s)
     return best;
 }
 
-/* The store's memory does not count against a start, since reclaim takes it back. */
+/* The store's memory does not prevent a start, since reclaim can free it. */
 static int fits(const struct segue_scheduler *s, const struct segue_request *q)
 {
     return !s->opts.memory_bytes || !s->running.n || running_bytes(s) + q->bytes <= s->opts.memory_bytes;
@@ -60,7 +60,7 @@ static struct segue_request *victim(const struct segue_scheduler *s)
     return worst;
 }
 
-/* Gives a request's states up; it waits again. */
+/* Releases a request's states; the request waits again. */
 static void preempt(struct segue_scheduler *s, struct segue_request *q)
 {
     segue_error err = {0};
@@ -81,7 +81,7 @@ static void preempt(struct segue_scheduler *s, struct segue_request *q)
     sg_request_notify(q);
 }
 
-/* A request that alone exceeds the budget ends with what it has. */
+/* A request that exceeds the budget on its own ends with the tokens that it has. */
 static void refuse(struct segue_scheduler *s, struct segue_request *q)
 {
     segue_error err;
@@ -94,7 +94,7 @@ static void refuse(struct segue_scheduler *s, struct segue_request *q)
     pthread_mutex_lock(&s->lock);
 }
 
-/* The store keeps what the requests leave. */
+/* Limits the store to the part of the budget that the requests do not use. */
 static void trim_store(struct segue_scheduler *s)
 {
     uint64_t used = running_bytes(s), limit = used < s->opts.memory_bytes ? s->opts.memory_bytes - used : 0;

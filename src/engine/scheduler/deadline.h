@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <time.h>
 
-/* macOS has no clock attribute for conditions; the real-time clock serves there, and a jump of it moves a deadline. */
+/* macOS has no clock attribute for condition variables. It uses the real-time clock, so a clock change shifts a deadline. */
 #if defined(__APPLE__)
 #define SG_DEADLINE_CLOCK CLOCK_REALTIME
 static inline void sg_cond_init(pthread_cond_t *c) { pthread_cond_init(c, NULL); }

@@ -223,7 +223,7 @@ static const char *waits_for(const struct segue_request *q)
 segue_status segue_request_info_get(const segue_request *request, segue_request_info *out, segue_error *err)
 {
     struct segue_request *q = (struct segue_request *)(uintptr_t)request; /* for the lock */
-    if (!q) return sg_fail(err, SEGUE_EARG, "request not described: it is NULL; submit one");
+    if (!q) return sg_fail(err, SEGUE_EARG, "request info not read: the request is NULL; submit one");
     pthread_mutex_lock(&q->scheduler->lock);
     segue_request_info i = q->info;
     i.tokens_unread = q->out_n - q->read_n;

@@ -1,4 +1,4 @@
-/* request_end.c: what a round leaves in a request, and its end. SPDX-License-Identifier: MIT */
+/* request_end.c: stores the result of a round in a request, and ends requests. SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 #include "engine/scheduler/scheduler.h"
 

@@ -1,4 +1,4 @@
-/* request_list.c: lists of requests, the memory of one, notification, and the life of a scheduler's memory.
+/* request_list.c: lists of requests, the memory of one, notification, and reference counting of the scheduler.
  * SPDX-License-Identifier: MIT */
 #include "base/mem.h"
 #include "engine/scheduler/scheduler.h"
@@ -45,8 +45,8 @@ void sg_scheduler_release(struct segue_scheduler *s)
 /* --- memory of a request --- */
 
 enum {
-    GROWTH_TOKENS = 16, /* the next rounds may add so many tokens */
-    BLOCK_TOKENS = 128  /* K and V grow in blocks of at most so many positions */
+    GROWTH_TOKENS = 16, /* tokens that the next rounds may add */
+    BLOCK_TOKENS = 128  /* largest block, in positions, by which K and V grow */
 };
 
 /* Both layouts during a prompt on another unit, since the receiving states exist before the hand-off. */

@@ -10,7 +10,7 @@
 enum {
     CHUNK_FIRST = 32, /* tokens of the first chunk beside running answers, when no speed is known */
     PREFIX_MIN = 32,  /* common tokens for which a prompt waits until another one has computed them */
-    CHUNK_MIN = 8     /* a prompt advances by so many even if answers are slower than the target */
+    CHUNK_MIN = 8     /* minimum tokens of a prompt, even if answers are slower than the target */
 };
 
 /* What a request did in a round. */
@@ -28,7 +28,7 @@ static int paused(const struct segue_scheduler *s, const struct segue_request *q
     return s->opts.unread_tokens && q->out_n - q->read_n >= s->opts.unread_tokens;
 }
 
-/* The prefill worker takes one prompt at a time, the oldest; both take all that are to be ended. */
+/* The prefill worker takes one prompt at a time, the oldest; both workers take all requests that are to be ended. */
 static uint32_t claim(struct segue_scheduler *s, uint32_t worker)
 {
     uint32_t n = 0, live = 0;
@@ -146,8 +146,8 @@ static int awaits_prefix(struct segue_request *const *list, uint32_t n, const st
     return 0;
 }
 
-/* Ends canceled requests and those that cannot be prepared; returns how many remain in the list. A prompt is not begun while
- * enough of others is pending for a run, or while another one computes its beginning. */
+/* Ends canceled requests and those that cannot be prepared; returns how many remain in the list. A prompt is not started
+ * while other prompts have enough pending tokens for a run, or while another one computes its first tokens. */
 static uint32_t prepare_all(struct segue_request **list, uint32_t n)
 {
     uint32_t kept = 0;
@@ -208,8 +208,8 @@ static void run_alone(struct segue_request *q, size_t chunk)
 
 /* --- runs that are shared --- */
 
-/* Tokens of prompts that may join a run of `answers` running answers. Where answers alone take the target time, prompts get half
- * as much again, or they would starve in runs that are too short to be efficient. */
+/* Tokens of prompts that may join a run of `answers` running answers. Where answers alone take the target time, prompts get
+ * half of it in addition: otherwise they would starve in runs that are too short to be efficient. */
 static size_t prompt_budget(const struct segue_scheduler *s, uint32_t answers, size_t max)
 {
     const struct sg_speed *v = &s->speed;
@@ -274,7 +274,7 @@ static uint32_t fill(struct segue_scheduler *s, struct segue_request **list, uin
     return spans;
 }
 
-/* Ends the claims of requests on this range that found no room in its run; returns how many remain in the list. */
+/* Ends the claims of requests on this range that did not fit into its run; returns how many remain in the list. */
 static uint32_t unclaim(struct segue_scheduler *s, struct segue_request **list, uint32_t n, const struct sg_layer_range *range)
 {
     uint32_t kept = 0;

@@ -171,7 +171,7 @@ segue_status segue_scheduler_run(segue_scheduler *s, segue_error *err)
 segue_status segue_scheduler_wait(segue_scheduler *s, uint64_t *seen, uint64_t timeout_ns, segue_error *err)
 {
     struct timespec until;
-    if (!s || !seen) return sg_fail(err, SEGUE_EARG, "not waited: the scheduler or seen is NULL; pass both");
+    if (!s || !seen) return sg_fail(err, SEGUE_EARG, "wait not started: the scheduler or seen is NULL; pass both");
     sg_deadline(&until, timeout_ns);
     pthread_mutex_lock(&s->lock);
     int expired = !timeout_ns;
@@ -185,7 +185,7 @@ segue_status segue_scheduler_wait(segue_scheduler *s, uint64_t *seen, uint64_t t
 segue_status segue_scheduler_info_get(const segue_scheduler *scheduler, segue_scheduler_info *out, segue_error *err)
 {
     struct segue_scheduler *s = (struct segue_scheduler *)(uintptr_t)scheduler; /* for the lock */
-    if (!s) return sg_fail(err, SEGUE_EARG, "scheduler not described: it is NULL; open one");
+    if (!s) return sg_fail(err, SEGUE_EARG, "scheduler info not read: the scheduler is NULL; open one");
     pthread_mutex_lock(&s->lock);
     segue_scheduler_info i = s->info;
     i.running = s->running.n;

@@ -1,6 +1,6 @@
 /* scheduler.h: many requests on one engine. A request has a session, which one thread at a time computes: the thread whose round
  * has claimed the request. Everything else in a request and in the scheduler is guarded by the scheduler's lock, which is never
- * held while a unit computes. The lock order is: scheduler, then nothing.
+ * held while a unit computes. No other lock is taken while it is held.
  *
  * Work is divided between two workers. The worker `prefill` computes prompts of plans with two units, one chunk after the other,
  * with the hand-off; the worker `shared` computes everything else, in runs that all its requests share. One round of each may be
@@ -32,9 +32,9 @@ struct segue_request {
     enum sg_request_state state;
     uint32_t claimed;                    /* 1: a round uses the session */
     uint32_t worker;                       /* valid while running and not claimed */
-    uint32_t prepared;                   /* 1: states exist, the store was asked */
+    uint32_t prepared;                   /* 1: states exist and the prefix store was searched */
     uint32_t canceled;
-    uint32_t blocked;                    /* 1: the first that waits, for memory */
+    uint32_t blocked;                    /* 1: first in the queue, and waiting for memory */
     uint64_t bytes;                      /* of states, checkpoints and their next growth, while running or to start */
     size_t first_token;                  /* tokens of the session before the first chosen one */
     int32_t *tokens;                     /* [out_cap] out_n chosen, read_n of them read */
@@ -46,8 +46,8 @@ struct segue_request {
     float *values;                       /* [values_n] result of SEGUE_SCORE and SEGUE_EMBED */
     size_t values_n;
     segue_error error;                   /* why it failed; status OK: it did not */
-    segue_request_info info;             /* what the last round left */
-    pthread_cond_t changed;              /* tokens, the end, or claimed became 0 */
+    segue_request_info info;             /* as of the last round */
+    pthread_cond_t changed;              /* signalled on new tokens, on the end, and when claimed becomes 0 */
 };
 
 struct sg_request_list {
@@ -96,20 +96,21 @@ uint64_t sg_request_bytes_of(const struct segue_request *q, size_t n);
 
 /* --- request_end.c --- */
 /* The end in two steps. finish, with the lock held, makes it visible together with the last token; a borrowed session is the
- * caller's from then on. close_session, without the lock, closes the own session that finish returned (NULL is allowed), which
- * may write to the prefix store; `claimed` holds the request until then. */
+ * caller's from then on. close_session, without the lock, closes the session that finish returned, which the request owns
+ * (NULL is allowed); this may write to the prefix store. `claimed` holds the request until then. */
 struct segue_session *sg_request_finish(struct segue_request *q, segue_finish finish, const segue_error *err);
 void sg_request_close_session(struct segue_request *q, struct segue_session *own);
-/* Both. Ends a request that no round uses, or that the calling round has claimed; the lock is not held. err: NULL, or why. */
+/* finish and close_session: ends a request that no round uses, or that the calling round has claimed; the lock is not held.
+ * err: NULL, or why. */
 void sg_request_end(struct segue_request *q, segue_finish finish, const segue_error *err);
 /* Copies the counters of the session. The caller has claimed the request and holds the lock. */
 void sg_request_snapshot(struct segue_request *q);
 
 /* --- admission.c: the lock is held --- */
-/* Starts waiting requests while there is room. */
+/* Starts waiting requests while they fit into the budget. */
 void sg_scheduler_admit(struct segue_scheduler *s);
-/* Frees memory until the requests that run, and the store, have room to grow: from the store, then by preemption. The lock is
- * released meanwhile. */
+/* Frees memory until the running requests and the store can grow within the budget: first from the store, then by
+ * preemption. The lock is released meanwhile. */
 void sg_scheduler_reclaim(struct segue_scheduler *s);
 
 /* --- round.c --- */

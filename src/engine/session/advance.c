@@ -1,8 +1,8 @@
-/* advance.c: computing the pending tokens of a session: choosing the layout, asking the prefix store, taking checkpoints,
+/* advance.c: computing the pending tokens of a session: choosing the layout, searching the prefix store, taking checkpoints,
  * and running in chunks. After a session's first token nothing here allocates. SPDX-License-Identifier: MIT */
 #include "engine/session/session.h"
 
-enum { FEW_TOKENS = 16 /* up to so many new tokens are computed on the decode layout: a hand-off would cost more */ };
+enum { FEW_TOKENS = 16 /* up to this many new tokens use the decode layout: a hand-off would cost more */ };
 
 void sg_session_after_run(struct segue_session *s)
 {
@@ -33,7 +33,7 @@ segue_status sg_session_run_chunk(struct segue_session *s, size_t rows, int with
     return SEGUE_OK;
 }
 
-/* Where a stored text and this one part, a state that cannot be cut gets a checkpoint, so that the next text with the same
+/* Where this text diverges from a stored one, a state that cannot be cut gets a checkpoint, so that the next text with the same
  * beginning finds it; the run ends there. */
 size_t sg_session_chunk(const struct segue_session *s)
 {

@@ -25,7 +25,7 @@ uint64_t sg_session_state_bytes(const struct segue_session *s, uint32_t layout, 
     return bytes;
 }
 
-/* Bytes of the checkpoints beyond the session's own states, with which they share K and V until a move. */
+/* Bytes of the checkpoints beyond the session's own states, with which they share K and V until the states are moved. */
 static uint64_t cost_of(const struct segue_session *s)
 {
     size_t vocab = s->engine->model->info.vocab;
@@ -84,7 +84,8 @@ static void enforce_budget(struct segue_session *s)
     }
 }
 
-/* 1: take a checkpoint now. States that can be cut need none; the prefix store then only wants the ends of inputs. */
+/* 1: take a checkpoint now. States that can be cut need none; for them only the ends of inputs are saved, for the prefix
+ * store. */
 static int wanted(const struct segue_session *s, int begins)
 {
     if (s->needs_checkpoints) return s->checkpoints_budget != 0;

@@ -1,4 +1,4 @@
-/* failover.c: continuing after a unit was lost, and the calls that retry by it: making states, running tokens, changing the
+/* failover.c: continuing after a unit was lost, and the calls that use it to retry: making states, running tokens, changing the
  * layout. The lost unit is restarted or another unit of the engine takes its layers; the host copy (recovery.c) is loaded
  * and the tokens after it are computed again in the same runs. SPDX-License-Identifier: MIT */
 #include <stdio.h>

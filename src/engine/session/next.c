@@ -63,7 +63,7 @@ segue_status segue_session_next(segue_session *session, int32_t *token, segue_er
     return sg_session_next_token(session, token, err);
 }
 
-/* The last pending tokens with the choice on the unit where possible, the hand-off, the choice on the host otherwise. */
+/* Computes the last pending tokens and chooses the next one: on the unit where possible, else on the host after the hand-off. */
 static segue_status finish_token(struct segue_session *s, int32_t *token, segue_error *err)
 {
     struct sg_sampler sampler;

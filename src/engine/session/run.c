@@ -16,8 +16,8 @@ static void cut_to_common(struct segue_session *s, uint32_t done)
     sg_session_cut(s, rows);
 }
 
-/* 1: the run is decode: one token after others, not on the prefill layout, and not part of a prompt that a unit reads token by
- * token. */
+/* 1: the run is decode: one token after earlier ones, not on the prefill layout, and not part of a prompt that a unit reads
+ * token by token. */
 static int is_decode(const struct segue_session *s, uint32_t rows)
 {
     int by_row = s->layouts[SG_PREFILL_LAYOUT].chunk_tokens == 1, prefill = s->split && s->active == SG_PREFILL_LAYOUT;

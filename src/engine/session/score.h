@@ -9,7 +9,7 @@
 struct sg_score_request {
     float *logprobs;        /* [pending] or NULL */
     float *logits;          /* [pending, vocab] or NULL */
-    uint32_t continues;     /* 1: the first pending token has a log-probability by the session's logits; 0: it is the first of all */
+    uint32_t continues;     /* 1: the session's logits score the first pending token; 0: it is the first of all */
     const int32_t *outputs; /* [outputs_n] of the graph */
     uint32_t outputs_n;
     float **values; /* [outputs_n] each [pending, width] */

@@ -66,7 +66,7 @@ struct segue_session {
     uint32_t rewound;                  /* 1: rewound since the last run */
     uint32_t store_queried;            /* 1: the prefix store was searched for the present tokens */
     char *realm_id;                    /* hex hash of the realm; NULL: none */
-    uint64_t replay_until;             /* with fixed chunks: tokens that are computed again in the runs of before */
+    uint64_t replay_until;             /* with fixed chunks: tokens that are computed again in the same runs as before */
     size_t store_matched;              /* tokens that the prefix store knew at the last search, also where no state fitted */
     uint32_t uses_store;               /* 1: reads and writes the engine's prefix store */
     uint32_t adapters_known;           /* 1: adapters_id is computed */
@@ -174,10 +174,10 @@ void sg_session_drop_lost_checkpoints(struct segue_session *s, const struct sg_l
 void sg_session_store_checkpoints(struct segue_session *s);
 /* Gives the states of a closing session to the prefix store. */
 void sg_session_store_put(struct segue_session *s);
-/* Gives the states and checkpoints up: to the prefix store, if the session uses it. The tokens are pending afterwards. EMEMORY:
- * the session can only be closed. */
+/* Releases the states and checkpoints; they go to the prefix store if the session uses it. The tokens are pending
+ * afterwards. EMEMORY: the session can only be closed. */
 segue_status sg_session_preempt(struct segue_session *s, segue_error *err);
-/* Bytes of states of so many tokens in a layout (SG_PREFILL_LAYOUT, SG_DECODE_LAYOUT) that share nothing. */
+/* Bytes of unshared states of this many tokens in a layout (SG_PREFILL_LAYOUT, SG_DECODE_LAYOUT). */
 uint64_t sg_session_state_bytes(const struct segue_session *s, uint32_t layout, uint64_t tokens_n);
 uint64_t sg_session_checkpoint_bytes(const struct segue_session *s);
 /* Continues from a fork of the checkpoint, whose tokens must be the session's. On failure the session may have no states. */
@@ -206,10 +206,10 @@ segue_status sg_session_run(struct segue_session *s, struct sg_run_request *requ
 segue_status sg_session_to_layout_retry(struct segue_session *s, uint32_t to, segue_error *err);
 
 /* --- advance.c --- */
-/* Has states in the layout where the pending tokens are to be computed, and takes a due checkpoint. If no token is pending
- * and the logits are unknown, the last token becomes pending again. */
+/* Makes sure that the states are in the layout where the pending tokens are to be computed, and takes a due checkpoint. If
+ * no token is pending and the logits are unknown, the last token becomes pending again. */
 segue_status sg_session_prepare(struct segue_session *s, segue_error *err);
-/* Tokens of the next run of a prompt at most. */
+/* Maximum number of tokens of the next run of a prompt. */
 size_t sg_session_chunk(const struct segue_session *s);
 /* After a run: a checkpoint is due when all appended tokens are computed. */
 void sg_session_after_run(struct segue_session *s);

@@ -86,7 +86,7 @@ void sg_session_store_origin(struct segue_session *s, struct sg_state_origin *ou
     if (s->realm_id) out->adapters = sg_hash_join(out->adapters, sg_hash_bytes(s->realm_id, strlen(s->realm_id), 0));
 }
 
-/* A cryptographic hash, since a realm may be a key and its trace is written to files. */
+/* A cryptographic hash, since a realm may be a secret key and its hash is written to files. */
 segue_status sg_session_set_realm(struct segue_session *s, const char *realm, segue_error *err)
 {
     struct sg_sha256 sum;

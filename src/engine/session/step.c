@@ -36,7 +36,8 @@ static int joins(struct segue_session *s, const segue_error *each, const struct 
     return own && (!range || own == range);
 }
 
-/* Fills the shares of a run: chunks are those of the session alone, so that its neighbours change rounding only. */
+/* Fills the shares of a run: each session has the chunk that it would have alone, so that the other sessions change its
+ * rounding only. */
 static uint32_t fill(segue_session *const *sessions, size_t n, const struct sg_layer_range *range, struct sg_step *t,
                      const segue_error *each)
 {

@@ -15,7 +15,8 @@ static const double bound_logits = 0.05, bound_slots = 0.05, bound_q8 = 0.08;
 
 /* --- logits --- */
 
-/* The requested number, at max what is pending, fits one chunk of both layouts, and whose logits fit LOGITS_MAX. */
+/* The requested number of tokens, reduced to the pending ones, to one chunk of both layouts, and to LOGITS_MAX bytes of
+ * logits. */
 uint32_t sg_verify_token_count(const struct segue_session *s)
 {
     size_t waiting = s->tokens_n - s->computed, vocab = s->engine->model->info.vocab, n = s->verify_tokens;

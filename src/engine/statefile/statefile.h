@@ -80,7 +80,7 @@ void sg_statefile_close(struct sg_statefile *f);
 const int32_t *sg_statefile_tokens(const struct sg_statefile *f); /* [head.tokens_n] */
 /* Logits [head.vocab] of the state (0) or of checkpoint number n - 1 (n); NULL: none. */
 const float *sg_statefile_logits(const struct sg_statefile *f, uint32_t checkpoint);
-/* Slot names as in `--dump`: "k", "v", "conv", "rec". */
+/* Slot names as in `segue eval --dump`: "k", "v", "conv", "rec". */
 const char *sg_state_kind(enum sg_slot_kind kind);
 /* 1: K or V, one row per token; 0: a recurrent slot of fixed size. */
 int sg_state_has_rows(const struct sg_slot *s);

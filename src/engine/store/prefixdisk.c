@@ -17,7 +17,7 @@ enum {
     NAME_WEIGHTS = 16   /* leading characters of a file name: from the engine's sample_id */
 };
 static const char suffix[] = ".state";
-static const double half_life_ns = 7 * 86400e9; /* time without use that halves the worth of a file */
+static const double half_life_ns = 7 * 86400e9; /* the value of a file is halved after this time without use */
 
 static char *path_of(const struct sg_store *s, const char *name) { return sg_path_join(s->folder, name); }
 
@@ -210,7 +210,7 @@ struct candidate {
     double worth;   /* nanoseconds saved per byte, halved per half_life_ns without use */
 };
 
-/* Fills size and worth from the file's header; a damaged file is worth nothing. */
+/* Fills size and value from the file's header; a damaged file has the value 0. */
 static void rate(const struct sg_store *s, struct candidate *c, uint64_t now)
 {
     struct sg_statefile f;
@@ -236,7 +236,7 @@ static void remove_candidate(struct sg_store *s, struct candidate *c)
     sg_free(path);
 }
 
-/* Deletes files of least worth, of all models, until `wanted` more bytes fit the budget. 1: they fit. */
+/* Deletes the least valuable files, of any model, until `wanted` more bytes fit into the budget. 1: they fit. */
 static int free_disk(struct sg_store *s, uint64_t wanted)
 {
     char **names = NULL;

@@ -18,7 +18,7 @@ static const uint64_t disk_bytes_default = (uint64_t)4 << 30;
 /* --- eviction --- */
 
 /* GreedyDual: computing time saved per byte and use, plus the store's clock at the last use. The clock rises with every
- * eviction, so that unused entries lose worth relative to new ones. An entry saves only the tokens after its nearest ancestor. */
+ * eviction, so that unused entries lose value relative to new ones. An entry saves only the tokens after its nearest ancestor. */
 static double worth(const struct sg_store *s, const struct sg_store_entry *e)
 {
     const struct sg_prefix_node *above = sg_tree_ancestor(e->node);
@@ -58,7 +58,7 @@ static void evict(struct sg_store *s, struct sg_store_entry *e)
     sg_store_remove_entry(s, e);
 }
 
-/* Evicts the entries of least worth until the limit of bytes, and that of entries, holds. Returns the bytes in memory. */
+/* Evicts the least valuable entries until both limits, bytes and number of entries, are met. Returns the bytes in memory. */
 static uint64_t trim_to(struct sg_store *s, uint64_t limit)
 {
     for (;;) {
@@ -148,7 +148,7 @@ static int evicted_between(const struct sg_prefix_node *node, size_t rows)
 /* 1: a query of n tokens can start from this entry: it leaves a token to compute, or has the logits after the last one. */
 static int usable(const struct sg_store_entry *e, size_t n) { return e->node->depth < n || e->has_logits; }
 
-/* Cuttable states: any entry at or after the end of the match serves, cut to the match. Otherwise the deepest entry on the
+/* Cuttable states: any entry at or after the end of the match can be used, cut to the match. Otherwise the deepest entry on the
  * matched path. */
 static struct prefix_match find(const struct sg_store *s, struct sg_store_class *class, const int32_t *tokens, size_t n)
 {

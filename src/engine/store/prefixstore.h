@@ -42,14 +42,14 @@ struct sg_store_class {
 struct sg_store {
     pthread_mutex_t lock;
     const struct segue_engine *engine; /* owns the store; no reference */
-    int exact;                         /* 1: states cannot be cut, so a checkpoint serves only its own position */
+    int exact;                         /* 1: states cannot be cut, so a checkpoint is usable only at its own position */
     char *folder;                      /* NULL: memory only */
     uint64_t memory_budget, disk_budget; /* bytes */
     struct sg_store_class *classes;
     struct sg_store_entry *entries;
     struct sg_store_file *files;
     uint64_t seen_ns; /* modification time of the folder when it was last read */
-    double clock;     /* worth of the last evicted entry: ages entries that are not used (GreedyDual) */
+    double clock;     /* value of the last evicted entry: ages entries that are not used (GreedyDual) */
 };
 
 /* folder: "" = memory only. Budgets in bytes; 0 = default. Creates the folder. */

@@ -6,7 +6,7 @@
 
 #include "base/mem.h"
 
-/* Length of the common_prefix prefix. */
+/* Length of the common prefix. */
 static size_t common_prefix(const int32_t *a, size_t n, const int32_t *b, size_t m)
 {
     size_t same = 0;

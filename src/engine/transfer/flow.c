@@ -77,8 +77,9 @@ void sg_flow_close(struct sg_flow *f)
     f->open = 0;
 }
 
-/* Copies the positions of one slot that were not copied yet, up to `rows`. last: also recurrent slots. A sliding window waits for
- * the last run, unless it was start_ns: earlier rows would leave the window before decode starts. */
+/* Copies the positions of one slot that were not copied yet, up to `rows`. last: also recurrent slots. Slots with a sliding
+ * window are copied in the last run only, unless copying has begun (`sent`), because earlier positions would leave the
+ * window before decode starts. */
 static segue_status send_path(struct sg_flow *f, struct path *p, uint64_t rows, int last, segue_error *err)
 {
     const struct sg_layout_stage *a = &f->from->stages[p->from_stage], *b = &f->to->stages[p->to_stage];
@@ -116,7 +117,7 @@ int sg_flow_send(struct sg_flow *f, uint32_t k, uint64_t before, uint64_t rows, 
 {
     segue_status status = SEGUE_OK;
     uint64_t start_ns = sg_thread_ns();
-    if (!f->from->stages[k].layer_range->unit->desc.streams) { /* the unit gives out only what earlier runs completed */
+    if (!f->from->stages[k].layer_range->unit->desc.streams) { /* the unit returns only what earlier runs completed */
         rows = before;
         last = 0;
     }

@@ -66,7 +66,7 @@ segue_status sg_target_assign(struct sg_jinja *st, struct sg_jinja_frame *f, con
             return sg_jinja_fail(st, "namespace: a name must not begin with '_'");
         return sg_dict_set_name(st, sg_v_dict(*at), t->s, t->n, v);
     }
-    /* a TUPLE; targets may be nested, so that each level is counted */
+    /* a TUPLE; targets may be nested, so each level is counted */
     struct sg_val_iter it;
     struct sg_val item;
     int got;
@@ -83,7 +83,7 @@ segue_status sg_target_assign(struct sg_jinja *st, struct sg_jinja_frame *f, con
     return SEGUE_OK;
 }
 
-/* jinja2 checks all namespaces of a target before it evaluates the value, so that the same error comes first here. */
+/* jinja2 checks all namespaces of a target before it evaluates the value, so the same error comes first here. */
 segue_status sg_target_check_namespaces(struct sg_jinja *st, struct sg_jinja_frame *f, const struct sg_jinja_node *t)
 {
     if (t->kind == SG_N_NSREF && slot_of(f, t)->kind != SG_V_NAMESPACE)

@@ -30,7 +30,7 @@ static segue_status run_iteration(struct sg_jinja *st, struct sg_jinja_loop *l, 
     /* slot 0 is `loop`, see bind_for */
     f->slots[0] = sg_v_of(&l->o);
     SG_TRY(sg_target_assign(st, f, n->a, item));
-    /* slots that are not parameters start anew in each iteration; slot 0 and the target are parameters */
+    /* slots that are not parameters are set again in each iteration; slot 0 and the target are parameters */
     SG_TRY(sg_frame_enter(st, n->u.scopes[0], f));
     SG_TRY(run_statements(st, f, n->c, jump));
     if (!*jump) *done = 1;

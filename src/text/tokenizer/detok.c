@@ -163,7 +163,7 @@ segue_status sg_detokenize(const struct sg_tokenizer *t, const int32_t *tokens, 
     return SEGUE_OK;
 }
 
-/* The struct is plain memory of the caller, so that every field is checked before it is used. */
+/* The struct is plain memory of the caller, so every field is checked before it is used. */
 static segue_status check_state(const segue_text *state, segue_error *err)
 {
     if (state->size < sizeof *state)

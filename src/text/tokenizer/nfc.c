@@ -179,7 +179,7 @@ static size_t unsure_from(const char *s, size_t n, size_t at, size_t *before)
     return n;
 }
 
-/* Checks a property of each character, so that it may say 0 for a text in NFC. */
+/* Checks a property of each character, so it may say 0 for a text in NFC. */
 int sg_nfc_sure(const char *s, size_t n)
 {
     size_t before;

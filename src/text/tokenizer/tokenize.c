@@ -96,7 +96,7 @@ static segue_status normal_piece(struct text_splitter *c, const char *s, size_t 
     return sg_pretoken(c->e, s, n, first);
 }
 
-/* Text between raw added tokens. Normalized text reuses the same buffers, so that cached pieces become invalid. */
+/* Text between raw added tokens. Normalized text reuses the same buffers, so cached pieces become invalid. */
 static segue_status raw_piece(struct text_splitter *c, const char *s, size_t n, int first)
 {
     c->e->epoch++;

@@ -102,8 +102,8 @@ static segue_status normalizer(struct json_reader *r, const json_t *o)
 
 /* --- pre-tokenizers --- */
 
-/* Append a splitter; it is freed on error. ByteLevel maps text to the byte alphabet, so that a step after it would
- * see other characters than here. */
+/* Append a splitter; it is freed on error. ByteLevel maps text to the byte alphabet, so a step after it would see other
+ * characters than here. */
 static segue_status add_split(struct json_reader *r, struct sg_split split)
 {
     struct sg_tokenizer *t = r->t;
@@ -152,7 +152,7 @@ static segue_status splitter(struct json_reader *r, const json_t *o)
         if (!json_is_string(text)) return malformed(r, "pre_tokenizer Split: pattern");
         SG_TRY(
             sg_split_of_pattern(&split, json_string_value(text), json_string_length(text), r->what, r->err));
-        /* The scanners match all of a text without gaps, so that only rules that keep each match apart are valid. */
+        /* The scanners match all of a text without gaps, so only rules that keep each match apart are valid. */
         if (split.kind != SG_SPLIT_REGEX && rule != SG_RULE_ISOLATED && rule != SG_RULE_KEPT)
             return unsupported(r, "pre_tokenizer Split", "behavior that joins or drops every piece");
     }
@@ -403,7 +403,7 @@ static segue_status read_model(struct json_reader *r, const json_t *model, const
     t->fuse_unk = fuse != 0;
     t->ignore_merges = ignore != 0;
     SG_TRY(read_vocab(r, vocab, added));
-    /* merges are looked up by text, so that the vocabulary comes first */
+    /* merges are looked up by text, so the vocabulary comes first */
     SG_TRY(sg_merges_reserve(t, json_array_size(merges), r->err));
     for (size_t i = 0; i < json_array_size(merges); i++)
         SG_TRY(read_merge(r, json_array_get(merges, i), (uint32_t)i));
@@ -521,7 +521,7 @@ static segue_status read_json(struct json_reader *r, const json_t *root, const j
     SG_TRY(for_each_step(r, json_object_get(root, "pre_tokenizer"), "pretokenizers", pre_tokenizer, 0));
     SG_TRY(for_each_step(r, json_object_get(root, "post_processor"), "processors", post_processor, 0));
     SG_TRY(for_each_step(r, json_object_get(root, "decoder"), "decoders", decoder, 0));
-    /* each byte has a token, so that a byte-level file may name an unknown token that does not exist */
+    /* each byte has a token, so a byte-level file may name an unknown token that does not exist */
     if (r->unk_missing && !t->byte_level) return malformed(r, "model.unk_token: its entry in model.vocab");
     /* the decoder must be the inverse of the pre-tokenizer */
     if (r->byte_decoder >= 0 && r->byte_decoder != t->byte_level)

@@ -164,7 +164,7 @@ const struct sg_added *sg_added_find(const struct sg_added_set *set, const char 
 
 /* --- normal.c --- */
 /* Bytes that the steps that change a text may write in one call, for a text of len bytes: replacements of a file can multiply.
- * Real tokenizers write at most some 10 bytes per byte. */
+ * Real tokenizers write at most about 10 bytes per byte. */
 static inline uint64_t sg_text_budget(size_t len) { return 4096 + 64 * (uint64_t)len; }
 /* Take n bytes from a budget. ELIMIT: fewer are left. */
 segue_status sg_text_spend(uint64_t *budget, uint64_t n, segue_error *err);

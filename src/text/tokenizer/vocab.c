@@ -18,7 +18,7 @@ static uint32_t mask_for(size_t n)
     return size - 1;
 }
 
-/* Called once, before anything is looked up. The arena returns zeroed memory, so that ids without a token have the kind
+/* Called once, before anything is looked up. The arena returns zeroed memory, so ids without a token have the kind
  * SG_TOKEN_NONE. */
 segue_status sg_vocab_reserve(struct sg_tokenizer *t, size_t n, const char *what, segue_error *err)
 {
@@ -99,7 +99,7 @@ int32_t sg_vocab_find_model(const struct sg_tokenizer *t, const char *text, size
     return id >= 0 && t->tokens[id].outside ? -1 : id;
 }
 
-/* text is terminated by NUL, so that tokens with NULs cannot be found this way. */
+/* text is terminated by NUL, so tokens with NULs cannot be found this way. */
 int32_t sg_token_find(const struct sg_tokenizer *t, const char *text)
 {
     return sg_vocab_find(t, text, strlen(text));

@@ -47,7 +47,7 @@ enum sg_utf8 sg_utf8_step(const char *s, size_t n, size_t *len)
     return SG_UTF8_CHAR;
 }
 
-/* The text is known to be valid, so that the first byte alone determines the length. */
+/* The text is known to be valid, so the first byte alone determines the length. */
 size_t sg_utf8_get(const char *s, uint32_t *c)
 {
     const unsigned char *b = (const unsigned char *)s;

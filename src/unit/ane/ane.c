@@ -1,5 +1,5 @@
 /* ane.c: the unit `ane`, the Apple Neural Engine: its table, its options and its description. Without an engine, or when the
- * spec says `soft`, the unit uses the software engine and is described as simulated. The unit is used only when it is named:
+ * spec says `soft`, the unit uses the software NPU and is described as simulated. The unit is used only when it is named:
  * the private interface has not run on a device yet. See aneunit.h.
  * SPDX-License-Identifier: MIT */
 #include <stdio.h>
@@ -22,11 +22,11 @@ static void describe_one(struct sg_unit_desc *d, const char *spec, const char *p
     snprintf(d->info.spec, sizeof d->info.spec, "%.63s", spec);
     snprintf(d->info.kind, sizeof d->info.kind, "ane");
     snprintf(d->info.features, sizeof d->info.features,
-             software ? "software engine, profile %s, fp16; simulated" : "neural engine, limits of %s, fp16; private interface",
+             software ? "software NPU, profile %s, fp16; simulated" : "neural engine, limits of %s, fp16; private interface",
              profile);
 }
 
-/* There is one engine per machine; the software engine is listed in its place where there is none. */
+/* There is one engine per machine; the software NPU is listed in its place where there is none. */
 static segue_status ane_list(struct sg_unit_desc *out, size_t cap, size_t *n, segue_error *err)
 {
     struct sg_apple_api api;
@@ -106,7 +106,7 @@ static segue_status open_engine(struct sg_unit *u, const struct sg_unit_spec *sp
     char architecture[32];
     uint32_t engines, cores;
     if (sg_spec_value(spec, "on_violation") || sg_spec_value(spec, "compiles"))
-        return sg_fail(err, SEGUE_EARG, "open unit: %s: on_violation and compiles are options of the software engine; use "
+        return sg_fail(err, SEGUE_EARG, "open unit: %s: on_violation and compiles are options of the software NPU; use "
                                               "ane:soft", spec->text);
     sg_apple_describe(&u->api, architecture, &engines, &cores);
     architecture[3] = 0;
@@ -114,7 +114,7 @@ static segue_status open_engine(struct sg_unit *u, const struct sg_unit_spec *sp
     return sg_apple_open(&u->device, &u->api, NULL, err);
 }
 
-/* The pool for host operations has as many threads as the software engine: both compute at different times. */
+/* The pool for host operations has as many threads as the software NPU: both compute at different times. */
 segue_status ane_open_on(struct sg_unit **out, const struct sg_unit_spec *spec, const struct sg_apple_api *api,
                          segue_error *err)
 {

@@ -2,7 +2,7 @@
  * Endings:
  *   "weights"   fp16 weights of a part (anepart.c)
  *   "program"   text of a program that was compiled (anepart.c)
- *   "packed"    weights in the layout of the software engine (npu/npu_packed.c)
+ *   "packed"    weights in the layout of the software NPU (npu/npu_packed.c)
  *   "sources"   hashes of the model's tensors (anepart.c); not counted in hits, misses and written
  * Names are not trusted: the header has the key and a hash of the data, and an entry that does not match is refused and written
  * again. A verified entry gets a stamp file KEY.ENDING.seal with the identity of the file (base/file.h); while that identity is

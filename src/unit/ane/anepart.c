@@ -1,5 +1,5 @@
 /* anepart.c: lowers, compiles and loads one part of a graph. The cache folder keeps what costs time:
- * - "weights": the fp16 blob file of a part with a list of its records; key: the hashes of all source tensors, and the cut;
+ * - "weights": the fp16 blob file of a part with a list of its records; key: the hashes of all source tensors, and the partition;
  * - "program": the text of a program that was compiled; key: text, weights, profile and compiler. The compiled form itself is
  *   stored by the system; the entry only says that it may be loaded without a compile;
  * - "sources": the hashes of the source tensors, for files whose identity is unchanged.

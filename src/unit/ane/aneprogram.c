@@ -101,7 +101,7 @@ static void raise_to(uint64_t *a, uint64_t b)
     if (b > *a) *a = b;
 }
 
-/* Surface sizes of a loaded set: the maximum over all parts for each role. One surface of a role then serves every part. */
+/* Surface sizes of a loaded set: the maximum over all parts for each role. One surface of a role then fits every part. */
 static segue_status set_measure(struct sg_program *p, struct ane_set *set, segue_error *err)
 {
     const struct sg_ane_device_ops *ops = sg_ane_ops_of(p->base.unit->device);

@@ -50,7 +50,7 @@ static segue_status fp16_from_rows(const float *rows, uint32_t n, uint32_t width
             out[t] = sg_f16_of_f32(rows[(size_t)t * width + c] * scale);
             if ((out[t] & 0x7c00) == 0x7c00)
                 return sg_fail(err, SEGUE_EUNSUPPORTED,
-                               "run: ane: row %u, column %u: %g is beyond fp16; use another unit for this model", t, c,
+                               "run: ane: row %u, column %u: %g exceeds fp16; use another unit for this model", t, c,
                                (double)rows[(size_t)t * width + c]);
         }
         memset(out + n, 0, (columns - n) * sizeof *out);

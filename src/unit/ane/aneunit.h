@@ -37,7 +37,7 @@ enum { ANE_DELTA_OFF, ANE_DELTA_ASKED, ANE_DELTA_PROVEN, ANE_DELTA_REFUTED };
 struct sg_unit {
     struct sg_unit_base base;
     struct sg_unit_desc desc;
-    struct sg_apple_api api;         /* system functions of the private interface; unused with the software engine */
+    struct sg_apple_api api;         /* system functions of the private interface; unused with the software NPU */
     struct sg_ane_profile profile;   /* limits and speed of the chip */
     struct sg_ane_device *device;    /* owned */
     struct sg_pool *pool;            /* threads for host operations; owned */
@@ -48,7 +48,7 @@ struct sg_unit {
     uint32_t layers;                 /* option layers=: layers per engine program; 0: as many as fit */
     struct sg_program *programs;     /* all programs of this unit, linked by `next` */
 };
-/* api NULL, or `soft` in the spec: the software engine; else the real one. */
+/* api NULL, or `soft` in the spec: the software NPU; else the real one. */
 segue_status ane_open_on(struct sg_unit **out, const struct sg_unit_spec *spec, const struct sg_apple_api *api,
                          segue_error *err);
 /* Unloads the programs of all models and resets the compile budget, which a real engine counts per process. ELIMIT: a real
@@ -113,7 +113,7 @@ void ane_sets_drop(struct sg_program *p);
 
 /* Lowers part i of a set, compiles it unless the cache has it, and loads it. */
 segue_status ane_part_load(struct sg_program *p, struct ane_set *set, uint32_t i, segue_error *err);
-/* Fills source_hashes. Reads all weights unless the cache knows the hashes of these very files. */
+/* Fills source_hashes. Reads all weights unless the cache has the hashes of exactly these files. */
 segue_status ane_sources_hash(struct sg_program *p, const struct sg_weight_cache *keep, segue_error *err);
 
 /* Member of struct sg_unit_ops. EUNSUPPORTED: host operations read this tensor from the model file. */

@@ -1,5 +1,5 @@
 /* device.h: the interface of an engine that runs MIL programs: a table of functions with two implementations, the private
- * interface of a Mac (apple/apple.h) and the software engine (npu/npu.h). Callers use only this table.
+ * interface of a Mac (apple/apple.h) and the software NPU (npu/npu.h). Callers use only this table.
  *
  * Threads: one call at a time for each device, including its programs and surfaces. Errors: EUNSUPPORTED: the program breaks a
  * rule, which is named. ELIMIT: a budget of the process is used up. EUNIT: the engine or its service failed. ELOST: a call did
@@ -45,7 +45,7 @@ struct sg_ane_counters {
     uint64_t loaded;                 /* programs that are loaded now */
     uint64_t weight_bytes, input_bytes, output_bytes, flops;     /* over all dispatches; weights, flops: 0 on a real engine */
     uint64_t simulated_ns;           /* estimated time of the chip; 0 on a real engine */
-    uint64_t packed_bytes;           /* packed weights of the software engine in memory now */
+    uint64_t packed_bytes;           /* packed weights of the software NPU in memory now */
 };
 
 struct sg_ane_device; /* the structs of an implementation begin with their base, see below */
@@ -82,7 +82,7 @@ struct sg_ane_device_ops {
     void (*count)(const struct sg_ane_device *d, struct sg_ane_counters *out);
     /* Identity and version of the compiler, for cache keys. */
     void (*compiler)(const struct sg_ane_device *d, char out[64]);
-    int software; /* 1: the software engine; sg_npu_ functions may be used on the device */
+    int software; /* 1: the software NPU; sg_npu_ functions may be used on the device */
 };
 /* First member of struct sg_ane_device, sg_ane_program and sg_ane_surface of each implementation. */
 struct sg_ane_device_base {

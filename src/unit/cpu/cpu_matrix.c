@@ -65,11 +65,10 @@ static int bf16_allowed(const struct sg_cpu_linear *lin, const struct sg_packed_
     return w->kind > SG_PACK_F32 || (w->kind < SG_PACK_F32 && !lin->fine);
 }
 
-/* The form of activations for a linear in a pass of so many rows. Up to DECODE_ROWS rows every product
- * is fine: it is bound by reading weights anyway, and verification of draft tokens then uses the
- * arithmetic of single steps. Longer passes use 8 bits with outliers, or bf16. bf16 has 8 significant
- * bits, so float weights take activations in two terms; the few products that must stay fine remain in
- * tiles. */
+/* The form of activations for a linear in a pass of `rows` rows. Up to DECODE_ROWS rows every product uses fine activations
+ * (SG_FINE): it is bound by reading weights anyway, and verification of draft tokens then uses the arithmetic of single
+ * steps. Longer passes use 8 bits with outliers, or bf16. bf16 has 8 significant bits, so float weights take activations in
+ * two terms; the few products that must stay fine remain in tiles. */
 static enum sg_x_form form_of(const struct sg_cpu_program *p, const struct sg_cpu_linear *lin, const struct sg_packed_weight *w,
                             uint32_t rows)
 {
@@ -84,7 +83,7 @@ static enum sg_x_form form_of(const struct sg_cpu_program *p, const struct sg_cp
                                   : SG_FORM_X32_OUTLIER;
 }
 
-/* Bit set of the forms that the linears of a stage need for so many rows. */
+/* Bit set of the forms that the linears of a stage need for `rows` rows. */
 static uint32_t forms_of(const struct sg_cpu_program *p, const struct sg_cpu_stage *st, uint32_t rows)
 {
     uint32_t forms = 0;

@@ -107,7 +107,7 @@ static void rope_row(const struct sg_cpu_pass *a, const struct sg_cpu_stage *st,
                                  r->head_width, cs, (float)r->sign, y + (size_t)h * r->head_width);
 }
 
-/* Times a vector, a stored scalar, or the op's constant. */
+/* y = x times a vector, a stored scalar, or the op's constant. */
 static void scale_row(const struct sg_cpu_stage *st, const float *x, uint32_t width, float *y)
 {
     int one = st->scale_n == 1;

@@ -70,7 +70,7 @@ struct kv_owner {
     struct sg_cpu_slot *slot;
 };
 
-/* Takes a block from the slot's free list. Copy on write: a copy of `from` is also as cleared as that one is. */
+/* Takes a block from the slot's free list. Copy on write: copies `from`, and whether it was cleared. */
 static segue_status block_create(void *arg, const struct sg_shared_block *from, struct sg_shared_block **out,
                                  segue_error *err)
 {

@@ -245,7 +245,7 @@ static int rope_for_attend(const struct fusion_match *m, const struct sg_op *op)
            (key && op->u.rope.heads == attend->u.attend.kv_heads);
 }
 
-/* 1: a norm per head whose only reader is a rotation that attention takes along. */
+/* 1: a norm per head whose only reader is a rotation that is fused into attention. */
 static int norm_for_rope(const struct fusion_match *m, const struct sg_op *op)
 {
     if (op->in[1].value >= 0) return 0;
@@ -368,7 +368,7 @@ static void simple_stage(struct fusion_match *m, const struct sg_op *op)
     }
 }
 
-/* Ops in graph order. Norms and rotations that a later stage can take along are deferred. */
+/* Ops in graph order. Norms and rotations that can be fused into a later stage are deferred. */
 static void stages_fill(struct fusion_match *m)
 {
     const struct sg_graph *g = m->g;

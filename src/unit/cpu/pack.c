@@ -382,7 +382,7 @@ segue_status sg_pack_fill(struct sg_pack_set *set, struct sg_cpu_unit *u, const 
     SG_TRY(set_bytes(set, &total, err));
     SG_TRY(sg_weight_sources_list(&src, graphs, n, err));
     set->bytes = set->arena.total;
-    /* reported as packed anew */
+    /* reported as packed again */
     if (cache && total < CACHE_MIN_BYTES) {
         set->cache_result = "repacked";
         cache = NULL;

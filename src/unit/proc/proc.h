@@ -91,7 +91,7 @@ struct sg_unit {
     struct sg_unit_base base;
     struct sg_unit_desc desc;
     char inner[64];              /* spec of the unit in the child */
-    uint64_t silence_ns;         /* how long the heartbeat may stand still before the child is lost */
+    uint64_t silence_ns;         /* how long the heartbeat may stop before the child counts as lost */
     pthread_mutex_t lock;        /* guards desc, busy, why and what states hold; the rest belongs to the user of a connection */
     pthread_cond_t changed;
     int busy[2];                 /* a connection is in use */
@@ -152,7 +152,7 @@ segue_status proc_area(struct sg_unit *u, int connection, size_t size, segue_err
 segue_status proc_begin(struct sg_unit *u, segue_error *err);
 /* Handshake, page and areas over the connections of u->child. `second` is passed to the child and closed. */
 segue_status proc_handshake(struct sg_unit *u, int second, segue_error *err);
-uint64_t proc_time_limit(const struct sg_unit *u, uint64_t work);  /* for so many tokens, or units of 64 MB of weights */
+uint64_t proc_time_limit(const struct sg_unit *u, uint64_t work);  /* work: tokens, or units of 64 MB of weights */
 
 /* --- proc_share.c: all in the first connection --- */
 /* Numbers of a graph's tensors, ids[g->tensors_n]. New ones get a location in a region that the child has; their definitions are

@@ -130,7 +130,7 @@ segue_status proc_spawn(struct proc_child *c, int *second, segue_error *err)
         return status;
     }
     int code = spawn(&pid, program, one[1]);
-    /* The child's end must be closed here, or the end of the child would not close the connection. */
+    /* The child's descriptor must be closed here: otherwise the connection would stay open after the child exits. */
     close(one[1]);
     if (code) {
         close(one[0]);

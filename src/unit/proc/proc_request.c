@@ -8,7 +8,8 @@
 #include "base/clock.h"
 #include "unit/proc/proc.h"
 
-/* Poll intervals with and without a cancel flag to forward; size of a new area; time limit of short requests in silence_ns. */
+/* Poll intervals with and without a cancel flag to forward; size of a new area; time limit of short requests, in units of
+ * silence_ns. */
 enum { CANCEL_POLL_NS = 4000000, IDLE_POLL_NS = 100000000, AREA_MIN = 1 << 22, SHORT_LIMIT = 6 };
 
 static struct sg_wire_page *page_of(struct sg_unit *u) { return (struct sg_wire_page *)(void *)u->child.page.data; }
@@ -68,7 +69,7 @@ struct sg_buf *proc_request(struct sg_unit *u, int connection)
 /* Grows with the work, so that slow machines do not lose a unit that still computes. */
 uint64_t proc_time_limit(const struct sg_unit *u, uint64_t work) { return u->silence_ns * (SHORT_LIMIT + work); }
 
-/* The heartbeat is observed from here on: an idle child need not prove that it lives. */
+/* The heartbeat is observed from here on; no heartbeat is required while the child is idle. */
 segue_status proc_send(struct sg_unit *u, int connection, uint32_t kind, int fd, segue_error *err)
 {
     struct sg_buf *b = &u->out[connection];

@@ -339,7 +339,7 @@ static segue_status step_end(struct sg_run *run, segue_status status, struct sg_
 {
     struct sg_unit *u = run->program->base.unit;
     if (status != SEGUE_OK) {
-        /* an unrequested cancel would end the command without a word */
+        /* an unrequested cancel would end the command without a message */
         if (status == SEGUE_ECANCELED && !(run->batch.cancel && atomic_load(run->batch.cancel)))
             return proc_lose(u, "it canceled a run without being asked", err);
         if (status == SEGUE_ELOST) return proc_lose(u, "its unit was lost", err);

@@ -200,7 +200,7 @@ static segue_status answer_one(struct sg_server *v, struct sg_channel *c, int co
     return sg_channel_send(c, m.kind + SG_WIRE_REPLY, m.number, reply->data, reply->len, -1, send_limit_ns, err);
 }
 
-/* Until the peer closes. setup 1: only until the page is there, after which the other threads can start. */
+/* Serves requests until the peer closes. setup 1: only until the page is mapped, after which the other threads can start. */
 static segue_status serve_connection(struct sg_server *v, struct sg_channel *c, int connection, int setup, segue_error *err)
 {
     struct sg_buf reply = {0};

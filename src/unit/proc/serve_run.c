@@ -169,8 +169,8 @@ static segue_status run(struct sg_server *v, struct request *q, segue_error *err
     return status;
 }
 
-/* Weights whose products overflow are the model's fault and not this process's: it says so as a unit in the parent's process
- * does, since the parent counts numbers that are none as a loss. */
+/* If weights make products overflow, the model is at fault and not this process. So the result is checked here and an error
+ * is returned, as by a unit in the parent's process: the parent treats a NaN in a reply as the loss of the unit. */
 static segue_status results_check(const struct request *q, segue_error *err)
 {
     const struct sg_graph *g = q->program->graph;

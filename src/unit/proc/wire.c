@@ -1,5 +1,5 @@
-/* wire.c: encoding of descriptions and statuses. Requests are encoded in proc_*.c and decoded in serve_*.c. SPDX-License-
- * Identifier: MIT */
+/* wire.c: encoding of descriptions and statuses. Requests are encoded in proc_*.c and decoded in serve_*.c.
+ * SPDX-License-Identifier: MIT */
 #include "unit/proc/wire.h"
 
 /* Texts, memory, then numbers; sg_wire_desc_take reads the same order. */

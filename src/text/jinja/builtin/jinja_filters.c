@@ -114,8 +114,7 @@ SG_BUILTIN(f_safe)
 static segue_status indent_lines(struct sg_jinja *st, struct sg_buf *b, const struct sg_str *s,
                                  const struct sg_str *by, int first, int blank)
 {
-    /* each turn appends one line, without its line end; all line ends become \
- */
+    /* each turn appends one line, without its line end; all line ends become \n */
     const char *p = s->s, *e = p + s->n;
     for (int line = 0;; line++) {
         const char *q = p, *next = p;

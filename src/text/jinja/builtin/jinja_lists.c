@@ -217,7 +217,7 @@ SG_BUILTIN(f_dictsort)
         return sg_jinja_fail(st, "dictsort: sort by 'key' or 'value'");
     if (self.kind != SG_V_DICT)
         return sg_jinja_fail(st, "dictsort: expected a dict, got '%s'", sg_val_type(self.kind));
-    /* a view on the C stack: it is only iterated here, so that it need not be a heap value */
+    /* a view on the C stack: it is only iterated here, so it need not be a heap value */
     view.dict = sg_v_dict(self);
     view.o.kind = SG_V_VIEW;
     SG_TRY(sg_val_to_list(st, sg_v_of(&view.o), &l));

@@ -70,7 +70,7 @@ static segue_status declare_load(struct scope_builder *b, uint32_t name)
 }
 
 /* A name that is assigned. The slot starts as a copy of the outer variable, if any. in_if: the assignment may not
- * run, so that the variable of that name must stay readable. */
+ * run, so the variable of that name must stay readable. */
 static segue_status declare_store(struct scope_builder *b, uint32_t name, int in_if)
 {
     if (b->current[name].scope == b) return SEGUE_OK;

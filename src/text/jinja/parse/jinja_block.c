@@ -170,7 +170,7 @@ static segue_status parse_macro(struct sg_jinja_parser *p, uint32_t line, struct
     SG_TRY(sg_parser_name_id(p, node->s, node->n, &node->name));
     SG_TRY(parse_signature(p, &node->a));
     uint32_t loops = p->loops;
-    /* the body runs when the macro is called, so that it cannot leave a loop around its definition */
+    /* the body runs when the macro is called, so it cannot leave a loop around its definition */
     p->loops = 0;
     SG_TRY(parse_until(p, "endmacro", &node->c, "macro", line));
     p->loops = loops;
@@ -185,7 +185,7 @@ static segue_status parse_call_block(struct sg_jinja_parser *p, uint32_t line, s
     SG_TRY(sg_parser_new_node(p, SG_N_CALLBLOCK, line, &node));
     if (sg_parser_is_op(p, '(')) SG_TRY(parse_signature(p, &node->a));
     SG_TRY(sg_parse_expression(p, 1, &node->b));
-    /* the callee gets `caller`, so that it must be called here */
+    /* the callee gets `caller`, so it must be called here */
     if (node->b->kind != SG_N_CALL) return sg_parser_fail(p, line, "expected a call in 'call'");
     uint32_t loops = p->loops;
     p->loops = 0;

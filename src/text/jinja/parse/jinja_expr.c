@@ -319,7 +319,7 @@ static segue_status parse_test(struct sg_jinja_parser *p, struct sg_jinja_node *
 }
 
 /* A sign, or a primary with its accesses; with_filter: then filters, tests and calls. Filters bind weaker than the
- * sign, so that -1|abs is (-1)|abs. */
+ * sign, so -1|abs is (-1)|abs. */
 static segue_status parse_unary(struct sg_jinja_parser *p, int with_filter, struct sg_jinja_node **out)
 {
     int neg = sg_parser_is_op(p, '-');

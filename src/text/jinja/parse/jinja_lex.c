@@ -274,7 +274,7 @@ static const char *unescape(const char *p, const char *e, char **o)
         /* an unknown escape keeps its backslash */
         *(*o)++ = '\\';
         if ((unsigned char)*p < 0x80) return *(*o)++ = *p, p + 1;
-        /* jinja2 converts non-ASCII characters to escapes first, so that the backslash escapes the backslash of that escape */
+        /* jinja2 converts non-ASCII characters to escapes first, so the backslash escapes the backslash of that escape */
         c = sg_char_get(&p);
         static const char hex[] = "0123456789abcdef";
         int k = c < 0x100 ? 2 : c < 0x10000 ? 4 : 8;

@@ -128,7 +128,7 @@ static unsigned list_depth(const struct sg_jinja_node *n)
     return d;
 }
 
-/* Nodes are finished from the leaves to the root, so that the depths of the children are known. */
+/* Nodes are finished from the leaves to the root, so the depths of the children are known. */
 segue_status sg_parser_finish_node(struct sg_jinja_parser *p, struct sg_jinja_node *n)
 {
     /* e (the condition of a loop) is counted too: the evaluator recurses into all children */

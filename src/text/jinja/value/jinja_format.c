@@ -188,7 +188,7 @@ static segue_status percent_value(struct sg_jinja *st, struct sg_buf *b, struct 
     case 'i':
     case 'u':
         if (v.kind == SG_V_FLOAT && isfinite(v.u.f) && fabs(v.u.f) < 9e18)
-            /* 9e18 is below 2^63, so that the cast is defined */
+            /* 9e18 is below 2^63, so the cast is defined */
             v = sg_v_int((int64_t)v.u.f), is_int = 1;
         /* fallthrough */
     case 'x':

@@ -57,8 +57,8 @@ static inline segue_status sg_jinja_step(struct sg_jinja *st, uint64_t n)
     st->steps += n;
     return st->steps > st->limits.steps ? sg_jinja_steps_exceeded(st) : SEGUE_OK;
 }
-/* Enter one level of nesting; the caller leaves it with st->level--. After an error the rendering ends, so that error
- * paths do not restore the level. */
+/* Enter one level of nesting; the caller leaves it with st->level--. After an error the rendering ends, so error paths do
+ * not restore the level. */
 segue_status sg_jinja_enter(struct sg_jinja *st);
 
 #endif

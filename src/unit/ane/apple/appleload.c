@@ -68,7 +68,7 @@ static segue_status check_strides(const struct sg_apple_api *api, void *attribut
             if (!strncmp(name, ports[k].name, strcspn(name, "@")) && !ports[k].name[strcspn(name, "@")] &&
                 bytes != ports[k].row_bytes)
                 return sg_fail(err, SEGUE_EUNIT,
-                               "neural engine: port %.60s: rows of %llu bytes, the engine wants %llu; pad "
+                               "neural engine: port %.60s: rows of %llu bytes, the engine needs %llu; pad "
                                "the last dimension",
                                name, (unsigned long long)ports[k].row_bytes, (unsigned long long)bytes);
     }

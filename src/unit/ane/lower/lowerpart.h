@@ -29,7 +29,7 @@ struct sg_ane_partition {
 };
 
 /* Default rule: a part gets further layers, at most six, while the working set of a dispatch of 256 rows
- * with 512 keys is at most 32 MB, from where on engines spill (constraint 20). Weights do not count,
+ * with 512 keys is at most 32 MB; above that engines spill (constraint 20). Weights do not count,
  * because each dispatch streams them once, whatever the partition. */
 enum { SG_ANE_PART_LAYERS_MAX = 6, SG_ANE_PART_ROWS = 256, SG_ANE_PART_KEYS = 512, SG_ANE_PART_BYTES_MAX = 32 << 20 };
 /* layers: per part; 0: by the default rule. keep_outputs: outputs of the graph are results of the last part

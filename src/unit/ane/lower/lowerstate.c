@@ -1,5 +1,5 @@
 /* lowerstate.c: lowers the operations with state except the delta rule: attention and short convolution.
- * Positions and masks are inputs (port `info`), so one program serves every position.
+ * Positions and masks are inputs (port `info`), so one program works for every position.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 

@@ -1,5 +1,5 @@
 /* milconst.c: reads the constant arguments of an operation; see milinfer.h. Both the type rules and the
- * software engine use these functions, so that they cannot disagree about axes, slices and convolution
+ * software NPU use these functions, so that they cannot disagree about axes, slices and convolution
  * geometry.
  * SPDX-License-Identifier: MIT */
 #include "unit/ane/mil/milinfer.h"

@@ -1,5 +1,5 @@
 /* milops.c: see milops.h. The table of all operations of the ane unit. A new operation needs a line here, a
- * rule in milinfer.c when its type rule is new, and its arithmetic in the software engine
+ * rule in milinfer.c when its type rule is new, and its arithmetic in the software NPU
  * (npu/npu_table.c).
  * SPDX-License-Identifier: MIT */
 #include "unit/ane/mil/milops.h"

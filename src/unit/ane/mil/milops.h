@@ -1,6 +1,6 @@
 /* milops.h: table of the MIL operations that the unit knows: their arguments, type rule and what is known
  * about their support on engines (sources in docs/ANE.md). The table does not know how an operation is
- * computed; that is the software engine's part.
+ * computed; that is the software NPU's part.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_ANE_MILOPS_H
 #define SG_UNIT_ANE_MILOPS_H

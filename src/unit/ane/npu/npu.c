@@ -1,4 +1,4 @@
-/* npu.c: the device of the software engine: budgets, loading, surfaces, dispatches, symptoms and
+/* npu.c: the device of the software NPU: budgets, loading, surfaces, dispatches, symptoms and
  * simulated time. What operations compute is in the handlers of npu_plan.h. Numbers of constraints
  * refer to the table in docs/ANE.md. See npu.h.
  * SPDX-License-Identifier: MIT */
@@ -54,7 +54,7 @@ static const struct sg_ane_device_ops npu_ops;
 segue_status sg_npu_open(struct sg_ane_device **out, const struct sg_npu_opts *o, segue_error *err)
 {
     struct sg_ane_device *d = sg_alloc(sizeof *d);
-    if (!d) return sg_no_memory("the software engine", sizeof *d, err);
+    if (!d) return sg_no_memory("the software NPU", sizeof *d, err);
     d->base.ops = &npu_ops;
     d->o = *o;
     if (!d->o.compiles) d->o.compiles = o->profile.compiles;
@@ -84,7 +84,7 @@ segue_status sg_npu_restart(struct sg_ane_device *d, segue_error *err)
 {
     if (d->c.loaded)
         return sg_fail(err, SEGUE_EARG,
-                       "software engine: restart: %llu programs are loaded; unload them first",
+                       "software NPU: restart: %llu programs are loaded; unload them first",
                        (unsigned long long)d->c.loaded);
     d->compiles_left = d->o.compiles;
     d->refusals_left = 0;
@@ -373,7 +373,7 @@ static segue_status check_surfaces(const struct sg_ane_device *d, const struct s
                 ports[i].name, (unsigned long long)s->n, (unsigned long long)needed);
         if (s->n % d->o.profile.surface_bytes)
             return sg_fail(err, SEGUE_EUNIT,
-                           "%s: constraint 43: the surface of %s has %llu bytes, not whole %u; allocate more",
+                           "%s: constraint 43: the surface of %s has %llu bytes, not a multiple of %u; allocate more",
                            status, ports[i].name, (unsigned long long)s->n, d->o.profile.surface_bytes);
         if (i && d->o.profile.equal_sizes && s->n != surfaces[0]->n)
             return sg_fail(
@@ -461,7 +461,7 @@ static segue_status check_flags(struct sg_npu_run *r, const char *op, segue_erro
         return sg_fail(err, SEGUE_EUNSUPPORTED,
                        "evaluate: constraint 29 (op %.60s): values above %u become infinite in a slice of "
                        "the last axis; "
-                       "slice the channels, or scale before",
+                       "slice the channels, or scale first",
                        op, r->profile->slice_limit);
     return sg_fail(
         err, SEGUE_EUNSUPPORTED,

@@ -1,4 +1,4 @@
-/* npu.h: the software engine: a device (unit/ane/device.h) that runs MIL programs on any processor
+/* npu.h: the software NPU: a device (unit/ane/device.h) that runs MIL programs on any processor
  * under the rules of a profile. In refuse mode whatever a real engine would get wrong without an error
  * is refused, and the constraint is named. In faithful mode the program runs and shows the same symptom
  * as the chip. Results have the rounding of fp16 and the arithmetic of the profile; times are

@@ -1,4 +1,4 @@
-/* npu_avx2.c: kernels of the software engine for AVX2, FMA and F16C, in tiles of 6 x 16; see npu_loops.h.
+/* npu_avx2.c: kernels of the software NPU for AVX2, FMA and F16C, in tiles of 6 x 16; see npu_loops.h.
  * cmake/ane_unit.cmake compiles only this file with these instruction sets.
  * SPDX-License-Identifier: MIT */
 #include <immintrin.h>

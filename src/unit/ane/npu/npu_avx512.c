@@ -1,4 +1,4 @@
-/* npu_avx512.c: kernels of the software engine for AVX-512, in tiles of 8 x 32; see npu_loops.h.
+/* npu_avx512.c: kernels of the software NPU for AVX-512, in tiles of 8 x 32; see npu_loops.h.
  * cmake/ane_unit.cmake compiles only this file with this instruction set.
  * SPDX-License-Identifier: MIT */
 #include <immintrin.h>

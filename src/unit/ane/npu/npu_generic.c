@@ -1,4 +1,4 @@
-/* npu_generic.c: kernels of the software engine for any processor: vectors of 16 bytes, tiles of 4 x 8.
+/* npu_generic.c: kernels of the software NPU for any processor: vectors of 16 bytes, tiles of 4 x 8.
  * See npu_loops.h.
  * SPDX-License-Identifier: MIT */
 #define NPU_BYTES 16

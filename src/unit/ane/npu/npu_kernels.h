@@ -1,4 +1,4 @@
-/* npu_kernels.h: the loops of the software engine that depend on the instruction set: one table per
+/* npu_kernels.h: the loops of the software NPU that depend on the instruction set: one table per
  * set, all made from npu_loops.h. Rounding and conversions give the same bits on every set; exp_row and
  * the tiles may differ in the last bit of fp32, because sets differ in fused multiply-add.
  * SPDX-License-Identifier: MIT */

@@ -159,7 +159,7 @@ static segue_status read_constant(struct sg_npu_plan *into, const struct sg_mil_
     return SEGUE_OK;
 }
 
-/* Makes constant v in the form that its readers want. When they want several, fp32 serves all of them.
+/* Makes constant v in the form that its readers want. When they want several, fp32 is used for all of them.
  * A weight to be packed is decoded into a temporary arena, which is freed here. */
 static segue_status make_constant(struct sg_npu_plan *plan, uint32_t v, const struct sg_mil_literal *l,
                                   const struct sg_mil_op *expr, const struct sg_ane_file *files,
@@ -388,7 +388,7 @@ segue_status sg_npu_plan_make(struct sg_npu_plan *plan, struct sg_mil_program *p
         if (!plan->handlers[o] && !nothing)
             status = sg_fail(
                 err, SEGUE_EUNSUPPORTED,
-                "program: function %.60s: the software engine does not support %s; use other operations",
+                "program: function %.60s: the software NPU does not support %s; use other operations",
                 f->name, f->ops[o].kind);
         plan->flops += sg_mil_flops(f, &f->ops[o]);
     }

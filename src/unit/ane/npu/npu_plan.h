@@ -1,4 +1,4 @@
-/* npu_plan.h: internal header of the software engine. A plan is a function of a program prepared for
+/* npu_plan.h: internal header of the software NPU. A plan is a function of a program prepared for
  * execution: decoded constants, an offset in memory for every other value, and a handler for every
  * operation. A run executes a plan once.
  *

@@ -309,7 +309,7 @@ segue_status sg_npu_layer_norm(struct sg_npu_run *r, const struct sg_mil_op *op)
     norm_arguments(&j, 1e-5f);
     if (!lanes_of(sg_npu_type(r, x), sg_mil_const_axes(r->plan->f, op, sg_npu_type(r, x)->rank), &j.l))
         return sg_fail(r->err, SEGUE_EUNSUPPORTED,
-                       "layer_norm: %s: the axes are not adjacent; transpose before",
+                       "layer_norm: %s: the axes are not adjacent; transpose first",
                        r->plan->f->values[op->first].name);
     run_columns(&j, layer_norm_part);
     return SEGUE_OK;

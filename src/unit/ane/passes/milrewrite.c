@@ -28,7 +28,7 @@ static uint32_t map_value(struct sg_mil_rewrite *r, uint32_t value)
     return r->b.status ? 0 : to;
 }
 
-/* 1: v12 or k3, a name that the builder generated. Such names are generated anew, because they would
+/* 1: v12 or k3, a name that the builder generated. Such names are generated again, because they would
  * collide with those of the new function. */
 static int is_generated_name(const char *name)
 {

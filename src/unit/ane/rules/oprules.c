@@ -216,7 +216,7 @@ static void check_last_slice(const struct op_check *s)
                               .advice = 1,
                               .op = s->c->f->values[s->op->first].name};
     sg_mil_fault_add(s->c->faults, &at,
-                     "values above %u become infinite in this slice; slice along the channels or scale before",
+                     "values above %u become infinite in this slice; slice along the channels or scale first",
                      s->c->profile->slice_limit);
 }
 

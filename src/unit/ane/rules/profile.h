@@ -35,7 +35,7 @@ struct sg_ane_profile {
     uint32_t head_rows;               /* 37: maximum dimension of an output; 0 = no limit */
     uint32_t mean_refused;            /* 42: no reduce_mean in functions for ios18 */
     uint64_t sram_bytes;              /* 20: working set of an operation before it spills; advice only */
-    /* Arithmetic of the software engine. */
+    /* Arithmetic of the software NPU. */
     uint32_t nan_to_infinity;   /* NaN at an input is read as +infinity */
     uint32_t undefined_to_zero; /* inf - inf, 0 * inf and sqrt(-1) give +0 */
     uint32_t unsigned_zero;     /* results of -0 become +0 */

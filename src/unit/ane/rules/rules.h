@@ -1,6 +1,6 @@
 /* rules.h: the constraints of engines, numbered as in docs/ANE.md, checked on a program and its blob files
  * before it is compiled. Constraints that depend on values, surfaces or the process are enforced by the
- * software engine at run time.
+ * software NPU at run time.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_ANE_RULES_H
 #define SG_UNIT_ANE_RULES_H

@@ -43,7 +43,7 @@ void sg_ane_emit_close(struct sg_ane_emit *e)
     sg_ane_partition_free(&e->cut);
 }
 
-/* Every call lowers the part anew; nothing is cached between calls, because all weights of a model may not
+/* Every call lowers the part again; nothing is cached between calls, because all weights of a model may not
  * fit memory at once. */
 segue_status sg_ane_emit_part(struct sg_ane_emit *e, uint32_t i, struct sg_mil_program **mil, struct sg_ane_blobs *blobs,
                               segue_error *err)

@@ -1,5 +1,5 @@
 /* probe.h: small programs that answer by experiment questions on which the sources about the engine
- * disagree (docs/ANE.md). They use device.h only, so the software engine can run them as well, and tests
+ * disagree (docs/ANE.md). They use device.h only, so the software NPU can run them as well, and tests
  * can check the probes themselves.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_ANE_PROBE_H

@@ -2,10 +2,10 @@
  * vector of a group.
  *
  * vpmaddubsw multiplies u8 by s8 but saturates its 16-bit pair sums for 8-bit weights. So 128 is
- * subtracted from each weight,
- * weight| is multiplied by sign(weight) * activation, which fits in 16 bits, and the offset m grows by 128 d to compensate.
- * All kinds are computed this way, so that few rows and tiles give equal bits. Integer sums are int32
- * and exact; fp32 sums are one chain over the blocks per output.
+ * subtracted from each weight, and |weight| is multiplied by sign(weight) * activation, which fits in
+ * 16 bits; the offset m grows by 128 d to compensate. All kinds are computed this way, so that few
+ * rows and tiles give equal bits. Integer sums are int32 and exact; fp32 sums are one chain over the
+ * blocks per output.
  * SPDX-License-Identifier: MIT */
 #if defined(__x86_64__)
 #include "unit/cpu/kernels/k_avx2.h"

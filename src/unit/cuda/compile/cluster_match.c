@@ -54,7 +54,7 @@ static int is_whole(const struct cu_matcher *l, const struct sg_operand *x)
     return x->value >= 0 && x->at == 0 && x->width == l->g->values[x->value].width;
 }
 
-/* 1: the same columns of the same value. Selections of rows are looked through: a pass with one row selects it. */
+/* 1: the same columns of the same value. A selection of rows counts as its input: a pass with one row selects all rows. */
 static int same_operand(const struct cu_matcher *l, const struct sg_operand *x, const struct sg_operand *y)
 {
     struct sg_operand a = cu_source(l->p, x), b = cu_source(l->p, y);
@@ -237,7 +237,6 @@ static enum cu_fusion_weights weights_of(const struct ck_weight *w)
     return w->kind == CK_F16 ? CU_FUSION_F16 : w->kind == CK_BF16 ? CU_FUSION_BF16 : CU_FUSION_NONE;
 }
 
-/* Weights of one kind; of Q8_0, scales begin with 16 whole bytes. */
 /* All weights of the fusion have one kind. Scales of Q8_0 rows are copied in 16-byte units: every second row begins with one. */
 static int same_weights(const struct cu_matcher *l, const struct cu_step *s, const struct ck_weight *back)
 {

@@ -118,7 +118,7 @@ static const struct sg_op *find_glu(const struct cu_fuser *f, const struct sg_op
         gate = producer(f, op->in[0].value);
         up = producer(f, op->in[1].value);
         if (!gate || !up || gate == up || (gate != first && up != first)) continue;
-        /* Neither has something added, since the product adds to its result and that is the activation's. */
+        /* Neither may have a residual: the fused product would add it after the activation. */
         const struct sg_op *other = gate == first ? up : gate;
         int fits = other->code == SG_OP_LINEAR && gate->in[1].value < 0 && up->in[1].value < 0 && is_whole(f, &op->in[0]) &&
                    is_whole(f, &op->in[1]) && f->readers[gate->out] == 1 && f->readers[up->out] == 1 &&
@@ -302,7 +302,7 @@ static int is_only_gate(const struct cu_fuser *f, int32_t value)
 }
 
 /* 1: every part of the product is an input of its convolution or delta rule, or the gate of a norm, so that all may be stored in
- * bf16. Rows need whole 16 bytes. */
+ * bf16. Rows must be multiples of 16 bytes. */
 static int can_be_bf16(const struct cu_fuser *f, const struct cu_step *s)
 {
     for (uint32_t i = 0; i < s->parts_n; i++) {

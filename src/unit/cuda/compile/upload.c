@@ -252,7 +252,7 @@ static segue_status join_weights(struct cu_weights *w, const struct sg_graph *g,
     struct cu_tensor *parts[CK_SEGMENTS];
     uint32_t n = 0;
     size_t all = 0;
-    /* Without a first part the op itself does not qualify, and later ones are tried with their own call. */
+    /* Returns when op i itself cannot be in a block: later ops are tried in calls of their own. */
     for (uint32_t k = i; k < g->ops_n && n < CK_SEGMENTS; k++) {
         const struct sg_op *op = &g->ops[k];
         struct cu_tensor *t;

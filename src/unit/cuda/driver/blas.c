@@ -6,8 +6,8 @@
 #include <dlfcn.h>
 #include <string.h>
 
-/* Values of the library's enums that are used, and two limits: heuristics requested per shape; rows from which its first choice
- * is not taken unseen. */
+/* Values of the library's enums that are used, and two limits: heuristics requested per shape; rows from which its first
+ * choice is not used without a check of its tiles. */
 enum { COMPUTE_F32 = 68, TYPE_F32 = 0, TYPE_F16 = 2, TYPE_BF16 = 14 };
 enum { DESC_TRANSPOSE_A = 3, DESC_EPILOGUE = 7, DESC_BIAS = 8, EPILOGUE_BIAS = 4, PREF_WORKSPACE = 1 };
 enum { ALGO_TILE = 1, TILE_128_128 = 20, TILE_128_256 = 23, TILE_256_128 = 24, TILE_168_128 = 197, TILE_320_128 = 248 };
@@ -172,7 +172,7 @@ static int multiply(struct cu_blas *b, const struct cu_blas_product *p)
                         (void *)(uintptr_t)p->workspace, CU_BLAS_WORKSPACE, p->stream);
 }
 
-/* The library needs rows of whole 16 bytes, hence the multiples of 8. */
+/* The library needs rows of a multiple of 16 bytes, hence the multiples of 8. */
 int cu_blas_multiply(struct cu_blas *b, const struct cu_blas_product *p)
 {
     if (!b->handle || p->k % 8 || p->pitch % 8) return 0;

@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "unit/cuda/driver/gpu.h"
 
-/* The driver keeps a stack of contexts per thread, so callers with a context of theirs are not disturbed. */
+/* The driver keeps a stack of contexts per thread, so a context that the caller has made current is restored. */
 void cu_enter(struct sg_unit *u) { u->d.push(u->ctx); }
 
 void cu_leave(struct sg_unit *u)

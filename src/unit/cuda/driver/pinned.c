@@ -28,7 +28,7 @@ static int slab_add(struct sg_unit *u, size_t bytes)
     return 1;
 }
 
-/* Under the lock: takes a freed block that is large enough, but at most half as large again; NULL: there is none. */
+/* Under the lock: takes a freed block that is large enough, but at most 1.5 times the requested size; NULL: there is none. */
 static struct cu_pinned_block *find_free(struct cu_pinned *h, size_t bytes)
 {
     for (struct cu_pinned_block **at = (struct cu_pinned_block **)&h->free; *at; at = &(*at)->next) {

@@ -35,8 +35,8 @@ static segue_status wait_for_clearing(struct sg_run *run)
     return cu_check(&u->d, r, "run", &run->base.error);
 }
 
-/* The whole run, on whichever thread. Ranks of a group meet before they lock their lanes. After a failure the stream is drained,
- * since kernels may still write to the states, and the peers are stopped. */
+/* The whole run, on whichever thread. The ranks of a group wait for each other before they lock their lanes. After a failure
+ * the stream is drained, since kernels may still write to the states, and the peers are stopped. */
 static void run_work(struct sg_thread_run *base)
 {
     struct sg_run *run = (struct sg_run *)(void *)base;
@@ -48,7 +48,7 @@ static void run_work(struct sg_thread_run *base)
     cu_enter(u);
     cu_partition_run_begin(u, run->lane->kind);
     base->status = all ? cu_join_check(run->lane, &base->error)
-                       : sg_fail(&base->error, SEGUE_ELOST, "run: cuda: another GPU of this unit did not begin; try again");
+                       : sg_fail(&base->error, SEGUE_ELOST, "run: cuda: another GPU of this unit did not start; try again");
     if (base->status == SEGUE_OK) base->status = wait_for_clearing(run);
     if (base->status == SEGUE_OK) base->status = cu_run_all(run);
     if (base->status == SEGUE_OK) base->status = cu_join_check(run->lane, &base->error);

@@ -63,8 +63,8 @@ void cu_pass_begin(struct sg_run *run, const struct cu_pass_plan *plan, struct c
     }
 }
 
-/* Captured are decode passes in which every row is wanted (one row per sequence), and padded prompts. Passes of the greedy
- * generation of one row may also skip the embedding, when the previous choice has written it. */
+/* Two kinds of passes are captured: decode passes in which every row is wanted (one row per sequence), and padded prompts.
+ * Passes of the greedy generation of one row may also skip the embedding, when the previous choice has written it. */
 segue_status cu_pass_issue(struct sg_run *run, struct cu_pass_plan *plan, struct cu_pass *p)
 {
     /* few: one row of each sequence, all wanted. same: such a pass will be repeated, so capturing pays. */
@@ -140,7 +140,7 @@ static void scatter_logits(struct sg_run *run, const struct cu_pass_plan *plan, 
     }
 }
 
-/* The value buffers have logits of earlier runs, which their states may still be asked for. */
+/* The value buffers have logits of earlier runs, which callers may still request from their states. */
 segue_status cu_pass_save_logits(struct sg_run *run)
 {
     return cu_logits_move_out(run->program->base.unit, run->lane, run->lane->runs, run->base.spans, run->base.batch.spans_n,

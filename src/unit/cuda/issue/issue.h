@@ -108,7 +108,7 @@ segue_status cu_issue_gemm(struct cu_pass *p, const struct cu_step *s, uint32_t 
 /* issue_lora.c: adds adapters to the output */
 segue_status cu_issue_loras(struct cu_pass *p, const struct sg_op *op);
 
-/* One row, a launch that is ready but for the choice of a token. */
+/* One row: the arguments of a launch, complete except for the choice of a token. */
 struct cu_streamed {
     struct ck_stream a;
     cu_fn fn;
@@ -173,9 +173,9 @@ segue_status cu_cluster_issue(struct cu_pass *p, const struct cu_step *s, uint32
 /* Sums up the partial values that step s reads, so that they are in their value buffers. */
 segue_status cu_cluster_settle(struct cu_pass *p, const struct cu_step *s);
 
-/* --- the whole --- */
+/* --- one step, and the choice of tokens --- */
 
-/* The step s, or the fusion that begins with it; *steps: how many steps that were (issue.c). */
+/* Issues step s, or the fusion that begins with it; *steps: number of steps issued (issue.c). */
 segue_status cu_issue(struct cu_pass *p, const struct cu_step *s, uint32_t *steps);
 /* issue_sample.c: chooses for the first p->sampled samplers of the lane; the pass continues as after a greedy choice. */
 segue_status cu_issue_sample(struct cu_pass *p, uint32_t advance);

@@ -64,7 +64,7 @@ static struct ck_delta delta_of(const struct cu_pass *p, const struct sg_op *op)
     return a;
 }
 
-/* 1: the chunked kernels support the pass: one long span, heads of 128, normalised keys, rows of whole 16 bytes. */
+/* 1: the chunked kernels support the pass: one long span, heads of 128, normalised keys, rows that are multiples of 16 bytes. */
 static int chunks_fit(const struct cu_pass *p, const struct ck_delta *a)
 {
     return p->program->base.unit->shared_max >= CK_CHUNK_STATE_BYTES && p->spans_n == 1 && a->rows > CU_GEMV_ROWS &&

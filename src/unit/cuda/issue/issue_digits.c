@@ -2,8 +2,9 @@
  * SPDX-License-Identifier: MIT */
 #include "unit/cuda/issue/issue.h"
 
-/* Columns of x. EACH: multiples that give every warp whole groups of 128; EACH_Q8: and whole 16 bytes of scales. WIDEST: maximum;
- * NORMED: maximum with a norm or a convolution. LEAST: from here on the kernel is faster than the others. */
+/* Columns of x. EACH: multiples that give every warp whole groups of 128 columns; EACH_Q8: and scales in multiples of 16
+ * bytes. WIDEST: maximum; NORMED: maximum with a norm or a convolution. LEAST: from here on the kernel is faster than the
+ * others. */
 enum { EACH = 1024, EACH_Q8 = 2048, WIDEST = 16384, NORMED = 4096, LEAST = 2048 };
 
 /* 1: the kernel computes the norm: RMS of whole rows without gate, or of groups of 128. */

@@ -90,7 +90,7 @@ segue_status cu_link_ranks(struct sg_program *const *programs, uint32_t n, segue
 }
 
 /* Few numbers: each is sent with its turn in one 8-byte word. Many: pieces of 16 bytes and a flag per block, half of the bytes,
- * but rows must be whole 16 bytes. All ranks add in the same order. The number of blocks must be equal on all ranks, so it
+ * but rows must be multiples of 16 bytes. All ranks add in the same order. The number of blocks must be equal on all ranks, so it
  * depends on the shape alone. */
 segue_status cu_issue_join(struct cu_pass *p, const struct sg_op *op)
 {

@@ -6,7 +6,7 @@
 
 #include "unit/cuda/issue/issue.h"
 
-/* BLOCKS_EACH: blocks per multiprocessor. COLUMNS_MOST: columns of x that fit into shared memory in two 8-bit parts. */
+/* BLOCKS_EACH: blocks per multiprocessor. COLUMNS_MAX: columns of x that fit into shared memory in two 8-bit parts. */
 enum { THREADS = 256, WARPS = THREADS / 32, BLOCKS_EACH = 3, COLUMNS_MAX = 16384 };
 
 static void *address(cu_ptr p) { return (void *)(uintptr_t)p; }
@@ -37,7 +37,7 @@ segue_status cu_screen_open(struct sg_unit *u, struct sg_program *p, segue_error
     struct cu_screen *s = &p->screen;
     if (!head) return SEGUE_OK;
     const struct cu_tensor *t = cu_weight_of(p->weights, p->base.graph->tensors[head->u.linear.weight.tensor]);
-    /* Rows of the 8-bit copy are whole 16 bytes. */
+    /* Rows of the 8-bit copy are multiples of 16 bytes. */
     uint32_t pitch = (t->w.cols + 15) / 16 * 16, rows = t->w.rows;
     size_t quick = (size_t)rows * pitch, all = quick + ((size_t)rows * 3 + CU_CHOICE_BLOCKS + 4) * sizeof(float);
     SG_TRY(cu_mem_alloc(u, all, "weights", &s->memory, err));

@@ -427,7 +427,7 @@ extern "C" __global__ void __launch_bounds__(32 * SLAB_WARPS, 8) delta_slabs(con
     for (int r = 0; r < SLAB_ROWS; r++) *reinterpret_cast<float4 *>(after + r * 4 * 128) = S[r];
 }
 
-/* Tokens per shared-memory tile, warps per block. */
+/* The template argument is the number of tokens per step. */
 extern "C" __global__ void __launch_bounds__(128) delta_tiles_4(const __grid_constant__ ck_delta a) { delta_tiles<4>(a); }
 
 #define DELTA(R)                                                                                                     \

@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include "unit/cuda/state/state.h"
 
-/* Capacity of a slot at first; K and V together up to this size are one block; capacities are multiples of ROWS_STEP. */
+/* Initial capacity of a slot in rows; total size of K and V up to which they are one block; multiple of all capacities. */
 enum { MIN_ROWS = 256, SHARED_BLOCK_MB = 64, ROWS_STEP = 64 };
 
 /* --- copies and fills --- */

@@ -54,8 +54,7 @@ template <int BF16> __device__ __forceinline__ void multiply(float (&d)[32], uin
         BOTH("f16");
 }
 
-/* a in registers. Second argument 1: d += a b with b stored row-major (transposed read), 0: d +=
-     * a b^T. */
+/* a is in registers. TURNED 1: d += a b, with b stored row-major (transposed read); 0: d += a b^T. */
 #define LEFT(TYPE, TURNED)                                                                 \
     asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " " SUMS_TEXT \
                  ", {%32, %33, %34, %35}, %36, 1, 1, 1, " TURNED ";"                       \

@@ -536,10 +536,10 @@ struct ck_cluster_scales {
 };
 /* Upper bound of the static shared memory of one block. */
 enum { CK_CLUSTER_STATIC_BYTES = 2048 };
-/* k_heads.cu. CK_HEADS_COLS: output columns of a cluster (half a head for heads of 256); CK_HEADS_POS_GROUPS: groups of
-     * 32 positions prefetched per block; CK_HEADS_STATIC_BYTES: static shared memory. Dynamic shared memory after the ring:
-     * x, reused for row sums and the warps' attention results (X_BYTES); prefetched K and V (KV_BYTES); x in parts, reused
-     * for the blocks' results and the output in parts (PARTS_BYTES). */
+/* k_heads.cu. CK_HEADS_COLS: output columns of a cluster (half a head for heads of 256); CK_HEADS_POS_GROUPS: groups of 32
+ * positions prefetched per block; CK_HEADS_STATIC_BYTES: static shared memory. Dynamic shared memory after the ring: x,
+ * reused for row sums and the warps' attention results (X_BYTES); prefetched K and V (KV_BYTES); x in parts, reused for the
+ * blocks' results and the output in parts (PARTS_BYTES). */
 #define CK_HEADS_COLS(width) ((width) > 128 ? (width) / 2 : (width))
 #define CK_HEADS_POS_GROUPS(width) ((width) > 128 ? 1 : 2)
 #define CK_HEADS_STATIC_BYTES(width) (18 * (width) + 8 * CK_HEADS_COLS(width) + CK_CLUSTER_STATIC_BYTES)
