@@ -125,8 +125,8 @@ static segue_status attend_single(struct cu_pass *p, cu_fn fn, const struct ck_p
 /* Query heads that share a K and V head, in groups of at most CK_GROUP_HEADS per block. */
 static uint32_t groups_of(const struct ck_attend *a) { return a->kv_heads * cu_pieces(a->heads / a->kv_heads, CK_GROUP_HEADS); }
 
-/* Parts of the KV length of all rows together. One row, or every row by itself: about `blocks` per multiprocessor and row. Rows of
- * unequal depth: more and smaller parts, which the multiprocessors take in turn. */
+/* Parts of the KV length of all rows together. One row, or every row by itself: about `blocks` per multiprocessor and row. Rows
+ * of unequal depth: more and smaller parts, which the multiprocessors take in turn. */
 static uint32_t splits_of(const struct cu_pass *p, const struct ck_attend *a, uint32_t rows, uint32_t blocks)
 {
     const struct sg_unit *u = p->program->base.unit;
@@ -144,10 +144,10 @@ static segue_status split_of(struct cu_pass *p, const struct ck_prepare *b, cons
                              struct ck_split *out)
 {
     uint32_t pitch = (a->dv + 3) / 4 * 4, one = splits_of(p, a, 1, blocks), all = splits_of(p, a, CU_DECODE_ROWS, blocks),
-             most = one > all ? one : all;
-    size_t sums = (size_t)most * a->heads * pitch;
+             largest = one > all ? one : all;
+    size_t sums = (size_t)largest * a->heads * pitch;
     SG_TRY(cu_lane_grow(p, &p->lane->attn_parts, &p->lane->attn_parts_bytes,
-                        (sums + (size_t)most * a->heads * 2) * sizeof(float)));
+                        (sums + (size_t)largest * a->heads * 2) * sizeof(float)));
     *out = (struct ck_split){.prepare = *b,
                              .attend = *a,
                              .ends = cu_floats(p->lane->attn_parts) + sums,

@@ -261,14 +261,14 @@ extern "C" __global__ void __launch_bounds__(256) split_join(const __grid_consta
         if (is && group + 16 * i < n) v[i] = float4_at(split_sums(a, first + group + 16 * i, h), c);
     }
     /* Every warp computes maximum and sum of all parts for itself. A NaN is in the sum. */
-    float most = sink, sum = 0;
-    for (uint32_t i = lane; i < n; i += 32) most = fmaxf(most, split_ends(a, first + i, h)->x);
-    most = warp_max(most);
+    float largest = sink, sum = 0;
+    for (uint32_t i = lane; i < n; i += 32) largest = fmaxf(largest, split_ends(a, first + i, h)->x);
+    largest = warp_max(largest);
     for (uint32_t i = lane; i < n; i += 32) {
         float2 end = *split_ends(a, first + i, h);
-        sum += end.y * exp2_fast(end.x - most);
+        sum += end.y * exp2_fast(end.x - largest);
     }
-    sum = warp_sum(sum) + (at.sinks ? exp2_fast(sink - most) : 0);
+    sum = warp_sum(sum) + (at.sinks ? exp2_fast(sink - largest) : 0);
 #pragma unroll 1
     for (uint32_t i0 = group; i0 < n; i0 += 128) {
 #pragma unroll
@@ -276,7 +276,7 @@ extern "C" __global__ void __launch_bounds__(256) split_join(const __grid_consta
             uint32_t k = i0 + 16 * i;
             if (k >= n) break;
             if (i0 >= 128 && is) v[i] = float4_at(split_sums(a, first + k, h), c);
-            float e = exp2_fast(split_ends(a, first + k, h)->x - most);
+            float e = exp2_fast(split_ends(a, first + k, h)->x - largest);
             y.x = fmaf(v[i].x, e, y.x), y.y = fmaf(v[i].y, e, y.y), y.z = fmaf(v[i].z, e, y.z), y.w = fmaf(v[i].w, e, y.w);
         }
     }

@@ -60,10 +60,10 @@ template <int STORAGE, int D>
 __device__ __forceinline__ void put_q(const head_row<D> &r, float scale, uint16_t *hi, uint16_t *lo, float *to_scale)
 {
     uint32_t lane = threadIdx.x & 31;
-    float most = 0;
+    float largest = 0;
 #pragma unroll
-    for (int i = 0; i < D / 32; i++) most = fmaxf(most, fabsf(r.x[i]));
-    uint32_t exponent = min(max(__float_as_uint(warp_max(most)) >> 23, 1u), 253u);
+    for (int i = 0; i < D / 32; i++) largest = fmaxf(largest, fabsf(r.x[i]));
+    uint32_t exponent = min(max(__float_as_uint(warp_max(largest)) >> 23, 1u), 253u);
     float down = __uint_as_float((254 - exponent) << 23), up = __uint_as_float(exponent << 23);
 #pragma unroll
     for (int i = 0; i < D / 32; i++) {
@@ -229,20 +229,20 @@ __device__ __forceinline__ void tile_softmax(const ck_attend &a, const float (&s
         uint32_t p = row + (i & 2) * 4;
         if (p < from || p > pos) s[i] = -CUDART_INF_F;
     }
-    float most[2];
+    float largest[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        most[h] = fmaxf(s[h], s[2 + h]);
+        largest[h] = fmaxf(s[h], s[2 + h]);
 #pragma unroll
-        for (int m = 4; m < 32; m *= 2) most[h] = fmaxf(most[h], __shfl_xor_sync(0xffffffffu, most[h], m));
-        most[h] = fmaxf(most[h], w.max[h]);
+        for (int m = 4; m < 32; m *= 2) largest[h] = fmaxf(largest[h], __shfl_xor_sync(0xffffffffu, largest[h], m));
+        largest[h] = fmaxf(largest[h], w.max[h]);
     }
-    if (__any_sync(0xffffffffu, most[0] > w.max[0] || most[1] > w.max[1])) {
+    if (__any_sync(0xffffffffu, largest[0] > w.max[0] || largest[1] > w.max[1])) {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             /* equal maxima, also -inf, change nothing */
-            float e = most[h] > w.max[h] ? exp2_fast(w.max[h] - most[h]) : 1.0f;
-            w.max[h] = most[h];
+            float e = largest[h] > w.max[h] ? exp2_fast(w.max[h] - largest[h]) : 1.0f;
+            w.max[h] = largest[h];
             w.sum[h] *= e;
 #pragma unroll
             for (int i = 0; i < form<D>::STEPS; i++) w.acc[i][h] *= e, w.acc[i][2 + h] *= e;
@@ -345,20 +345,20 @@ __device__ __forceinline__ void store_part(const ck_split &a, uint32_t head0, ui
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < heads * (D / 4); i += CK_SPLIT_THREADS(D)) {
         uint32_t h = i / (D / 4), c = i % (D / 4) * 4;
-        float most = -CUDART_INF_F, sum = 0;
+        float largest = -CUDART_INF_F, sum = 0;
         float4 y = make_float4(0, 0, 0, 0);
 #pragma unroll
-        for (int k = 0; k < WARPS; k++) most = fmaxf(most, m.ends[k][h].x);
+        for (int k = 0; k < WARPS; k++) largest = fmaxf(largest, m.ends[k][h].x);
 #pragma unroll
         for (int k = 0; k < WARPS; k++) {
             float2 end = m.ends[k][h];
-            float e = end.x == most ? 1.0f : exp2_fast(end.x - most);
+            float e = end.x == largest ? 1.0f : exp2_fast(end.x - largest);
             float4 x = *reinterpret_cast<const float4 *>(sums + (k * HEADS + h) * PITCH + c);
             sum = fmaf(end.y, e, sum);
             y.x = fmaf(x.x, e, y.x), y.y = fmaf(x.y, e, y.y), y.z = fmaf(x.z, e, y.z), y.w = fmaf(x.w, e, y.w);
         }
         *reinterpret_cast<float4 *>(split_sums(a, blockIdx.x, head0 + h) + c) = y;
-        if (c == 0) *split_ends(a, blockIdx.x, head0 + h) = make_float2(most, sum);
+        if (c == 0) *split_ends(a, blockIdx.x, head0 + h) = make_float2(largest, sum);
     }
 }
 
