@@ -10,7 +10,7 @@
 enum { WIDTH = 64, VOCAB = 3000, SEQS = 16, HISTORY = 400, BIASES = 40, FEW = 2000, MANY = 100000 };
 
 /* One sequence: its settings, what they point to, and the row of numbers that gives its logits. */
-struct row {
+struct sample_row {
     struct sg_state *state;
     struct sg_sampler s;
     struct segue_bias bias[BIASES];
@@ -26,7 +26,7 @@ struct samples {
     struct check_rng rng;
     struct sg_program *program;
     struct sg_chooser *chooser;
-    struct row rows[SEQS];
+    struct sample_row rows[SEQS];
     float logits[SEQS * VOCAB], work[VOCAB];
     uint32_t wrong;
 };
@@ -49,7 +49,7 @@ static void pick_filters(struct samples *t, segue_sampling *p)
 }
 
 /* Penalties over a history that repeats itself. */
-static void pick_penalties(struct samples *t, struct row *r)
+static void pick_penalties(struct samples *t, struct sample_row *r)
 {
     segue_sampling *p = &r->s.p;
     size_t n = below(t, HISTORY);
@@ -72,7 +72,7 @@ static void pick_penalties(struct samples *t, struct row *r)
 }
 
 /* Biases, stop tokens, and the mask. */
-static void pick_forbidden(struct samples *t, struct row *r)
+static void pick_forbidden(struct samples *t, struct sample_row *r)
 {
     segue_sampling *p = &r->s.p;
     for (p->bias_n = below(t, 5) ? 0 : below(t, BIASES); p->bias_n > 0;) {
@@ -95,7 +95,7 @@ static void pick_forbidden(struct samples *t, struct row *r)
     r->s.allowed_n = below(t, 3) ? VOCAB : VOCAB - below(t, VOCAB);
 }
 
-static void pick(struct samples *t, struct row *r)
+static void pick(struct samples *t, struct sample_row *r)
 {
     static const float scales[] = {0, 0.01f, 1, 1, 3, 30, 1e6f, 1e30f};
     float scale = scales[below(t, 8)];
@@ -136,7 +136,7 @@ static segue_status run(struct samples *t, uint32_t n, segue_error *err)
     size_t logprobs_n[SEQS], want_n[SEQS];
     uint32_t done[SEQS] = {0};
     for (uint32_t i = 0; i < n; i++) {
-        struct row *r = &t->rows[i];
+        struct sample_row *r = &t->rows[i];
         pick(t, r);
         spans[i] = (struct sg_span){.state = r->state, .rows = 1, .first = r->first, .values = r->x};
         spans[i].wanted = &first_row;
