@@ -170,11 +170,15 @@ static int32_t make_linear_wide(struct maker *m)
     return make_linear_of(m, wide[m->index % 7], between(m, 1, 40));
 }
 
-/* Prompts: more rows than decode kernels take (plan_runs), of whole and cut tiles of weight rows. */
+/* Prompts: more rows than decode kernels take (plan_runs), of whole and cut tiles of weight rows. A unit may round x to the
+ * 16-bit type of the weight there. */
 static int32_t make_linear_many(struct maker *m)
 {
     static const uint32_t widths[] = {512, 256, 768};
-    return make_linear_of(m, widths[m->index % 3], between(m, 1, 200));
+    int32_t y = make_linear_of(m, widths[m->index % 3], between(m, 1, 200));
+    if (m->storage == SG_F16) m->block_tolerance = 1e-3;
+    if (m->storage == SG_BF16) m->block_tolerance = 5e-3;
+    return y;
 }
 
 /* As large as the heads of vocabularies that decode reads as a stream, in the forms that such kernels have; other storages
