@@ -172,7 +172,7 @@ segue_status cu_kernels_load(struct sg_unit *u, segue_error *err)
 #define X(file, name) SG_TRY(cu_kernel(u, "k_" #file, #name, &u->k.name, err));
     CU_KERNELS(X)
 #undef X
-    /* All of its blocks must be resident: the carveout gives them the shared memory. */
+    /* All of its blocks must be resident: the carveout gives them the shared memory for two per multiprocessor. */
     SG_TRY(cu_check(&u->d, u->d.func_set_attr(u->k.sample_rows, CU_FN_CARVEOUT, 100), "open unit", err));
     if (u->shared_max >= CK_CHUNK_STATE_BYTES) {
         cu_result r = u->d.func_set_attr(u->k.chunk_local, CU_FN_MAX_DYNAMIC_SHARED, CK_CHUNK_LOCAL_BYTES);

@@ -23,7 +23,7 @@ struct ck_sampler {
     const uint32_t *allowed;              /* bit per token; NULL: all */
     const uint8_t *breakers;              /* [breakers_n] */
 };
-enum { CK_SAMPLE_BLOCKS = 1, /* per multiprocessor, at most */ CK_SAMPLE_LOGPROBS = 20, CK_SAMPLE_BINS = 2048, CK_SAMPLE_LIST = 2048, CK_SAMPLE_THREADS = 512 };
+enum { CK_SAMPLE_BLOCKS = 2, /* per multiprocessor, at most */ CK_SAMPLE_LOGPROBS = 20, CK_SAMPLE_BINS = 2048, CK_SAMPLE_LIST = 2048, CK_SAMPLE_THREADS = 512 };
 /* Outcome of a row, in pinned memory. status: 0: a token; 1: a logit was NaN or infinite; 2: all tokens are masked. The rest with
  * log-probabilities: logit of the token, the highest logit, the sum of weights, the best tokens with their logits. */
 struct ck_sampled {
