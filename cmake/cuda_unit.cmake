@@ -9,7 +9,8 @@ if(SEGUE_CUDA AND SEGUE_NVCC AND NOT SEGUE_FUZZ)
   list(APPEND SEGUE_UNITS cuda)
   set(SEGUE_CUDA_TARGETS -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a
     -gencode arch=compute_80,code=compute_80 CACHE STRING "What kernels are compiled for, as nvcc's arguments")
-  file(GLOB cuda_kernels CONFIGURE_DEPENDS ${cuda_dir}/kernels/k_*.cu ${cuda_dir}/kernels/sample/k_*.cu)
+  file(GLOB cuda_kernels CONFIGURE_DEPENDS ${cuda_dir}/kernels/k_*.cu ${cuda_dir}/kernels/packed/k_*.cu
+    ${cuda_dir}/kernels/sample/k_*.cu)
   file(GLOB cuda_headers CONFIGURE_DEPENDS ${cuda_dir}/kernels/include/*.cuh ${cuda_dir}/kernels/sample/*.*h)
   list(APPEND cuda_headers ${PROJECT_SOURCE_DIR}/src/unit/sample_math.h)
   set(cuda_out ${PROJECT_BINARY_DIR}/generated/unit/cuda)

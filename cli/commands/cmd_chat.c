@@ -3,7 +3,7 @@
  * On a terminal lines are edited and errors do not end the conversation; on a pipe every line is a
  * message and the first error ends it.
  * SPDX-License-Identifier: MIT */
-#include "commands/chat.h"
+#include "chat/chat.h"
 #include "commands.h"
 
 #include <stdlib.h>

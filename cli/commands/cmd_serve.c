@@ -95,18 +95,18 @@ static void serve_until_signal(struct server *s, struct listener *l)
     while (!interrupt_pending()) {
         /* A signal ends poll early. */
         poll(NULL, 0, 200);
-        if (reported || hub_health(&s->hub, &err) == HUB_LOADING) continue;
+        if (reported || model_pool_health(&s->models, &err) == MODEL_LOADING) continue;
         reported = true;
-        if (hub_health(&s->hub, &err) == HUB_FAILED)
+        if (model_pool_health(&s->models, &err) == MODEL_FAILED)
             out_note("%s", err.text);
         else
-            out_note("%s is ready", s->hub.models[0]->name);
+            out_note("%s is ready", s->models.models[0]->name);
     }
     interrupt_clear();
     out_note("shutting down: %zu requests in progress", listener_active(l));
     uint64_t end_ns = out_now_ns() + limit_ns;
     while (!interrupt_pending() && out_now_ns() < end_ns && !listener_drain(l, 200000000u)) {}
-    hub_stop(&s->hub);
+    model_pool_stop(&s->models);
     if (listener_drain(l, UINT64_C(10000000000))) return;
     /* A client does not read its answer: nothing is left to save, so its thread is not waited for. */
     out_note("%zu clients did not read their answers", listener_active(l));
@@ -149,7 +149,7 @@ static segue_status serve(struct server *s, struct args *args, segue_error *err)
     if (!st) st = listener_open(&l, &o, err);
     if (!st) {
         tell_address(args, &o, listener_port(l));
-        hub_preload(&s->hub);
+        model_pool_preload(&s->models);
         serve_until_signal(s, l);
         listener_close(l);
     }
@@ -163,18 +163,18 @@ static int run(struct args *args)
     segue_error err;
     segue_status st = read_config(args, &err);
     s.metrics = args_has(args, "metrics");
-    s.hub.scheduling = (segue_scheduler_opts){.size = sizeof s.hub.scheduling,
+    s.models.scheduling = (segue_scheduler_opts){.size = sizeof s.models.scheduling,
                                               .running = (size_t)args_number(args, "parallel", 8),
                                               .waiting = (size_t)args_number(args, "queue", 256),
                                               .context = (size_t)args_number(args, "ctx", 0),
                                               .target_ns = (uint64_t)args_number(args, "token-time", 50) * 1000000u,
                                               .memory_bytes = (uint64_t)args_number(args, "memory", 0) << 20};
-    s.hub.loaded_max = (size_t)args_number(args, "models-max", 2);
+    s.models.loaded_max = (size_t)args_number(args, "models-max", 2);
     pthread_mutex_init(&s.kept_lock, NULL);
     interrupt_defer(true);
-    if (!st) st = hub_open(&s.hub, args, &err);
+    if (!st) st = model_pool_open(&s.models, args, &err);
     if (!st) st = serve(&s, args, &err);
-    hub_close(&s.hub);
+    model_pool_close(&s.models);
     responses_free(&s);
     pthread_mutex_destroy(&s.kept_lock);
     return st ? out_error(&err, EXIT_UNAVAILABLE) : EXIT_DONE;

@@ -19,7 +19,7 @@ struct choice {
     bool ended, budget_spent;
 };
 
-static bool is_stop(const struct hub_model *m, int32_t token)
+static bool is_stop(const struct pooled_model *m, int32_t token)
 {
     const segue_model_info *info = &m->placement.info;
     for (size_t i = 0; i < info->stops_n; i++)
@@ -27,7 +27,7 @@ static bool is_stop(const struct hub_model *m, int32_t token)
     return false;
 }
 
-int32_t *generate_tokenize(const struct hub_model *m, const char *text, size_t len, unsigned flags, size_t *n,
+int32_t *generate_tokenize(const struct pooled_model *m, const char *text, size_t len, unsigned flags, size_t *n,
                            struct serve_error *e)
 {
     segue_error err = {0};
@@ -46,7 +46,7 @@ int32_t *generate_tokenize(const struct hub_model *m, const char *text, size_t l
 }
 
 /* The text of one token for logprobs: invalid UTF-8 is replaced there, and its bytes are given beside it. */
-static void add_token_text(json_t *o, const struct hub_model *m, int32_t token)
+static void add_token_text(json_t *o, const struct pooled_model *m, int32_t token)
 {
     char text[1024];
     size_t len = 0;

@@ -19,7 +19,7 @@ struct generate_sink {
 
 struct generate_job {
     struct exchange *x;
-    struct hub_model *model;
+    struct pooled_model *model;
     const struct params *params;
     const int32_t *tokens; /* [tokens_n] the prompt */
     size_t tokens_n;
@@ -34,7 +34,7 @@ struct generate_job {
 /* False: e says why; its status is 499 if the client has gone. */
 bool generate_run(struct generate_job *g, struct serve_error *e);
 /* Tokens of a text; flags are SEGUE_TEXT_*. NULL: e says why. *n may be 0. The caller frees them. */
-int32_t *generate_tokenize(const struct hub_model *m, const char *text, size_t len, unsigned flags, size_t *n,
+int32_t *generate_tokenize(const struct pooled_model *m, const char *text, size_t len, unsigned flags, size_t *n,
                            struct serve_error *e);
 /* usage of OpenAI, and the extension "segue": units, times, reuse. New references. */
 json_t *generate_usage(const struct generate_job *g);

@@ -123,7 +123,7 @@ static void read_logprobs(struct params *p, struct fields f)
     if (p->logprobs) p->sampling.logprobs = 1 + p->top_logprobs;
 }
 
-bool params_constrain(struct params *p, const struct hub_model *m, segue_grammar_kind kind, const char *text, size_t len,
+bool params_constrain(struct params *p, const struct pooled_model *m, segue_grammar_kind kind, const char *text, size_t len,
                       const char *where, struct serve_error *e)
 {
     segue_error err = {0};
@@ -139,7 +139,7 @@ bool params_constrain(struct params *p, const struct hub_model *m, segue_grammar
     return true;
 }
 
-static bool constrain_json(struct params *p, const struct hub_model *m, json_t *schema, const char *where, struct serve_error *e)
+static bool constrain_json(struct params *p, const struct pooled_model *m, json_t *schema, const char *where, struct serve_error *e)
 {
     char *text = json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY);
     bool ok = text && params_constrain(p, m, SEGUE_GRAMMAR_JSON_SCHEMA, text, strlen(text), where, e);
@@ -149,7 +149,7 @@ static bool constrain_json(struct params *p, const struct hub_model *m, json_t *
 
 /* response_format {"type": "text" | "json_object" | "json_schema" | "grammar" | "regex"}. In the Responses API the schema is
  * not nested in "json_schema". */
-static bool read_format(struct params *p, struct fields f, const struct hub_model *m, json_t *format, const char *where)
+static bool read_format(struct params *p, struct fields f, const struct pooled_model *m, json_t *format, const char *where)
 {
     const char *type = json_string_value(json_object_get(format, "type"));
     json_t *inner = json_object_get(format, "json_schema"), *schema = json_object_get(inner ? inner : format, "schema");
@@ -170,7 +170,7 @@ static bool read_format(struct params *p, struct fields f, const struct hub_mode
     return params_constrain(p, m, type[0] == 'g' ? SEGUE_GRAMMAR_GBNF : SEGUE_GRAMMAR_REGEX, text, strlen(text), where, f.e);
 }
 
-static bool read_constraints(struct params *p, struct fields f, const struct hub_model *m)
+static bool read_constraints(struct params *p, struct fields f, const struct pooled_model *m)
 {
     static const struct {
         const char *name;
@@ -192,7 +192,7 @@ static bool read_constraints(struct params *p, struct fields f, const struct hub
     return !schema || constrain_json(p, m, schema, name, f.e);
 }
 
-bool params_read(struct params *p, struct fields f, const struct hub_model *m)
+bool params_read(struct params *p, struct fields f, const struct pooled_model *m)
 {
     const segue_model_info *info = &m->placement.info;
     *p = (struct params){.thinking_budget = SIZE_MAX};

@@ -4,7 +4,7 @@
 #define SEGUE_CLI_PARAMS_H
 
 #include "serve/fields.h"
-#include "serve/hub.h"
+#include "serve/model_pool.h"
 
 enum { PARAMS_CHOICES = 16, PARAMS_STOPS = 16, PARAMS_STOP_BYTES = 256, PARAMS_LOGPROBS = 20 };
 
@@ -23,9 +23,9 @@ struct params {
 };
 
 /* Read a request for a model; false: f.e says why. Call params_free in any case. */
-bool params_read(struct params *p, struct fields f, const struct hub_model *m);
+bool params_read(struct params *p, struct fields f, const struct pooled_model *m);
 /* Constrain the text. kind: as for segue_grammar_open. where: the field, for errors. */
-bool params_constrain(struct params *p, const struct hub_model *m, segue_grammar_kind kind, const char *text, size_t len,
+bool params_constrain(struct params *p, const struct pooled_model *m, segue_grammar_kind kind, const char *text, size_t len,
                       const char *where, struct serve_error *e);
 void params_free(struct params *p);
 

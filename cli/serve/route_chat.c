@@ -5,7 +5,7 @@
 #include <time.h>
 
 /* {"id", "object", "created", "model"} of an answer or a chunk. */
-static json_t *head(const struct conversation *c, const char *object)
+static json_t *head(const struct chat_job *c, const char *object)
 {
     char id[64];
     snprintf(id, sizeof id, "chatcmpl-%s", c->id);
@@ -24,7 +24,7 @@ static json_t *call_json(json_t *call, json_int_t index)
 
 static json_t *logprobs_json(json_t *list) { return list ? json_pack("{s:O, s:n}", "content", list, "refusal") : json_null(); }
 
-static bool send_chunk(struct conversation *c, struct conversation_choice *ch, json_t *delta, const char *finish)
+static bool send_chunk(struct chat_job *c, struct chat_job_choice *ch, json_t *delta, const char *finish)
 {
     json_t *choice = json_pack("{s:I, s:o, s:o?, s:s?}", "index", (json_int_t)ch->index, "delta", delta, "logprobs",
                                logprobs_json(ch->piece_logprobs), "finish_reason", finish);
@@ -36,7 +36,7 @@ static bool send_chunk(struct conversation *c, struct conversation_choice *ch, j
 }
 
 /* The first chunk of a choice names the role, once its request was admitted. */
-static bool begin_choice(struct conversation *c, struct conversation_choice *ch)
+static bool begin_choice(struct chat_job *c, struct chat_job_choice *ch)
 {
     size_t *started = c->user, bit = (size_t)1 << ch->index;
     if (*started & bit) return true;
@@ -45,7 +45,7 @@ static bool begin_choice(struct conversation *c, struct conversation_choice *ch)
     return send_chunk(c, ch, json_pack("{s:s, s:s}", "role", "assistant", "content", ""), NULL);
 }
 
-static bool on_piece(struct conversation *c, struct conversation_choice *ch, enum conversation_piece kind, const char *text,
+static bool on_piece(struct chat_job *c, struct chat_job_choice *ch, enum chat_job_piece kind, const char *text,
                      size_t len)
 {
     if (!begin_choice(c, ch)) return false;
@@ -60,7 +60,7 @@ static bool on_piece(struct conversation *c, struct conversation_choice *ch, enu
     return send_chunk(c, ch, delta, NULL);
 }
 
-static json_t *choice_json(struct conversation_choice *ch)
+static json_t *choice_json(struct chat_job_choice *ch)
 {
     json_t *message = json_object(), *calls = json_array(), *call;
     size_t i;
@@ -77,7 +77,7 @@ static json_t *choice_json(struct conversation_choice *ch)
                      logprobs_json(ch->logprobs), "finish_reason", ch->finish ? ch->finish : "stop");
 }
 
-static void send_whole(struct conversation *c)
+static void send_whole(struct chat_job *c)
 {
     json_t *o = head(c, "chat.completion"), *choices = json_array();
     for (size_t i = 0; i < c->params.choices; i++) json_array_append_new(choices, choice_json(&c->choices[i]));
@@ -89,7 +89,7 @@ static void send_whole(struct conversation *c)
 }
 
 /* The last event: usage if it was asked for; the report comes with it. */
-static void end_stream(struct conversation *c)
+static void end_stream(struct chat_job *c)
 {
     if (c->params.include_usage) {
         json_t *o = head(c, "chat.completion.chunk");
@@ -103,17 +103,17 @@ static void end_stream(struct conversation *c)
 
 static bool answer(struct server *s, struct exchange *x, json_t *body, struct serve_error *e)
 {
-    struct conversation c;
+    struct chat_job c;
     size_t started = 0;
-    bool ok = conversation_open(&c, x, &s->hub, body, e);
+    bool ok = chat_job_open(&c, x, &s->models, body, e);
     c.user = &started;
     if (ok && c.params.stream) c.piece = on_piece;
-    ok = ok && conversation_run(&c, e);
+    ok = ok && chat_job_run(&c, e);
     if (ok && c.params.stream)
         end_stream(&c);
     else if (ok)
         send_whole(&c);
-    conversation_free(&c);
+    chat_job_free(&c);
     return ok;
 }
 

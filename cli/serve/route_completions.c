@@ -12,7 +12,7 @@ enum { PROMPTS_MAX = 64 };
 struct completion {
     struct server *server;
     struct exchange *x;
-    struct hub_model *model;
+    struct pooled_model *model;
     struct params params;
     bool echo;
     struct generate_job job;
@@ -203,9 +203,9 @@ static bool answer(struct server *s, struct exchange *x, json_t *body, struct se
     struct fields f = {body, e};
     struct completion c = {.server = s, .x = x};
     const char *model = field_text(f, "model", NULL);
-    if (e->status || !(c.model = hub_acquire(&s->hub, model, true, e))) return false;
+    if (e->status || !(c.model = model_pool_acquire(&s->models, model, true, e))) return false;
     c.choices = json_array();
-    conversation_id(c.id, sizeof c.id, "cmpl-");
+    chat_job_id(c.id, sizeof c.id, "cmpl-");
     c.echo = field_bool(f, "echo", false);
     if (field_has(f, "suffix")) serve_fail(e, 400, "suffix", "suffix: not supported; the model only continues texts");
     if (field_int(f, "best_of", 1, PARAMS_CHOICES, 1) > field_int(f, "n", 1, PARAMS_CHOICES, 1))
@@ -216,7 +216,7 @@ static bool answer(struct server *s, struct exchange *x, json_t *body, struct se
     if (ok) finish_answer(&c);
     json_decref(c.choices);
     params_free(&c.params);
-    hub_release(&s->hub, c.model);
+    model_pool_release(&s->models, c.model);
     return ok;
 }
 

@@ -11,7 +11,7 @@ enum { TEXTS_MAX = 256 };
 #define WAIT_NS 100000000u
 
 /* Runs a request whose result are values. NULL: e says why. *n values, which the caller frees. */
-static float *run_values(struct exchange *x, struct hub_model *m, segue_request_opts *o, size_t cap, size_t *n,
+static float *run_values(struct exchange *x, struct pooled_model *m, segue_request_opts *o, size_t cap, size_t *n,
                          struct serve_error *e)
 {
     segue_request *request = NULL;
@@ -52,7 +52,7 @@ static json_t *vector_json(const float *values, size_t n, bool base64)
 }
 
 /* The tokens of a text or of a list of ids. */
-static int32_t *input_tokens(const struct hub_model *m, json_t *v, size_t *n, struct serve_error *e)
+static int32_t *input_tokens(const struct pooled_model *m, json_t *v, size_t *n, struct serve_error *e)
 {
     json_t *id;
     size_t i;
@@ -73,7 +73,7 @@ static int32_t *input_tokens(const struct hub_model *m, json_t *v, size_t *n, st
     return NULL;
 }
 
-static bool embed_one(struct exchange *x, struct hub_model *m, json_t *v, bool base64, segue_pooling pooling, json_t *list,
+static bool embed_one(struct exchange *x, struct pooled_model *m, json_t *v, bool base64, segue_pooling pooling, json_t *list,
                       size_t *total, struct serve_error *e)
 {
     size_t n = 0, width = 0;
@@ -107,7 +107,7 @@ static bool embeddings(struct server *s, struct exchange *x, json_t *body, struc
     if (json_array_size(input) > TEXTS_MAX && !json_is_integer(json_array_get(input, 0)))
         serve_fail(e, 400, "input", "input: more than %d texts", TEXTS_MAX);
     if (field_has(f, "dimensions")) serve_fail(e, 400, "dimensions", "dimensions: not supported; the model's width is used");
-    struct hub_model *m = e->status ? NULL : hub_acquire(&s->hub, field_text(f, "model", NULL), true, e);
+    struct pooled_model *m = e->status ? NULL : model_pool_acquire(&s->models, field_text(f, "model", NULL), true, e);
     if (!m) return false;
     json_t *list = json_array();
     bool base64 = !strcmp(format, "base64");
@@ -123,7 +123,7 @@ static bool embeddings(struct server *s, struct exchange *x, json_t *body, struc
                       json_pack("{s:s, s:O, s:s, s:{s:I, s:I}}", "object", "list", "data", list, "model", m->name, "usage",
                                 "prompt_tokens", (json_int_t)total, "total_tokens", (json_int_t)total));
     json_decref(list);
-    hub_release(&s->hub, m);
+    model_pool_release(&s->models, m);
     return !e->status;
 }
 
@@ -142,7 +142,7 @@ static int by_score(const void *a, const void *b)
 }
 
 /* Mean log-probability of the query after the document. */
-static double score_document(struct exchange *x, struct hub_model *m, const char *document, const char *query, size_t *total,
+static double score_document(struct exchange *x, struct pooled_model *m, const char *document, const char *query, size_t *total,
                              struct serve_error *e)
 {
     size_t before = 0, after = 0, n = 0;
@@ -187,7 +187,7 @@ static bool rerank(struct server *s, struct exchange *x, json_t *body, struct se
     if (!n || n > TEXTS_MAX) serve_fail(e, 400, "documents", "documents: expected 1 to %d texts", TEXTS_MAX);
     json_array_foreach(documents, i, v) if (!json_is_string(v))
         serve_fail(e, 400, "documents", "documents[%zu]: expected a string", i);
-    struct hub_model *m = e->status ? NULL : hub_acquire(&s->hub, field_text(f, "model", NULL), true, e);
+    struct pooled_model *m = e->status ? NULL : model_pool_acquire(&s->models, field_text(f, "model", NULL), true, e);
     if (!m) return false;
     struct scored *scores = out_alloc(n * sizeof *scores);
     for (i = 0; i < n && !e->status; i++)
@@ -197,7 +197,7 @@ static bool rerank(struct server *s, struct exchange *x, json_t *body, struct se
                       json_pack("{s:s, s:o, s:{s:I}}", "model", m->name, "results", ranking(scores, n, top, documents, with_text),
                                 "usage", "total_tokens", (json_int_t)total));
     free(scores);
-    hub_release(&s->hub, m);
+    model_pool_release(&s->models, m);
     return !e->status;
 }
 

@@ -9,9 +9,9 @@ void route_health(struct server *s, struct exchange *x)
 {
     segue_error err = {0};
     struct serve_error e = {0};
-    enum hub_state state = hub_health(&s->hub, &err);
-    if (state == HUB_LOADING) serve_fail(&e, 503, NULL, "Loading model");
-    if (state == HUB_FAILED) serve_fail(&e, 503, NULL, "the model could not be opened: %s", err.text);
+    enum pooled_state state = model_pool_health(&s->models, &err);
+    if (state == MODEL_LOADING) serve_fail(&e, 503, NULL, "Loading model");
+    if (state == MODEL_FAILED) serve_fail(&e, 503, NULL, "the model could not be opened: %s", err.text);
     if (e.status)
         exchange_fail(x, &e);
     else
@@ -22,12 +22,12 @@ void route_models(struct server *s, struct exchange *x)
 {
     static const char *const states[] = {"unloaded", "loading", "loaded", "failed"};
     json_t *list = json_array();
-    pthread_mutex_lock(&s->hub.lock);
-    for (size_t i = 0; i < s->hub.models_n; i++) {
-        const struct hub_model *m = s->hub.models[i];
+    pthread_mutex_lock(&s->models.lock);
+    for (size_t i = 0; i < s->models.models_n; i++) {
+        const struct pooled_model *m = s->models.models[i];
         json_t *o = json_pack("{s:s, s:s, s:I, s:s, s:s}", "id", m->name, "object", "model", "created",
-                              (json_int_t)s->hub.started_s, "owned_by", "segue", "status", states[m->state]);
-        if (m->state == HUB_READY) {
+                              (json_int_t)s->models.started_s, "owned_by", "segue", "status", states[m->state]);
+        if (m->state == MODEL_READY) {
             const segue_model_info *info = &m->placement.info;
             json_object_set_new(o, "meta",
                                 json_pack("{s:I, s:I, s:I, s:I, s:s?, s:s?}", "n_ctx", (json_int_t)m->context, "n_ctx_train",
@@ -36,22 +36,22 @@ void route_models(struct server *s, struct exchange *x)
         }
         json_array_append_new(list, o);
     }
-    pthread_mutex_unlock(&s->hub.lock);
+    pthread_mutex_unlock(&s->models.lock);
     exchange_json(x, 200, json_pack("{s:s, s:o}", "object", "list", "data", list));
 }
 
 /* The first model if it is ready; else 503 is written. */
-static struct hub_model *ready_model(struct server *s, struct exchange *x)
+static struct pooled_model *ready_model(struct server *s, struct exchange *x)
 {
     struct serve_error e = {0};
-    struct hub_model *m = hub_acquire(&s->hub, NULL, false, &e);
+    struct pooled_model *m = model_pool_acquire(&s->models, NULL, false, &e);
     if (!m) exchange_fail(x, &e);
     return m;
 }
 
 void route_props(struct server *s, struct exchange *x)
 {
-    struct hub_model *m = ready_model(s, x);
+    struct pooled_model *m = ready_model(s, x);
     if (!m) return;
     struct out_text text = {0};
     segue_status st;
@@ -59,28 +59,28 @@ void route_props(struct server *s, struct exchange *x)
     json_t *units = json_array();
     for (size_t i = 0; i < m->placement.units_n; i++) json_array_append_new(units, json_string(m->placement.unit_info[i].spec));
     json_t *o = json_pack("{s:s, s:I, s:I, s:o, s:{s:I, s:f, s:f}, s:s, s:{s:b, s:b}}", "model_alias", m->name, "total_slots",
-                          (json_int_t)s->hub.scheduling.running, "models", (json_int_t)s->hub.models_n, "units", units,
+                          (json_int_t)s->models.scheduling.running, "models", (json_int_t)s->models.models_n, "units", units,
                           "default_generation_settings", "n_ctx", (json_int_t)m->context, "temperature",
                           m->placement.info.temperature >= 0 ? (double)m->placement.info.temperature : 0.8, "top_p",
                           m->placement.info.top_p >= 0 ? (double)m->placement.info.top_p : 0.95, "build_info", "segue 0.2.0",
                           "modalities", "vision", 0, "audio", 0);
     json_object_set_new(o, "chat_template", st ? json_null() : out_string(text.data, text.len));
     free(text.data);
-    hub_release(&s->hub, m);
+    model_pool_release(&s->models, m);
     exchange_json(x, 200, o);
 }
 
 void route_slots(struct server *s, struct exchange *x)
 {
-    struct hub_model *m = ready_model(s, x);
+    struct pooled_model *m = ready_model(s, x);
     if (!m) return;
     segue_scheduler_info t = SEGUE_INIT(segue_scheduler_info);
     json_t *list = json_array();
     segue_scheduler_info_get(m->scheduler, &t, NULL);
-    for (size_t i = 0; i < s->hub.scheduling.running; i++)
+    for (size_t i = 0; i < s->models.scheduling.running; i++)
         json_array_append_new(list, json_pack("{s:I, s:I, s:b}", "id", (json_int_t)i, "n_ctx", (json_int_t)m->context,
                                               "is_processing", i < t.running));
-    hub_release(&s->hub, m);
+    model_pool_release(&s->models, m);
     exchange_json(x, 200, list);
 }
 
@@ -109,7 +109,7 @@ void route_metrics(struct server *s, struct exchange *x)
         exchange_fail(x, &e);
         return;
     }
-    struct hub_model *m = ready_model(s, x);
+    struct pooled_model *m = ready_model(s, x);
     if (!m) return;
     segue_scheduler_info t = SEGUE_INIT(segue_scheduler_info);
     segue_scheduler_info_get(m->scheduler, &t, NULL);
@@ -117,7 +117,7 @@ void route_metrics(struct server *s, struct exchange *x)
     snprintf(name, sizeof name, "%s", m->name);
     for (char *c = name; *c; c++)
         if (*c == '"' || *c == '\\' || *c == '\n') *c = '_';
-    hub_release(&s->hub, m);
+    model_pool_release(&s->models, m);
     metric(&text, "prompt_tokens_total", "counter", "Prompt tokens of finished requests.", name, (double)t.prompt_tokens);
     metric(&text, "prompt_tokens_reused_total", "counter", "Of them not computed again.", name, (double)t.reused_tokens);
     metric(&text, "tokens_predicted_total", "counter", "Tokens chosen.", name, (double)t.chosen_tokens);
@@ -144,7 +144,7 @@ static bool tokenize(struct server *s, struct exchange *x, json_t *body, struct 
     bool special = field_bool(f, "add_special", false), parse = field_bool(f, "parse_special", true);
     bool pieces = field_bool(f, "with_pieces", false);
     if (!text) serve_fail(e, 400, "content", "content: expected a string");
-    struct hub_model *m = e->status ? NULL : hub_acquire(&s->hub, field_text(f, "model", NULL), true, e);
+    struct pooled_model *m = e->status ? NULL : model_pool_acquire(&s->models, field_text(f, "model", NULL), true, e);
     if (!m) return false;
     size_t n;
     int32_t *tokens = generate_tokenize(m, text, json_string_length(field(f, name)),
@@ -158,7 +158,7 @@ static bool tokenize(struct server *s, struct exchange *x, json_t *body, struct 
         json_array_append_new(list, pieces ? json_pack("{s:o, s:o}", "id", id, "piece", out_string(piece, len)) : id);
     }
     free(tokens);
-    hub_release(&s->hub, m);
+    model_pool_release(&s->models, m);
     if (e->status) {
         json_decref(list);
         return false;
@@ -173,7 +173,7 @@ static bool detokenize(struct server *s, struct exchange *x, json_t *body, struc
     json_t *list = field_array(f, "tokens"), *v;
     size_t i, n = json_array_size(list);
     if (!list) serve_fail(e, 400, "tokens", "tokens: expected a list of token ids");
-    struct hub_model *m = e->status ? NULL : hub_acquire(&s->hub, field_text(f, "model", NULL), true, e);
+    struct pooled_model *m = e->status ? NULL : model_pool_acquire(&s->models, field_text(f, "model", NULL), true, e);
     if (!m) return false;
     int32_t *tokens = out_alloc((n + 1) * sizeof *tokens);
     json_array_foreach(list, i, v)
@@ -192,24 +192,24 @@ static bool detokenize(struct server *s, struct exchange *x, json_t *body, struc
     if (!e->status) exchange_json(x, 200, json_pack("{s:o}", "content", out_string(text.data, text.len)));
     free(text.data);
     free(tokens);
-    hub_release(&s->hub, m);
+    model_pool_release(&s->models, m);
     return !e->status;
 }
 
 static bool apply_template(struct server *s, struct exchange *x, json_t *body, struct serve_error *e)
 {
-    struct conversation c;
+    struct chat_job c;
     struct out_text text = {0};
     segue_error err = {0};
     segue_status st = SEGUE_OK;
-    bool ok = conversation_open(&c, x, &s->hub, body, e);
+    bool ok = chat_job_open(&c, x, &s->models, body, e);
     if (ok)
         OUT_GROW(text, st,
                  segue_detokenize(c.model->placement.model, c.tokens, c.tokens_n, 0, text.data, text.cap, &text.len, &err));
     if (st) ok = serve_fail_of(e, &err);
     if (ok) exchange_json(x, 200, json_pack("{s:o}", "prompt", out_string(text.data, text.len)));
     free(text.data);
-    conversation_free(&c);
+    chat_job_free(&c);
     return ok;
 }
 

@@ -146,19 +146,19 @@ static json_t *translate(json_t *body, bool counting, struct serve_error *e)
 
 /* State of a stream: which content block is open. */
 struct message_stream {
-    int kind;         /* a conversation_piece, or -1: no block is open */
+    int kind;         /* a chat_job_piece, or -1: no block is open */
     json_int_t index; /* of the next block */
     bool started;
 };
 
-static const char *stop_reason(const struct conversation_choice *ch)
+static const char *stop_reason(const struct chat_job_choice *ch)
 {
     if (!strcmp(ch->finish, "tool_calls")) return "tool_use";
     if (!strcmp(ch->finish, "length")) return "max_tokens";
     return ch->stop ? "stop_sequence" : "end_turn";
 }
 
-static json_t *usage_json(const struct conversation *c)
+static json_t *usage_json(const struct chat_job *c)
 {
     const segue_request_info *i = &c->job.info;
     size_t reused = i->tokens_reused < c->tokens_n ? i->tokens_reused : c->tokens_n;
@@ -167,7 +167,7 @@ static json_t *usage_json(const struct conversation *c)
                      (json_int_t)0);
 }
 
-static json_t *message_json(const struct conversation *c, json_t *content, const struct conversation_choice *ch)
+static json_t *message_json(const struct chat_job *c, json_t *content, const struct chat_job_choice *ch)
 {
     char id[64];
     snprintf(id, sizeof id, "msg_%s", c->id);
@@ -185,7 +185,7 @@ static json_t *call_block(json_t *call, bool with_input)
                      json_object_get(call, "name"), "input", input ? input : json_object());
 }
 
-static bool close_block(struct conversation *c, struct message_stream *st)
+static bool close_block(struct chat_job *c, struct message_stream *st)
 {
     if (st->kind < 0) return true;
     st->kind = -1;
@@ -193,7 +193,7 @@ static bool close_block(struct conversation *c, struct message_stream *st)
                           json_pack("{s:s, s:I}", "type", "content_block_stop", "index", st->index++));
 }
 
-static bool open_block(struct conversation *c, struct message_stream *st, int kind, json_t *block)
+static bool open_block(struct chat_job *c, struct message_stream *st, int kind, json_t *block)
 {
     if (!close_block(c, st)) return false;
     st->kind = kind;
@@ -202,7 +202,7 @@ static bool open_block(struct conversation *c, struct message_stream *st, int ki
                                     block));
 }
 
-static bool send_delta(struct conversation *c, struct message_stream *st, const char *type, const char *key, const char *text,
+static bool send_delta(struct chat_job *c, struct message_stream *st, const char *type, const char *key, const char *text,
                        size_t len)
 {
     return exchange_event(c->x, "content_block_delta",
@@ -210,7 +210,7 @@ static bool send_delta(struct conversation *c, struct message_stream *st, const 
                                     "type", type, key, out_string(text, len)));
 }
 
-static bool on_piece(struct conversation *c, struct conversation_choice *ch, enum conversation_piece kind, const char *text,
+static bool on_piece(struct chat_job *c, struct chat_job_choice *ch, enum chat_job_piece kind, const char *text,
                      size_t len)
 {
     struct message_stream *st = c->user;
@@ -234,9 +234,9 @@ static bool on_piece(struct conversation *c, struct conversation_choice *ch, enu
     return send_delta(c, st, thinking ? "thinking_delta" : "text_delta", thinking ? "thinking" : "text", text, len);
 }
 
-static void end_stream(struct conversation *c)
+static void end_stream(struct chat_job *c)
 {
-    const struct conversation_choice *ch = &c->choices[0];
+    const struct chat_job_choice *ch = &c->choices[0];
     json_t *delta = json_pack("{s:s, s:s?}", "stop_reason", stop_reason(ch), "stop_sequence", ch->stop);
     exchange_event(c->x, "message_delta",
                    json_pack("{s:s, s:o, s:o, s:o}", "type", "message_delta", "delta", delta, "usage", usage_json(c), "segue",
@@ -245,9 +245,9 @@ static void end_stream(struct conversation *c)
     exchange_end(c->x, false);
 }
 
-static void send_whole(struct conversation *c)
+static void send_whole(struct chat_job *c)
 {
-    const struct conversation_choice *ch = &c->choices[0];
+    const struct chat_job_choice *ch = &c->choices[0];
     json_t *content = json_array(), *call;
     size_t i;
     if (ch->reasoning.len)
@@ -264,31 +264,31 @@ static void send_whole(struct conversation *c)
 
 static bool answer(struct server *s, struct exchange *x, json_t *body, struct serve_error *e)
 {
-    struct conversation c;
+    struct chat_job c;
     struct message_stream st = {.kind = -1};
     json_t *o = translate(body, false, e);
     if (!o) return false;
-    bool ok = conversation_open(&c, x, &s->hub, o, e);
+    bool ok = chat_job_open(&c, x, &s->models, o, e);
     c.user = &st;
     if (ok && c.params.stream) c.piece = on_piece;
-    ok = ok && conversation_run(&c, e);
+    ok = ok && chat_job_run(&c, e);
     if (ok && c.params.stream)
         end_stream(&c);
     else if (ok)
         send_whole(&c);
-    conversation_free(&c);
+    chat_job_free(&c);
     json_decref(o);
     return ok;
 }
 
 static bool count(struct server *s, struct exchange *x, json_t *body, struct serve_error *e)
 {
-    struct conversation c;
+    struct chat_job c;
     json_t *o = translate(body, true, e);
     if (!o) return false;
-    bool ok = conversation_open(&c, x, &s->hub, o, e);
+    bool ok = chat_job_open(&c, x, &s->models, o, e);
     if (ok) exchange_json(x, 200, json_pack("{s:I}", "input_tokens", (json_int_t)c.tokens_n));
-    conversation_free(&c);
+    chat_job_free(&c);
     json_decref(o);
     return ok;
 }

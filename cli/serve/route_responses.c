@@ -29,7 +29,7 @@ void responses_free(struct server *s)
 }
 
 /* Keep the messages of a conversation. They are copied as text first, since other threads read them. */
-static void keep(struct server *s, const struct conversation *c, const char *id, json_t *messages)
+static void keep(struct server *s, const struct chat_job *c, const char *id, json_t *messages)
 {
     char *text = json_dumps(messages, JSON_COMPACT);
     struct kept *k = out_alloc(sizeof *k);
@@ -140,7 +140,7 @@ struct response_stream {
     struct server *server;
     char id[64];
     json_int_t sequence, output; /* output: index of the item that is open or next */
-    int kind;                    /* a conversation_piece, or -1: no item is open */
+    int kind;                    /* a chat_job_piece, or -1: no item is open */
     char item[64];               /* id of the open item */
     bool started;
     json_t *request;
@@ -168,15 +168,15 @@ static json_t *reasoning_item(const char *id, const struct out_text *text)
 static json_t *call_item(json_t *call)
 {
     char id[40];
-    conversation_id(id, sizeof id, "fc_");
+    chat_job_id(id, sizeof id, "fc_");
     return json_pack("{s:s, s:s, s:O, s:O, s:O, s:s}", "type", "function_call", "id", id, "call_id", json_object_get(call, "id"),
                      "name", json_object_get(call, "name"), "arguments", json_object_get(call, "arguments"), "status",
                      "completed");
 }
 
-static json_t *output_json(const struct conversation *c)
+static json_t *output_json(const struct chat_job *c)
 {
-    const struct conversation_choice *ch = &c->choices[0];
+    const struct chat_job_choice *ch = &c->choices[0];
     json_t *list = json_array(), *call;
     char id[64];
     size_t i;
@@ -189,7 +189,7 @@ static json_t *output_json(const struct conversation *c)
 }
 
 /* done: with output and usage. */
-static json_t *response_json(const struct conversation *c, const struct response_stream *st, bool done)
+static json_t *response_json(const struct chat_job *c, const struct response_stream *st, bool done)
 {
     bool cut = done && !strcmp(c->choices[0].finish, "length");
     json_t *previous = json_object_get(st->request, "previous_response_id");
@@ -215,7 +215,7 @@ static json_t *response_json(const struct conversation *c, const struct response
     return o;
 }
 
-static bool send(struct conversation *c, const char *type, json_t *data)
+static bool send(struct chat_job *c, const char *type, json_t *data)
 {
     struct response_stream *st = c->user;
     json_object_set_new(data, "type", json_string(type));
@@ -229,7 +229,7 @@ static json_t *place(const struct response_stream *st)
     return json_pack("{s:s, s:I, s:i}", "item_id", st->item, "output_index", st->output, "content_index", 0);
 }
 
-static bool close_item(struct conversation *c, struct conversation_choice *ch)
+static bool close_item(struct chat_job *c, struct chat_job_choice *ch)
 {
     struct response_stream *st = c->user;
     int kind = st->kind;
@@ -249,7 +249,7 @@ static bool close_item(struct conversation *c, struct conversation_choice *ch)
     return send(c, "response.output_item.done", json_pack("{s:I, s:o}", "output_index", st->output++, "item", item)) && go;
 }
 
-static bool open_item(struct conversation *c, struct conversation_choice *ch, enum conversation_piece kind)
+static bool open_item(struct chat_job *c, struct chat_job_choice *ch, enum chat_job_piece kind)
 {
     struct response_stream *st = c->user;
     static const struct out_text empty;
@@ -265,7 +265,7 @@ static bool open_item(struct conversation *c, struct conversation_choice *ch, en
     return send(c, "response.content_part.added", part);
 }
 
-static bool send_call(struct conversation *c, struct conversation_choice *ch, const char *text, size_t len)
+static bool send_call(struct chat_job *c, struct chat_job_choice *ch, const char *text, size_t len)
 {
     struct response_stream *st = c->user;
     if (!close_item(c, ch)) return false;
@@ -281,7 +281,7 @@ static bool send_call(struct conversation *c, struct conversation_choice *ch, co
     return send(c, "response.output_item.done", json_pack("{s:I, s:o}", "output_index", st->output++, "item", item)) && go;
 }
 
-static bool on_piece(struct conversation *c, struct conversation_choice *ch, enum conversation_piece kind, const char *text,
+static bool on_piece(struct chat_job *c, struct chat_job_choice *ch, enum chat_job_piece kind, const char *text,
                      size_t len)
 {
     struct response_stream *st = c->user;
@@ -299,10 +299,10 @@ static bool on_piece(struct conversation *c, struct conversation_choice *ch, enu
 }
 
 /* The conversation with its answer, without the instructions. */
-static void keep_answer(struct server *s, const struct conversation *c, const struct response_stream *st, json_t *messages,
+static void keep_answer(struct server *s, const struct chat_job *c, const struct response_stream *st, json_t *messages,
                         bool instructed)
 {
-    const struct conversation_choice *ch = &c->choices[0];
+    const struct chat_job_choice *ch = &c->choices[0];
     json_t *list = json_copy(messages), *calls = json_array(), *call;
     size_t i;
     if (instructed) json_array_remove(list, 0);
@@ -321,16 +321,16 @@ static void keep_answer(struct server *s, const struct conversation *c, const st
 
 static bool answer(struct server *s, struct exchange *x, json_t *body, struct serve_error *e)
 {
-    struct conversation c;
+    struct chat_job c;
     struct fields f = {body, e};
     struct response_stream st = {.server = s, .kind = -1, .request = body};
     json_t *o = translate(s, x, f);
     if (!o) return false;
-    bool store = field_bool(f, "store", true), ok = conversation_open(&c, x, &s->hub, o, e);
+    bool store = field_bool(f, "store", true), ok = chat_job_open(&c, x, &s->models, o, e);
     snprintf(st.id, sizeof st.id, "resp_%s", c.id);
     c.user = &st;
     if (ok && c.params.stream) c.piece = on_piece;
-    ok = ok && conversation_run(&c, e);
+    ok = ok && chat_job_run(&c, e);
     if (ok && store) keep_answer(s, &c, &st, json_object_get(o, "messages"), field_has(f, "instructions"));
     if (ok && c.params.stream) {
         bool cut = !strcmp(c.choices[0].finish, "length");
@@ -339,7 +339,7 @@ static bool answer(struct server *s, struct exchange *x, json_t *body, struct se
         exchange_end(x, false);
     } else if (ok)
         exchange_json(x, 200, response_json(&c, &st, true));
-    conversation_free(&c);
+    chat_job_free(&c);
     json_decref(o);
     return ok;
 }

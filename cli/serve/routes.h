@@ -3,11 +3,11 @@
 #ifndef SEGUE_CLI_ROUTES_H
 #define SEGUE_CLI_ROUTES_H
 
-#include "serve/conversation.h"
+#include "serve/chat_job.h"
 
 /* What all routes share. */
 struct server {
-    struct hub hub;
+    struct model_pool models;
     const struct args *args;
     bool metrics;      /* --metrics */
     char *states;      /* folder of kept states, or NULL */

@@ -2,7 +2,7 @@
  * /undo and the saved file have all of it. Turns are dropped from the start, at turn borders, and a quarter of the context is
  * freed at once: every drop changes the prompt after the kept messages, which must then be computed again.
  * SPDX-License-Identifier: MIT */
-#include "commands/chat.h"
+#include "chat/chat.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,11 +1,11 @@
-/* conversation.c: see conversation.h. SPDX-License-Identifier: MIT */
-#include "serve/conversation.h"
+/* chat_job.c: see chat_job.h. SPDX-License-Identifier: MIT */
+#include "serve/chat_job.h"
 
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 
-void conversation_id(char *out, size_t cap, const char *prefix)
+void chat_job_id(char *out, size_t cap, const char *prefix)
 {
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
     size_t n = (size_t)snprintf(out, cap, "%s", prefix), end = n + 24 < cap ? n + 24 : cap - 1;
@@ -93,7 +93,7 @@ static bool check_tools(json_t *tools, struct serve_error *e)
 }
 
 /* The template of the model; free it. */
-static char *template_source(const struct conversation *c)
+static char *template_source(const struct chat_job *c)
 {
     struct out_text text = {0};
     segue_status st;
@@ -139,7 +139,7 @@ static json_t *call_schema(json_t *function, const char *key, const char *place,
 }
 
 /* tool_choice "required" or a named function: the answer is constrained to calls, in the form of the model's template. */
-static bool force_tools(struct conversation *c, json_t *tools, const char *only, bool parallel, struct serve_error *e)
+static bool force_tools(struct chat_job *c, json_t *tools, const char *only, bool parallel, struct serve_error *e)
 {
     json_t *any = json_array(), *t;
     size_t i;
@@ -172,7 +172,7 @@ static bool force_tools(struct conversation *c, json_t *tools, const char *only,
 }
 
 /* A template without a place for tools: a system message describes them, in the form of Hermes. */
-static void describe_tools(const struct conversation *c, json_t *tools, json_t *messages)
+static void describe_tools(const struct chat_job *c, json_t *tools, json_t *messages)
 {
     char *template = template_source(c);
     bool known = strstr(template, "tools") != NULL;
@@ -200,7 +200,7 @@ static void describe_tools(const struct conversation *c, json_t *tools, json_t *
     free(text.data);
 }
 
-static bool read_tools(struct conversation *c, struct fields f, json_t *request)
+static bool read_tools(struct chat_job *c, struct fields f, json_t *request)
 {
     json_t *tools = field_array(f, "tools"), *choice = field(f, "tool_choice");
     const char *word = json_string_value(choice);
@@ -230,7 +230,7 @@ static bool read_tools(struct conversation *c, struct fields f, json_t *request)
 
 /* Variables of the template: the request's chat_template_kwargs, and the switch of the reasoning. A constrained answer does not
  * reason unless that is asked for, since a constraint begins with the first token. */
-static void read_variables(struct conversation *c, struct fields f, json_t *request)
+static void read_variables(struct chat_job *c, struct fields f, json_t *request)
 {
     json_t *more = field_object(f, "chat_template_kwargs"), *thinking = field(f, "thinking");
     const char *effort = json_string_value(field(f, "reasoning_effort"));
@@ -250,7 +250,7 @@ static void read_variables(struct conversation *c, struct fields f, json_t *requ
     }
 }
 
-static bool render(struct conversation *c, struct serve_error *e)
+static bool render(struct chat_job *c, struct serve_error *e)
 {
     static const char open[] = "<think>";
     char *text = json_dumps(c->request, JSON_COMPACT);
@@ -274,53 +274,53 @@ static bool render(struct conversation *c, struct serve_error *e)
     return c->tokens != NULL;
 }
 
-bool conversation_open(struct conversation *c, struct exchange *x, struct hub *hub, json_t *o, struct serve_error *e)
+bool chat_job_open(struct chat_job *c, struct exchange *x, struct model_pool *models, json_t *o, struct serve_error *e)
 {
     struct fields f = {o, e};
-    *c = (struct conversation){.x = x, .hub = hub};
+    *c = (struct chat_job){.x = x, .models = models};
     json_t *messages = plain_messages(field(f, "messages"), e);
     if (!messages) return false;
     c->request = json_object();
     json_object_set_new(c->request, "messages", messages);
     const char *model = field_text(f, "model", NULL);
-    if (e->status || !(c->model = hub_acquire(hub, model, true, e))) return false;
+    if (e->status || !(c->model = model_pool_acquire(models, model, true, e))) return false;
     if (!params_read(&c->params, f, c->model)) return false;
     if (field_array(f, "tools")) json_object_set(c->request, "tools", field(f, "tools"));
     if (e->status || !read_tools(c, f, c->request)) return false;
     read_variables(c, f, c->request);
-    conversation_id(c->id, sizeof c->id, "");
+    chat_job_id(c->id, sizeof c->id, "");
     return !e->status && render(c, e);
 }
 
 /* --- the answer --- */
 
-static bool pass_piece(struct conversation_choice *ch, enum conversation_piece kind, const char *text, size_t len)
+static bool pass_piece(struct chat_job_choice *ch, enum chat_job_piece kind, const char *text, size_t len)
 {
-    bool (*piece)(struct conversation *, struct conversation_choice *, enum conversation_piece, const char *,
+    bool (*piece)(struct chat_job *, struct chat_job_choice *, enum chat_job_piece, const char *,
                   size_t) = ch->owner->piece;
     return !piece || piece(ch->owner, ch, kind, text, len);
 }
 
 static bool on_reasoning(void *context, const char *text, size_t len)
 {
-    struct conversation_choice *ch = context;
+    struct chat_job_choice *ch = context;
     out_add(&ch->reasoning, text, len);
     return pass_piece(ch, PIECE_REASONING, text, len);
 }
 
 static bool on_content(void *context, const char *text, size_t len)
 {
-    struct conversation_choice *ch = context;
+    struct chat_job_choice *ch = context;
     out_add(&ch->content, text, len);
     return pass_piece(ch, PIECE_CONTENT, text, len);
 }
 
 static bool on_call(void *context, size_t index, const char *name, const char *arguments)
 {
-    struct conversation_choice *ch = context;
+    struct chat_job_choice *ch = context;
     char id[40];
     (void)index;
-    conversation_id(id, sizeof id, "call_");
+    chat_job_id(id, sizeof id, "call_");
     if (!ch->calls) ch->calls = json_array();
     json_array_append_new(ch->calls, json_pack("{s:s, s:o, s:o}", "id", id, "name", out_string(name, strlen(name)), "arguments",
                                                out_string(arguments, strlen(arguments))));
@@ -329,8 +329,8 @@ static bool on_call(void *context, size_t index, const char *name, const char *a
 
 static bool on_text(void *context, size_t index, const char *text, size_t len, json_t *logprobs)
 {
-    struct conversation *c = context;
-    struct conversation_choice *ch = &c->choices[index];
+    struct chat_job *c = context;
+    struct chat_job_choice *ch = &c->choices[index];
     if (logprobs) {
         if (!ch->logprobs) ch->logprobs = json_array();
         json_array_extend(ch->logprobs, logprobs);
@@ -343,8 +343,8 @@ static bool on_text(void *context, size_t index, const char *text, size_t len, j
 
 static bool on_finish(void *context, size_t index, const char *reason, const char *stop)
 {
-    struct conversation *c = context;
-    struct conversation_choice *ch = &c->choices[index];
+    struct chat_job *c = context;
+    struct chat_job_choice *ch = &c->choices[index];
     if (!reply_end(&ch->reply)) return false;
     ch->finish = ch->calls && !strcmp(reason, "stop") ? "tool_calls" : reason;
     ch->stop = stop;
@@ -353,15 +353,15 @@ static bool on_finish(void *context, size_t index, const char *reason, const cha
 
 static bool in_reasoning(void *context, size_t index)
 {
-    struct conversation *c = context;
+    struct chat_job *c = context;
     return c->choices[index].reply.thinking;
 }
 
-bool conversation_run(struct conversation *c, struct serve_error *e)
+bool chat_job_run(struct chat_job *c, struct serve_error *e)
 {
     c->choices = out_alloc(c->params.choices * sizeof *c->choices);
     for (size_t i = 0; i < c->params.choices; i++) {
-        struct conversation_choice *ch = &c->choices[i];
+        struct chat_job_choice *ch = &c->choices[i];
         ch->owner = c;
         ch->index = i;
         struct reply_sink sink = {ch, on_reasoning, on_content, on_call};
@@ -377,10 +377,10 @@ bool conversation_run(struct conversation *c, struct serve_error *e)
     return generate_run(&c->job, e);
 }
 
-void conversation_free(struct conversation *c)
+void chat_job_free(struct chat_job *c)
 {
     for (size_t i = 0; c->choices && i < c->params.choices; i++) {
-        struct conversation_choice *ch = &c->choices[i];
+        struct chat_job_choice *ch = &c->choices[i];
         reply_free(&ch->reply);
         free(ch->reasoning.data);
         free(ch->content.data);
@@ -392,5 +392,5 @@ void conversation_free(struct conversation *c)
     free(c->tokens);
     params_free(&c->params);
     json_decref(c->request);
-    if (c->model) hub_release(c->hub, c->model);
+    if (c->model) model_pool_release(c->models, c->model);
 }

@@ -1,19 +1,19 @@
-/* hub.h: the models of a server: found at start, opened on demand, closed for others when memory is bounded.
+/* model_pool.h: the models of a server: found at start, opened on demand, closed for others when memory is bounded.
  * SPDX-License-Identifier: MIT */
-#ifndef SEGUE_CLI_HUB_H
-#define SEGUE_CLI_HUB_H
+#ifndef SEGUE_CLI_MODEL_POOL_H
+#define SEGUE_CLI_MODEL_POOL_H
 
 #include "serve/exchange.h"
 #include "run/placement.h"
 
 /* STOPPED: was READY; its requests were cancelled. */
-enum hub_state { HUB_IDLE, HUB_LOADING, HUB_READY, HUB_FAILED, HUB_STOPPED };
+enum pooled_state { MODEL_IDLE, MODEL_LOADING, MODEL_READY, MODEL_FAILED, MODEL_STOPPED };
 
-struct hub_model {
+struct pooled_model {
     char *name;       /* what requests call it: the file or folder name without suffix */
     char *path;       /* as for -m */
     struct args args; /* flags of the command line with this model */
-    enum hub_state state;
+    enum pooled_state state;
     struct placement placement; /* READY */
     segue_scheduler *scheduler; /* READY */
     size_t context;             /* READY: tokens of one request at most */
@@ -22,10 +22,10 @@ struct hub_model {
     segue_error err; /* FAILED */
 };
 
-struct hub {
+struct model_pool {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct hub_model **models; /* [models_n], fixed after hub_open */
+    struct pooled_model **models; /* [models_n], fixed after model_pool_open */
     size_t models_n;
     segue_scheduler_opts scheduling;  /* context 0: the lesser of the model's and 4096 */
     size_t loaded_max;                /* models open at once */
@@ -35,18 +35,18 @@ struct hub {
 };
 
 /* Find the models of the flags -m (files, folders of models, names). Opens none. */
-segue_status hub_open(struct hub *h, const struct args *args, segue_error *err);
+segue_status model_pool_open(struct model_pool *h, const struct args *args, segue_error *err);
 /* Open the first model on a thread. */
-void hub_preload(struct hub *h);
-/* A model by name (NULL or unknown alias "": the first), opened if necessary, until hub_release. NULL: e says why; 503 while
+void model_pool_preload(struct model_pool *h);
+/* A model by name (NULL or unknown alias "": the first), opened if necessary, until model_pool_release. NULL: e says why; 503 while
  * it is loading and wait is false. */
-struct hub_model *hub_acquire(struct hub *h, const char *name, bool wait, struct serve_error *e);
-void hub_release(struct hub *h, struct hub_model *m);
+struct pooled_model *model_pool_acquire(struct model_pool *h, const char *name, bool wait, struct serve_error *e);
+void model_pool_release(struct model_pool *h, struct pooled_model *m);
 /* State of the first model. */
-enum hub_state hub_health(struct hub *h, segue_error *err);
+enum pooled_state model_pool_health(struct model_pool *h, segue_error *err);
 /* Cancel all requests in progress; new ones are refused. */
-void hub_stop(struct hub *h);
+void model_pool_stop(struct model_pool *h);
 /* No request may hold a model. */
-void hub_close(struct hub *h);
+void model_pool_close(struct model_pool *h);
 
 #endif

@@ -1,7 +1,7 @@
 /* chat.c: a conversation, see chat.h. Every turn renders the whole conversation and reuses the common prefix of the
  * session, so an edited history needs no special case.
  * SPDX-License-Identifier: MIT */
-#include "commands/chat.h"
+#include "chat/chat.h"
 
 #include <stdlib.h>
 #include <string.h>

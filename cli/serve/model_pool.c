@@ -1,5 +1,5 @@
-/* hub.c: see hub.h. SPDX-License-Identifier: MIT */
-#include "serve/hub.h"
+/* model_pool.c: see model_pool.h. SPDX-License-Identifier: MIT */
+#include "serve/model_pool.h"
 
 #include <dirent.h>
 #include <stdlib.h>
@@ -26,16 +26,16 @@ static char *name_of(const char *path)
     return name;
 }
 
-static void add_model(struct hub *h, const struct args *args, const char *path)
+static void add_model(struct model_pool *h, const struct args *args, const char *path)
 {
     segue_error ignored;
-    struct hub_model *m = out_alloc(sizeof *m);
+    struct pooled_model *m = out_alloc(sizeof *m);
     m->name = name_of(path);
     m->path = out_strdup(path);
     m->args = args_copy(args);
     args_unset(&m->args, "model");
     args_set(&m->args, "model", path, &ignored);
-    h->models = out_realloc(h->models, (h->models_n + 1) * sizeof(struct hub_model *));
+    h->models = out_realloc(h->models, (h->models_n + 1) * sizeof(struct pooled_model *));
     h->models[h->models_n++] = m;
 }
 
@@ -54,7 +54,7 @@ static bool has_file(const char *folder, const char *name)
 }
 
 /* A folder without config.json holds models: .gguf files, and folders with config.json. */
-static segue_status add_folder(struct hub *h, const struct args *args, const char *folder, segue_error *err)
+static segue_status add_folder(struct model_pool *h, const struct args *args, const char *folder, segue_error *err)
 {
     struct dirent **list = NULL;
     size_t before = h->models_n;
@@ -73,7 +73,7 @@ static segue_status add_folder(struct hub *h, const struct args *args, const cha
     return out_fail(err, SEGUE_EIO, "models: %.200s: no .gguf file and no folder with config.json; put models there", folder);
 }
 
-segue_status hub_open(struct hub *h, const struct args *args, segue_error *err)
+segue_status model_pool_open(struct model_pool *h, const struct args *args, segue_error *err)
 {
     segue_status st = SEGUE_OK;
     const char *text;
@@ -101,7 +101,7 @@ segue_status hub_open(struct hub *h, const struct args *args, segue_error *err)
 }
 
 /* Opens a model in state LOADING. Called without the lock. */
-static void load(struct hub *h, struct hub_model *m)
+static void load(struct model_pool *h, struct pooled_model *m)
 {
     segue_error err = {0};
     int code;
@@ -119,7 +119,7 @@ static void load(struct hub *h, struct hub_model *m)
     pthread_mutex_lock(&h->lock);
     m->scheduler = scheduler;
     m->context = opts.context;
-    m->state = st ? HUB_FAILED : HUB_READY;
+    m->state = st ? MODEL_FAILED : MODEL_READY;
     h->ready |= !st && m == h->models[0];
     m->err = err;
     m->err.status = st;
@@ -129,43 +129,43 @@ static void load(struct hub *h, struct hub_model *m)
 
 static void *loader_main(void *arg)
 {
-    struct hub *h = arg;
+    struct model_pool *h = arg;
     load(h, h->models[0]);
     return NULL;
 }
 
-void hub_preload(struct hub *h)
+void model_pool_preload(struct model_pool *h)
 {
-    h->models[0]->state = HUB_LOADING;
+    h->models[0]->state = MODEL_LOADING;
     h->loader_started = !pthread_create(&h->loader, NULL, loader_main, h);
     if (!h->loader_started) load(h, h->models[0]);
 }
 
 /* With the lock: models that are open or opening. */
-static size_t loaded(const struct hub *h)
+static size_t loaded(const struct model_pool *h)
 {
     size_t n = 0;
-    for (size_t i = 0; i < h->models_n; i++) n += h->models[i]->state == HUB_READY || h->models[i]->state == HUB_LOADING;
+    for (size_t i = 0; i < h->models_n; i++) n += h->models[i]->state == MODEL_READY || h->models[i]->state == MODEL_LOADING;
     return n;
 }
 
 /* With the lock: closes the model that was not used for the longest time. False: all are in use. */
-static bool unload_one(struct hub *h)
+static bool unload_one(struct model_pool *h)
 {
-    struct hub_model *oldest = NULL;
+    struct pooled_model *oldest = NULL;
     for (size_t i = 0; i < h->models_n; i++) {
-        struct hub_model *m = h->models[i];
-        if (m->state == HUB_READY && !m->users && (!oldest || m->last_used_ns < oldest->last_used_ns)) oldest = m;
+        struct pooled_model *m = h->models[i];
+        if (m->state == MODEL_READY && !m->users && (!oldest || m->last_used_ns < oldest->last_used_ns)) oldest = m;
     }
     if (!oldest) return false;
     segue_scheduler_close(oldest->scheduler);
     placement_close(&oldest->placement);
     oldest->scheduler = NULL;
-    oldest->state = HUB_IDLE;
+    oldest->state = MODEL_IDLE;
     return true;
 }
 
-static struct hub_model *find(struct hub *h, const char *name, struct serve_error *e)
+static struct pooled_model *find(struct model_pool *h, const char *name, struct serve_error *e)
 {
     if (!name || !*name) return h->models[0];
     for (size_t i = 0; i < h->models_n; i++)
@@ -177,15 +177,15 @@ static struct hub_model *find(struct hub *h, const char *name, struct serve_erro
     return NULL;
 }
 
-struct hub_model *hub_acquire(struct hub *h, const char *name, bool wait, struct serve_error *e)
+struct pooled_model *model_pool_acquire(struct model_pool *h, const char *name, bool wait, struct serve_error *e)
 {
-    struct hub_model *m = find(h, name, e);
+    struct pooled_model *m = find(h, name, e);
     if (!m) return NULL;
     pthread_mutex_lock(&h->lock);
     m->users++; /* not unloaded while waiting */
-    while (!h->stop && m->state != HUB_READY && m->state != HUB_FAILED && m->state != HUB_STOPPED) {
-        if (m->state == HUB_IDLE && wait && (loaded(h) < h->loaded_max || unload_one(h))) {
-            m->state = HUB_LOADING;
+    while (!h->stop && m->state != MODEL_READY && m->state != MODEL_FAILED && m->state != MODEL_STOPPED) {
+        if (m->state == MODEL_IDLE && wait && (loaded(h) < h->loaded_max || unload_one(h))) {
+            m->state = MODEL_LOADING;
             pthread_mutex_unlock(&h->lock);
             load(h, m);
             pthread_mutex_lock(&h->lock);
@@ -194,18 +194,18 @@ struct hub_model *hub_acquire(struct hub *h, const char *name, bool wait, struct
         else
             pthread_cond_wait(&h->changed, &h->lock);
     }
-    if (m->state == HUB_FAILED)
+    if (m->state == MODEL_FAILED)
         serve_fail(e, 503, "model", "the model could not be opened: %s", m->err.text);
-    else if (m->state != HUB_READY)
+    else if (m->state != MODEL_READY)
         serve_fail(e, 503, NULL, "Loading model");
-    bool ready = m->state == HUB_READY;
+    bool ready = m->state == MODEL_READY;
     if (!ready) m->users--;
     m->last_used_ns = out_now_ns();
     pthread_mutex_unlock(&h->lock);
     return ready ? m : NULL;
 }
 
-void hub_release(struct hub *h, struct hub_model *m)
+void model_pool_release(struct model_pool *h, struct pooled_model *m)
 {
     pthread_mutex_lock(&h->lock);
     m->users--;
@@ -214,35 +214,35 @@ void hub_release(struct hub *h, struct hub_model *m)
     pthread_mutex_unlock(&h->lock);
 }
 
-enum hub_state hub_health(struct hub *h, segue_error *err)
+enum pooled_state model_pool_health(struct model_pool *h, segue_error *err)
 {
     pthread_mutex_lock(&h->lock);
-    enum hub_state state = h->ready ? HUB_READY : h->models[0]->state == HUB_FAILED ? HUB_FAILED : HUB_LOADING;
+    enum pooled_state state = h->ready ? MODEL_READY : h->models[0]->state == MODEL_FAILED ? MODEL_FAILED : MODEL_LOADING;
     if (err) *err = h->models[0]->err;
     pthread_mutex_unlock(&h->lock);
     return state;
 }
 
-void hub_stop(struct hub *h)
+void model_pool_stop(struct model_pool *h)
 {
     pthread_mutex_lock(&h->lock);
     h->stop = true;
     for (size_t i = 0; i < h->models_n; i++) {
         segue_scheduler_close(h->models[i]->scheduler);
         h->models[i]->scheduler = NULL;
-        if (h->models[i]->state == HUB_READY) h->models[i]->state = HUB_STOPPED;
+        if (h->models[i]->state == MODEL_READY) h->models[i]->state = MODEL_STOPPED;
     }
     pthread_cond_broadcast(&h->changed);
     pthread_mutex_unlock(&h->lock);
 }
 
-void hub_close(struct hub *h)
+void model_pool_close(struct model_pool *h)
 {
     if (h->loader_started) pthread_join(h->loader, NULL);
     for (size_t i = 0; i < h->models_n; i++) {
-        struct hub_model *m = h->models[i];
+        struct pooled_model *m = h->models[i];
         segue_scheduler_close(m->scheduler);
-        if (m->state == HUB_READY || m->state == HUB_STOPPED) placement_close(&m->placement);
+        if (m->state == MODEL_READY || m->state == MODEL_STOPPED) placement_close(&m->placement);
         args_free(&m->args);
         free(m->name), free(m->path), free(m);
     }

@@ -2,7 +2,7 @@
  * rest of the line as its operand, which may be empty.
  * Messages for the user go to stderr, because stdout contains the answers only.
  * SPDX-License-Identifier: MIT */
-#include "commands/chat.h"
+#include "chat/chat.h"
 
 #include <errno.h>
 #include <stdlib.h>
