@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 #include "host/folders.h"
+#include "host/model_names.h"
 
 enum { MODELS_MAX = 256 };
 
@@ -86,14 +87,15 @@ segue_status model_pool_open(struct model_pool *h, const struct args *args, segu
             st = add_folder(h, args, text, err);
         else {
             char *path = NULL;
-            st = folders_model_named(text, &path, err);
+            st = model_names_find(text, &path, err);
             if (!st) add_model(h, args, path);
             free(path);
         }
     }
     if (!st && !i) {
         char *path = NULL;
-        st = folders_model(args, &path, err);
+        const char *wanted;
+        st = model_names_of_args(args, &path, &wanted, err);
         if (!st) add_model(h, args, path);
         free(path);
     }

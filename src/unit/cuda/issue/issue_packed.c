@@ -171,7 +171,7 @@ segue_status cu_issue_packed(struct cu_pass *p, const struct cu_step *s, struct 
 {
     struct sg_unit *u = p->program->base.unit;
     struct ck_packed a = {.s = {.g = *g}, .chunks = g->k / CK_PACKED_CHUNK};
-    uint32_t blocks, shared;
+    uint32_t blocks = 0, shared = 0;
     struct ck_gemv *own = &a.s.g;
     int alone = rows == 1 && !u->invariant;
     if (!norm_fits(&g->norm, g->k) || (s->norm && !alone)) {
