@@ -418,7 +418,7 @@ static const struct kind {
     {"linearwide", make_linear_wide, 1, 7, 2, 4}, {"head", make_head, 1, 1, 1, 1},
     {"deltawide", make_delta_wide, 0, 6, 3, 1}, {"attendwide", make_attend_wide, 0, 12, 4, 1},
     {"linearmany", make_linear_many, 1, 3, 1, 2},
-    {"attenddeep", make_attend_deep, 0, 12, 3, 1},
+    {"attenddeep", make_attend_deep, 0, 12, 1, 1},
 };
 
 /* --- runs and data --- */

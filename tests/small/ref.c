@@ -195,7 +195,7 @@ static void wrong_states_are_named(void **state)
     expect_error(m, ref->state_get(m->state, 9, 0, 1, SG_F32, row, &m->err), SEGUE_EARG, "slot 9 of 2");
     expect_error(m, ref->state_get(m->state, 0, 11, 13, SG_F32, row, &m->err), SEGUE_EARG, "[11, 13) are not all held; it holds [0, 12)");
     expect_error(m, ref->state_get(m->state, 0, 0, 1, SG_Q4_0, row, &m->err), SEGUE_EUNSUPPORTED, "use f32");
-    expect_error(m, ref->state_put(m->state, 0, 14, 15, SG_F32, row, &m->err), SEGUE_EARG, "leave no gap");
+    expect_error(m, ref->state_put(m->state, 0, 14, 15, SG_F32, row, &m->err), SEGUE_EARG, "leave a gap");
     expect_error(m, ref->state_put(m->state, UINT32_MAX, 13, 13, SG_F32, NULL, &m->err), SEGUE_EARG,
          "lacks rows up to 13");
     expect_error(m, ref->state_cut(m->state, 13, &m->err), SEGUE_EARG, "to 13 tokens, it holds 12");
