@@ -217,5 +217,5 @@ void check_samples(struct check *c, const struct check_unit *u)
 {
     if (!u->desc.samples) return;
     check_one(c, u, "sample.few", FEW);
-    if (c->names_n || c->list) check_one(c, u, "sample.many", MANY);
+    if (c->names_n) check_one(c, u, "sample.many", MANY);
 }
