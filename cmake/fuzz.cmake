@@ -6,6 +6,7 @@ foreach(source IN LISTS targets)
   get_filename_component(name ${source} NAME_WE)
   add_executable(${name} ${source})
   target_link_libraries(${name} PRIVATE segue_static)
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/cli) # fuzz_reply includes sources of the command
   target_compile_definitions(${name} PRIVATE SEGUE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   target_link_options(${name} PRIVATE -fsanitize=fuzzer)
 endforeach()
