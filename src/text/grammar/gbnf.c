@@ -3,6 +3,7 @@
  * License-Identifier: MIT */
 #include <string.h>
 
+#include "base/hash.h"
 #include "text/grammar/parts.h"
 
 struct name {
@@ -18,6 +19,7 @@ struct gbnf_reader {
     uint32_t names_n, names_cap;
     uint32_t *slots; /* hash table of names: index + 1 */
     uint32_t slots_n;
+    uint64_t key[2]; /* random, of that table */
     uint32_t groups[SG_GRAMMAR_DEPTH_MAX]; /* rules of the open groups, the named rule first */
     uint32_t depth;
     int item; /* 1: an operator may follow */
@@ -39,12 +41,8 @@ static int is_name(int c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
 }
 
-static uint32_t name_hash(const char *s, uint32_t n)
-{
-    uint32_t h = 2166136261u;
-    for (uint32_t i = 0; i < n; i++) h = (h ^ (uint8_t)s[i]) * 16777619u;
-    return h;
-}
+/* Keyed: a request could otherwise hold thousands of names that collide. */
+static uint32_t name_hash(const struct gbnf_reader *r, const char *s, uint32_t n) { return (uint32_t)sg_hash_keyed(s, n, r->key); }
 
 static int grow_names(struct gbnf_reader *r)
 {
@@ -58,7 +56,7 @@ static int grow_names(struct gbnf_reader *r)
         return 0;
     }
     for (uint32_t i = 0; i < r->names_n; i++) {
-        uint32_t at = name_hash(names[i].text, names[i].len) & (slots_n - 1);
+        uint32_t at = name_hash(r, names[i].text, names[i].len) & (slots_n - 1);
         while (slots[at]) at = (at + 1) & (slots_n - 1);
         slots[at] = i + 1;
     }
@@ -80,7 +78,7 @@ static struct name *read_name(struct gbnf_reader *r)
         return NULL;
     }
     if (r->names_n == r->names_cap && !grow_names(r)) return NULL;
-    uint32_t at = name_hash(text, n) & (r->slots_n - 1);
+    uint32_t at = name_hash(r, text, n) & (r->slots_n - 1);
     for (; r->slots[at]; at = (at + 1) & (r->slots_n - 1)) {
         struct name *known = &r->names[r->slots[at] - 1];
         if (known->len == n && !memcmp(known->text, text, n)) return known;
@@ -332,6 +330,7 @@ static void read_rule(struct gbnf_reader *r)
         if (r->b->status) break;
         if (r->at >= r->len) break;
         read_item(r);
+        if (r->b->status) break; /* the position may be beyond the end now */
         if (r->at > 0 && r->text[r->at - 1] == '|') skip(r, 1);
     }
     if (r->depth > 1) fail(r, "a ( without )");
@@ -347,6 +346,7 @@ uint32_t sg_gbnf_read(struct sg_grammar_builder *b, const char *text, size_t len
         return 0;
     }
     *r = (struct gbnf_reader){.b = b, .text = text, .len = len};
+    sg_random(r->key, sizeof r->key);
     for (skip(r, 1); !b->status && r->at < len; skip(r, 1)) read_rule(r);
     for (uint32_t i = 0; i < r->names_n && !b->status; i++) {
         const struct name *n = &r->names[i];

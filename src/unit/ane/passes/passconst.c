@@ -69,7 +69,7 @@ static int fold(const struct sg_mil_op *op, const struct sg_mil_literal *x, cons
                 const struct sg_mil_type *out, uint64_t n, double *to)
 {
     for (uint64_t i = 0; i < n; i++) {
-        float v, a = (float)sg_mil_literal_real(x, y ? operand_index(&x->type, out, i) : i);
+        float v = 0, a = (float)sg_mil_literal_real(x, y ? operand_index(&x->type, out, i) : i);
         if (!(y ? eval_binary(op->kind, a, (float)sg_mil_literal_real(y, operand_index(&y->type, out, i)), &v)
                 : eval_unary(op->kind, a, &v)))
             return 0;
