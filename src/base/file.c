@@ -231,14 +231,6 @@ segue_status sg_folder_check_owner(const char *path, segue_error *err)
     return sg_file_check_owner(&id, path, err);
 }
 
-segue_status sg_map_open_own(struct sg_map *out, const char *path, segue_error *err)
-{
-    SG_TRY(sg_map_open(out, path, err));
-    segue_status s = out->fd < 0 ? SEGUE_OK : sg_file_check_owner(&out->id, path, err);
-    if (s != SEGUE_OK) sg_map_close(out);
-    return s;
-}
-
 /* --- writing files --- */
 
 /* O_EXCL and O_NOFOLLOW: what another user has put under the temporary name, in a folder that others can write, is neither

@@ -56,8 +56,7 @@ segue_status sg_file_read(struct sg_buf *out, const char *path, size_t limit, se
 segue_status sg_file_check_owner(const struct sg_file_id *id, const char *path, segue_error *err);
 /* The same for a folder. EIO also when there is none. */
 segue_status sg_folder_check_owner(const char *path, segue_error *err);
-/* sg_map_open and sg_file_read with this check on the opened file. */
-segue_status sg_map_open_own(struct sg_map *out, const char *path, segue_error *err);
+/* sg_file_read with this check on the opened file. */
 segue_status sg_file_read_own(struct sg_buf *out, const char *path, size_t limit, segue_error *err);
 
 /* A file being written, under the temporary name PATH.tmp-PID-RANDOM. sg_file_commit syncs it and

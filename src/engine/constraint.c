@@ -54,7 +54,7 @@ struct segue_grammar *sg_constraint_share(struct segue_grammar *g)
 void segue_grammar_close(segue_grammar *grammar)
 {
     if (!grammar || atomic_fetch_sub(&grammar->references, 1) != 1) return;
-    sg_grammar_unref(grammar->grammar);
+    sg_grammar_free(grammar->grammar);
     sg_model_unref(grammar->model);
     sg_free(grammar);
 }

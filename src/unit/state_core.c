@@ -63,8 +63,6 @@ static void marks_truncate(struct sg_state_core *c, uint32_t n)
     }
 }
 
-void sg_state_core_forget_marks(struct sg_state_core *c) { marks_truncate(c, 0); }
-
 /* Marks are released first: the unit still has its undo buffers. */
 void sg_state_core_free(struct sg_state_core *c)
 {

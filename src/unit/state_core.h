@@ -114,7 +114,6 @@ segue_status sg_state_core_back(struct sg_state *s, uint32_t mark, segue_error *
 void sg_state_core_drop(struct sg_state *s, uint32_t mark);
 segue_status sg_state_core_cut(struct sg_state *s, uint64_t tokens, segue_error *err);
 void sg_state_core_held(const struct sg_state *s, uint32_t slot, uint64_t *first, uint64_t *tokens);
-void sg_state_core_forget_marks(struct sg_state_core *c);
 
 /* --- get and put --- */
 

@@ -16,6 +16,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     size_t len = nul ? (size_t)(nul - source) : size - 1, valid, left = nul ? size - 2 - len : 0;
     if (sg_grammar_new(&g, data[0] % 3, source, len, NULL, NULL, 0, &err) != SEGUE_OK) return 0;
     sg_grammar_check(g, nul ? nul + 1 : "", left, &valid, &err);
-    sg_grammar_unref(g);
+    sg_grammar_free(g);
     return 0;
 }

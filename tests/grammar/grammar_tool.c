@@ -85,7 +85,7 @@ static json_t *run(json_t *request)
         json_t *s = json_stringn(out, len);
         json_array_append_new(samples, s ? s : json_null()); /* null: not UTF-8 */
     }
-    sg_grammar_unref(g);
+    sg_grammar_free(g);
     return json_pack("{s:o, s:o}", "accepts", accepts, "samples", samples);
 }
 

@@ -16,24 +16,20 @@ segue_status sg_token_trie_new(struct sg_token_trie **out, const struct sg_token
 void sg_token_trie_free(struct sg_token_trie *trie);
 
 /* trie: borrowed, NULL for a grammar that only checks texts. stops [stops_n]: tokens that are allowed exactly where the text may
- * end; copied. One reference. EFORMAT: the text is not valid, with its position. EUNSUPPORTED: a construct is not supported;
+ * end; copied. EFORMAT: the text is not valid, with its position. EUNSUPPORTED: a construct is not supported;
  * the message names it. ELIMIT: too large. EMEMORY. */
 segue_status sg_grammar_new(struct sg_grammar **out, int kind, const char *text, size_t len, const struct sg_token_trie *trie,
                             const int32_t *stops, size_t stops_n, segue_error *err);
-struct sg_grammar *sg_grammar_ref(struct sg_grammar *g);
-void sg_grammar_unref(struct sg_grammar *g);
+void sg_grammar_free(struct sg_grammar *g); /* NULL is allowed */
 
 /* Position in a grammar. Zero-initialise; plain data. */
 struct sg_grammar_pos {
     uint32_t state, generation; /* of the automaton's cache; generation 0: at the beginning */
 };
 
-/* Set *pos to where the tokens [n] lead from the beginning. from: the first `from` tokens lead to the present *pos. A stop token
- * ends the text: after it nothing is allowed. EFORMAT: the grammar does not allow a token; ELIMIT: too ambiguous. */
-segue_status sg_grammar_advance(struct sg_grammar *g, struct sg_grammar_pos *pos, const int32_t *tokens, size_t n, size_t from,
-                                segue_error *err);
-/* The same, and the tokens that are allowed there: bit t % 32 of word t / 32. words: [(vocab + 31) / 32].
- * EFORMAT: no token is allowed. ELIMIT: too ambiguous. */
+/* Set *pos to where the tokens [n] lead from the beginning, and words [(vocab + 31) / 32] to the tokens that are allowed there: bit
+ * t % 32 of word t / 32. from: the first `from` tokens lead to the present *pos. A stop token ends the text: after it nothing is
+ * allowed. EFORMAT: the grammar does not allow a token, or no token is allowed. ELIMIT: too ambiguous. */
 segue_status sg_grammar_mask(struct sg_grammar *g, struct sg_grammar_pos *pos, const int32_t *tokens, size_t n, size_t from,
                              uint32_t *words, segue_error *err);
 /* Words of a mask; 0: no vocabulary. */

@@ -59,21 +59,14 @@ segue_status sg_grammar_new(struct sg_grammar **out, int kind, const char *text,
     g->trie = trie;
     g->root = root;
     g->counts = has_counts(&g->program);
-    atomic_store(&g->references, 1);
     pthread_mutex_init(&g->lock, NULL);
     *out = g;
     return SEGUE_OK;
 }
 
-struct sg_grammar *sg_grammar_ref(struct sg_grammar *g)
+void sg_grammar_free(struct sg_grammar *g)
 {
-    if (g) atomic_fetch_add(&g->references, 1);
-    return g;
-}
-
-void sg_grammar_unref(struct sg_grammar *g)
-{
-    if (!g || atomic_fetch_sub(&g->references, 1) != 1) return;
+    if (!g) return;
     sg_automaton_free(g);
     sg_program_text_free(&g->program);
     pthread_mutex_destroy(&g->lock);
@@ -125,15 +118,6 @@ static segue_status advance(struct sg_grammar *g, struct sg_grammar_pos *pos, co
         pos->state = state;
     }
     return SEGUE_OK;
-}
-
-segue_status sg_grammar_advance(struct sg_grammar *g, struct sg_grammar_pos *pos, const int32_t *tokens, size_t n, size_t from,
-                                segue_error *err)
-{
-    pthread_mutex_lock(&g->lock);
-    segue_status status = advance(g, pos, tokens, n, from, err);
-    pthread_mutex_unlock(&g->lock);
-    return status;
 }
 
 /* With the lock: the mask of a state by a walk of the trie: path[d] is the state after d bytes. */

@@ -167,7 +167,6 @@ struct sg_state_node {
     uint32_t *mask;    /* NULL: not there yet */
 };
 struct sg_grammar {
-    atomic_uint references;
     struct sg_program_text program;
     const struct sg_token_trie *trie;
     int32_t *stops;
@@ -201,5 +200,12 @@ segue_status sg_automaton_step(struct sg_grammar *g, uint32_t state, uint8_t byt
 /* With the lock: a state with the same mask as this one, and the same for all large counts. */
 segue_status sg_automaton_mask_state(struct sg_grammar *g, uint32_t state, uint32_t *out, segue_error *err);
 void sg_automaton_free(struct sg_grammar *g);
+
+/* Value of a hexadecimal digit; -1: c is none. */
+static inline int sg_hex_digit(int c)
+{
+    int lower = c | 0x20;
+    return c >= '0' && c <= '9' ? c - '0' : lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
+}
 
 #endif

@@ -57,17 +57,18 @@ static void add_other(struct pattern_reader *r, struct sg_char_set *set, int kin
     sg_chars_free(&other);
 }
 
+/* Stops at the first character that is no digit. */
 static uint32_t hex(struct pattern_reader *r, uint32_t digits)
 {
     uint32_t c = 0;
-    for (uint32_t i = 0; i < digits; i++, r->at++) {
-        int d = peek(r), lower = d | 0x20;
-        if (d >= '0' && d <= '9')
-            c = c << 4 | (uint32_t)(d - '0');
-        else if (lower >= 'a' && lower <= 'f')
-            c = c << 4 | (uint32_t)(lower - 'a' + 10);
-        else
+    for (uint32_t i = 0; i < digits && !r->b->status; i++) {
+        int d = sg_hex_digit(peek(r));
+        if (d < 0) {
             fail(r, SEGUE_EFORMAT, "expected hexadecimal digits");
+            return c;
+        }
+        c = c << 4 | (uint32_t)d;
+        r->at++;
     }
     return c;
 }
