@@ -11,7 +11,8 @@ if(SEGUE_CUDA AND SEGUE_NVCC AND NOT SEGUE_FUZZ)
     -gencode arch=compute_80,code=compute_80 CACHE STRING "What kernels are compiled for, as nvcc's arguments")
   file(GLOB cuda_kernels CONFIGURE_DEPENDS ${cuda_dir}/kernels/k_*.cu ${cuda_dir}/kernels/packed/k_*.cu
     ${cuda_dir}/kernels/sample/k_*.cu)
-  file(GLOB cuda_headers CONFIGURE_DEPENDS ${cuda_dir}/kernels/include/*.cuh ${cuda_dir}/kernels/sample/*.*h)
+  file(GLOB cuda_headers CONFIGURE_DEPENDS ${cuda_dir}/kernels/include/*.cuh ${cuda_dir}/kernels/include/params/*.h
+    ${cuda_dir}/kernels/sample/*.*h)
   list(APPEND cuda_headers ${PROJECT_SOURCE_DIR}/src/unit/sample_math.h)
   set(cuda_out ${PROJECT_BINARY_DIR}/generated/unit/cuda)
   file(MAKE_DIRECTORY ${cuda_out})
@@ -30,7 +31,7 @@ if(SEGUE_CUDA AND SEGUE_NVCC AND NOT SEGUE_FUZZ)
     add_custom_command(OUTPUT ${cuda_out}/${name}.fatbin
       COMMAND ${SEGUE_NVCC} -std=c++17 -O3 --fatbin ${SEGUE_CUDA_TARGETS} -I ${cuda_dir}/kernels/include ${source}
         -o ${cuda_out}/${name}.fatbin
-      DEPENDS ${source} ${cuda_headers} ${cuda_dir}/kernels/include/kparams.h VERBATIM COMMENT "Compiling kernels ${name}.cu")
+      DEPENDS ${source} ${cuda_headers} VERBATIM COMMENT "Compiling kernels ${name}.cu")
     list(APPEND cuda_fatbins ${cuda_out}/${name}.fatbin)
     string(APPEND cuda_images "IMAGE(cu_image_${name}, \"${cuda_out}/${name}.fatbin\")\n")
     string(APPEND cuda_list "cu_image_${name}, ")

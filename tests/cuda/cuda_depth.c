@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 #include "stub.h"
-#include "unit/cuda/kernels/include/kparams.h"
+#include "unit/cuda/kernels/include/params/kparams.h"
 
 enum { SEQUENCES = 16 };
 

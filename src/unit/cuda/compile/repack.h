@@ -4,7 +4,7 @@
 #define SG_UNIT_CUDA_REPACK_H
 
 #include "graph/graph.h"
-#include "unit/cuda/kernels/include/kparams.h"
+#include "unit/cuda/kernels/include/params/kparams.h"
 
 /* Fills kind, shape, pitches and group of *w; not the pointers. packed 1: quantised matrices may have the packed layout. */
 void cu_weight_shape(const struct sg_tensor *t, int packed, struct ck_weight *w);

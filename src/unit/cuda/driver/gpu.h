@@ -9,7 +9,7 @@
 
 #include "unit/cuda/driver/blas.h"
 #include "unit/cuda/driver/driver.h"
-#include "unit/cuda/kernels/include/kparams.h"
+#include "unit/cuda/kernels/include/params/kparams.h"
 #include "unit/unit.h"
 
 /* Limits. "Rows" of a pass are the tokens that it computes. Limits that kernels share are in kparams.h (CK_...). */

@@ -10,7 +10,7 @@
 #include <cuda_fp16.h>
 #include <math_constants.h>
 
-#include "kparams.h"
+#include "params/kparams.h"
 
 /* ACT values as in graph/op.h; restated because that header is for C. */
 enum { ACT_NONE, ACT_SILU, ACT_GELU, ACT_GELU_TANH, ACT_GELU_QUICK, ACT_RELU, ACT_RELU2, ACT_SIGMOID, ACT_TANH };
