@@ -19,6 +19,7 @@ struct bench_run {
     size_t sequences, repeats; /* parallel sequences of the default mode; samples per row */
     size_t threads;            /* CPU threads */
     uint64_t seed;             /* of the random prompts */
+    size_t intervals;          /* runs that sessions record; 0: none */
     /* Decode rows at depth 0 so far, for the ratio of deeper rows. */
     struct bench_depth0 {
         size_t tokens;   /* generated tokens of the row */
@@ -59,6 +60,14 @@ int bench_with_placement(struct bench_run *b, segue_status (*measure)(struct ben
 /* Call `measure` for each prompt length of -p (at least 2 tokens), or for default_tokens. */
 segue_status bench_each_prompt(struct bench_run *b, size_t default_tokens,
                                segue_status (*measure)(struct bench_run *b, size_t prompt, segue_error *err), segue_error *err);
+
+/* For --html: a run of a prompt and at most 32 tokens whose runs and hand-offs are recorded, as JSON: {name, prompt, tokens,
+ * events: [{unit, phase, begin_ms, end_ms, tokens, to}], body_products, head_products (multiplications per token in matrices of
+ * the layers and outside of them), chunk}. NULL: it failed. */
+json_t *bench_timeline(struct bench_run *b, const char *name, size_t prompt, size_t tokens, segue_error *err);
+
+/* Write the page of --html from the measured rows and time lines. */
+segue_status bench_html_write(const struct bench_out *out, const char *path, segue_error *err);
 
 /* The modes. Each one measures, prints its rows and returns the exit code. */
 int bench_cases(struct bench_run *b);

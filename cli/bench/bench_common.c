@@ -54,6 +54,7 @@ segue_status bench_session(struct bench_run *b, const segue_plan *plan, const in
     opts.sampling = &greedy;
     opts.context = context;
     opts.plan = plan;
+    opts.intervals = b->intervals;
     opts.adapters = b->placement.adapters;
     opts.adapters_n = b->placement.adapters_n;
     *out = NULL;
@@ -102,23 +103,6 @@ void bench_close_session(segue_session *s)
     if (!s) return;
     interrupt_unwatch(s);
     segue_session_close(s);
-}
-
-/* Each call loads the model and builds the engine again. */
-int bench_with_placement(struct bench_run *b, segue_status (*measure)(struct bench_run *b, segue_error *err))
-{
-    segue_error err;
-    int code = placement_open(&b->placement, &b->args, 0);
-    if (code) return code;
-    /* The meter needs the opened units. */
-    code = meter_open(&b->meter, &b->args, &b->placement);
-    if (!code) {
-        segue_status st = measure(b, &err);
-        progress_end(&b->progress);
-        if (st) code = out_error(&err, EXIT_UNAVAILABLE);
-    }
-    placement_close(&b->placement);
-    return code;
 }
 
 /* Two tokens are the minimum, because the last prompt token is computed by the decode unit. */

@@ -8,7 +8,7 @@
 
 void bench_out_begin(struct bench_out *b, const char *form)
 {
-    *b = (struct bench_out){form, NULL, json_array()};
+    *b = (struct bench_out){.form = form, .rows = json_array()};
 }
 
 /* The number in a field; 0 if it is null or missing. */
@@ -180,4 +180,8 @@ segue_status bench_out_end(struct bench_out *b, segue_error *err)
     return strcmp(b->form, "json") ? SEGUE_OK : out_json(json_incref(b->rows), 2, err);
 }
 
-void bench_out_free(struct bench_out *b) { json_decref(b->rows); }
+void bench_out_free(struct bench_out *b)
+{
+    json_decref(b->rows);
+    json_decref(b->timelines);
+}

@@ -15,7 +15,8 @@ struct bench_column {
 struct bench_out {
     const char *form;                   /* "md", "csv", "json", "jsonl" or "sql" */
     const struct bench_column *columns; /* ends with a NULL title; NULL: the columns of llama-bench */
-    json_t *rows;                       /* all rows, for "json" and to know the first one */
+    json_t *rows;                       /* all rows, for "json", --html and to know the first one */
+    json_t *timelines;                  /* of bench_timeline, for --html; NULL: none are recorded */
 };
 /* form: one of the words of --out. */
 void bench_out_begin(struct bench_out *b, const char *form);

@@ -235,6 +235,14 @@ static json_t *measure_pipeline(struct bench_run *b, const char *name)
     } else if (!st) {
         st = bench_prompts(b, name, rows, &err);
     }
+    if (!st && b->out->timelines && b->placement.engine) {
+        size_t prompts_n;
+        long long *prompts = args_count_list(&b->args, "prompt", &prompts_n);
+        json_t *line = bench_timeline(b, name, prompts_n && prompts[0] > 1 ? (size_t)prompts[0] : 133, 16, &err);
+        st = line ? SEGUE_OK : err.status;
+        if (line) json_object_set_new(o, "timeline", line);
+        free(prompts);
+    }
     placement_close(&b->placement);
     json_object_set_new(o, "rows", rows);
     if (!st) return o;
@@ -338,6 +346,8 @@ static segue_status output_rows(struct bench_run *b, json_t *o, segue_error *err
     {
         if (!st) st = bench_out_row(b->out, json_incref(result_row), err);
     }
+    if (json_object_get(o, "timeline") && b->out->timelines)
+        json_array_append(b->out->timelines, json_object_get(o, "timeline"));
     if (st || !status) return st;
     return out_fail(err, (segue_status)json_integer_value(status), "%s",
                     json_string_value(json_object_get(o, "text")));

@@ -20,6 +20,7 @@ static int run(struct args *args)
     struct bench_out out;
     segue_error err;
     bench_out_begin(&out, form ? form : "md");
+    if (args_has(args, "html")) out.timelines = json_array();
     int code = EXIT_DONE;
     for (size_t i = 0; i < (threads_n ? threads_n : 1) && !code; i++) {
         struct bench_run b = {.args = args_copy(args), .out = &out};
@@ -50,6 +51,7 @@ static int run(struct args *args)
     }
     /* With -o json the array is printed only after all thread counts. */
     if (!code && bench_out_end(&out, &err)) code = out_error(&err, EXIT_UNAVAILABLE);
+    if (!code && out.timelines && bench_html_write(&out, args_text(args, "html"), &err)) code = out_error(&err, EXIT_UNAVAILABLE);
     bench_out_free(&out);
     free(threads);
     return code;
@@ -62,6 +64,7 @@ static const struct arg_def flag_defs[] = {
     {"depth", 'd', ARG_COUNTS, 0, "N,..", "0", 0, 16777216, "tokens in the context before the measurement"},
     {"repeat", 'r', ARG_COUNT, 0, "N", "5", 1, 10000, "samples per row"},
     {"out", 'o', ARG_CHOICE, 0, "md|csv|json|jsonl|sql", "md", 0, 0, "output format"},
+    {"html", 0, ARG_FILE, 0, "FILE", NULL, 0, 0, "also write a page with tables and charts of the rows"},
     {"sequences", 0, ARG_COUNT, 0, "N", "1", 1, 256, "number of parallel sequences"},
     {"seed", 0, ARG_COUNT, 0, "S", "1", 0, 0, "seed of the random prompt"},
     {"no-warmup", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "skip the warm-up run before each row"},
