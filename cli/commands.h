@@ -1,5 +1,5 @@
 /* commands.h: the subcommands, one table each. main.c lists them; every table is defined in cli/commands/cmd_NAME.c,
- * or in cli/bench/cmd_bench.c.
+ * in cli/bench/cmd_bench.c, or in cli/plan/.
  * SPDX-License-Identifier: MIT */
 #ifndef SEGUE_CLI_COMMANDS_H
 #define SEGUE_CLI_COMMANDS_H
@@ -23,6 +23,8 @@ extern const struct command cmd_pull;
 extern const struct command cmd_quantize;
 extern const struct command cmd_mil;
 extern const struct command cmd_ane_probe;
+extern const struct command cmd_plan;
+extern const struct command cmd_calibrate;
 extern const struct command cmd_version;
 
 #endif

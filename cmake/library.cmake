@@ -10,6 +10,7 @@ foreach(unit IN LISTS SEGUE_UNITS)
 endforeach()
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/generated/unit_list.h CONTENT "${unit_lines}" @ONLY)
 
+include(cmake/chips.cmake)
 include(cmake/cpu_unit.cmake)
 include(cmake/ane_unit.cmake)
 add_library(segue_objects OBJECT ${SEGUE_SOURCES})

@@ -84,7 +84,7 @@ refused(2, ["run", "--greedy=1"], "takes no value")
 refused(2, ["run", "prompt", "stray"], "stray")
 refused(2, ["bench", "-p", "1,x"], "x")
 refused(2, ["pull"], "missing")
-for later in ("plan", "calibrate", "state", "replay", "mil", "ane-probe", "train"):
+for later in ("state", "replay", "mil", "ane-probe", "train"):
     if later not in commands: refused(3, [later], "not in this build")
 for flag in (["--pipeline", "gpu"], ["--record", "x"], ["--trace", "x"], ["--meter", "rapl"], ["--store", "on"],
              ["--repair"], ["--keep", "4"]):

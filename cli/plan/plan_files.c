@@ -1,0 +1,92 @@
+/* plan_files.c: see plan_files.h. SPDX-License-Identifier: MIT */
+#include "plan/plan_files.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/file.h"
+#include "base/mem.h"
+#include "engine/planner/cells.h"
+#include "term/out.h"
+
+enum { FILE_LIMIT = 1 << 24 }; /* bytes of a chip file or a cell file */
+
+/* The chip of a file: the value of its first line `name`; empty if it has none. */
+static void own_name(char name[32], const char *text)
+{
+    name[0] = 0;
+    for (const char *s = text; s; s = strchr(s, '\n')) {
+        char word[32];
+        while (*s == '\n') s++;
+        if (sscanf(s, "name %31s", word) == 1 && sg_chip_name(name, word)) return;
+    }
+    name[0] = 0;
+}
+
+segue_status plan_chips_open(struct sg_chips *out, char name[32], const char *chip, segue_error *err)
+{
+    struct sg_buf text = {0};
+    name[0] = 0;
+    segue_status st = sg_chips_builtin(out, err);
+    if (st || !chip) return st;
+    if (sg_chip_find(out, chip)) {
+        sg_chip_name(name, chip);
+        return SEGUE_OK;
+    }
+    if (sg_path_kind(chip) != SG_PATH_FILE) {
+        struct out_text known = {0};
+        for (size_t i = 0; i < out->n; i++) out_addf(&known, "%s%s", i ? ", " : "", out->list[i].name);
+        st = out_fail(err, SEGUE_EARG, "chip: %.80s: neither a known chip nor a file; the chips are %s", chip, known.data);
+        free(known.data);
+        return st;
+    }
+    st = sg_file_read(&text, chip, FILE_LIMIT, err);
+    if (!st) st = sg_chips_read(out, text.data ? text.data : "", text.len, chip, err);
+    if (!st && text.data) own_name(name, text.data);
+    sg_buf_free(&text);
+    return st;
+}
+
+segue_status plan_cells_open(struct sg_cells *out, const char *path, segue_error *err)
+{
+    struct sg_buf text = {0};
+    *out = (struct sg_cells){0};
+    segue_status st = sg_file_read(&text, path, FILE_LIMIT, err);
+    if (!st) st = sg_cells_read(out, text.data ? text.data : "", text.len, path, err);
+    sg_buf_free(&text);
+    return st;
+}
+
+segue_status plan_write(const char *path, const struct sg_buf *text, segue_error *err)
+{
+    struct sg_file_out file;
+    if (text->failed) return sg_no_memory("text", text->len, err);
+    if (!path || !strcmp(path, "-")) return out_write_raw(text->data ? text->data : "", text->len, err);
+    segue_status st = sg_file_begin(&file, path, 0644, err);
+    if (!st) st = sg_file_put(&file, text->data ? text->data : "", text->len, err);
+    if (!st) st = sg_file_commit(&file, err);
+    sg_file_close(&file);
+    return st;
+}
+
+void plan_predict_rows(struct sg_buf *out, const struct sg_cells *cells, const struct sg_chips *chips, struct plan_score *score,
+                       bool header, const unsigned char *chosen)
+{
+    if (header) sg_buf_printf(out, "%.*s,predicted,predicted_lo,predicted_hi,reason\n", (int)cells->header_len, cells->header);
+    for (size_t i = 0; i < cells->n; i++) {
+        const struct sg_cell *cell = &cells->list[i];
+        double v = 0;
+        if (chosen && !chosen[i]) continue;
+        const char *why = sg_cell_predict(cell, chips, &v);
+        sg_buf_printf(out, "%.*s,", (int)cell->row_len, cell->row);
+        if (why)
+            sg_buf_printf(out, ",,,%s\n", why);
+        else {
+            double factor = sg_cell_factor(cell, chips);
+            sg_buf_printf(out, "%.6g,%.6g,%.6g,\n", v, v / factor, v * factor);
+        }
+        score->cells++;
+        score->predicted += !why;
+        score->within += !why && cell->value > 0 && fabs(v / cell->value - 1) <= 0.1;
+    }
+}

@@ -1,0 +1,30 @@
+/* fuzz_plan.c: hostile chip files and cell files: read, predict, fit. SPDX-License-Identifier: MIT */
+#include <string.h>
+
+#include "base/mem.h"
+#include "engine/planner/fit.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* The first byte chooses the format. */
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct sg_chips *chips = size ? sg_alloc(sizeof *chips) : NULL;
+    struct sg_cells cells;
+    struct sg_buf text = {0};
+    double v;
+    if (!chips) return 0;
+    sg_chips_builtin(chips, NULL);
+    if (data[0] & 1)
+        sg_chips_read(chips, (const char *)data + 1, size - 1, "fuzz.chip", NULL);
+    else if (!sg_cells_read(&cells, (const char *)data + 1, size - 1, "fuzz.csv", NULL)) {
+        for (size_t i = 0; i < cells.n; i++) sg_cell_predict(&cells.list[i], chips, &v);
+        if (cells.n < 4) sg_fit(chips, &cells, NULL, NULL);
+        sg_cells_free(&cells);
+    } else
+        sg_cells_free(&cells);
+    sg_chips_write(chips, &text);
+    sg_buf_free(&text);
+    sg_free(chips);
+    return 0;
+}
