@@ -9,7 +9,7 @@
 #include <unistd.h>
 #include "run/prompt.h"
 #include "serve/listener.h"
-#include "serve/routes.h"
+#include "routes/routes.h"
 #include "term/flags.h"
 #include "term/interrupt.h"
 
@@ -169,13 +169,16 @@ static int run(struct args *args)
                                               .context = (size_t)args_number(args, "ctx", 0),
                                               .target_ns = (uint64_t)args_number(args, "token-time", 50) * 1000000u,
                                               .memory_bytes = (uint64_t)args_number(args, "memory", 0) << 20};
+    s.models.bytes_max = (uint64_t)args_number(args, "models-memory", 0) << 20;
     s.models.loaded_max = (size_t)args_number(args, "models-max", 2);
     pthread_mutex_init(&s.kept_lock, NULL);
+    prompt_records_open(&s.records);
     interrupt_defer(true);
     if (!st) st = model_pool_open(&s.models, args, &err);
     if (!st) st = serve(&s, args, &err);
     model_pool_close(&s.models);
     responses_free(&s);
+    prompt_records_close(&s.records);
     pthread_mutex_destroy(&s.kept_lock);
     return st ? out_error(&err, EXIT_UNAVAILABLE) : EXIT_DONE;
 }
@@ -190,8 +193,11 @@ static const struct arg_def server_defs[] =
      {"parallel", 0, ARG_COUNT, 0, "N", "8", 1, 4096, "requests that run at once; others wait"},
      {"api-key-file", 0, ARG_FILE, 0, "FILE", NULL, 0, 0,
       "file with one accepted API key per line; each key has its own prefix cache"},
+     {"slot-save-path", 0, ARG_FILE, 0, "FOLDER", NULL, 0, 0, "let clients save and restore the states of slots in this folder"},
      {"config", 0, ARG_FILE, 0, "FILE", NULL, 0, 0, "JSON object of further flags; the command line has precedence"},
      {"metrics", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "serve counters for Prometheus at /metrics"},
+     {"meter", 0, ARG_TEXT, ARG_ADVANCED, "nvml|none", "none", 0, 0,
+      "measure the energy of the GPUs and divide it among requests"},
      {"memory", 0, ARG_COUNT, ARG_ADVANCED, "MB", "no limit", 1, 1 << 30,
       "memory for the states of all requests and the prefix cache"},
      {"token-time", 0, ARG_COUNT, ARG_ADVANCED, "MS", "50", 1, 100000,
@@ -199,6 +205,8 @@ static const struct arg_def server_defs[] =
      {"queue", 0, ARG_COUNT, ARG_ADVANCED, "N", "256", 1, 100000, "requests in progress or waiting; more are answered with 503"},
      {"models-max", 0, ARG_COUNT, ARG_ADVANCED, "N", "2", 1, 256,
       "models that are loaded at once; the least recently used one is unloaded"},
+     {"models-memory", 0, ARG_COUNT, ARG_ADVANCED, "MB", "no limit", 1, 1 << 30,
+      "memory for the weights of all loaded models; the least recently used one is unloaded when its answers have ended"},
      {"body-limit", 0, ARG_COUNT, ARG_ADVANCED, "MB", "16", 1, 1024, "largest body of a request"},
      {"connections", 0, ARG_COUNT, ARG_ADVANCED, "N", "1000", 1, 100000, "connections at once"},
      {"timeout", 0, ARG_COUNT, ARG_ADVANCED, "S", "120", 1, 86400, "close a connection on which nothing moves for S seconds"},

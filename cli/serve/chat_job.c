@@ -296,9 +296,8 @@ bool chat_job_open(struct chat_job *c, struct exchange *x, struct model_pool *mo
 
 static bool pass_piece(struct chat_job_choice *ch, enum chat_job_piece kind, const char *text, size_t len)
 {
-    bool (*piece)(struct chat_job *, struct chat_job_choice *, enum chat_job_piece, const char *,
-                  size_t) = ch->owner->piece;
-    return !piece || piece(ch->owner, ch, kind, text, len);
+    struct chat_job *c = ch->owner;
+    return !c->params.stream || c->form->piece(c, ch, kind, text, len);
 }
 
 static bool on_reasoning(void *context, const char *text, size_t len)
@@ -315,16 +314,30 @@ static bool on_content(void *context, const char *text, size_t len)
     return pass_piece(ch, PIECE_CONTENT, text, len);
 }
 
-static bool on_call(void *context, size_t index, const char *name, const char *arguments)
+static bool on_call(void *context, const char *name, size_t len)
 {
     struct chat_job_choice *ch = context;
     char id[40];
-    (void)index;
     chat_job_id(id, sizeof id, "call_");
     if (!ch->calls) ch->calls = json_array();
-    json_array_append_new(ch->calls, json_pack("{s:s, s:o, s:o}", "id", id, "name", out_string(name, strlen(name)), "arguments",
-                                               out_string(arguments, strlen(arguments))));
-    return pass_piece(ch, PIECE_CALL, arguments, strlen(arguments));
+    json_array_append_new(ch->calls, json_pack("{s:s, s:o, s:s}", "id", id, "name", out_string(name, len), "arguments", ""));
+    ch->arguments.len = 0;
+    return pass_piece(ch, PIECE_CALL, "", 0);
+}
+
+static bool on_arguments(void *context, const char *text, size_t len)
+{
+    struct chat_job_choice *ch = context;
+    out_add(&ch->arguments, text, len);
+    return pass_piece(ch, PIECE_ARGUMENTS, text, len);
+}
+
+static bool on_call_end(void *context)
+{
+    struct chat_job_choice *ch = context;
+    json_t *call = json_array_get(ch->calls, json_array_size(ch->calls) - 1);
+    json_object_set_new(call, "arguments", out_string(ch->arguments.data ? ch->arguments.data : "", ch->arguments.len));
+    return pass_piece(ch, PIECE_CALL_END, "", 0);
 }
 
 static bool on_text(void *context, size_t index, const char *text, size_t len, json_t *logprobs)
@@ -357,15 +370,15 @@ static bool in_reasoning(void *context, size_t index)
     return c->choices[index].reply.thinking;
 }
 
-bool chat_job_run(struct chat_job *c, struct serve_error *e)
+static bool run(struct chat_job *c, struct serve_error *e)
 {
     c->choices = out_alloc(c->params.choices * sizeof *c->choices);
     for (size_t i = 0; i < c->params.choices; i++) {
         struct chat_job_choice *ch = &c->choices[i];
         ch->owner = c;
         ch->index = i;
-        struct reply_sink sink = {ch, on_reasoning, on_content, on_call};
-        reply_begin(&ch->reply, sink, c->tools, c->thinking);
+        struct reply_sink sink = {ch, on_reasoning, on_content, {ch, on_call, on_arguments, on_call_end}};
+        reply_begin(&ch->reply, sink, c->tools, json_object_get(c->request, "tools"), c->thinking);
     }
     c->job = (struct generate_job){.x = c->x,
                                    .model = c->model,
@@ -373,6 +386,7 @@ bool chat_job_run(struct chat_job *c, struct serve_error *e)
                                    .tokens = c->tokens,
                                    .tokens_n = c->tokens_n,
                                    .special = c->tools,
+                                   .changed = c->change.what,
                                    .sink = {c, on_text, on_finish, in_reasoning}};
     return generate_run(&c->job, e);
 }
@@ -384,13 +398,40 @@ void chat_job_free(struct chat_job *c)
         reply_free(&ch->reply);
         free(ch->reasoning.data);
         free(ch->content.data);
+        free(ch->arguments.data);
         json_decref(ch->calls);
         json_decref(ch->logprobs);
         json_decref(ch->piece_logprobs);
     }
     free(c->choices);
     free(c->tokens);
+    free(c->parts);
     params_free(&c->params);
     json_decref(c->request);
     if (c->model) model_pool_release(c->models, c->model);
+}
+
+bool chat_job_answer(struct exchange *x, const struct chat_request *r, const struct chat_form *form, void *user,
+                     struct serve_error *e)
+{
+    struct chat_job c;
+    char id[64];
+    bool ok = chat_job_open(&c, x, r->models, r->chat, e);
+    c.form = form;
+    c.user = user;
+    if (ok) {
+        c.parts = out_alloc(sizeof *c.parts);
+        prompt_parts_of(c.parts, r->body, c.model->name);
+        c.change = prompt_records_compare(r->records, c.parts, x->realm, NULL);
+        snprintf(id, sizeof id, "%s%s", r->id_prefix, c.id);
+        prompt_records_add(r->records, c.parts, x->realm, id, c.tokens_n);
+    }
+    ok = ok && run(&c, e);
+    if (ok && form->keep) form->keep(&c);
+    if (ok && c.params.stream)
+        form->end(&c);
+    else if (ok)
+        exchange_json(x, 200, form->whole(&c));
+    chat_job_free(&c);
+    return ok;
 }

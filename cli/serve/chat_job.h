@@ -5,14 +5,16 @@
 #define SEGUE_CLI_CHAT_JOB_H
 
 #include "serve/generation.h"
-#include "serve/reply.h"
+#include "serve/prompt_records.h"
+#include "reply/reply.h"
 
 struct chat_job;
 /* How one choice went. Its pieces come through the callbacks of struct chat_job while it runs. */
 struct chat_job_choice {
     struct reply reply;
     struct out_text reasoning, content;
-    json_t *calls;          /* [{"id", "name", "arguments"}], arguments as text */
+    json_t *calls;          /* [{"id", "name", "arguments"}], arguments as text; "" while the call is open */
+    struct out_text arguments; /* of the open call, so far */
     json_t *logprobs;       /* array, or NULL */
     json_t *piece_logprobs; /* of the piece that is passed on now; taken by the callback */
     const char *finish;     /* "stop", "length" or "tool_calls"; NULL: not ended */
@@ -21,7 +23,20 @@ struct chat_job_choice {
     size_t index;
 };
 
-enum chat_job_piece { PIECE_REASONING, PIECE_CONTENT, PIECE_CALL, PIECE_FINISH };
+/* CALL: the last of `calls` has begun; ARGUMENTS: text of them; CALL_END: they are complete. */
+enum chat_job_piece { PIECE_REASONING, PIECE_CONTENT, PIECE_CALL, PIECE_ARGUMENTS, PIECE_CALL_END, PIECE_FINISH };
+
+/* How an API writes an answer. */
+struct chat_form {
+    /* For each piece of a stream. text: of REASONING, CONTENT and ARGUMENTS. False: the client has gone. */
+    bool (*piece)(struct chat_job *c, struct chat_job_choice *choice, enum chat_job_piece kind, const char *text, size_t len);
+    /* The last events of a stream. */
+    void (*end)(struct chat_job *c);
+    /* The whole answer as a new reference. */
+    json_t *(*whole)(struct chat_job *c);
+    /* NULL, or: the answer is complete, but not sent to its end. */
+    void (*keep)(struct chat_job *c);
+};
 
 struct chat_job {
     struct exchange *x;
@@ -35,17 +50,28 @@ struct chat_job {
     struct generate_job job;
     struct chat_job_choice *choices; /* [params.choices] */
     char id[40];                         /* random */
-    /* NULL, or called for each piece. text: of REASONING and CONTENT; of a CALL: its arguments. False: the client has gone. */
-    bool (*piece)(struct chat_job *c, struct chat_job_choice *choice, enum chat_job_piece kind, const char *text,
-                  size_t len);
-    void *user;
+    const struct chat_form *form; /* NULL: no answer is wanted */
+    void *user;                   /* of the form */
+    struct prompt_parts *parts;   /* of the body */
+    struct prompt_change change;  /* since the earlier request that has most in common */
+};
+
+/* A request to answer. */
+struct chat_request {
+    struct model_pool *models;
+    struct prompt_records *records;
+    json_t *body; /* as it was sent */
+    json_t *chat; /* in OpenAI's chat form */
+    const char *id_prefix; /* of the answer, before chat_job.id */
 };
 
 /* Acquire the model, read parameters, render and tokenize. o: the body in OpenAI's chat form; borrowed during the call and
  * until chat_job_free (stop strings). False: e says why; call chat_job_free in any case. */
 bool chat_job_open(struct chat_job *c, struct exchange *x, struct model_pool *models, json_t *o, struct serve_error *e);
-bool chat_job_run(struct chat_job *c, struct serve_error *e);
 void chat_job_free(struct chat_job *c);
+/* Open, run, write the answer in the form, free. user: for the form. */
+bool chat_job_answer(struct exchange *x, const struct chat_request *r, const struct chat_form *form, void *user,
+                     struct serve_error *e);
 
 /* A random name: prefix and 24 letters and digits. */
 void chat_job_id(char *out, size_t cap, const char *prefix);

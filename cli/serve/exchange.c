@@ -131,11 +131,11 @@ void exchange_fail(struct exchange *x, const struct serve_error *e)
     exchange_json(x, e->status, exchange_error_json(x, e));
 }
 
-void exchange_stream(struct exchange *x)
+void exchange_stream(struct exchange *x, const char *content_type)
 {
     pthread_mutex_lock(&x->lock);
     x->status = 200;
-    x->content_type = "text/event-stream";
+    x->content_type = content_type;
     x->streaming = true;
     wake(x);
     pthread_mutex_unlock(&x->lock);
@@ -165,6 +165,17 @@ bool exchange_event(struct exchange *x, const char *event, json_t *data)
     wake(x);
     pthread_mutex_unlock(&x->lock);
     free(text);
+    return open;
+}
+
+bool exchange_write(struct exchange *x, const char *bytes, size_t n)
+{
+    pthread_mutex_lock(&x->lock);
+    wait_for_reader(x);
+    out_add(&x->out, bytes, n);
+    bool open = !x->closed;
+    wake(x);
+    pthread_mutex_unlock(&x->lock);
     return open;
 }
 

@@ -7,6 +7,8 @@
 #include <pthread.h>
 #include "term/out.h"
 
+#define EXCHANGE_EVENTS "text/event-stream"
+
 /* Why a request is refused: becomes the error object of OpenAI or Anthropic. */
 struct serve_error {
     int status;       /* of HTTP; 0: no error */
@@ -24,7 +26,7 @@ struct exchange {
     /* The request; does not change while the route runs. */
     char method[8];
     char *path;  /* without query, NUL-terminated */
-    char *query; /* value of ?action=; NULL: none */
+    char *query; /* value of ?action= or ?model=; NULL: none */
     struct out_text body;
     char realm[24]; /* whose prompts these are: "" or "key-N" */
     bool anthropic; /* errors in Anthropic's form */
@@ -60,8 +62,10 @@ json_t *exchange_error_json(const struct exchange *x, const struct serve_error *
 
 /* A stream of server-sent events. event: its name, or NULL. exchange_event steals data and returns false when the client has
  * gone; it waits while the client is too slow. */
-void exchange_stream(struct exchange *x);
+void exchange_stream(struct exchange *x, const char *content_type);
 bool exchange_event(struct exchange *x, const char *event, json_t *data);
+/* The same for bytes of a stream that has another content type. */
+bool exchange_write(struct exchange *x, const char *bytes, size_t n);
 /* done: send OpenAI's end mark "[DONE]" first. */
 void exchange_end(struct exchange *x, bool done);
 /* True if the client has closed its connection; also detected while nothing is sent. */

@@ -176,6 +176,24 @@ static void read_info(struct generate_job *g, const struct choice *c)
     if (segue_request_info_get(c->request, &g->info, NULL)) g->info = (segue_request_info){0};
 }
 
+/* Time of runs for a choice so far. */
+static uint64_t run_ns(const struct choice *c)
+{
+    segue_request_info info = SEGUE_INIT(segue_request_info);
+    return c->request && segue_request_info_get(c->request, &info, NULL) == SEGUE_OK ? info.run_ns : 0;
+}
+
+/* Energy counter and time of all runs. */
+static double read_energy(struct generate_job *g, uint64_t *runs_ns)
+{
+    segue_scheduler_info all = SEGUE_INIT(segue_scheduler_info);
+    if (!g->model->meter.name) return -1;
+    if (segue_scheduler_info_get(g->model->scheduler, &all, NULL)) all.run_ns = 0;
+    *runs_ns = all.run_ns;
+    struct meter meter = g->model->meter; /* a copy, since other threads read as well */
+    return meter_read(&meter);
+}
+
 /* The reasoning has used its budget: end it as the model would, and continue from there. */
 static bool close_thinking(struct generate_job *g, struct choice *c, size_t index, struct serve_error *e)
 {
@@ -184,7 +202,8 @@ static bool close_thinking(struct generate_job *g, struct choice *c, size_t inde
     int32_t *tokens = generate_tokenize(g->model, close, sizeof close - 1, SEGUE_TEXT_NO_BOS, &n, e);
     if (!tokens) return false;
     if (!c->ended && c->request) {
-        if (!g->info.submit_ns) read_info(g, c);
+        read_info(g, c);
+        g->run_ns += run_ns(c);
         segue_request_close(c->request);
     }
     c->request = NULL;
@@ -205,6 +224,7 @@ static bool serve_choice(struct generate_job *g, struct choice *c, size_t index,
     size_t n = 0, row = g->params->sampling.logprobs;
     segue_status st = segue_request_read(c->request, tokens, rows, TOKENS_AT_ONCE, &n, timeout_ns, &err);
     if (st) return end(g, c, index, st, &err, e);
+    if (n && !g->info.submit_ns) read_info(g, c);
     for (size_t i = 0; i < n && !c->ended; i++) {
         if (!take(g, c, index, tokens[i], rows + i * row, e)) return false;
         if (c->thought >= g->params->thinking_budget && !c->budget_spent && !c->ended) return close_thinking(g, c, index, e);
@@ -241,8 +261,18 @@ bool generate_run(struct generate_job *g, struct serve_error *e)
         c->tokens = out_alloc(c->cap * sizeof *c->tokens);
         if (g->tokens_n) memcpy(c->tokens, g->tokens, g->tokens_n * sizeof *c->tokens);
     }
+    uint64_t begin_ns = 0, end_ns = 0;
+    double begin_j = read_energy(g, &begin_ns);
+    size_t slot = slots_take(&g->model->slots, g->params->slot, g->x->realm, g->tokens, g->tokens_n);
     bool ok = run_choices(g, choices, e);
-    if (choices[0].request && !g->info.submit_ns) read_info(g, &choices[0]);
+    slots_give(&g->model->slots, slot, choices[0].tokens, g->tokens_n + choices[0].tokens_n);
+    for (size_t i = 0; i < n; i++) g->run_ns += run_ns(&choices[i]);
+    double end_j = read_energy(g, &end_ns);
+    /* The energy of all requests of that time, divided by the time of their runs. */
+    g->joules = begin_j >= 0 && end_j >= begin_j && end_ns > begin_ns
+                    ? (end_j - begin_j) * (double)g->run_ns / (double)(end_ns - begin_ns)
+                    : -1;
+    if (choices[0].request && !choices[0].budget_spent) read_info(g, &choices[0]);
     for (size_t i = 0; i < n; i++) {
         segue_request_close(choices[i].request);
         json_decref(choices[i].logprobs);
@@ -287,6 +317,10 @@ json_t *generate_report(const struct generate_job *g)
     json_object_set_new(o, "tokens_reused", json_integer((json_int_t)i->tokens_reused));
     json_object_set_new(o, "reuse_reason", json_string(i->reuse_reason ? i->reuse_reason : "none"));
     json_object_set_new(o, "reuse_diverged", json_integer((json_int_t)i->reuse_diverged));
-    out_null(o, "joules", "this unit has no energy counter that a request can be told apart by");
+    if (g->changed && g->changed[0]) json_object_set_new(o, "reuse_changed", json_string(g->changed));
+    if (g->joules >= 0)
+        json_object_set_new(o, "joules", out_real(g->joules));
+    else
+        out_null(o, "joules", g->model->meter.name ? "the counter could not be read" : "not requested; start the server with --meter");
     return o;
 }

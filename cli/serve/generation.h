@@ -24,11 +24,14 @@ struct generate_job {
     const int32_t *tokens; /* [tokens_n] the prompt */
     size_t tokens_n;
     bool special; /* control tokens are part of the text; the token that ends the answer never is */
+    const char *changed; /* the part of the prompt that differs from an earlier one; NULL or empty: none is known */
     struct generate_sink sink;
     /* Results. */
     size_t tokens_out;       /* of all choices */
     size_t tokens_thought;   /* of them reasoning */
     segue_request_info info; /* of the first choice */
+    uint64_t run_ns;         /* of all choices: their share of the time of runs */
+    double joules;           /* the same share of the energy; negative: not measured */
 };
 
 /* False: e says why; its status is 499 if the client has gone. */

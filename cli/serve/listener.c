@@ -243,6 +243,7 @@ static struct exchange *begin(struct listener *l, struct MHD_Connection *c, cons
     struct exchange *x = exchange_new();
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
     const char *action = MHD_lookup_connection_value(c, MHD_GET_ARGUMENT_KIND, "action");
+    if (!action) action = MHD_lookup_connection_value(c, MHD_GET_ARGUMENT_KIND, "model");
     (void)l;
     snprintf(x->method, sizeof x->method, "%s", method);
     x->path = out_strdup(url);

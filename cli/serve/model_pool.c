@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include "host/folders.h"
 #include "host/model_names.h"
@@ -27,15 +28,34 @@ static char *name_of(const char *path)
     return name;
 }
 
+/* Bytes of a file, or of the files in a folder. */
+static uint64_t bytes_of(const char *path)
+{
+    struct stat st;
+    struct dirent **list = NULL;
+    uint64_t sum = 0;
+    if (stat(path, &st)) return 0;
+    int n = S_ISDIR(st.st_mode) ? scandir(path, &list, NULL, NULL) : 0;
+    for (int i = 0; i < n; i++) {
+        char *inner = out_printf("%s/%s", path, list[i]->d_name);
+        if (!stat(inner, &st) && S_ISREG(st.st_mode)) sum += (uint64_t)st.st_size;
+        free(inner), free(list[i]);
+    }
+    free(list);
+    return n > 0 ? sum : (uint64_t)st.st_size;
+}
+
 static void add_model(struct model_pool *h, const struct args *args, const char *path)
 {
     segue_error ignored;
     struct pooled_model *m = out_alloc(sizeof *m);
     m->name = name_of(path);
     m->path = out_strdup(path);
+    m->bytes = bytes_of(path);
     m->args = args_copy(args);
     args_unset(&m->args, "model");
     args_set(&m->args, "model", path, &ignored);
+    slots_open(&m->slots, h->scheduling.running);
     h->models = out_realloc(h->models, (h->models_n + 1) * sizeof(struct pooled_model *));
     h->models[h->models_n++] = m;
 }
@@ -117,10 +137,15 @@ static void load(struct model_pool *h, struct pooled_model *m)
         opts.plan = placement_plan(&m->placement);
         st = segue_scheduler_open(&scheduler, m->placement.engine, &opts, &err);
     }
+    if (!st && meter_open(&m->meter, &m->args, &m->placement)) /* has printed why */
+        st = out_fail(&err, SEGUE_EUNSUPPORTED, "serve: --meter: no unit of this model reports its energy; remove the flag");
+    if (st) segue_scheduler_close(scheduler);
+    if (st) scheduler = NULL;
     if (st) placement_close(&m->placement);
     pthread_mutex_lock(&h->lock);
     m->scheduler = scheduler;
     m->context = opts.context;
+    if (!st) m->bytes = m->placement.info.weight_bytes;
     m->state = st ? MODEL_FAILED : MODEL_READY;
     h->ready |= !st && m == h->models[0];
     m->err = err;
@@ -143,27 +168,42 @@ void model_pool_preload(struct model_pool *h)
     if (!h->loader_started) load(h, h->models[0]);
 }
 
-/* With the lock: models that are open or opening. */
-static size_t loaded(const struct model_pool *h)
+/* With the lock: true if a model may be opened beside those that are open or opening. */
+static bool fits(const struct model_pool *h, const struct pooled_model *wanted)
 {
     size_t n = 0;
-    for (size_t i = 0; i < h->models_n; i++) n += h->models[i]->state == MODEL_READY || h->models[i]->state == MODEL_LOADING;
-    return n;
+    uint64_t bytes = wanted->bytes;
+    for (size_t i = 0; i < h->models_n; i++) {
+        const struct pooled_model *m = h->models[i];
+        if (m->state != MODEL_READY && m->state != MODEL_LOADING) continue;
+        n++;
+        bytes += m->bytes;
+    }
+    return n < h->loaded_max && (!n || !h->bytes_max || bytes <= h->bytes_max);
 }
 
-/* With the lock: closes the model that was not used for the longest time. False: all are in use. */
+/* With the lock, which is released meanwhile: closes the model that was not used for the longest time, or lets it end its answers
+ * first. False: they have to be waited for. */
 static bool unload_one(struct model_pool *h)
 {
     struct pooled_model *oldest = NULL;
     for (size_t i = 0; i < h->models_n; i++) {
         struct pooled_model *m = h->models[i];
-        if (m->state == MODEL_READY && !m->users && (!oldest || m->last_used_ns < oldest->last_used_ns)) oldest = m;
+        if (m->state != MODEL_READY || (oldest && oldest->leaving)) continue;
+        if (!oldest || m->leaving || m->last_used_ns < oldest->last_used_ns) oldest = m;
     }
     if (!oldest) return false;
+    oldest->leaving = true;
+    if (oldest->users) return false;
+    oldest->state = MODEL_LOADING; /* others wait until it is IDLE */
+    pthread_mutex_unlock(&h->lock);
     segue_scheduler_close(oldest->scheduler);
     placement_close(&oldest->placement);
+    pthread_mutex_lock(&h->lock);
     oldest->scheduler = NULL;
+    oldest->leaving = false;
     oldest->state = MODEL_IDLE;
+    pthread_cond_broadcast(&h->changed);
     return true;
 }
 
@@ -184,16 +224,18 @@ struct pooled_model *model_pool_acquire(struct model_pool *h, const char *name, 
     struct pooled_model *m = find(h, name, e);
     if (!m) return NULL;
     pthread_mutex_lock(&h->lock);
-    m->users++; /* not unloaded while waiting */
-    while (!h->stop && m->state != MODEL_READY && m->state != MODEL_FAILED && m->state != MODEL_STOPPED) {
-        if (m->state == MODEL_IDLE && wait && (loaded(h) < h->loaded_max || unload_one(h))) {
+    bool held = false;
+    while (!held && !h->stop && (m->state == MODEL_IDLE || m->state == MODEL_LOADING || (m->state == MODEL_READY && m->leaving))) {
+        if (!wait) break;
+        bool fit = m->state == MODEL_IDLE && fits(h, m);
+        if (fit) {
             m->state = MODEL_LOADING;
+            m->users++; /* not to leave before it was used */
+            held = true;
             pthread_mutex_unlock(&h->lock);
             load(h, m);
             pthread_mutex_lock(&h->lock);
-        } else if (!wait)
-            break;
-        else
+        } else if (m->state != MODEL_IDLE || !unload_one(h))
             pthread_cond_wait(&h->changed, &h->lock);
     }
     if (m->state == MODEL_FAILED)
@@ -201,7 +243,8 @@ struct pooled_model *model_pool_acquire(struct model_pool *h, const char *name, 
     else if (m->state != MODEL_READY)
         serve_fail(e, 503, NULL, "Loading model");
     bool ready = m->state == MODEL_READY;
-    if (!ready) m->users--;
+    if (ready && !held) m->users++;
+    if (!ready && held) m->users--;
     m->last_used_ns = out_now_ns();
     pthread_mutex_unlock(&h->lock);
     return ready ? m : NULL;
@@ -246,6 +289,7 @@ void model_pool_close(struct model_pool *h)
         segue_scheduler_close(m->scheduler);
         if (m->state == MODEL_READY || m->state == MODEL_STOPPED) placement_close(&m->placement);
         args_free(&m->args);
+        slots_close(&m->slots);
         free(m->name), free(m->path), free(m);
     }
     free(h->models);

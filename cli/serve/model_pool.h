@@ -4,6 +4,8 @@
 #define SEGUE_CLI_MODEL_POOL_H
 
 #include "serve/exchange.h"
+#include "serve/slots.h"
+#include "run/meter.h"
 #include "run/placement.h"
 
 /* STOPPED: was READY; its requests were cancelled. */
@@ -16,8 +18,12 @@ struct pooled_model {
     enum pooled_state state;
     struct placement placement; /* READY */
     segue_scheduler *scheduler; /* READY */
+    struct meter meter;         /* READY: --meter */
+    struct slots slots;
     size_t context;             /* READY: tokens of one request at most */
     size_t users;               /* requests that hold it */
+    bool leaving;               /* READY: to be closed for another one once its running answers have ended */
+    uint64_t bytes;             /* of its weights: those of the files before it was opened */
     uint64_t last_used_ns;
     segue_error err; /* FAILED */
 };
@@ -29,6 +35,7 @@ struct model_pool {
     size_t models_n;
     segue_scheduler_opts scheduling;  /* context 0: the lesser of the model's and 4096 */
     size_t loaded_max;                /* models open at once */
+    uint64_t bytes_max;               /* of their weights together; 0: no bound */
     pthread_t loader;                 /* opens the first model */
     bool loader_started, stop, ready; /* ready: the first model was opened once */
     uint64_t started_s;               /* time of the start, seconds since 1970 */
@@ -38,8 +45,9 @@ struct model_pool {
 segue_status model_pool_open(struct model_pool *h, const struct args *args, segue_error *err);
 /* Open the first model on a thread. */
 void model_pool_preload(struct model_pool *h);
-/* A model by name (NULL or unknown alias "": the first), opened if necessary, until model_pool_release. NULL: e says why; 503 while
- * it is loading and wait is false. */
+/* A model by name (NULL or unknown alias "": the first), opened if necessary, until model_pool_release. If others must be closed for
+ * it, those that were not used for the longest time go: they take no new requests and are closed when their answers have ended.
+ * NULL: e says why; 503 while it is loading and wait is false. */
 struct pooled_model *model_pool_acquire(struct model_pool *h, const char *name, bool wait, struct serve_error *e);
 void model_pool_release(struct model_pool *h, struct pooled_model *m);
 /* State of the first model. */

@@ -209,6 +209,8 @@ bool params_read(struct params *p, struct fields f, const struct pooled_model *m
     p->no_store = !field_bool(f, "cache_prompt", true);
     struct fields options = {field_object(f, "stream_options"), f.e};
     if (options.o) p->include_usage = field_bool(options, "include_usage", false);
+    long long slot = field_int(f, "id_slot", -1, INT32_MAX, -1);
+    p->slot = slot >= 0 ? (size_t)slot : SIZE_MAX;
     const char *budget = field_has(f, "thinking_budget") ? "thinking_budget" : "reasoning_budget";
     long long thinking = field_int(f, budget, -1, INT32_MAX, -1);
     if (thinking >= 0) p->thinking_budget = (size_t)thinking;

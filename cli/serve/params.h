@@ -19,6 +19,7 @@ struct params {
     bool stream, include_usage, no_store;
     bool logprobs; /* report them, with top_logprobs alternatives */
     uint32_t top_logprobs;
+    size_t slot;            /* id_slot; SIZE_MAX: any */
     size_t thinking_budget; /* tokens of reasoning at most; SIZE_MAX: no bound */
 };
 

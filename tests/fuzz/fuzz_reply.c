@@ -4,7 +4,12 @@
 #include <string.h>
 
 #include "../../cli/serve/fields.c"
-#include "../../cli/serve/reply.c"
+#include "../../cli/reply/reply.c"
+#define is_space is_space_of_call
+#include "../../cli/reply/call_text.c"
+#undef is_space
+#define is_space is_space_of_form
+#include "../../cli/reply/call_forms.c"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -31,6 +36,12 @@ void out_add(struct out_text *t, const char *bytes, size_t n)
     t->len += n;
     t->data[t->len] = 0;
 }
+json_t *out_json_load(const char *text, size_t len, size_t flags, json_error_t *why)
+{
+    size_t depth = 0;
+    for (size_t i = 0; i < len; i++) depth += text[i] == '[' || text[i] == '{';
+    return depth > 100 ? NULL : json_loadb(text, len, flags, why);
+}
 json_t *out_string(const char *bytes, size_t n)
 {
     json_t *s = json_stringn(bytes, n);
@@ -48,20 +59,16 @@ static bool take_text(void *context, const char *text, size_t len)
     *(size_t *)context += len ? (size_t)(uint8_t)text[len - 1] : 0;
     return true;
 }
-static bool take_call(void *context, size_t index, const char *name, const char *arguments)
-{
-    *(size_t *)context += index + strlen(name) + strlen(arguments);
-    return true;
-}
+static bool take_end(void *context) { return context != NULL; }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     size_t sum = 0, at = 1;
     struct reply r;
-    struct reply_sink sink = {&sum, take_text, take_text, take_call};
+    struct reply_sink sink = {&sum, take_text, take_text, {&sum, take_text, take_text, take_end}};
     struct serve_error e = {0};
     if (!size) return 0;
-    reply_begin(&r, sink, data[0] & 1, data[0] & 2);
+    reply_begin(&r, sink, data[0] & 1, NULL, data[0] & 2);
     while (at < size) {
         size_t n = 1 + data[at] % 7;
         if (n > size - at) n = size - at;

@@ -142,12 +142,19 @@ expect("many clients", all(results[i] == results[i % 3] for i in range(12)), res
 metrics = s.call("GET", "/metrics", raw=True)[1].decode()
 expect("metrics", "# TYPE segue_tokens_predicted_total counter" in metrics and 'segue_requests_processing{model="tiny"} 0' in metrics, metrics)
 
-# Every path of the description answers, and every path that answers is described.
+# Every path of the description answers, and every field of it is read: a value of a wrong type is refused by its name.
+BASE = {"messages": [{"role": "user", "content": "x"}], "prompt": "x", "input": "x", "query": "x", "documents": ["y"], "content": "x", "tokens": [97], "filename": "x"}
+WRONG = {"string": 5, "array": 5, "integer": "x", "number": "x", "boolean": 5, "object": 5}
 paths = s.call("GET", "/openapi.json")[1]["paths"]
 for path, methods in paths.items():
     for method in methods:
-        got = s.call(method.upper(), path, {} if method == "post" else None)[0]
-        expect(f"{method} {path}", got in (200, 400), got)
+        got = s.call(method.upper(), path.replace("{id}", "0"), {} if method == "post" else None)[0]
+        expect(f"{method} {path}", got in ((403,) if "states" in path else (200, 400)), got)
+        body = methods[method].get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {}).get("properties", {})
+        for name, kind in body.items() if "states" not in path and "{id}" not in path else ():
+            if "type" not in kind: continue
+            got = s.post(path, {**BASE, "max_tokens": 1, name: WRONG[kind["type"][0]]})
+            expect(f"{path} reads {name}", got[0] == 400 and name in got[1]["error"]["message"], got)
 
 # SIGTERM: the running answer is finished, new requests are refused.
 slow = {**hello, "max_tokens": 1500}

@@ -1,5 +1,5 @@
 /* route_body.c: the frame of all routes that take a JSON object. SPDX-License-Identifier: MIT */
-#include "serve/routes.h"
+#include "routes/routes.h"
 
 void route_with_body(struct server *s, struct exchange *x,
                      bool (*answer)(struct server *s, struct exchange *x, json_t *body, struct serve_error *e))

@@ -1,6 +1,6 @@
 /* route_embed.c: POST /v1/embeddings: vectors of texts; POST /v1/rerank: documents by the mean log-probability of the query after
  * each of them. SPDX-License-Identifier: MIT */
-#include "serve/routes.h"
+#include "routes/routes.h"
 
 #include <math.h>
 #include <sodium.h>

@@ -1,6 +1,6 @@
 /* route_info.c: the state of the server (/health, /v1/models, /props, /slots, /lora-adapters, /metrics), and text without
  * generation (/tokenize, /detokenize, /apply-template). SPDX-License-Identifier: MIT */
-#include "serve/routes.h"
+#include "routes/routes.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -74,12 +74,15 @@ void route_slots(struct server *s, struct exchange *x)
 {
     struct pooled_model *m = ready_model(s, x);
     if (!m) return;
-    segue_scheduler_info t = SEGUE_INIT(segue_scheduler_info);
     json_t *list = json_array();
-    segue_scheduler_info_get(m->scheduler, &t, NULL);
-    for (size_t i = 0; i < s->models.scheduling.running; i++)
-        json_array_append_new(list, json_pack("{s:I, s:I, s:b}", "id", (json_int_t)i, "n_ctx", (json_int_t)m->context,
-                                              "is_processing", i < t.running));
+    pthread_mutex_lock(&m->slots.lock);
+    for (size_t i = 0; i < m->slots.n; i++) {
+        const struct slot *t = &m->slots.list[i];
+        json_array_append_new(list, json_pack("{s:I, s:I, s:b, s:I}", "id", (json_int_t)i, "n_ctx", (json_int_t)m->context,
+                                              "is_processing", t->busy, "n_tokens",
+                                              strcmp(t->realm, x->realm) != 0 ? (json_int_t)0 : (json_int_t)t->tokens_n));
+    }
+    pthread_mutex_unlock(&m->slots.lock);
     model_pool_release(&s->models, m);
     exchange_json(x, 200, list);
 }

@@ -1,7 +1,7 @@
 /* route_responses.c: OpenAI's POST /v1/responses. A conversation is kept under the id of its answer for previous_response_id,
  * unless "store" is false: its messages here, its state in the prefix store of the engine.
  * SPDX-License-Identifier: MIT */
-#include "serve/routes.h"
+#include "routes/routes.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -138,13 +138,18 @@ static json_t *translate(struct server *s, struct exchange *x, struct fields f)
 
 struct response_stream {
     struct server *server;
-    char id[64];
     json_int_t sequence, output; /* output: index of the item that is open or next */
     int kind;                    /* a chat_job_piece, or -1: no item is open */
     char item[64];               /* id of the open item */
     bool started;
-    json_t *request;
+    json_t *request, *messages; /* borrowed; messages: with those kept before */
 };
+
+static const char *response_id(const struct chat_job *c, char out[64])
+{
+    snprintf(out, 64, "resp_%s", c->id);
+    return out;
+}
 
 static json_t *text_part(const struct out_text *text)
 {
@@ -165,13 +170,11 @@ static json_t *reasoning_item(const char *id, const struct out_text *text)
                      "reasoning_text", "text", out_string(text->data ? text->data : "", text->len));
 }
 
-static json_t *call_item(json_t *call)
+static json_t *call_item(json_t *call, const char *id, const char *status)
 {
-    char id[40];
-    chat_job_id(id, sizeof id, "fc_");
     return json_pack("{s:s, s:s, s:O, s:O, s:O, s:s}", "type", "function_call", "id", id, "call_id", json_object_get(call, "id"),
                      "name", json_object_get(call, "name"), "arguments", json_object_get(call, "arguments"), "status",
-                     "completed");
+                     status);
 }
 
 static json_t *output_json(const struct chat_job *c)
@@ -184,16 +187,21 @@ static json_t *output_json(const struct chat_job *c)
     if (ch->reasoning.len) json_array_append_new(list, reasoning_item(id, &ch->reasoning));
     snprintf(id, sizeof id, "msg_%s", c->id);
     if (ch->content.len || !ch->calls) json_array_append_new(list, message_item(id, &ch->content, "completed"));
-    json_array_foreach(ch->calls, i, call) json_array_append_new(list, call_item(call));
+    json_array_foreach(ch->calls, i, call)
+    {
+        chat_job_id(id, sizeof id, "fc_");
+        json_array_append_new(list, call_item(call, id, "completed"));
+    }
     return list;
 }
 
 /* done: with output and usage. */
-static json_t *response_json(const struct chat_job *c, const struct response_stream *st, bool done)
+static json_t *response_json(const struct chat_job *c, bool done)
 {
+    const struct response_stream *st = c->user;
     bool cut = done && !strcmp(c->choices[0].finish, "length");
     json_t *previous = json_object_get(st->request, "previous_response_id");
-    json_t *o = json_pack("{s:s, s:s, s:I, s:s, s:s, s:n, s:O?, s:b}", "id", st->id, "object", "response", "created_at",
+    json_t *o = json_pack("{s:s, s:s, s:I, s:s, s:s, s:n, s:O?, s:b}", "id", response_id(c, (char[64]){0}), "object", "response", "created_at",
                           (json_int_t)time(NULL), "status",
                           !done ? "in_progress"
                           : cut ? "incomplete"
@@ -265,33 +273,40 @@ static bool open_item(struct chat_job *c, struct chat_job_choice *ch, enum chat_
     return send(c, "response.content_part.added", part);
 }
 
-static bool send_call(struct chat_job *c, struct chat_job_choice *ch, const char *text, size_t len)
+static json_t *last_call(const struct chat_job_choice *ch) { return json_array_get(ch->calls, json_array_size(ch->calls) - 1); }
+
+/* A call as an item of the stream: its beginning, text of its arguments, its end. */
+static bool send_call(struct chat_job *c, struct chat_job_choice *ch, enum chat_job_piece kind, const char *text, size_t len)
 {
     struct response_stream *st = c->user;
-    if (!close_item(c, ch)) return false;
-    json_t *item = call_item(json_array_get(ch->calls, json_array_size(ch->calls) - 1));
-    snprintf(st->item, sizeof st->item, "%s", json_string_value(json_object_get(item, "id")));
-    json_t *empty = json_copy(item), *delta = place(st), *done = place(st);
-    json_object_set_new(empty, "arguments", json_string(""));
-    json_object_set_new(delta, "delta", out_string(text, len));
-    json_object_set_new(done, "arguments", out_string(text, len));
-    bool go = send(c, "response.output_item.added", json_pack("{s:I, s:o}", "output_index", st->output, "item", empty));
-    go = send(c, "response.function_call_arguments.delta", delta) && go;
-    go = send(c, "response.function_call_arguments.done", done) && go;
-    return send(c, "response.output_item.done", json_pack("{s:I, s:o}", "output_index", st->output++, "item", item)) && go;
+    if (kind == PIECE_CALL) {
+        if (!close_item(c, ch)) return false;
+        chat_job_id(st->item, sizeof st->item, "fc_");
+        return send(c, "response.output_item.added",
+                    json_pack("{s:I, s:o}", "output_index", st->output, "item", call_item(last_call(ch), st->item, "in_progress")));
+    }
+    json_t *o = place(st);
+    json_object_del(o, "content_index");
+    if (kind == PIECE_ARGUMENTS) {
+        json_object_set_new(o, "delta", out_string(text, len));
+        return send(c, "response.function_call_arguments.delta", o);
+    }
+    json_object_set(o, "arguments", json_object_get(last_call(ch), "arguments"));
+    return send(c, "response.function_call_arguments.done", o) &&
+           send(c, "response.output_item.done",
+                json_pack("{s:I, s:o}", "output_index", st->output++, "item", call_item(last_call(ch), st->item, "completed")));
 }
 
-static bool on_piece(struct chat_job *c, struct chat_job_choice *ch, enum chat_job_piece kind, const char *text,
-                     size_t len)
+static bool on_piece(struct chat_job *c, struct chat_job_choice *ch, enum chat_job_piece kind, const char *text, size_t len)
 {
     struct response_stream *st = c->user;
     if (!st->started) {
         st->started = true;
-        exchange_stream(c->x);
-        if (!send(c, "response.created", json_pack("{s:o}", "response", response_json(c, st, false)))) return false;
+        exchange_stream(c->x, EXCHANGE_EVENTS);
+        if (!send(c, "response.created", json_pack("{s:o}", "response", response_json(c, false)))) return false;
     }
     if (kind == PIECE_FINISH) return close_item(c, ch);
-    if (kind == PIECE_CALL) return send_call(c, ch, text, len);
+    if (kind == PIECE_CALL || kind == PIECE_ARGUMENTS || kind == PIECE_CALL_END) return send_call(c, ch, kind, text, len);
     if (st->kind != (int)kind && !open_item(c, ch, kind)) return false;
     json_t *delta = place(st);
     json_object_set_new(delta, "delta", out_string(text, len));
@@ -299,13 +314,15 @@ static bool on_piece(struct chat_job *c, struct chat_job_choice *ch, enum chat_j
 }
 
 /* The conversation with its answer, without the instructions. */
-static void keep_answer(struct server *s, const struct chat_job *c, const struct response_stream *st, json_t *messages,
-                        bool instructed)
+static void keep_answer(struct chat_job *c)
 {
+    const struct response_stream *st = c->user;
     const struct chat_job_choice *ch = &c->choices[0];
-    json_t *list = json_copy(messages), *calls = json_array(), *call;
+    json_t *list, *calls = json_array(), *call;
     size_t i;
-    if (instructed) json_array_remove(list, 0);
+    if (json_is_false(json_object_get(st->request, "store"))) return;
+    list = json_copy(st->messages);
+    if (json_is_string(json_object_get(st->request, "instructions"))) json_array_remove(list, 0);
     json_t *message = json_pack("{s:s, s:o}", "role", "assistant", "content",
                                 out_string(ch->content.data ? ch->content.data : "", ch->content.len));
     json_array_foreach(ch->calls, i, call)
@@ -315,31 +332,28 @@ static void keep_answer(struct server *s, const struct chat_job *c, const struct
     if (ch->calls) json_object_set(message, "tool_calls", calls);
     json_decref(calls);
     json_array_append_new(list, message);
-    keep(s, c, st->id, list);
+    keep(st->server, c, response_id(c, (char[64]){0}), list);
     json_decref(list);
 }
 
+static void end_stream(struct chat_job *c)
+{
+    bool cut = !strcmp(c->choices[0].finish, "length");
+    send(c, cut ? "response.incomplete" : "response.completed", json_pack("{s:o}", "response", response_json(c, true)));
+    exchange_end(c->x, false);
+}
+
+static json_t *whole(struct chat_job *c) { return response_json(c, true); }
+
 static bool answer(struct server *s, struct exchange *x, json_t *body, struct serve_error *e)
 {
-    struct chat_job c;
-    struct fields f = {body, e};
+    static const struct chat_form form = {on_piece, end_stream, whole, keep_answer};
     struct response_stream st = {.server = s, .kind = -1, .request = body};
-    json_t *o = translate(s, x, f);
-    if (!o) return false;
-    bool store = field_bool(f, "store", true), ok = chat_job_open(&c, x, &s->models, o, e);
-    snprintf(st.id, sizeof st.id, "resp_%s", c.id);
-    c.user = &st;
-    if (ok && c.params.stream) c.piece = on_piece;
-    ok = ok && chat_job_run(&c, e);
-    if (ok && store) keep_answer(s, &c, &st, json_object_get(o, "messages"), field_has(f, "instructions"));
-    if (ok && c.params.stream) {
-        bool cut = !strcmp(c.choices[0].finish, "length");
-        send(&c, cut ? "response.incomplete" : "response.completed",
-             json_pack("{s:o}", "response", response_json(&c, &st, true)));
-        exchange_end(x, false);
-    } else if (ok)
-        exchange_json(x, 200, response_json(&c, &st, true));
-    chat_job_free(&c);
+    json_t *o = translate(s, x, (struct fields){body, e});
+    st.messages = json_object_get(o, "messages");
+    field_bool((struct fields){body, e}, "store", true);
+    struct chat_request r = {&s->models, &s->records, body, o, "resp_"};
+    bool ok = o && !e->status && chat_job_answer(x, &r, &form, &st, e);
     json_decref(o);
     return ok;
 }

@@ -1,6 +1,6 @@
 /* route_messages.c: Anthropic's POST /v1/messages and /v1/messages/count_tokens, translated to the chat form and back.
  * SPDX-License-Identifier: MIT */
-#include "serve/routes.h"
+#include "routes/routes.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +27,19 @@ static json_t *block_text(json_t *v, const char *where, struct serve_error *e)
     }
     json_t *out = e->status ? NULL : out_string(text.data ? text.data : "", text.len);
     free(text.data);
+    return out;
+}
+
+/* Blocks of "system" that are not to be cached, behind those that are: what changes with each request, as some agents put it first,
+ * does not prevent the reuse of the rest. The order depends on the request alone. */
+static json_t *stable_first(json_t *system)
+{
+    json_t *out = json_array(), *block;
+    size_t i, marked = 0;
+    json_array_foreach(system, i, block) if (json_object_get(block, "cache_control")) marked = i + 1;
+    for (int moved = 0; moved < 2; moved++)
+        json_array_foreach(system, i, block)
+            if (((i < marked && !json_object_get(block, "cache_control")) != 0) == moved) json_array_append(out, block);
     return out;
 }
 
@@ -126,7 +139,9 @@ static json_t *translate(json_t *body, bool counting, struct serve_error *e)
     for (size_t k = 0; k < sizeof same / sizeof *same; k++)
         if (json_object_get(body, same[k])) json_object_set(o, same[k], json_object_get(body, same[k]));
     if (system && !json_is_null(system)) {
-        json_t *text = json_is_string(system) || json_is_array(system) ? block_text(system, "system", e) : NULL;
+        json_t *ordered = json_is_array(system) ? stable_first(system) : json_incref(system);
+        json_t *text = json_is_string(system) || json_is_array(system) ? block_text(ordered, "system", e) : NULL;
+        json_decref(ordered);
         if (text)
             json_array_append_new(list, json_pack("{s:s, s:o}", "role", "system", "content", text));
         else
@@ -146,6 +161,8 @@ static json_t *translate(json_t *body, bool counting, struct serve_error *e)
 
 /* State of a stream: which content block is open. */
 struct message_stream {
+    struct prompt_records *records;
+    json_t *request;  /* borrowed */
     int kind;         /* a chat_job_piece, or -1: no block is open */
     json_int_t index; /* of the next block */
     bool started;
@@ -167,12 +184,29 @@ static json_t *usage_json(const struct chat_job *c)
                      (json_int_t)0);
 }
 
+/* Anthropic's cache diagnostics: what changed since the request of a message. Null: not asked for, or nothing did. */
+static json_t *diagnostics_json(const struct chat_job *c)
+{
+    const struct message_stream *st = c->user;
+    const char *previous = json_string_value(json_object_get(json_object_get(st->request, "diagnostics"), "previous_message_id"));
+    if (!previous) return json_null();
+    struct prompt_change change = prompt_records_compare(st->records, c->parts, c->x->realm, previous);
+    if (!change.type) return json_null();
+    json_t *reason = json_pack("{s:s}", "type", change.type);
+    size_t before = change.tokens < c->tokens_n ? change.tokens : c->tokens_n, reused = c->job.info.tokens_reused;
+    if (strstr(change.type, "_changed"))
+        json_object_set_new(reason, "cache_missed_input_tokens", json_integer(before > reused ? (json_int_t)(before - reused) : 0));
+    if (change.what[0]) json_object_set_new(reason, "changed", json_string(change.what));
+    return json_pack("{s:o}", "cache_miss_reason", reason);
+}
+
 static json_t *message_json(const struct chat_job *c, json_t *content, const struct chat_job_choice *ch)
 {
     char id[64];
     snprintf(id, sizeof id, "msg_%s", c->id);
     json_t *o = json_pack("{s:s, s:s, s:s, s:s, s:o, s:o}", "id", id, "type", "message", "role", "assistant", "model",
                           c->model->name, "content", content, "usage", usage_json(c));
+    json_object_set_new(o, "diagnostics", diagnostics_json(c));
     json_object_set_new(o, "stop_reason", ch ? json_string(stop_reason(ch)) : json_null());
     json_object_set_new(o, "stop_sequence", ch && ch->stop ? json_string(ch->stop) : json_null());
     return o;
@@ -210,21 +244,20 @@ static bool send_delta(struct chat_job *c, struct message_stream *st, const char
                                     "type", type, key, out_string(text, len)));
 }
 
-static bool on_piece(struct chat_job *c, struct chat_job_choice *ch, enum chat_job_piece kind, const char *text,
-                     size_t len)
+static bool on_piece(struct chat_job *c, struct chat_job_choice *ch, enum chat_job_piece kind, const char *text, size_t len)
 {
     struct message_stream *st = c->user;
     if (!st->started) {
         st->started = true;
-        exchange_stream(c->x);
+        exchange_stream(c->x, EXCHANGE_EVENTS);
         if (!exchange_event(c->x, "message_start",
                             json_pack("{s:s, s:o}", "type", "message_start", "message", message_json(c, json_array(), NULL))))
             return false;
     }
-    if (kind == PIECE_FINISH) return close_block(c, st);
+    if (kind == PIECE_FINISH || kind == PIECE_CALL_END) return close_block(c, st);
     if (kind == PIECE_CALL)
-        return open_block(c, st, kind, call_block(json_array_get(ch->calls, json_array_size(ch->calls) - 1), false)) &&
-               send_delta(c, st, "input_json_delta", "partial_json", text, len);
+        return open_block(c, st, kind, call_block(json_array_get(ch->calls, json_array_size(ch->calls) - 1), false));
+    if (kind == PIECE_ARGUMENTS) return send_delta(c, st, "input_json_delta", "partial_json", text, len);
     bool thinking = kind == PIECE_REASONING;
     if (st->kind != (int)kind &&
         !open_block(c, st, kind,
@@ -245,7 +278,7 @@ static void end_stream(struct chat_job *c)
     exchange_end(c->x, false);
 }
 
-static void send_whole(struct chat_job *c)
+static json_t *whole(struct chat_job *c)
 {
     const struct chat_job_choice *ch = &c->choices[0];
     json_t *content = json_array(), *call;
@@ -259,24 +292,16 @@ static void send_whole(struct chat_job *c)
     json_array_foreach(ch->calls, i, call) json_array_append_new(content, call_block(call, true));
     json_t *o = message_json(c, content, ch);
     json_object_set_new(o, "segue", generate_report(&c->job));
-    exchange_json(c->x, 200, o);
+    return o;
 }
 
 static bool answer(struct server *s, struct exchange *x, json_t *body, struct serve_error *e)
 {
-    struct chat_job c;
-    struct message_stream st = {.kind = -1};
+    static const struct chat_form form = {on_piece, end_stream, whole, NULL};
+    struct message_stream st = {.records = &s->records, .request = body, .kind = -1};
     json_t *o = translate(body, false, e);
-    if (!o) return false;
-    bool ok = chat_job_open(&c, x, &s->models, o, e);
-    c.user = &st;
-    if (ok && c.params.stream) c.piece = on_piece;
-    ok = ok && chat_job_run(&c, e);
-    if (ok && c.params.stream)
-        end_stream(&c);
-    else if (ok)
-        send_whole(&c);
-    chat_job_free(&c);
+    struct chat_request r = {&s->models, &s->records, body, o, "msg_"};
+    bool ok = o && chat_job_answer(x, &r, &form, &st, e);
     json_decref(o);
     return ok;
 }

@@ -10,7 +10,7 @@ struct server {
     struct model_pool models;
     const struct args *args;
     bool metrics;      /* --metrics */
-    char *states;      /* folder of kept states, or NULL */
+    struct prompt_records records;
     struct kept *kept; /* conversations of /v1/responses */
     pthread_mutex_t kept_lock;
 };
@@ -20,6 +20,7 @@ struct route {
     void (*run)(struct server *s, struct exchange *x);
     bool quick;          /* answers at once, without computing */
     const char *summary; /* for /openapi.json */
+    const char *fields;  /* kinds of fields of its body (openapi.c), or NULL */
 };
 
 /* Answers any request: finds the route or writes the error. context: struct server. */
@@ -45,6 +46,9 @@ void route_apply_template(struct server *s, struct exchange *x);
 void route_health(struct server *s, struct exchange *x);
 void route_models(struct server *s, struct exchange *x);
 void route_props(struct server *s, struct exchange *x);
+void route_slot(struct server *s, struct exchange *x);
+void route_state_export(struct server *s, struct exchange *x);
+void route_state_import(struct server *s, struct exchange *x);
 void route_slots(struct server *s, struct exchange *x);
 void route_lora(struct server *s, struct exchange *x);
 void route_metrics(struct server *s, struct exchange *x);

@@ -1,6 +1,6 @@
 /* route_completions.c: POST /v1/completions: text in, text out, without a chat template.
  * SPDX-License-Identifier: MIT */
-#include "serve/routes.h"
+#include "routes/routes.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -65,7 +65,7 @@ static json_t *choice_json(const struct completion *c, size_t index, const char 
 static bool send_chunk(struct completion *c, size_t index, const char *text, size_t len, json_t *logprobs, const char *finish)
 {
     json_t *o = head(c);
-    if (!c->x->streaming) exchange_stream(c->x);
+    if (!c->x->streaming) exchange_stream(c->x, EXCHANGE_EVENTS);
     json_object_set_new(o, "choices", json_pack("[o]", choice_json(c, index, text, len, logprobs, finish)));
     return exchange_event(c->x, NULL, o);
 }

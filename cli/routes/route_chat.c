@@ -1,5 +1,5 @@
 /* route_chat.c: POST /v1/chat/completions. SPDX-License-Identifier: MIT */
-#include "serve/routes.h"
+#include "routes/routes.h"
 
 #include <string.h>
 #include <time.h>
@@ -40,23 +40,27 @@ static bool begin_choice(struct chat_job *c, struct chat_job_choice *ch)
 {
     size_t *started = c->user, bit = (size_t)1 << ch->index;
     if (*started & bit) return true;
-    if (!*started) exchange_stream(c->x);
+    if (!*started) exchange_stream(c->x, EXCHANGE_EVENTS);
     *started |= bit;
     return send_chunk(c, ch, json_pack("{s:s, s:s}", "role", "assistant", "content", ""), NULL);
 }
 
-static bool on_piece(struct chat_job *c, struct chat_job_choice *ch, enum chat_job_piece kind, const char *text,
-                     size_t len)
+static bool on_piece(struct chat_job *c, struct chat_job_choice *ch, enum chat_job_piece kind, const char *text, size_t len)
 {
+    size_t n = json_array_size(ch->calls);
     if (!begin_choice(c, ch)) return false;
     if (kind == PIECE_FINISH) return send_chunk(c, ch, json_object(), ch->finish);
-    json_t *delta = json_object();
-    if (kind == PIECE_CALL) {
-        size_t n = json_array_size(ch->calls);
+    if (kind == PIECE_CALL_END) return true;
+    json_t *delta = json_object(), *piece = out_string(text, len);
+    if (kind == PIECE_CALL)
         json_object_set_new(delta, "tool_calls",
                             json_pack("[o]", call_json(json_array_get(ch->calls, n - 1), (json_int_t)n - 1)));
-    } else
-        json_object_set_new(delta, kind == PIECE_CONTENT ? "content" : "reasoning_content", out_string(text, len));
+    else if (kind == PIECE_ARGUMENTS)
+        json_object_set_new(delta, "tool_calls",
+                            json_pack("[{s:I, s:{s:O}}]", "index", (json_int_t)n - 1, "function", "arguments", piece));
+    else
+        json_object_set(delta, kind == PIECE_CONTENT ? "content" : "reasoning_content", piece);
+    json_decref(piece);
     return send_chunk(c, ch, delta, NULL);
 }
 
@@ -77,7 +81,7 @@ static json_t *choice_json(struct chat_job_choice *ch)
                      logprobs_json(ch->logprobs), "finish_reason", ch->finish ? ch->finish : "stop");
 }
 
-static void send_whole(struct chat_job *c)
+static json_t *whole(struct chat_job *c)
 {
     json_t *o = head(c, "chat.completion"), *choices = json_array();
     for (size_t i = 0; i < c->params.choices; i++) json_array_append_new(choices, choice_json(&c->choices[i]));
@@ -85,7 +89,7 @@ static void send_whole(struct chat_job *c)
     json_object_set_new(o, "usage", generate_usage(&c->job));
     json_object_set_new(o, "system_fingerprint", json_string("segue-0.2.0"));
     json_object_set_new(o, "segue", generate_report(&c->job));
-    exchange_json(c->x, 200, o);
+    return o;
 }
 
 /* The last event: usage if it was asked for; the report comes with it. */
@@ -103,18 +107,10 @@ static void end_stream(struct chat_job *c)
 
 static bool answer(struct server *s, struct exchange *x, json_t *body, struct serve_error *e)
 {
-    struct chat_job c;
+    static const struct chat_form form = {on_piece, end_stream, whole, NULL};
     size_t started = 0;
-    bool ok = chat_job_open(&c, x, &s->models, body, e);
-    c.user = &started;
-    if (ok && c.params.stream) c.piece = on_piece;
-    ok = ok && chat_job_run(&c, e);
-    if (ok && c.params.stream)
-        end_stream(&c);
-    else if (ok)
-        send_whole(&c);
-    chat_job_free(&c);
-    return ok;
+    struct chat_request r = {&s->models, &s->records, body, body, "chatcmpl-"};
+    return chat_job_answer(x, &r, &form, &started, e);
 }
 
 void route_chat(struct server *s, struct exchange *x) { route_with_body(s, x, answer); }

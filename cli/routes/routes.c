@@ -1,0 +1,71 @@
+/* routes.c: see routes.h. SPDX-License-Identifier: MIT */
+#include "routes/routes.h"
+
+#include <string.h>
+
+const struct route routes[] =
+    {{"GET", "/health", route_health, true, "State of the server: 200 when the first model is ready, 503 while it is loading", NULL},
+     {"GET", "/v1/health", route_health, true, "The same as /health", NULL},
+     {"GET", "/v1/models", route_models, true, "The models that requests can name", NULL},
+     {"GET", "/models", route_models, true, "The same as /v1/models", NULL},
+     {"POST", "/v1/chat/completions", route_chat, false, "Answer to a conversation (OpenAI)", "msgto"},
+     {"POST", "/chat/completions", route_chat, false, "The same as /v1/chat/completions", "msgto"},
+     {"POST", "/v1/completions", route_completions, false, "Continuation of a text (OpenAI)", "mpso"},
+     {"POST", "/completions", route_completions, false, "The same as /v1/completions", "mpso"},
+     {"POST", "/v1/embeddings", route_embeddings, false, "Vectors of texts (OpenAI)", "mie"},
+     {"POST", "/embeddings", route_embeddings, false, "The same as /v1/embeddings", "mie"},
+     {"POST", "/v1/rerank", route_rerank, false, "Order of documents by relevance to a query", "mr"},
+     {"POST", "/v1/responses", route_responses, false, "Answer with server-side conversation state (OpenAI Responses)", "misoty"},
+     {"POST", "/v1/messages", route_messages, false, "Answer to a conversation (Anthropic)", "msgtoa"},
+     {"POST", "/v1/messages/count_tokens", route_count_tokens, false, "Tokens of a conversation (Anthropic)", "mgta"},
+     {"POST", "/tokenize", route_tokenize, false, "Text to tokens", "mk"},
+     {"POST", "/detokenize", route_detokenize, false, "Tokens to text", "md"},
+     {"POST", "/apply-template", route_apply_template, false, "The prompt that a conversation becomes", "mgt"},
+     {"GET", "/props", route_props, true, "Properties of the server and its model", NULL},
+     {"GET", "/slots", route_slots, true, "Requests in progress", NULL},
+     {"POST", "/slots/{id}", route_slot, false, "Save, restore or erase the state of a slot (?action=; needs --slot-save-path)", "ml"},
+     {"POST", "/v1/states/export", route_state_export, false, "The state of a prompt or conversation as a file (needs a key)", "mgpx"},
+     {"POST", "/v1/states/import", route_state_import, false, "Take in such a file, so that its prompt is not read again (needs a key)", "b"},
+     {"GET", "/lora-adapters", route_lora, true, "LoRA adapters of the server", NULL},
+     {"GET", "/metrics", route_metrics, true, "Counters in Prometheus's format (needs --metrics)", NULL},
+     {"GET", "/openapi.json", route_openapi, true, "This description", NULL},
+     {NULL, NULL, NULL, false, NULL, NULL}};
+
+static const struct route *find(const struct exchange *x, bool *other_method)
+{
+    *other_method = false;
+    for (const struct route *r = routes; r->path; r++) {
+        size_t fixed = strcspn(r->path, "{"); /* what stands before {id}, which ends a path */
+        if (r->path[fixed] ? strncmp(r->path, x->path, fixed) != 0 : strcmp(r->path, x->path) != 0) continue;
+        if (!strcmp(r->method, x->method) || (!strcmp(x->method, "HEAD") && !strcmp(r->method, "GET"))) return r;
+        *other_method = true;
+    }
+    return NULL;
+}
+
+bool routes_quick(const struct exchange *x)
+{
+    bool other;
+    const struct route *r = find(x, &other);
+    return !r || r->quick;
+}
+
+void routes_handle(void *context, struct exchange *x)
+{
+    bool other;
+    struct serve_error e = {0};
+    const struct route *r = find(x, &other);
+    if (r) {
+        r->run(context, x);
+        return;
+    }
+    if (!strcmp(x->method, "OPTIONS")) {
+        exchange_text(x, 204, "text/plain", "", 0);
+        return;
+    }
+    if (other)
+        serve_fail(&e, 405, NULL, "%.100s does not take %s", x->path, x->method);
+    else
+        serve_fail(&e, 404, NULL, "%.100s: no such path; see /openapi.json", x->path);
+    exchange_fail(x, &e);
+}

@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""Tool calls in every form that the supported models write: a grammar makes a tiny model write the text; checked are the calls of whole
+answers and of the streams of the three APIs, in which arguments come piece by piece.
+SPDX-License-Identifier: MIT"""
+from servetest import *
+
+s = Server("-m", tiny_model(), "--unit", "cpu", "-t", "1", "--ctx", "2048")
+TOOLS = [{"type": "function", "function": {"name": n, "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "n": {"type": "integer"},
+          "code": {"type": "string"}}}}} for n in ("get_weather", "add")]
+WEATHER, ADD = ("get_weather", {"city": "Rome", "n": 3}), ("add", {"n": 1})
+J, JP = '{"name": "get_weather", "arguments": {"city": "Rome", "n": 3}}', '{"name": "get_weather", "parameters": {"city": "Rome", "n": 3}}'
+A = '{"name":"add","arguments":{"n":1}}'
+# text of the model, calls, content
+FORMS = {
+    "Hermes": (f"<tool_call>\n{J}\n</tool_call>", [WEATHER], None),
+    "SmolLM2, text before": (f"I look.\n<tool_call>{J}</tool_call>", [WEATHER], "I look."),
+    "SmolLM2, a list": (f"<tool_call>[{J}, {A}]</tool_call>", [WEATHER, ADD], None),
+    "Qwen3, two calls": (f"<tool_call>\n{J}\n</tool_call>\n<tool_call>\n{A}\n</tool_call>", [WEATHER, ADD], None),
+    "Qwen3.5": ("<tool_call>\n<function=get_weather>\n<parameter=city>\nRome\n</parameter>\n<parameter=n>\n3\n</parameter>\n</function>\n</tool_call>", [WEATHER], None),
+    "Qwen3.5, a text of digits": ("<tool_call>\n<function=add>\n<parameter=code>\n12\n</parameter>\n</function>\n</tool_call>", [("add", {"code": "12"})], None),
+    "Qwen3.5, no arguments": ("<tool_call>\n<function=add>\n</function>\n</tool_call>", [("add", {})], None),
+    "Mistral": (f"[TOOL_CALLS][{J}]", [WEATHER], None),
+    "Mistral, two calls": (f"[TOOL_CALLS] [{J}, {A}]", [WEATHER, ADD], None),
+    "Mistral, newer": ('[TOOL_CALLS]get_weather[ARGS]{"city": "Rome", "n": 3}[TOOL_CALLS]add[CALL_ID]abc123[ARGS]{"n": 1}', [WEATHER, ADD], None),
+    "Llama 3.1": (f"<|python_tag|>{JP}", [WEATHER], None),
+    "Llama 3.1, bare": (JP, [WEATHER], None),
+    "Llama 3.1, two bare": (f"{JP}; {A}", [WEATHER, ADD], None),
+    "Llama 3.1, built in": ('<|python_tag|>brave_search.call(query="sky")', [("brave_search", {"query": "sky"})], None),
+    "Gemma, JSON": (f"```tool_call\n{JP}\n```", [WEATHER], None),
+    "Gemma, Python": ("```tool_code\nget_weather(city='Rome', n=3)\n```", [WEATHER], None),
+    "Gemma, printed": ('```tool_code\nprint(get_weather(city="Rome", n=3))\n```', [WEATHER], None),
+    "FunctionGemma": ("<start_function_call>call:get_weather{city:<escape>Rome<escape>,n:3}<end_function_call>", [WEATHER], None),
+    "members in another order": ('<tool_call>{"arguments": {"city": "Rome", "n": 3}, "name": "get_weather"}</tool_call>', [WEATHER], None),
+    "OpenAI's own": ('<tool_call>{"type": "function", "function": {"name": "add", "arguments": "{\\"n\\": 1}"}}</tool_call>', [ADD], None),
+    "a mark inside a text": ('<tool_call>{"name": "add", "arguments": {"code": "a </tool_call> \\" } b"}}</tool_call>', [("add", {"code": 'a </tool_call> " } b'})], None),
+    "nested arguments": ('<tool_call>{"name": "add", "arguments": {"code": {"x": [1, {"y": "}"}]}}}</tool_call>', [("add", {"code": {"x": [1, {"y": "}"}]}})], None),
+    "no call: text": ("The {sky} is <b>blue</b> [1].", [], "The {sky} is <b>blue</b> [1]."),
+    "no call: JSON": ('{"sky": "blue"}', [], '{"sky": "blue"}'),
+    "no call: damaged": ("<tool_call>sky</tool_call>", [], "<tool_call>sky</tool_call>"),
+}
+
+
+def request(text, stream):
+    """A chat whose answer is the text."""
+    return {"messages": [{"role": "user", "content": "x"}], "tools": TOOLS, "max_tokens": 400, "temperature": 0, "stream": stream,
+            "grammar": "root ::= " + json.dumps(text, ensure_ascii=False)}
+
+
+def same(calls, expected): return [(c[0], json.loads(c[1])) for c in calls] == expected
+
+
+for name, (text, calls, content) in FORMS.items():
+    r = s.post("/v1/chat/completions", request(text, False))[1]["choices"][0]
+    got = [(c["function"]["name"], c["function"]["arguments"]) for c in r["message"].get("tool_calls") or []]
+    expect(f"{name}: calls", same(got, calls) and (r["message"]["content"] or None) == content, r)
+    expect(f"{name}: finish", r["finish_reason"] == ("tool_calls" if calls else "stop"), r)
+    streamed, said, pieces = [], "", 0
+    for _, e in s.stream("/v1/chat/completions", request(text, True)):
+        delta = e["choices"][0]["delta"] if e != "[DONE]" else {}
+        said += delta.get("content") or ""
+        for c in delta.get("tool_calls") or []:
+            if c["index"] == len(streamed):
+                expect(f"{name}: a call begins with its id and name", c["id"] and c["type"] == "function" and c["function"]["name"], c)
+                streamed.append([c["function"]["name"], ""])
+            streamed[c["index"]][1] += c["function"].get("arguments", "")
+            pieces += 1
+    expect(f"{name}: the stream", same(streamed, calls) and (said or None) == content, (streamed, said))
+    # One byte a token: arguments that are JSON in the text come byte by byte.
+    if name in ("Hermes", "Mistral, newer", "Llama 3.1, bare"): expect(f"{name}: arguments are streamed", pieces > 20, pieces)
+
+# The other two APIs: blocks and items of a streamed call.
+text, calls, _ = FORMS["Qwen3, two calls"]
+body = {**request(text, True), "tools": [{"name": t["function"]["name"], "input_schema": t["function"]["parameters"]} for t in TOOLS]}
+blocks, open_block = [], None
+for event, e in s.stream("/v1/messages", body):
+    if event == "content_block_start":
+        expect("blocks do not overlap", open_block is None, e)
+        open_block = e["index"]
+        blocks.append([e["content_block"]["name"], ""])
+    if event == "content_block_delta": blocks[-1][1] += e["delta"]["partial_json"]
+    if event == "content_block_stop": open_block = None
+    if event == "message_delta": expect("the reason to stop", e["delta"]["stop_reason"] == "tool_use", e)
+expect("blocks of Anthropic", same(blocks, calls) and open_block is None, blocks)
+body = {**request(text, True), "input": "x", "tools": [{"type": "function", **t["function"]} for t in TOOLS], "max_output_tokens": 400}
+items, ends = [], 0
+for event, e in s.stream("/v1/responses", body):
+    if event == "response.output_item.added": items.append([e["item"]["name"], ""])
+    if event == "response.function_call_arguments.delta": items[-1][1] += e["delta"]
+    if event == "response.function_call_arguments.done": expect("arguments at the end", e["arguments"] == items[-1][1], e)
+    if event == "response.output_item.done": ends += 1
+expect("items of Responses", same(items, calls) and ends == 2, (items, ends))
+
+# An answer that is cut inside a call has what was written of it.
+r = s.post("/v1/chat/completions", {**request(FORMS["Hermes"][0], False), "max_tokens": 60})[1]["choices"][0]
+expect("a cut call", r["finish_reason"] == "length" and r["message"]["tool_calls"][0]["function"]["arguments"].startswith('{"ci'), r)
+s.stop()
+done()
