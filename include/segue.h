@@ -628,7 +628,6 @@ typedef struct segue_request_info {
     size_t shared_runs;          /* runs together with other requests */
     uint32_t prefill_unit, decode_unit;  /* index of the engine's unit that computed each phase (its first layers) */
     segue_verify verify;         /* tokens 0: this request's hand-off was not checked */
-    uint64_t run_ns;             /* its share of the time of all runs (segue_scheduler_info.run_ns) */
 } segue_request_info;
 
 typedef struct segue_scheduler_info {
@@ -642,7 +641,6 @@ typedef struct segue_scheduler_info {
     uint64_t token_ns;           /* recent mean time of one run that decodes; 0: unknown */
     double prompt_tokens_s;      /* recent speed of prompts, tokens per second; 0: unknown */
     uint64_t verified, verify_failed;    /* hand-offs checked; of them not equal, and computed again */
-    uint64_t run_ns;             /* time of all runs so far: by it, energy can be divided among requests */
 } segue_scheduler_info;
 
 /* EARG: an option out of range. EUNSUPPORTED: the plan does not fit the engine. ELIMIT: context beyond the model's. */

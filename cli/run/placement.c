@@ -267,13 +267,13 @@ static uint64_t megabytes(const struct args *args, const char *name)
     return args_find(args->command, name, strlen(name)) ? (uint64_t)args_number(args, name, 0) << 20 : 0;
 }
 
-/* Folder of the prefix store; NULL: off; "": in memory, which is what serve has. It is on with --store on, and by default in
+/* Folder of the prefix store; NULL: off; "": in memory, the default of serve. It is on with --store on, and by default in
  * chat. If the folder cannot be created, or is not this user's, --store on fails later, while chat continues without the cache. */
 static char *store_folder(const struct args *args)
 {
     segue_error err;
-    if (!strcmp(args->command->name, "serve")) return out_strdup("");
     const char *mode = args_find(args->command, "store", 5) ? args_text(args, "store") : "off";
+    if (!strcmp(args->command->name, "serve") && (!mode || !strcmp(mode, "memory"))) return out_strdup("");
     if (!mode) mode = strcmp(args->command->name, "chat") != 0 ? "off" : "auto";
     if (!strcmp(mode, "off")) return NULL;
     char *folder = folders_path("cache", "prefixes");
@@ -313,6 +313,7 @@ static segue_status open_engine(struct placement *p, const struct args *args, un
     opts.store = store;
     opts.store_memory_bytes = megabytes(args, "store-memory");
     opts.store_disk_bytes = megabytes(args, "store-disk");
+    opts.deterministic = args_find(args->command, "deterministic", 13) && args_has(args, "deterministic");
     opts.cache = cache;
     opts.models = p->models;
     opts.plan = placement_plan(p);

@@ -121,10 +121,24 @@ static bool finish(struct generate_job *g, struct choice *c, size_t index, const
     return g->sink.finish(g->sink.context, index, reason, stop);
 }
 
-/* The stop string that ended the text: the first one that occurs in the held bytes is not known to the caller, so search. */
-static const char *found_stop(const struct generate_job *g)
+/* The stop string that ended the text: the one in the text of the last tokens that ends first, and of those the longest. */
+static const char *found_stop(const struct generate_job *g, const struct choice *c)
 {
-    return g->params->stops_n == 1 ? g->params->stops[0] : g->params->stops_n ? g->params->stops[0] : NULL;
+    enum { LAST = PARAMS_STOP_BYTES };
+    char text[LAST * 64];
+    size_t n = c->tokens_n < LAST ? c->tokens_n : LAST, len = 0, best_end = SIZE_MAX;
+    const char *best = g->params->stops_n ? g->params->stops[0] : NULL;
+    const int32_t *last = c->tokens + g->tokens_n + c->tokens_n - n;
+    if (segue_detokenize(g->model->placement.model, last, n, c->pieces.flags, text, sizeof text - 1, &len, NULL)) return best;
+    text[len] = 0;
+    for (size_t i = 0; i < g->params->stops_n; i++) {
+        const char *stop = g->params->stops[i], *at = strstr(text, stop);
+        size_t end = at ? (size_t)(at - text) + strlen(stop) : SIZE_MAX;
+        if (end > best_end || !at || (end == best_end && strlen(stop) < strlen(best))) continue;
+        best = stop;
+        best_end = end;
+    }
+    return best;
 }
 
 /* One token: its text, and the end if a stop string was found. False: the client has gone, or e says why. */
@@ -150,7 +164,7 @@ static bool take(struct generate_job *g, struct choice *c, size_t index, int32_t
     if (len && !pass(g, c, index, text, len)) return serve_fail(e, 499, NULL, "the client has gone");
     if (st != SEGUE_END) return true;
     segue_request_cancel(c->request);
-    return (pass(g, c, index, "", 0) && finish(g, c, index, "stop", found_stop(g))) ||
+    return (pass(g, c, index, "", 0) && finish(g, c, index, "stop", found_stop(g, c))) ||
            serve_fail(e, 499, NULL, "the client has gone");
 }
 
@@ -165,7 +179,7 @@ static bool end(struct generate_job *g, struct choice *c, size_t index, segue_st
     if (segue_request_info_get(c->request, &info, NULL)) info.finish = SEGUE_FINISH_NONE;
     segue_status last = segue_text_next(g->model->placement.model, &c->pieces, -1, text, sizeof text, &len, NULL);
     const char *reason = last != SEGUE_END && info.finish == SEGUE_FINISH_LENGTH ? "length" : "stop";
-    if (pass(g, c, index, text, len) && finish(g, c, index, reason, last == SEGUE_END ? found_stop(g) : NULL)) return true;
+    if (pass(g, c, index, text, len) && finish(g, c, index, reason, last == SEGUE_END ? found_stop(g, c) : NULL)) return true;
     return serve_fail(e, 499, NULL, "the client has gone");
 }
 
@@ -174,24 +188,6 @@ static void read_info(struct generate_job *g, const struct choice *c)
 {
     g->info = SEGUE_INIT(segue_request_info);
     if (segue_request_info_get(c->request, &g->info, NULL)) g->info = (segue_request_info){0};
-}
-
-/* Time of runs for a choice so far. */
-static uint64_t run_ns(const struct choice *c)
-{
-    segue_request_info info = SEGUE_INIT(segue_request_info);
-    return c->request && segue_request_info_get(c->request, &info, NULL) == SEGUE_OK ? info.run_ns : 0;
-}
-
-/* Energy counter and time of all runs. */
-static double read_energy(struct generate_job *g, uint64_t *runs_ns)
-{
-    segue_scheduler_info all = SEGUE_INIT(segue_scheduler_info);
-    if (!g->model->meter.name) return -1;
-    if (segue_scheduler_info_get(g->model->scheduler, &all, NULL)) all.run_ns = 0;
-    *runs_ns = all.run_ns;
-    struct meter meter = g->model->meter; /* a copy, since other threads read as well */
-    return meter_read(&meter);
 }
 
 /* The reasoning has used its budget: end it as the model would, and continue from there. */
@@ -203,7 +199,6 @@ static bool close_thinking(struct generate_job *g, struct choice *c, size_t inde
     if (!tokens) return false;
     if (!c->ended && c->request) {
         read_info(g, c);
-        g->run_ns += run_ns(c);
         segue_request_close(c->request);
     }
     c->request = NULL;
@@ -261,17 +256,12 @@ bool generate_run(struct generate_job *g, struct serve_error *e)
         c->tokens = out_alloc(c->cap * sizeof *c->tokens);
         if (g->tokens_n) memcpy(c->tokens, g->tokens, g->tokens_n * sizeof *c->tokens);
     }
-    uint64_t begin_ns = 0, end_ns = 0;
-    double begin_j = read_energy(g, &begin_ns);
+    double begin_j = model_pool_energy(g->model, true);
     size_t slot = slots_take(&g->model->slots, g->params->slot, g->x->realm, g->tokens, g->tokens_n);
     bool ok = run_choices(g, choices, e);
     slots_give(&g->model->slots, slot, choices[0].tokens, g->tokens_n + choices[0].tokens_n);
-    for (size_t i = 0; i < n; i++) g->run_ns += run_ns(&choices[i]);
-    double end_j = read_energy(g, &end_ns);
-    /* The energy of all requests of that time, divided by the time of their runs. */
-    g->joules = begin_j >= 0 && end_j >= begin_j && end_ns > begin_ns
-                    ? (end_j - begin_j) * (double)g->run_ns / (double)(end_ns - begin_ns)
-                    : -1;
+    double end_j = model_pool_energy(g->model, false);
+    g->joules = begin_j >= 0 && end_j >= begin_j ? end_j - begin_j : -1;
     if (choices[0].request && !choices[0].budget_spent) read_info(g, &choices[0]);
     for (size_t i = 0; i < n; i++) {
         segue_request_close(choices[i].request);

@@ -30,8 +30,7 @@ struct generate_job {
     size_t tokens_out;       /* of all choices */
     size_t tokens_thought;   /* of them reasoning */
     segue_request_info info; /* of the first choice */
-    uint64_t run_ns;         /* of all choices: their share of the time of runs */
-    double joules;           /* the same share of the energy; negative: not measured */
+    double joules;           /* its share of the energy (model_pool_energy); negative: not measured */
 };
 
 /* False: e says why; its status is 499 if the client has gone. */

@@ -55,6 +55,7 @@ static void add_model(struct model_pool *h, const struct args *args, const char 
     m->args = args_copy(args);
     args_unset(&m->args, "model");
     args_set(&m->args, "model", path, &ignored);
+    pthread_mutex_init(&m->energy_lock, NULL);
     slots_open(&m->slots, h->scheduling.running);
     h->models = out_realloc(h->models, (h->models_n + 1) * sizeof(struct pooled_model *));
     h->models[h->models_n++] = m;
@@ -259,6 +260,19 @@ void model_pool_release(struct model_pool *h, struct pooled_model *m)
     pthread_mutex_unlock(&h->lock);
 }
 
+double model_pool_energy(struct pooled_model *m, bool begins)
+{
+    if (!m->meter.name) return -1;
+    pthread_mutex_lock(&m->energy_lock);
+    double now = meter_read(&m->meter);
+    if (now >= 0 && m->energy_users) m->share_j += (now - m->energy_j) / (double)m->energy_users;
+    if (now >= 0) m->energy_j = now;
+    m->energy_users += begins ? 1 : (size_t)-1;
+    double share = now >= 0 ? m->share_j : -1;
+    pthread_mutex_unlock(&m->energy_lock);
+    return share;
+}
+
 enum pooled_state model_pool_health(struct model_pool *h, segue_error *err)
 {
     pthread_mutex_lock(&h->lock);
@@ -290,6 +304,7 @@ void model_pool_close(struct model_pool *h)
         if (m->state == MODEL_READY || m->state == MODEL_STOPPED) placement_close(&m->placement);
         args_free(&m->args);
         slots_close(&m->slots);
+        pthread_mutex_destroy(&m->energy_lock);
         free(m->name), free(m->path), free(m);
     }
     free(h->models);

@@ -19,6 +19,9 @@ struct pooled_model {
     struct placement placement; /* READY */
     segue_scheduler *scheduler; /* READY */
     struct meter meter;         /* READY: --meter */
+    pthread_mutex_t energy_lock;
+    size_t energy_users;     /* requests that are generated now */
+    double energy_j, share_j; /* last reading; what a request that was always in progress would have used */
     struct slots slots;
     size_t context;             /* READY: tokens of one request at most */
     size_t users;               /* requests that hold it */
@@ -50,6 +53,9 @@ void model_pool_preload(struct model_pool *h);
  * NULL: e says why; 503 while it is loading and wait is false. */
 struct pooled_model *model_pool_acquire(struct model_pool *h, const char *name, bool wait, struct serve_error *e);
 void model_pool_release(struct model_pool *h, struct pooled_model *m);
+/* A request begins or ends: what one request has used until now, if the energy is divided equally among those in progress at each
+ * moment. The difference of two calls is its energy. Negative: not measured. */
+double model_pool_energy(struct pooled_model *m, bool begins);
 /* State of the first model. */
 enum pooled_state model_pool_health(struct model_pool *h, segue_error *err);
 /* Cancel all requests in progress; new ones are refused. */

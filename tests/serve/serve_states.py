@@ -102,6 +102,19 @@ expect("each turn reads its own tokens", max(unread[1:]) < 64, unread)
 expect("energy is not made up", r[1]["segue"]["joules"] is None and "--meter" in r[1]["segue"]["joules_reason"], r[1]["segue"])
 s.stop()
 
+# With a folder, the store outlives the server; deterministic answers do not depend on their neighbours.
+for again in (False, True):
+    s = Server("-m", tiny, "--unit", "cpu", "-t", "2", "--store", "on", "--deterministic", "--parallel", "4")
+    r = s.post("/v1/chat/completions", story)
+    expect(f"the store on disk, {again}", (cached(r) > 100) == again, r)
+    body = {**story, "temperature": 1.0, "max_tokens": 40}
+    alone, beside = [s.post("/v1/chat/completions", {**body, "seed": i}) for i in range(4)], [None] * 4
+    threads = [threading.Thread(target=lambda i=i: beside.__setitem__(i, s.post("/v1/chat/completions", {**body, "seed": i}))) for i in range(4)]
+    for t in threads: t.start()
+    for t in threads: t.join()
+    expect("the same bytes beside others", [x[1]["choices"] for x in alone] == [x[1]["choices"] for x in beside], (alone, beside))
+    s.stop()
+
 # Memory for one model only: running answers are finished, then the next model is loaded.
 names = ["first", "other", "third"]
 models = [x for i, n in enumerate(names) for x in ("-m", tiny_model(n, seed=i, width=128))] # 0.7 MB each

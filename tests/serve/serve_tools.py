@@ -90,8 +90,24 @@ for event, e in s.stream("/v1/responses", body):
     if event == "response.output_item.done": ends += 1
 expect("items of Responses", same(items, calls) and ends == 2, (items, ends))
 
+r = s.post("/v1/messages", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 9, "grammar": 'root ::= "abcd"', "stop_sequences": ["z", "bc", "d"]})[1]
+expect("the stop sequence that was found", r["stop_reason"] == "stop_sequence" and r["stop_sequence"] == "bc" and r["content"][0]["text"] == "a", r)
+
 # An answer that is cut inside a call has what was written of it.
 r = s.post("/v1/chat/completions", {**request(FORMS["Hermes"][0], False), "max_tokens": 60})[1]["choices"][0]
 expect("a cut call", r["finish_reason"] == "length" and r["message"]["tool_calls"][0]["function"]["arguments"].startswith('{"ci'), r)
+s.stop()
+
+# Thinking is returned apart, and ends with its budget: a template that opens it, on a model that never closes it.
+s = Server("-m", tiny_model("thinker", template=TEMPLATE.replace("assistant\\n' }}", "assistant\\n<think>\\n' }}")), "--unit", "cpu", "-t", "1")
+body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 40, "seed": 1, "ignore_eos": True, "thinking_budget": 10}
+r = s.post("/v1/chat/completions", body)[1]
+message, used = r["choices"][0]["message"], r["usage"]["completion_tokens_details"]["reasoning_tokens"]
+expect("thinking has its budget", used == 10 and message["reasoning_content"] and message["content"] and "</think>" not in json.dumps(message), r)
+r = s.post("/v1/chat/completions", {**body, "thinking_budget": -1})[1]["choices"][0]["message"]
+expect("thinking without a budget", len(r["reasoning_content"]) >= 20 and not r["content"], r)
+events = s.stream("/v1/messages", {**body, "thinking": {"type": "enabled", "budget_tokens": 10}})
+kinds = [e["content_block"]["type"] for n, e in events if n == "content_block_start"]
+expect("thinking as a block", kinds == ["thinking", "text"], kinds)
 s.stop()
 done()

@@ -194,32 +194,15 @@ static segue_status embed_part(struct segue_request *q, size_t chunk, segue_erro
     return SEGUE_OK;
 }
 
-/* Counts the time of a run; its requests share it: prompts by their tokens, answers alike, each kind what it is known to take. */
-static void divide_time(struct segue_scheduler *s, struct segue_request *const *list, const struct sg_share *shares, uint32_t n,
-                        uint64_t ns, uint32_t answers, size_t prompt_tokens)
-{
-    pthread_mutex_lock(&s->lock);
-    double prompts = prompt_tokens ? (double)ns - (answers ? s->speed.decode_ns : 0) : 0, least = (double)ns / 2;
-    if (prompt_tokens && prompts < least) prompts = least;
-    s->info.run_ns += ns;
-    for (uint32_t i = 0; i < n; i++) {
-        double part = i < answers ? ((double)ns - prompts) / answers : prompts * shares[i].tokens_n / (double)prompt_tokens;
-        list[i]->info.run_ns += (uint64_t)part;
-    }
-    pthread_mutex_unlock(&s->lock);
-}
-
 static void run_alone(struct segue_request *q, size_t chunk)
 {
     segue_error err = {0};
-    uint64_t begin_ns = sg_now_ns();
     struct step r = {.token = -1, .error = &err};
     size_t max = sg_session_chunk(q->session);
     if (!chunk || chunk > max) chunk = max;
     if (q->opts.kind == SEGUE_SCORE) r.status = score_part(q, chunk, &err);
     else if (q->opts.kind == SEGUE_EMBED) r.status = embed_part(q, chunk, &err);
     else r.status = sg_session_next_part(q->session, chunk, &r.token, &err);
-    divide_time(q->scheduler, &q, NULL, 1, sg_now_ns() - begin_ns, 1, 0);
     publish(q, &r);
 }
 
@@ -319,7 +302,6 @@ static uint32_t run_range(struct segue_scheduler *s, struct segue_request **list
     uint32_t spans = fill(s, list, n, range, t, &answers, &prompt_tokens);
     sg_session_run_shared(t, spans, range, &ns);
     learn_run(s, ns, spans, answers, prompt_tokens);
-    if (ns) divide_time(s, list, t->shares, spans, ns, answers, prompt_tokens);
     for (uint32_t i = 0; i < spans; i++) {
         const struct sg_share *p = &t->shares[i];
         publish(list[i], &(struct step){.status = p->error.status, .token = p->token, .error = &p->error,
