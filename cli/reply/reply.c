@@ -8,9 +8,9 @@
 static const struct mark {
     const char *open, *close;
 } marks[] = {
-    {"<tool_call>", "</tool_call>"}, {"[TOOL_CALLS]", NULL},
-    {"<|python_tag|>", NULL},        {"<start_function_call>", "<end_function_call>"},
-    {"```tool_call", "```"},         {"```tool_code", "```"},
+    {"<tool_call>", "</tool_call>"},  {"[TOOL_CALLS]", NULL},
+    {"<|python_tag|>", NULL},         {"<start_function_call>", "<end_function_call>"},
+    {"```tool_call", "```"},          {"```tool_code", "```"},
     {"<|tool_call>", "<tool_call|>"},
 };
 enum { MARKS = sizeof marks / sizeof *marks };

@@ -18,12 +18,12 @@ struct reply_sink {
 
 struct reply {
     struct reply_sink sink;
-    bool tools;           /* tool calls are looked for */
+    bool tools;             /* tool calls are looked for */
     const json_t *declared; /* the tools, or NULL; borrowed */
-    bool thinking;        /* the text is inside the reasoning now */
-    bool started;         /* something other than white space has come */
-    bool in_call;         /* `held` is the text of a call */
-    const char *open;     /* mark before it; NULL: none, a bare JSON call */
+    bool thinking;          /* the text is inside the reasoning now */
+    bool started;           /* something other than white space has come */
+    bool in_call;           /* `held` is the text of a call */
+    const char *open;       /* mark before it; NULL: none, a bare JSON call */
     struct call_text call;
     struct out_text held; /* text that is not decided yet */
     size_t calls;         /* calls so far, those of `call` excluded */

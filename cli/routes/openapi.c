@@ -99,11 +99,10 @@ static json_t *body_json(const struct route *r)
     return json_pack("{s:b, s:o}", "required", 1, "content", content);
 }
 
-void route_openapi(struct server *s, struct exchange *x)
+json_t *openapi_json(const struct route *list)
 {
-    (void)s;
     json_t *paths = json_object();
-    for (const struct route *r = routes; r->path; r++) {
+    for (const struct route *r = list; r->path; r++) {
         json_t *item = json_object_get(paths, r->path);
         char method[8] = {0};
         for (size_t i = 0; r->method[i]; i++) method[i] = (char)(r->method[i] + 32);
@@ -120,7 +119,6 @@ void route_openapi(struct server *s, struct exchange *x)
     }
     json_t *schemes = json_pack("{s:{s:s, s:s}, s:{s:s, s:s, s:s}}", "bearer", "type", "http", "scheme", "bearer", "key", "type",
                                 "apiKey", "in", "header", "name", "x-api-key");
-    exchange_json(x, 200,
-                  json_pack("{s:s, s:{s:s, s:s}, s:o, s:{s:o}}", "openapi", "3.1.0", "info", "title", "segue serve", "version",
-                            "0.2.0", "paths", paths, "components", "securitySchemes", schemes));
+    return json_pack("{s:s, s:{s:s, s:s}, s:o, s:{s:o}}", "openapi", "3.1.0", "info", "title", "segue serve", "version", "0.2.0",
+                     "paths", paths, "components", "securitySchemes", schemes);
 }

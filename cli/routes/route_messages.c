@@ -30,16 +30,16 @@ static json_t *block_text(json_t *v, const char *where, struct serve_error *e)
     return out;
 }
 
-/* Blocks of "system" that are not to be cached, behind those that are: what changes with each request, as some agents put it first,
- * does not prevent the reuse of the rest. The order depends on the request alone. */
+/* Blocks of "system" that are not to be cached, behind those that are: what changes with each request, as some agents put it
+ * first, does not prevent the reuse of the rest. The order depends on the request alone. */
 static json_t *stable_first(json_t *system)
 {
     json_t *out = json_array(), *block;
     size_t i, marked = 0;
     json_array_foreach(system, i, block) if (json_object_get(block, "cache_control")) marked = i + 1;
     for (int moved = 0; moved < 2; moved++)
-        json_array_foreach(system, i, block)
-            if (((i < marked && !json_object_get(block, "cache_control")) != 0) == moved) json_array_append(out, block);
+        json_array_foreach(system, i, block) if (((i < marked && !json_object_get(block, "cache_control")) != 0) == moved)
+            json_array_append(out, block);
     return out;
 }
 
@@ -195,7 +195,8 @@ static json_t *diagnostics_json(const struct chat_job *c)
     json_t *reason = json_pack("{s:s}", "type", change.type);
     size_t before = change.tokens < c->tokens_n ? change.tokens : c->tokens_n, reused = c->job.info.tokens_reused;
     if (strstr(change.type, "_changed"))
-        json_object_set_new(reason, "cache_missed_input_tokens", json_integer(before > reused ? (json_int_t)(before - reused) : 0));
+        json_object_set_new(reason, "cache_missed_input_tokens",
+                            json_integer(before > reused ? (json_int_t)(before - reused) : 0));
     if (change.what[0]) json_object_set_new(reason, "changed", json_string(change.what));
     return json_pack("{s:o}", "cache_miss_reason", reason);
 }

@@ -173,8 +173,7 @@ static json_t *reasoning_item(const char *id, const struct out_text *text)
 static json_t *call_item(json_t *call, const char *id, const char *status)
 {
     return json_pack("{s:s, s:s, s:O, s:O, s:O, s:s}", "type", "function_call", "id", id, "call_id", json_object_get(call, "id"),
-                     "name", json_object_get(call, "name"), "arguments", json_object_get(call, "arguments"), "status",
-                     status);
+                     "name", json_object_get(call, "name"), "arguments", json_object_get(call, "arguments"), "status", status);
 }
 
 static json_t *output_json(const struct chat_job *c)
@@ -201,8 +200,8 @@ static json_t *response_json(const struct chat_job *c, bool done)
     const struct response_stream *st = c->user;
     bool cut = done && !strcmp(c->choices[0].finish, "length");
     json_t *previous = json_object_get(st->request, "previous_response_id");
-    json_t *o = json_pack("{s:s, s:s, s:I, s:s, s:s, s:n, s:O?, s:b}", "id", response_id(c, (char[64]){0}), "object", "response", "created_at",
-                          (json_int_t)time(NULL), "status",
+    json_t *o = json_pack("{s:s, s:s, s:I, s:s, s:s, s:n, s:O?, s:b}", "id", response_id(c, (char[64]){0}), "object", "response",
+                          "created_at", (json_int_t)time(NULL), "status",
                           !done ? "in_progress"
                           : cut ? "incomplete"
                                 : "completed",
@@ -283,7 +282,8 @@ static bool send_call(struct chat_job *c, struct chat_job_choice *ch, enum chat_
         if (!close_item(c, ch)) return false;
         chat_job_id(st->item, sizeof st->item, "fc_");
         return send(c, "response.output_item.added",
-                    json_pack("{s:I, s:o}", "output_index", st->output, "item", call_item(last_call(ch), st->item, "in_progress")));
+                    json_pack("{s:I, s:o}", "output_index", st->output, "item",
+                              call_item(last_call(ch), st->item, "in_progress")));
     }
     json_t *o = place(st);
     json_object_del(o, "content_index");

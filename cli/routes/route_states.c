@@ -1,6 +1,6 @@
-/* route_states.c: states of conversations as files: POST /slots/{id}?action=save|restore|erase in the folder of --slot-save-path, and
- * POST /v1/states/export, /v1/states/import over HTTP, for servers with keys. A restored state is in the prefix store of its key.
- * SPDX-License-Identifier: MIT */
+/* route_states.c: states of conversations as files: POST /slots/{id}?action=save|restore|erase in the folder of --slot-save-
+ * path, and POST /v1/states/export, /v1/states/import over HTTP, for servers with keys. A restored state is in the prefix
+ * store of its key. SPDX-License-Identifier: MIT */
 #include "routes/routes.h"
 
 #include <stdlib.h>
@@ -36,8 +36,8 @@ static bool save(const struct server *s, const struct exchange *x, const struct 
 }
 
 /* Read a state into the prefix store. NULL: e says why; else its tokens. */
-static int32_t *restore(const struct server *s, const struct exchange *x, const struct pooled_model *m, const char *path, size_t *n,
-                        struct serve_error *e)
+static int32_t *restore(const struct server *s, const struct exchange *x, const struct pooled_model *m, const char *path,
+                        size_t *n, struct serve_error *e)
 {
     segue_session *session = NULL;
     segue_error err = {0};
@@ -76,7 +76,8 @@ static char *slot_file(const struct server *s, struct fields f)
     return f.e->status ? NULL : out_printf("%s/%s", folder, name);
 }
 
-static bool save_slot(struct server *s, struct exchange *x, size_t id, struct pooled_model *m, json_t *body, struct serve_error *e)
+static bool save_slot(struct server *s, struct exchange *x, size_t id, struct pooled_model *m, json_t *body,
+                      struct serve_error *e)
 {
     size_t n;
     uint64_t begin_ns = out_now_ns();
@@ -87,13 +88,14 @@ static bool save_slot(struct server *s, struct exchange *x, size_t id, struct po
     if (ok)
         exchange_json(x, 200,
                       json_pack("{s:I, s:O, s:I, s:I, s:{s:f}}", "id_slot", (json_int_t)id, "filename",
-                                json_object_get(body, "filename"), "n_saved", (json_int_t)n, "n_written", size_of(path), "timings",
-                                "save_ms", (double)(out_now_ns() - begin_ns) / 1e6));
+                                json_object_get(body, "filename"), "n_saved", (json_int_t)n, "n_written", size_of(path),
+                                "timings", "save_ms", (double)(out_now_ns() - begin_ns) / 1e6));
     free(tokens), free(path);
     return ok;
 }
 
-static bool restore_slot(struct server *s, struct exchange *x, size_t id, struct pooled_model *m, json_t *body, struct serve_error *e)
+static bool restore_slot(struct server *s, struct exchange *x, size_t id, struct pooled_model *m, json_t *body,
+                         struct serve_error *e)
 {
     size_t n;
     uint64_t begin_ns = out_now_ns();
@@ -103,8 +105,8 @@ static bool restore_slot(struct server *s, struct exchange *x, size_t id, struct
     if (ok)
         exchange_json(x, 200,
                       json_pack("{s:I, s:O, s:I, s:I, s:{s:f}}", "id_slot", (json_int_t)id, "filename",
-                                json_object_get(body, "filename"), "n_restored", (json_int_t)n, "n_read", size_of(path), "timings",
-                                "restore_ms", (double)(out_now_ns() - begin_ns) / 1e6));
+                                json_object_get(body, "filename"), "n_restored", (json_int_t)n, "n_read", size_of(path),
+                                "timings", "restore_ms", (double)(out_now_ns() - begin_ns) / 1e6));
     free(tokens), free(path);
     return ok;
 }
@@ -208,7 +210,8 @@ void route_state_import(struct server *s, struct exchange *x)
     int32_t *tokens = written ? restore(s, x, m, path, &n, &e) : NULL;
     if (path) unlink(path);
     if (tokens)
-        exchange_json(x, 200, json_pack("{s:s, s:I, s:I}", "model", m->name, "tokens", (json_int_t)n, "bytes", (json_int_t)x->body.len));
+        exchange_json(x, 200,
+                      json_pack("{s:s, s:I, s:I}", "model", m->name, "tokens", (json_int_t)n, "bytes", (json_int_t)x->body.len));
     else
         exchange_fail(x, &e);
     if (m) model_pool_release(&s->models, m);

@@ -3,8 +3,11 @@
 
 #include <string.h>
 
-const struct route routes[] =
-    {{"GET", "/health", route_health, true, "State of the server: 200 when the first model is ready, 503 while it is loading", NULL},
+static void route_openapi(struct server *s, struct exchange *x);
+
+static const struct route routes[] =
+    {{"GET", "/health", route_health, true, "State of the server: 200 when the first model is ready, 503 while it is loading",
+      NULL},
      {"GET", "/v1/health", route_health, true, "The same as /health", NULL},
      {"GET", "/v1/models", route_models, true, "The models that requests can name", NULL},
      {"GET", "/models", route_models, true, "The same as /v1/models", NULL},
@@ -23,9 +26,12 @@ const struct route routes[] =
      {"POST", "/apply-template", route_apply_template, false, "The prompt that a conversation becomes", "mgt"},
      {"GET", "/props", route_props, true, "Properties of the server and its model", NULL},
      {"GET", "/slots", route_slots, true, "Requests in progress", NULL},
-     {"POST", "/slots/{id}", route_slot, false, "Save, restore or erase the state of a slot (?action=; needs --slot-save-path)", "ml"},
-     {"POST", "/v1/states/export", route_state_export, false, "The state of a prompt or conversation as a file (needs a key)", "mgpx"},
-     {"POST", "/v1/states/import", route_state_import, false, "Take in such a file, so that its prompt is not read again (needs a key)", "b"},
+     {"POST", "/slots/{id}", route_slot, false, "Save, restore or erase the state of a slot (?action=; needs --slot-save-path)",
+      "ml"},
+     {"POST", "/v1/states/export", route_state_export, false, "The state of a prompt or conversation as a file (needs a key)",
+      "mgpx"},
+     {"POST", "/v1/states/import", route_state_import, false,
+      "Take in such a file, so that its prompt is not read again (needs a key)", "b"},
      {"GET", "/lora-adapters", route_lora, true, "LoRA adapters of the server", NULL},
      {"GET", "/metrics", route_metrics, true, "Counters in Prometheus's format (needs --metrics)", NULL},
      {"GET", "/openapi.json", route_openapi, true, "This description", NULL},
@@ -35,7 +41,7 @@ static const struct route *find(const struct exchange *x, bool *other_method)
 {
     *other_method = false;
     for (const struct route *r = routes; r->path; r++) {
-        size_t fixed = strcspn(r->path, "{"); /* what stands before {id}, which ends a path */
+        size_t fixed = strcspn(r->path, "{"); /* all but {id}, which ends a path */
         if (r->path[fixed] ? strncmp(r->path, x->path, fixed) != 0 : strcmp(r->path, x->path) != 0) continue;
         if (!strcmp(r->method, x->method) || (!strcmp(x->method, "HEAD") && !strcmp(r->method, "GET"))) return r;
         *other_method = true;
@@ -68,4 +74,10 @@ void routes_handle(void *context, struct exchange *x)
     else
         serve_fail(&e, 404, NULL, "%.100s: no such path; see /openapi.json", x->path);
     exchange_fail(x, &e);
+}
+
+static void route_openapi(struct server *s, struct exchange *x)
+{
+    (void)s;
+    exchange_json(x, 200, openapi_json(routes));
 }

@@ -9,7 +9,7 @@
 struct server {
     struct model_pool models;
     const struct args *args;
-    bool metrics;      /* --metrics */
+    bool metrics; /* --metrics */
     struct prompt_records records;
     struct kept *kept; /* conversations of /v1/responses */
     pthread_mutex_t kept_lock;
@@ -26,8 +26,8 @@ struct route {
 /* Answers any request: finds the route or writes the error. context: struct server. */
 void routes_handle(void *context, struct exchange *x);
 bool routes_quick(const struct exchange *x);
-/* The table, for /openapi.json; ends with a NULL path. */
-extern const struct route routes[];
+/* The description of a table of routes, which ends with a NULL path, in the form of OpenAPI; a new reference. */
+json_t *openapi_json(const struct route *list);
 
 /* Parse the body and run `answer` with it; errors are written. */
 void route_with_body(struct server *s, struct exchange *x,
@@ -52,7 +52,6 @@ void route_state_import(struct server *s, struct exchange *x);
 void route_slots(struct server *s, struct exchange *x);
 void route_lora(struct server *s, struct exchange *x);
 void route_metrics(struct server *s, struct exchange *x);
-void route_openapi(struct server *s, struct exchange *x);
 /* Frees the conversations of /v1/responses. */
 void responses_free(struct server *s);
 

@@ -13,12 +13,12 @@ struct chat_job;
 struct chat_job_choice {
     struct reply reply;
     struct out_text reasoning, content;
-    json_t *calls;          /* [{"id", "name", "arguments"}], arguments as text; "" while the call is open */
+    json_t *calls;             /* [{"id", "name", "arguments"}], arguments as text; "" while the call is open */
     struct out_text arguments; /* of the open call, so far */
-    json_t *logprobs;       /* array, or NULL */
-    json_t *piece_logprobs; /* of the piece that is passed on now; taken by the callback */
-    const char *finish;     /* "stop", "length" or "tool_calls"; NULL: not ended */
-    const char *stop;       /* stop string that was found, or NULL */
+    json_t *logprobs;          /* array, or NULL */
+    json_t *piece_logprobs;    /* of the piece that is passed on now; taken by the callback */
+    const char *finish;        /* "stop", "length" or "tool_calls"; NULL: not ended */
+    const char *stop;          /* stop string that was found, or NULL */
     struct chat_job *owner;
     size_t index;
 };
@@ -49,19 +49,19 @@ struct chat_job {
     bool tools, thinking; /* tool calls are looked for; the prompt ends inside <think> */
     struct generate_job job;
     struct chat_job_choice *choices; /* [params.choices] */
-    char id[40];                         /* random */
-    const struct chat_form *form; /* NULL: no answer is wanted */
-    void *user;                   /* of the form */
-    struct prompt_parts *parts;   /* of the body */
-    struct prompt_change change;  /* since the earlier request that has most in common */
+    char id[40];                     /* random */
+    const struct chat_form *form;    /* NULL: no answer is wanted */
+    void *user;                      /* of the form */
+    struct prompt_parts *parts;      /* of the body */
+    struct prompt_change change;     /* since the earlier request that has most in common */
 };
 
 /* A request to answer. */
 struct chat_request {
     struct model_pool *models;
     struct prompt_records *records;
-    json_t *body; /* as it was sent */
-    json_t *chat; /* in OpenAI's chat form */
+    json_t *body;          /* as it was sent */
+    json_t *chat;          /* in OpenAI's chat form */
     const char *id_prefix; /* of the answer, before chat_job.id */
 };
 

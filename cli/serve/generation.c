@@ -257,9 +257,9 @@ bool generate_run(struct generate_job *g, struct serve_error *e)
         if (g->tokens_n) memcpy(c->tokens, g->tokens, g->tokens_n * sizeof *c->tokens);
     }
     double begin_j = model_pool_energy(g->model, true);
-    size_t slot = slots_take(&g->model->slots, g->params->slot, g->x->realm, g->tokens, g->tokens_n);
+    size_t slot = slots_acquire(&g->model->slots, g->params->slot, g->x->realm, g->tokens, g->tokens_n);
     bool ok = run_choices(g, choices, e);
-    slots_give(&g->model->slots, slot, choices[0].tokens, g->tokens_n + choices[0].tokens_n);
+    slots_release(&g->model->slots, slot, choices[0].tokens, g->tokens_n + choices[0].tokens_n);
     double end_j = model_pool_energy(g->model, false);
     g->joules = begin_j >= 0 && end_j >= begin_j ? end_j - begin_j : -1;
     if (choices[0].request && !choices[0].budget_spent) read_info(g, &choices[0]);
@@ -311,6 +311,7 @@ json_t *generate_report(const struct generate_job *g)
     if (g->joules >= 0)
         json_object_set_new(o, "joules", out_real(g->joules));
     else
-        out_null(o, "joules", g->model->meter.name ? "the counter could not be read" : "not requested; start the server with --meter");
+        out_null(o, "joules",
+                 g->model->meter.name ? "the counter could not be read" : "not requested; start the server with --meter");
     return o;
 }

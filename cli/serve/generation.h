@@ -23,7 +23,7 @@ struct generate_job {
     const struct params *params;
     const int32_t *tokens; /* [tokens_n] the prompt */
     size_t tokens_n;
-    bool special; /* control tokens are part of the text; the token that ends the answer never is */
+    bool special;        /* control tokens are part of the text; the token that ends the answer never is */
     const char *changed; /* the part of the prompt that differs from an earlier one; NULL or empty: none is known */
     struct generate_sink sink;
     /* Results. */

@@ -226,7 +226,8 @@ struct pooled_model *model_pool_acquire(struct model_pool *h, const char *name, 
     if (!m) return NULL;
     pthread_mutex_lock(&h->lock);
     bool held = false;
-    while (!held && !h->stop && (m->state == MODEL_IDLE || m->state == MODEL_LOADING || (m->state == MODEL_READY && m->leaving))) {
+    while (!held && !h->stop &&
+           (m->state == MODEL_IDLE || m->state == MODEL_LOADING || (m->state == MODEL_READY && m->leaving))) {
         if (!wait) break;
         bool fit = m->state == MODEL_IDLE && fits(h, m);
         if (fit) {

@@ -20,13 +20,13 @@ struct pooled_model {
     segue_scheduler *scheduler; /* READY */
     struct meter meter;         /* READY: --meter */
     pthread_mutex_t energy_lock;
-    size_t energy_users;     /* requests that are generated now */
+    size_t energy_users;      /* requests that are generated now */
     double energy_j, share_j; /* last reading; what a request that was always in progress would have used */
     struct slots slots;
-    size_t context;             /* READY: tokens of one request at most */
-    size_t users;               /* requests that hold it */
-    bool leaving;               /* READY: to be closed for another one once its running answers have ended */
-    uint64_t bytes;             /* of its weights: those of the files before it was opened */
+    size_t context; /* READY: tokens of one request at most */
+    size_t users;   /* requests that hold it */
+    bool leaving;   /* READY: to be closed for another one once its running answers have ended */
+    uint64_t bytes; /* of its weights: those of the files before it was opened */
     uint64_t last_used_ns;
     segue_error err; /* FAILED */
 };
@@ -48,13 +48,13 @@ struct model_pool {
 segue_status model_pool_open(struct model_pool *h, const struct args *args, segue_error *err);
 /* Open the first model on a thread. */
 void model_pool_preload(struct model_pool *h);
-/* A model by name (NULL or unknown alias "": the first), opened if necessary, until model_pool_release. If others must be closed for
- * it, those that were not used for the longest time go: they take no new requests and are closed when their answers have ended.
- * NULL: e says why; 503 while it is loading and wait is false. */
+/* A model by name (NULL or unknown alias "": the first), opened if necessary, until model_pool_release. If others must be
+ * closed for it, those that were not used for the longest time go: they take no new requests and are closed when their
+ * answers have ended. NULL: e says why; 503 while it is loading and wait is false. */
 struct pooled_model *model_pool_acquire(struct model_pool *h, const char *name, bool wait, struct serve_error *e);
 void model_pool_release(struct model_pool *h, struct pooled_model *m);
-/* A request begins or ends: what one request has used until now, if the energy is divided equally among those in progress at each
- * moment. The difference of two calls is its energy. Negative: not measured. */
+/* A request begins or ends: what one request has used until now, if the energy is divided equally among those in progress at
+ * each moment. The difference of two calls is its energy. Negative: not measured. */
 double model_pool_energy(struct pooled_model *m, bool begins);
 /* State of the first model. */
 enum pooled_state model_pool_health(struct model_pool *h, segue_error *err);

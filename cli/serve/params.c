@@ -139,7 +139,8 @@ bool params_constrain(struct params *p, const struct pooled_model *m, segue_gram
     return true;
 }
 
-static bool constrain_json(struct params *p, const struct pooled_model *m, json_t *schema, const char *where, struct serve_error *e)
+static bool constrain_json(struct params *p, const struct pooled_model *m, json_t *schema, const char *where,
+                           struct serve_error *e)
 {
     char *text = json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY);
     bool ok = text && params_constrain(p, m, SEGUE_GRAMMAR_JSON_SCHEMA, text, strlen(text), where, e);

@@ -61,13 +61,14 @@ static uint64_t hash_of(const json_t *v)
 static void add_parts(struct prompt_parts *p, const json_t *v, size_t max)
 {
     size_t n = json_is_array(v) ? json_array_size(v) : v && !json_is_null(v);
-    for (size_t i = 0; i < n && p->parts_n < max; i++) p->parts[p->parts_n++] = hash_of(json_is_array(v) ? json_array_get(v, i) : v);
+    for (size_t i = 0; i < n && p->parts_n < max; i++)
+        p->parts[p->parts_n++] = hash_of(json_is_array(v) ? json_array_get(v, i) : v);
 }
 
 void prompt_parts_of(struct prompt_parts *p, const json_t *body, const char *model)
 {
-    static const char *const rest[] = {"tool_choice", "thinking", "reasoning_effort", "reasoning", "enable_thinking",
-                                       "chat_template_kwargs"};
+    static const char *const rest[] = {"tool_choice", "thinking",        "reasoning_effort",
+                                       "reasoning",   "enable_thinking", "chat_template_kwargs"};
     const json_t *messages = json_object_get(body, "messages"), *system = json_object_get(body, "system");
     json_t *name = json_string(model), *others = json_object();
     p->system_n = p->parts_n = 0;
@@ -110,16 +111,17 @@ static void compare(struct prompt_change *c, const struct prompt_parts *old, con
     if (!c->type && old->rest != p->rest) set(c, "unavailable", "parameters", SIZE_MAX);
 }
 
-struct prompt_change prompt_records_compare(struct prompt_records *r, const struct prompt_parts *p, const char *realm, const char *id)
+struct prompt_change prompt_records_compare(struct prompt_records *r, const struct prompt_parts *p, const char *realm,
+                                            const char *id)
 {
     struct prompt_change c = {.type = id ? "previous_message_not_found" : NULL};
     const struct prompt_record *best = NULL;
-    size_t most = 0;
+    size_t best_n = 0;
     pthread_mutex_lock(&r->lock);
     for (const struct prompt_record *k = r->first; k; k = k->next) {
         if (strcmp(k->realm, realm) != 0 || (id && strcmp(k->id, id) != 0)) continue;
         size_t n = id ? 1 : common(&k->parts, p);
-        if (n > most) best = k, most = n;
+        if (n > best_n) best = k, best_n = n;
         if (id) break;
     }
     if (best) {
@@ -133,7 +135,8 @@ struct prompt_change prompt_records_compare(struct prompt_records *r, const stru
 
 void prompt_records_add(struct prompt_records *r, const struct prompt_parts *p, const char *realm, const char *id, size_t tokens)
 {
-    size_t bytes = offsetof(struct prompt_record, parts) + offsetof(struct prompt_parts, parts) + p->parts_n * sizeof p->parts[0], n = 0;
+    size_t bytes = offsetof(struct prompt_record, parts) + offsetof(struct prompt_parts, parts) + p->parts_n * sizeof p->parts[0],
+           n = 0;
     struct prompt_record *k = out_alloc(bytes);
     snprintf(k->id, sizeof k->id, "%s", id);
     snprintf(k->realm, sizeof k->realm, "%s", realm);

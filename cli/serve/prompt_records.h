@@ -1,5 +1,5 @@
-/* prompt_records.h: what earlier requests consisted of, as hashes of their parts: tells which part of a prompt changed, so that its
- * states could not be reused. SPDX-License-Identifier: MIT */
+/* prompt_records.h: what earlier requests consisted of, as hashes of their parts: tells which part of a prompt changed, so
+ * that its states could not be reused. SPDX-License-Identifier: MIT */
 #ifndef SEGUE_CLI_PROMPT_RECORDS_H
 #define SEGUE_CLI_PROMPT_RECORDS_H
 
@@ -33,7 +33,8 @@ void prompt_records_close(struct prompt_records *r);
 /* The parts of a body of any of the chat APIs; model: the one that answers. */
 void prompt_parts_of(struct prompt_parts *p, const json_t *body, const char *model);
 /* Compare with the record `id` of a realm; NULL: the one that has most in common with p. */
-struct prompt_change prompt_records_compare(struct prompt_records *r, const struct prompt_parts *p, const char *realm, const char *id);
+struct prompt_change prompt_records_compare(struct prompt_records *r, const struct prompt_parts *p, const char *realm,
+                                            const char *id);
 void prompt_records_add(struct prompt_records *r, const struct prompt_parts *p, const char *realm, const char *id, size_t tokens);
 
 #endif

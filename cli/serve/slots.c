@@ -18,18 +18,18 @@ void slots_close(struct slots *s)
     pthread_mutex_destroy(&s->lock);
 }
 
-size_t slots_take(struct slots *s, size_t wanted, const char *realm, const int32_t *tokens, size_t n)
+size_t slots_acquire(struct slots *s, size_t wanted, const char *realm, const int32_t *tokens, size_t n)
 {
-    size_t best = SIZE_MAX, most = 0;
+    size_t best = SIZE_MAX, similar = 0;
     pthread_mutex_lock(&s->lock);
     for (size_t i = 0; i < s->n; i++) {
         const struct slot *t = &s->list[i];
         size_t same = 0, max = t->tokens_n < n ? t->tokens_n : n;
         if (t->busy) continue;
         while (same < max && !strcmp(t->realm, realm) && t->tokens[same] == tokens[same]) same++;
-        bool better = best == SIZE_MAX || same > most || (same == most && t->used_ns < s->list[best].used_ns);
+        bool better = best == SIZE_MAX || same > similar || (same == similar && t->used_ns < s->list[best].used_ns);
         if (i == wanted) better = true;
-        if (better) best = i, most = same;
+        if (better) best = i, similar = same;
         if (i == wanted) break;
     }
     if (best != SIZE_MAX) {
@@ -50,7 +50,7 @@ static void remember(struct slot *t, const int32_t *tokens, size_t n)
     t->used_ns = out_now_ns();
 }
 
-void slots_give(struct slots *s, size_t i, const int32_t *tokens, size_t n)
+void slots_release(struct slots *s, size_t i, const int32_t *tokens, size_t n)
 {
     if (i >= s->n) return;
     pthread_mutex_lock(&s->lock);

@@ -1,5 +1,5 @@
-/* slots.h: places for requests that run at once, as in llama.cpp's server. A slot remembers the tokens of its last request, so that
- * their states can be saved. SPDX-License-Identifier: MIT */
+/* slots.h: places for requests that run at once, as in llama.cpp's server. A slot remembers the tokens of its last request,
+ * so that their states can be saved. SPDX-License-Identifier: MIT */
 #ifndef SEGUE_CLI_SLOTS_H
 #define SEGUE_CLI_SLOTS_H
 
@@ -22,11 +22,11 @@ struct slots {
 
 void slots_open(struct slots *s, size_t n);
 void slots_close(struct slots *s);
-/* A free slot for a request: `wanted` if it is free; else the one of this realm whose tokens begin most like the prompt; else the one
- * that was not used for the longest time. SIZE_MAX: none is free. */
-size_t slots_take(struct slots *s, size_t wanted, const char *realm, const int32_t *tokens, size_t n);
+/* A free slot for a request: `wanted` if it is free; else the one of this realm whose tokens begin most like the prompt;
+ * else the one that was not used for the longest time. SIZE_MAX: none is free. */
+size_t slots_acquire(struct slots *s, size_t wanted, const char *realm, const int32_t *tokens, size_t n);
 /* The request has ended; tokens are copied. i SIZE_MAX: no effect. */
-void slots_give(struct slots *s, size_t i, const int32_t *tokens, size_t n);
+void slots_release(struct slots *s, size_t i, const int32_t *tokens, size_t n);
 /* The tokens of a slot of this realm, as a copy; NULL: it has none. */
 int32_t *slots_tokens(struct slots *s, size_t i, const char *realm, size_t *n);
 /* Replace what a slot remembers; false: it is busy. */
