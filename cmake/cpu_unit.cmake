@@ -2,9 +2,9 @@
 set(cpu ${PROJECT_SOURCE_DIR}/src/unit/cpu/kernels)
 set(kernel_flags "-O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math")
 set(loop_flags -O3 -fno-trapping-math) # portable loops, of the ane unit as well
-# With sanitizers, fully optimised unrolled kernels take minutes to compile. -O1 still checks addresses and threads.
+# With sanitizers, unrolled kernels take minutes to compile, with clang at -O1 as well. -O0 still checks addresses and threads.
 if(SEGUE_SANITIZE OR SEGUE_FUZZ)
-  set(kernel_flags "-O1 -g0 -fno-sanitize=undefined")
+  set(kernel_flags "-O0 -g0 -fno-sanitize=undefined")
   set(loop_flags -O1 -fno-trapping-math)
 endif()
 set_source_files_properties(${cpu}/k_generic.c PROPERTIES COMPILE_OPTIONS "${loop_flags}")
