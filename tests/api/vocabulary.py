@@ -6,6 +6,7 @@ documents (docs/log apart) for phrases that are images or literal translations. 
 once in the tree, apart from opaque handles. Prints each hit with its replacement; exits with 1 on any.
 """
 import collections
+import functools
 import os
 import re
 import sys
@@ -25,6 +26,7 @@ PARTS = {
 SOURCE_PARTS = {
     "ask": "run_request, query", "carry": "to_layout_retry, staging", "give": "store_put", "way": "peer_link",
 }
+ALL_PARTS = {**PARTS, **SOURCE_PARTS}
 # Whole identifiers -> what to use.
 WHOLE = {
     "way_wake": "peer_prewarm", "point_due": "checkpoint_pending", "went_on": "after_run", "seal": "verified_stamp",
@@ -45,6 +47,8 @@ PHRASES = [
     r"\bat home\b", r"\blets? (?:it|them|the next one) go\b", r"\bways? between\b", r"\bstays? behind\b",
     r"\btakes? (?:it|them) along\b", r"\bthe whole (?:house|world)\b",
 ]
+# One expression says whether a text has any; the single ones then say which.
+ANY_PHRASE = re.compile("|".join(phrase.replace(" ", r"\s+") for phrase in PHRASES), re.I)
 FOLDERS = ("src", "cli", "include", "tests")
 CODE = (".c", ".h", ".cu", ".cuh")
 TOKEN = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
@@ -52,7 +56,7 @@ TOKEN = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*
 
 def split_code(text):
     """(code with comments and strings blanked, comments only); both keep the line numbers."""
-    keep_lines = lambda s: re.sub(r"[^\n]", " ", s)
+    keep_lines = lambda s: "\n".join(" " * len(line) for line in s.split("\n"))
     comments, last, code = [], 0, []
     for match in TOKEN.finditer(text):
         code.append(text[last:match.start()])
@@ -68,7 +72,9 @@ def line_of(text, at):
     return text.count("\n", 0, at) + 1
 
 
-def retired_part(identifier, parts=PARTS):
+@functools.lru_cache(maxsize=None)
+def retired_part(identifier, tests=True):
+    parts = PARTS if tests else ALL_PARTS
     if identifier in GIVEN:
         return None
     for part in re.split(r"_|(?<=[a-z])(?=[A-Z])", identifier):
@@ -81,13 +87,11 @@ def retired_part(identifier, parts=PARTS):
 
 def check_code(name, text, hits, tags):
     code, comments = split_code(text)
-    seen = set()
-    known = PARTS if name.startswith("tests/") else {**PARTS, **SOURCE_PARTS}
-    for match in re.finditer(r"[A-Za-z_]\w*", code):
-        word = match.group() if match.group() in WHOLE else retired_part(match.group(), known)
-        if word and match.group() not in seen:
-            seen.add(match.group())
-            hits.append(f"{name}:{line_of(code, match.start())}: `{match.group()}`: {word} -> {WHOLE.get(word) or known[word]}")
+    for identifier in sorted(set(re.findall(r"[A-Za-z_]\w*", code))):
+        word = identifier if identifier in WHOLE else retired_part(identifier, name.startswith("tests/"))
+        if word:
+            at = re.search(rf"\b{identifier}\b", code).start()
+            hits.append(f"{name}:{line_of(code, at)}: `{identifier}`: {word} -> {WHOLE.get(word) or ALL_PARTS[word]}")
     if not name.endswith((".cu", ".cuh")):
         for match in re.finditer(r"\bstruct (\w+)\s*\{", code):
             if match.group(1) not in tags[name]:
@@ -97,7 +101,7 @@ def check_code(name, text, hits, tags):
 
 def check_text(name, text, hits):
     flat = re.sub(r"\n[ \t]*(?:\*|//)?", lambda m: "\n" + " " * (len(m.group()) - 1), text)
-    for phrase in PHRASES:
+    for phrase in PHRASES if ANY_PHRASE.search(flat) else ():
         for match in re.finditer(phrase.replace(" ", r"\s+"), flat, re.I):
             hits.append(f"{name}:{line_of(flat, match.start())}: '{' '.join(match.group().split())}': rephrase")
 
