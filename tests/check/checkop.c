@@ -590,48 +590,63 @@ static segue_status timed_run(const struct check *c, const struct check_world *w
     return SEGUE_OK;
 }
 
-static void one_case(struct check *c, const struct check_unit *u, const struct kind *kind, struct maker *m,
-                     struct check_case *k)
-{
+/* A case is made once for all units, and computed once on ref: data and ref take longer than most units. */
+struct shared_case {
+    struct maker m;
     struct check_world w;
-    struct check_result a = {0}, b = {0};
-    segue_error err = {0};
+    struct check_result ref;
+    segue_status made;
+    segue_error error;               /* of making it */
+    int has_world, has_ref;
+};
+
+static void one_case(struct check *c, const struct check_unit *u, struct shared_case *s, struct check_case *k)
+{
+    struct check_result a = {0}, naive = {0};
+    segue_error err = s->error;
     int is_ref = u->desc.reference != 0;
     c->half = u->desc.half != 0;
-    segue_status status = make_world(m, kind, &w, &err);
-    if (status == SEGUE_OK) status = timed_run(c, &w, u, &a, &err);
-    if (status == SEGUE_OK)
-        status = is_ref ? check_world_naive(&w, &b, &err) : timed_run(c, &w, &c->ref, &b, &err);
-    if (status == SEGUE_OK) compare(c, k, &w, m, &a, &b, is_ref);
+    segue_status status = s->made;
+    if (status == SEGUE_OK) status = timed_run(c, &s->w, u, &a, &err);
+    if (status == SEGUE_OK && is_ref) status = check_world_naive(&s->w, &naive, &err);
+    if (status == SEGUE_OK && !is_ref && !s->has_ref) {
+        status = timed_run(c, &s->w, &c->ref, &s->ref, &err);
+        s->has_ref = status == SEGUE_OK;
+    }
+    if (status == SEGUE_OK) compare(c, k, &s->w, &s->m, &a, is_ref ? &naive : &s->ref, is_ref);
     else fail_case(c, k, status, &err);
     check_result_free(&a);
-    check_result_free(&b);
-    check_world_free(&w);
+    check_result_free(&naive);
 }
 
-static void cases_of(struct check *c, const struct check_unit *u, const struct kind *kind,
-                     enum sg_storage storage)
+static void case_on_units(struct check *c, const struct kind *kind, enum sg_storage storage, int index)
 {
-    int n = c->quick ? kind->quick : kind->cases;
-    for (int i = 0; i < n; i++) {
-        struct check_case k = {
-            .level = "op", .unit = u->spec, .against = u->desc.reference ? "naive" : "ref"};
-        struct maker m = {.index = (uint32_t)i, .storage = storage};
-        if (kind->by_storage)
-            snprintf(k.name, sizeof k.name, "%s.%s.%d", kind->name, sg_storage_info(storage)->name, i);
-        else snprintf(k.name, sizeof k.name, "%s.%d", kind->name, i);
-        m.rng = check_rng_of(c->seed, k.name, (uint64_t)i);
-        if (check_wants(c, &k)) one_case(c, u, kind, &m, &k);
+    struct shared_case s = {.m = {.index = (uint32_t)index, .storage = storage}};
+    for (uint32_t i = 0; i < c->units_n; i++) {
+        const struct check_unit *u = &c->units[i];
+        struct check_case k = {.level = "op", .unit = u->spec, .against = u->desc.reference ? "naive" : "ref"};
+        if (kind->by_storage) snprintf(k.name, sizeof k.name, "%s.%s.%d", kind->name, sg_storage_info(storage)->name, index);
+        else snprintf(k.name, sizeof k.name, "%s.%d", kind->name, index);
+        if (!check_wants(c, &k)) continue;
+        if (!s.has_world) {
+            s.m.rng = check_rng_of(c->seed, k.name, (uint64_t)index);
+            s.made = make_world(&s.m, kind, &s.w, &s.error);
+            s.has_world = 1;
+        }
+        one_case(c, u, &s, &k);
     }
+    check_result_free(&s.ref);
+    if (s.has_world) check_world_free(&s.w);
 }
 
 void check_ops(struct check *c)
 {
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
+        for (int s = 0; s < SG_STORAGE_N; s++)
+            if (kinds[k].by_storage ? sg_storage_info((enum sg_storage)s)->computable : s == SG_F32)
+                for (int i = 0; i < (c->quick ? kinds[k].quick : kinds[k].cases); i++)
+                    case_on_units(c, &kinds[k], (enum sg_storage)s, i);
     for (uint32_t i = 0; i < c->units_n; i++) {
-        for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
-            for (int s = 0; s < SG_STORAGE_N; s++)
-                if (kinds[k].by_storage ? sg_storage_info((enum sg_storage)s)->computable : s == SG_F32)
-                    cases_of(c, &c->units[i], &kinds[k], (enum sg_storage)s);
         check_tails(c, &c->units[i]);
         check_samples(c, &c->units[i]);
         check_ranks(c, &c->units[i]);

@@ -22,7 +22,8 @@ segue_script(check_handoff_pairs "check;slow" $<TARGET_FILE:check> --level hando
 if(NOT SEGUE_SANITIZE) # it runs all cases five times
   segue_script(check_options "check;quick" ${CMAKE_CURRENT_SOURCE_DIR}/check/options.sh $<TARGET_FILE:check>)
 endif()
-segue_script(check_all "check" $<TARGET_FILE:check> --seed 2)
+# Every case of kernels and ops; of hand-offs, check_handoff_pairs has them.
+segue_script(check_all "check" $<TARGET_FILE:check> --level kernel --level op --seed 2)
 # Natively on Arm, check_kernel covers neon.
 if(CMAKE_SYSTEM_NAME STREQUAL Linux AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND NOT SEGUE_SANITIZE)
   segue_script(check_neon "check;quick" sh ${CMAKE_CURRENT_SOURCE_DIR}/check/neon.sh ${PROJECT_BINARY_DIR})
