@@ -9,8 +9,10 @@ the unit's mean must be at most 1.1 times llama.cpp's. One command for all: LLAM
 SPDX-License-Identifier: MIT"""
 import json, os, re, subprocess, sys, tempfile
 
+import base_logits
+
 SETS = ("", "generic", "avx2", "avx512", "amx", "neon")  # "": what the unit takes by itself
-KL, TOP, TIMES, BYTES = 2e-3, 0.98, 1.1, 17000  # of bytes: about 5,000 tokens, of which half count
+KL, TOP, TIMES = 2e-3, 0.98, 1.1
 segue, source, *storages = sys.argv[1:]
 llama = os.environ.get("LLAMA")
 
@@ -40,25 +42,26 @@ def peer(path, text, base):
     return float(mean[1]), float(top[1]) / 100
 
 
-def one(storage, tmp, text):
-    failed, model, base = 0, model_of(storage, tmp), os.path.join(tmp, "base")
-    common = ["eval", *model, "-f", text, "-c", "512", "--json"]
-    tokens = run(*common, "--unit", "ref", "--kl-out", base)[1]["tokens"]
-    if tokens < 2048: sys.exit(f"accuracy: only {tokens} positions of text")
+def one(storage, tmp):
+    failed, model, own = 0, model_of(storage, tmp), os.path.join(tmp, "base")
+    base = base_logits.make(segue, source, own, model) if model else base_logits.shared(segue, source, own)
+    text = base + ".txt"
+    common = ["eval", *model, "-f", text, "-c", base_logits.CHUNK, "--json"]
     theirs = peer(model[1] if model else run("inspect", "--json")[1]["path"], text, base) if llama else None
     if theirs: print(f"{storage}: llama.cpp: kl_mean {theirs[0]:.3g}, same_top {100 * theirs[1]:.2f} %", flush=True)
     for isa in SETS:
         if isa == "generic" and not os.environ.get("SEGUE_SLOW"): continue
         code, r = run(*common, "--unit", "cpu:isa=" + isa if isa else "cpu", "--kl-base", base, codes=(0, 2, 3))
         if code: continue  # not on this machine, or not in this build
-        kl, top = r["kl_mean"], r["same_top"]
+        kl, top, tokens = r["kl_mean"], r["same_top"], r["tokens"]
+        if tokens < 2048: sys.exit(f"accuracy: only {tokens} positions of text")
         bound = min(KL, TIMES * theirs[0]) if theirs else KL
         ok = kl <= bound and top >= TOP
         failed += not ok
         more = f", {kl / theirs[0]:.2f} of llama.cpp's" if theirs else ""
         print(f"{storage}: cpu{':isa=' + isa if isa else ''}: kl_mean {kl:.3g} (bound {bound:.3g}), same_top {100 * top:.2f} %, "
               f"{tokens} positions{more}: {'ok' if ok else 'FAILED'}", flush=True)
-    os.remove(base)
+    if base == own: os.remove(own)
     return failed
 
 
@@ -67,10 +70,7 @@ def main():
         print(f"SKIP accuracy: the default model is not in the data folder")
         sys.exit(77)
     with tempfile.TemporaryDirectory() as tmp:
-        text = os.path.join(tmp, "text")
-        parts = [open(os.path.join(source, "docs", n), "rb").read() for n in ("ARCHITECTURE.md", "STATE.md", "FAMILIES.md")]
-        open(text, "wb").write(b"".join(parts)[:BYTES])
-        sys.exit(1 if sum([one(s, tmp, text) for s in storages]) else 0)
+        sys.exit(1 if sum([one(s, tmp) for s in storages]) else 0)
 
 
 main()

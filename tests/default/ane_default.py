@@ -6,6 +6,9 @@ positions: mean at most 5e-3, the same best token 97 %. Dispatches, and none of 
 SPDX-License-Identifier: MIT"""
 import json, os, subprocess, sys, tempfile
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "accuracy"))
+import base_logits
+
 segue, source = sys.argv[1:]
 UNITS = (("ane:soft", 3), ("ane:soft,profile=ieee", 1))     # strict, and without chips' arithmetic; texts
 READ, WRITTEN, TIES, KL, TOP, POSITIONS = 128, 64, 0.04, 5e-3, 0.97, 2000
@@ -59,13 +62,10 @@ with tempfile.TemporaryDirectory() as tmp:
              all(g <= limit for g in gaps) and len(gaps) <= TIES * (equal + len(gaps)) and equal >= n * WRITTEN // 2)
         hold(f"{unit}: dispatches {dispatches}", len({d for d, _ in dispatches}) == 1 and dispatches[0][0] > 0 and dispatches[0][1] == dispatches[-1][1])
         hold(f"{unit}: compiles {compiles}", compiles[0] > 0 and not any(compiles[1:]))
-    text, base = os.path.join(tmp, "text"), os.path.join(tmp, "base")
-    open(text, "w").write("".join(texts)[:14000])
-    common = ["eval", "-f", text, "-c", "512", "--json"]
-    tokens = run(*common, "--unit", "ref", "--kl-out", base)["tokens"]
-    hold(f"{tokens} positions", tokens >= POSITIONS)
+    base = base_logits.shared(segue, source, os.path.join(tmp, "base"))
     for unit, _ in UNITS[:1]:
-        r = run(*common, "--unit", unit, "--kl-base", base)
+        r = run("eval", "-f", base + ".txt", "-c", base_logits.CHUNK, "--json", "--unit", unit, "--kl-base", base)
+        hold(f"{r['tokens']} positions", r["tokens"] >= POSITIONS)
         hold(f"{unit}: kl_mean {r['kl_mean']:.3g} (bound {KL}), same_top {100 * r['same_top']:.2f} %", r["kl_mean"] <= KL and r["same_top"] >= TOP)
     # The worked example of docs/ANE.md, from the model to programs that run.
     ids, folder, rows, out = ",".join(map(str, prompts[0][:20])), *(os.path.join(tmp, n) for n in ("programs", "rows.safetensors", "out.safetensors"))
