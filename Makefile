@@ -31,10 +31,13 @@ run: configure                   ## answer PROMPT (MODEL=PATH, ARGS="...") with 
 	@if [ -z "$(MODEL)" ]; then sh cmake/model.sh; fi
 	@$(BUILD)/segue run $(if $(MODEL),-m "$(MODEL)") -p "$(subst ",\",$(PROMPT))" $(ARGS)
 
+# What Python packages and the model need is mostly network, so that it comes while the build runs; the second configuration
+# finds it.
 test:                            ## everything that CI runs: tests, goldens, sanitizers, fuzzers (T seconds each)
-	@sh cmake/setup.sh test
-	@$(MAKE) --no-print-directory all CMAKE_FLAGS="$(CMAKE_FLAGS) -DSEGUE_FUZZ_SECONDS=$(T)"
-	@sh cmake/model.sh || echo "tests of the default model will be skipped"
+	@sh cmake/setup.sh packages
+	@{ sh cmake/setup.sh test; sh cmake/model.sh || echo "tests of the default model will be skipped"; } & \
+	$(MAKE) --no-print-directory all CMAKE_FLAGS="$(CMAKE_FLAGS) -DSEGUE_FUZZ_SECONDS=$(T)"; built=$$?; wait; exit $$built
+	@cmake $(BUILD) >$(BUILD)/configure.log 2>&1 || { cat $(BUILD)/configure.log; exit 1; }
 	@sh tests/run.sh $(BUILD)
 
 quick: all                       ## the tests that take seconds
@@ -42,7 +45,7 @@ quick: all                       ## the tests that take seconds
 
 fuzz:                            ## run each fuzzer T seconds (T=60)
 	@sh cmake/setup.sh test
-	@sh tests/fuzz/fuzz.sh $(BUILD)/fuzz $(T)
+	@JOBS=2 sh tests/fuzz/fuzz.sh $(BUILD)/fuzz $(T)
 
 fresh:                           ## the two commands in an empty Debian 12 root (needs root and debootstrap)
 	@sh cmake/fresh.sh

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Install what is missing: `setup.sh run` for building and running, `setup.sh test` for the tests as well.
+# Install what is missing: `setup.sh run` for building and running, `setup.sh test` for the tests as well, `setup.sh packages`
+# for the tests the packages of the system only.
 # Debian and Ubuntu through apt (as root or by sudo), macOS through Homebrew. Does nothing when all is there.
 # SPDX-License-Identifier: MIT
 set -u
@@ -36,7 +37,7 @@ want libedit-dev libedit lib libedit
 want python3 python3 has python3
 want python3-pip python3 python3 -c 'import pip'
 want ca-certificates ca-certificates certificates
-if [ "$what" = test ]; then
+if [ "$what" != run ]; then
     want libcmocka-dev cmocka lib cmocka
     want g++ - compiles_cxx
     want clang llvm has clang

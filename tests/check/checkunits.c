@@ -16,7 +16,7 @@ static segue_status open_unit(struct check_unit *u, const char *spec, segue_erro
     return SEGUE_OK;
 }
 
-/* Every unit that is present, and its instruction sets where it has several. Absent ones are left out in
+/* Every unit that is present, and its other instruction sets where it has several. Absent ones are left out in
  * silence: the command `segue units` names them. */
 static void open_all(struct check *c)
 {
@@ -28,13 +28,17 @@ static void open_all(struct check *c)
     memset(infos, 0, sizeof infos);
     for (size_t i = 0; i < CHECK_UNITS; i++) infos[i].size = sizeof infos[i];
     if (segue_unit_list(infos, CHECK_UNITS, &n, NULL) != SEGUE_OK) return;
-    for (size_t i = 0; i < n && i < CHECK_UNITS; i++)
+    for (size_t i = 0; i < n && i < CHECK_UNITS; i++) {
+        const struct check_unit *first = &c->units[c->units_n]; /* with the set that it chooses by itself */
         for (size_t k = 0; infos[i].present && k < sizeof sets / sizeof *sets && c->units_n < CHECK_UNITS;
              k++) {
             snprintf(spec, sizeof spec, "%.60s%s", k ? infos[i].kind : infos[i].spec, sets[k]);
             struct check_unit *u = &c->units[c->units_n];
-            if (strlen(spec) < sizeof u->spec && open_unit(u, spec, NULL) == SEGUE_OK) c->units_n++;
+            if (strlen(spec) >= sizeof u->spec || open_unit(u, spec, NULL) != SEGUE_OK) continue;
+            if (u != first && !strcmp(u->desc.info.spec, first->desc.info.spec)) segue_unit_close(u->handle);
+            else c->units_n++;
         }
+    }
 }
 
 /* `ref` is always there, as the other side of every comparison. */

@@ -14,7 +14,7 @@ if(SEGUE_SANITIZE)
     list(APPEND small_cases --case ${op})
   endforeach()
 endif()
-segue_script(check_op "check;quick" $<TARGET_FILE:check> --level op --quick ${small_cases})
+segue_script(check_op "check;quick;subset" $<TARGET_FILE:check> --level op --quick ${small_cases})
 segue_script(check_handoff "check;quick" $<TARGET_FILE:check> --level handoff --quick)
 # Every ordered pair with units in processes of their own, and with the one that rounds to fp16.
 segue_script(check_handoff_pairs "check;slow" $<TARGET_FILE:check> --level handoff --unit ref --unit cpu:threads=1
@@ -22,7 +22,7 @@ segue_script(check_handoff_pairs "check;slow" $<TARGET_FILE:check> --level hando
 if(NOT SEGUE_SANITIZE) # it runs all cases five times
   segue_script(check_options "check;quick" ${CMAKE_CURRENT_SOURCE_DIR}/check/options.sh $<TARGET_FILE:check>)
 endif()
-# Every case of kernels and ops; of hand-offs, check_handoff_pairs has them.
+# Every case of kernels and ops, so that `make test` leaves out check_op; of hand-offs, check_handoff_pairs has them.
 segue_script(check_all "check" $<TARGET_FILE:check> --level kernel --level op --seed 2)
 # Natively on Arm, check_kernel covers neon.
 if(CMAKE_SYSTEM_NAME STREQUAL Linux AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND NOT SEGUE_SANITIZE)

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Build every tests/fuzz/fuzz_*.c with clang's libFuzzer and the address and undefined-behaviour sanitizers, and run each
-# for SECONDS over its committed seeds (tests/fuzz/seeds/NAME/). Two at a time. Exit 77 where clang cannot.
+# for SECONDS over its committed seeds (tests/fuzz/seeds/NAME/). One at a time, or two (JOBS=2). Exit 77 where clang cannot.
 # SPDX-License-Identifier: MIT
 set -eu
 build=$1 seconds=$2
@@ -14,7 +14,7 @@ generator=$(command -v ninja >/dev/null 2>&1 && echo "-GNinja" || echo "")
 mkdir -p "$build"
 cmake $generator -S "$source" -B "$build" -DCMAKE_C_COMPILER=clang -DCMAKE_BUILD_TYPE=RelWithDebInfo \
     -DCMAKE_C_FLAGS_RELWITHDEBINFO="-O1 -gline-tables-only -DNDEBUG" -DBUILD_TESTING=OFF -DSEGUE_FUZZ=ON >"$build.log" 2>&1 || { tail -n 30 "$build.log"; exit 1; }
-cmake --build "$build" --parallel 2 >>"$build.log" 2>&1 || { tail -n 40 "$build.log"; exit 1; }
+cmake --build "$build" --parallel "${JOBS:-1}" >>"$build.log" 2>&1 || { tail -n 40 "$build.log"; exit 1; }
 one() {
     name=$1
     mkdir -p "$build/corpus/$name"
@@ -38,7 +38,7 @@ set -- $names
 while [ $# -gt 0 ]; do
     one "$1" & first=$!
     second=''
-    if [ $# -gt 1 ]; then one "$2" & second=$!; shift; fi
+    if [ $# -gt 1 ] && [ "${JOBS:-1}" -gt 1 ]; then one "$2" & second=$!; shift; fi
     shift
     wait "$first" || bad=1
     [ -z "$second" ] || wait "$second" || bad=1
