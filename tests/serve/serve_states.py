@@ -115,6 +115,12 @@ for again in (False, True):
     expect("the same bytes beside others", [x[1]["choices"] for x in alone] == [x[1]["choices"] for x in beside], (alone, beside))
     s.stop()
 
+# A store that evicts hundreds of prefixes goes on: the marks of what it evicted are cleared now and then.
+s = Server("-m", tiny, "--unit", "cpu", "-t", "1", "--store-memory", "1")
+for i in range(380): r = s.post("/v1/completions", {"prompt": [i % 200, i // 200 + 1] * 20, "max_tokens": 1})
+expect("evictions", r[0] == 200 and s.post("/v1/completions", {"prompt": [0, 1] * 20, "max_tokens": 1})[1]["segue"]["reuse_reason"] in ("evicted", "first-use"), r)
+s.stop()
+
 # Memory for one model only: running answers are finished, then the next model is loaded.
 names = ["first", "other", "third"]
 models = [x for i, n in enumerate(names) for x in ("-m", tiny_model(n, seed=i, width=128))] # 0.7 MB each

@@ -148,14 +148,11 @@ void sg_tree_remove_unused(struct sg_prefix_node *node)
 
 void sg_tree_clear_ghosts(struct sg_prefix_node *root)
 {
-    int found = 1;
-    while (found) { /* removal changes the tree, so the walk starts again */
-        found = 0;
-        for (struct sg_prefix_node *node = root; node && !found; node = next_node(node, root)) {
-            found = node->ghost;
-            node->ghost = 0;
-            if (found) sg_tree_remove_unused(node);
-        }
+    for (struct sg_prefix_node *node = root; node; node = next_node(node, root)) node->ghost = 0;
+    for (struct sg_prefix_node *node = root, *next; node; node = next) {
+        /* Behind a leaf comes a sibling of the leaf or of an ancestor, which its removal does not reach. */
+        next = next_node(node, root);
+        if (!node->child) sg_tree_remove_unused(node);
     }
 }
 
