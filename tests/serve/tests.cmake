@@ -1,4 +1,4 @@
-# The server: its routes and bad input on a tiny model; the official clients on the default model.
+# The server: routes, tools, states and bad input on tiny models; the official clients on the default model.
 if(SEGUE_PYTHON AND NOT SEGUE_PYTHON MATCHES "NOTFOUND" AND MICROHTTPD_FOUND)
   segue_script(serve_api "api" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/serve_api.py)
   segue_script(serve_tools "api" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/serve_tools.py)
@@ -6,6 +6,7 @@ if(SEGUE_PYTHON AND NOT SEGUE_PYTHON MATCHES "NOTFOUND" AND MICROHTTPD_FOUND)
   segue_script(serve_isolated "api;fault" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/serve_isolated.py)
   segue_script(serve_docs "api" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/serve_docs.py)
   segue_script(serve_frameworks "api" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/serve_frameworks.py)
+  segue_script(serve_hybrid "api" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/serve_hybrid.py)
   segue_script(serve_hostile "api;fault" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/serve_hostile.py)
   segue_script(serve_clients "api;default" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/serve_clients.py)
 endif()
