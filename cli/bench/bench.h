@@ -75,5 +75,6 @@ int bench_handoff(struct bench_run *b);
 int bench_pipelines(struct bench_run *b);
 int bench_cancel(struct bench_run *b);
 int bench_concurrent(struct bench_run *b);
+int bench_predict(struct bench_run *b);
 
 #endif

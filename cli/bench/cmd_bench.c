@@ -40,6 +40,8 @@ static int run(struct args *args)
         } else if (args_has(args, "handoff")) {
             if (!args_has(args, "repeat")) b.repeats = 11;
             code = bench_handoff(&b);
+        } else if (args_has(args, "predict")) {
+            code = bench_predict(&b);
         } else if (args_has(args, "cancel")) {
             code = bench_cancel(&b);
         } else if (args_has(args, "concurrent")) {
@@ -84,8 +86,8 @@ static const struct arg_def flag_defs[] = {
      "measure the latency of N cancellations during prefill (-p 2000)"},
     {"concurrent", 0, ARG_COUNT, ARG_ADVANCED, "N", NULL, 2, 1048576,
      "measure decode speed while another session prefills N tokens"},
-    {"predict", 0, ARG_SWITCH, ARG_UNAVAILABLE | ARG_ADVANCED, NULL, NULL, 0, 0,
-     "compare the prediction of the planner with the measurement"},
+    {"predict", 0, ARG_SWITCH, ARG_ADVANCED, NULL, NULL, 0, 0,
+     "predict and measure about 100 cases on the units of this machine, in at most 12 minutes"},
     {"grid", 0, ARG_FILE, ARG_UNAVAILABLE | ARG_ADVANCED, "FILE", NULL, 0, 0, "cases of --predict"},
     ARG_END};
 static const struct arg_group command_flags = {"Measurement", flag_defs};

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "plan/follow.h"
 #include "term/flags.h"
 #include "host/folders.h"
 #include "term/interrupt.h"
@@ -202,6 +203,17 @@ static int answer(struct run_job *j)
     return code;
 }
 
+/* The calibration learns from answers long enough to tell a token's time. */
+static void learn(const struct run_job *j)
+{
+    const segue_stats *b = &j->answer.at_begin, *f = &j->answer.at_first, *e = &j->answer.at_end;
+    if (!j->placement.follow || !j->answer.first_ns || e->tokens_out < f->tokens_out + 16) return;
+    double n = (double)(f->tokens_in - b->tokens_in), decoded = (double)(e->tokens_out - f->tokens_out);
+    double prefill_ms = (double)(f->prefill_ns - b->prefill_ns) * 1e-6;
+    double token_ms = (double)(e->decode_ns - f->decode_ns) * 1e-6 / decoded;
+    follow_learn(j->placement.follow, f->tokens_reused > b->tokens_reused ? 0 : n, prefill_ms, n + decoded / 2, token_ms);
+}
+
 /* Energy cannot be attributed to single answers of --requests, because they overlap. */
 static int run(struct args *args)
 {
@@ -238,6 +250,7 @@ static int run(struct args *args)
     trace_append(&j.trace, &j.placement, j.session, 0);
     if (trace_end(&j.trace, &j.placement, &err) && !code) code = out_error(&err, EXIT_UNAVAILABLE);
     if (j.session) interrupt_unwatch(j.session);
+    if (!code) learn(&j);
     json_decref(j.conversation);
     answer_free(&j.answer);
     prompt_free(&j.prompt);

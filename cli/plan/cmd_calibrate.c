@@ -1,11 +1,15 @@
-/* cmd_calibrate.c: `segue calibrate`: fits the constants of chips to published measurements.
+/* cmd_calibrate.c: `segue calibrate`: measures the units of this machine, or fits the constants of chips to published
+ * measurements.
  * SPDX-License-Identifier: MIT */
 #include "commands.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include "engine/planner/fit.h"
+#include "host/find_model.h"
+#include "host/folders.h"
 #include "plan/plan_files.h"
+#include "plan/probe.h"
 #include "term/flags.h"
 #include "term/out.h"
 
@@ -109,25 +113,115 @@ static segue_status fit(const struct args *args, segue_error *err)
     return st;
 }
 
+/* The units to measure: those of --unit, else every real unit of this machine. Returns their number. */
+static size_t choose_units(const struct args *args, segue_unit_info *infos, size_t cap, const char **names)
+{
+    size_t n = 0, listed = 0;
+    segue_error err;
+    const char *text;
+    for (size_t i = 0; (text = args_nth(args, "unit", i)) && n < cap; i++) names[n++] = text;
+    if (n) return n;
+    for (size_t i = 0; i < cap; i++) infos[i] = SEGUE_INIT(segue_unit_info);
+    segue_unit_list(infos, cap, &listed, &err);
+    for (size_t i = 0; i < listed && i < cap; i++)
+        if (infos[i].present && !infos[i].simulated && strcmp(infos[i].kind, "ref") != 0 &&
+            strncmp(infos[i].spec, "proc:", 5) != 0)
+            names[n++] = infos[i].spec;
+    return n;
+}
+
+static void show(const char *line) { out_note("calibrate: measuring %s", line); }
+
+/* A bandwidth that moved says that the machine was busy, is throttled, or has changed. */
+static void compare_streams(const struct sg_unit_costs *before, const struct sg_unit_costs *now)
+{
+    for (size_t i = 0; i < now->units_n; i++)
+        for (size_t k = 0; k < before->units_n; k++) {
+            double old = before->units[k].stream_gb_s, new = now->units[i].stream_gb_s;
+            if (strcmp(now->units[i].spec, before->units[k].spec) != 0 || old <= 0 || new <= 0) continue;
+            if (new < .75 * old || new > 1.33 * old)
+                out_note("calibrate: %s: memory bandwidth is %.1f GB/s and was %.1f: the machine is busy, throttled or changed",
+                         now->units[i].spec, new, old);
+        }
+}
+
+static void print_costs(const struct sg_unit_costs *c, bool json)
+{
+    segue_error err;
+    json_t *list = json_array();
+    for (size_t i = 0; i < c->units_n; i++) {
+        const struct sg_unit_cost *u = &c->units[i];
+        json_t *o = json_pack("{s:s,s:f,s:f,s:f}", "unit", u->spec, "stream_gb_s", u->stream_gb_s, "step_overhead_ms", u->step_ms,
+                              "layer_overhead_ms", u->step_layer_ms);
+        json_t *gb_s = json_array(), *tflops = json_array();
+        for (int k = 0; k < SG_CLASS_N; k++) {
+            json_array_append_new(gb_s, out_real(u->gb_s[k]));
+            json_array_append_new(tflops, out_real(u->tflops[k][SG_ROWS_512]));
+        }
+        json_object_set_new(o, "weights_gb_s", gb_s);
+        json_object_set_new(o, "products_tflops", tflops);
+        json_array_append_new(list, o);
+        if (!json)
+            out_print(
+                "%-28s stream %.1f GB/s, weights %.1f to %.1f GB/s, products %.3g TFLOPS (4 bits, 512 rows), %.3g ms a layer\n",
+                u->spec, u->stream_gb_s, u->gb_s[SG_CLASS_NIBBLE], u->gb_s[SG_CLASS_WIDE],
+                u->tflops[SG_CLASS_NIBBLE][SG_ROWS_512], u->step_layer_ms);
+    }
+    if (json)
+        out_json(list, 2, &err);
+    else
+        json_decref(list);
+}
+
+static segue_status measure(const struct args *args, segue_error *err)
+{
+    struct probe p = {0};
+    struct sg_unit_costs *before = out_alloc(sizeof *before), *now = out_alloc(sizeof *now);
+    segue_unit_info *infos = out_alloc(PROBE_UNITS * sizeof *infos);
+    const char *names[PROBE_UNITS], *why;
+    char *path = NULL, *cache = folders_home("cache");
+    uint64_t start = out_now_ns();
+    size_t n = choose_units(args, infos, PROBE_UNITS, names);
+    segue_status st = plan_costs_open(before, &why, err);
+    *now = *before;
+    if (!st) st = probe_open_units(&p, names, n, err);
+    if (!st) st = probe_units(&p, now, show, err);
+    if (!st && args_has(args, "model")) {
+        show("the model");
+        st = find_model(args, &path, err);
+        if (!st) st = probe_open_model(&p, path, cache, err);
+        if (!st) st = probe_real(&p, now, err);
+    }
+    if (!st) compare_streams(before, now);
+    if (!st) st = plan_costs_save(now, args_text(args, "output"), err);
+    if (!st) print_costs(now, args_has(args, "json"));
+    if (!st) out_note("calibrate: %zu units in %.1f s", p.units_n, (double)(out_now_ns() - start) * 1e-9);
+    probe_close(&p);
+    free(before);
+    free(now);
+    free(infos);
+    free(path);
+    free(cache);
+    return st;
+}
+
 static int run(struct args *args)
 {
     segue_error err;
-    if (!args_has(args, "fit")) {
-        out_fail(&err, SEGUE_EARG, "calibrate: --fit: not given; name a file of published measurements");
-        return out_error(&err, EXIT_UNAVAILABLE);
-    }
-    segue_status st = fit(args, &err);
-    return st ? out_error(&err, EXIT_BAD_INPUT) : EXIT_DONE;
+    segue_status st = args_has(args, "fit") ? fit(args, &err) : measure(args, &err);
+    return st ? out_error(&err, args_has(args, "fit") ? EXIT_BAD_INPUT : EXIT_UNAVAILABLE) : EXIT_DONE;
 }
 
-static const struct arg_def defs[] = {
-    {"fit", 0, ARG_FILE, 0, "CELLS.csv", NULL, 0, 0, "fit the constants of chips and frameworks to published measurements"},
-    {"omit", 0, ARG_TEXT, 0, "each|KEY=NAME,...", NULL, 0, 0,
-     "leave out cells with this chip=, model= and precision=; each: every combination in turn, predicted from the rest"},
-    {"output", 'o', ARG_FILE, 0, "FILE", "standard output", 0, 0, "write the constants, or with --omit each the predictions"},
-    ARG_END};
+static const struct arg_def defs[] =
+    {{"unit", 0, ARG_UNIT, ARG_REPEATABLE, "U", "every real unit", 0, 0, "unit to measure; may be repeated"},
+     {"fit", 0, ARG_FILE, 0, "CELLS.csv", NULL, 0, 0, "fit the constants of chips and frameworks to published measurements"},
+     {"omit", 0, ARG_TEXT, 0, "each|KEY=NAME,...", NULL, 0, 0,
+      "leave out cells with this chip=, model= and precision=; each: every combination in turn, predicted from the rest"},
+     {"output", 'o', ARG_FILE, 0, "FILE", "calibration.chip in the cache folder", 0, 0,
+      "write the chip file to FILE; default with --fit: standard output; with --omit each, the predictions"},
+     ARG_END};
 static const struct arg_group own_group = {"Calibration", defs};
-static const struct arg_group *const groups[] = {&own_group, &flags_output, NULL};
+static const struct arg_group *const groups[] = {&own_group, &flags_model, &flags_output, NULL};
 const struct command cmd_calibrate =
     {.name = "calibrate",
      .summary = "measure or fit the costs that segue plan uses",

@@ -3,7 +3,12 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include "engine/planner/modelcost.h"
+#include "host/find_model.h"
+#include "model/model.h"
+#include "plan/claims.h"
 #include "plan/plan_files.h"
+#include "plan/plan_out.h"
 #include "term/flags.h"
 #include "term/out.h"
 
@@ -33,31 +38,176 @@ static segue_status predict(const struct args *args, segue_error *err)
     return st;
 }
 
+/* The sizes of the model of -m: shape:NAME with --storage, or a file. *name: allocated. */
+static segue_status read_model(const struct args *args, struct sg_model_cost *out, char **name, char **storage, segue_error *err)
+{
+    const char *model = args_text(args, "model"), *given = args_text(args, "storage");
+    struct segue_model *opened = NULL;
+    struct sg_graph *graph = NULL;
+    struct sg_graph_request request = {.head = 1};
+    segue_model_opts opts = SEGUE_INIT(segue_model_opts);
+    char *path = NULL;
+    if (model && !strncmp(model, "shape:", 6)) {
+        const struct sg_shape *shape = sg_shape_find(model + 6);
+        *name = out_strdup(model + 6);
+        *storage = out_strdup(given ? given : "bf16");
+        if (!shape) return out_fail(err, SEGUE_EARG, "model: %.60s: no such shape; docs/PLANNER.md lists them", model);
+        return sg_model_cost_shape(out, shape, *storage, err);
+    }
+    opts.no_text = 1;
+    segue_status st = find_model(args, &path, err);
+    if (!st) st = segue_model_open(&opened, path, &opts, err);
+    if (!st) st = sg_model_graph(opened, &request, &graph, err);
+    if (!st) {
+        segue_model_info info = SEGUE_INIT(segue_model_info);
+        segue_model_info_get(opened, &info, err);
+        sg_model_cost_graph(out, graph);
+        out->file_bytes = (double)info.weight_bytes;
+        snprintf(out->key, sizeof out->key, "%.8s-%.20s", info.shape_id, sg_model_storage(graph));
+        *name = out_strdup(info.name && *info.name ? info.name : path);
+        *storage = out_strdup(sg_model_storage(graph));
+    }
+    sg_graph_free(graph);
+    segue_model_close(opened);
+    free(path);
+    return st;
+}
+
+static void read_task(const struct args *args, struct sg_plan_task *t)
+{
+    const char *objective = args_text(args, "objective"), *unit;
+    *t = (struct sg_plan_task){.prompt = args_number(args, "prompt", 410),
+                               .output = args_number(args, "out", 128),
+                               .turns = args_number(args, "turns", 1),
+                               .sessions = args_number(args, "sessions", 1),
+                               .chunk = 512,
+                               .depth = args_number(args, "depth", 0),
+                               .max_watts = args_number(args, "max-watts", 0)};
+    if (objective && *objective == 'e') t->objective = SEGUE_OBJECTIVE_ENERGY;
+    if (objective && *objective == 't') t->objective = SEGUE_OBJECTIVE_THROUGHPUT;
+    for (size_t i = 0; i < 8 && (unit = args_nth(args, "unit", i)); i++) t->named[t->named_n++] = unit;
+}
+
+/* Where the costs come from: a chip with published pipelines, a chip file with units, or this machine's calibration. */
+static segue_status read_costs(const struct args *args, struct sg_chips *chips, struct sg_unit_costs *costs,
+                               struct sg_plan_source *source, segue_error *err)
+{
+    const char *chip = args_text(args, "chip"), *why = NULL;
+    char name[32];
+    if (!chip) {
+        segue_status st = plan_costs_open(costs, &why, err);
+        if (!st && why) return out_fail(err, SEGUE_EUNSUPPORTED, "plan: %s, or name a chip with --chip", why);
+        *source = (struct sg_plan_source){.costs = costs};
+        return st;
+    }
+    segue_status st = plan_chips_open(chips, name, chip, err);
+    if (!st) st = plan_costs_of_chip(costs, chip, err);
+    if (st) return st;
+    if (costs->units_n) {
+        *source = (struct sg_plan_source){.costs = costs};
+        return SEGUE_OK;
+    }
+    *source = (struct sg_plan_source){.chips = chips, .chip = sg_chip_find(chips, name)};
+    if (source->chip) return SEGUE_OK;
+    return out_fail(err, SEGUE_EFORMAT, "chip file: %.80s: neither a line `name NAME` nor costs of units; add them", chip);
+}
+
+static segue_status show_plan(const struct args *args, const struct sg_options *o, const struct plan_heading *h, segue_error *err)
+{
+    struct out_text text = {0};
+    segue_status st = args_has(args, "html") ? plan_html(o, h, args_text(args, "html"), err) : SEGUE_OK;
+    if (st) return st;
+    if (args_has(args, "json")) return out_json(plan_json(o, h), 2, err);
+    plan_text(&text, o, h, args_has(args, "explain"));
+    st = out_write(text.data, text.len, err);
+    free(text.data);
+    return st;
+}
+
+static segue_status plan(const struct args *args, segue_error *err)
+{
+    struct sg_chips *chips = out_alloc(sizeof *chips);
+    struct sg_unit_costs *costs = out_alloc(sizeof *costs);
+    struct sg_options *options = out_alloc(sizeof *options);
+    struct sg_model_cost model;
+    struct sg_plan_source source = {0};
+    struct sg_plan_task task;
+    char *model_name = NULL, *storage = NULL;
+    read_task(args, &task);
+    segue_status st = read_costs(args, chips, costs, &source, err);
+    if (!st) st = read_model(args, &model, &model_name, &storage, err);
+    if (!st) {
+        uint64_t start = out_now_ns();
+        sg_options_make(options, &source, &model, &task);
+        struct plan_heading h = {.model = model_name, .storage = storage, .task = &task, .source = &source, .cost = &model};
+        h.costs = args_has(args, "chip") ? args_text(args, "chip") : "this machine";
+        h.plan_us = (double)(out_now_ns() - start) * 1e-3;
+        st = show_plan(args, options, &h, err);
+    }
+    free(chips);
+    free(costs);
+    free(options);
+    free(model_name);
+    free(storage);
+    return st;
+}
+
+static segue_status claims(const struct args *args, segue_error *err)
+{
+    struct sg_chips *chips = out_alloc(sizeof *chips);
+    struct out_text text = {0};
+    char name[32];
+    segue_status st = plan_chips_open(chips, name, args_text(args, "chip"), err);
+    json_t *list = st ? NULL : claims_json(chips);
+    if (!st && args_has(args, "json"))
+        st = out_json(json_incref(list), 2, err);
+    else if (!st) {
+        claims_text(&text, list);
+        st = out_write(text.data, text.len, err);
+    }
+    json_decref(list);
+    free(text.data);
+    free(chips);
+    return st;
+}
+
 static int run(struct args *args)
 {
     segue_error err;
-    if (!args_has(args, "predict")) {
-        out_fail(&err, SEGUE_EARG, "plan: --predict: not given; name a file of published measurements");
-        return out_error(&err, EXIT_UNAVAILABLE);
-    }
-    segue_status st = predict(args, &err);
-    return st ? out_error(&err, EXIT_BAD_INPUT) : EXIT_DONE;
+    segue_status st = args_has(args, "predict")  ? predict(args, &err)
+                      : args_has(args, "claims") ? claims(args, &err)
+                                                 : plan(args, &err);
+    return st ? out_error(&err, args_has(args, "chip") || args_has(args, "predict") ? EXIT_BAD_INPUT : EXIT_UNAVAILABLE)
+              : EXIT_DONE;
 }
 
-static const struct arg_def defs[] = {{"predict", 0, ARG_FILE, 0, "CELLS.csv", NULL, 0, 0,
-                                       "predict published measurements; docs/PLANNER.md describes the columns"},
-                                      {"chip", 0, ARG_FILE, 0, "FILE|NAME", NULL, 0, 0,
-                                       "costs of a chip file, or of a chip that segue knows; no unit is opened"},
-                                      {"output", 'o', ARG_FILE, 0, "FILE", "standard output", 0, 0,
-                                       "write the predictions to FILE"},
-                                      ARG_END};
+static const struct arg_def defs[] =
+    {{"prompt", 'p', ARG_COUNT, 0, "N", "410", 1, 16777216, "prompt tokens"},
+     {"out", 'n', ARG_COUNT, 0, "N", "128", 1, 16777216, "tokens to generate"},
+     {"depth", 'd', ARG_COUNT, ARG_ADVANCED, "N", "0", 0, 16777216, "tokens in the context before the prompt"},
+     {"turns", 0, ARG_COUNT, 0, "K", "1", 1, 1000, "turns of a conversation, each with such a prompt and answer"},
+     {"sessions", 0, ARG_COUNT, 0, "S", "1", 1, 4096, "conversations at the same time"},
+     {"objective", 0, ARG_CHOICE, 0, "latency|energy|throughput", "latency", 0, 0, "what the choice minimises"},
+     {"max-watts", 0, ARG_REAL, 0, "W", NULL, 0, 1e6, "placements above this power, or of unknown power, are not chosen"},
+     {"chip", 0, ARG_FILE, 0, "FILE|NAME", "this machine", 0, 0, "costs of a chip file, or of a chip that segue knows"},
+     {"storage", 0, ARG_TEXT, 0, "S", "bf16", 0, 0, "storage of the weights of -m shape:NAME"},
+     {"unit", 0, ARG_UNIT, ARG_REPEATABLE | ARG_ADVANCED, "U", NULL, 0, 0, "a simulated unit that may be chosen"},
+     {"explain", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "also draw the terms of the choice and the times as bars"},
+     {"html", 0, ARG_FILE, 0, "FILE", NULL, 0, 0, "also write a page with tables and charts"},
+     {"claims", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "judge published claims by the cost model"},
+     {"predict", 0, ARG_FILE, 0, "CELLS.csv", NULL, 0, 0, "predict published measurements"},
+     {"output", 'o', ARG_FILE, 0, "FILE", "standard output", 0, 0, "write the predictions to FILE"},
+     ARG_END};
 static const struct arg_group own_group = {"Plan", defs};
-static const struct arg_group *const groups[] = {&own_group, &flags_output, NULL};
+static const struct arg_group *const groups[] = {&own_group, &flags_model, &flags_output, NULL};
 const struct command cmd_plan =
     {.name = "plan",
      .summary = "predict what a run would cost on each choice of units",
      .groups = groups,
-     .example = "segue plan --predict tests/plan/published.csv",
+     .example = "segue plan -m shape:qwen3.5-0.8b --chip m2-ultra --prompt 410",
      .run = run,
-     .about = "With --predict, adds the columns predicted, predicted_lo, predicted_hi and reason to a file of "
-              "published measurements. docs/PLANNER.md describes the cost model."};
+     .about = "Predicts time to first token, time per token, hand-off, memory, joules and watts of every placement on the units "
+              "of this machine, from its calibration (segue calibrate), or of a chip (--chip), and chooses one. No unit is "
+              "opened. Every figure has an interval that holds 9 of 10 runs. -m shape:NAME needs no model file. With --predict, "
+              "adds the columns predicted, predicted_lo, predicted_hi and reason to a file of published measurements. "
+              "docs/PLANNER.md describes the cost model."};

@@ -7,7 +7,10 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "engine/planner/cells.h"
+#include "host/folders.h"
+#include "plan/probe.h"
 #include "term/out.h"
+#include "chip_texts.h"
 
 enum { FILE_LIMIT = 1 << 24 }; /* bytes of a chip file or a cell file */
 
@@ -55,6 +58,57 @@ segue_status plan_cells_open(struct sg_cells *out, const char *path, segue_error
     if (!st) st = sg_cells_read(out, text.data ? text.data : "", text.len, path, err);
     sg_buf_free(&text);
     return st;
+}
+
+segue_status plan_costs_open(struct sg_unit_costs *out, const char **why, segue_error *err)
+{
+    char *path = folders_path("cache", "calibration.chip"), machine[40];
+    struct sg_buf text = {0};
+    *out = (struct sg_unit_costs){0};
+    *why = NULL;
+    if (!folders_is_file(path))
+        *why = "no calibration; run segue calibrate";
+    else if (sg_file_read_own(&text, path, FILE_LIMIT, err) ||
+             sg_unit_costs_read(out, text.data ? text.data : "", text.len, path, err))
+        *why = "the calibration cannot be read; run segue calibrate";
+    probe_machine(machine);
+    if (!*why && strcmp(machine, out->machine) != 0) *why = "the calibration is of another machine; run segue calibrate";
+    if (*why) *out = (struct sg_unit_costs){0};
+    sg_buf_free(&text);
+    free(path);
+    return SEGUE_OK;
+}
+
+segue_status plan_costs_save(const struct sg_unit_costs *costs, const char *path, segue_error *err)
+{
+    struct sg_buf text = {0};
+    char *folder = folders_home("cache"), *own = folders_path("cache", "calibration.chip");
+    sg_buf_puts(&text, "# Made by segue calibrate on this machine.\n");
+    sg_unit_costs_write(costs, &text);
+    segue_status st = path ? SEGUE_OK : folders_make(folder, err);
+    if (!st) st = plan_write(path ? path : own, &text, err);
+    sg_buf_free(&text);
+    free(folder);
+    free(own);
+    return st;
+}
+
+segue_status plan_costs_of_chip(struct sg_unit_costs *out, const char *chip, segue_error *err)
+{
+    struct sg_buf text = {0};
+    char name[32], file[48];
+    *out = (struct sg_unit_costs){0};
+    if (sg_path_kind(chip) == SG_PATH_FILE) {
+        segue_status st = sg_file_read(&text, chip, FILE_LIMIT, err);
+        if (!st) st = sg_unit_costs_read(out, text.data ? text.data : "", text.len, chip, err);
+        sg_buf_free(&text);
+        return st;
+    }
+    snprintf(file, sizeof file, "%s.chip", sg_chip_name(name, chip) ? name : "");
+    for (size_t i = 0; i < sizeof chip_texts / sizeof *chip_texts; i++)
+        if (!strcmp(chip_texts[i].name, file))
+            return sg_unit_costs_read(out, chip_texts[i].text, strlen(chip_texts[i].text), file, err);
+    return SEGUE_OK;
 }
 
 segue_status plan_write(const char *path, const struct sg_buf *text, segue_error *err)

@@ -4,6 +4,7 @@
 #define SEGUE_CLI_PLAN_FILES_H
 
 #include "engine/planner/cells.h"
+#include "engine/planner/unitcost.h"
 #include "term/args.h"
 
 /* The built-in chips and, if --chip names a file, that file. *name: the chip that --chip names, its only one, or NULL; allocated
@@ -12,6 +13,14 @@ segue_status plan_chips_open(struct sg_chips *out, char name[32], const char *ch
 segue_status plan_cells_open(struct sg_cells *out, const char *path, segue_error *err);
 /* Writes a whole file, or standard output if path is NULL or "-". */
 segue_status plan_write(const char *path, const struct sg_buf *text, segue_error *err);
+
+/* The calibration of this machine, in the cache folder. out->units_n is 0 if there is none, or if it is
+ * damaged, another user's, or of another machine; *why has the reason then, a static text. */
+segue_status plan_costs_open(struct sg_unit_costs *out, const char **why, segue_error *err);
+/* Writes it there (path NULL), or to path. */
+segue_status plan_costs_save(const struct sg_unit_costs *costs, const char *path, segue_error *err);
+/* Costs of units in a chip file. */
+segue_status plan_costs_of_chip(struct sg_unit_costs *out, const char *chip, segue_error *err);
 
 /* How many predictions lie within 10 % of their values. */
 struct plan_score {

@@ -6,6 +6,7 @@
 #include "host/machine.h"
 #include "host/model_names.h"
 #include "host/find_model.h"
+#include "plan/follow.h"
 #include "run/pipeline.h"
 #include "term/progress.h"
 
@@ -189,6 +190,29 @@ static segue_status open_pipeline(struct placement *p, const struct args *args, 
     return st;
 }
 
+/* run, chat and serve without a named unit follow the plan, if this machine was calibrated, and say so. The prompt is not known
+ * yet; a medium one is assumed. */
+static segue_status follow_plan(struct placement *p, const struct args *args, bool *followed, segue_error *err)
+{
+    const char *name = args->command->name;
+    bool quiet = args_find(args->command, "quiet", 5) && args_has(args, "quiet");
+    uint32_t index;
+    *followed = false;
+    if ((strcmp(name, "run") != 0 && strcmp(name, "chat") != 0 && strcmp(name, "serve") != 0) || args_has(args, "threads"))
+        return SEGUE_OK;
+    p->follow = follow_choose(p->model, 256, 128);
+    if (!p->follow) return SEGUE_OK;
+    *followed = true;
+    bool split = strcmp(p->follow->prefill, p->follow->decode) != 0;
+    if (!quiet)
+        out_note("plan: %s%s%s, expected %.0f ms to the first of 128 tokens after a prompt of 256, then %.2f ms each",
+                 p->follow->prefill, split ? " > " : "", split ? p->follow->decode : "", p->follow->ttft_ms, p->follow->token_ms);
+    p->planned = split;
+    if (!split) return unit_index(p, p->follow->prefill, 0, &index, err);
+    segue_status st = pipeline_part(p, p->follow->prefill, 0, 0, err);
+    return st ? st : pipeline_part(p, p->follow->decode, 1, 0, err);
+}
+
 /* Without --prefill and --decode one unit runs both phases. If only one of them is given, the other phase runs on
  * --unit. */
 static segue_status open_units(struct placement *p, const struct args *args, segue_error *err)
@@ -200,6 +224,11 @@ static segue_status open_units(struct placement *p, const struct args *args, seg
         return open_pipeline(p, args, threads, err);
     p->planned = args_has(args, "prefill") || args_has(args, "decode");
     uint32_t index;
+    bool followed = false;
+    if (!p->planned && !all) {
+        segue_status st = follow_plan(p, args, &followed, err);
+        if (st || followed) return st;
+    }
     if (!p->planned) return unit_index(p, all, threads, &index, err);
     for (uint32_t phase = 0; phase < 2; phase++) {
         segue_status st = SEGUE_OK;
@@ -385,6 +414,7 @@ void placement_close(struct placement *p)
         free(p->specs[i]);
     }
     segue_model_close(p->model);
+    follow_free(p->follow);
     free(p->path);
     *p = (struct placement){0};
 }

@@ -1,5 +1,6 @@
 # The planner: chip files, the cost of published pipelines, fits.
 segue_test(plan_files "small;quick" ${CMAKE_CURRENT_LIST_DIR}/plan_files.c)
+segue_test(plan_options "small;quick" ${CMAKE_CURRENT_LIST_DIR}/plan_options.c)
 if(SEGUE_PYTHON AND NOT SEGUE_PYTHON MATCHES "NOTFOUND")
   segue_script(plan_published "api;quick" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/plan_published.py)
 endif()

@@ -82,6 +82,19 @@ const struct sg_chip *sg_chip_find(const struct sg_chips *c, const char *name)
     return NULL;
 }
 
+/* Index of a key in a table; -1: none. */
+static int key_in(const struct sg_chip_key *keys, int n, const char *name)
+{
+    for (int i = 0; i < n; i++)
+        if (!strcmp(keys[i].name, name)) return i;
+    return -1;
+}
+
+int sg_chip_has_key(const char *name)
+{
+    return key_in(sg_chip_keys, SG_CHIP_N, name) >= 0 || key_in(sg_spec_keys, SG_SPEC_N, name) >= 0;
+}
+
 int sg_chip_unverified(const struct sg_chip *chip)
 {
     for (int i = 0; i < SG_CHIP_N; i++)
@@ -102,14 +115,6 @@ static struct sg_chip *chip_of(struct sg_chips *c, const char *name)
         chip->source[i] = SG_SOURCE_PRIOR;
     }
     return chip;
-}
-
-/* Index of a key in a table; -1: none. */
-static int key_in(const struct sg_chip_key *keys, int n, const char *name)
-{
-    for (int i = 0; i < n; i++)
-        if (!strcmp(keys[i].name, name)) return i;
-    return -1;
 }
 
 /* Store a number after checking its range. source may be NULL. */
@@ -134,13 +139,14 @@ static segue_status read_line(struct sg_chips *c, const struct sg_line *line, st
         *own = chip_of(c, owner);
         return *own ? SEGUE_OK : sg_line_fail(line, "more chips than the planner holds; remove some", err);
     }
+    if (!strcmp(key, "machine")) return SEGUE_OK;
     if (dot) {
         char text[48];
-        snprintf(text, sizeof text, "%.*s", (int)(dot - key < 40 ? dot - key : 40), key);
-        if (!sg_chip_name(owner, text)) return sg_line_fail(line, "not a name before the dot; write CHIP.KEY", err);
         key = dot + 1;
-        /* Costs of units are read by unitcost.c. */
+        /* Costs of units are read by unitfile.c, which refuses unknown keys. */
         if (key_in(sg_chip_keys, SG_CHIP_N, key) < 0 && key_in(sg_spec_keys, SG_SPEC_N, key) < 0) return SEGUE_OK;
+        snprintf(text, sizeof text, "%.*s", (int)(dot - line->key < 40 ? dot - line->key : 40), line->key);
+        if (!sg_chip_name(owner, text)) return sg_line_fail(line, "not a name before the dot; write CHIP.KEY", err);
         chip = chip_of(c, owner);
         if (!chip) return sg_line_fail(line, "more chips than the planner holds; remove some", err);
     }

@@ -92,6 +92,8 @@ segue_status sg_chips_read(struct sg_chips *c, const char *text, size_t n, const
 const struct sg_chip *sg_chip_find(const struct sg_chips *c, const char *name);
 /* A name in the form of sg_chip.name. Returns 0 if it has another character than letters, digits, space, dash, dot or _. */
 int sg_chip_name(char out[32], const char *name);
+/* 1: the key of a specification or of a constant of one chip. */
+int sg_chip_has_key(const char *name);
 /* 1: no constant of the chip was fitted or measured, so its predictions are scaled from its specification. */
 int sg_chip_unverified(const struct sg_chip *chip);
 /* Appends all constants as text that sg_chips_read reads. */

@@ -1,0 +1,274 @@
+/* bench_predict.c: `segue bench --predict`: every case is predicted, then measured. A task is a model, a prompt, a depth and a
+ * number of tokens; its cases are the placements, which are measured in turn, so that drift of the machine meets all of them.
+ * After a task the costs learn from it. SPDX-License-Identifier: MIT */
+#include "bench/bench.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "host/find_model.h"
+#include "host/folders.h"
+#include "plan/probe.h"
+#include "plan/probe_model.h"
+#include "term/interrupt.h"
+
+enum { ROUNDS = 3, UNITS = 4, PAIRS = UNITS * UNITS, ERRORS = 512 };
+#define CHUNK 512.0
+#define LIMIT_S 600.0 /* tasks that would begin later are left out */
+
+/* pairs: every ordered pair of units; else units alone. */
+struct predict_task {
+    size_t prompt, depth, output;
+    bool pairs;
+};
+static const struct predict_task full_tasks[] = {{16, 0, 32, true},     {256, 0, 32, true},   {96, 0, 48, true},
+                                                 {512, 0, 64, true},    {2048, 0, 32, false}, {1024, 0, 32, false},
+                                                 {64, 2048, 32, false}, {32, 0, 96, false}};
+static const struct predict_task few_tasks[] = {{200, 0, 32, true},
+                                                {48, 0, 64, false},
+                                                {700, 0, 32, false},
+                                                {128, 4096, 24, false}};
+static const struct predict_task deep_tasks[] = {{16, 16000, 24, false}, {256, 8192, 16, false}};
+
+struct predict {
+    struct bench_run *b;
+    struct probe p;
+    struct sg_unit_costs *costs;
+    const char *model;     /* for the rows */
+    double errors[ERRORS]; /* |log(measured / predicted)| of all cases so far */
+    double regrets[ERRORS];
+    size_t errors_n, inside, regrets_n, left_out;
+    uint64_t start_ns;
+};
+
+/* One placement of a task. */
+struct predict_case {
+    struct probe_case c;
+    double predicted, factor, ms[ROUNDS];
+    struct probe_times last;
+};
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The interval that held 95 % of the last errors; wide until there are some. */
+static double interval_factor(const struct predict *q)
+{
+    double last[48];
+    size_t n = q->errors_n < 48 ? q->errors_n : 48;
+    if (n < 8) return 1.35;
+    memcpy(last, q->errors + q->errors_n - n, n * sizeof *last);
+    qsort(last, n, sizeof *last, compare);
+    return exp(fmax(.04, 1.1 * last[(size_t)((double)(n - 1) * .95)]));
+}
+
+static double predict_ms(const struct predict *q, const struct probe_case *c)
+{
+    const struct sg_model_cost *m = &q->p.cost;
+    const char *from = q->p.specs[c->prefill], *to = q->p.specs[c->decode];
+    struct sg_unit_cost *a = sg_unit_cost_of(q->costs, from, 0), *b = sg_unit_cost_of(q->costs, to, 0);
+    double prompt = (double)c->prompt, depth = (double)c->depth, out = (double)c->output;
+    return sg_prefill_ms(q->costs, a, m, fmax(1, prompt - 1), depth, CHUNK, NULL) +
+           sg_handoff_ms(q->costs, from, to, m, prompt + depth) +
+           out * sg_step_ms(q->costs, b, m, depth + prompt + out / 2, 1, NULL);
+}
+
+/* The costs learn from the case: the part of its first token that is not prefill is taken off. */
+static void learn(struct predict *q, const struct predict_case *k)
+{
+    const struct probe_case *c = &k->c;
+    double prompt = (double)c->prompt, depth = (double)c->depth, out = (double)c->output;
+    double prefill = k->last.ttft_ms - k->last.handoff_ms - k->last.token_ms;
+    if (c->prefill == c->decode && prefill > 0)
+        sg_learn_prefill(q->costs, q->p.specs[c->prefill], &q->p.cost, prompt, depth, CHUNK, prefill);
+    sg_learn_step(q->costs, q->p.specs[c->decode], &q->p.cost, depth + prompt + out / 2, k->last.token_ms);
+}
+
+static segue_status put_row(struct predict *q, const struct predict_case *k, double measured, double stream, bool choice,
+                            segue_error *err)
+{
+    double error = fabs(log(measured / k->predicted));
+    bool inside = measured >= k->predicted / k->factor && measured <= k->predicted * k->factor;
+    json_t *o = json_pack("{s:s,s:s,s:s}", "model", q->model, "prefill", q->p.specs[k->c.prefill], "decode",
+                          q->p.specs[k->c.decode]);
+    json_object_set_new(o, "storage", json_string(strchr(q->p.cost.key, '-') + 1));
+    json_object_set_new(o, "n_prompt", json_integer((json_int_t)k->c.prompt));
+    json_object_set_new(o, "n_depth", json_integer((json_int_t)k->c.depth));
+    json_object_set_new(o, "n_gen", json_integer((json_int_t)k->c.output));
+    json_object_set_new(o, "predicted",
+                        json_pack("{s:f,s:f,s:f}", "mid", k->predicted, "lo", k->predicted / k->factor, "hi",
+                                  k->predicted * k->factor));
+    json_object_set_new(o, "predicted_ms", out_real(k->predicted));
+    json_object_set_new(o, "measured_ms", out_real(measured));
+    json_object_set_new(o, "measured", out_real(measured));
+    json_object_set_new(o, "error", out_real(measured / k->predicted - 1));
+    json_object_set_new(o, "inside", json_boolean(inside));
+    json_object_set_new(o, "choice", json_boolean(choice));
+    json_object_set_new(o, "memory_bandwidth_gb_s", out_real(stream));
+    if (k->last.joules >= 0)
+        json_object_set_new(o, "j", out_real(k->last.joules));
+    else
+        out_null(o, "j", "a unit has no meter");
+    q->inside += inside;
+    if (q->errors_n < ERRORS) q->errors[q->errors_n++] = error;
+    return bench_out_row(q->b->out, o, err);
+}
+
+/* Rows of a task, its regret, and what is learned. Predictions of all cases were made before the first run. */
+static segue_status finish_task(struct predict *q, struct predict_case *cases, size_t n, double stream, segue_error *err)
+{
+    double measured[PAIRS], least = INFINITY;
+    size_t choice = 0;
+    for (size_t i = 0; i < n; i++) {
+        double sorted[ROUNDS];
+        memcpy(sorted, cases[i].ms, sizeof sorted);
+        qsort(sorted, ROUNDS, sizeof *sorted, compare);
+        measured[i] = sorted[ROUNDS / 2];
+        least = fmin(least, measured[i]);
+        if (cases[i].predicted < cases[choice].predicted) choice = i;
+    }
+    if (q->regrets_n < ERRORS && n > 1) q->regrets[q->regrets_n++] = measured[choice] / least - 1;
+    for (size_t i = 0; i < n; i++) {
+        SG_TRY(put_row(q, &cases[i], measured[i], stream, i == choice, err));
+        learn(q, &cases[i]);
+    }
+    return SEGUE_OK;
+}
+
+static segue_status run_task(struct predict *q, const struct predict_task *t, segue_error *err)
+{
+    struct predict_case cases[PAIRS];
+    struct probe_times warm;
+    double stream = 0, factor = interval_factor(q);
+    size_t n = 0;
+    if ((double)(out_now_ns() - q->start_ns) * 1e-9 > LIMIT_S) {
+        q->left_out++;
+        return SEGUE_OK;
+    }
+    for (size_t i = 0; i < q->p.units_n * q->p.units_n; i++) {
+        size_t a = i / q->p.units_n, d = i % q->p.units_n;
+        if (a != d && !t->pairs) continue;
+        cases[n] = (struct predict_case){
+            .c = {.prefill = a, .decode = d, .depth = t->depth, .prompt = t->prompt, .output = t->output}};
+        cases[n].predicted = predict_ms(q, &cases[n].c);
+        cases[n++].factor = factor;
+    }
+    if (segue_unit_stream(q->p.units[0], 0, &stream, err)) stream = 0;
+    for (int r = -1; r < ROUNDS; r++)
+        for (size_t i = 0; i < n; i++) {
+            if (interrupt_pending()) return out_fail(err, SEGUE_ECANCELED, "bench: --predict: interrupted; run it again");
+            /* One run that does not count: a prompt length is new to a GPU only once. Deep contexts are too long for it. */
+            if (r < 0 && t->depth > 4096) continue;
+            SG_TRY(probe_run(&q->p, &cases[i].c, r < 0 ? &warm : &cases[i].last, err));
+            if (r >= 0) cases[i].ms[r] = cases[i].last.total_ms;
+            progress_step(&q->b->progress, q->errors_n + i + 1, q->errors_n + n + 1, false);
+        }
+    return finish_task(q, cases, n, stream, err);
+}
+
+static segue_status run_tasks(struct predict *q, const char *name, const struct predict_task *tasks, size_t n, segue_error *err)
+{
+    q->model = name;
+    for (size_t i = 0; i < n; i++) SG_TRY(run_task(q, &tasks[i], err));
+    return SEGUE_OK;
+}
+
+/* A model of random weights of a shape that the calibration did not use. */
+static segue_status run_random(struct predict *q, const char *name, const struct probe_shape *shape, enum sg_storage storage,
+                               const struct predict_task *tasks, size_t n, segue_error *err)
+{
+    char folder[] = "/tmp/segue-predict-XXXXXX";
+    if (!mkdtemp(folder)) return out_fail_errno(err, "bench", folder, NULL);
+    char *path = out_printf("%s/model.gguf", folder);
+    segue_status st = probe_model_write(path, shape, storage, err);
+    if (!st) st = probe_open_model(&q->p, path, NULL, err);
+    if (!st) st = run_tasks(q, name, tasks, n, err);
+    unlink(path);
+    rmdir(folder);
+    free(path);
+    return st;
+}
+
+/* The real units, then the fastest CPU unit with one thread, and a unit in a process of its own. */
+static segue_status open_units(struct predict *q, segue_error *err)
+{
+    segue_unit_info infos[16];
+    const char *specs[UNITS];
+    size_t listed = 0, n = 0;
+    for (size_t i = 0; i < 16; i++) infos[i] = SEGUE_INIT(segue_unit_info);
+    segue_unit_list(infos, 16, &listed, err);
+    for (size_t i = 0; i < listed && i < 16 && n < UNITS - 2; i++)
+        if (infos[i].present && !infos[i].simulated && strcmp(infos[i].kind, "ref") != 0 && strcmp(infos[i].kind, "proc") != 0)
+            specs[n++] = infos[i].spec;
+    specs[n++] = "cpu:threads=1";
+    specs[n++] = "proc:cpu";
+    return probe_open_units(&q->p, specs, n, err);
+}
+
+static segue_status summary(struct predict *q, segue_error *err)
+{
+    double seconds = (double)(out_now_ns() - q->start_ns) * 1e-9;
+    double median = 100 * (exp(bench_median(q->errors, q->errors_n)) - 1), regret = 100 * bench_median(q->regrets, q->regrets_n);
+    double coverage = q->errors_n ? (double)q->inside / (double)q->errors_n : 0,
+           worst = q->regrets_n ? q->regrets[q->regrets_n - 1] : 0;
+    json_t *o = json_pack("{s:I,s:f,s:f,s:f,s:f,s:f,s:I}", "cases", (json_int_t)q->errors_n, "coverage", coverage,
+                          "median_error_percent", median, "regret_percent", regret, "worst_regret_percent", 100 * worst,
+                          "seconds", seconds, "tasks_left_out", (json_int_t)q->left_out);
+    out_note("bench: %zu cases in %.0f s: 90 %% interval covers %.1f %%, median error %.1f %%, regret %.1f %% (median), %.1f %% "
+             "(worst)",
+             q->errors_n, seconds, 100 * coverage, median, regret, 100 * worst);
+    return bench_out_row(q->b->out, o, err);
+}
+
+static void show(const char *line) { out_note("bench: calibrating: %s", line); }
+
+static segue_status run_all(struct predict *q, segue_error *err)
+{
+    static const struct probe_shape random = {12, 768, 2048, 12, 4, 8192}, deep = {8, 512, 1536, 8, 2, 4096};
+    char *path = NULL, *cache = folders_home("cache");
+    segue_status st = open_units(q, err);
+    if (!st) st = probe_units(&q->p, q->costs, show, err);
+    if (!st) st = find_model(&q->b->args, &path, err);
+    if (!st) st = probe_open_model(&q->p, path, cache, err);
+    if (!st) st = probe_real(&q->p, q->costs, err);
+    if (!st) st = run_tasks(q, path, full_tasks, sizeof full_tasks / sizeof *full_tasks, err);
+    if (!st) st = run_random(q, "random 12 x 768", &random, SG_Q8_0, few_tasks, sizeof few_tasks / sizeof *few_tasks, err);
+    if (!st) st = run_random(q, "random 12 x 768", &random, SG_Q4_K, few_tasks, sizeof few_tasks / sizeof *few_tasks, err);
+    if (!st) st = run_random(q, "random 12 x 768", &random, SG_BF16, few_tasks, sizeof few_tasks / sizeof *few_tasks, err);
+    if (!st) st = run_random(q, "random 8 x 512", &deep, SG_Q4_0, deep_tasks, sizeof deep_tasks / sizeof *deep_tasks, err);
+    if (!st) st = summary(q, err);
+    free(path);
+    free(cache);
+    return st;
+}
+
+int bench_predict(struct bench_run *b)
+{
+    static const struct bench_column columns[] = {{"model", "model", 0},
+                                                  {"storage", "storage", 0},
+                                                  {"prompt", "n_prompt", 0},
+                                                  {"depth", "n_depth", 0},
+                                                  {"tokens", "n_gen", 0},
+                                                  {"prefill", "prefill", 0},
+                                                  {"decode", "decode", 0},
+                                                  {"predicted ms", "predicted_ms", 1},
+                                                  {"measured ms", "measured_ms", 1},
+                                                  {"inside", "inside", 0},
+                                                  {NULL, NULL, 0}};
+    struct predict *q = out_alloc(sizeof *q);
+    segue_error err;
+    q->b = b;
+    q->costs = out_alloc(sizeof *q->costs);
+    q->start_ns = out_now_ns();
+    b->out->columns = columns;
+    segue_status st = run_all(q, &err);
+    progress_end(&b->progress);
+    probe_close(&q->p);
+    free(q->costs);
+    free(q);
+    return st ? out_error(&err, EXIT_UNAVAILABLE) : EXIT_DONE;
+}

@@ -1,0 +1,81 @@
+/* follow.c: see follow.h. SPDX-License-Identifier: MIT */
+#include "plan/follow.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "engine/planner/modelcost.h"
+#include "engine/planner/options.h"
+#include "model/model.h"
+#include "plan/plan_files.h"
+#include "term/out.h"
+
+struct follow_costs {
+    struct sg_unit_costs units;
+    struct sg_model_cost model;
+};
+
+/* Sizes of an open model. */
+static bool read_sizes(const segue_model *model, struct sg_model_cost *out)
+{
+    struct sg_graph_request request = {.head = 1};
+    segue_model_info info = SEGUE_INIT(segue_model_info);
+    struct sg_graph *graph = NULL;
+    segue_error err;
+    if (segue_model_info_get(model, &info, &err) || sg_model_graph(model, &request, &graph, &err)) return false;
+    sg_model_cost_graph(out, graph);
+    out->file_bytes = (double)info.weight_bytes;
+    snprintf(out->key, sizeof out->key, "%.8s-%.20s", info.shape_id, sg_model_storage(graph));
+    sg_graph_free(graph);
+    return true;
+}
+
+/* Units in processes of their own are measured on request, but never chosen: they compute the same and cost more. */
+static bool usable(const struct sg_option *o)
+{
+    bool whole = !strcmp(o->pipeline, "single") || !strcmp(o->pipeline, "split");
+    return whole && strncmp(o->prefill, "proc:", 5) != 0 && strncmp(o->decode, "proc:", 5) != 0;
+}
+
+struct follow *follow_choose(const segue_model *model, double prompt, double output)
+{
+    struct follow *f = out_alloc(sizeof *f);
+    struct follow_costs *c = f->costs = out_alloc(sizeof *f->costs);
+    struct sg_options *options = out_alloc(sizeof *options);
+    struct sg_plan_task task = {.prompt = prompt, .output = output, .turns = 1, .sessions = 1, .chunk = 512};
+    struct sg_plan_source source = {.costs = &c->units};
+    const char *why;
+    segue_error err;
+    const struct sg_option *o = NULL;
+    if (!plan_costs_open(&c->units, &why, &err) && !why && c->units.units_n && read_sizes(model, &c->model)) {
+        sg_options_make(options, &source, &c->model, &task);
+        if (options->choice >= 0) o = &options->list[options->choice];
+    }
+    if (o && usable(o)) {
+        memcpy(f->prefill, o->prefill, sizeof f->prefill);
+        memcpy(f->decode, o->decode, sizeof f->decode);
+        f->ttft_ms = o->ttft_ms.mid, f->token_ms = o->token_ms.mid, f->total_ms = o->total_ms.mid;
+        f->prompt = prompt, f->output = output;
+    } else {
+        follow_free(f);
+        f = NULL;
+    }
+    free(options);
+    return f;
+}
+
+void follow_learn(struct follow *f, double n, double prefill_ms, double depth, double token_ms)
+{
+    segue_error err;
+    if (!f || strcmp(f->prefill, f->decode) != 0) return;
+    if (n > 0 && prefill_ms > 0) sg_learn_prefill(&f->costs->units, f->prefill, &f->costs->model, n, 0, 512, prefill_ms);
+    if (token_ms > 0) sg_learn_step(&f->costs->units, f->decode, &f->costs->model, depth, token_ms);
+    /* A cache: what cannot be written is measured again. */
+    plan_costs_save(&f->costs->units, NULL, &err);
+}
+
+void follow_free(struct follow *f)
+{
+    if (!f) return;
+    free(f->costs);
+    free(f);
+}

@@ -1,0 +1,90 @@
+/* plan_html.c: a plan as a page: its table, terms, and time and energy over the prompt length. SPDX-License-Identifier: MIT */
+#include <stdlib.h>
+#include <string.h>
+#include "plan/plan_out.h"
+#include "report/chart.h"
+
+enum { POINTS = 16, LINES = 6 };
+
+static void put_table(struct html_page *page, const struct sg_options *o)
+{
+    static const char *const titles[] =
+        {"placement", "first token, ms", "per token, ms", "total, ms", "lowest", "highest", "J", "W", "note"};
+    char name[160];
+    html_table_begin(page, titles, sizeof titles / sizeof *titles);
+    for (size_t i = 0; i < o->n; i++) {
+        const struct sg_option *p = &o->list[i];
+        html_row(page);
+        html_cell(page, plan_label(name, p));
+        double v[] = {p->ttft_ms.mid,   p->token_ms.mid, p->total_ms.mid, p->total_ms.low,
+                      p->total_ms.high, p->joules.mid,   p->watts.mid};
+        for (size_t k = 0; k < sizeof v / sizeof *v; k++)
+            if (v[k] < 0)
+                html_cell(page, NULL);
+            else
+                html_number(page, v[k], 2);
+        html_cell(page, p->excluded ? p->excluded : (int)i == o->choice ? "choice" : p->unverified ? "unverified" : "");
+    }
+    html_table_end(page);
+}
+
+/* One line per placement over prompt lengths; energy: joules instead of ms. */
+static void put_lines(struct html_page *page, const struct sg_options *o, const struct plan_heading *h, bool energy)
+{
+    struct sg_options *at = out_alloc(sizeof *at);
+    struct chart_point(*points)[POINTS] = out_alloc(LINES * sizeof *points);
+    struct chart_series series[LINES];
+    char names[LINES][160];
+    size_t n = 0, which[LINES];
+    for (size_t i = 0; i < o->n && n < LINES; i++)
+        if (!o->list[i].excluded && (!energy || o->list[i].joules.mid >= 0)) which[n++] = i;
+    for (size_t k = 0; k < POINTS && n; k++) {
+        struct sg_plan_task t = *h->task;
+        t.prompt = 8 << (k * 2 / 3);
+        if (k % 3 == 1) t.prompt *= 1.25;
+        sg_options_make(at, h->source, h->cost, &t);
+        for (size_t i = 0; i < n; i++) {
+            struct sg_figure f = energy ? at->list[which[i]].joules : at->list[which[i]].total_ms;
+            points[i][k] = (struct chart_point){.x = t.prompt, .y = f.mid, .low = f.low, .high = f.high};
+        }
+    }
+    for (size_t i = 0; i < n; i++)
+        series[i] = (struct chart_series){.name = plan_label(names[i], &o->list[which[i]]),
+                                          .points = points[i],
+                                          .n = POINTS,
+                                          .line = true};
+    struct chart_axes axes = {"prompt tokens", energy ? "J" : "ms", true, true};
+    struct chart_crossover crossover = {"the choice changes", energy ? o->energy_crossover : o->crossover};
+    chart_lines(page, energy ? "Energy over prompt length" : "Time over prompt length", &axes, series, n, &crossover, 1);
+    free(points);
+    free(at);
+}
+
+segue_status plan_html(const struct sg_options *o, const struct plan_heading *h, const char *path, segue_error *err)
+{
+    struct html_page page = {0};
+    char *lead = out_printf("%s %s, %.0f + %.0f tokens, costs of %s. Nothing was run.", h->model, h->storage, h->task->prompt,
+                            h->task->output, h->costs);
+    struct chart_bar *bars = out_alloc((o->n + SG_TERMS) * sizeof *bars);
+    char(*names)[160] = out_alloc((o->n + 1) * sizeof *names);
+    size_t n = 0;
+    html_begin(&page, "segue plan", lead);
+    html_section(&page, "Placements");
+    put_table(&page, o);
+    for (size_t i = 0; i < o->n; i++)
+        if (!o->list[i].excluded)
+            bars[n] = (struct chart_bar){plan_label(names[n], &o->list[i]), o->list[i].total_ms.mid, o->list[i].total_ms.low,
+                                         o->list[i].total_ms.high, 0},
+            n++;
+    chart_bars(&page, "Total time", "ms", bars, n, NULL, 0);
+    const struct sg_option *c = o->choice >= 0 ? &o->list[o->choice] : NULL;
+    for (n = 0; c && n < c->terms_n; n++) bars[n] = (struct chart_bar){.label = c->terms[n].name, .value = c->terms[n].ms};
+    if (c) chart_bars(&page, "Terms of the choice", "ms", bars, n, NULL, 0);
+    html_section(&page, "Prompt length");
+    put_lines(&page, o, h, false);
+    put_lines(&page, o, h, true);
+    free(lead);
+    free(bars);
+    free(names);
+    return html_write(&page, path, err);
+}

@@ -1,0 +1,176 @@
+/* plan_out.c: a plan as JSON and text, see plan_out.h. SPDX-License-Identifier: MIT */
+#include "plan/plan_out.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BAR = 32, NAME = 30 };
+
+static const char *objective_name(segue_objective o)
+{
+    return o == SEGUE_OBJECTIVE_ENERGY ? "energy" : o == SEGUE_OBJECTIVE_THROUGHPUT ? "throughput" : "latency";
+}
+
+/* {mid, lo, hi}, or null with a reason beside it. */
+static void put_figure(json_t *o, const char *name, struct sg_figure f, const char *why)
+{
+    if (f.mid < 0)
+        out_null(o, name, why);
+    else
+        json_object_set_new(o, name, json_pack("{s:f,s:f,s:f}", "mid", f.mid, "lo", f.low, "hi", f.high));
+}
+
+static json_t *option_json(const struct sg_option *p)
+{
+    const char *why = p->excluded ? p->excluded : "not measured on these units";
+    json_t *o = json_pack("{s:s,s:s,s:s}", "pipeline", p->pipeline, "prefill", p->prefill, "decode", p->decode),
+           *terms = json_object();
+    put_figure(o, "ttft_ms", p->ttft_ms, why);
+    put_figure(o, "token_ms", p->token_ms, why);
+    put_figure(o, "handoff_ms", p->handoff_ms, why);
+    put_figure(o, "load_ms", p->load_ms, why);
+    put_figure(o, "total_ms", p->total_ms, why);
+    put_figure(o, "j", p->joules, why);
+    put_figure(o, "w", p->watts, why);
+    json_object_set_new(o, "memory_bytes",
+                        json_pack("{s:f,s:f,s:f,s:f}", "prefill_weights", p->prefill_bytes, "decode_weights", p->decode_bytes,
+                                  "state", p->kv_bytes, "checkpoints", p->checkpoint_bytes));
+    json_object_set_new(o, "disk_bytes", out_real(p->disk_bytes));
+    for (size_t i = 0; i < p->terms_n; i++) json_object_set_new(terms, p->terms[i].name, out_real(p->terms[i].ms));
+    json_object_set_new(o, "terms", terms);
+    json_object_set_new(o, "unverified", json_boolean(p->unverified));
+    if (p->excluded) json_object_set_new(o, "excluded", json_string(p->excluded));
+    return o;
+}
+
+static void put_crossover(json_t *o, const char *name, double at, bool known)
+{
+    if (at > 0)
+        json_object_set_new(o, name, json_integer((json_int_t)at));
+    else
+        out_null(o, name,
+                 known ? "none: the choice is the same for every prompt length" : "the joules of no placement are known");
+}
+
+/* 1: some placement that can be chosen has joules. */
+static bool joules_known(const struct sg_options *o)
+{
+    for (size_t i = 0; i < o->n; i++)
+        if (!o->list[i].excluded && o->list[i].joules.mid >= 0) return true;
+    return false;
+}
+
+json_t *plan_json(const struct sg_options *o, const struct plan_heading *h)
+{
+    json_t *root = json_pack("{s:s,s:s,s:s}", "model", h->model, "costs", h->costs, "objective",
+                             objective_name(h->task->objective));
+    json_t *list = json_array();
+    json_object_set_new(root, "storage", json_string(h->storage));
+    json_object_set_new(root, "prompt_tokens", out_real(h->task->prompt));
+    json_object_set_new(root, "output_tokens", out_real(h->task->output));
+    if (o->choice >= 0)
+        json_object_set_new(root, "choice", option_json(&o->list[o->choice]));
+    else
+        out_null(root, "choice", "no placement satisfies the limits");
+    if (o->dominant)
+        json_object_set_new(root, "dominant", json_string(o->dominant));
+    else
+        out_null(root, "dominant", "no placement satisfies the limits");
+    put_crossover(root, "crossover_tokens", o->crossover, true);
+    put_crossover(root, "energy_crossover_tokens", o->energy_crossover, joules_known(o));
+    for (size_t i = 0; i < o->n; i++) json_array_append_new(list, option_json(&o->list[i]));
+    json_object_set_new(root, "splits", list);
+    json_object_set_new(root, "plan_us", out_real(h->plan_us));
+    return root;
+}
+
+static void put_range(struct out_text *t, struct sg_figure f, const char *unit)
+{
+    if (f.mid < 0)
+        out_addf(t, "  %*s", 24, "-");
+    else
+        out_addf(t, "  %9.4g %-2s (%.3g-%.3g)", f.mid, unit, f.low, f.high);
+}
+
+const char *plan_label(char out[160], const struct sg_option *p)
+{
+    bool own = !strcmp(p->pipeline, "single") || !strcmp(p->pipeline, "split") || !strcmp(p->pipeline, "layers");
+    if (!own)
+        snprintf(out, 160, "%s", p->pipeline);
+    else
+        snprintf(out, 160, !strcmp(p->prefill, p->decode) ? "%s" : "%s > %s", p->prefill, p->decode);
+    return out;
+}
+
+static void put_option(struct out_text *t, const struct sg_option *p, bool chosen)
+{
+    char name[160];
+    out_addf(t, "%s %-*s", chosen ? "*" : " ", NAME, plan_label(name, p));
+    if (p->excluded) {
+        out_addf(t, "  not chosen: %s\n", p->excluded);
+        return;
+    }
+    put_range(t, p->ttft_ms, "ms");
+    put_range(t, p->token_ms, "ms");
+    put_range(t, p->total_ms, "ms");
+    if (p->joules.mid >= 0) out_addf(t, "  %.3g J at %.3g W", p->joules.mid, p->watts.mid);
+    if (p->unverified) out_addf(t, "  unverified");
+    out_addf(t, "\n");
+}
+
+/* The terms of the choice, and the placements, as bars. */
+static void put_bars(struct out_text *t, const struct sg_options *o)
+{
+    const struct sg_option *c = &o->list[o->choice];
+    double largest = 1e-12;
+    out_addf(t, "\nterms of the choice\n");
+    for (size_t i = 0; i < c->terms_n; i++) largest = fmax(largest, c->terms[i].ms);
+    for (size_t i = 0; i < c->terms_n; i++)
+        out_addf(t, "  %-20s %-*.*s %.4g ms\n", c->terms[i].name, BAR, (int)ceil(c->terms[i].ms / largest * BAR),
+                 "################################", c->terms[i].ms);
+    largest = 1e-12;
+    for (size_t i = 0; i < o->n; i++)
+        if (!o->list[i].excluded) largest = fmax(largest, o->list[i].total_ms.mid);
+    out_addf(t, "time of all placements\n");
+    for (size_t i = 0; i < o->n; i++) {
+        const struct sg_option *p = &o->list[i];
+        char name[160];
+        if (p->excluded) continue;
+        out_addf(t, "  %-*s %-*.*s %.4g ms\n", NAME, plan_label(name, p), BAR, (int)ceil(p->total_ms.mid / largest * BAR),
+                 "################################", p->total_ms.mid);
+    }
+}
+
+/* Where another placement becomes the choice. */
+static void put_change(struct out_text *t, const char *what, double at, double prompt)
+{
+    if (at > 0)
+        out_addf(t, "another choice %s %s %.0f prompt tokens\n", what, at > prompt ? "from" : "up to", at);
+    else
+        out_addf(t, "another choice %s at: none\n", what);
+}
+
+void plan_text(struct out_text *t, const struct sg_options *o, const struct plan_heading *h, bool explain)
+{
+    const struct sg_option *c = o->choice >= 0 ? &o->list[o->choice] : NULL;
+    char name[160];
+    out_addf(t, "%s %s, %.0f + %.0f tokens, costs of %s\n", h->model, h->storage, h->task->prompt, h->task->output, h->costs);
+    out_addf(t, "  %-*s  %-24s  %-24s  %-24s\n", NAME, "prefill > decode", "first token", "per token", "in all");
+    for (size_t i = 0; i < o->n; i++) put_option(t, &o->list[i], (int)i == o->choice);
+    if (!c) {
+        out_addf(t, "choice: none; no placement satisfies the limits\n");
+        return;
+    }
+    out_addf(t, "choice (%s): %s%s; most of its time: %s\n", objective_name(h->task->objective), plan_label(name, c),
+             strcmp(c->prefill, c->decode) ? "" : ", no split", o->dominant ? o->dominant : "-");
+    out_addf(t, "memory: weights %.1f MB%s, state %.1f MB, checkpoints %.1f MB; disk %.1f MB\n", c->prefill_bytes * 1e-6,
+             c->decode_bytes > 0 && strcmp(c->prefill, c->decode) ? " on each unit" : "", c->kv_bytes * 1e-6,
+             c->checkpoint_bytes * 1e-6, c->disk_bytes * 1e-6);
+    put_change(t, "is faster", o->crossover, h->task->prompt);
+    if (joules_known(o))
+        put_change(t, "uses less energy", o->energy_crossover, h->task->prompt);
+    else
+        out_addf(t, "energy: not known for these units\n");
+    if (explain) put_bars(t, o);
+}

@@ -1,0 +1,220 @@
+/* probe.c: the numbers of a unit from models of random weights, see probe.h. Overheads come from two small models with different
+ * numbers of layers, speeds from one larger model per class of weights. SPDX-License-Identifier: MIT */
+#include "plan/probe.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "plan/probe_model.h"
+#include "term/out.h"
+
+enum { REPEATS = 3, STEPS = 24, DEEP = 2048, SHORT = 16, FEW = 6, MANY = 24 };
+
+static const enum sg_storage class_storage[SG_CLASS_N] = {SG_BF16, SG_Q8_0, SG_Q4_0, SG_Q4_K};
+static const char *const class_names[SG_CLASS_N] = {"16-bit", "8-bit", "4-bit", "superblock"};
+static const struct probe_shape large = {6, 1024, 3072, 16, 4, 4096};
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Median times of REPEATS runs after one that does not count. */
+static segue_status median_run(struct probe *p, const struct probe_case *c, struct probe_times *out, segue_error *err)
+{
+    double v[4][REPEATS];
+    for (int i = -1; i < REPEATS; i++) {
+        struct probe_times t;
+        SG_TRY(probe_run(p, c, &t, err));
+        if (i < 0) continue;
+        v[0][i] = t.prefill_ms, v[1][i] = t.ttft_ms, v[2][i] = t.token_ms, v[3][i] = t.handoff_ms;
+        *out = t;
+    }
+    for (int k = 0; k < 4; k++) qsort(v[k], REPEATS, sizeof v[k][0], compare);
+    out->prefill_ms = v[0][REPEATS / 2], out->ttft_ms = v[1][REPEATS / 2];
+    out->token_ms = v[2][REPEATS / 2], out->handoff_ms = v[3][REPEATS / 2];
+    return SEGUE_OK;
+}
+
+static segue_status step_ms(struct probe *p, size_t unit, size_t depth, double *ms, segue_error *err)
+{
+    struct probe_times t;
+    struct probe_case c = {.prefill = unit, .decode = unit, .depth = depth, .prompt = SHORT, .output = STEPS};
+    SG_TRY(median_run(p, &c, &t, err));
+    *ms = t.token_ms;
+    return SEGUE_OK;
+}
+
+static segue_status prefill_ms(struct probe *p, size_t unit, size_t depth, size_t n, double *ms, segue_error *err)
+{
+    struct probe_times t;
+    struct probe_case c = {.prefill = unit, .decode = unit, .depth = depth, .prompt = n};
+    SG_TRY(median_run(p, &c, &t, err));
+    *ms = t.prefill_ms;
+    return SEGUE_OK;
+}
+
+/* A model of random weights in the folder, opened on the units. */
+static segue_status open_random(struct probe *p, const char *folder, const struct probe_shape *shape, enum sg_storage storage,
+                                segue_error *err)
+{
+    char *path = out_printf("%s/model.gguf", folder);
+    segue_status st = probe_model_write(path, shape, storage, err);
+    if (!st) st = probe_open_model(p, path, NULL, err);
+    free(path);
+    return st;
+}
+
+/* What a step and a prefill run cost beside their bytes and products. */
+static segue_status measure_overhead(struct probe *p, const char *folder, struct sg_unit_costs *costs, segue_error *err)
+{
+    struct probe_shape shape = {FEW, 128, 256, 4, 2, 256};
+    double step[PROBE_UNITS][2], run[PROBE_UNITS][2];
+    for (int k = 0; k < 2; k++) {
+        shape.layers = k ? MANY : FEW;
+        SG_TRY(open_random(p, folder, &shape, SG_F32, err));
+        for (size_t i = 0; i < p->units_n; i++) {
+            SG_TRY(step_ms(p, i, 0, &step[i][k], err));
+            SG_TRY(prefill_ms(p, i, 0, SHORT, &run[i][k], err));
+        }
+    }
+    for (size_t i = 0; i < p->units_n; i++) {
+        struct sg_unit_cost *u = sg_unit_cost_of(costs, p->specs[i], 1);
+        if (!u) return out_fail(err, SEGUE_ELIMIT, "calibrate: %s: more than 16 units; name fewer", p->specs[i]);
+        u->step_layer_ms = fmax(0, (step[i][1] - step[i][0]) / (MANY - FEW));
+        u->step_ms = fmax(0, step[i][0] - FEW * u->step_layer_ms);
+        u->run_layer_ms = fmax(0, (run[i][1] - run[i][0]) / (MANY - FEW));
+        u->run_ms = fmax(0, run[i][0] - FEW * u->run_layer_ms);
+        u->memory_bytes = (double)p->info[i].memory_bytes;
+        u->simulated = p->info[i].simulated || !strcmp(p->info[i].kind, "ref");
+        if (segue_unit_stream(p->units[i], 0, &u->stream_gb_s, err)) u->stream_gb_s = 0;
+    }
+    return SEGUE_OK;
+}
+
+/* Speeds of one class on one unit. What is faster than a timer can tell is bounded by a tenth of the time. */
+static segue_status measure_class(struct probe *p, size_t unit, struct sg_unit_cost *u, int class, segue_error *err)
+{
+    const struct sg_model_cost *m = &p->cost;
+    double ms, around = u->step_ms + m->shape.layers * u->step_layer_ms, bytes = m->body_bytes + m->head_bytes;
+    SG_TRY(step_ms(p, unit, 0, &ms, err));
+    u->gb_s[class] = bytes / fmax(ms - around, ms / 10) * 1e-6;
+    double head = m->head_bytes / u->gb_s[class] * 1e-6, run = u->run_ms + m->shape.layers * u->run_layer_ms;
+    for (int r = 0; r < SG_ROWS_N; r++) {
+        SG_TRY(prefill_ms(p, unit, 0, (size_t)sg_rows_of[r], &ms, err));
+        u->tflops[class][r] = 2 * m->shape.body * sg_rows_of[r] / fmax(ms - run - head, ms / 10) * 1e-9;
+    }
+    return SEGUE_OK;
+}
+
+/* Costs of depth, and of delta matrices, of which the models of random weights have none: they are read and written at several
+ * times the speed of weights, because a head's matrix stays in a cache. */
+static segue_status measure_depth(struct probe *p, size_t unit, struct sg_unit_cost *u, segue_error *err)
+{
+    const struct sg_model_cost *m = &p->cost;
+    double near, far;
+    SG_TRY(step_ms(p, unit, 0, &near, err));
+    SG_TRY(step_ms(p, unit, DEEP, &far, err));
+    u->kv_gb_s = m->kv_bytes * DEEP / fmax(far - near, far / 50) * 1e-6;
+    SG_TRY(prefill_ms(p, unit, 0, (size_t)sg_rows_of[SG_ROWS_512], &near, err));
+    SG_TRY(prefill_ms(p, unit, DEEP, (size_t)sg_rows_of[SG_ROWS_512], &far, err));
+    u->attend_tflops = m->attend * sg_rows_of[SG_ROWS_512] * DEEP / fmax(far - near, far / 50) * 1e-9;
+    u->state_gb_s = 4 * u->gb_s[SG_CLASS_NIBBLE];
+    u->load_gb_s = p->load_ms > 0 ? m->file_bytes * (double)p->units_n / p->load_ms * 1e-6 : 0;
+    return SEGUE_OK;
+}
+
+/* Exposed time of a hand-off at two lengths. */
+static segue_status measure_links(struct probe *p, struct sg_unit_costs *costs, segue_error *err)
+{
+    for (size_t a = 0; a < p->units_n; a++)
+        for (size_t b = 0; b < p->units_n; b++) {
+            double ms[2], sizes[2] = {32, 1024};
+            if (a == b) continue;
+            for (int i = 0; i < 2; i++) {
+                struct probe_times t;
+                struct probe_case c = {.prefill = a, .decode = b, .prompt = (size_t)sizes[i], .output = 2};
+                SG_TRY(median_run(p, &c, &t, err));
+                ms[i] = t.handoff_ms;
+            }
+            struct sg_link_cost *l = sg_link_cost_of(costs, p->specs[a], p->specs[b], 1);
+            if (!l) continue;
+            double slope = fmax(0, ms[1] - ms[0]) / (sizes[1] - sizes[0]);
+            l->ms = fmax(0, ms[0] - slope * sizes[0]);
+            l->gb_s = slope > 0 ? p->cost.kv_bytes / slope * 1e-6 : 0;
+        }
+    return SEGUE_OK;
+}
+
+/* Power while steps, and prefill, run for at least half a second. */
+static segue_status measure_power(struct probe *p, size_t unit, struct sg_unit_cost *u, segue_error *err)
+{
+    double *watts[2] = {&u->prefill_w, &u->step_w};
+    for (int k = 0; k < 2; k++) {
+        double joules = 0, ms = 0;
+        struct probe_case c = {.prefill = unit, .decode = unit, .prompt = k ? SHORT : 2048, .output = k ? 400 : 0};
+        for (int i = 0; i < 40 && ms < 500; i++) {
+            struct probe_times t;
+            SG_TRY(probe_run(p, &c, &t, err));
+            if (t.joules < 0) return SEGUE_OK;
+            joules += t.joules;
+            ms += t.total_ms;
+        }
+        *watts[k] = joules / ms * 1e3;
+    }
+    return SEGUE_OK;
+}
+
+segue_status probe_units(struct probe *p, struct sg_unit_costs *costs, void (*show)(const char *line), segue_error *err)
+{
+    const char *tmp = getenv("TMPDIR");
+    char *folder = out_printf("%s/segue-calibrate-XXXXXX", tmp && *tmp ? tmp : "/tmp"), *path = NULL;
+    if (!mkdtemp(folder)) {
+        out_fail_errno(err, "calibrate", folder, NULL);
+        free(folder);
+        return SEGUE_EIO;
+    }
+    path = out_printf("%s/model.gguf", folder);
+    if (show) show("overheads");
+    segue_status st = measure_overhead(p, folder, costs, err);
+    for (int class = 0; class < SG_CLASS_N && !st; class ++) {
+        if (show) show(class_names[class]);
+        st = open_random(p, folder, &large, class_storage[class], err);
+        /* A storage that a unit cannot run has no figures. */
+        for (size_t i = 0; i < p->units_n && !st; i++) {
+            struct sg_unit_cost *u = sg_unit_cost_of(costs, p->specs[i], 1);
+            st = measure_class(p, i, u, class, err);
+            if (!st && class == SG_CLASS_NIBBLE) st = measure_depth(p, i, u, err);
+            if (!st && class == SG_CLASS_NIBBLE) st = measure_power(p, i, u, err);
+        }
+        if (!st && class == SG_CLASS_NIBBLE) st = measure_links(p, costs, err);
+    }
+    unlink(path);
+    rmdir(folder);
+    free(path);
+    free(folder);
+    if (!st) probe_machine(costs->machine);
+    return st;
+}
+
+segue_status probe_real(struct probe *p, struct sg_unit_costs *costs, segue_error *err)
+{
+    static const size_t prompts[] = {24, 96, 384, 1024};
+    const double chunk = 512;
+    for (size_t i = 0; i < p->units_n; i++) {
+        double ms;
+        struct sg_real_factor *r = sg_real_factor_of(costs, p->specs[i], p->cost.key, 1);
+        if (r) memset(r->factor, 0, sizeof r->factor);
+        for (size_t k = 0; k < sizeof prompts / sizeof *prompts; k++) {
+            SG_TRY(prefill_ms(p, i, 0, prompts[k], &ms, err));
+            sg_learn_prefill(costs, p->specs[i], &p->cost, (double)prompts[k], 0, chunk, ms);
+        }
+        SG_TRY(step_ms(p, i, 0, &ms, err));
+        sg_learn_step(costs, p->specs[i], &p->cost, SHORT, ms);
+        SG_TRY(step_ms(p, i, 2048, &ms, err));
+        sg_learn_step(costs, p->specs[i], &p->cost, 2048 + SHORT, ms);
+    }
+    return SEGUE_OK;
+}

@@ -1,0 +1,47 @@
+/* probe.h: measures what runs cost on units: `segue calibrate` and `segue bench --predict`. SPDX-License-Identifier: MIT */
+#ifndef SEGUE_CLI_PROBE_H
+#define SEGUE_CLI_PROBE_H
+
+#include <stdbool.h>
+#include "engine/planner/modelcost.h"
+
+enum { PROBE_UNITS = 12 };
+
+/* A model on units. Zero-initialised; closed by probe_close in any case. */
+struct probe {
+    segue_model *model;
+    segue_unit *units[PROBE_UNITS];
+    char specs[PROBE_UNITS][64]; /* as the units report themselves */
+    segue_unit_info info[PROBE_UNITS];
+    size_t units_n;
+    segue_engine *engine;
+    struct sg_model_cost cost; /* sizes of the model */
+    uint32_t vocab, layers;
+    double load_ms; /* time to place the weights on all units */
+};
+/* Open units by spec; a unit that is already open under its full name is left out. */
+segue_status probe_open_units(struct probe *p, const char *const *specs, size_t n, segue_error *err);
+/* Open the model file on the open units; closes an earlier one. cache: folder of packed weights or NULL. */
+segue_status probe_open_model(struct probe *p, const char *path, const char *cache, segue_error *err);
+void probe_close(struct probe *p);
+
+/* One run: `depth` tokens unmeasured, then `prompt` tokens and `output` generated ones. */
+struct probe_times {
+    double prefill_ms, ttft_ms, token_ms, handoff_ms; /* token: median; handoff: the exposed part */
+    double total_ms, joules;                          /* joules: of the units, over the whole run; negative: not known */
+};
+/* prefill, decode: indices of units. split > 0: layers [0, split) on `prefill`, the others on `decode`, in both phases. */
+struct probe_case {
+    size_t prefill, decode, depth, prompt, output, split;
+};
+segue_status probe_run(struct probe *p, const struct probe_case *c, struct probe_times *out, segue_error *err);
+
+/* The numbers of unitcost.h for every open unit, from models of random weights in a temporary folder. Replaces what costs hold of
+ * these units. show: called with a line on progress; may be NULL. */
+segue_status probe_units(struct probe *p, struct sg_unit_costs *costs, void (*show)(const char *line), segue_error *err);
+/* A few runs of the open model on every unit: the factors of the model. */
+segue_status probe_real(struct probe *p, struct sg_unit_costs *costs, segue_error *err);
+/* A hash of processor, cores and memory: costs of another machine are not used. */
+void probe_machine(char out[40]);
+
+#endif

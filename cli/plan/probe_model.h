@@ -1,0 +1,15 @@
+/* probe_model.h: models of random weights that `segue calibrate` measures. SPDX-License-Identifier: MIT */
+#ifndef SEGUE_CLI_PROBE_MODEL_H
+#define SEGUE_CLI_PROBE_MODEL_H
+
+#include "segue.h"
+#include "tensor/tensor.h"
+
+struct probe_shape {
+    uint32_t layers, width, ff, heads, kv_heads, vocab;
+};
+
+/* Write a llama model without tokenizer as GGUF; rows repeat, so that encoding takes little time. */
+segue_status probe_model_write(const char *path, const struct probe_shape *shape, enum sg_storage storage, segue_error *err);
+
+#endif

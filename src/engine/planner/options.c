@@ -1,0 +1,346 @@
+/* options.c: see options.h. SPDX-License-Identifier: MIT */
+#include "engine/planner/options.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "engine/planner/published.h"
+
+/* Checkpoints of a session, docs/STATE.md: at most this many of the fixed part. */
+enum { CHECKPOINTS = 8, CROSSOVER_STEPS = 4, PROMPT_MAX = 65536 };
+
+static struct sg_figure figure(double mid, double factor)
+{
+    return mid < 0 ? (struct sg_figure){-1, -1, -1} : (struct sg_figure){mid, mid / factor, mid * factor};
+}
+
+static void add_term(struct sg_option *o, const char *name, double ms)
+{
+    if (!(ms > 0) || o->terms_n == SG_TERMS) return;
+    o->terms[o->terms_n].name = name;
+    o->terms[o->terms_n++].ms = ms;
+}
+
+/* What a session of this task holds at its end. */
+static void memory_of(struct sg_option *o, const struct sg_model_cost *m, const struct sg_plan_task *t)
+{
+    double positions = t->depth + t->turns * (t->prompt + t->output);
+    o->kv_bytes = t->sessions * (m->kv_bytes * positions + m->state_bytes);
+    o->checkpoint_bytes = m->state_bytes > 0 ? CHECKPOINTS * m->state_bytes * t->sessions : 0;
+    o->disk_bytes = m->file_bytes;
+}
+
+/* --- published pipelines --- */
+
+static const struct published_option {
+    enum sg_pipeline pipeline;
+    const char *name, *prefill, *decode;
+    double factor; /* of the interval */
+} published[] = {
+    {SG_PIPE_GPU, "gpu", "gpu", "gpu", 1.15},
+    {SG_PIPE_FIXED, "fixed", "npu", "gpu", 1.4},
+    {SG_PIPE_NPU_SEQ, "npu-seq", "npu", "npu", 1.3},
+    {SG_PIPE_SEQ_GPU, "npu-seq+gpu", "npu", "gpu", 1.3},
+    {SG_PIPE_NPU_BATCH, "npu-batch", "npu", "npu", 1.3},
+    {SG_PIPE_BATCH_GPU, "npu-batch+gpu", "npu", "gpu", 1.3},
+};
+
+/* NPU power is known of two phases of one chip only: 5.6 and 7.0 W beside a GPU at 0.2 W (README of the measurements). */
+#define NPU_PREFILL_W 5.57
+#define NPU_STEP_W 7.05
+
+static void published_energy(struct sg_option *o, const struct published_option *p, const struct sg_published_cost *c,
+                             double total_ms, double decode_ms, double factor)
+{
+    double step = p->decode[0] == 'g' ? c->step_gpu_w + c->cpu_w : NPU_STEP_W, prefill_ms = total_ms - decode_ms;
+    double prefill = p->prefill[0] == 'g' ? c->prefill_gpu_w + c->cpu_w : NPU_PREFILL_W;
+    double joules = (prefill * prefill_ms + step * decode_ms) * 1e-3;
+    o->joules = figure(joules, factor * 1.15);
+    o->watts = figure(total_ms > 0 ? joules / total_ms * 1e3 : 0, 1.15 * factor);
+}
+
+/* Each turn reads its prompt at the depth that the turns before left; published pipelines have no cost of depth in prefill. */
+static void add_published(struct sg_options *out, const struct sg_plan_source *s, const struct published_option *p,
+                          const struct sg_model_cost *m, const struct sg_plan_task *t)
+{
+    struct sg_option *o = &out->list[out->n];
+    struct sg_published_cost c, gpu;
+    struct sg_published_task task = {.shared = s->chips->shared,
+                                     .chip = s->chip,
+                                     .shape = &m->shape,
+                                     .pipeline = p->pipeline,
+                                     .prompt = t->prompt,
+                                     .output = t->output};
+    task.bytes = (m->body_bytes + m->head_bytes) / (m->shape.body + m->shape.head);
+    task.unpacked = m->class == SG_CLASS_SUPER;
+    *o = (struct sg_option){.pipeline = p->name, .joules = {-1, -1, -1}, .watts = {-1, -1, -1}};
+    snprintf(o->prefill, sizeof o->prefill, "%s", p->prefill);
+    snprintf(o->decode, sizeof o->decode, "%s", p->decode);
+    o->excluded = sg_published_cost(&task, &c);
+    o->unverified = sg_chip_unverified(s->chip);
+    if (o->excluded) {
+        o->ttft_ms = o->token_ms = o->handoff_ms = o->load_ms = o->total_ms = o->joules;
+        out->n++;
+        return;
+    }
+    /* segue converts the state to the decoder's type, so that a hand-off does not slow decode down as it did in P5. */
+    task.pipeline = SG_PIPE_GPU;
+    sg_published_cost(&task, &gpu);
+    if (p->pipeline == SG_PIPE_BATCH_GPU) c.step_ms = gpu.step_ms;
+    c.step_gpu_w = gpu.step_gpu_w, c.cpu_w = gpu.cpu_w, c.prefill_gpu_w = gpu.prefill_gpu_w;
+    double factor = o->unverified                                                                    ? 2
+                    : s->chip->source[SG_CHIP_NPU_STREAM] < SG_SOURCE_FITTED && p->prefill[0] == 'n' ? 1.7
+                                                                                                     : p->factor;
+    double decode = c.step_ms * fmax(0, t->output - 1) * t->turns, first = c.prefill_ms + c.handoff_ms;
+    o->ttft_ms = figure(first, factor);
+    o->token_ms = figure(c.step_ms, factor);
+    o->handoff_ms = figure(c.handoff_ms, factor);
+    o->load_ms = figure(c.load_ms, factor);
+    o->total_ms = figure(first * t->turns + decode, factor);
+    add_term(o, "prefill", c.prefill_ms * t->turns);
+    add_term(o, "hand-off", c.handoff_ms * t->turns);
+    add_term(o, "decode", decode);
+    memory_of(o, m, t);
+    o->prefill_bytes = p->prefill[0] == 'n' ? 2 * (m->shape.body + m->shape.head) : m->file_bytes;
+    o->decode_bytes = strcmp(p->prefill, p->decode) ? m->file_bytes : o->prefill_bytes;
+    if (p->prefill[0] == 'n') o->disk_bytes += o->prefill_bytes;
+    /* Core ML chose its unit itself, and its power was read over minutes of compilation only. */
+    if (p->pipeline != SG_PIPE_FIXED) published_energy(o, p, &c, o->total_ms.mid, decode, factor);
+    out->n++;
+}
+
+/* --- measured units --- */
+
+/* A unit with its share of the layers. */
+struct unit_share {
+    const struct sg_unit_cost *unit;
+    double share; /* of the layers; 1: all */
+};
+
+static struct sg_model_cost part_of(const struct sg_model_cost *m, double share, int head)
+{
+    struct sg_model_cost p = *m;
+    p.shape.layers *= share, p.shape.body *= share, p.body_bytes *= share;
+    p.kv_bytes *= share, p.attend *= share, p.state_bytes *= share;
+    if (!head) p.shape.head = p.head_bytes = 0;
+    return p;
+}
+
+/* Sums of one turn at a depth. */
+struct turn_cost {
+    double prefill, handoff, step, slowest_step;
+    struct sg_cost_terms prefill_terms, step_terms;
+};
+
+static struct turn_cost turn_of(const struct sg_plan_source *s, const struct unit_share *prefill, const struct unit_share *decode,
+                                const struct sg_model_cost *m, const struct sg_plan_task *t, double depth)
+{
+    struct turn_cost c = {0};
+    for (int i = 0; i < 2; i++) {
+        if (prefill[i].share > 0) {
+            struct sg_model_cost p = part_of(m, prefill[i].share, i || prefill[0].share >= 1);
+            c.prefill += sg_prefill_ms(s->costs, prefill[i].unit, &p, fmax(1, t->prompt - 1), depth, t->chunk,
+                                       i ? NULL : &c.prefill_terms);
+        }
+        if (decode[i].share > 0) {
+            struct sg_model_cost p = part_of(m, decode[i].share, i || decode[0].share >= 1);
+            double middle = depth + t->prompt + t->output / 2;
+            double step = sg_step_ms(s->costs, decode[i].unit, &p, middle, t->sessions, i ? NULL : &c.step_terms);
+            c.step += step;
+            c.slowest_step = fmax(c.slowest_step, step);
+        }
+    }
+    /* Rows that pass between the units of one phase: a hand-off without state. */
+    if (decode[1].share > 0)
+        c.step += sg_handoff_ms(s->costs, decode[0].unit->spec, decode[1].unit->spec, &(struct sg_model_cost){0}, 0);
+    c.handoff = sg_handoff_ms(s->costs, prefill[0].unit->spec, decode[0].unit->spec, m, t->prompt);
+    return c;
+}
+
+static int is_named(const struct sg_plan_task *t, const char *spec)
+{
+    for (size_t i = 0; i < t->named_n; i++)
+        if (!strcmp(t->named[i], spec)) return 1;
+    return 0;
+}
+
+/* 1: one of the units is simulated and was not named. */
+static int needs_name(const struct unit_share *u, const struct sg_plan_task *t)
+{
+    for (int i = 0; i < 2; i++)
+        if (u[i].share > 0 && u[i].unit->simulated > 0 && !is_named(t, u[i].unit->spec)) return 1;
+    return 0;
+}
+
+static void name_unit(char out[64], const struct unit_share *u, double layers)
+{
+    unsigned cut = (unsigned)(u[0].share * layers + .5);
+    if (u[1].share > 0)
+        snprintf(out, 64, "%.20s@0-%u|%.20s@%u-%u", u[0].unit->spec, cut - 1, u[1].unit->spec, cut, (unsigned)layers - 1);
+    else
+        snprintf(out, 64, "%s", u[0].unit->spec);
+}
+
+/* Why the unit cannot hold its share of the task. */
+static const char *does_not_fit(const struct unit_share *u, const struct sg_option *o, const struct sg_model_cost *m)
+{
+    for (int i = 0; i < 2; i++)
+        if (u[i].share > 0 && u[i].unit->memory_bytes > 0 &&
+            u[i].share * (m->file_bytes + o->kv_bytes + o->checkpoint_bytes) > u[i].unit->memory_bytes)
+            return "does not fit in the unit's memory";
+    return NULL;
+}
+
+static void add_measured(struct sg_options *out, const struct sg_plan_source *s, const struct unit_share *prefill,
+                         const struct unit_share *decode, const struct sg_model_cost *m, const struct sg_plan_task *t)
+{
+    if (out->n == SG_OPTIONS_MAX) return;
+    struct sg_option *o = &out->list[out->n++];
+    const struct sg_unit_cost *a = prefill[0].unit, *b = decode[0].unit;
+    struct turn_cost first = turn_of(s, prefill, decode, m, t, t->depth), sum = {0};
+    int split = prefill[1].share > 0 || decode[1].share > 0;
+    *o = (struct sg_option){.pipeline = split    ? "layers"
+                                        : a == b ? "single"
+                                                 : "split",
+                            .joules = {-1, -1, -1},
+                            .watts = {-1, -1, -1}};
+    for (int i = 0; i < t->turns; i++) {
+        struct turn_cost c = turn_of(s, prefill, decode, m, t, t->depth + i * (t->prompt + t->output));
+        sum.prefill += c.prefill * t->sessions, sum.handoff += c.handoff * t->sessions, sum.step += c.step * t->output;
+        /* With several sessions the units of a layer split work at the same time. */
+        if (split && t->sessions > 1) sum.step += (c.slowest_step - c.step) * t->output;
+    }
+    double error = 1 + fmax(a->error_share, b->error_share);
+    o->ttft_ms = figure(first.prefill + first.handoff + first.step, error);
+    o->token_ms = figure(first.step, error);
+    o->handoff_ms = figure(first.handoff, error * 1.2);
+    o->load_ms = figure(a->load_gb_s > 0 ? m->file_bytes / a->load_gb_s * 1e-6 * (a == b ? 1 : 2) : -1, 2);
+    o->total_ms = figure(sum.prefill + sum.handoff + sum.step, error);
+    name_unit(o->prefill, prefill, m->shape.layers);
+    name_unit(o->decode, decode, m->shape.layers);
+    memory_of(o, m, t);
+    o->prefill_bytes = m->file_bytes;
+    o->decode_bytes = a == b ? 0 : m->file_bytes;
+    add_term(o, "prefill products", first.prefill_terms.products * t->turns);
+    add_term(o, "prefill attention", first.prefill_terms.attention * t->turns);
+    add_term(o, "prefill overhead", first.prefill_terms.overhead * t->turns);
+    add_term(o, "hand-off", sum.handoff);
+    add_term(o, "decode weights", first.step_terms.weights * t->output * t->turns);
+    add_term(o, "decode K and V", first.step_terms.kv * t->output * t->turns);
+    add_term(o, "decode state", first.step_terms.state * t->output * t->turns);
+    add_term(o, "decode overhead", first.step_terms.overhead * t->output * t->turns);
+    if (!split && a->prefill_w >= 0 && b->step_w >= 0) {
+        double joules = (a->prefill_w * (sum.prefill + sum.handoff) + b->step_w * sum.step) * 1e-3;
+        o->joules = figure(joules, error * 1.1);
+        o->watts = figure(joules / o->total_ms.mid * 1e3, 1.15);
+    }
+    if (needs_name(prefill, t) || needs_name(decode, t)) o->excluded = "simulated; chosen only when named";
+    if (!o->excluded) o->excluded = does_not_fit(prefill, o, m);
+    if (!o->excluded) o->excluded = does_not_fit(decode, o, m);
+}
+
+static void all_measured(struct sg_options *out, const struct sg_plan_source *s, const struct sg_model_cost *m,
+                         const struct sg_plan_task *t)
+{
+    const struct sg_unit_costs *c = s->costs;
+    for (size_t a = 0; a < c->units_n; a++)
+        for (size_t b = 0; b < c->units_n; b++) {
+            struct unit_share prefill[2] = {{&c->units[a], 1}, {NULL, 0}}, decode[2] = {{&c->units[b], 1}, {NULL, 0}};
+            add_measured(out, s, prefill, decode, m, t);
+        }
+    /* Layers in halves over two units: the only legal placement where no unit holds the model. */
+    for (size_t a = 0; a < c->units_n && m->shape.layers >= 2; a++)
+        for (size_t b = 0; b < c->units_n; b++) {
+            double half = floor(m->shape.layers / 2) / m->shape.layers;
+            struct unit_share parts[2] = {{&c->units[a], half}, {&c->units[b], 1 - half}};
+            if (a != b && c->units_n <= 8) add_measured(out, s, parts, parts, m, t);
+        }
+}
+
+/* --- choice --- */
+
+static double value_of(const struct sg_option *o, segue_objective objective)
+{
+    return objective == SEGUE_OBJECTIVE_ENERGY ? o->joules.mid : o->total_ms.mid;
+}
+
+/* The least value; equal ones: the first, so that one unit wins against two. */
+static int best_of(const struct sg_options *o, const struct sg_plan_task *t, segue_objective objective)
+{
+    int best = -1;
+    for (size_t i = 0; i < o->n; i++) {
+        const struct sg_option *p = &o->list[i];
+        double v = value_of(p, objective);
+        if (p->excluded || v < 0) continue;
+        if (t->max_watts > 0 && !(p->watts.mid >= 0 && p->watts.mid <= t->max_watts)) continue;
+        if (best < 0 || v < value_of(&o->list[best], objective) * (1 - 1e-9)) best = (int)i;
+    }
+    return best;
+}
+
+static void fill(struct sg_options *out, const struct sg_plan_source *s, const struct sg_model_cost *m,
+                 const struct sg_plan_task *t)
+{
+    out->n = 0;
+    if (s->costs) all_measured(out, s, m, t);
+    for (size_t i = 0; !s->costs && i < sizeof published / sizeof *published; i++) add_published(out, s, &published[i], m, t);
+}
+
+static int same_option(const struct sg_option *a, const struct sg_option *b)
+{
+    return !strcmp(a->pipeline, b->pipeline) && !strcmp(a->prefill, b->prefill) && !strcmp(a->decode, b->decode);
+}
+
+/* The smallest prompt length above the task's at which another option wins; if there is none above, the largest below. The costs
+ * have steps, so lengths are tried one after the other, closer together than the steps, then halved. 0: none. */
+static double crossover(const struct sg_plan_source *s, const struct sg_model_cost *m, const struct sg_plan_task *task,
+                        segue_objective objective, const struct sg_option *now, struct sg_options *scratch)
+{
+    for (int up = 1; up >= 0; up--) {
+        double at = fmax(1, task->prompt), next;
+        for (; at >= 1 && at <= PROMPT_MAX; at = next) {
+            struct sg_plan_task t = *task;
+            next = up ? at + fmax(1, floor(at / CROSSOVER_STEPS)) : at - fmax(1, floor(at / CROSSOVER_STEPS));
+            if (next < 1 || next > PROMPT_MAX) break;
+            t.prompt = next;
+            fill(scratch, s, m, &t);
+            int best = best_of(scratch, &t, objective);
+            if (best < 0 || same_option(&scratch->list[best], now)) continue;
+            for (double low = at, high = next; fabs(high - low) > 1;) {
+                t.prompt = floor((low + high) / 2);
+                fill(scratch, s, m, &t);
+                best = best_of(scratch, &t, objective);
+                if (best >= 0 && same_option(&scratch->list[best], now))
+                    low = t.prompt;
+                else
+                    high = t.prompt;
+                next = high;
+            }
+            return next;
+        }
+    }
+    return 0;
+}
+
+void sg_options_make(struct sg_options *out, const struct sg_plan_source *source, const struct sg_model_cost *model,
+                     const struct sg_plan_task *task)
+{
+    struct sg_options *scratch = sg_alloc(sizeof *scratch);
+    double largest = 0;
+    fill(out, source, model, task);
+    out->choice = best_of(out, task, task->objective);
+    out->dominant = NULL;
+    out->crossover = out->energy_crossover = 0;
+    for (size_t i = 0; out->choice >= 0 && i < out->list[out->choice].terms_n; i++)
+        if (out->list[out->choice].terms[i].ms > largest) {
+            largest = out->list[out->choice].terms[i].ms;
+            out->dominant = out->list[out->choice].terms[i].name;
+        }
+    int time = best_of(out, task, SEGUE_OBJECTIVE_LATENCY), energy = best_of(out, task, SEGUE_OBJECTIVE_ENERGY);
+    if (scratch && time >= 0) out->crossover = crossover(source, model, task, SEGUE_OBJECTIVE_LATENCY, &out->list[time], scratch);
+    if (scratch && energy >= 0)
+        out->energy_crossover = crossover(source, model, task, SEGUE_OBJECTIVE_ENERGY, &out->list[energy], scratch);
+    sg_free(scratch);
+}

@@ -1,0 +1,57 @@
+/* options.h: all placements of a task on the units of a chip, with their costs, and the choice among them. Pure: nothing is
+ * opened, equal inputs give equal results. SPDX-License-Identifier: MIT */
+#ifndef SG_ENGINE_OPTIONS_H
+#define SG_ENGINE_OPTIONS_H
+
+#include "engine/planner/chip.h"
+#include "engine/planner/unitcost.h"
+
+struct sg_plan_task {
+    double prompt, output, turns, sessions, chunk, depth;
+    segue_objective objective;
+    double max_watts;     /* 0: no limit */
+    const char *named[8]; /* units that may be chosen although they are simulated */
+    size_t named_n;
+};
+
+/* Where the costs come from: published pipelines of a chip, or measured units; one of them is NULL. */
+struct sg_plan_source {
+    const struct sg_chips *chips;
+    const struct sg_chip *chip;
+    const struct sg_unit_costs *costs;
+    const char *storage; /* of the model, for published pipelines */
+};
+
+/* Expected value; low and high hold 9 of 10 runs. mid < 0: not known. */
+struct sg_figure {
+    double mid, low, high;
+};
+enum { SG_TERMS = 8 };
+struct sg_option {
+    const char *pipeline;         /* single, split, gpu, fixed, ane-seq, ane-batch, ... */
+    char prefill[64], decode[64]; /* units; @A-B: layers */
+    struct sg_figure ttft_ms, token_ms, handoff_ms, load_ms, total_ms, joules, watts;
+    double prefill_bytes, decode_bytes, kv_bytes, checkpoint_bytes, disk_bytes;
+    struct {
+        const char *name;
+        double ms;
+    } terms[SG_TERMS]; /* of the total, of all turns */
+    size_t terms_n;
+    const char *excluded; /* why it cannot be chosen; NULL: it can */
+    int unverified;
+};
+
+enum { SG_OPTIONS_MAX = 320 };
+struct sg_options {
+    struct sg_option list[SG_OPTIONS_MAX];
+    size_t n;
+    int choice;                         /* -1: none can be chosen */
+    const char *dominant;               /* the largest term of the choice */
+    double crossover, energy_crossover; /* prompt length at which the choice for time or energy changes; 0: none */
+};
+
+/* Fills out. The model's sizes must be valid. */
+void sg_options_make(struct sg_options *out, const struct sg_plan_source *source, const struct sg_model_cost *model,
+                     const struct sg_plan_task *task);
+
+#endif

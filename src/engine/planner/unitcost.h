@@ -1,0 +1,93 @@
+/* unitcost.h: what runs of segue's own units cost, as `segue calibrate` measured it: lines UNIT.KEY of a chip file (lines.h).
+ * UNIT is a spec such as cpu:isa=avx512,threads=2. A pure function of these numbers and the sizes of a model.
+ * SPDX-License-Identifier: MIT */
+#ifndef SG_ENGINE_UNITCOST_H
+#define SG_ENGINE_UNITCOST_H
+
+#include "engine/planner/shape.h"
+
+/* Classes of weights by what their kernels do: 16 or more bits, 8 bits, 4 to 5 bits, superblocks. */
+enum { SG_CLASS_WIDE, SG_CLASS_BYTE, SG_CLASS_NIBBLE, SG_CLASS_SUPER, SG_CLASS_N };
+/* Numbers of tokens of a prefill run at which products were measured; between them the speed is interpolated. */
+enum { SG_ROWS_16, SG_ROWS_64, SG_ROWS_256, SG_ROWS_512, SG_ROWS_N };
+extern const double sg_rows_of[SG_ROWS_N];
+/* Runs of real models are kept as factors on the prediction: prefill of up to 32, 128, 512 and more tokens, steps at depths below
+ * and from 2048. */
+enum { SG_REAL_PREFILL = 4, SG_REAL_N = 6 };
+
+/* All times in ms. Watts: negative if not known. */
+struct sg_unit_cost {
+    char spec[64];
+    double step_ms, step_layer_ms;             /* a step, and each of its layers, beside the bytes */
+    double run_ms, run_layer_ms;               /* a prefill run, and each of its layers, beside the products */
+    double gb_s[SG_CLASS_N];                   /* weights of a step */
+    double tflops[SG_CLASS_N][SG_ROWS_N];      /* products of a prefill run */
+    double kv_gb_s, attend_tflops, state_gb_s; /* K and V of a step; attention of prefill; delta matrices of prefill */
+    double stream_gb_s;                        /* the stream test beside the measurements */
+    double load_gb_s;                          /* preparing weights that are cached */
+    double memory_bytes;                       /* 0: not known */
+    double step_w, prefill_w;
+    double error_share; /* 9 of 10 runs deviate less */
+    double simulated;   /* 1: never chosen unless named */
+};
+/* A hand-off, beside the prefill: a time and bytes at a rate. */
+struct sg_link_cost {
+    char from[64], to[64];
+    double ms, gb_s;
+};
+struct sg_real_factor {
+    char unit[64], model[40];
+    double factor[SG_REAL_N]; /* measured / predicted; 0: no run yet */
+};
+
+enum { SG_UNITS_MAX = 16, SG_LINKS_MAX = 256, SG_REALS_MAX = 128 };
+struct sg_unit_costs {
+    char machine[40]; /* a hash of the machine that was measured; empty: not stated */
+    struct sg_unit_cost units[SG_UNITS_MAX];
+    struct sg_link_cost links[SG_LINKS_MAX];
+    struct sg_real_factor reals[SG_REALS_MAX];
+    size_t units_n, links_n, reals_n;
+};
+
+/* Reads the lines UNIT.KEY, FROM>TO.KEY and UNIT~MODEL.KEY of a chip file; others are skipped. EFORMAT names file and line. */
+segue_status sg_unit_costs_read(struct sg_unit_costs *out, const char *text, size_t n, const char *file, segue_error *err);
+struct sg_buf;
+void sg_unit_costs_write(const struct sg_unit_costs *c, struct sg_buf *out);
+/* The entry of a spec, added if `add`; NULL: none, or no space. */
+struct sg_unit_cost *sg_unit_cost_of(struct sg_unit_costs *c, const char *spec, int add);
+struct sg_link_cost *sg_link_cost_of(struct sg_unit_costs *c, const char *from, const char *to, int add);
+struct sg_real_factor *sg_real_factor_of(struct sg_unit_costs *c, const char *unit, const char *model, int add);
+
+/* The sizes of a model that these costs need. */
+struct sg_model_cost {
+    struct sg_shape shape;
+    char key[40];                  /* names the model among the factors of real runs */
+    double body_bytes, head_bytes; /* weights that a step reads */
+    double kv_bytes;               /* per position */
+    double attend;                 /* operations per token and position of attention */
+    double state_bytes, file_bytes;
+    int class; /* SG_CLASS_* */
+};
+/* Of a published shape in a storage. EARG: the storage is not known. */
+segue_status sg_model_cost_shape(struct sg_model_cost *out, const struct sg_shape *shape, const char *storage, segue_error *err);
+int sg_class_of(double bytes, int unpacked);
+
+/* Parts of a time, for --explain. */
+struct sg_cost_terms {
+    double overhead, weights, kv, state, products, attention;
+};
+/* One step of `sequences` sequences at a depth; prefill of n tokens from a depth in runs of `chunk`; hand-off at n positions.
+ * costs: for the factors of real runs; may be NULL. terms may be NULL. */
+double sg_step_ms(const struct sg_unit_costs *costs, const struct sg_unit_cost *u, const struct sg_model_cost *m, double depth,
+                  double sequences, struct sg_cost_terms *terms);
+double sg_prefill_ms(const struct sg_unit_costs *costs, const struct sg_unit_cost *u, const struct sg_model_cost *m, double n,
+                     double depth, double chunk, struct sg_cost_terms *terms);
+double sg_handoff_ms(const struct sg_unit_costs *costs, const char *from, const char *to, const struct sg_model_cost *m,
+                     double n);
+
+/* A measured run: moves the factor of its model towards measured / predicted, by half, or all of it at the first run. */
+void sg_learn_prefill(struct sg_unit_costs *c, const char *unit, const struct sg_model_cost *m, double n, double depth,
+                      double chunk, double measured_ms);
+void sg_learn_step(struct sg_unit_costs *c, const char *unit, const struct sg_model_cost *m, double depth, double measured_ms);
+
+#endif

@@ -1,0 +1,160 @@
+/* plan_options.c: placements and the choice among them, on costs made by hand. SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "engine/planner/options.h"
+
+/* `slow` reads prompts slowly and decodes well; `fast` the other way round, and starts slowly. */
+static const char two_units[] =
+    "slow.step_ms 0.1 ms\nslow.wide_gb_s 100 GB/s\nslow.wide_16_tflops 1 TFLOPS\nslow.wide_64_tflops 1 TFLOPS\n"
+    "slow.wide_256_tflops 1 TFLOPS\nslow.wide_512_tflops 1 TFLOPS\nslow.step_w 10 W\nslow.prefill_w 10 W\n"
+    "fast.run_ms 50 ms\nfast.wide_gb_s 10 GB/s\nfast.wide_16_tflops 100 TFLOPS\nfast.wide_64_tflops 100 TFLOPS\n"
+    "fast.wide_256_tflops 100 TFLOPS\nfast.wide_512_tflops 100 TFLOPS\nfast.step_w 100 W\nfast.prefill_w 100 W\n"
+    "fast>slow.ms 10 ms\nfast>slow.gb_s 10 GB/s\nslow>fast.ms 10 ms\nslow>fast.gb_s 10 GB/s\n";
+static struct sg_unit_costs costs;
+static struct sg_options options, again;
+static struct sg_model_cost model;
+static const struct sg_plan_source source = {.costs = &costs};
+
+static int setup(void **state)
+{
+    segue_error err;
+    (void)state;
+    memset(&costs, 0, sizeof costs);
+    if (sg_unit_costs_read(&costs, two_units, strlen(two_units), "two.chip", &err)) return -1;
+    return (int)sg_model_cost_shape(&model, sg_shape_find("qwen3.5-0.8b"), "bf16", &err);
+}
+
+static const struct sg_option *choose(struct sg_plan_task task)
+{
+    sg_options_make(&options, &source, &model, &task);
+    return options.choice < 0 ? NULL : &options.list[options.choice];
+}
+
+static struct sg_plan_task task_of(double prompt, double output)
+{
+    return (struct sg_plan_task){.prompt = prompt, .output = output, .turns = 1, .sessions = 1, .chunk = 512};
+}
+
+/* A short prompt stays on one unit, a long one is split, and the crossover lies exactly between. */
+static void short_prompts_stay(void **state)
+{
+    const struct sg_option *o = choose(task_of(16, 64));
+    (void)state;
+    assert_string_equal(o->pipeline, "single");
+    assert_string_equal(o->decode, "slow");
+    double at = options.crossover;
+    assert_true(at > 16 && at < 4096);
+    o = choose(task_of(at - 1, 64));
+    assert_string_equal(o->pipeline, "single");
+    o = choose(task_of(at, 64));
+    assert_string_equal(o->pipeline, "split");
+    assert_string_equal(o->prefill, "fast");
+    assert_string_equal(o->decode, "slow");
+}
+
+/* The choice has the least value of all that may be chosen, and every interval holds its middle. */
+static void choice_is_least(void **state)
+{
+    (void)state;
+    for (int objective = 0; objective < 3; objective++)
+        for (double n = 1; n < 5000; n = n * 3 + 1) {
+            struct sg_plan_task t = task_of(n, 32);
+            t.objective = (segue_objective)objective;
+            const struct sg_option *o = choose(t);
+            assert_non_null(o);
+            for (size_t i = 0; i < options.n; i++) {
+                const struct sg_option *p = &options.list[i];
+                assert_true(p->ttft_ms.low <= p->ttft_ms.mid && p->ttft_ms.mid <= p->ttft_ms.high && p->total_ms.mid > 0);
+                if (p->excluded) continue;
+                if (objective == SEGUE_OBJECTIVE_ENERGY)
+                    assert_true(p->joules.mid < 0 || o->joules.mid <= p->joules.mid * (1 + 1e-9));
+                else
+                    assert_true(o->total_ms.mid <= p->total_ms.mid * (1 + 1e-9));
+            }
+        }
+}
+
+static void same_inputs_same_plan(void **state)
+{
+    struct sg_plan_task t = task_of(777, 99);
+    (void)state;
+    choose(t);
+    memset(&again, 0, sizeof again);
+    sg_options_make(&again, &source, &model, &t);
+    assert_int_equal(again.n, options.n);
+    assert_int_equal(again.choice, options.choice);
+    for (size_t i = 0; i < again.n; i++) assert_true(again.list[i].total_ms.mid == options.list[i].total_ms.mid);
+}
+
+static void limits(void **state)
+{
+    struct sg_plan_task t = task_of(4000, 1);
+    (void)state;
+    assert_string_equal(choose(t)->prefill, "fast");
+    t.max_watts = 50;
+    assert_string_equal(choose(t)->prefill, "slow");
+    t.max_watts = 1;
+    assert_null(choose(t));
+    /* A unit without space for the model, and a simulated one that nobody named. */
+    t.max_watts = 0;
+    sg_unit_cost_of(&costs, "fast", 0)->memory_bytes = 1e6;
+    assert_string_equal(choose(t)->prefill, "slow");
+    sg_unit_cost_of(&costs, "fast", 0)->memory_bytes = 0;
+    sg_unit_cost_of(&costs, "fast", 0)->simulated = 1;
+    assert_string_equal(choose(t)->prefill, "slow");
+    t.named[t.named_n++] = "fast";
+    assert_string_equal(choose(t)->prefill, "fast");
+    sg_unit_cost_of(&costs, "fast", 0)->simulated = 0;
+}
+
+/* Real runs move the predictions to what was measured. */
+static void learns(void **state)
+{
+    struct sg_unit_cost *u = sg_unit_cost_of(&costs, "slow", 0);
+    double before = sg_step_ms(&costs, u, &model, 10, 1, NULL);
+    (void)state;
+    sg_learn_step(&costs, "slow", &model, 10, before * 1.5);
+    assert_true(fabs(sg_step_ms(&costs, u, &model, 10, 1, NULL) / before - 1.5) < 1e-6);
+    sg_learn_prefill(&costs, "slow", &model, 300, 0, 512, 1234);
+    assert_true(fabs(sg_prefill_ms(&costs, u, &model, 300, 0, 512, NULL) - 1234) < 1e-6);
+}
+
+static void written_and_read(void **state)
+{
+    struct sg_unit_costs got = {0};
+    struct sg_buf text = {0};
+    segue_error err = {0};
+    (void)state;
+    sg_unit_costs_write(&costs, &text);
+    assert_int_equal(sg_unit_costs_read(&got, text.data, text.len, "x", &err), SEGUE_OK);
+    assert_int_equal(got.units_n, costs.units_n);
+    assert_int_equal(got.reals_n, costs.reals_n);
+    for (size_t i = 0; i < got.units_n; i++) {
+        double a = sg_step_ms(&costs, &costs.units[i], &model, 100, 1, NULL),
+               b = sg_step_ms(&got, &got.units[i], &model, 100, 1, NULL);
+        assert_true(fabs(a / b - 1) < 1e-4);
+    }
+    sg_buf_free(&text);
+    assert_int_equal(sg_unit_costs_read(&got, "cpu.warp 1 1\n", 13, "x.chip", &err), SEGUE_EFORMAT);
+    assert_non_null(strstr(err.text, "x.chip: line 1"));
+    assert_int_equal(sg_unit_costs_read(&got, "a>b.ms fast ms\n", 15, "x.chip", &err), SEGUE_EFORMAT);
+    assert_int_equal(sg_unit_costs_read(&got, "a~b.love 1 1\n", 13, "x.chip", &err), SEGUE_EFORMAT);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(short_prompts_stay),
+                                       cmocka_unit_test(choice_is_least),
+                                       cmocka_unit_test(same_inputs_same_plan),
+                                       cmocka_unit_test(limits),
+                                       cmocka_unit_test(learns),
+                                       cmocka_unit_test(written_and_read)};
+    return cmocka_run_group_tests(tests, setup, NULL);
+}
