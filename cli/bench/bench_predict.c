@@ -9,7 +9,7 @@
 #include <unistd.h>
 #include "host/find_model.h"
 #include "host/folders.h"
-#include "plan/probe.h"
+#include "plan/probe_units.h"
 #include "plan/probe_model.h"
 #include "term/interrupt.h"
 

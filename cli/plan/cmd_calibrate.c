@@ -9,7 +9,7 @@
 #include "host/find_model.h"
 #include "host/folders.h"
 #include "plan/plan_files.h"
-#include "plan/probe.h"
+#include "plan/probe_units.h"
 #include "term/flags.h"
 #include "term/out.h"
 

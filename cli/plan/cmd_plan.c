@@ -112,7 +112,7 @@ static segue_status read_costs(const struct args *args, struct sg_chips *chips, 
     return out_fail(err, SEGUE_EFORMAT, "chip file: %.80s: neither a line `name NAME` nor costs of units; add them", chip);
 }
 
-static segue_status show_plan(const struct args *args, const struct sg_options *o, const struct plan_heading *h, segue_error *err)
+static segue_status show_plan(const struct args *args, const struct sg_options *o, const struct plan_subject *h, segue_error *err)
 {
     struct out_text text = {0};
     segue_status st = args_has(args, "html") ? plan_html(o, h, args_text(args, "html"), err) : SEGUE_OK;
@@ -139,7 +139,7 @@ static segue_status plan(const struct args *args, segue_error *err)
     if (!st) {
         uint64_t start = out_now_ns();
         sg_options_make(options, &source, &model, &task);
-        struct plan_heading h = {.model = model_name, .storage = storage, .task = &task, .source = &source, .cost = &model};
+        struct plan_subject h = {.model = model_name, .storage = storage, .task = &task, .source = &source, .cost = &model};
         h.costs = args_has(args, "chip") ? args_text(args, "chip") : "this machine";
         h.plan_us = (double)(out_now_ns() - start) * 1e-3;
         st = show_plan(args, options, &h, err);

@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "engine/planner/cells.h"
 #include "host/folders.h"
-#include "plan/probe.h"
+#include "plan/probe_units.h"
 #include "term/out.h"
 #include "chip_texts.h"
 
@@ -72,7 +72,8 @@ segue_status plan_costs_open(struct sg_unit_costs *out, const char **why, segue_
              sg_unit_costs_read(out, text.data ? text.data : "", text.len, path, err))
         *why = "the calibration cannot be read; run segue calibrate";
     probe_machine(machine);
-    if (!*why && strcmp(machine, out->machine) != 0) *why = "the calibration is of another machine; run segue calibrate";
+    if (!*why && *out->machine && strcmp(machine, out->machine) != 0)
+        *why = "the calibration is of another machine; run segue calibrate";
     if (*why) *out = (struct sg_unit_costs){0};
     sg_buf_free(&text);
     free(path);

@@ -29,7 +29,7 @@ static void put_table(struct html_page *page, const struct sg_options *o)
 }
 
 /* One line per placement over prompt lengths; energy: joules instead of ms. */
-static void put_lines(struct html_page *page, const struct sg_options *o, const struct plan_heading *h, bool energy)
+static void put_lines(struct html_page *page, const struct sg_options *o, const struct plan_subject *h, bool energy)
 {
     struct sg_options *at = out_alloc(sizeof *at);
     struct chart_point(*points)[POINTS] = out_alloc(LINES * sizeof *points);
@@ -60,7 +60,7 @@ static void put_lines(struct html_page *page, const struct sg_options *o, const 
     free(at);
 }
 
-segue_status plan_html(const struct sg_options *o, const struct plan_heading *h, const char *path, segue_error *err)
+segue_status plan_html(const struct sg_options *o, const struct plan_subject *h, const char *path, segue_error *err)
 {
     struct html_page page = {0};
     char *lead = out_printf("%s %s, %.0f + %.0f tokens, costs of %s. Nothing was run.", h->model, h->storage, h->task->prompt,

@@ -61,7 +61,7 @@ static bool joules_known(const struct sg_options *o)
     return false;
 }
 
-json_t *plan_json(const struct sg_options *o, const struct plan_heading *h)
+json_t *plan_json(const struct sg_options *o, const struct plan_subject *h)
 {
     json_t *root = json_pack("{s:s,s:s,s:s}", "model", h->model, "costs", h->costs, "objective",
                              objective_name(h->task->objective));
@@ -151,7 +151,7 @@ static void put_change(struct out_text *t, const char *what, double at, double p
         out_addf(t, "another choice %s at: none\n", what);
 }
 
-void plan_text(struct out_text *t, const struct sg_options *o, const struct plan_heading *h, bool explain)
+void plan_text(struct out_text *t, const struct sg_options *o, const struct plan_subject *h, bool explain)
 {
     const struct sg_option *c = o->choice >= 0 ? &o->list[o->choice] : NULL;
     char name[160];

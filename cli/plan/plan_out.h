@@ -6,7 +6,7 @@
 #include "term/out.h"
 
 /* What was planned for, for headings. */
-struct plan_heading {
+struct plan_subject {
     const char *model, *storage, *costs; /* costs: the chip, or the calibration */
     const struct sg_plan_task *task;
     const struct sg_plan_source *source;
@@ -15,9 +15,9 @@ struct plan_heading {
 };
 /* A placement in a few words. */
 const char *plan_label(char out[160], const struct sg_option *p);
-json_t *plan_json(const struct sg_options *o, const struct plan_heading *h);
+json_t *plan_json(const struct sg_options *o, const struct plan_subject *h);
 /* explain: the terms of the choice as bars, and why the others lose. */
-void plan_text(struct out_text *text, const struct sg_options *o, const struct plan_heading *h, bool explain);
-segue_status plan_html(const struct sg_options *o, const struct plan_heading *h, const char *path, segue_error *err);
+void plan_text(struct out_text *text, const struct sg_options *o, const struct plan_subject *h, bool explain);
+segue_status plan_html(const struct sg_options *o, const struct plan_subject *h, const char *path, segue_error *err);
 
 #endif

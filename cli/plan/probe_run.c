@@ -1,11 +1,11 @@
-/* probe_run.c: opening and timing, see probe.h. SPDX-License-Identifier: MIT */
+/* probe_run.c: opening and timing, see probe_units.h. SPDX-License-Identifier: MIT */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/hash.h"
 #include "host/machine.h"
 #include "model/model.h"
-#include "plan/probe.h"
+#include "plan/probe_units.h"
 #include "term/interrupt.h"
 #include "term/out.h"
 

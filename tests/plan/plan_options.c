@@ -42,7 +42,7 @@ static struct sg_plan_task task_of(double prompt, double output)
     return (struct sg_plan_task){.prompt = prompt, .output = output, .turns = 1, .sessions = 1, .chunk = 512};
 }
 
-/* A short prompt stays on one unit, a long one is split, and the crossover lies exactly between. */
+/* A short prompt stays on one unit, a long one is split, and the crossover is exactly between. */
 static void short_prompts_stay(void **state)
 {
     const struct sg_option *o = choose(task_of(16, 64));
@@ -102,7 +102,7 @@ static void limits(void **state)
     assert_string_equal(choose(t)->prefill, "slow");
     t.max_watts = 1;
     assert_null(choose(t));
-    /* A unit without space for the model, and a simulated one that nobody named. */
+    /* A unit without space for the model, and a simulated one that was not named. */
     t.max_watts = 0;
     sg_unit_cost_of(&costs, "fast", 0)->memory_bytes = 1e6;
     assert_string_equal(choose(t)->prefill, "slow");

@@ -1,6 +1,6 @@
-/* probe.h: measures what runs cost on units: `segue calibrate` and `segue bench --predict`. SPDX-License-Identifier: MIT */
-#ifndef SEGUE_CLI_PROBE_H
-#define SEGUE_CLI_PROBE_H
+/* probe_units.h: measures what runs cost on units: `segue calibrate` and `segue bench --predict`. SPDX-License-Identifier: MIT */
+#ifndef SEGUE_CLI_PROBE_UNITS_H
+#define SEGUE_CLI_PROBE_UNITS_H
 
 #include <stdbool.h>
 #include "engine/planner/modelcost.h"

@@ -1,6 +1,6 @@
-/* probe.c: the numbers of a unit from models of random weights, see probe.h. Overheads come from two small models with different
- * numbers of layers, speeds from one larger model per class of weights. SPDX-License-Identifier: MIT */
-#include "plan/probe.h"
+/* probe_units.c: the numbers of a unit from models of random weights, see probe_units.h. Overheads come from two small models with
+ * different numbers of layers, speeds from one larger model per class of weights. SPDX-License-Identifier: MIT */
+#include "plan/probe_units.h"
 
 #include <math.h>
 #include <stdlib.h>

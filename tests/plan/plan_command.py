@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""segue plan, and what run follows: JSON fields, limits, pages, claims, a calibration that is used, refined, damaged.
+SPDX-License-Identifier: MIT"""
+import json, os, stat, sys
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cli"))
+from clitest import *
+
+shape = ["-m", "shape:qwen3.5-0.8b"]
+
+
+def plan(*args):
+    code, out, err = run("plan", "--json", *args)
+    expect(f"plan {args}", code == 0, (code, err))
+    return json.loads(out) if code == 0 else {}
+
+
+for chip in ("m1", "m1-max", "m2-pro", "m2-ultra", "m4", "m4-max", "m5", "a17-pro", "h100", "h200"):
+    p = plan(*shape, "--chip", chip, "-p", 410, "-n", 200)
+    expect(f"{chip}: a choice", p["choice"]["total_ms"]["lo"] < p["choice"]["total_ms"]["mid"] < p["choice"]["total_ms"]["hi"], p["choice"])
+    expect(f"{chip}: fields", {"dominant", "crossover_tokens", "energy_crossover_tokens", "splits"} <= set(p), p.keys())
+    again = plan(*shape, "--chip", chip, "-p", 410, "-n", 200)
+    expect(f"{chip}: the same plan again", {**p, "plan_us": 0} == {**again, "plan_us": 0})
+    for name in ("crossover_tokens", "energy_crossover_tokens"):
+        expect(f"{chip}: {name} null has a reason", p[name] is not None or p[name + "_reason"], p)
+p = plan(*shape, "--chip", "m2-ultra", "-p", 410)
+expect("the published crossover at 410 tokens does not exist", p["crossover_tokens"] is None and p["choice"]["pipeline"] == "gpu", p["choice"])
+fixed = [s for s in p["splits"] if s["pipeline"] == "fixed"][0]
+expect("no joules where no power was read", fixed["j"] is None and fixed["j_reason"], fixed)
+fixed = [s for s in plan(*shape, "--chip", "m2-ultra", "-p", 600)["splits"] if s["pipeline"] == "fixed"][0]
+expect("fixed-length prefill ends at 512 tokens", "512" in fixed["excluded"], fixed)
+expect("m4 is unverified", all(s["unverified"] for s in plan(*shape, "--chip", "m4")["splits"]))
+turns = plan(*shape, "--chip", "h200", "--turns", 5)["choice"]["total_ms"]["mid"] / plan(*shape, "--chip", "h200")["choice"]["total_ms"]["mid"]
+expect("five turns cost at least five times one", turns >= 5, turns)
+code, out, err = run("plan", *shape, "--chip", "m2-ultra", "--explain")
+expect("bars", code == 0 and "####" in out and "choice (latency)" in out, out)
+page = os.path.join(top.name, "plan.html")
+code, out, err = run("plan", *shape, "--chip", "m2-ultra", "--html", page)
+text = open(page).read()
+expect("a page", code == 0 and "<svg" in text and "none" in text and "http" not in text.replace("http://www.w3.org", ""), text[:200])
+claims = json.loads(run("plan", "--claims", "--json")[1])
+verdicts = {c["verdict"] for c in claims}
+expect("claims", len(claims) >= 15 and verdicts == {"holds", "refuted", "unknown"} and all(c["reason"] and c["predicted"] for c in claims), claims)
+refused(2, ["plan", "-m", "shape:none", "--chip", "m1"], "none")
+refused(2, ["plan", *shape, "--storage", "q99", "--chip", "m1"], "q99")
+refused(3, ["plan", *shape], "calibrate")
+
+# A calibration that run follows and refines.
+model = tiny_model(context=8192)
+cache = os.path.join(home, "cache")
+os.makedirs(cache, exist_ok=True)
+calibration = os.path.join(cache, "calibration.chip")
+LINES = "".join(f"cpu.{k}\n" for k in (
+    "step_ms 0.05 ms", "step_layer_ms 0.01 ms", "run_ms 0.1 ms", "run_layer_ms 0.02 ms", "wide_gb_s 20 GB/s", "wide_16_tflops 0.1 TFLOPS",
+    "wide_64_tflops 0.1 TFLOPS", "wide_256_tflops 0.1 TFLOPS", "wide_512_tflops 0.1 TFLOPS", "kv_gb_s 10 GB/s"))
+
+
+def calibrate(text, mode=0o600):
+    with open(calibration, "w") as f: f.write(text)
+    os.chmod(calibration, mode)
+
+
+calibrate(LINES)
+expect("plan by the calibration", plan("-m", model)["choice"]["prefill"] == "cpu")
+answer = ["run", "-m", model, "-p", "hello", "-n", "40", "--ignore-eos", "--greedy"]
+code, out, err = run(*answer)
+expect("run says which plan it follows", code == 0 and "segue: plan: cpu, expected" in err, err)
+expect("run refines the calibration", "cpu~" in open(calibration).read() and ".step " in open(calibration).read(), open(calibration).read())
+report = json.loads(run(*answer, "--json")[1])
+expect("the plan in the report", report["plan"] and report["plan"]["prefill"] == "cpu" and report["plan"]["token_ms"] > 0, report["plan"])
+report = json.loads(run(*answer, "--json", "--unit", "cpu")[1])
+expect("a named unit is no plan", report["plan"] is None and report["plan_reason"], report["plan"])
+for text, mode, word in ((LINES + "cpu.step_ms fast ms\n", 0o600, "cannot be read"), (LINES, 0o666, "cannot be read"),
+                         ("machine 0123456789abcdef - # measured\n" + LINES, 0o600, "another machine")):
+    calibrate(text, mode)
+    code, out, err = run(*answer)
+    expect(f"run without {word}", code == 0 and "plan:" not in err, err)
+    refused(3, ["plan", "-m", model], word)
+done()
