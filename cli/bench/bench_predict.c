@@ -193,12 +193,19 @@ static segue_status run_random(struct predict *q, const char *name, const struct
     return st;
 }
 
-/* The real units, then the fastest CPU unit with one thread, and a unit in a process of its own. */
+/* The real units, then the CPU with one thread, and in a process of its own; or --unit, and it in a process of its own. */
 static segue_status open_units(struct predict *q, segue_error *err)
 {
     segue_unit_info infos[16];
     const char *specs[UNITS];
     size_t listed = 0, n = 0;
+    const char *unit = args_text(&q->b->args, "unit");
+    if (unit) {
+        char *own = out_printf("proc:%s", unit);
+        segue_status st = probe_open_units(&q->p, (const char *const[]){unit, own}, strncmp(unit, "proc:", 5) ? 2 : 1, err);
+        free(own);
+        return st;
+    }
     for (size_t i = 0; i < 16; i++) infos[i] = SEGUE_INIT(segue_unit_info);
     segue_unit_list(infos, 16, &listed, err);
     for (size_t i = 0; i < listed && i < 16 && n < UNITS - 2; i++)

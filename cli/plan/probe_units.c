@@ -11,9 +11,10 @@
 
 enum { REPEATS = 3, STEPS = 24, DEEP = 2048, SHORT = 16, FEW = 6, MANY = 24 };
 
+#define POWER_NS 800000000u
 static const enum sg_storage class_storage[SG_CLASS_N] = {SG_BF16, SG_Q8_0, SG_Q4_0, SG_Q4_K};
 static const char *const class_names[SG_CLASS_N] = {"16-bit", "8-bit", "4-bit", "superblock"};
-static const struct probe_shape large = {6, 1024, 3072, 16, 4, 4096};
+static const struct probe_shape large = {4, 1024, 3072, 16, 4, 4096};
 
 static int compare(const void *a, const void *b)
 {
@@ -148,21 +149,19 @@ static segue_status measure_links(struct probe *p, struct sg_unit_costs *costs, 
     return SEGUE_OK;
 }
 
-/* Power while steps, and prefill, run for at least half a second. */
+/* Power while steps, and prefill, run. Counters of GPUs move every 20 to 100 ms, so that single runs cannot be told apart. */
 static segue_status measure_power(struct probe *p, size_t unit, struct sg_unit_cost *u, segue_error *err)
 {
-    double *watts[2] = {&u->prefill_w, &u->step_w};
+    double *watts[2] = {&u->prefill_w, &u->step_w}, before, after;
     for (int k = 0; k < 2; k++) {
-        double joules = 0, ms = 0;
         struct probe_case c = {.prefill = unit, .decode = unit, .prompt = k ? SHORT : 2048, .output = k ? 400 : 0};
-        for (int i = 0; i < 40 && ms < 500; i++) {
-            struct probe_times t;
-            SG_TRY(probe_run(p, &c, &t, err));
-            if (t.joules < 0) return SEGUE_OK;
-            joules += t.joules;
-            ms += t.total_ms;
-        }
-        *watts[k] = joules / ms * 1e3;
+        struct probe_times t;
+        if (segue_unit_joules(p->units[unit], &before, err)) return SEGUE_OK;
+        uint64_t start = out_now_ns();
+        while (out_now_ns() - start < POWER_NS) SG_TRY(probe_run(p, &c, &t, err));
+        double seconds = (double)(out_now_ns() - start) * 1e-9;
+        if (segue_unit_joules(p->units[unit], &after, err)) return SEGUE_OK;
+        if (after > before) *watts[k] = (after - before) / seconds;
     }
     return SEGUE_OK;
 }
