@@ -12,6 +12,7 @@
 enum { REPEATS = 3, STEPS = 24, DEEP = 2048, SHORT = 16, FEW = 6, MANY = 24 };
 
 #define POWER_NS 800000000u
+#define ENOUGH_NS 300000000u
 static const enum sg_storage class_storage[SG_CLASS_N] = {SG_BF16, SG_Q8_0, SG_Q4_0, SG_Q4_K};
 static const char *const class_names[SG_CLASS_N] = {"16-bit", "8-bit", "4-bit", "superblock"};
 static const struct probe_shape large = {4, 1024, 3072, 16, 4, 4096};
@@ -22,20 +23,23 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Median times of REPEATS runs after one that does not count. */
+/* Median times of REPEATS runs after one that does not count; fewer if runs are so long that one tells enough. */
 static segue_status median_run(struct probe *p, const struct probe_case *c, struct probe_times *out, segue_error *err)
 {
     double v[4][REPEATS];
+    size_t n = 0;
+    uint64_t start = out_now_ns();
     for (int i = -1; i < REPEATS; i++) {
         struct probe_times t;
         SG_TRY(probe_run(p, c, &t, err));
-        if (i < 0) continue;
-        v[0][i] = t.prefill_ms, v[1][i] = t.ttft_ms, v[2][i] = t.token_ms, v[3][i] = t.handoff_ms;
-        *out = t;
+        bool enough = out_now_ns() - start > ENOUGH_NS;
+        if (i < 0 && !enough) continue;
+        v[0][n] = t.prefill_ms, v[1][n] = t.ttft_ms, v[2][n] = t.token_ms, v[3][n++] = t.handoff_ms;
+        if (enough) break;
     }
-    for (int k = 0; k < 4; k++) qsort(v[k], REPEATS, sizeof v[k][0], compare);
-    out->prefill_ms = v[0][REPEATS / 2], out->ttft_ms = v[1][REPEATS / 2];
-    out->token_ms = v[2][REPEATS / 2], out->handoff_ms = v[3][REPEATS / 2];
+    for (int k = 0; k < 4; k++) qsort(v[k], n, sizeof v[k][0], compare);
+    out->prefill_ms = v[0][n / 2], out->ttft_ms = v[1][n / 2];
+    out->token_ms = v[2][n / 2], out->handoff_ms = v[3][n / 2];
     return SEGUE_OK;
 }
 
