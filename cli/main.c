@@ -10,6 +10,7 @@
 #include "commands.h"
 #include "host/config.h"
 #include "host/faults.h"
+#include "host/model_names.h"
 #include "term/help.h"
 #include "term/interrupt.h"
 #include "host/machine.h"
@@ -19,8 +20,8 @@
 
 /* All commands in the order of segue --help, run and chat first; ends with NULL. */
 static const struct command *const commands[] = {
-    &cmd_run,    &cmd_chat,     &cmd_serve,    &cmd_plan,    &cmd_calibrate, &cmd_eval,    &cmd_bench,     &cmd_units,     &cmd_inspect,
-    &cmd_models, &cmd_pull,     &cmd_quantize, &cmd_mil,     &cmd_ane_probe, &cmd_state,
+    &cmd_run,      &cmd_chat, &cmd_serve,     &cmd_plan,  &cmd_calibrate, &cmd_eval,     &cmd_bench,    &cmd_units, &cmd_inspect,
+    &cmd_models,   &cmd_pull, &cmd_quantize,  &cmd_imatrix, &cmd_mil,     &cmd_ane_probe, &cmd_state,
     &cmd_cache,  &cmd_tokenize, &cmd_template, &cmd_config,
     &cmd_version, NULL,
 };
@@ -72,7 +73,8 @@ static int unknown_command(const char *name)
     return out_error(&err, EXIT_UNAVAILABLE);
 }
 
-/* segue --man [NAME], --completion SHELL, --list: text generated from the tables. */
+/* segue --man [NAME], --completion SHELL, --list: text generated from the tables; --list models: the names of installed
+ * models, for completion. */
 static int print_generated(int argc, char **argv)
 {
     struct out_text text = {0};
@@ -91,6 +93,12 @@ static int print_generated(int argc, char **argv)
                      name ? name : "");
             return out_error(&err, EXIT_UNAVAILABLE);
         }
+    } else if (name && !strcmp(name, "models")) {
+        struct installed_models list;
+        model_names_list(&list);
+        for (size_t i = 0; i < list.n; i++)
+            if (!strpbrk(list.items[i].name, "\n\r")) out_addf(&text, "%s\n", list.items[i].name);
+        model_names_free(&list);
     } else
         for (const struct command *const *c = commands; *c; c++) out_addf(&text, "%s\n", (*c)->name);
     return print(&text);

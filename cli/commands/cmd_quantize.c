@@ -8,7 +8,8 @@
 #include <string.h>
 #include "term/flags.h"
 #include "term/interrupt.h"
-#include "model/export.h"
+#include "model/quantize/export.h"
+#include "model/quantize/imatrix.h"
 #include "run/placement.h"
 #include "term/progress.h"
 
@@ -60,7 +61,7 @@ static segue_status write_all(struct sg_export *e, struct quantize_stats *t, boo
 }
 
 /* Print the result; returns the exit code. */
-static int report(const struct quantize_stats *t, const char *path, bool json)
+static int report(const struct quantize_stats *t, const char *path, const struct sg_export *e, bool json)
 {
     /* Tensors per data type; types that do not occur are omitted. */
     json_t *storages = json_object();
@@ -70,9 +71,11 @@ static int report(const struct quantize_stats *t, const char *path, bool json)
         out_note("%s: %u tensors were already quantised, so that errors add up; use a model with f16, bf16 or f32 weights", path,
                  t->requantized);
     if (json)
-        return out_json_exit(json_pack("{s:s,s:I,s:i,s:o,s:O}", "path", path, "tensor_bytes", (json_int_t)t->bytes, "requantized",
-                                       (int)t->requantized, "storages", storages, "fallbacks", t->fallbacks));
+        return out_json_exit(json_pack("{s:s,s:I,s:i,s:i,s:o,s:O}", "path", path, "tensor_bytes", (json_int_t)t->bytes,
+                                       "requantized", (int)t->requantized, "imatrix_tensors", (int)sg_export_important(e),
+                                       "storages", storages, "fallbacks", t->fallbacks));
     out_note("%s: wrote %.1f MB of tensors", path, (double)t->bytes / 1e6);
+    if (sg_export_important(e)) out_note("%s: %u tensors were weighted by the importance matrix", path, sg_export_important(e));
     json_decref(storages);
     return EXIT_DONE;
 }
@@ -107,7 +110,8 @@ static int run(struct args *args)
     if (take_operands(args, &err)) return out_error(&err, EXIT_UNAVAILABLE);
     struct sg_export *e = NULL;
     struct quantize_stats stats = {0};
-    const char *out = args_text(args, "output"), *type = args_text(args, "type");
+    const char *out = args_text(args, "output"), *type = args_text(args, "type"), *importance = args_text(args, "imatrix");
+    struct sg_imatrix *matrix = NULL;
     bool json = args_has(args, "json");
     if (!out || !type) {
         out_fail(&err, SEGUE_EARG, "quantize: %s missing; give -o OUT.gguf and --type TYPE", out ? "--type" : "-o");
@@ -116,11 +120,13 @@ static int run(struct args *args)
     int code = placement_open_model(&p, args);
     if (code) return code;
     stats.fallbacks = json_array();
-    segue_status st = sg_export_open(&e, p.model, out, sg_mixture_find(type), &err);
+    segue_status st = importance ? sg_imatrix_open(&matrix, importance, &err) : SEGUE_OK;
+    if (!st) st = sg_export_open(&e, p.model, out, sg_mixture_find(type), matrix, &err);
     if (!st) st = write_all(e, &stats, json, &err);
-    code = st ? out_error(&err, EXIT_BAD_INPUT) : report(&stats, out, json);
+    code = st ? out_error(&err, EXIT_BAD_INPUT) : report(&stats, out, e, json);
     json_decref(stats.fallbacks);
     sg_export_close(e);
+    sg_imatrix_close(matrix);
     placement_close(&p);
     return code;
 }
@@ -128,6 +134,7 @@ static int run(struct args *args)
 static const struct arg_def flag_defs[] = {
     {"output", 'o', ARG_FILE, 0, "OUT.gguf", NULL, 0, 0, "output file"},
     {"type", 0, ARG_CHOICE, 0, types, NULL, 0, 0, "data type of the matrices"},
+    {"imatrix", 0, ARG_FILE, 0, "FILE", NULL, 0, 0, "importance matrix, of segue imatrix or llama-imatrix"},
     ARG_END};
 static const struct arg_group command_flags = {"Output file", flag_defs};
 static const struct arg_group *const groups[] = {&command_flags, &flags_model, &flags_output, NULL};
@@ -140,4 +147,6 @@ const struct command cmd_quantize = {
              "embedding) is written as q6_k. The types q2_k, and those that end in _s, _m or _l, are mixtures: the same "
              "matrices get more bits as in llama-quantize. IN, OUT and TYPE may be given without flags, as there. A matrix "
              "whose row length is not a multiple of the block size is written with the fallback type of llama.cpp and "
-             "listed. The tokenizer and the chat template are copied. The file gets its name when it is complete."};
+             "listed. With --imatrix, errors count by how strongly each column is used: the file is made by segue imatrix or "
+             "by llama-imatrix (GGUF or .dat). The tokenizer and the chat template are copied. The file gets its name when it "
+             "is complete."};

@@ -297,6 +297,18 @@ static void bash_choices(struct out_text *text, const struct command *command)
         }
 }
 
+/* True for the flag whose values are names of models, or files. */
+static bool is_model(const struct arg_def *d) { return !strcmp(d->name, "model"); }
+
+/* A function that offers the installed models beside files. bash divides words at colons, which names of models may have: what
+ * is before the last colon of the word under the cursor is not repeated. */
+static const char bash_models[] =
+    "_segue_models()\n{\n    local name typed=${COMP_LINE:0:COMP_POINT} line\n    typed=${typed##* }\n"
+    "    while IFS= read -r name; do\n        case $name in\n"
+    "        \"$typed\"*) COMPREPLY+=(\"${name#\"${typed%\"${typed##*:}\"}\"}\") ;; esac\n"
+    "    done < <(segue --list models 2>/dev/null)\n"
+    "    while IFS= read -r line; do COMPREPLY+=(\"$line\"); done < <(compgen -f -- \"${COMP_WORDS[COMP_CWORD]}\")\n}\n";
+
 /* A `case` line for the sub-verbs of a command, offered as its first operand. */
 static void bash_verbs(struct out_text *text, const struct command *command)
 {
@@ -317,11 +329,15 @@ static void completion_bash(struct out_text *text, const struct command *const *
 {
     out_addf(
         text,
-        "# bash completion of segue, printed by `segue --completion bash`\n_segue()\n{\n"
+        "# bash completion of segue, printed by `segue --completion bash`\n%s_segue()\n{\n"
         "    local word=${COMP_WORDS[COMP_CWORD]} last=${COMP_WORDS[COMP_CWORD-1]} command=${COMP_WORDS[1]} line\n"
-        "    COMPREPLY=()\n    if [ \"$COMP_CWORD\" -eq 1 ]; then\n        COMPREPLY=($(compgen -W \"");
+        "    COMPREPLY=()\n    if [ \"$COMP_CWORD\" -eq 1 ]; then\n        COMPREPLY=($(compgen -W \"",
+        bash_models);
     for (const struct command *const *c = commands; *c; c++) out_addf(text, "%s ", (*c)->name);
     out_addf(text, "--help --version --man --completion\" -- \"$word\")); return\n    fi\n"
+                   "    local at=$((COMP_CWORD-1))\n    [ \"$word\" != : ] || at=$((at-1))\n"
+                   "    [ \"$last\" != : ] || at=$((at-2))\n"
+                   "    case $command:${COMP_WORDS[at]} in *:-m | *:--model | models:rm) _segue_models; return ;; esac\n"
                    "    case $command:$last in\n");
     for (const struct command *const *c = commands; *c; c++) bash_choices(text, *c);
     out_addf(text, "    esac\n    if [ \"$COMP_CWORD\" -eq 2 ]; then case $command in\n");
@@ -368,7 +384,10 @@ static void zsh_flag(struct out_text *text, const struct arg_def *d, const char 
             out_add(text, ")", 1);
             free(words.data);
         } else
-            out_addf(text, d->kind == ARG_FILE ? ":_files" : d->kind == ARG_FOLDER ? ":_files -/" : ":");
+            out_addf(text, is_model(d)                ? ":_segue_models"
+                           : d->kind == ARG_FILE   ? ":_files"
+                           : d->kind == ARG_FOLDER ? ":_files -/"
+                                                   : ":");
     }
     out_add(text, "'", 1);
 }
@@ -377,7 +396,9 @@ static void zsh_flag(struct out_text *text, const struct arg_def *d, const char 
 static void completion_zsh(struct out_text *text, const struct command *const *commands)
 {
     out_addf(text,
-             "#compdef segue\n# zsh completion of segue, printed by `segue --completion zsh`\n_segue() {\n"
+             "#compdef segue\n# zsh completion of segue, printed by `segue --completion zsh`\n_segue_models() {\n"
+             "    local -a names\n    names=(${(f)\"$(segue --list models 2>/dev/null)\"})\n"
+             "    compadd -a names\n    _files\n}\n_segue() {\n"
              "    local -a commands\n    commands=(\n");
     for (const struct command *const *c = commands; *c; c++) {
         out_addf(text, "        '%s:", (*c)->name);
@@ -402,7 +423,8 @@ static void completion_zsh(struct out_text *text, const struct command *const *c
             out_addf(text, "%s%.*s", first ? " \\\n            '1:verb:(" : " ", (int)n, verb);
             first = false;
         }
-        out_addf(text, "%s \\\n            '*:file:_files' ;;\n", first ? "" : ")'");
+        out_addf(text, "%s \\\n            '*:file:%s' ;;\n", first ? "" : ")'",
+                 strcmp((*c)->name, "models") ? "_files" : "_segue_models");
     }
     out_addf(text, "    esac\n}\n_segue \"$@\"\n");
 }
@@ -417,7 +439,9 @@ static void fish_flag(struct out_text *text, const struct command *command, cons
         add_words(&words, d);
         out_addf(text, " -x -a '%s'", words.data ? words.data : "");
         free(words.data);
-    } else if (d->kind != ARG_SWITCH)
+    } else if (is_model(d))
+        out_addf(text, " -r -a '(segue --list models 2>/dev/null)'");
+    else if (d->kind != ARG_SWITCH)
         out_addf(text, " -r");
     out_addf(text, " -d '");
     for (const char *c = d->help; *c; c++) {
@@ -441,6 +465,8 @@ static void completion_fish(struct out_text *text, const struct command *const *
         const char *verb;
         for (size_t at = 0, n; (n = next_verb(*c, &at, &verb));)
             out_addf(text, "complete -c segue -n '__fish_seen_subcommand_from %s' -a %.*s\n", (*c)->name, (int)n, verb);
+        if (!strcmp((*c)->name, "models"))
+            out_addf(text, "complete -c segue -n '__fish_seen_subcommand_from rm' -a '(segue --list models 2>/dev/null)'\n");
     }
 }
 

@@ -20,8 +20,9 @@ struct sg_wire_loc {
     uint64_t at;
 };
 
-/* The memory areas of a tensor: its data, and the scales and biases of MLX and llama2.c tensors. */
-enum { SG_LOC_DATA, SG_LOC_SCALES, SG_LOC_BIASES, SG_LOCS };
+/* The memory areas of a tensor: its data, the scales, and the biases or zeros of MLX, llama2.c and SG_CODED tensors, and the
+ * order of the latter. */
+enum { SG_LOC_DATA, SG_LOC_SCALES, SG_LOC_BIASES, SG_LOC_ORDER, SG_LOCS };
 /* Size in bytes of each area, computed from storage and shape; 0 when the tensor has no such area. */
 void sg_tensor_extent(const struct sg_tensor *t, uint64_t bytes[SG_LOCS]);
 

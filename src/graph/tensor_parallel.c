@@ -42,6 +42,7 @@ static segue_status blocks_fit(const struct rank_builder *s, const struct sg_ten
     const struct sg_tensor *t = p->of;
     uint64_t block = sg_storage_info(t->storage)->block;
     if (t->storage == SG_AFFINE || t->storage == SG_Q8_GROUP) block = t->affine.group;
+    if (t->storage == SG_CODED) block = 32; /* a run of columns that any unit may read */
     for (uint32_t i = 0; i < p->cols_n; i++)
         if (block > 1 && (p->cols[i].at % block || p->cols[i].n % block))
             return sg_fail(err, SEGUE_EUNSUPPORTED,
@@ -78,6 +79,7 @@ static struct sg_tensor *part_new(struct rank_builder *s, const struct sg_tensor
                             .rows = rows,
                             .cols = cols,
                             .affine = p->of->affine,
+                            .coded = p->of->coded,
                             .file = p->of->file,
                             .offset = p->of->offset,
                             .part = local};

@@ -2,6 +2,8 @@
  * read outside of its region.
  * SPDX-License-Identifier: MIT */
 #include "graph/graphwire.h"
+#include "base/num.h"
+#include "tensor/coded.h"
 
 /* NAME_BYTES: bytes of a name with NUL. DIMS: entries of sg_tensor.shape. */
 enum { NAME_BYTES = 512, DIMS = 4 };
@@ -26,11 +28,13 @@ void sg_tensor_extent(const struct sg_tensor *t, uint64_t bytes[SG_LOCS])
     if (t->fp8_source) t = t->fp8_source;
     const struct sg_storage_info *info = sg_storage_info(t->storage);
     uint64_t numbers = t->rows * t->cols;
-    bytes[SG_LOC_SCALES] = bytes[SG_LOC_BIASES] = 0;
+    bytes[SG_LOC_SCALES] = bytes[SG_LOC_BIASES] = bytes[SG_LOC_ORDER] = 0;
     if (t->storage == SG_AFFINE) {
         bytes[SG_LOC_DATA] = numbers / 32 * 4 * t->affine.bits;
         bytes[SG_LOC_SCALES] = bytes[SG_LOC_BIASES] =
             numbers / t->affine.group * plain_bytes(t->affine.storage);
+    } else if (t->storage == SG_CODED) {
+        sg_coded_extent(t, bytes);
     } else if (t->storage == SG_Q8_GROUP) {
         bytes[SG_LOC_DATA] = numbers;
         bytes[SG_LOC_SCALES] = numbers / t->affine.group * 4;
@@ -47,6 +51,18 @@ static void write_perm(struct sg_buf *out, const struct sg_perm *p)
     sg_put_u32(out, p->b);
     sg_put_u32(out, p->w);
     sg_put_u32(out, p->first);
+}
+
+static void write_coded(struct sg_buf *out, const struct sg_coded *c)
+{
+    sg_put_u32(out, c->code);
+    sg_put_u32(out, c->layout);
+    sg_put_u32(out, c->zeros);
+    sg_put_u32(out, c->scale_rows);
+    sg_put_u32(out, (uint32_t)c->zero);
+    sg_put_u32(out, c->round);
+    sg_put_u32(out, sg_bits_of_f32(c->divisor));
+    sg_put_u32(out, c->order != NULL);
 }
 
 void sg_wire_tensor_write(struct sg_buf *out, const struct sg_tensor *t, const struct sg_wire_loc locs[SG_LOCS])
@@ -67,6 +83,7 @@ void sg_wire_tensor_write(struct sg_buf *out, const struct sg_tensor *t, const s
     sg_put_u32(out, (uint32_t)t->affine.storage);
     sg_put_u32(out, t->affine.bits);
     sg_put_u32(out, t->affine.group);
+    if (t->storage == SG_CODED) write_coded(out, &t->coded);
     for (int i = 0; i < SG_LOCS; i++) {
         sg_put_u32(out, locs[i].region);
         sg_put_u64(out, locs[i].at);
@@ -83,6 +100,20 @@ static struct sg_perm read_perm(struct sg_reader *in)
     p.w = sg_reader_u32(in);
     p.first = sg_reader_u32(in);
     return p;
+}
+
+/* order: not NULL if there is one; read_locs replaces it by its address. */
+static struct sg_coded read_coded(struct sg_reader *in)
+{
+    struct sg_coded c = {.code = sg_reader_u32(in)};
+    c.layout = sg_reader_u32(in);
+    c.zeros = sg_reader_u32(in);
+    c.scale_rows = sg_reader_u32(in);
+    c.zero = (int32_t)sg_reader_u32(in);
+    c.round = sg_reader_u32(in);
+    c.divisor = sg_f32_of_bits(sg_reader_u32(in));
+    c.order = sg_reader_u32(in) ? "" : NULL;
+    return c;
 }
 
 /* 1 for no permutation or a permutation of [0, n): the indices after the first p->first must be
@@ -120,6 +151,7 @@ static const char *shape_fault(const struct sg_tensor *t)
         (f->bits < 1 || f->bits > 8 || !f->group || f->group % 32 || t->cols % f->group || !plain_bytes(f->storage)))
         return "invalid quantisation groups";
     if (t->storage == SG_Q8_GROUP && (!f->group || t->rows * t->cols % f->group)) return "invalid quantisation groups";
+    if (t->storage == SG_CODED && sg_coded_fault(t)) return sg_coded_fault(t);
     if (t->storage != SG_AFFINE && t->cols % info->block) return "columns are not whole blocks";
     if (!perm_valid(&t->row_perm, t->rows) || !perm_valid(&t->col_perm, t->cols)) return "invalid permutation";
     return NULL;
@@ -145,6 +177,7 @@ static segue_status read_locs(struct sg_reader *in, const struct sg_wire_region 
     t->bytes = bytes[SG_LOC_DATA];
     t->affine.scales = at[SG_LOC_SCALES];
     t->affine.biases = at[SG_LOC_BIASES];
+    t->coded.order = at[SG_LOC_ORDER];
     return SEGUE_OK;
 }
 
@@ -171,6 +204,7 @@ segue_status sg_wire_tensor_read(struct sg_reader *in, const struct sg_wire_regi
     t.affine.storage = storage < SG_STORAGE_N ? (enum sg_storage)storage : SG_OTHER;
     t.affine.bits = sg_reader_u32(in);
     t.affine.group = sg_reader_u32(in);
+    if (t.storage == SG_CODED) t.coded = read_coded(in);
     const char *why = in->bad ? "truncated" : shape_fault(&t);
     if (why) return refuse(err, t.name, why);
     t.stored_as = sg_storage_info(t.storage)->name;

@@ -88,6 +88,7 @@ static json_t *tensor_of(const struct sg_tensor *t, int *failed)
     char storage[16];
     snprintf(storage, sizeof storage, "%s", sg_storage_info(t->storage)->name);
     if (t->storage == SG_AFFINE) snprintf(storage, sizeof storage, "mlx%u", t->affine.bits);
+    if (t->storage == SG_CODED) snprintf(storage, sizeof storage, "%s", t->stored_as);
     for (uint32_t i = 0; i < t->rank; i++)
         if (json_array_append_new(shape, json_integer((json_int_t)t->shape[i]))) *failed = 1;
     put(o, "name", text_of(t->name), failed);

@@ -134,7 +134,7 @@ static segue_status check_quantization(const struct opening *o)
         o->config_path, method);
 }
 
-/* Read config.json, and join MLX tensors, whose quantisation it describes. */
+/* Read config.json, and join the tensors of quantised modules, which it describes. */
 static segue_status read_config(struct opening *o)
 {
     if (!(o->config_path = sg_path_join(o->folder, "config.json")))
@@ -149,7 +149,7 @@ static segue_status read_config(struct opening *o)
         return sg_fail(o->err, SEGUE_EFORMAT, "open model: %s: not a JSON object; download the file again",
                        o->config_path);
     SG_TRY(check_quantization(o));
-    return sg_archive_join_affine(o->m->archive, o->config, o->err);
+    return sg_archive_join(o->m->archive, o->config, o->err);
 }
 
 /* Set up o->source and find the family, by the format of the archive. */
@@ -196,28 +196,35 @@ static uint64_t stored_bytes(const struct sg_tensor *t)
 {
     uint64_t groups = t->affine.group ? t->rows * (t->cols / t->affine.group) : 0;
     if (t->storage == SG_AFFINE) return t->bytes + 2 * groups * (t->affine.storage == SG_F32 ? 4 : 2);
+    if (t->storage == SG_CODED) {
+        struct sg_region regions[SG_REGIONS];
+        uint64_t sum = 0;
+        for (uint32_t n = sg_tensor_regions(t, regions); n--;) sum += regions[n].bytes;
+        return sum;
+    }
     return t->storage == SG_Q8_GROUP ? t->bytes + 4 * groups : t->bytes;
 }
 
-/* info.storage: the storage type with the most weights. */
+/* info.storage: the storage type with the most weights. bits, coded: of SG_AFFINE and SG_CODED. */
 static segue_status name_storage(struct segue_model *m, const uint64_t weights[SG_STORAGE_N], uint32_t bits,
-                                 segue_error *err)
+                                 const char *coded, segue_error *err)
 {
     enum sg_storage main = SG_F32;
     for (enum sg_storage s = SG_F32; s < SG_STORAGE_N; s++)
         if (weights[s] > weights[main]) main = s;
-    m->info.storage = sg_storage_info(main)->name;
+    m->info.storage = main == SG_CODED ? coded : sg_storage_info(main)->name;
     if (main == SG_AFFINE && !(m->info.storage = sg_arena_printf(&m->arena, "mlx%u", bits)))
         return sg_no_memory("name", 8, err);
     return SEGUE_OK;
 }
 
 /* Sum of bytes and of weights per storage. A tied head is counted once. bits: of the last MLX
- * tensor other than the embedding, if there is one. */
+ * tensor other than the embedding, if there is one. coded: likewise, the name of the last SG_CODED tensor. */
 static segue_status sum_weights(struct segue_model *m, segue_error *err)
 {
     uint64_t weights[SG_STORAGE_N] = {0};
     uint32_t bits = 0;
+    const char *coded = NULL;
     size_t n = ((size_t)m->numbers->layers + 1) * SG_ROLE_N;
     for (size_t i = 0; i < n; i++) {
         const struct sg_tensor *pair[2] = {m->weights[i].weight, m->weights[i].bias};
@@ -229,9 +236,10 @@ static segue_status sum_weights(struct segue_model *m, segue_error *err)
             m->info.weight_bytes += stored_bytes(pair[k]);
             if (pair[k]->storage == SG_AFFINE && (!bits || i % SG_ROLE_N != SG_EMBED))
                 bits = pair[k]->affine.bits;
+            if (pair[k]->storage == SG_CODED && (!coded || i % SG_ROLE_N != SG_EMBED)) coded = pair[k]->stored_as;
         }
     }
-    return name_storage(m, weights, bits, err);
+    return name_storage(m, weights, bits, coded, err);
 }
 
 /* shape_id identifies what a state depends on, independent of the file format: the same model as

@@ -346,7 +346,7 @@ static segue_status read_kinds(struct sg_numbers *n, const struct sg_family *f, 
 
 /* Order: the family's derived numbers may change the input of the general rules; kinds need the
  * window; rotary tables need the kinds' numbers. GGUF has no vocabulary size: it is the number of
- * rows of the embedding. */
+ * rows of the embedding, or of tokens in a file without tensors. */
 segue_status sg_numbers_read(struct sg_numbers *n, const struct sg_family *f, const struct sg_source *src,
                              struct sg_arena *arena, segue_error *err)
 {
@@ -355,7 +355,9 @@ segue_status sg_numbers_read(struct sg_numbers *n, const struct sg_family *f, co
     /* GGUF has no key for the vocabulary size. */
     const struct sg_tensor_row *embed = sg_tensor_find(f, SG_EMBED);
     const struct sg_tensor *table = !src->inner ? sg_archive_find(src->archive, embed->gguf) : NULL;
+    const struct sg_meta *tokens = !src->inner && !table ? sg_meta_find(src->archive, "tokenizer.ggml.tokens") : NULL;
     if (table && table->rows <= (1u << 24)) n->vocab = (uint32_t)table->rows;
+    if (tokens && tokens->type == SG_META_ARRAY && !n->vocab && tokens->v.a.n <= (1u << 24)) n->vocab = (uint32_t)tokens->v.a.n;
     if (!n->vocab)
         return sg_fail(err, SEGUE_EFORMAT, "open model: %s: vocab_size is missing; download the complete file",
                        src->path);

@@ -84,13 +84,12 @@ int64_t sg_meta_item_int(const struct sg_meta *m, uint64_t i);
 double sg_meta_item_float(const struct sg_meta *m, uint64_t i);
 const char *sg_meta_item_string(const struct sg_meta *m, uint64_t i, size_t *len);
 
-/* Join the tensor triples of MLX quantisation: X.weight (U32 codes), X.scales and X.biases become
- * one SG_AFFINE tensor X.weight, and the other two leave the list. Bits and group size come from
- * config.json ("quantization", with overrides per module). If config is NULL or has none, they are
- * inferred from the shapes when only one combination fits. Modes other than affine are refused.
- * Does nothing to an archive without such triples. EFORMAT, EUNSUPPORTED, EMEMORY; the archive is
- * unchanged then. */
-segue_status sg_archive_join_affine(struct sg_archive *a, const json_t *config, segue_error *err);
+/* Join the tensors of quantised modules of a safetensors archive into one tensor X.weight each; the others leave the list.
+ * MLX: U32 codes with scales (and biases). AutoAWQ, AutoGPTQ: qweight, qzeros, scales, g_idx. compressed-tensors:
+ * weight_packed, weight_scale, ...; FP8 with weight_scale or weight_scale_inv. Bits and group sizes come from config.json
+ * ("quantization" or "quantization_config") where the shapes do not tell them. Does nothing to other archives. EFORMAT,
+ * EUNSUPPORTED, EMEMORY; the archive is unchanged then. */
+segue_status sg_archive_join(struct sg_archive *a, const json_t *config, segue_error *err);
 
 /* A hash of the headers, the sizes and a fixed sample of each tensor (first page, last page, one page per MiB). It selects
  * entries of caches quickly but does not prove equality: two models may share it. */

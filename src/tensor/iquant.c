@@ -201,6 +201,13 @@ static void read_nvfp4(const uint8_t *p, int8_t *q, float *scale)
     }
 }
 
+/* An fp32 scale @0, 256 int8 @4, then sums of the codes, which only products need. */
+static void read_q8_k(const uint8_t *p, int8_t *q, float *scale)
+{
+    set_all(scale, sg_f32_of_bits(sg_le32(p)));
+    memcpy(q, p + 4, 256);
+}
+
 int sg_iquant_block(enum sg_storage s, const uint8_t *block, int8_t q[256], float scale[16])
 {
     switch (s) {
@@ -214,6 +221,7 @@ int sg_iquant_block(enum sg_storage s, const uint8_t *block, int8_t q[256], floa
     case SG_IQ4_XS: read_iq4_xs(block, q, scale); break;
     case SG_TQ1_0: read_tq1_0(block, q, scale); break;
     case SG_TQ2_0: read_tq2_0(block, q, scale); break;
+    case SG_Q8_K: read_q8_k(block, q, scale); break;
     case SG_NVFP4: read_nvfp4(block, q, scale); break;
     default: return 0;
     }

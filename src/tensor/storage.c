@@ -33,9 +33,11 @@ static const struct sg_storage_info storage_table[SG_STORAGE_N] = {
     [SG_IQ4_XS] = {"iq4_xs", 256, 136, 23, 1},
     [SG_TQ1_0] = {"tq1_0", 256, 54, 34, 1},
     [SG_TQ2_0] = {"tq2_0", 256, 66, 35, 1},
+    [SG_Q8_K] = {"q8_k", 256, 292, 15, 1},
     [SG_NVFP4] = {"nvfp4", 64, 36, 40, 1},
     [SG_AFFINE] = {"affine", 32, 0, -1, 1}, /* bytes depend on the bits per code */
     [SG_Q8_GROUP] = {"q8_group", 1, 1, -1, 1},
+    [SG_CODED] = {"coded", 1, 1, -1, 1}, /* bytes depend on the bits per code */
     [SG_FP8] = {"fp8", 1, 1, -1, 1},
     [SG_I8] = {"i8", 1, 1, 24, 0},
     [SG_I16] = {"i16", 1, 2, 25, 0},
@@ -57,7 +59,7 @@ static const struct {
     uint32_t id;
     const char *name;
 } unsupported_ggml[] = {
-    {4, "q4_2"},        {5, "q4_3"},        {9, "q8_1"},        {15, "q8_k"},       {31, "q4_0_4_4"}, {32, "q4_0_4_8"},
+    {4, "q4_2"},        {5, "q4_3"},        {9, "q8_1"},        {31, "q4_0_4_4"}, {32, "q4_0_4_8"},
     {33, "q4_0_8_8"},   {36, "iq4_nl_4_4"}, {37, "iq4_nl_4_8"}, {38, "iq4_nl_8_8"}, {41, "q1_0"},
 };
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/num.h"
+#include "tensor/coded.h"
 #include "tensor/fp8.h"
 
 /* Splits the index into the digits (x, y, z) and recombines them with x and y exchanged; see struct
@@ -126,6 +127,7 @@ static void read_stored(const struct sg_tensor *t, uint64_t row, uint64_t from, 
     const struct sg_storage_info *info = sg_storage_info(t->storage);
     if (t->storage == SG_AFFINE) read_affine(t, row, from, n, out);
     else if (t->storage == SG_Q8_GROUP) read_q8_group(t, row, from, n, out);
+    else if (t->storage == SG_CODED) sg_coded_row(t, row, from, n, out);
     else read_blocks(t, t->data + row * (t->cols / info->block * info->bytes), from, n, out);
 }
 
@@ -308,6 +310,10 @@ static int blocks_finite(enum sg_storage s, const uint8_t *p, uint64_t blocks)
             continue;
         }
         if (s == SG_NVFP4) return 1; /* every E4M3 code is a finite scale */
+        if (s == SG_Q8_K) { /* the only fp32 scale of a block */
+            if (!plain_finite(SG_F32, p, 1)) return 0;
+            continue;
+        }
         if (s == SG_IQ1_M) { /* the exponent of d is in the upper bits of two words */
             if ((p[55] >> 4 & 7) == 7 && p[53] >> 6 == 3) return 0;
             continue;
@@ -333,6 +339,7 @@ static int row_finite(const struct sg_tensor *t, uint64_t row, uint64_t rows, ui
         return end <= first ||
                plain_finite(SG_F32, (const uint8_t *)t->affine.scales + first * 4, end - first);
     }
+    if (t->storage == SG_CODED) return sg_coded_finite(t, row);
     const uint8_t *p = t->data + row * (cols / info->block * info->bytes);
     return info->block == 1 ? plain_finite(t->storage, p, cols)
                             : blocks_finite(t->storage, p, cols / info->block);
@@ -374,7 +381,7 @@ segue_status sg_tensor_fail_not_finite(const struct sg_tensor *t, uint64_t row, 
 }
 
 /* Sizes are computed from the shape, because t->bytes covers the codes only. */
-uint32_t sg_tensor_regions(const struct sg_tensor *t, struct sg_region out[3])
+uint32_t sg_tensor_regions(const struct sg_tensor *t, struct sg_region out[SG_REGIONS])
 {
     if (t->fp8_source) t = t->fp8_source;
     int affine = t->storage == SG_AFFINE, grouped = t->storage == SG_Q8_GROUP;
@@ -382,6 +389,7 @@ uint32_t sg_tensor_regions(const struct sg_tensor *t, struct sg_region out[3])
     uint64_t bytes = groups * (affine ? plain_size(t->affine.storage) : sizeof(float));
     uint32_t n = 1;
     if (t->part) return sg_tensor_regions(t->part->of, out);
+    if (t->storage == SG_CODED) return sg_coded_regions(t, out);
     out[0] = (struct sg_region){t->data, t->bytes};
     if ((affine || grouped) && t->affine.scales) out[n++] = (struct sg_region){t->affine.scales, bytes};
     if (affine && t->affine.biases) out[n++] = (struct sg_region){t->affine.biases, bytes};

@@ -19,9 +19,10 @@ enum sg_storage {
     SG_Q2_K, SG_Q3_K, SG_Q4_K, SG_Q5_K, SG_Q6_K,
     SG_IQ4_NL, SG_MXFP4,
     SG_IQ2_XXS, SG_IQ2_XS, SG_IQ2_S, SG_IQ3_XXS, SG_IQ3_S, SG_IQ1_S, SG_IQ1_M, SG_IQ4_XS, /* iquant.c reads these */
-    SG_TQ1_0, SG_TQ2_0, SG_NVFP4,
+    SG_TQ1_0, SG_TQ2_0, SG_Q8_K, SG_NVFP4,
     SG_AFFINE,               /* MLX: w = scale * q + bias per group, 2 to 8 bits, see struct sg_affine */
     SG_Q8_GROUP,             /* llama2.c v2: int8 values; the fp32 scales, one per group, are stored separately */
+    SG_CODED,                /* codes, scales and zeros of the quantisers of PyTorch and MLX, see struct sg_coded */
     SG_FP8,                  /* e4m3 with one scale per row, converted on the fly from another tensor; in no file */
     /* Recognised in files, but sg_tensor_row does not read them: */
     SG_I8, SG_I16, SG_I32, SG_I64, SG_F64, SG_U8, SG_U16, SG_U32, SG_U64, SG_BOOL, SG_F8_E4M3, SG_F8_E5M2,
@@ -47,6 +48,26 @@ struct sg_affine {
     const void *scales, *biases; /* [rows, cols / group] each, in the mapped file, unaligned */
     enum sg_storage storage;     /* of scales and biases: F32, F16 or BF16 */
     uint32_t bits, group;        /* bits per code: 2, 3, 4, 5, 6 or 8; columns per scale: 32, 64 or 128 */
+};
+
+/* SG_CODED: value = (code - zero) * scale, in fp32, then rounded to `round`. The scales and zeros are affine.scales (of type
+ * affine.storage: F32, F16, BF16, F8_E4M3, or U8 for a power of two) and affine.biases; affine.bits is 2, 4 or 8;
+ * affine.group is the number of columns per scale, of which the last group may have fewer. */
+enum sg_code { SG_CODE_UINT, SG_CODE_INT8, SG_CODE_E2M1, SG_CODE_E4M3, SG_CODE_N };
+/* ROWS: codes along each row, the lowest bits first; scales [rows / scale_rows, groups]. GPTQ: words of codes along the
+ * columns, [cols * bits / 32, rows]; AWQ: along the rows in the order 0 2 4 6 1 3 5 7, [cols, rows * bits / 32]; both with
+ * scales [groups, rows]. */
+enum sg_code_layout { SG_CODES_ROWS, SG_CODES_GPTQ, SG_CODES_AWQ, SG_CODES_N };
+/* FIXED: `zero`. PACKED: codes in words along the rows, in the order of the scales, to which `zero` is added; the sum has
+ * `bits` bits. INT8: one signed byte per scale. */
+enum sg_code_zeros { SG_ZEROS_FIXED, SG_ZEROS_PACKED, SG_ZEROS_INT8, SG_ZEROS_N };
+struct sg_coded {
+    uint32_t code, layout, zeros; /* enum sg_code, sg_code_layout, sg_code_zeros */
+    uint32_t scale_rows;          /* rows that share a scale, at least 1 */
+    int32_t zero;
+    uint32_t round;               /* SG_F32, SG_F16 or SG_BF16: what the quantiser's own decoder returns */
+    float divisor;                /* of all scales */
+    const void *order;            /* [cols] int32: the group of each column; NULL: consecutive columns */
 };
 
 /* A selection of rows and columns of another tensor, as runs of consecutive indices: the part of a
@@ -88,6 +109,7 @@ struct sg_tensor {
     uint32_t transposed;         /* 1: stored as [cols, rows] (GPT-2's Conv1D); F32, F16 and BF16 only */
     struct sg_perm row_perm, col_perm;   /* logical to stored order */
     struct sg_affine affine;     /* SG_AFFINE; SG_Q8_GROUP uses scales (fp32) and group */
+    struct sg_coded coded;       /* SG_CODED, with affine */
     /* Not NULL: this tensor is a part of another one, has no data, and is neither permuted nor
      * transposed itself. Checks for finite numbers skip it: the whole tensor is checked instead. */
     const struct sg_tensor_part *part;
@@ -125,7 +147,7 @@ void sg_tensor_row(const struct sg_tensor *t, uint64_t row, uint64_t from, uint6
 void sg_tensor_read(const struct sg_tensor *t, float *out);
 
 /* Convert n stored numbers of one row to fp32, without permutations. n must be a multiple of the
- * block size. Not for SG_AFFINE, SG_Q8_GROUP and SG_FP8, whose scales are stored elsewhere: use
+ * block size. Not for SG_AFFINE, SG_Q8_GROUP, SG_CODED and SG_FP8, whose scales are stored elsewhere: use
  * sg_tensor_row. */
 void sg_dequant_row(enum sg_storage s, const void *src, uint64_t n, float *out);
 /* One block of a type of iquant.c as codes and one scale per 16 numbers, number = scale[i / 16] * q[i]. NVFP4 sets 64 codes and 4
@@ -134,9 +156,11 @@ int sg_iquant_block(enum sg_storage s, const uint8_t *block, int8_t q[256], floa
 /* As sg_dequant_row, for these types; returns 0 for others. */
 int sg_dequant_iquant(enum sg_storage s, const uint8_t *src, uint64_t n, float *out);
 /* Convert n fp32 numbers to one stored row in `out`. Writes F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0,
- * Q5_1 (byte-identical to the Python package gguf), and Q2_K to Q6_K. EUNSUPPORTED for other types;
- * EARG when n is not a multiple of the block. */
-segue_status sg_quant_row(enum sg_storage s, const float *src, uint64_t n, void *out, segue_error *err);
+ * Q5_1 (byte-identical to the Python package gguf), and Q2_K to Q6_K. importance: [n] weights of the squared errors, not
+ * negative, or NULL; without effect on F32, F16, BF16 and Q8_0. EUNSUPPORTED for other types; EARG when n is not a multiple of
+ * the block. */
+segue_status sg_quant_row(enum sg_storage s, const float *src, const float *importance, uint64_t n, void *out,
+                          segue_error *err);
 /* A view of `from` as SG_FP8: e4m3 codes with one scale per row, the least power of two (at least
  * 2^-117) with which no number of the row exceeds 448. Every decoded number is exact in bf16.
  * Nothing is converted until a row is read. `from` must outlive the view. */
@@ -152,12 +176,13 @@ int sg_tensor_finite(const struct sg_tensor *t, uint64_t *bad_row);
 int sg_tensor_finite_rows(const struct sg_tensor *t, uint64_t from, uint64_t to, uint64_t *bad_row);
 uint64_t sg_tensor_stored_rows(const struct sg_tensor *t);   /* 0 for empty tensors */
 /* The memory regions that hold a tensor's numbers: codes, then scales and biases if they are stored
- * separately. For a part, those of the whole tensor. Returns their number, 1 to 3. */
+ * separately, then the order of SG_CODED. For a part, those of the whole tensor. Returns their number, at least 1. */
+enum { SG_REGIONS = 4 };
 struct sg_region {
     const uint8_t *data;
     uint64_t bytes;
 };
-uint32_t sg_tensor_regions(const struct sg_tensor *t, struct sg_region out[3]);
+uint32_t sg_tensor_regions(const struct sg_tensor *t, struct sg_region out[SG_REGIONS]);
 /* Fails with EFORMAT: a number or scale in stored row `row` is not finite. */
 segue_status sg_tensor_fail_not_finite(const struct sg_tensor *t, uint64_t row, segue_error *err);
 

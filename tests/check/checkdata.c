@@ -89,7 +89,7 @@ static void fill_rows(struct sg_arena *arena, struct check_rng *r, struct sg_ten
     t->bytes = stored_rows * row;
     for (uint64_t i = 0; i < stored_rows; i++) {
         check_fill(r, x, stored_cols, CHECK_NORMAL, scale);
-        if (sg_quant_row(t->storage, x, stored_cols, data + i * row, NULL) != SEGUE_OK) {
+        if (sg_quant_row(t->storage, x, NULL, stored_cols, data + i * row, NULL) != SEGUE_OK) {
             fill_raw(r, t->storage, data, t->bytes, scale);
             return;
         }

@@ -26,6 +26,7 @@ expect("models", [(x["name"], x["family"], x["storage"], x["file"]) for x in lis
            ("org/Tiny-1B-GGUF:Q4_0", "llama", "q4_0", "org--Tiny-1B-GGUF/Tiny-1B-Q4_0.gguf"),
            ("org/Tiny-1B-GGUF:Q8_0", "llama", "q8_0", "org--Tiny-1B-GGUF/Tiny-1B-Q8_0.gguf")], listed)
 expect("sizes and dates", all(x["bytes"] == os.path.getsize(x["path"]) and x["date"][:2] == "20" for x in listed), listed)
+expect("--list models", run("--list", "models")[1].split("\n")[:-1] == [x["name"] for x in listed])
 text = run("models")[1]
 expect("models as text", all(w in text for w in ("NAME", "DATE", "org/Tiny-1B-GGUF:Q4_0", "q4_0", "Tiny-1B-Q8_0.gguf")), text)
 for name in ("org/Tiny-1B-GGUF:Q4_0", "ORG/tiny-1b-gguf:q4_0", "tiny-1b:q4_0", "Tiny-1B-GGUF:Q4_0"):

@@ -28,7 +28,7 @@ for c in ["", *commands]:
 folder = tiny_model(context=8192)
 for c in commands:
     example = run(c, "--help")[1].rstrip("\n").split("\n")[-1][len("example: "):]
-    if c in ("pull", "quantize", "ane-probe", "serve"): continue  # tests/serve starts the server
+    if c in ("pull", "quantize", "imatrix", "ane-probe", "serve"): continue  # tests/serve starts the server
     r = subprocess.run(["sh", "-c", example], capture_output=True, cwd=source, stdin=subprocess.DEVNULL,
                        env={**environment, "SEGUE_MODEL": folder, "PATH": os.path.dirname(os.path.abspath(command)) + ":" + os.environ["PATH"]})
     expect(f"example: {example}", r.returncode == 0 and r.stdout or c == "models", (r.returncode, r.stderr))
@@ -55,6 +55,16 @@ ask segue models ""; ask segue cache c; ask segue state ""; ask segue run --unit
     out = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=spaced).stdout.split("\n")
     expect("bash completes verbs, units and spaces",
            out[:-1] == ["list|rm|", "clear|", "list|rm|info|verify|convert|", "cpu|", "my models|", "|", "emit|explain|"], out)
+# Names of models, which the command itself lists; bash divides words at their colons.
+if shutil.which("bash"):
+    script = run("--completion", "bash")[1] + """
+segue() { [ "$*" = "--list models" ] && printf 'org/Tiny:Q4_0\\norg/Tiny:Q8_0\\nplain\\n'; }
+ask() { COMP_LINE=$1; COMP_POINT=${#COMP_LINE}; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _segue; printf '%s|' "${COMPREPLY[@]}"; echo; }
+ask "segue run -m o" segue run -m o; ask "segue chat -m org/Tiny:" segue chat -m org/Tiny :; ask "segue run -m org/Tiny:Q8" segue run -m org/Tiny : Q8
+ask "segue models rm p" segue models rm p; ask "segue run --model pl" segue run --model pl"""
+    out = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=spaced).stdout.split("\n")
+    expect("bash completes names of models", out[:-1] == ["org/Tiny:Q4_0|org/Tiny:Q8_0|", "Q4_0|Q8_0|", "Q8_0|", "plain|", "plain|"], out)
+for shell in ("zsh", "fish"): expect(f"{shell} completes names of models", "segue --list models" in run("--completion", shell)[1])
 for shell in ("bash", "zsh", "fish"):
     script = run("--completion", shell)[1]
     refusable = [w for w in ("--record",) if w in run("run", "--help")[1].split("Not in this build")[1]]   # chat has the flag --keep

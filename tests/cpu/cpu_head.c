@@ -45,7 +45,7 @@ static const struct sg_tensor *tensor(struct sg_arena *arena, enum sg_storage st
     uint8_t *data = sg_arena_alloc(arena, rows * bytes);
     for (uint32_t r = 0; r < rows; r++) {
         for (uint32_t c = 0; c < WIDTH; c++) row[c] = (float)((r * 7 + c * 5) % 11) / 11.0f - 0.5f;
-        assert_int_equal(sg_quant_row(storage, row, WIDTH, data + r * bytes, NULL), SEGUE_OK);
+        assert_int_equal(sg_quant_row(storage, row, NULL, WIDTH, data + r * bytes, NULL), SEGUE_OK);
     }
     *t = (struct sg_tensor){.name = "t", .storage = storage, .rank = 2, .shape = {rows, WIDTH}, .rows = rows, .cols = WIDTH,
                             .data = data, .bytes = rows * bytes};

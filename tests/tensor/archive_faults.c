@@ -60,7 +60,7 @@ static void joining_survives_every_allocation(void **state)
     for (uint64_t n = 1;; n++) {
         assert_true(n < ATTEMPTS);
         sg_fault_alloc(n);
-        segue_status s = sg_archive_join_affine(a, config, NULL);
+        segue_status s = sg_archive_join(a, config, NULL);
         sg_fault_alloc(0);
         if (s == SEGUE_OK) break;
         assert_int_equal(s, SEGUE_EMEMORY);

@@ -419,7 +419,7 @@ static void empty_tensors_cost_nothing(void **state)
     assert_int_equal(sg_archive_open_memory(&a, (uint8_t *)b.data, b.len, "empty", NULL), SEGUE_OK);
     assert_int_equal(sg_tensor_finite(sg_archive_find(a, "a.scales"), NULL), 1);
     json_t *config = json_loads("{\"quantization\":{\"bits\":4,\"group_size\":32}}", 0, NULL);
-    (void)sg_archive_join_affine(a, config, NULL);
+    (void)sg_archive_join(a, config, NULL);
     const struct sg_tensor *t = sg_archive_find(a, "a.weight");
     assert_int_equal(sg_tensor_finite(t, NULL), 1);
     if (t->storage == SG_AFFINE) sg_tensor_read(t, NULL);

@@ -105,15 +105,15 @@ static void blocks_write_as_gguf_writes_them(void **state)
     for (int i = 0; i < TYPES; i++) {
         if (types[i].storage > SG_Q8_0) continue;
         const struct sg_tensor *want = get("quantize.", types[i].name);
-        assert_int_equal(sg_quant_row(types[i].storage, x, 1024, out, NULL), SEGUE_OK);
+        assert_int_equal(sg_quant_row(types[i].storage, x, NULL, 1024, out, NULL), SEGUE_OK);
         for (uint64_t k = 0; k < want->bytes; k++)
             if (out[k] != want->data[k])
                 fail_msg("%s: byte %llu is %u, golden %u", types[i].name, (unsigned long long)k, out[k],
                          want->data[k]);
     }
-    assert_int_equal(sg_quant_row(SG_IQ4_NL, x, 256, out, NULL), SEGUE_EUNSUPPORTED);
-    assert_int_equal(sg_quant_row(SG_Q8_0, x, 31, out, NULL), SEGUE_EARG);
-    assert_int_equal(sg_quant_row(SG_F32, x, 1024, out, NULL), SEGUE_OK);
+    assert_int_equal(sg_quant_row(SG_IQ4_NL, x, NULL, 256, out, NULL), SEGUE_EUNSUPPORTED);
+    assert_int_equal(sg_quant_row(SG_Q8_0, x, NULL, 31, out, NULL), SEGUE_EARG);
+    assert_int_equal(sg_quant_row(SG_F32, x, NULL, 1024, out, NULL), SEGUE_OK);
     assert_memory_equal(out, input->data, 4096);
 }
 
@@ -319,6 +319,27 @@ static void other_scales_are_checked(void **state)
     assert_true(isfinite(row[0]));
 }
 
+/* ggml-quants.h: float d; int8_t qs[256]; int16_t bsums[16]. The package gguf does not read it. */
+static void q8_k_as_defined(void **state)
+{
+    (void)state;
+    uint8_t blocks[2 * 292] = {0};
+    const float d[2] = {0.375f, INFINITY};
+    float row[256];
+    uint64_t bad;
+    for (int b = 0; b < 2; b++) {
+        memcpy(blocks + 292 * b, &d[b], 4);
+        for (int i = 0; i < 256; i++) blocks[292 * b + 4 + i] = (uint8_t)(i - 128);
+    }
+    struct sg_tensor t = {.name = "x", .storage = SG_Q8_K, .rows = 2, .cols = 256, .data = blocks, .bytes = sizeof blocks};
+    sg_tensor_row(&t, 0, 0, 256, row);
+    for (int i = 0; i < 256; i++) assert_true(row[i] == 0.375f * (float)(i - 128));
+    assert_int_equal(sg_tensor_finite_rows(&t, 0, 1, &bad), 1);
+    assert_int_equal(sg_tensor_finite(&t, &bad), 0);
+    assert_int_equal(bad, 1);
+    assert_int_equal(sg_storage_of_ggml(15, NULL), SG_Q8_K);
+}
+
 static void rows_that_nobody_can_read_are_nan(void **state)
 {
     (void)state;
@@ -364,6 +385,7 @@ int main(void)
         cmocka_unit_test(permuted_columns_of_blocks),
         cmocka_unit_test(mlx_groups_read_as_mlx_reads_them),
         cmocka_unit_test(bad_scales_are_found), cmocka_unit_test(other_scales_are_checked),
+        cmocka_unit_test(q8_k_as_defined),
         cmocka_unit_test(rows_that_nobody_can_read_are_nan),
         cmocka_unit_test(ids_and_row_sizes),
     };

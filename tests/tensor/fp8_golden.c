@@ -123,7 +123,7 @@ static void of_every_storage(void **state)
     static uint8_t stored[2048];
     for (int i = 0; i < 512; i++) x[i] = sinf((float)i * 1.7f) * (float)(i % 13) * 0.01f;
     for (size_t k = 0; k < sizeof storages / sizeof *storages; k++) {
-        assert_int_equal(sg_quant_row(storages[k], x, 512, stored, NULL), SEGUE_OK);
+        assert_int_equal(sg_quant_row(storages[k], x, NULL, 512, stored, NULL), SEGUE_OK);
         const struct sg_tensor from =
             {.name = "w", .storage = storages[k], .rank = 2, .shape = {1, 512}, .rows = 1, .cols = 512, .data = stored};
         struct sg_tensor t = sg_tensor_fp8(&from);

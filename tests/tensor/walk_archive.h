@@ -68,8 +68,8 @@ static inline segue_status open_and_walk(const uint8_t *bytes, size_t n, const c
     if (s == SEGUE_OK) {
         volatile double sum = walk_archive(a);
         json_t *config = json_pack("{s{sisi}}", "quantization", "bits", 4, "group_size", 64);
-        segue_status joined = sg_archive_join_affine(a, NULL, NULL);
-        if (joined != SEGUE_OK) joined = sg_archive_join_affine(a, config, NULL);
+        segue_status joined = sg_archive_join(a, NULL, NULL);
+        if (joined != SEGUE_OK) joined = sg_archive_join(a, config, NULL);
         if (joined == SEGUE_OK) sum = walk_archive(a);
         json_decref(config);
         (void)sum;

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tensor/coded.h"
 #include "unit/ane/aneunit.h"
 #include "unit/ane/mil/milprint.h"
 
@@ -34,14 +35,15 @@ static struct sg_hash head_hash(const struct sg_tensor *t)
 {
     const uint64_t words[] = {t->storage,    t->rows,       t->cols,          t->transposed,    t->row_perm.a,
                               t->row_perm.b, t->row_perm.w, t->row_perm.first, t->col_perm.a,   t->col_perm.b,
-                              t->col_perm.w, t->col_perm.first, t->affine.storage, t->affine.bits, t->affine.group};
+                              t->col_perm.w, t->col_perm.first, t->affine.storage, t->affine.bits, t->affine.group,
+                              sg_coded_key(t)};
     return sg_ane_key(sg_hash_bytes(t->name, strlen(t->name), WEIGHTS_VERSION), words, sizeof words);
 }
 
 /* Hash of a tensor: description and all bytes. */
 static struct sg_hash tensor_hash(const struct sg_tensor *t)
 {
-    struct sg_region regions[3];
+    struct sg_region regions[SG_REGIONS];
     struct sg_hash h = head_hash(t);
     for (uint32_t r = 0, n = sg_tensor_regions(t, regions); r < n; r++)
         h = sg_ane_key(h, regions[r].data, (size_t)regions[r].bytes);

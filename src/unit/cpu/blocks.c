@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/num.h"
+#include "tensor/coded.h"
 
 static float f16_at(const uint8_t *p) { return sg_f32_of_f16(sg_le16(p)); }
 
@@ -173,6 +174,16 @@ static void read_iquant(enum sg_storage s, const uint8_t *b, uint32_t at, struct
     }
 }
 
+/* Numbers without a form as integers have the precision that their quantiser's decoder returns. */
+static enum sg_pack coded_kind(const struct sg_tensor *t)
+{
+    switch (sg_coded_uniform(t)) {
+    case 32: return t->coded.code == SG_CODE_UINT && t->affine.bits <= 4 ? SG_PACK_Q4F : SG_PACK_Q8F;
+    case 16: return SG_PACK_Q8H;
+    default: return t->coded.round == SG_BF16 ? SG_PACK_BF16 : t->coded.round == SG_F16 ? SG_PACK_F16 : SG_PACK_F32;
+    }
+}
+
 enum sg_pack sg_block_kind(const struct sg_tensor *t)
 {
     switch (t->storage) {
@@ -195,7 +206,8 @@ enum sg_pack sg_block_kind(const struct sg_tensor *t)
     case SG_IQ1_S:
     case SG_IQ4_XS:
     case SG_TQ1_0:
-    case SG_TQ2_0: return SG_PACK_Q8F;
+    case SG_TQ2_0:
+    case SG_Q8_K: return SG_PACK_Q8F;
     case SG_Q2_K:
     case SG_Q3_K:
     case SG_IQ2_XS:
@@ -206,6 +218,7 @@ enum sg_pack sg_block_kind(const struct sg_tensor *t)
         return t->affine.group % 32 || t->cols % 32 ? SG_PACK_F32
                : t->affine.bits <= 4                ? (t->affine.storage == SG_F16 ? SG_PACK_Q4M : SG_PACK_Q4F)
                                                     : SG_PACK_Q8F;
+    case SG_CODED: return coded_kind(t);
     case SG_Q8_GROUP: return t->affine.group % 32 || t->cols % 32 ? SG_PACK_F32 : SG_PACK_Q8F;
     default: return SG_PACK_F32;
     }
@@ -228,6 +241,10 @@ void sg_block_read(const struct sg_tensor *t, uint64_t row, uint64_t at, struct 
     const uint8_t *b = t->data;
     if (t->storage == SG_AFFINE) {
         read_affine(t, row, at, o);
+        return;
+    }
+    if (t->storage == SG_CODED) {
+        sg_coded_block(t, row, at * 32, o->q, o->d, o->m);
         return;
     }
     if (t->storage == SG_Q8_GROUP) {

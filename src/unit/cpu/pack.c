@@ -242,7 +242,7 @@ static segue_status pack_tensor(struct packing *f, struct sg_cpu_unit *u, int ha
     items[CHECK] = f->rows ? (uint32_t)((rows + f->rows - 1) / f->rows) : 0;
     struct sg_job job = {.items = items, .stages = STAGES, .work = pack_work, .arg = f};
     sg_pool_run(u->pool, &job);
-    struct sg_region regions[3];
+    struct sg_region regions[SG_REGIONS];
     /* the pages can be read from the file again */
     for (uint32_t r = sg_tensor_regions(t, regions); t->mapped && r--;) sg_map_release(regions[r].data, regions[r].bytes);
     uint64_t bad = atomic_load(&f->bad_row);

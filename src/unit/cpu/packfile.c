@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/store.h"
+#include "tensor/coded.h"
 
 static const char PACK_MAGIC[8] = "SGPACK1", STAMP_MAGIC[8] = "SGSEAL1";
 static const uint32_t BYTE_ORDER_MARK = 0x01020304;
@@ -52,7 +53,7 @@ static struct sg_hash hash_add_tensor(struct sg_hash h, const struct sg_tensor *
     const uint64_t words[] = {t->storage, t->rows, t->cols, t->bytes, t->transposed,
                               t->row_perm.a, t->row_perm.b, t->row_perm.w, t->row_perm.first,
                               t->col_perm.a, t->col_perm.b, t->col_perm.w, t->col_perm.first,
-                              t->affine.storage, t->affine.bits, t->affine.group};
+                              t->affine.storage, t->affine.bits, t->affine.group, sg_coded_key(t)};
     return hash_add(hash_add(h, t->name, strlen(t->name)), words, sizeof words);
 }
 
@@ -373,7 +374,7 @@ segue_status sg_packfile_write(const struct sg_pack_set *set, struct sg_cpu_unit
 segue_status sg_weight_sources_list(struct sg_weight_sources *out, const struct sg_graph *const *graphs, uint32_t n,
                              segue_error *err)
 {
-    struct sg_region regions[3];
+    struct sg_region regions[SG_REGIONS];
     uint32_t pieces = 0, t = 0;
     *out = (struct sg_weight_sources){0};
     for (uint32_t g = 0; g < n; g++) {

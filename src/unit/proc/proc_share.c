@@ -82,10 +82,11 @@ static void regions_drop_unused(struct sg_unit *u)
 
 /* --- tensors --- */
 
-/* The three arrays of a tensor. */
+/* The arrays of a tensor. */
 static const uint8_t *pointer_of(const struct sg_tensor *t, int spot)
 {
-    return spot == SG_LOC_DATA ? t->data : spot == SG_LOC_SCALES ? t->affine.scales : t->affine.biases;
+    const void *const at[SG_LOCS] = {t->data, t->affine.scales, t->affine.biases, t->coded.order};
+    return at[spot];
 }
 
 /* 1: the tensor was shared before and is unchanged; *id is its number. */

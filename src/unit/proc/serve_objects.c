@@ -77,7 +77,8 @@ static segue_status tensor_new(struct sg_server *v, const struct sg_wire_region 
         sg_free(t);
         return status;
     }
-    const void *const at[SG_LOCS] = {t->tensor.data, t->tensor.affine.scales, t->tensor.affine.biases};
+    const void *const at[SG_LOCS] = {t->tensor.data, t->tensor.affine.scales, t->tensor.affine.biases,
+                                   t->tensor.coded.order};
     for (int i = 0; i < SG_LOCS; i++) {
         t->regions[i] = region_of(v, at[i]);
         if (t->regions[i] != UINT32_MAX) v->regions[t->regions[i]].users++;

@@ -1,12 +1,13 @@
 /* repack.c: rows of a tensor from the file format to the layout that kernels read (kparams.h). F32, F16, BF16, FP8, Q8_0,
- * Q4_0, Q4_1, Q5, Q4_K, Q5_K, Q6_K and MLX 4 and 8 bits keep their numbers exactly. All other storages, and blocks that a
- * column permutation cuts, become F32, which is exact too, and rare. SPDX-License-Identifier: MIT */
+ * Q4_0, Q4_1, Q5, Q4_K, Q5_K, Q6_K, MLX 4 and 8 bits and SG_CODED keep their numbers exactly. All other storages, and blocks
+ * that a column permutation cuts, become F32, which is exact too, and rare. SPDX-License-Identifier: MIT */
 #include "unit/cuda/compile/repack.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "base/num.h"
+#include "tensor/coded.h"
 
 /* 1: rows or columns are stored in another order. */
 static int permuted(const struct sg_perm *p) { return p->a != 0; }
@@ -45,12 +46,21 @@ static uint32_t affine_kind(const struct sg_affine *a)
     return CK_F32;
 }
 
+/* As integers with scale and offset, or 16-bit numbers where their quantiser's decoder returns these. */
+static uint32_t coded_kind(const struct sg_tensor *t)
+{
+    uint32_t uniform = permuted(&whole_of(t)->col_perm) ? 0 : sg_coded_uniform(whole_of(t));
+    if (uniform) return t->coded.code == SG_CODE_UINT && t->affine.bits == 4 && uniform == 32 ? CK_G4 : CK_G8;
+    return t->coded.round == SG_BF16 ? CK_BF16 : t->coded.round == SG_F16 ? CK_F16 : CK_F32;
+}
+
 /* The layout that keeps the numbers exactly. A column permutation that would cut blocks of 32 leaves only fp32, or fp16 for fp16.
  * Formats whose scales cover 256 weights do not allow a permutation at all. */
 static uint32_t kind_of(const struct sg_tensor *t)
 {
     if (t->storage == SG_F32) return CK_F32;
     if (t->storage == SG_BF16) return CK_BF16;
+    if (t->storage == SG_CODED) return coded_kind(t);
     /* F16 is converted number by number under such a permutation, and so stays exact. */
     if (permuted(&whole_of(t)->col_perm) && (whole_of(t)->col_perm.w % 32 || whole_of(t)->col_perm.first % 32) &&
         t->storage != SG_F16)
@@ -92,7 +102,9 @@ void cu_weight_shape(const struct sg_tensor *t, int packed, struct ck_weight *w)
     w->rows = (uint32_t)t->rows;
     w->cols = (uint32_t)t->cols;
     w->pitch = round_up((t->cols * bits[w->kind] + 7) / 8, 16);
-    w->group = t->storage == SG_Q6_K ? 16 : t->storage == SG_AFFINE ? t->affine.group : 32;
+    w->group = t->storage == SG_Q6_K || (t->storage == SG_CODED && sg_coded_uniform(whole_of(t)) == 16) ? 16
+               : t->storage == SG_AFFINE                                                               ? t->affine.group
+                                                                                                        : 32;
     w->scale_pitch = w->kind < CK_Q8 ? 0 : w->kind == CK_F8 ? 1 : (uint32_t)((t->cols + w->group - 1) / w->group);
 }
 
@@ -252,6 +264,21 @@ static void columns_affine(const struct sg_tensor *t, const struct ck_weight *w,
         }
 }
 
+/* One run of columns of SG_CODED, 32 at a time; the pairs are repeated for wider groups. */
+static void columns_coded(const struct sg_tensor *t, const struct ck_weight *w, const struct cu_col_run *c, uint64_t stored,
+                          uint8_t *data, uint8_t *scales)
+{
+    for (size_t i = 0; i < c->n; i += 32) {
+        uint8_t q[32];
+        float d[2], m[2];
+        size_t to = c->to + i;
+        sg_coded_block(t, stored, c->at + i, q, d, m);
+        for (size_t h = 0; h < 32 / w->group; h++) put_pair(scales + (to / w->group + h) * 8, d[h], m[h]);
+        if (w->kind == CK_G8) memcpy(data + to, q, 32);
+        for (size_t j = 0; j < 16 && w->kind == CK_G4; j++) data[to / 2 + j] = (uint8_t)(q[j] | q[j + 16] << 4);
+    }
+}
+
 /* One run of columns of a row of GGUF blocks. */
 static void columns_blocks(const struct sg_tensor *t, const struct cu_col_run *c, uint64_t stored, uint8_t *data, uint8_t *scales)
 {
@@ -308,6 +335,8 @@ static void row_quantised(const struct sg_tensor *t, const struct ck_weight *w, 
     for (uint32_t i = 0, n = columns_of(t, c); i < n; i++) {
         if (t->storage == SG_AFFINE)
             columns_affine(whole_of(t), w, &c[i], stored, data, scales);
+        else if (t->storage == SG_CODED)
+            columns_coded(whole_of(t), w, &c[i], stored, data, scales);
         else
             columns_blocks(whole_of(t), &c[i], stored, data, scales);
     }

@@ -2,7 +2,7 @@
  * tensor under the same names; other sources are written by the family's tables, which have the
  * names and layouts of both formats. At most one row is held in memory, as fp32 and encoded.
  * SPDX-License-Identifier: MIT */
-#include "model/export.h"
+#include "model/quantize/export.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "model/family.h"
+#include "model/quantize/imatrix.h"
 #include "tensor/ggufout.h"
 #include "text/tokenizer/tokggufout.h"
 
@@ -26,12 +27,14 @@ struct origin {
 struct sg_export {
     const struct segue_model *m; /* holds a reference */
     const struct sg_mixture *mix; /* requested for matrices */
+    const struct sg_imatrix *importance; /* NULL: none */
     int tied;                    /* 1: the embedding is the head, too */
     struct sg_gguf_out out;
     struct sg_gguf_item *items;  /* [items_n] the tensors to write */
     struct origin *origins;      /* [items_n] */
     uint8_t *fallback;           /* [items_n] 1: another storage than requested */
     uint32_t items_n, next;      /* next: the tensor that sg_export_next writes */
+    uint32_t important;          /* tensors that it has numbers for */
     float *row, *logical;        /* [widest row] in stored and in logical order */
     uint8_t *blocks;             /* an encoded row */
     struct sg_arena arena;
@@ -282,7 +285,7 @@ static void general_keys(struct sg_export *e)
 static void copy_keys(struct sg_export *e)
 {
     static const char *const excluded[] = {"general.file_type", "general.quantization_version",
-                                      "general.alignment", "split.no",
+                                      "general.alignment", "quantize.imatrix.entries_count", "split.no",
                                       "split.count",       "split.tensors.count"};
     const struct sg_archive *a = e->m->archive;
     for (uint32_t i = 0; i < a->meta_n; i++) {
@@ -366,6 +369,18 @@ static void finish_row(const struct origin *from, float *row, uint64_t cols)
     for (uint64_t c = 0; from->log_decay && c < cols; c++) row[c] = -expf(row[c]);
 }
 
+/* The importance of the columns of tensor i; *weights NULL: none. */
+static segue_status find_importance(struct sg_export *e, uint32_t i, const float **weights, segue_error *err)
+{
+    const struct sg_gguf_item *item = &e->items[i];
+    uint64_t n = 0, cols = item->shape[item->rank - 1];
+    *weights = e->importance && item->rank >= 2 ? sg_imatrix_find(e->importance, item->name, &n) : NULL;
+    if (!*weights || n == cols) return SEGUE_OK;
+    return sg_fail(err, SEGUE_EFORMAT,
+                   "quantize: %s: the importance matrix has %llu numbers for %llu columns; it belongs to another model",
+                   item->name, (unsigned long long)n, (unsigned long long)cols);
+}
+
 /* Write a tensor row by row in stored order: rows[] and cols[] map stored to logical indices. */
 static segue_status write_rows(struct sg_export *e, uint32_t i, const uint32_t *rows, const uint32_t *cols,
                                segue_error *err)
@@ -373,6 +388,8 @@ static segue_status write_rows(struct sg_export *e, uint32_t i, const uint32_t *
     const struct sg_gguf_item *item = &e->items[i];
     const struct origin *from = &e->origins[i];
     uint64_t width = item->shape[item->rank - 1], n = from->tensor->rows, bytes = item->bytes / n;
+    const float *importance;
+    SG_TRY(find_importance(e, i, &importance, err));
     for (uint64_t r = 0; r < n; r++) {
         /* Reading undoes the permutations of the source; cols[] applies those of the new file. */
         sg_tensor_row(from->tensor, rows[r], 0, width, e->logical);
@@ -384,7 +401,7 @@ static segue_status write_rows(struct sg_export *e, uint32_t i, const uint32_t *
                     err, SEGUE_EFORMAT,
                     "quantize: %s: row %llu has a number that is not finite; the file is damaged",
                     item->name, (unsigned long long)r);
-        SG_TRY(sg_quant_row(item->storage, e->row, width, e->blocks, err));
+        SG_TRY(sg_quant_row(item->storage, e->row, importance, width, e->blocks, err));
         SG_TRY(sg_gguf_out_data(&e->out, i, r * bytes, e->blocks, (size_t)bytes, err));
     }
     return SEGUE_OK;
@@ -406,6 +423,21 @@ static segue_status write_item(struct sg_export *e, uint32_t i, segue_error *err
 
 /* --- opening and closing --- */
 
+/* The importance matrix has at least one tensor of the model, and its keys name it as those of llama-quantize do. */
+static segue_status use_importance(struct sg_export *e, segue_error *err)
+{
+    const float *weights;
+    for (uint32_t i = 0; i < e->items_n; i++) {
+        SG_TRY(find_importance(e, i, &weights, err));
+        e->important += weights != NULL;
+    }
+    if (!e->important)
+        return sg_fail(err, SEGUE_EFORMAT, "quantize: %s: the importance matrix has no tensor of this model; make one for it",
+                       e->m->archive->path);
+    sg_gguf_key_u32(&e->out, "quantize.imatrix.entries_count", e->important);
+    return SEGUE_OK;
+}
+
 /* List the tensors, collect the keys, allocate the row buffers and write the header. */
 static segue_status begin(struct sg_export *e, const char *path, segue_error *err)
 {
@@ -423,6 +455,7 @@ static segue_status begin(struct sg_export *e, const char *path, segue_error *er
         copy_keys(e);
     else
         make_keys(e);
+    if (e->importance) SG_TRY(use_importance(e, err));
     if (!gguf && m->tokenizer) SG_TRY(sg_tokenizer_to_gguf(m->tokenizer, m->numbers->vocab, &e->out, err));
     if (!gguf && m->template_source)
         sg_gguf_key_string(&e->out, "tokenizer.chat_template", m->template_source, m->template_len);
@@ -447,13 +480,14 @@ static segue_status check_not_input(const struct sg_archive *a, const char *path
 }
 
 segue_status sg_export_open(struct sg_export **out, const struct segue_model *m, const char *path,
-                            const struct sg_mixture *mix, segue_error *err)
+                            const struct sg_mixture *mix, const struct sg_imatrix *importance, segue_error *err)
 {
     SG_TRY(check_not_input(m->archive, path, err));
     struct sg_export *e = sg_alloc(sizeof *e);
     if (!e) return sg_no_memory("export", sizeof *e, err);
     e->m = sg_model_ref(m);
     e->mix = mix;
+    e->importance = importance;
     e->out.file.fd = -1;
     segue_status s = begin(e, path, err);
     if (s == SEGUE_OK)
@@ -464,6 +498,7 @@ segue_status sg_export_open(struct sg_export **out, const struct segue_model *m,
 }
 
 uint32_t sg_export_count(const struct sg_export *e) { return e->items_n; }
+uint32_t sg_export_important(const struct sg_export *e) { return e->important; }
 
 /* The call after the last tensor commits the file. */
 segue_status sg_export_next(struct sg_export *e, struct sg_export_item *item, segue_error *err)

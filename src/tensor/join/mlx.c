@@ -1,9 +1,11 @@
-/* mlx.c: joins the three tensors of an MLX-quantised module (U32 codes, scales, biases) into one
- * SG_AFFINE tensor. Bits and group size come from config.json and are checked against the shapes.
+/* mlx.c: joins the tensors of an MLX-quantised module: U32 codes, scales and biases into one SG_AFFINE tensor, U32 codes and
+ * U8 scales of the modes mxfp4, mxfp8 and nvfp4 into one SG_CODED tensor. Mode, bits and group size come from config.json and
+ * are checked against the shapes.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
-#include "tensor/archive_build.h"
+#include "tensor/coded.h"
+#include "tensor/join/join.h"
 #include "tensor/json.h"
 
 /* Quantisation parameters of a module. */
@@ -63,18 +65,6 @@ static segue_status infer_rule(const char *name, uint64_t words, uint64_t scales
                    name, (unsigned long long)words, (unsigned long long)scales, found);
 }
 
-/* The tensor X.suffix for the tensor X.weight; NULL when absent. path is set to X. */
-static const struct sg_tensor *sibling(const struct sg_archive *a, const char *weight, const char *suffix,
-                                       char path[SG_NAME_MAX + 16])
-{
-    size_t n = strlen(weight) - strlen(".weight");
-    memcpy(path, weight, n);
-    memcpy(path + n, suffix, strlen(suffix) + 1);
-    const struct sg_tensor *t = sg_archive_find(a, path);
-    path[n] = 0;
-    return t;
-}
-
 /* 1 when s has one row per row of w and a type that scales and biases may have. */
 static int scales_fit(const struct sg_tensor *w, const struct sg_tensor *s)
 {
@@ -83,18 +73,9 @@ static int scales_fit(const struct sg_tensor *w, const struct sg_tensor *s)
 
 /* Turn the codes w, U32 [rows, words], with scales and biases [rows, groups], into an SG_AFFINE
  * tensor [rows, groups * group]. Its data stays where it is. */
-static segue_status join_one(struct sg_archive *a, struct sg_tensor *w, const char *path,
-                             const struct sg_tensor *scales, const struct sg_tensor *biases,
-                             const json_t *config, segue_error *err)
+static segue_status join_affine(struct sg_archive *a, struct sg_tensor *w, const struct sg_tensor *scales,
+                                const struct sg_tensor *biases, struct rule rule, segue_error *err)
 {
-    struct rule rule;
-    SG_TRY(find_rule(config, path, &rule, err));
-    if ((rule.mode && strcmp(rule.mode, "affine")) || !biases)
-        return sg_fail(
-            err, SEGUE_EUNSUPPORTED,
-            "join MLX tensor: %s: quantisation mode %s is not supported, only affine is; use another model file",
-            w->name,
-            rule.mode && strcmp(rule.mode, "affine") ? rule.mode : "unknown (scales without biases)");
     if (!rule.bits || !rule.group) SG_TRY(infer_rule(w->name, w->cols, scales->cols, &rule, err));
     if (!bits_supported(rule.bits) || (rule.group != 32 && rule.group != 64 && rule.group != 128))
         return sg_fail(err, SEGUE_EUNSUPPORTED,
@@ -123,62 +104,64 @@ static segue_status join_one(struct sg_archive *a, struct sg_tensor *w, const ch
     return SEGUE_OK;
 }
 
-/* Join all triples in `list`, a copy of a's tensors, and set joined[i] = 1 for each scale and bias
- * tensor that was merged. */
-static segue_status join_all(struct sg_archive *a, struct sg_tensor *list, uint8_t *joined,
-                             const json_t *config, segue_error *err)
+/* The modes without biases. */
+static const struct mlx_mode {
+    const char *name;
+    enum sg_code code;
+    uint32_t bits, group;
+    enum sg_storage scales;
+} modes[] = {{"mxfp4", SG_CODE_E2M1, 4, 32, SG_U8},
+             {"mxfp8", SG_CODE_E4M3, 8, 32, SG_U8},
+             {"nvfp4", SG_CODE_E2M1, 4, 16, SG_F8_E4M3}};
+
+/* By name; without one, the only mode that fits the shapes. NULL: none. */
+static const struct mlx_mode *find_mode(const char *name, const struct sg_tensor *w, const struct sg_tensor *scales)
 {
-    for (uint32_t i = 0; i < a->tensors_n; i++) {
-        char path[SG_NAME_MAX + 16];
-        size_t n = strlen(list[i].name);
-        if (list[i].storage != SG_U32 || n < 8 || n > SG_NAME_MAX || strcmp(list[i].name + n - 7, ".weight"))
-            continue;
-        const struct sg_tensor *scales = sibling(a, list[i].name, ".scales", path);
-        const struct sg_tensor *biases = sibling(a, list[i].name, ".biases", path);
-        if (!scales) continue;
-        SG_TRY(join_one(a, &list[i], path, scales, biases, config, err));
-        joined[scales - a->tensors] = joined[biases - a->tensors] = 1;
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        uint64_t words = scales->cols * (modes[i].group * modes[i].bits / 32);
+        if (name ? !strcmp(name, modes[i].name) : words == w->cols) return &modes[i];
     }
+    return NULL;
+}
+
+/* Codes and one byte per group as SG_CODED; numbers of mxfp8 are exact in bf16, those of the others as integers with a scale. */
+static segue_status join_mode(struct sg_tensor *w, const struct sg_tensor *scales, const struct rule *rule, segue_error *err)
+{
+    const struct mlx_mode *m = find_mode(rule->mode, w, scales);
+    if (!m)
+        return sg_fail(err, SEGUE_EUNSUPPORTED,
+                       "join MLX tensor: %s: quantisation mode %s is not supported; use affine, mxfp4, mxfp8 or nvfp4", w->name,
+                       rule->mode && strcmp(rule->mode, "affine") ? rule->mode : "unknown (scales without biases)");
+    if (scales->storage != SG_U8 || scales->rows != w->rows || w->cols > UINT32_MAX || scales->cols > UINT32_MAX / m->group ||
+        scales->cols * m->group * m->bits != w->cols * 32 || (rule->bits && rule->bits != m->bits) ||
+        (rule->group && rule->group != m->group))
+        return sg_fail(err, SEGUE_EFORMAT,
+                       "join MLX tensor: %s: %llu x %llu words and scales %llu x %llu %s do not fit %s, which has %u bits in "
+                       "groups of %u; check config.json",
+                       w->name, (unsigned long long)w->rows, (unsigned long long)w->cols, (unsigned long long)scales->rows,
+                       (unsigned long long)scales->cols, scales->stored_as, m->name, m->bits, m->group);
+    w->storage = SG_CODED;
+    w->stored_as = m->name;
+    w->cols = scales->cols * m->group;
+    if (w->rank) w->shape[w->rank - 1] = w->cols;
+    w->affine = (struct sg_affine){scales->data, NULL, m->scales, m->bits, m->group};
+    w->coded = (struct sg_coded){.code = m->code, .scale_rows = 1, .divisor = 1,
+                                 .round = m->code == SG_CODE_E4M3 ? SG_BF16 : SG_F32};
     return SEGUE_OK;
 }
 
-/* Replace the archive's tensors by `list` without the merged ones. The new index is built first, so
- * that a failure leaves the archive unchanged. Takes ownership of `list` on success. */
-static segue_status replace_list(struct sg_archive *a, struct sg_tensor *list, const uint8_t *joined,
-                                 segue_error *err)
+segue_status sg_join_mlx(struct sg_module_join *j, uint32_t i, segue_error *err)
 {
-    struct sg_archive next = *a;
-    struct sg_build b = {.a = &next};
-    next.tensors = list;
-    next.tensors_n = 0;
-    next.by_name = next.meta_by_key = NULL;
-    for (uint32_t i = 0; i < a->tensors_n; i++)
-        if (!joined[i]) list[next.tensors_n++] = list[i];
-    segue_status s = sg_build_finish(&b, err);
-    if (s != SEGUE_OK) {
-        sg_free(next.by_name);
-        sg_free(next.meta_by_key);
-        return s;
-    }
-    sg_free(a->tensors);
-    sg_free(a->by_name);
-    sg_free(a->meta_by_key);
-    *a = next;
+    char path[SG_JOIN_PATH];
+    struct sg_tensor *w = &j->list[i];
+    if (w->storage != SG_U32 || !sg_join_path(w->name, ".weight", path)) return SEGUE_OK;
+    const struct sg_tensor *scales = sg_join_part(j, path, ".scales"), *biases = sg_join_part(j, path, ".biases");
+    struct rule rule;
+    if (!scales) return SEGUE_OK;
+    SG_TRY(find_rule(j->config, path, &rule, err));
+    if (biases && (!rule.mode || !strcmp(rule.mode, "affine"))) SG_TRY(join_affine(j->a, w, scales, biases, rule, err));
+    else SG_TRY(join_mode(w, scales, &rule, err));
+    sg_join_take(j, scales);
+    sg_join_take(j, biases);
     return SEGUE_OK;
-}
-
-segue_status sg_archive_join_affine(struct sg_archive *a, const json_t *config, segue_error *err)
-{
-    if (a->format != SG_FORMAT_SAFETENSORS || !a->tensors_n) return SEGUE_OK;
-    struct sg_tensor *list = sg_alloc(a->tensors_n * sizeof *list);
-    uint8_t *joined = sg_alloc(a->tensors_n);
-    segue_status s = list && joined ? SEGUE_OK : sg_no_memory(a->path, a->tensors_n * sizeof *list, err);
-    if (s == SEGUE_OK) {
-        memcpy(list, a->tensors, a->tensors_n * sizeof *list);
-        s = join_all(a, list, joined, config, err);
-    }
-    if (s == SEGUE_OK) s = replace_list(a, list, joined, err);
-    if (s != SEGUE_OK) sg_free(list);
-    sg_free(joined);
-    return s;
 }

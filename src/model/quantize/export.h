@@ -27,6 +27,7 @@ struct sg_mixture_place {
 enum sg_storage sg_mixture_storage(const struct sg_mixture *mix, const char *name, const struct sg_mixture_place *at);
 
 struct sg_export;
+struct sg_imatrix;
 
 /* A written tensor. */
 struct sg_export_item {
@@ -38,11 +39,14 @@ struct sg_export_item {
 
 /* Start writing to path. mix: the storage types of matrices; vectors, convolutions and position
  * tables become F32, and the head (or the tied embedding) Q6_K if the type has fewer bits. The model
- * may be of any readable format. EARG: path is a file of the model. */
+ * may be of any readable format. importance: weights of the squared errors, NULL for equal ones; it outlives the export. EARG:
+ * path is a file of the model. EFORMAT: the importance matrix belongs to another model. */
 segue_status sg_export_open(struct sg_export **out, const struct segue_model *m, const char *path,
-                            const struct sg_mixture *mix, segue_error *err);
+                            const struct sg_mixture *mix, const struct sg_imatrix *importance, segue_error *err);
 /* Number of tensors to write. */
 uint32_t sg_export_count(const struct sg_export *e);
+/* Number of them with an importance. */
+uint32_t sg_export_important(const struct sg_export *e);
 /* Write the next tensor and describe it in *item. SEGUE_END: all tensors are written and the file
  * is complete. */
 segue_status sg_export_next(struct sg_export *e, struct sg_export_item *item, segue_error *err);

@@ -3,7 +3,7 @@
  * would change bytes.
  * SPDX-License-Identifier: MIT */
 #include "base/num.h"
-#include "tensor/kencode.h"
+#include "tensor/encode/kencode.h"
 #include "tensor/tensor.h"
 
 #include <math.h>
@@ -102,9 +102,25 @@ static void put_q8_0(const float *x, uint8_t *out)
     }
 }
 
-/* One block of 32. Order in all formats: d, then m if there is one, fifth bits, nibbles. */
-static void put_block(enum sg_storage s, const float *x, uint8_t *out)
+/* The same formats with an importance. */
+static void put_weighted(enum sg_storage s, const float *x, const float *importance, uint8_t *out)
 {
+    int q[32], five = s == SG_Q5_0 || s == SG_Q5_1, ranged = s == SG_Q4_1 || s == SG_Q5_1;
+    float w[32], low = 0;
+    uint8_t *codes = out + (ranged ? 4 : 2);
+    sg_error_weights(x, importance, 32, w);
+    put_half(out, ranged ? sg_encode_ranged(x, w, five ? 32 : 16, q, &low) : sg_encode_symmetric(x, w, five ? 16 : 8, q));
+    if (ranged) put_half(out + 2, low);
+    put_codes(q, five ? codes : NULL, codes + (five ? 4 : 0));
+}
+
+/* One block of 32. Order in all formats: d, then m if there is one, fifth bits, nibbles. */
+static void put_block(enum sg_storage s, const float *x, const float *importance, uint8_t *out)
+{
+    if (importance && s != SG_Q8_0) {
+        put_weighted(s, x, importance, out);
+        return;
+    }
     switch (s) {
     case SG_Q4_0: put_symmetric(x, 16, out, NULL, out + 2); break;
     case SG_Q4_1: put_ranged(x, 16, out, NULL, out + 4); break;
@@ -115,7 +131,8 @@ static void put_block(enum sg_storage s, const float *x, uint8_t *out)
 }
 
 /* K-quants have their own encoders in kencode.c. */
-segue_status sg_quant_row(enum sg_storage s, const float *src, uint64_t n, void *out, segue_error *err)
+segue_status sg_quant_row(enum sg_storage s, const float *src, const float *importance, uint64_t n, void *out,
+                          segue_error *err)
 {
     const struct sg_storage_info *info = sg_storage_info(s);
     uint8_t *p = out;
@@ -128,14 +145,14 @@ segue_status sg_quant_row(enum sg_storage s, const float *src, uint64_t n, void 
                        "quantize: %s: %llu numbers are not a multiple of the block size %u; use f16 for this tensor",
                        info->name, (unsigned long long)n, info->block);
     if (s > SG_Q8_0) {
-        sg_encode_k(s, src, n, p);
+        sg_encode_k(s, src, importance, n, p);
         return SEGUE_OK;
     }
     for (uint64_t i = 0; i < n; i += info->block, p += info->bytes) {
         uint32_t bits = sg_bits_of_f32(src[i]);
         if (s == SG_F16) put_half(p, src[i]);
         else if (s == SG_BF16) put16(p, sg_bf16_of_f32(src[i]));
-        else if (s != SG_F32) put_block(s, src + i, p);
+        else if (s != SG_F32) put_block(s, src + i, importance ? importance + i : NULL, p);
         else {
             put16(p, (uint16_t)bits);
             put16(p + 2, (uint16_t)(bits >> 16));
