@@ -45,7 +45,7 @@ static const struct sg_tensor *tensor(struct cpu_fixture *f, enum sg_storage sto
     uint8_t *data = sg_arena_alloc(&f->arena, rows * bytes);
     for (uint32_t r = 0; r < rows; r++) {
         for (uint32_t c = 0; c < cols; c++) row[c] = noise(f);
-        assert_int_equal(sg_quant_row(storage, row, cols, data + r * bytes, NULL), SEGUE_OK);
+        assert_int_equal(sg_quant_row(storage, row, NULL, cols, data + r * bytes, NULL), SEGUE_OK);
     }
     *t = (struct sg_tensor){.name = "t",
                             .storage = storage,
