@@ -1,5 +1,6 @@
 /* join.h: joins the tensors of a quantised module of a safetensors file (codes, scales, zeros, ...) into one tensor X.weight.
- * join_all.c does it for a whole archive; mlx.c knows the forms of MLX, torch.c those of AutoAWQ, AutoGPTQ, compressed-tensors and block-scaled FP8.
+ * join_all.c does it for a whole archive; mlx.c knows the forms of MLX, torch.c those of AutoAWQ, AutoGPTQ, compressed-tensors
+ * and block-scaled FP8.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_TENSOR_JOIN_JOIN_H
 #define SG_TENSOR_JOIN_JOIN_H
