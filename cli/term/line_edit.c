@@ -43,9 +43,12 @@ static char *prompt_callback(EditLine *edit)
     static char none[] = "";
     if (!l || !l->prompt) return none;
     if (!colour_on(2)) return (char *)(uintptr_t)l->prompt;
-    /* \1 encloses sequences without width, see EL_PROMPT_ESC. */
+    /* \1 encloses sequences without width, see EL_PROMPT_ESC. libedit prints such a sequence together with the character
+     * after it, so that one at the end of the prompt would be lost: the colour ends before the last character, a space. */
+    size_t last = strlen(l->prompt);
+    last -= last != 0;
     free(l->coloured);
-    return l->coloured = out_printf("\1\033[1;32m\1%s\1\033[0m\1", l->prompt);
+    return l->coloured = out_printf("\1\033[1;32m\1%.*s\1\033[0m\1%s", (int)last, l->prompt, l->prompt + last);
 }
 
 /* Key binding of ^C: clear the line and stay at the prompt. */

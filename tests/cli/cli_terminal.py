@@ -91,6 +91,7 @@ for env, coloured in (({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"},
     expect("/quit", t.end() == 0, t.seen)
     expect(f"colours with {env}", (b"\x1b[1;32m" in t.all) == coloured and (b"\x1b[2m" in t.all) == coloured and
            (not coloured or b"\x1b[0m" in t.all.split(b"\x1b[2m")[-1]), t.all)
+    expect(f"the colour of the prompt ends with {env}", all(s.startswith(b">\x1b[0m ") for s in t.all.split(b"\x1b[1;32m")[1:]), t.all)
 t = Terminal("run", "-m", m, "-p", "<think>", "-n", 4)
 t.end()
 expect("no colour without a tag in the answer", b"\x1b" not in t.all, t.all)

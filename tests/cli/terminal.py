@@ -33,7 +33,7 @@ class Terminal:
         expect(what, found(self.seen), self.seen[-500:])
 
     def prompt(self, what="the prompt"):
-        self.wait(what, lambda s: s.rstrip().endswith(b">"))
+        self.wait(what, lambda s: s.replace(b"\x1b[0m", b"").rstrip().endswith(b">"))
 
     def send(self, keys):
         self.seen = b""
