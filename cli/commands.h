@@ -26,6 +26,8 @@ extern const struct command cmd_mil;
 extern const struct command cmd_ane_probe;
 extern const struct command cmd_plan;
 extern const struct command cmd_calibrate;
+extern const struct command cmd_energy;
+extern const struct command cmd_replay;
 extern const struct command cmd_version;
 
 #endif

@@ -130,9 +130,23 @@ SEGUE_API segue_status segue_unit_list(segue_unit_info *out, size_t cap, size_t 
 SEGUE_API segue_status segue_unit_open(segue_unit **out, const char *spec, segue_error *err);
 /* Name, kind, memory and features of an open unit. The strings live as long as the unit. EARG. */
 SEGUE_API segue_status segue_unit_info_get(const segue_unit *unit, segue_unit_info *out, segue_error *err);
-/* Joules that the unit's device has used since some moment before it was opened. The first call may take a while.
- * EUNSUPPORTED: the device has no energy counter. EUNIT: reading it failed. */
-SEGUE_API segue_status segue_unit_joules(segue_unit *unit, double *joules, segue_error *err);
+enum { SEGUE_RAILS = 12 };
+/* Energy of a unit's device since some moment before the first reading. A rail is a part that has a counter of its own. It may
+ * or may not be contained in `joules`, so rails are never added to it. */
+typedef struct segue_energy {
+    uint32_t size;
+    double joules;           /* whole device: all packages of a CPU without memory modules, the board of a GPU */
+    char meter[16];          /* what counted: "rapl", "nvml" */
+    size_t rails_n;
+    struct segue_rail {
+        char name[24];       /* "core 0", "dram 0", "psys" */
+        double joules;
+    } rails[SEGUE_RAILS];
+} segue_energy;
+/* Read the energy counters of the unit's device; any thread. The first call may take a while. Counters that wrap around are
+ * followed if they are read at least once per round (RAPL: some minutes at full power).
+ * EUNSUPPORTED: the device has no energy counter, or it may not be read. EUNIT: reading it failed. */
+SEGUE_API segue_status segue_unit_energy(segue_unit *unit, segue_energy *out, segue_error *err);
 /* Measure the read bandwidth that the unit reaches on `bytes` of its memory, in GB/s (about 0.2 s).
  * EUNSUPPORTED: the unit cannot measure it. EUNIT, ELOST: the unit failed. */
 SEGUE_API segue_status segue_unit_stream(segue_unit *unit, size_t bytes, double *gb_s, segue_error *err);

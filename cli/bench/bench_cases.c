@@ -17,7 +17,7 @@
 
 /* One measured run of a case. */
 struct bench_sample {
-    uint64_t ns;           /* duration of the measured part */
+    uint64_t start_ns, ns; /* begin and duration of the measured part */
     uint64_t weight_bytes; /* weight bytes that the measured part read */
     uint64_t state_bytes;  /* memory of the states of all sessions */
     double memory_bandwidth_gb_s;    /* memory bandwidth, measured after the run; 0: not measured */
@@ -125,6 +125,7 @@ static segue_status run_sample(struct bench_run *b, size_t prompt, size_t genera
     start_ns = out_now_ns();
     if (!st) st = generated ? generate_all(b, sessions, generated, hash, err) : prefill_all(b, sessions, err);
     out->ns = out_now_ns() - start_ns;
+    out->start_ns = start_ns;
     if (!st) st = sum_stats(b, sessions, &after, &out->state_bytes, err);
     out->weight_bytes = after - before;
     /* Sample the process memory while all sessions are open. */
@@ -250,28 +251,25 @@ static void measure_read_bandwidth(struct bench_run *b, size_t generated, struct
         s->memory_bandwidth_gb_s = 0;
 }
 
-/* Joules per token over at least one second, longer than the update interval of the counters. Runs after the timed
- * samples. */
-static segue_status measure_energy(struct bench_run *b, size_t prompt, size_t generated, size_t depth, double *each,
-                                   double *watts, segue_error *err)
+/* The energy of a row, from runs of its own after the timed samples: at least one second of measured parts, longer than the
+ * update interval of the counters. The prefill of a depth lies outside of the measured parts. */
+static segue_status measure_energy(struct bench_run *b, size_t prompt, size_t generated, size_t depth, json_t **energy,
+                                   segue_error *err)
 {
     static const uint64_t MIN_NS = 1000000000;
-    struct bench_sample unused;
+    struct meter_phase phases[2] = {{.tokens = 0}};
+    uint64_t measured_ns = 0, hash = BENCH_HASH_INIT;
     segue_status st = SEGUE_OK;
-    size_t runs = 0;
-    /* The counter is read before the first and after the last run. */
-    double before = meter_read(&b->meter);
-    uint64_t start_ns = out_now_ns(), hash = BENCH_HASH_INIT;
-    *each = *watts = -1;
-    if (before < 0 || depth) return SEGUE_OK; /* the prefill of the depth cannot be excluded */
-    for (; !st && out_now_ns() - start_ns < MIN_NS; runs++)
-        st = run_sample(b, prompt, generated, depth, &unused, &hash, err);
-    double after = meter_read(&b->meter);
-    if (st || after < before) return st;
-    *watts = (after - before) * 1e9 / (double)(out_now_ns() - start_ns);
-    /* Joules per token: all runs, all tokens of a run, all sequences. */
-    *each = (after - before) / ((double)runs * (double)(prompt + generated) * (double)b->sequences);
-    return SEGUE_OK;
+    while (b->meter.name && !st && measured_ns < MIN_NS) {
+        struct bench_sample sample;
+        st = run_sample(b, prompt, generated, depth, &sample, &hash, err);
+        if (st) break;
+        meter_add(&b->meter, sample.start_ns, sample.start_ns + sample.ns, (prompt + generated) * b->sequences,
+                  &phases[generated != 0]);
+        measured_ns += sample.ns;
+    }
+    *energy = st ? NULL : meter_json(&b->meter, &phases[0], &phases[1], false);
+    return st;
 }
 
 /* One row as a JSON object. Every row has the same fields, as CSV and SQL require. */
@@ -323,11 +321,11 @@ static segue_status run_case(struct bench_run *b, size_t prompt, size_t generate
      * entries, which would cost the next sample 0.7 ms. */
     if (!st && !generated) measure_read_bandwidth(b, generated, &samples[b->repeats - 1]);
     /* Energy is measured after the timed samples, in separate runs. */
-    double each, watts;
-    if (!st) st = measure_energy(b, prompt, generated, depth, &each, &watts, err);
+    json_t *energy = NULL;
+    if (!st) st = measure_energy(b, prompt, generated, depth, &energy, err);
     if (!st) {
         json_t *o = result_row(b, prompt, generated, depth, samples, hash);
-        json_object_set_new(o, "energy", meter_json(&b->meter, generated ? -1 : each, generated ? each : -1, watts, true));
+        json_object_set_new(o, "energy", energy);
         st = bench_out_row(b->out, o, err);
     }
     free(samples);

@@ -34,6 +34,7 @@ int bench_with_placement(struct bench_run *b, segue_status (*measure)(struct ben
         progress_end(&b->progress);
         if (st) code = out_error(&err, EXIT_UNAVAILABLE);
     }
+    meter_close(&b->meter);
     placement_close(&b->placement);
     return code;
 }

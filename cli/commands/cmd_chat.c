@@ -76,6 +76,7 @@ static void close_chat(struct chat *c)
 {
     read_ahead_close(c->read_ahead);
     segue_session_close(c->session);
+    meter_close(&c->meter);
     placement_close(&c->placement);
     json_decref(c->messages);
     json_decref(c->turns);
@@ -131,6 +132,13 @@ static int run(struct args *args)
 {
     struct chat c = {.args = args_copy(args), .messages = json_array(), .turns = json_array()};
     segue_error err;
+    if (args_has(args, "record")) {
+        out_fail(&err, SEGUE_EUNSUPPORTED,
+                 "flag --record: chat goes back in its session, which a record cannot hold; use segue run");
+        out_error(&err, EXIT_UNAVAILABLE);
+        close_chat(&c);
+        return EXIT_UNAVAILABLE;
+    }
     int code = placement_open(&c.placement, args, 0);
     if (!code) code = meter_open(&c.meter, args, &c.placement);
     if (code) {

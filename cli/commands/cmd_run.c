@@ -13,6 +13,7 @@
 #include "term/interrupt.h"
 #include "host/machine.h"
 #include "run/conversation.h"
+#include "run/recording.h"
 #include "run/report.h"
 #include "commands/requests.h"
 #include "run/sessions.h"
@@ -96,6 +97,7 @@ static segue_status open_session(struct run_job *j, segue_error *err)
     opts.checkpoint_bytes = sessions_checkpoint_bytes(j->args);
     /* The session records intervals only if a trace was requested. */
     opts.intervals = trace_capacity(&j->trace);
+    opts.no_store = args_has(j->args, "record");
     opts.verify_tokens = (size_t)args_number(j->args, "verify", 0);
     char *path = sessions_path(j->args);
     segue_status st;
@@ -107,6 +109,7 @@ static segue_status open_session(struct run_job *j, segue_error *err)
     free(path);
     if (st) return st;
     interrupt_watch(j->session);
+    if (args_has(j->args, "record") && (st = record_begin(j->session, err))) return st;
     if (!j->prompt.given) return SEGUE_OK;
     return sessions_sync(j->session, j->prompt.ids, j->prompt.n, err);
 }
@@ -194,6 +197,12 @@ static int answer(struct run_job *j)
     answer_run(&j->answer);
     interrupt_defer(true);
     int code = finish(j);
+    if (j->answer.finish && args_has(j->args, "record")) {
+        struct record_tokens prompt = {j->prompt.ids, j->prompt.n}, ids = {j->answer.ids, j->answer.ids_n};
+        st = record_write(args_text(j->args, "record"), j->args, &j->placement, j->session, &j->sampler.sampling, &prompt, &ids,
+                          &err);
+        if (st) code = out_error(&err, EXIT_UNAVAILABLE);
+    }
     /* A failed run does not overwrite a saved state. */
     if (j->answer.finish && (args_has(j->args, "save") || args_has(j->args, "session"))) {
         st = save_session(j, &err);
@@ -231,7 +240,13 @@ static int run(struct args *args)
                  args->operands[0]);
         return out_error(&err, EXIT_UNAVAILABLE);
     }
-    int code = placement_open(&j.placement, args, 0);
+    if (args_has(args, "record") && (args_has(args, "requests") || args_has(args, "json-schema") || args_has(args, "grammar") ||
+                                     args_has(args, "regex") || args_has(args, "logit-bias"))) {
+        out_fail(&err, SEGUE_EARG,
+                 "flag --record: cannot be combined with --requests, a grammar or --logit-bias; remove one of them");
+        return out_error(&err, EXIT_UNAVAILABLE);
+    }
+    int code = placement_open(&j.placement, args, args_has(args, "record") ? record_placement_flags(args) : 0);
     if (code) return code;
     code = meter_open(&j.meter, args, &j.placement);
     if (!code && j.meter.name && args_has(args, "requests")) {
@@ -240,6 +255,7 @@ static int run(struct args *args)
         code = out_error(&err, EXIT_UNAVAILABLE);
     }
     if (code) {
+        meter_close(&j.meter);
         placement_close(&j.placement);
         return code;
     }
@@ -256,6 +272,7 @@ static int run(struct args *args)
     prompt_free(&j.prompt);
     sampler_free(&j.sampler);
     segue_session_close(j.session);
+    meter_close(&j.meter);
     placement_close(&j.placement);
     return code;
 }

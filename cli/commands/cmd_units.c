@@ -10,7 +10,7 @@
 
 enum { MAX_UNITS = 32 }; /* more units are not listed */
 
-/* One unit as JSON. Its bandwidth is measured now, which needs the unit open; if that fails, the bandwidth is null with
+/* One unit as JSON, with its energy meter. Its bandwidth is measured now, which needs the unit open; if that fails, the bandwidth is null with
  * the reason. */
 static json_t *unit_json(const segue_unit_info *u)
 {
@@ -35,6 +35,13 @@ static json_t *unit_json(const segue_unit_info *u)
         out_null(o, "memory_bandwidth_gb_s", err.text);
     else
         json_object_set_new(o, "memory_bandwidth_gb_s", out_real(gb_s));
+    segue_energy energy = SEGUE_INIT(segue_energy);
+    if (!unit)
+        out_null(o, "meter", "the unit is not available");
+    else if (segue_unit_energy(unit, &energy, &err))
+        out_null(o, "meter", err.text);
+    else
+        json_object_set_new(o, "meter", json_string(energy.meter));
     segue_unit_close(unit);
     return o;
 }

@@ -127,17 +127,11 @@ void answer_begin(struct answer *a, const struct placement *p, const struct args
     }
     reserve_buffers(a);
     a->at_begin = a->at_first = a->at_end = SEGUE_INIT(segue_stats);
-    a->joules[0] = a->joules[1] = a->joules[2] = -1;
     segue_session_stats_get(session, &a->at_begin, &ignored);
     work_get(&a->work_begin, session);
 }
 
-/* The first reading belongs to the start of the answer. */
-void answer_set_meter(struct answer *a, struct meter *m)
-{
-    a->meter = m;
-    a->joules[0] = meter_read(m);
-}
+void answer_set_meter(struct answer *a, struct meter *m) { a->meter = m; }
 
 /* Write text to the terminal with its colours: the escape sequences are ours, so only the text is cleaned. */
 static segue_status write_coloured(struct answer *a, const char *bytes, size_t n)
@@ -251,7 +245,6 @@ static bool finish_answer(struct answer *a, const char *finish, segue_status sta
         free(t.data);
     }
     a->end_ns = out_now_ns();
-    a->joules[2] = a->meter ? meter_read(a->meter) : -1;
     if (a->session) {
         segue_session_stats_get(a->session, &a->at_end, &ignored);
         work_get(&a->work_end, a->session);
@@ -259,7 +252,7 @@ static bool finish_answer(struct answer *a, const char *finish, segue_status sta
     return true;
 }
 
-/* The first token also records its time, counters and energy. */
+/* The first token also records its time and counters. */
 bool answer_push(struct answer *a, segue_status status, int32_t token, const segue_error *err)
 {
     segue_error ignored;
@@ -281,7 +274,6 @@ bool answer_push(struct answer *a, segue_status status, int32_t token, const seg
     if (a->ids_n == 1) {
         a->first_ns = out_now_ns();
         segue_session_stats_get(a->session, &a->at_first, &ignored);
-        a->joules[1] = a->meter ? meter_read(a->meter) : -1;
     }
     if (st == SEGUE_ECANCELED) return finish_answer(a, "cancel", SEGUE_OK);
     if (st < 0) return finish_answer(a, NULL, st);

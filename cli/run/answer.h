@@ -47,19 +47,18 @@ struct answer {
     const char *finish;  /* "stop" | "length" | "cancel"; NULL while generating or after a failure */
     segue_status status; /* of the failure; SEGUE_OK otherwise */
     segue_error err;
-    /* Times of the request, of the first token (0: none yet) and of the end; then the session's counters and the energy
-     * counter in joules at the same three moments. A negative energy means not measured. */
+    /* Times of the request, of the first token (0: none yet) and of the end; then the session's counters at the same three
+     * moments. */
     uint64_t start_ns, first_ns, end_ns;
     segue_stats at_begin, at_first, at_end;
     struct session_work work_begin, work_end; /* what the session had run before and after this answer */
     struct meter *meter;                     /* NULL: no energy measurement */
-    double joules[3];
 };
 
 /* Start an answer. start_ns: time of the request. The session stays with the caller. */
 void answer_begin(struct answer *a, const struct placement *p, const struct args *args, segue_session *session,
                   uint64_t start_ns, bool to_stdout);
-/* Measure energy from now on. */
+/* The meter whose energy the report shows. */
 void answer_set_meter(struct answer *a, struct meter *m);
 /* Add the token that segue_session_next or _step returned, with its status and error. Returns true when the answer has
  * ended; then finish or status says why. */

@@ -1,81 +1,143 @@
-/* meter.c: energy of a run, see meter.h. The library reports the energy counter of a unit in its unit info. Only units
- * are counted: the energy of the CPU, the memory and the fans is not included.
+/* meter.c: --meter, see meter.h.
  * SPDX-License-Identifier: MIT */
 #include "run/meter.h"
 
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include "meter/meter_log.h"
+#include "meter/unit_meter.h"
+#include "term/interrupt.h"
 
-/* Read the energy counter of units[i]. False if the unit has none, or if an earlier index has the same unit, which
- * would be counted twice. */
-static bool read_unit_joules(const struct placement *p, size_t i, double *joules)
+/* Counters of the placement's units. RAPL counts the processor for every unit of the machine, so a CPU unit is opened for it if
+ * there is none. */
+static segue_status open_units(struct meter *m, const char *kind, const struct placement *p, segue_error *err)
 {
-    for (size_t k = 0; k < i; k++)
-        if (p->units[k] == p->units[i]) return false; /* counted with the earlier index */
-    segue_error ignored;
-    return p->units[i] && segue_unit_joules(p->units[i], joules, &ignored) == SEGUE_OK;
+    segue_unit *units[UNIT_METERS];
+    size_t n = 0;
+    for (; n < p->units_n && n < UNIT_METERS - 1; n++) units[n] = p->units[n];
+    bool all = !strcmp(kind, "all");
+    if ((all || !strcmp(kind, "rapl")) && segue_unit_open(&m->own, "cpu:threads=1", err) == SEGUE_OK) units[n++] = m->own;
+    segue_status st = unit_meter_open(&m->live, units, n, all ? NULL : kind, err);
+    if (!st) {
+        m->name = out_strdup(unit_meter_name(m->live));
+        return st;
+    }
+    segue_error why = *err; /* of the last unit */
+    return out_fail(err, st, "flag --meter: %s: no unit of this run can be measured (%.300s)", kind, why.text);
 }
 
-/* One unit with an energy counter is enough. */
+/* "powermetrics:FILE" or "asitop:FILE". */
+static segue_status open_log(struct meter *m, const char *text, segue_error *err)
+{
+    const char *colon = strchr(text, ':');
+    m->name = out_printf("%.*s", (int)(colon - text), text);
+    m->path = out_strdup(colon + 1);
+    FILE *f = fopen(m->path, "rb");
+    if (!f) return out_fail_errno(err, "reading the meter log", m->path, NULL);
+    fclose(f);
+    return SEGUE_OK;
+}
+
+/* The idle window: nothing of segue runs. */
+static void wait_idle(struct meter *m, double seconds)
+{
+    struct timespec piece = {0, 50000000};
+    m->idle_from = out_now_ns();
+    while ((double)(out_now_ns() - m->idle_from) < seconds * 1e9 && !interrupt_pending()) nanosleep(&piece, NULL);
+    m->idle_to = out_now_ns();
+}
+
+/* Idle power must have been sampled well; of a log it is known only later. */
+static segue_status check_idle(struct meter *m, segue_error *err)
+{
+    struct energy_use idle = {0};
+    char buffer[160];
+    if (!m->live || !m->idle_to) return SEGUE_OK;
+    unit_meter_add(m->live, m->idle_from, m->idle_to, &idle);
+    const char *why = energy_refusal(&idle, buffer, sizeof buffer);
+    return why ? out_fail(err, SEGUE_EUNIT, "flag --meter-idle: %s: %s; use more seconds", m->name, why) : SEGUE_OK;
+}
+
 int meter_open(struct meter *m, const struct args *args, const struct placement *p)
 {
-    const char *name = args_text(args, "meter");
-    double joules;
+    const char *kind = args_text(args, "meter");
     segue_error err;
-    *m = (struct meter){.placement = p};
-    if (!name || !strcmp(name, "none")) return EXIT_DONE;
-    if (strcmp(name, "nvml") != 0) {
-        out_fail(&err, SEGUE_EUNSUPPORTED, "flag --meter: %.40s: not in this build; expected nvml or none", name);
-        return out_error(&err, EXIT_UNAVAILABLE);
+    segue_status st;
+    *m = (struct meter){0};
+    if (!kind || !strcmp(kind, "none")) return EXIT_DONE;
+    if (!strncmp(kind, "powermetrics:", 13) || !strncmp(kind, "asitop:", 7))
+        st = open_log(m, kind, &err);
+    else if (!strcmp(kind, "nvml") || !strcmp(kind, "rapl") || !strcmp(kind, "all"))
+        st = open_units(m, kind, p, &err);
+    else
+        st = out_fail(&err, SEGUE_EARG, "flag --meter: %.40s: unknown; use nvml, rapl, all, powermetrics:FILE or asitop:FILE",
+                      kind);
+    if (!st && args_has(args, "meter-idle")) {
+        wait_idle(m, args_number(args, "meter-idle", 0));
+        st = check_idle(m, &err);
     }
-    for (size_t i = 0; i < p->units_n && !m->name; i++)
-        if (read_unit_joules(p, i, &joules)) m->name = "nvml";
-    if (m->name) return EXIT_DONE;
-    out_fail(&err, SEGUE_EUNSUPPORTED,
-             "flag --meter: nvml: no unit of this run reports its energy; remove the flag");
+    if (!st) return EXIT_DONE;
+    meter_close(m);
     return out_error(&err, EXIT_UNAVAILABLE);
 }
 
-/* The sum over all units that have a counter. Only differences between two readings are meaningful. */
-double meter_read(struct meter *m)
+/* Read the log again if it does not reach the time yet. Its clock is the wall clock. */
+static void update_log(struct meter *m, uint64_t to)
 {
-    double sum = 0, joules;
-    size_t counted = 0;
-    if (!m->name) return -1;
-    for (size_t i = 0; i < m->placement->units_n; i++)
-        if (read_unit_joules(m->placement, i, &joules)) {
-            sum += joules;
-            counted++;
-        }
-    m->readings += counted != 0;
-    return counted ? sum : -1;
+    struct timespec wall;
+    if (m->log.n && m->log.points[m->log.n - 1].ns >= to) return;
+    clock_gettime(CLOCK_REALTIME, &wall);
+    int64_t offset = (int64_t)wall.tv_sec * 1000000000 + wall.tv_nsec - (int64_t)out_now_ns();
+    energy_free(&m->log);
+    m->log_error.text[0] = 0;
+    meter_log_read(&m->log, m->name, m->path, offset, &m->log_error);
 }
 
-/* A negative value means not measured. */
-static void put_or_null(json_t *o, const char *name, double v, const char *reason)
+/* One window of counters or of the log. */
+static void add_window(struct meter *m, uint64_t from, uint64_t to, struct energy_use *use)
 {
-    if (v >= 0)
-        json_object_set_new(o, name, out_real(v));
-    else
-        out_null(o, name, reason);
-}
-
-/* `sources` names the hardware that was measured; it is always the GPU with NVML. */
-json_t *meter_json(const struct meter *m, double prefill_j, double decode_j, double watts, bool per_token)
-{
-    json_t *o = json_object();
-    bool on = m && m->name;
-    const char *reason = on ? "this phase was not measured" : "not requested; use --meter nvml";
-    put_or_null(o, per_token ? "prefill_j_per_token" : "prefill_j", on ? prefill_j : -1, reason);
-    put_or_null(o, per_token ? "decode_j_per_token" : "decode_j", on ? decode_j : -1, reason);
-    put_or_null(o, "power_w", on ? watts : -1, reason);
-    if (on) {
-        json_object_set_new(o, "sources", json_pack("[s]", "GPU"));
-        json_object_set_new(o, "samples", json_integer((json_int_t)m->readings));
-        json_object_set_new(o, "meter", json_string(m->name));
-    } else {
-        out_null(o, "sources", reason);
-        out_null(o, "samples", reason);
-        out_null(o, "meter", reason);
+    if (m->live)
+        unit_meter_add(m->live, from, to, use);
+    else {
+        update_log(m, to);
+        energy_add(&m->log, from, to, use);
     }
+}
+
+void meter_add(struct meter *m, uint64_t from, uint64_t to, size_t tokens, struct meter_phase *phase)
+{
+    if (!m || !m->name) return;
+    add_window(m, from, to, &phase->use);
+    phase->tokens += tokens;
+}
+
+/* Every field null with one reason. */
+static json_t *null_json(const char *reason, bool totals)
+{
+    static const char *const names[] = {"prefill_j", "decode_j", "prefill_j_per_token", "decode_j_per_token", "prefill_samples",
+                                        "decode_samples", "power_w", "idle_w", "rails", "sources", "samples", "meter"};
+    json_t *o = json_object();
+    for (size_t i = totals ? 0 : 2; i < sizeof names / sizeof *names; i++) out_null(o, names[i], reason);
     return o;
+}
+
+json_t *meter_json(struct meter *m, const struct meter_phase *prefill, const struct meter_phase *decode, bool totals)
+{
+    struct energy_use idle = {0};
+    if (!m || !m->name) return null_json("not requested; use --meter", totals);
+    if (m->idle_to) add_window(m, m->idle_from, m->idle_to, &idle);
+    if (!m->live && m->log_error.text[0]) return null_json(m->log_error.text, totals);
+    const struct energy_series *s = m->live ? unit_meter_channels(m->live) : &m->log;
+    return meter_series_json(s, m->name, m->idle_to ? &idle : NULL, prefill, decode, totals);
+}
+
+void meter_close(struct meter *m)
+{
+    unit_meter_close(m->live);
+    segue_unit_close(m->own);
+    energy_free(&m->log);
+    free(m->name);
+    free(m->path);
+    *m = (struct meter){0};
 }

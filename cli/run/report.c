@@ -273,16 +273,14 @@ static json_t *units_json(const struct report *r)
     return list;
 }
 
-/* The JSON object "energy". joules[] holds the counter at the start, at the first token and at the end; a negative value means
- * not measured. If no token was generated, all energy belongs to prefill. */
+/* The JSON object "energy": prefill lasts up to the first token. Tokens that were reused cost nothing and do not count. */
 static json_t *energy_json(const struct answer *a)
 {
-    const double *j = a->joules;
-    double prefill_end = a->first_ns ? j[1] : j[2];
-    bool prefill_ok = j[0] >= 0 && prefill_end >= j[0], decode_ok = a->first_ns && j[1] >= 0 && j[2] >= j[1];
-    double total = prefill_ok ? (decode_ok ? j[2] : prefill_end) - j[0] : -1;
-    return meter_json(a->meter, prefill_ok ? prefill_end - j[0] : -1, decode_ok ? j[2] - j[1] : -1,
-                      total >= 0 ? total * 1e9 / (double)(a->end_ns - a->start_ns) : -1, false);
+    struct meter_phase prefill = {0}, decode = {0};
+    const segue_stats *first = a->first_ns ? &a->at_first : &a->at_end;
+    meter_add(a->meter, a->start_ns, a->first_ns ? a->first_ns : a->end_ns, first->tokens_in - a->at_begin.tokens_in, &prefill);
+    if (a->first_ns) meter_add(a->meter, a->first_ns, a->end_ns, a->ids_n - 1, &decode);
+    return meter_json(a->meter, &prefill, &decode, true);
 }
 
 /* Prompt tokens whose state is there: all of them once a token was generated, else those that were reused or computed before

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { MAX_INTERVALS = 1 << 16 }; /* per session; the session drops later ones */
@@ -44,7 +45,12 @@ segue_status trace_end(struct trace *t, const struct placement *p, segue_error *
         json_array_append_new(t->events,
                               json_pack("{s:s,s:s,s:i,s:i,s:{s:s}}", "name", "thread_name", "ph", "M", "pid",
                                         (int)getpid(), "tid", (int)i, "args", "name", p->unit_info[i].spec));
-    json_t *o = json_pack("{s:o,s:s}", "traceEvents", t->events, "displayTimeUnit", "ms");
+    struct timespec wall;
+    clock_gettime(CLOCK_REALTIME, &wall);
+    /* For `segue energy`: logs of other programs have the time of day. */
+    json_int_t offset = (json_int_t)wall.tv_sec * 1000000000 + wall.tv_nsec - (json_int_t)out_now_ns();
+    json_t *o = json_pack("{s:o,s:s,s:{s:I}}", "traceEvents", t->events, "displayTimeUnit", "ms", "otherData",
+                          "unix_minus_monotonic_ns", offset);
     char *tmp_path;
     errno = 0;
     FILE *f = out_temporary(t->path, 0666, &tmp_path);

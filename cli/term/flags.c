@@ -125,8 +125,12 @@ static const struct arg_def report_defs[] = {
     {"quiet", 'q', ARG_SWITCH, ARG_ADVANCED, NULL, NULL, 0, 0, "print no statistics and no progress on stderr"},
     {"verify", 0, ARG_COUNT, ARG_ADVANCED, "N", "0", 0, 256,
      "check the hand-off: recompute the last N prompt tokens on the decode unit and compare; 0: off"},
-    {"record", 0, ARG_FILE, ARG_UNAVAILABLE | ARG_ADVANCED, "FILE", NULL, 0, 0, "record the run for segue replay"},
+    {"record", 0, ARG_FILE, ARG_ADVANCED, "FILE", NULL, 0, 0,
+     "record flags, tokens and hashes of all states for segue replay; slower"},
     {"trace", 0, ARG_FILE, ARG_ADVANCED, "FILE", NULL, 0, 0, "write a timeline of the run in Chrome's trace format"},
-    {"meter", 0, ARG_TEXT, ARG_ADVANCED, "nvml|none", "none", 0, 0, "measure the energy used by the GPUs of this run"},
+    {"meter", 0, ARG_TEXT, ARG_ADVANCED, "NAME[:FILE]", "none", 0, 0,
+     "measure the energy of each phase: nvml, rapl, all, powermetrics:FILE, asitop:FILE"},
+    {"meter-idle", 0, ARG_COUNT, ARG_ADVANCED, "S", NULL, 1, 3600,
+     "measure the idle power for S seconds first and subtract it from the energy"},
     ARG_END};
 const struct arg_group flags_reports = {"Reports", report_defs};

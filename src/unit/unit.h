@@ -250,8 +250,8 @@ struct sg_unit_ops {
     /* Logits [vocab] of the last row of the state's last run, when that run chose a token and result.logits was NULL. Valid
      * until the state changes. Avoids copying logits that no caller reads. */
     segue_status (*state_logits)(struct sg_state *s, float *out, segue_error *err);
-    /* Energy counter in joules with an arbitrary zero; any thread, also during runs. */
-    segue_status (*meter)(struct sg_unit *u, double *joules, segue_error *err);
+    /* Energy counters with an arbitrary zero, into a zeroed struct; any thread, also during runs. */
+    segue_status (*meter)(struct sg_unit *u, segue_energy *out, segue_error *err);
     /* Optional: the next compilations report their progress; NULL: no more. The struct outlives them. */
     void (*progress)(struct sg_unit *u, const struct sg_progress *progress);
     /* on 1: the programs of the next compilations are invariant as with desc.invariant 2, even if desc.invariant is lower. */

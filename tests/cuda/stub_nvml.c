@@ -1,11 +1,10 @@
-/* stub_nvml.c: replaces libnvidia-ml.so.1 in tests: one GPU with the UUID of the stub driver that uses half a joule between two
- * readings. SEGUE_STUB_NVML=deaf: it has no energy counter.
+/* stub_nvml.c: replaces libnvidia-ml.so.1 in tests: one GPU with the UUID of the stub driver that uses 50 W. SEGUE_STUB_NVML=deaf: it has no energy counter.
  * SPDX-License-Identifier: MIT */
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static int started;
-static unsigned long long used = 1000;
 
 int nvmlInit_v2(void), nvmlShutdown(void), nvmlDeviceGetHandleByUUID(const char *uuid, void **card),
     nvmlDeviceGetTotalEnergyConsumption(void *card, unsigned long long *mj);
@@ -28,6 +27,8 @@ int nvmlDeviceGetTotalEnergyConsumption(void *card, unsigned long long *mj)
 {
     const char *set = getenv("SEGUE_STUB_NVML");
     if (card != &started || (set && !strcmp(set, "deaf"))) return 3;
-    *mj = used += 500;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    *mj = (unsigned long long)now.tv_sec * 50000 + (unsigned long long)now.tv_nsec / 20000;
     return 0;
 }

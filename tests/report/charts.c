@@ -55,7 +55,8 @@ static void crossovers(void **state)
     (void)state;
     size_t from, to;
     /* y = x and y = 100: equal at 100, also in log-log. */
-    struct chart_point rising[] = {{.x = 10, .y = 10}, {.x = 1000, .y = 1000}}, flat[] = {{.x = 10, .y = 100}, {.x = 1000, .y = 100}};
+    struct chart_point rising[] = {{.x = 10, .y = 10}, {.x = 1000, .y = 1000}};
+    struct chart_point flat[] = {{.x = 10, .y = 100}, {.x = 1000, .y = 100}};
     struct chart_series lines[] = {{"a", rising, 2, true}, {"b", flat, 2, true}};
     assert_true(fabs(crossover_find(lines, 2, &from, &to) - 100) < 1e-9);
     assert_true(from == 0 && to == 1);
@@ -70,7 +71,8 @@ static void hostile_values_and_texts(void **state)
 {
     (void)state;
     struct html_page p = {0};
-    struct chart_point points[] = {{.x = NAN, .y = 1}, {.x = INFINITY, .y = 2}, {.x = -1, .y = 1}, {.x = 10, .y = 0}, {.x = 5, .y = 7}};
+    struct chart_point points[] = {
+        {.x = NAN, .y = 1}, {.x = INFINITY, .y = 2}, {.x = -1, .y = 1}, {.x = 10, .y = 0}, {.x = 5, .y = 7}};
     struct chart_series s = {"<s>", points, 5, true};
     struct chart_axes axes = {"x", "y", true, true};
     struct chart_bar bars[] = {{"<b>\x01\xff", NAN, 0, 0, 0}, {"b", INFINITY, 0, 0, 9}, {"c", 3, 2, 4, 7}};

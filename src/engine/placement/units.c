@@ -162,14 +162,16 @@ segue_status segue_unit_info_get(const segue_unit *unit, segue_unit_info *out, s
     return sg_sized_out(out, &now.info, sizeof now.info, "unit info", err);
 }
 
-segue_status segue_unit_joules(segue_unit *unit, double *joules, segue_error *err)
+segue_status segue_unit_energy(segue_unit *unit, segue_energy *out, segue_error *err)
 {
-    if (!unit || !joules) return sg_fail(err, SEGUE_EARG, "energy not read: unit or joules is NULL; pass both");
+    segue_energy now = SEGUE_INIT(segue_energy);
+    if (!unit) return sg_fail(err, SEGUE_EARG, "energy not read: the unit is NULL; open one");
     const struct sg_unit_ops *ops = sg_ops_of(unit->unit);
     if (!ops->meter)
         return sg_fail(err, SEGUE_EUNSUPPORTED, "energy not read: %s: the unit has no energy counter; use another",
                        unit->desc.info.spec);
-    return ops->meter(unit->unit, joules, err);
+    SG_TRY(ops->meter(unit->unit, &now, err));
+    return sg_sized_out(out, &now, sizeof now, "energy", err);
 }
 
 segue_status segue_unit_stream(segue_unit *unit, size_t bytes, double *gb_s, segue_error *err)

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "engine/replay/state_hashes.h"
 #include "engine/session/session.h"
 
 /* After a failed run: cuts all stages to the tokens that every stage has finished. */
@@ -114,6 +115,7 @@ segue_status sg_session_run_once(struct segue_session *s, struct sg_run_request 
     uint32_t done = 0;
     segue_status status = SEGUE_OK;
     if (!decode) sg_session_prewarm_peers(s);
+    if (s->hashes) SG_TRY(sg_hashes_before(s, request, err));
     for (uint32_t k = 0; k < s->layouts[s->active].n && status == SEGUE_OK; k++) {
         done = 0;
         status = run_stage(s, k, request, &done, err);
@@ -129,5 +131,6 @@ segue_status sg_session_run_once(struct segue_session *s, struct sg_run_request 
     s->computed += request->tokens_n;
     sg_recovery_after_run(s, request->tokens_n);
     s->logits_known = 0;
+    if (s->hashes) SG_TRY(sg_hashes_after(s, request, decode, err));
     return SEGUE_OK;
 }

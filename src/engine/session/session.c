@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "engine/placement/plan.h"
+#include "engine/replay/state_hashes.h"
 #include "engine/session/shared_run.h"
 #include "engine/sized.h"
 
@@ -165,6 +166,7 @@ void segue_session_close(segue_session *s)
     sg_session_forget_checkpoints(s, 0);
     sg_flow_free(s->flow);
     sg_free(s->intervals);
+    sg_hashes_free(s->hashes);
     for (uint32_t i = 0; i < s->adapters_n; i++) sg_adapter_unref(s->adapters[i]);
     sg_free(s->adapters);
     sg_free(s->loras);

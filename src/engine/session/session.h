@@ -83,6 +83,7 @@ struct segue_session {
     size_t logprobs_n;
     segue_use uses[SG_USES_MAX];            /* [stats.uses_n] */
     segue_loss losses[SG_LOSSES_MAX];       /* loss i is at i % SG_LOSSES_MAX; stats.losses_n counts all */
+    struct sg_state_hashes *hashes; /* of every run (replay/state_hashes.h), owned; NULL: not recorded */
     segue_interval *intervals; /* [2 * intervals_cap] intervals_n valid; stats.intervals_total counts all */
     size_t intervals_cap, intervals_n;
 };

@@ -91,6 +91,7 @@ static void cpu_close(struct sg_unit *unit)
     pthread_cond_destroy(&u->changed);
     pthread_mutex_destroy(&u->lock);
     pthread_mutex_destroy(&u->work);
+    pthread_mutex_destroy(&u->rapl.lock);
     sg_free(u);
 }
 
@@ -117,11 +118,12 @@ static segue_status invariant_of(const struct sg_unit_spec *spec, uint32_t *out,
     return sg_fail(err, SEGUE_EARG, "open unit: cpu: invariant=%s is not 0 or 1; correct it", text);
 }
 
-/* Options: isa (an instruction set), threads, and invariant (results do not depend on the rows of a run). EARG for other keys;
+/* Options: isa (an instruction set), threads, invariant (results do not depend on the rows of a run), and powercap (another root
+ * of the energy counters). EARG for other keys;
  * EUNIT if the instruction set is missing. */
 static segue_status cpu_open(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
 {
-    static const char *const keys[] = {"isa", "threads", "invariant", NULL};
+    static const char *const keys[] = {"isa", "threads", "invariant", "powercap", NULL};
     uint32_t threads, invariant;
     SG_TRY(sg_spec_only(spec, keys, err));
     SG_TRY(threads_of(spec, &threads, err));
@@ -132,7 +134,9 @@ static segue_status cpu_open(struct sg_unit **out, const struct sg_unit_spec *sp
     pthread_mutex_init(&u->lock, NULL);
     pthread_mutex_init(&u->work, NULL);
     pthread_cond_init(&u->changed, NULL);
-    const char *isa = sg_spec_value(spec, "isa");
+    pthread_mutex_init(&u->rapl.lock, NULL);
+    const char *isa = sg_spec_value(spec, "isa"), *powercap = sg_spec_value(spec, "powercap");
+    snprintf(u->rapl.root, sizeof u->rapl.root, "%s", powercap ? powercap : "/sys/class/powercap");
     segue_status status = sg_isa_choose(isa, &u->k, err);
     if (status == SEGUE_OK) status = sg_pool_open(&u->pool, threads, err);
     if (status != SEGUE_OK) {
@@ -444,6 +448,11 @@ static segue_status cpu_wait(struct sg_run *handle, uint64_t timeout_ns, segue_e
     return status;
 }
 
+static segue_status cpu_meter(struct sg_unit *unit, segue_energy *out, segue_error *err)
+{
+    return sg_rapl_read(&cpu_unit(unit)->rapl, out, err);
+}
+
 /* Measurement of the memory bandwidth that this pool of threads reaches. */
 
 /* Arguments of the bandwidth measurement; items of 128 KB. */
@@ -523,6 +532,7 @@ const struct sg_unit_ops sg_unit_cpu = {
     .state_transfer = sg_cpu_state_transfer,
     .state_at = sg_cpu_state_at,
     .stream = cpu_stream,
+    .meter = cpu_meter,
     .kept = cpu_cache_result,
     .progress = cpu_progress,
     .compile_invariant = cpu_compile_invariant,

@@ -11,6 +11,7 @@
 
 #include "base/file.h"
 #include "unit/cpu/kernels/kernels.h"
+#include "unit/cpu/rapl.h"
 #include "unit/kv_blocks.h"
 #include "unit/pool.h"
 #include "unit/state_core.h"
@@ -78,6 +79,7 @@ struct sg_cpu_unit {
     struct sg_kernels k;
     struct sg_pool *pool;
     struct sg_unit_desc desc;
+    struct sg_rapl rapl;             /* energy counters of the machine's packages */
     pthread_mutex_t lock;            /* guards the run lists `idle` and `queue` */
     pthread_cond_t changed;
     struct sg_cpu_run *idle, *queue;

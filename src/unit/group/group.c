@@ -145,12 +145,19 @@ static segue_status group_stream(struct sg_unit *u, uint64_t bytes, double *gb_s
     return SEGUE_OK;
 }
 
-/* Sum over the ranks. */
-static segue_status group_meter(struct sg_unit *u, double *joules, segue_error *err)
+/* Sum over the ranks; each rank's device is a rail. */
+static segue_status group_meter(struct sg_unit *u, segue_energy *out, segue_error *err)
 {
-    double sum = 0, one;
-    for (uint32_t r = 0; r < u->ranks; r++, sum += one) SG_TRY(u->ops->meter(u->rank[r], &one, err));
-    *joules = sum;
+    for (uint32_t r = 0; r < u->ranks; r++) {
+        segue_energy one = SEGUE_INIT(segue_energy);
+        SG_TRY(u->ops->meter(u->rank[r], &one, err));
+        out->joules += one.joules;
+        memcpy(out->meter, one.meter, sizeof out->meter);
+        if (out->rails_n == SEGUE_RAILS) continue;
+        struct segue_rail *rail = &out->rails[out->rails_n++];
+        snprintf(rail->name, sizeof rail->name, "rank %u", r);
+        rail->joules = one.joules;
+    }
     return SEGUE_OK;
 }
 

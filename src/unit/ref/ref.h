@@ -15,11 +15,14 @@ struct sg_unit {
     struct sg_unit_base base;
     struct sg_unit_desc desc;
     uint32_t threads;                /* threads per op; results do not depend on it */
+    int fault_layer;                 /* for tests: the first op of this layer ... */
+    char fault_op[16];               /* ... and name gives a first value that is one ulp too large; "": none */
 };
 
 struct sg_program {
     struct sg_program_base base;
     uint32_t *last_use;              /* [values_n] index of the last op that reads the value; UINT32_MAX: kept to the end */
+    uint32_t fault;                  /* index of the op that fails on purpose; UINT32_MAX: none */
     uint64_t read_per_token;         /* weight bytes read per decoded token */
     uint64_t live_cols_max;          /* maximum over the ops of the summed widths of live values */
 };

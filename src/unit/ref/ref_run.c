@@ -2,6 +2,7 @@
  * inside start, otherwise on a new thread. A pass is all or nothing: states advance only when it succeeded, so rows_done counts
  * complete passes.
  * SPDX-License-Identifier: MIT */
+#include <math.h>
 #include <string.h>
 
 #include "unit/batch.h"
@@ -104,6 +105,7 @@ static segue_status pass_run(struct sg_run *run, int first)
         if (ref_stopped(p)) break;
         SG_TRY(value_alloc(p, op->out, &out));
         SG_TRY(ref_op(p, op, out));
+        if (p->program->fault == i) out[0] = nextafterf(out[0], INFINITY);
         sg_arena_free(&p->scratch);
         p->ops++;
         if (first && !ref_stopped(p)) copy_to_result(run, p, op->out);

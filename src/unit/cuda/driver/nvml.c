@@ -51,7 +51,7 @@ static int nvml_open(struct cu_nvml *n, const unsigned char *uuid)
 }
 
 /* A failed open is repeated with the next query: the library may be busy, and queries are rare. */
-segue_status cu_energy(struct sg_unit *u, double *joules, segue_error *err)
+segue_status cu_energy(struct sg_unit *u, segue_energy *out, segue_error *err)
 {
     unsigned char uuid[16] = {0};
     unsigned long long mj = 0;
@@ -64,6 +64,7 @@ segue_status cu_energy(struct sg_unit *u, double *joules, segue_error *err)
                                                   "this GPU; install it");
     if (!counts) return sg_fail(err, SEGUE_EUNSUPPORTED, "measure energy: unit cuda: this GPU has no energy counter; use another "
                                                   "meter");
-    *joules = (double)mj * 1e-3;
+    out->joules = (double)mj * 1e-3;
+    snprintf(out->meter, sizeof out->meter, "nvml");
     return SEGUE_OK;
 }

@@ -7,7 +7,7 @@
 
 /* Joules since the driver was loaded; GPUs update the counter about ten times per second. EUNSUPPORTED: no NVML, or the GPU has
  * no counter. Any thread. */
-segue_status cu_energy(struct sg_unit *u, double *joules, segue_error *err);
+segue_status cu_energy(struct sg_unit *u, segue_energy *out, segue_error *err);
 /* When the unit is closed; also if it was never opened. */
 void cu_nvml_close(struct cu_nvml *n);
 

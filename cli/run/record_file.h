@@ -1,0 +1,47 @@
+/* record_file.h: reading the file of --record. Everything in it is checked: counts against each other and against limits.
+ * SPDX-License-Identifier: MIT */
+#ifndef SEGUE_CLI_RECORD_FILE_H
+#define SEGUE_CLI_RECORD_FILE_H
+
+#include "term/out.h"
+
+enum {
+    RECORD_VERSION = 1,
+    RECORD_BYTES = 1 << 30,
+    RECORD_LINE = 64 << 20,
+    RECORD_TOKENS = 1 << 24,
+    RECORD_SLOTS = 8192,
+    RECORD_HIDDEN = 4097,
+    RECORD_RUNS = 1 << 20
+};
+
+struct record_tokens {
+    int32_t *ids;
+    size_t n;
+};
+
+/* One run, see engine/replay/state_hashes.h. */
+struct record_run {
+    uint64_t first;
+    uint32_t tokens, unit;
+    bool decode;
+    uint64_t *slots, *hidden; /* one allocation, at slots */
+    uint32_t *rows;           /* [tokens]; NULL: not recorded */
+};
+struct record {
+    json_t *head; /* flags, sampling, model, ... */
+    struct record_tokens prompt, answer;
+    size_t slots_n, hidden_n;
+    struct record_run *runs;
+    size_t runs_n, runs_cap;
+};
+
+/* Read a record. name: of the file, for messages. EFORMAT: "record: FILE: line N: why". */
+segue_status record_parse(struct record *out, const char *text, size_t len, const char *name, segue_error *err);
+/* The same of a file. EIO, ELIMIT. */
+segue_status record_read(struct record *out, const char *path, segue_error *err);
+void record_free(struct record *r);
+/* Text of the head; NULL: it is not there. */
+const char *record_text(const struct record *r, const char *key);
+
+#endif

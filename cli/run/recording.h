@@ -1,0 +1,24 @@
+/* recording.h: --record: a file that says how an answer was computed: flags, sampling, prompt, tokens, and of every run its edges
+ * and the hashes of what it added to the states and of the values between layers. `segue replay` computes it again. JSON Lines: a
+ * head, then one line per run (docs/CLI.md). Written here and read by record_file.c.
+ * SPDX-License-Identifier: MIT */
+#ifndef SEGUE_CLI_RECORDING_H
+#define SEGUE_CLI_RECORDING_H
+
+#include "run/placement.h"
+#include "run/record_file.h"
+
+/* Flags of placement_open for a recording: values between layers are kept, unless --prefill or --decode divides the layers. */
+unsigned record_placement_flags(const struct args *args);
+/* Start recording a session that has computed nothing yet. SEGUE_EARG: it has. */
+segue_status record_begin(segue_session *session, segue_error *err);
+/* Write the file of --record. sampling: of the session. */
+segue_status record_write(const char *path, const struct args *args, const struct placement *p, const segue_session *session,
+                          const segue_sampling *sampling, const struct record_tokens *prompt, const struct record_tokens *answer,
+                          segue_error *err);
+/* What the session has recorded so far, in the form of a file that was read. Freed with record_free. */
+void record_of_session(struct record *out, const segue_session *session);
+/* The sampling parameters of a record. */
+segue_sampling record_sampling(const struct record *r);
+
+#endif

@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""`run --record` and `segue replay`: an answer repeats bit for bit, an op that is one ulp off is found to its layer (the unit option
+ref:fault=LAYER.OP), and damaged records are refused with their line. SPDX-License-Identifier: MIT"""
+import stat
+from clitest import *
+
+m = tiny_model("tiny", layers=4, width=64)
+ids = ",".join(str(i % 256) for i in range(40))
+base = ["run", "-m", m, "--ids", ids, "-n", "6", "--ignore-eos", "--temp", "0.9", "--seed", "5", "--chunk", "16", "--json"]
+
+
+def record(name, *units):
+    path = os.path.join(top.name, name)
+    code, out, err = run(*base, *units, "--record", path)
+    expect(f"recorded: {units}", code == 0, err)
+    plain = json.loads(run(*base, *units)[1])["ids"]
+    expect(f"recording changes no token: {units}", json.loads(out)["ids"] == plain, (out[:200], plain))
+    return path
+
+
+def replay(path, *units):
+    code, out, err = run("replay", path, *units, "--json")
+    expect(f"replay {units}: exit 0 or 6", code in (0, 6), (code, err))
+    o = json.loads(out) if out else {}
+    expect(f"replay {units}: exit says what the object says", o.get("equal") == (code == 0), o)
+    expect("nulls have reasons", all(v is not None or o.get(k + "_reason") for k, v in o.items()), o)
+    return o
+
+
+on_ref = record("ref.rec", "--unit", "ref")
+lines = open(on_ref).read().splitlines()
+head = json.loads(lines[0])
+expect("private", stat.S_IMODE(os.stat(on_ref).st_mode) == 0o600)
+expect("one line per run: three chunks and five tokens", [(r["first"], r["tokens"], r["phase"]) for r in map(json.loads, lines[1:])]
+       == [(0, 16, "prefill"), (16, 16, "prefill"), (32, 8, "prefill")] + [(40 + i, 1, "decode") for i in range(5)], lines[1:][:1])
+expect("slots", head["slots"] == [f"{k}.{i}" for i in range(4) for k in "kv"] and head["hidden"] == 5 and head["sampling"]["seed"] == 5, head)
+o = replay(on_ref)
+expect("equal on ref", o["equal"] and o["runs"] == o["runs_equal"] == 8, o)
+for unit in ("cpu:threads=1", "cpu:threads=2,invariant=1"):
+    expect(f"equal on {unit}", replay(record("cpu.rec", "--unit", unit))["equal"])
+pair = record("pair.rec", "--prefill", "cpu:threads=1", "--decode", "ref")
+o = replay(pair)
+expect("equal over a hand-off", o["equal"] and len(json.loads(open(pair).readline())["units"]) == 2, o)
+split = record("split.rec", "--prefill", "cpu:threads=1@0-1", "--prefill", "ref@2-3", "--decode", "ref")
+expect("equal with divided layers", replay(split)["equal"] and json.loads(open(split).readline())["hidden"] == 0)
+
+for layer in range(4):
+    for op, inside in (("norm", True), ("attend", False), ("glu", False)):
+        o = replay(on_ref, "--unit", f"ref:fault={layer}.{op}")
+        expect(f"{op} of layer {layer} is one ulp off", not o["equal"] and o["layer"] == layer and ("slot" in o and o["slot"] == f"k.{layer}") == inside
+               and o["unit"] == f"ref:fault={layer}.{op}" and o["recorded_unit"] == "ref" and o["position"] is not None, o)
+code, out, err = run("replay", on_ref, "--unit", "ref:fault=2.glu")
+expect("as text", code == 6 and "layer 2" in out and "ref:fault=2.glu" in out, out)
+expect("in divided layers the state says the layer", replay(split, "--prefill", "cpu:threads=1@0-1", "--prefill", "ref:fault=3.norm@2-3", "--decode", "ref")["layer"] == 3)
+o = replay(on_ref, "--unit", "cpu", "--chunk", "32")
+expect("other chunk edges are named", o["edge"] == 0 and not o["equal"], o)
+refused(2, ["replay", on_ref, "--unit", "ref:fault=x.norm"], "LAYER.OP")
+
+other = tiny_model("other", seed=9, layers=4, width=64)
+refused(4, ["replay", on_ref, "-m", other], "other weights")
+refused(2, ["run", "-m", m, "--ids", "1", "--record", os.path.join(top.name, "x"), "--regex", "a"], "--record")
+code, out, err = run("run", "-m", m, "--ids", "1", "-n", "1", "-q", "--record", os.path.join(top.name, "no/x.rec"))
+expect("a record that cannot be written", code == 1 and "no/x.rec" in err, (code, err))
+refused(1, ["replay", os.path.join(top.name, "nowhere")], "nowhere")
+
+
+def damaged(change, line=None, at=0):
+    text = lines.copy()
+    if line is not None: text[line] = change(text[line])
+    else: text = change(text)
+    return "\n".join(text) + "\n"
+
+
+def field(name, value):
+    def change(text):
+        o = json.loads(text)
+        if value is None: o.pop(name)
+        else: o[name] = value
+        return json.dumps(o)
+    return change
+
+
+bad = [("", "line 0"), ("{", "line 1"), ("[]\n", "line 1"), ("{}\n", "line 1"), (damaged(field("segue_record", 99), 0), "newer"),
+       (damaged(field("prompt", [1, -1]), 0), "line 1"), (damaged(field("prompt", "x"), 0), "line 1"), (damaged(field("tokens", [1 << 40]), 0), "line 1"),
+       (damaged(field("weights_id", 5), 0), "line 1"), (damaged(field("units", []), 0), "line 1"), (damaged(field("hidden", 1e9), 0), "line 1"),
+       (damaged(field("slots", [1]), 0), "line 1"), (damaged(field("flags", None), 0), "line 1"), (damaged(field("tokens", -5), 3), "line 4"),
+       (damaged(field("first", 45), 2), "line 3"), (damaged(field("phase", "think"), 2), "line 3"), (damaged(field("unit", 1), 2), "line 3"),
+       (damaged(field("slots", "00"), 2), "line 3"), (damaged(field("hidden", "x" * 80), 2), "line 3"), (damaged(field("rows", None), 2), "line 3"),
+       (damaged(lambda t: t[:3] + ["not JSON"] + t[3:]), "line 4"), (damaged(lambda t: t[:2] + [t[2][:50]]), "line 3")]
+for i, (text, word) in enumerate(bad):
+    refused(4, ["replay", write(top.name, f"bad{i}.rec", text)], word, f"bad{i}.rec")
+done()
