@@ -258,16 +258,20 @@ static segue_status measure_energy(struct bench_run *b, size_t prompt, size_t ge
 {
     static const uint64_t MIN_NS = 1000000000;
     struct meter_phase phases[2] = {{.tokens = 0}};
+    struct bench_sample *samples = NULL;
     uint64_t measured_ns = 0, hash = BENCH_HASH_INIT;
+    size_t n = 0, cap = 0;
     segue_status st = SEGUE_OK;
     while (b->meter.name && !st && measured_ns < MIN_NS) {
-        struct bench_sample sample;
-        st = run_sample(b, prompt, generated, depth, &sample, &hash, err);
-        if (st) break;
-        meter_add(&b->meter, sample.start_ns, sample.start_ns + sample.ns, (prompt + generated) * b->sequences,
-                  &phases[generated != 0]);
-        measured_ns += sample.ns;
+        if (n == cap) samples = out_realloc(samples, (cap = cap ? 2 * cap : 16) * sizeof *samples);
+        st = run_sample(b, prompt, generated, depth, &samples[n], &hash, err);
+        if (!st) measured_ns += samples[n++].ns;
     }
+    /* The last window first: the meter waits once, until it has seen the end. */
+    while (!st && n-- > 0)
+        meter_add(&b->meter, samples[n].start_ns, samples[n].start_ns + samples[n].ns, (prompt + generated) * b->sequences,
+                  &phases[generated != 0]);
+    free(samples);
     *energy = st ? NULL : meter_json(&b->meter, &phases[0], &phases[1], false);
     return st;
 }

@@ -8,7 +8,10 @@
 void energy_append(struct energy_series *s, uint64_t ns, const double *joules)
 {
     if (s->n && ns <= s->points[s->n - 1].ns) return;
-    if (s->n == ENERGY_POINTS) return;
+    if (s->n == ENERGY_POINTS) {
+        for (size_t i = 1; i < ENERGY_POINTS / 2; i++) s->points[i] = s->points[2 * i];
+        s->n = ENERGY_POINTS / 2;
+    }
     if (s->n == s->cap) s->points = out_realloc(s->points, (s->cap = s->cap ? 2 * s->cap : 256) * sizeof *s->points);
     s->points[s->n].ns = ns;
     memcpy(s->points[s->n++].joules, joules, sizeof s->points->joules);

@@ -7,7 +7,7 @@
 #include "term/out.h"
 
 /* ENERGY_SAMPLES: a window with fewer points is not reported. */
-enum { ENERGY_CHANNELS = 16, ENERGY_POINTS = 1 << 20, ENERGY_SAMPLES = 5 };
+enum { ENERGY_CHANNELS = 16, ENERGY_POINTS = 1 << 16, ENERGY_SAMPLES = 5 };
 
 /* Channel 0 is what all devices used together, the others are rails. Rails may or may not be contained in channel 0. */
 struct energy_series {
@@ -29,7 +29,7 @@ struct energy_use {
     bool outside;   /* a window was not covered by the series */
 };
 
-/* Append a point; times must rise, others and those beyond ENERGY_POINTS are dropped. */
+/* Append a point; times must rise, others are dropped. At ENERGY_POINTS every second one is dropped: half the resolution. */
 void energy_append(struct energy_series *s, uint64_t ns, const double *joules);
 /* Add the energy between two times; between two points it is spread evenly. */
 void energy_add(const struct energy_series *s, uint64_t from, uint64_t to, struct energy_use *use);

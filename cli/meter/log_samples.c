@@ -4,7 +4,7 @@
 
 struct log_sample *log_sample_new(struct log_samples *s)
 {
-    if (s->n == ENERGY_POINTS - 1) return NULL;
+    if (s->n == LOG_SAMPLES) return NULL;
     if (s->n == s->cap) s->list = out_realloc(s->list, (s->cap = s->cap ? 2 * s->cap : 64) * sizeof *s->list);
     s->list[s->n] = (struct log_sample){0};
     return &s->list[s->n++];

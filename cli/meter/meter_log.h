@@ -7,7 +7,7 @@
 
 #include "meter/energy_series.h"
 
-enum { LOG_BYTES = 64 << 20 };
+enum { LOG_BYTES = 64 << 20, LOG_SAMPLES = 1 << 20 };
 /* Channels of logs: the whole chip, and rails. */
 enum { LOG_WHOLE, LOG_CPU, LOG_GPU, LOG_ANE, LOG_DRAM, LOG_CHANNELS };
 

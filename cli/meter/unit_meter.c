@@ -150,6 +150,16 @@ void unit_meter_add(struct unit_meter *m, uint64_t from, uint64_t to, struct ene
     pthread_mutex_unlock(&m->lock);
 }
 
+double unit_meter_now(struct unit_meter *m)
+{
+    double joules[ENERGY_CHANNELS];
+    pthread_mutex_lock(&m->lock);
+    bool ok = read_all(m, joules, NULL);
+    double since = joules[0] - m->series.points[0].joules[0];
+    pthread_mutex_unlock(&m->lock);
+    return ok ? since : -1;
+}
+
 const struct energy_series *unit_meter_channels(const struct unit_meter *m) { return &m->series; }
 
 const char *unit_meter_name(const struct unit_meter *m) { return m->name; }

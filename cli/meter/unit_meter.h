@@ -14,6 +14,8 @@ struct unit_meter;
 segue_status unit_meter_open(struct unit_meter **out, segue_unit *const *units, size_t n, const char *only, segue_error *err);
 /* Add the energy between two times up to now, see energy_add. Waits until the counters were read after `to`. */
 void unit_meter_add(struct unit_meter *m, uint64_t from, uint64_t to, struct energy_use *use);
+/* Joules of all devices since the meter was opened, read now; negative: a counter failed. */
+double unit_meter_now(struct unit_meter *m);
 /* Names of the channels; its points belong to the thread. */
 const struct energy_series *unit_meter_channels(const struct unit_meter *m);
 /* "nvml", "rapl" or "nvml+rapl". */

@@ -112,6 +112,8 @@ void meter_add(struct meter *m, uint64_t from, uint64_t to, size_t tokens, struc
     phase->tokens += tokens;
 }
 
+double meter_read(struct meter *m) { return m->live ? unit_meter_now(m->live) : -1; }
+
 /* Every field null with one reason. */
 static json_t *null_json(const char *reason, bool totals)
 {

@@ -29,6 +29,8 @@ struct meter_phase {
 int meter_open(struct meter *m, const struct args *args, const struct placement *p);
 /* Add a window to a phase; times are of out_now_ns, as in traces. Does nothing without a meter. */
 void meter_add(struct meter *m, uint64_t from, uint64_t to, size_t tokens, struct meter_phase *phase);
+/* Joules of all units since meter_open; negative: not measured, as with logs. */
+double meter_read(struct meter *m);
 /* The JSON object `energy`. What was not measured is null with a reason. m NULL: no meter. totals: also the joules of the phases,
  * not only those per token. */
 json_t *meter_json(struct meter *m, const struct meter_phase *prefill, const struct meter_phase *decode, bool totals);

@@ -199,6 +199,7 @@ static bool unload_one(struct model_pool *h)
     oldest->state = MODEL_LOADING; /* others wait until it is IDLE */
     pthread_mutex_unlock(&h->lock);
     segue_scheduler_close(oldest->scheduler);
+    meter_close(&oldest->meter);
     placement_close(&oldest->placement);
     pthread_mutex_lock(&h->lock);
     oldest->scheduler = NULL;
@@ -302,7 +303,10 @@ void model_pool_close(struct model_pool *h)
     for (size_t i = 0; i < h->models_n; i++) {
         struct pooled_model *m = h->models[i];
         segue_scheduler_close(m->scheduler);
-        if (m->state == MODEL_READY || m->state == MODEL_STOPPED) placement_close(&m->placement);
+        if (m->state == MODEL_READY || m->state == MODEL_STOPPED) {
+            meter_close(&m->meter);
+            placement_close(&m->placement);
+        }
         args_free(&m->args);
         slots_close(&m->slots);
         pthread_mutex_destroy(&m->energy_lock);
