@@ -20,6 +20,9 @@ struct bench_run {
     size_t threads;            /* CPU threads */
     uint64_t seed;             /* of the random prompts */
     size_t intervals;          /* runs that sessions record; 0: none */
+    const char *const *models; /* [models_n] of --grid; of the command line */
+    size_t models_n;
+    const char *case_name;     /* --grid: the model, for the field `case` of rows; else NULL */
     /* Decode rows at depth 0 so far, for the ratio of deeper rows. */
     struct bench_depth0 {
         size_t tokens;   /* generated tokens of the row */
@@ -73,6 +76,7 @@ segue_status bench_html_write(const struct bench_out *out, const char *path, seg
 int bench_cases(struct bench_run *b);
 int bench_handoff(struct bench_run *b);
 int bench_pipelines(struct bench_run *b);
+int bench_grid(struct bench_run *b); /* --grid: bench_pipelines for each model */
 int bench_cancel(struct bench_run *b);
 int bench_concurrent(struct bench_run *b);
 int bench_predict(struct bench_run *b);

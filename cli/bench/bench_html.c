@@ -211,8 +211,9 @@ segue_status bench_html_write(const struct bench_out *out, const char *path, seg
     put_speeds(&p, out->rows);
     put_roof(&p, out->rows, json_array_get(out->timelines, 0));
     if (json_object_get(first, "ttft_ms")) {
-        put_curves(&p, "Time to first token", "ms", curves_of(out->rows, "pipeline", "ttft_ms", 1, false));
-        put_curves(&p, "Energy of the prompt", "J", curves_of(out->rows, "pipeline", "prefill_j", 1, false));
+        const char *name = json_object_get(first, "case") ? "case" : "pipeline";
+        put_curves(&p, "Time to first token", "ms", curves_of(out->rows, name, "ttft_ms", 1, false));
+        put_curves(&p, "Energy of the prompt", "J", curves_of(out->rows, name, "prefill_j", 1, false));
     } else {
         put_curves(&p, "Time of the prompt", "ms", curves_of(out->rows, "unit", "avg_ts", 1e3, true));
     }

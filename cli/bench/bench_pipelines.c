@@ -121,6 +121,18 @@ static void put_disk(json_t *o, const struct placement *p)
     free(cache);
 }
 
+/* Set device_bytes: weights and states on a unit with memory of its own (not the host's, not that of another process). */
+static void put_device_bytes(json_t *o, const struct placement *p, uint64_t state_bytes)
+{
+    for (size_t i = 0; i < p->units_n; i++) {
+        const char *kind = p->unit_info[i].kind;
+        if (!strcmp(kind, "cpu") || !strcmp(kind, "ref") || !strcmp(kind, "proc") || p->unit_info[i].simulated) continue;
+        json_object_set_new(o, "device_bytes", json_integer((json_int_t)(p->info.weight_bytes + state_bytes)));
+        return;
+    }
+    out_null(o, "device_bytes", "no unit of the pipeline has memory of its own");
+}
+
 /* A row with the fields that need no measurement. */
 static json_t *row_header(const char *name, size_t prompt, size_t tokens)
 {
@@ -164,6 +176,7 @@ static json_t *result_row(struct bench_run *b, const char *name, size_t prompt, 
     put_positive(o, "cold_ttft_ms", cold ? (double)(p->load_ns + p->compile_ns) / 1e6 + m[0].ttft_ms : 0,
         "the process was warm from the prompt before");
     report_memory(o, p, s->state_bytes);
+    put_device_bytes(o, p, s->state_bytes);
     put_disk(o, p);
     put_energy(o, "not measured in this mode");
     json_object_set_new(o, "units", units_json(b, work));
@@ -213,7 +226,7 @@ static json_t *unavailable_row(const char *name, const char *reason)
     json_object_set_new(o, "reason", out_string(reason, strlen(reason)));
     static const char *const names[] = {
         "n_prompt",   "n_gen",        "prefill",    "decode",     "handoff_bytes", "copied_bytes", "load_ms",
-        "compile_ms", "cold_ttft_ms", "peak_bytes", "disk_bytes", "dispatches",    "ids_hash"};
+        "compile_ms", "cold_ttft_ms", "peak_bytes", "device_bytes", "disk_bytes", "dispatches", "ids_hash"};
     for (size_t i = 0; i < 5; i++) out_null(o, figure_names[i], reason);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) out_null(o, names[i], reason);
     put_energy(o, reason);
@@ -344,6 +357,9 @@ static segue_status output_rows(struct bench_run *b, json_t *o, segue_error *err
     size_t i;
     json_array_foreach(json_object_get(o, "rows"), i, result_row)
     {
+        if (b->case_name)
+            json_object_set_new(result_row, "case",
+                                json_sprintf("%s %s", b->case_name, json_string_value(json_object_get(result_row, "pipeline"))));
         if (!st) st = bench_out_row(b->out, json_incref(result_row), err);
     }
     if (json_object_get(o, "timeline") && b->out->timelines)
@@ -393,7 +409,8 @@ static segue_status bench_pipeline(struct bench_run *b, const char *name, segue_
 /* A failure or an interrupt ends the list; rows already measured were written. */
 int bench_pipelines(struct bench_run *b)
 {
-    static const struct bench_column columns[] = {{"pipeline", "pipeline", 0},
+    static const struct bench_column columns[] = {{"model and pipeline", "case", 0},
+                                                  {"pipeline", "pipeline", 0},
                                                   {"prefill", "prefill", 0},
                                                   {"decode", "decode", 0},
                                                   {"tokens", "n_prompt", 0},
@@ -404,6 +421,7 @@ int bench_pipelines(struct bench_run *b)
                                                   {"hand-off ms", "handoff_ms", 3},
                                                   {"hand-off bytes", "handoff_bytes", 0},
                                                   {"memory bytes", "peak_bytes", 0},
+                                                  {"device bytes", "device_bytes", 0},
                                                   {"disk bytes", "disk_bytes", 0},
                                                   {"dispatches", "dispatches", 0},
                                                   {"prefill J", "prefill_j", 3},
@@ -411,7 +429,7 @@ int bench_pipelines(struct bench_run *b)
                                                   {"unavailable because", "reason", 0},
                                                   {NULL, NULL, 0}};
     segue_error err;
-    b->out->columns = columns;
+    b->out->columns = b->case_name ? columns : columns + 1;
     json_t *names = selected_names(b, &err), *name;
     segue_status st = names ? check_names(names, &err) : err.status;
     size_t i;

@@ -19,6 +19,11 @@ static int run(struct args *args)
     const char *form = args_has(args, "json") ? "json" : args_text(args, "out");
     struct bench_out out;
     segue_error err;
+    if (args->operands_n && !args_has(args, "grid")) {
+        out_fail(&err, SEGUE_EARG, "bench: \"%.80s\": models are operands of --grid only; use -m", args->operands[0]);
+        free(threads);
+        return out_error(&err, EXIT_UNAVAILABLE);
+    }
     bench_out_begin(&out, form ? form : "md");
     if (args_has(args, "html")) out.timelines = json_array();
     int code = EXIT_DONE;
@@ -34,7 +39,12 @@ static int run(struct args *args)
         progress_begin(&b.progress, "bench: sample", false);
         if (threads_n) args_set(&b.args, "threads", number, &err);
         /* One mode per call; the order decides if several are given. */
-        if (args_has(args, "pipelines")) {
+        if (args_has(args, "grid")) {
+            if (!args_has(args, "repeat")) b.repeats = 4;
+            b.models = args->operands;
+            b.models_n = args->operands_n;
+            code = bench_grid(&b);
+        } else if (args_has(args, "pipelines")) {
             if (!args_has(args, "repeat")) b.repeats = 4;
             code = bench_pipelines(&b);
         } else if (args_has(args, "handoff")) {
@@ -90,13 +100,16 @@ static const struct arg_def flag_defs[] = {
      "measure decode speed while another session prefills N tokens"},
     {"predict", 0, ARG_SWITCH, ARG_ADVANCED, NULL, NULL, 0, 0,
      "predict and measure about 100 cases on the units of this machine, in at most 12 minutes"},
-    {"grid", 0, ARG_FILE, ARG_UNAVAILABLE | ARG_ADVANCED, "FILE", NULL, 0, 0, "cases of --predict"},
+    {"grid", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0,
+     "--pipelines for each MODEL of the command line: the protocol of published work"},
     ARG_END};
 static const struct arg_group command_flags = {"Measurement", flag_defs};
 static const struct arg_group *const groups[] = {&command_flags, &flags_model, &flags_engine, &flags_output, NULL};
 const struct command cmd_bench = {
     .name = "bench",
     .summary = "measure tokens per second",
+    .operands = "[MODEL ...]",
+    .operands_max = 16,
     .groups = groups,
     .example = "segue bench -p 512 -n 64 -r 2 -o json",
     .run = run,

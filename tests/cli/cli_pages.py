@@ -67,7 +67,7 @@ ask "segue models rm p" segue models rm p; ask "segue run --model pl" segue run 
 for shell in ("zsh", "fish"): expect(f"{shell} completes names of models", "segue --list models" in run("--completion", shell)[1])
 for shell in ("bash", "zsh", "fish"):
     script = run("--completion", shell)[1]
-    refusable = [w for w in ("--grid",) if w in run("bench", "--help")[1].split("Not in this build")[-1]]   # chat has the flag --keep
+    refusable = [w for w in ("--predict",) if w in run("bench", "--help")[1].split("Not in this build")[-1]]   # chat has the flag --keep
     expect(f"{shell}: no refused flags", not any(f"--{w[2:]} " in script or f" -l {w[2:]} " in script for w in refusable), refusable)
 expect("environment of the man page", all(v in run("--man", "pull")[1] for v in ("HF_HUB_CACHE", "HF_TOKEN", "XDG_CONFIG_HOME")))
 

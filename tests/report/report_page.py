@@ -57,6 +57,13 @@ code, printed, err = run("bench", "-m", m, "--pipelines", "--pipeline", "single:
 text, p, drawings = page(out)
 expect("pipelines: lines, and one time line each", code == 0 and len(drawings) == 3 and "single:ref" in text, (code, err, len(drawings)))
 expect("a crossover, or none", "crossover: none" in text or "from single:" in text)
+code, printed, err = run("bench", "--grid", m, tiny_model("second"), "--pipeline", "single:cpu", "-p", "4,8", "-n", "2", "-r", "2", "--json", "--html", out)
+rows = json.loads(printed) if code == 0 else []
+expect("grid: models x prompts", [(r["case"], r["n_prompt"]) for r in rows]
+       == [(f"{n} single:cpu", p) for n in ("a<b>&'x", "second") for p in (4, 8)], (err, rows))
+expect("grid: memory and disk", all(r["peak_bytes"] > 0 and r["disk_bytes"] > 0 and r["device_bytes"] is None and r["device_bytes_reason"] for r in rows), rows)
+page(out)
+refused(2, ["bench", "--pipelines", m], "--grid")
 code, printed, err = run("bench", "-m", m, "--unit", "cpu", "-p", "8", "-n", "0", "-r", "1", "--html", os.path.join(top.name, "no/x.html"))
 expect("a page that cannot be written", code == 1 and "no/x.html" in err, (code, err))
 done()
