@@ -4,15 +4,16 @@
 #include "commands.h"
 
 #include <stdlib.h>
+#include "commands/unit_limits.h"
 #include "term/flags.h"
 #include "run/bandwidth.h"
 #include "term/out.h"
 
 enum { MAX_UNITS = 32 }; /* more units are not listed */
 
-/* One unit as JSON, with its energy meter. Its bandwidth is measured now, which needs the unit open; if that fails, the bandwidth is null with
- * the reason. */
-static json_t *unit_json(const segue_unit_info *u)
+/* One unit as JSON, with its energy meter. Its bandwidth is measured now, which needs the unit open; if that fails, the bandwidth
+ * is null with the reason. */
+static json_t *unit_json(const segue_unit_info *u, bool limits)
 {
     json_t *o = json_object();
     json_object_set_new(o, "unit", json_string(u->spec));
@@ -42,6 +43,13 @@ static json_t *unit_json(const segue_unit_info *u)
         out_null(o, "meter", err.text);
     else
         json_object_set_new(o, "meter", json_string(energy.meter));
+    if (limits) {
+        json_t *l = unit ? unit_limits_json(unit, &err) : NULL;
+        if (l)
+            json_object_set_new(o, "limits", l);
+        else
+            out_null(o, "limits", unit ? err.text : "the unit is not available");
+    }
     segue_unit_close(unit);
     return o;
 }
@@ -60,6 +68,7 @@ static void print_line(const json_t *o)
     if (json_is_number(gb_s)) out_print("%6.1f GB/s  ", json_number_value(gb_s));
     out_print("%s%s\n", json_string_value(json_object_get(o, "features")),
            json_is_true(json_object_get(o, "simulated")) ? "  (software)" : "");
+    if (json_object_get(o, "limits")) unit_limits_print(json_object_get(o, "limits"));
 }
 
 /* Units of the same kind are listed one by one, for example each GPU. */
@@ -77,7 +86,7 @@ static int run(struct args *args)
         return out_error(&err, EXIT_UNAVAILABLE);
     }
     json_t *list = json_array();
-    for (size_t i = 0; i < n && i < MAX_UNITS; i++) json_array_append_new(list, unit_json(&infos[i]));
+    for (size_t i = 0; i < n && i < MAX_UNITS; i++) json_array_append_new(list, unit_json(&infos[i], args_has(args, "limits")));
     free(infos);
     if (args_has(args, "json")) return out_json_exit(list);
     for (size_t i = 0; i < json_array_size(list); i++) print_line(json_array_get(list, i));
@@ -85,7 +94,12 @@ static int run(struct args *args)
     return EXIT_DONE;
 }
 
-static const struct arg_group *const groups[] = {&flags_output, NULL};
+static const struct arg_def flag_defs[] = {
+    {"limits", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0,
+     "also list the operations, storages and sizes that each unit runs, and why not"},
+    ARG_END};
+static const struct arg_group command_flags = {"Units", flag_defs};
+static const struct arg_group *const groups[] = {&command_flags, &flags_output, NULL};
 const struct command cmd_units = {.name = "units",
                                   .summary = "list the compute units and why one is unavailable",
                                   .groups = groups,

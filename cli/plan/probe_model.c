@@ -65,7 +65,7 @@ static segue_status put_tensor(struct sg_gguf_out *o, uint32_t i, const struct s
             *random = *random * 6364136223846793005u + 1442695040888963407u;
             row[c] = item->rank > 1 ? ((float)(*random >> 40) / 8388608.0f - 1) * 0.05f : 1;
         }
-        st = sg_quant_row(item->storage, row, cols, block + (uint64_t)r * bytes, err);
+        st = sg_quant_row(item->storage, row, NULL, cols, block + (uint64_t)r * bytes, err);
     }
     for (uint64_t at = 0; at < rows && !st; at += ROWS)
         st = sg_gguf_out_data(o, i, at * bytes, block, (rows - at < ROWS ? rows - at : ROWS) * bytes, err);

@@ -1,6 +1,6 @@
 # The command: exit codes, JSON fields, one-line errors, help, pages, completions. A tiny model is made on the fly.
 if(SEGUE_PYTHON AND NOT SEGUE_PYTHON MATCHES "NOTFOUND")
-  foreach(part pages text interface names coded chat terminal eval run bench state pipelines owner escapes)
+  foreach(part pages text interface names coded chat terminal eval run bench state pipelines owner escapes limits)
     segue_script(cli_${part} "api;quick" ${SEGUE_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/cli/cli_${part}.py)
   endforeach()
   set_tests_properties(cli_run cli_bench cli_pipelines PROPERTIES LABELS api)   # the long ones
