@@ -5,7 +5,7 @@
 #define SEGUE_CLI_BENCH_H
 
 #include "bench/bench_out.h"
-#include "run/meter.h"
+#include "meter/meter.h"
 #include "run/placement.h"
 #include "term/progress.h"
 

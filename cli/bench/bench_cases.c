@@ -252,7 +252,7 @@ static void measure_read_bandwidth(struct bench_run *b, size_t generated, struct
 }
 
 /* The energy of a row, from runs of its own after the timed samples: at least one second of measured parts, longer than the
- * update interval of the counters. The prefill of a depth lies outside of the measured parts. */
+ * update interval of the counters. The prefill of a depth is outside of the measured parts. */
 static segue_status measure_energy(struct bench_run *b, size_t prompt, size_t generated, size_t depth, json_t **energy,
                                    segue_error *err)
 {
@@ -267,8 +267,13 @@ static segue_status measure_energy(struct bench_run *b, size_t prompt, size_t ge
         st = run_sample(b, prompt, generated, depth, &samples[n], &hash, err);
         if (!st) measured_ns += samples[n++].ns;
     }
-    /* The last window first: the meter waits once, until it has seen the end. */
-    while (!st && n-- > 0)
+    /* Runs that follow each other closely are one window: between two changes of a counter, joules cannot be told apart. */
+    uint64_t end_ns = n ? samples[n - 1].start_ns + samples[n - 1].ns : 0;
+    bool close = n && (double)measured_ns >= 0.8 * (double)(end_ns - samples[0].start_ns);
+    if (!st && close)
+        meter_add(&b->meter, samples[0].start_ns, end_ns, n * (prompt + generated) * b->sequences, &phases[generated != 0]);
+    /* Otherwise each has to contain samples. The last window first: the meter waits once, until it has seen the end. */
+    while (!st && !close && n-- > 0)
         meter_add(&b->meter, samples[n].start_ns, samples[n].start_ns + samples[n].ns, (prompt + generated) * b->sequences,
                   &phases[generated != 0]);
     free(samples);

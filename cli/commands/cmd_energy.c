@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "meter/meter_log.h"
-#include "run/meter.h"
+#include "meter/meter.h"
 #include "term/flags.h"
 #include "term/out.h"
 

@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include "run/recording.h"
+#include "replay/recording.h"
 #include "term/flags.h"
 #include "term/interrupt.h"
 

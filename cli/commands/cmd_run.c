@@ -13,7 +13,7 @@
 #include "term/interrupt.h"
 #include "host/machine.h"
 #include "run/conversation.h"
-#include "run/recording.h"
+#include "replay/recording.h"
 #include "run/report.h"
 #include "commands/requests.h"
 #include "run/sessions.h"

@@ -50,7 +50,10 @@ void energy_add(const struct energy_series *s, uint64_t from, uint64_t to, struc
         return;
     }
     for (size_t i = 0; i < s->channels; i++) use->joules[i] += value_at(s, i, to) - value_at(s, i, from);
-    use->samples += first_after(s, to) - first_after(s, from);
+    /* The first point inside ends an interval that began before the window, unless the window begins at a point. */
+    size_t first = first_after(s, from), inside = first_after(s, to) - first;
+    bool whole = first && s->points[first - 1].ns == from;
+    use->samples += inside && !whole ? inside - 1 : inside;
 }
 
 const char *energy_refusal(const struct energy_use *use, char *buffer, size_t cap)

@@ -25,7 +25,7 @@ struct energy_series {
 struct energy_use {
     double joules[ENERGY_CHANNELS];
     double seconds;
-    size_t samples; /* points inside of the windows */
+    size_t samples; /* intervals between points that lie inside of the windows */
     bool outside;   /* a window was not covered by the series */
 };
 

@@ -1,5 +1,5 @@
 /* meter_log.c: from the samples of a log to a series, see meter_log.h. A stamp is a second rounded down, so each sample bounds
- * where the sum of durations lies on the clock; the bounds of successive samples are intersected, and begin again where they
+ * where the sum of durations is on the clock; the bounds of successive samples are intersected, and begin again where they
  * contradict each other (the recording program pauses between samples).
  * SPDX-License-Identifier: MIT */
 #include "meter/meter_log.h"

@@ -11,13 +11,13 @@
 #include <string.h>
 
 /* A line and where it is, for messages. */
-struct line {
+struct log_line {
     const char *file;
     char text[256];
     size_t number;
 };
 
-static segue_status bad_line(const struct line *l, const char *why, segue_error *err)
+static segue_status bad_line(const struct log_line *l, const char *why, segue_error *err)
 {
     return out_fail(err, SEGUE_EFORMAT, "meter log: %.200s: line %zu: %s; pass the text output of powermetrics", l->file,
                     l->number, why);
@@ -32,7 +32,7 @@ static int month_of(const char *name)
     return 0;
 }
 
-static segue_status begin_sample(struct log_samples *out, const struct line *l, segue_error *err)
+static segue_status begin_sample(struct log_samples *out, const struct log_line *l, segue_error *err)
 {
     char month[4] = "", sign = '+';
     int day, hour, minute, second, year, zone_h, zone_m;
@@ -54,7 +54,7 @@ static segue_status begin_sample(struct log_samples *out, const struct line *l, 
 }
 
 /* "35 mW" or "3.61W" to watts. */
-static segue_status read_watts(const struct line *l, const char *text, double *watts, segue_error *err)
+static segue_status read_watts(const struct log_line *l, const char *text, double *watts, segue_error *err)
 {
     char *end;
     errno = 0;
@@ -69,7 +69,7 @@ static segue_status read_watts(const struct line *l, const char *text, double *w
 }
 
 /* A power of the sample; a line of another kind is skipped. */
-static segue_status read_power(struct log_samples *out, const struct line *l, segue_error *err)
+static segue_status read_power(struct log_samples *out, const struct log_line *l, segue_error *err)
 {
     static const struct {
         const char *begin, *whole;
@@ -97,7 +97,7 @@ static segue_status read_power(struct log_samples *out, const struct line *l, se
 
 segue_status powermetrics_parse(struct log_samples *out, const char *text, size_t len, const char *name, segue_error *err)
 {
-    struct line l = {.file = name};
+    struct log_line l = {.file = name};
     segue_status st = SEGUE_OK;
     for (size_t at = 0; at < len && !st;) {
         const char *end = memchr(text + at, '\n', len - at);

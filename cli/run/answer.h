@@ -4,7 +4,7 @@
 #ifndef SEGUE_CLI_ANSWER_H
 #define SEGUE_CLI_ANSWER_H
 
-#include "run/meter.h"
+#include "meter/meter.h"
 #include "run/placement.h"
 #include "run/read_ahead.h"
 #include "run/work.h"

@@ -5,7 +5,7 @@
 
 #include "serve/exchange.h"
 #include "serve/slots.h"
-#include "run/meter.h"
+#include "meter/meter.h"
 #include "run/placement.h"
 
 /* STOPPED: was READY; its requests were cancelled. */

@@ -47,7 +47,7 @@ done >> "$bad"
 # public call.
 for file in $(find cli -name '*.[ch]' | sort); do
     case $file in cli/commands/cmd_inspect.c | cli/commands/cmd_models.c | cli/commands/cmd_quantize.c | cli/commands/cmd_imatrix.c | cli/commands/cmd_state.c) continue ;;
-    cli/host/faults.c | cli/host/serve_unit.c | cli/host/folders.c | cli/run/recording.c | cli/commands/unit_limits.c) continue ;;
+    cli/host/faults.c | cli/host/serve_unit.c | cli/host/folders.c | cli/replay/recording.c | cli/commands/unit_limits.c) continue ;;
     cli/commands/cmd_mil.c | cli/commands/cmd_ane_probe.c | cli/plan/*) continue ;; esac
     grep -oE '^ *# *include *"[^"]+"' "$file" | sed 's/.*"\(.*\)"/\1/' | while read -r path; do
         [ "$path" = segue.h ] || [ -f "cli/$path" ] || [ "$path" = commit.h ] ||

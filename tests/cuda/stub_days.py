@@ -90,8 +90,9 @@ expect("energy of a run", e.get("meter") == "nvml" and e["sources"] == ["cuda:0"
        all(e[f"{k}_j"] is not None or "samples" in e[f"{k}_j_reason"] for k in ("prefill", "decode")), r.stderr or e)
 r = call("bench", "--unit", "cuda:0", "-m", model, "-p", "4", "-n", "3", "-r", "1", "--meter", "nvml", "-o", "json")
 rows = [row["energy"] for row in json.loads(r.stdout)] if r.returncode == 0 else []
-expect("energy in bench", len(rows) == 2 and rows[0]["prefill_j_per_token"] > 0 and rows[1]["decode_j_per_token"] > 0
-       and all(25 < row["power_w"] < 100 and row["samples"] >= 5 for row in rows), r.stderr or rows)
+expect("energy in bench", len(rows) == 2 and 
+       all(25 < row["power_w"] < 100 if row[f"{k}_j_per_token"] else "samples" in row[f"{k}_j_per_token_reason"]
+           for k, row in zip(("prefill", "decode"), rows)), r.stderr or rows)
 for args, env in ((("--unit", "cuda:0"), {"SEGUE_STUB_NVML": "deaf"}), (("--unit", "cpu"), {})):
     r = call("run", *args, *task, "--meter", "nvml", **env)
     expect(f"no meter, {args}", r.returncode == 3 and "meter" in r.stderr, r.stderr)

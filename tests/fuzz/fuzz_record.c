@@ -3,7 +3,7 @@
 #include "../../cli/meter/asitop.c"
 #include "../../cli/meter/log_samples.c"
 #include "../../cli/meter/powermetrics.c"
-#include "../../cli/run/record_file.c"
+#include "../../cli/replay/record_file.c"
 #include "../../cli/term/out.c"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

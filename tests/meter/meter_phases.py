@@ -41,7 +41,7 @@ else:
         rail = next(r for r in e["rails"] if r["name"] == "core 0")
         expect(f"{k}: rail and package apart", 0.5 < rail[f"{k}_j"] / e[f"{k}_j"] / 0.25 < 2, e)
     expect("decode was measured", e.get("decode_j") and 0.5 < e["power_w"] / WATTS < 2, e)
-    code, out, err = run("bench", "-m", m, "--unit", unit, "-p", "0", "-n", "8", "-r", "1", "--json", "--meter", "all", "--meter-idle", "1")
+    code, out, err = run("bench", "-m", m, "--unit", unit, "-p", "0", "-n", "256", "-r", "1", "--json", "--meter", "all", "--meter-idle", "1")
     e = json.loads(out)[0]["energy"] if code == 0 else {}
     expect("idle power is subtracted", e.get("idle_w") and 0.5 < e["idle_w"] / WATTS < 2 and abs(e["power_w"]) < 0.5 * WATTS, (err, e))
     stop.set()
@@ -108,7 +108,7 @@ for kind, text in logs.items():
     # Stamps with whole seconds leave a quarter of a second of doubt, at most 5 W: 1.25 J.
     expect(f"{kind}: prefill 50 J", abs(o.get("prefill_j", 0) - 50) < 1.3 and abs(o["prefill_j_per_token"] - 0.5) < 0.013, o)
     expect(f"{kind}: decode 40 J", abs(o.get("decode_j", 0) - 40) < 1.3 and abs(o["decode_j_per_token"] - 2) < 0.065, o)
-    expect(f"{kind}: samples", o.get("prefill_samples") == 20 and o["decode_samples"] == 40 and o["meter"] == kind, o)
+    expect(f"{kind}: samples", o.get("prefill_samples") in (19, 20) and o["decode_samples"] in (39, 40) and o["meter"] == kind, o)
     rails = {r["name"]: r for r in o.get("rails", [])}
     expect(f"{kind}: rails apart", abs(rails["GPU"]["prefill_j"] * 2 - o["prefill_j"]) < 1e-6 and abs(rails["ANE"]["decode_w"] - 0.5) < 0.05, o)
     o = energy(kind, text, "--meter-idle", "5")
@@ -117,7 +117,7 @@ for kind, text in logs.items():
     expect(f"{kind}: a log that is still being written", abs(cut.get("prefill_j", 0) - 50) < 1.3, cut)
 expect("sources", energy("powermetrics", powermetrics())["sources"] == ["CPU + GPU + ANE"] and energy("asitop", asitop())["sources"] == ["package"])
 expect("newer asitop", abs(energy("asitop", asitop(package=False)).get("prefill_j", 0) - 50) < 1.3)
-o = energy("powermetrics", powermetrics(step=4))
+o = energy("powermetrics", powermetrics(step=3))
 expect("fewer than 5 samples are refused", o.get("prefill_j", 0) is None and "samples" in o["prefill_j_reason"] and o["decode_j"], o)
 o = energy("powermetrics", powermetrics().replace("Combined Power (CPU + GPU + ANE)", "Something"))
 expect("rails only", o.get("prefill_j", 0) is None and "rails" in o["prefill_j_reason"] and len(o["rails"]) == 3, o)

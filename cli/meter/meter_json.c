@@ -1,6 +1,6 @@
 /* meter_json.c: the JSON object `energy`, see meter.h.
  * SPDX-License-Identifier: MIT */
-#include "run/meter.h"
+#include "meter/meter.h"
 
 /* Joules of a channel in a phase, without what the idle device would have used. */
 static double joules_of(const struct energy_use *use, size_t channel, const struct energy_use *idle)

@@ -1,24 +1,24 @@
 /* record_file.c: see record_file.h.
  * SPDX-License-Identifier: MIT */
-#include "run/record_file.h"
+#include "replay/record_file.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Where the parser is. */
-struct reading {
+struct record_reader {
     const char *name;
     size_t line;
 };
 
-static segue_status bad(const struct reading *r, const char *why, segue_error *err)
+static segue_status bad(const struct record_reader *r, const char *why, segue_error *err)
 {
     return out_fail(err, SEGUE_EFORMAT, "record: %.200s: line %zu: %s; pass a file of --record", r->name, r->line, why);
 }
 
 /* A list of token ids. */
-static segue_status read_ids(const struct reading *r, const json_t *list, struct record_tokens *out, segue_error *err)
+static segue_status read_ids(const struct record_reader *r, const json_t *list, struct record_tokens *out, segue_error *err)
 {
     size_t i, n = json_array_size(list);
     const json_t *id;
@@ -43,7 +43,7 @@ static bool integer_in(const json_t *o, const char *name, json_int_t low, json_i
     return json_is_integer(v) && *out >= low && *out <= high;
 }
 
-static segue_status read_head(const struct reading *r, struct record *out, json_t *o, segue_error *err)
+static segue_status read_head(const struct record_reader *r, struct record *out, json_t *o, segue_error *err)
 {
     static const char *const texts[] = {"model", "shape_id", "weights_id", "version", "kernels"};
     json_int_t version, hidden;
@@ -98,7 +98,7 @@ static bool read_hashes(const json_t *text, size_t n, int digits, uint64_t *wide
 }
 
 /* A run is appended before it is complete, so that record_free finds its memory. */
-static segue_status read_run(const struct reading *r, struct record *out, const json_t *o, segue_error *err)
+static segue_status read_run(const struct record_reader *r, struct record *out, const json_t *o, segue_error *err)
 {
     json_int_t first, tokens, unit;
     size_t all = out->prompt.n + out->answer.n;
@@ -127,7 +127,7 @@ static segue_status read_run(const struct reading *r, struct record *out, const 
 
 segue_status record_parse(struct record *out, const char *text, size_t len, const char *name, segue_error *err)
 {
-    struct reading r = {.name = name};
+    struct record_reader r = {.name = name};
     segue_status st = SEGUE_OK;
     *out = (struct record){0};
     for (size_t at = 0; at < len && !st;) {

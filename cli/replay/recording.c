@@ -1,7 +1,7 @@
 /* recording.c: --record, see recording.h. Includes an internal header of the library, because hashes of states are no part of its
  * public interface (exception in tests/api/layers.sh).
  * SPDX-License-Identifier: MIT */
-#include "run/recording.h"
+#include "replay/recording.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* meter.c: --meter, see meter.h.
  * SPDX-License-Identifier: MIT */
-#include "run/meter.h"
+#include "meter/meter.h"
 
 #include <stdlib.h>
 #include <string.h>

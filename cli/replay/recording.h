@@ -6,7 +6,7 @@
 #define SEGUE_CLI_RECORDING_H
 
 #include "run/placement.h"
-#include "run/record_file.h"
+#include "replay/record_file.h"
 
 /* Flags of placement_open for a recording: values between layers are kept, unless --prefill or --decode divides the layers. */
 unsigned record_placement_flags(const struct args *args);
