@@ -76,21 +76,25 @@ static segue_status widen_rows(struct cu_pass *p, const struct cu_tensor *t, uin
 static int is_16bit(const struct cu_tensor *t) { return t->w.kind == CK_F16 || t->w.kind == CK_BF16; }
 
 /* The number of parts from part i on that one GEMM can compute: their results are side by side (fuse.c) and their weights follow
- * each other in memory (upload.c). Quantised weights do so after they were dequantised. Without cuBLASLt: 1. */
+ * each other in one block of memory (upload.c; blocks of their own may do so by chance, which must change nothing). Quantised
+ * weights do so after they were dequantised. Without cuBLASLt: 1. */
 static uint32_t parts_per_gemm(const struct cu_pass *p, const struct cu_step *s, uint32_t i)
 {
     struct ck_segment a = cu_segment_of(p, s->parts[i]);
-    const struct cu_tensor *t = cu_linear_tensor(p, s->parts[i]);
+    const struct cu_tensor *t = cu_linear_tensor(p, s->parts[i]), *before = t;
     uint32_t n = 1;
     if (!p->lane->workspace || a.bias || a.residual.p) return 1;
     /* What is added must be the same for all, so nothing may be. */
     for (; i + n < s->parts_n; n++) {
         struct ck_segment b = cu_segment_of(p, s->parts[i + n]);
         if (b.bias || b.residual.p || b.y.p != a.y.p + a.n || b.y.stride != a.y.stride) break;
+        const struct cu_tensor *next = cu_linear_tensor(p, s->parts[i + n]);
         if (is_16bit(t) &&
-            (const char *)b.data + (size_t)b.at * t->w.pitch != (const char *)a.data + (size_t)(a.at + a.n) * t->w.pitch)
+            ((next != before && !next->joined) ||
+             (const char *)b.data + (size_t)b.at * t->w.pitch != (const char *)a.data + (size_t)(a.at + a.n) * t->w.pitch))
             break;
         a = b;
+        before = next;
     }
     return n;
 }

@@ -57,6 +57,14 @@ static int map_of(struct sg_unit *u, const struct ck_gemv *g, uint32_t segment, 
     return !r;
 }
 
+/* 1: gate and up are parts of one tensor, or up follows gate in one block (upload.c). Elsewhere their distance is the allocator's
+ * choice, which may differ from process to process, and with it the kernel and the order of sums. */
+static int glu_follows(const struct cu_pass *p, const struct cu_step *s)
+{
+    const struct cu_tensor *gate = cu_linear_tensor(p, s->parts[0]), *up = cu_linear_tensor(p, s->parts[1]);
+    return up == gate || (up->joined && up->memory == gate->memory + (size_t)gate->w.pitch * gate->w.rows);
+}
+
 /* The epilogue that the kernel computes: an activation, or a convolution when every row is another sequence. */
 static void epilogue_of(const struct cu_pass *p, const struct cu_step *s, struct ck_epilogue *out)
 {
@@ -153,7 +161,7 @@ int cu_tiles_fits(const struct cu_pass *p, const struct cu_step *s, const struct
     a->behind = epilogue_rows_of(a);
     out->whole = a->after.kind != CK_EPILOGUE_NONE;
     uint32_t clusters = partition_tiles(p, a, &out->shared);
-    if (!act_fits(a->after.act) || (g->glu && !act_fits(g->act))) return 0;
+    if (!act_fits(a->after.act) || (g->glu && (!act_fits(g->act) || !glu_follows(p, s)))) return 0;
     for (uint32_t i = 0; i < (g->glu ? 1 : g->segments); i++)
         if (!map_of(u, &a->g, i, &a->map[i])) return 0;
     out->cluster = 1u << log;

@@ -1,0 +1,135 @@
+/* cuda_cards.c: which kernels are used on cards other than Hopper's, and that the places of weights in memory choose none, over
+ * the stub driver. Results are checked on a GPU (check).
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "stub.h"
+
+enum { D = 256, FF = 256, HEAD = 128, VOCAB = 32, ROWS = 40 };
+
+static const uint8_t zeros[4 * HEAD * D * 4]; /* of every weight */
+
+static struct sg_tensor matrix(enum sg_storage storage, uint64_t rows, uint64_t cols)
+{
+    return (struct sg_tensor){.name = "w",
+                              .storage = storage,
+                              .rank = 2,
+                              .shape = {rows, cols},
+                              .rows = rows,
+                              .cols = cols,
+                              .data = zeros,
+                              .bytes = sizeof zeros};
+}
+
+static int32_t norm(struct sg_builder *b, int32_t x)
+{
+    const struct sg_weight none = sg_weight_of(b, NULL);
+    struct sg_norm n = {.kind = SG_NORM_RMS, .eps = 1e-5f, .groups = 1, .weight = none, .bias = none};
+    return sg_norm(b, sg_whole(b, x), n, sg_absent());
+}
+
+static int32_t linear(struct sg_builder *b, int32_t x, const struct sg_tensor *w, const struct sg_tensor *bias, int32_t residual)
+{
+    return sg_linear(b, sg_whole(b, x), sg_weight_of(b, w), sg_weight_of(b, bias),
+                     residual < 0 ? sg_absent() : sg_whole(b, residual));
+}
+
+static int32_t attention(struct sg_builder *b, int32_t x, const struct sg_tensor *qkv, const struct sg_tensor *out)
+{
+    struct sg_attend p = {.heads = 2, .kv_heads = 1, .d = HEAD, .dv = HEAD, .scale = 1, .sinks = sg_weight_of(b, NULL)};
+    int32_t all = linear(b, norm(b, x), qkv, NULL, -1);
+    return linear(b,
+                  sg_attend(b, sg_columns(b, all, 0, 2 * HEAD), sg_columns(b, all, 2 * HEAD, HEAD),
+                            sg_columns(b, all, 3 * HEAD, HEAD), p, sg_absent()),
+                  out, NULL, x);
+}
+
+/* One layer with weights of `storage`; biased 1: gate and up have biases, and each a block of memory of its own; late 1: up is
+ * uploaded before gate. */
+static segue_status run(enum sg_storage storage, int biased, int late, uint32_t rows, segue_error *err)
+{
+    static const float x[ROWS * D];
+    const struct sg_tensor qkv = matrix(storage, 4 * HEAD, D), out = matrix(storage, D, 2 * HEAD), gate = matrix(storage, FF, D),
+                           up = matrix(storage, FF, D), down = matrix(storage, D, FF), bias = matrix(SG_F32, 1, FF),
+                           head = matrix(SG_F16, VOCAB, D);
+    const uint32_t wanted[1] = {rows - 1};
+    const struct sg_state_opts o = {.kv = SG_F16, .rows = 64};
+    float logits[VOCAB];
+    struct sg_builder b;
+    struct sg_graph *g = NULL;
+    assert_int_equal(sg_builder_begin(&b, err), SEGUE_OK);
+    int32_t h = sg_input_rows(&b, D);
+    b.layer = 0;
+    h = attention(&b, h, &qkv, &out);
+    int32_t n = norm(&b, h), first = linear(&b, n, &gate, biased ? &bias : NULL, -1),
+            second = linear(&b, n, &up, biased ? &bias : NULL, -1);
+    int32_t glu = sg_glu(&b, sg_whole(&b, late ? second : first), sg_whole(&b, late ? first : second), SG_ACT_SILU);
+    h = linear(&b, glu, &down, NULL, h);
+    b.layer = -1;
+    sg_output(&b, linear(&b, sg_rows(&b, sg_whole(&b, h)), &head, NULL, -1), "logits");
+    assert_int_equal(sg_builder_end(&b, &g, err), SEGUE_OK);
+    struct life of = {.state = &o,
+                      .runs = rows > 4 ? 1 : 3,
+                      .span = {.rows = rows, .values = x, .wanted = wanted, .wanted_n = 1, .steps = 1},
+                      .result = {.logits = logits}};
+    return live(&of, g, err);
+}
+
+static int hopper, gated_tiles; /* launches of kernels that only compute capability 9.0 has; of k_tiles.cu with gate and up */
+
+static void see(const char *name, const void *args)
+{
+    static const char *const names[] = {"mlp_",    "heads_", "stream_",  "digits_", "vocab_",
+                                        "packed_", "tiles_", "glu_rows", "wgflash"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) hopper += !strncmp(name, names[i], strlen(names[i]));
+    if (!strncmp(name, "tiles_", 6)) gated_tiles += ((const struct ck_tiles *)args)->g.glu != 0;
+}
+
+static void check_run(enum sg_storage storage, int biased, int late, uint32_t rows)
+{
+    segue_error err = {0};
+    hopper = gated_tiles = 0;
+    watch(see);
+    segue_status status = run(storage, biased, late, rows, &err);
+    watch(NULL);
+    if (status != SEGUE_OK) fail_msg("%u rows: %s", rows, err.text);
+}
+
+/* Cards before and after Hopper: less shared memory, other numbers of multiprocessors. Decoding of one sequence, of a few rows,
+ * and a prompt; storages in turn. */
+static void other_cards_use_common_kernels(void **state)
+{
+    static const char *const cards[] = {"8,6,101376,84", "8,9,101376,128", "12,0,101376,170", "9,0,232448,78"};
+    static const enum sg_storage storages[] = {SG_F16, SG_Q8_0, SG_Q4_K};
+    static const uint32_t rows[] = {1, 4, ROWS};
+    (void)state;
+    for (int i = 0; i < 12; i++) {
+        assert_int_equal(setenv("SEGUE_STUB_CARD", cards[i / 3], 1), 0);
+        check_run(storages[(i / 3 + i) % 3], 0, 0, rows[i % 3]);
+        assert_int_equal(hopper > 0, cards[i / 3][0] == '9');
+    }
+    unsetenv("SEGUE_STUB_CARD");
+}
+
+/* Only gate and up in one block use the kernel that needs up after gate: elsewhere their order is the allocator's choice. */
+static void addresses_choose_no_kernel(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        check_run(SG_F16, i & 1, i >> 1, 4);
+        assert_int_equal(gated_tiles > 0, i == 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(other_cards_use_common_kernels),
+                                       cmocka_unit_test(addresses_choose_no_kernel)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
