@@ -1,7 +1,7 @@
-/* checkrank.c: layers in 16 bits and Q8_0, one behind the other, between other readers of the residual stream: feed-forward ones
- * with and without a gate, attention as several families have it, the delta rule; norms of both kinds, biases: what a unit may do
- * in fewer steps when there is one row. A row at a time, a few at once, and prompts of the delta rule, on the same states,
- * against ref. SPDX-License-Identifier: MIT */
+/* checkrank.c: layers in 16 bits, Q8_0 and blocks of other storages, one behind the other, between other readers of the residual
+ * stream: feed-forward ones with and without a gate, attention as several families have it, the delta rule; norms of both kinds,
+ * biases: what a unit may do in fewer steps when there is one row. A row at a time, a few at once, and prompts of the delta rule,
+ * on the same states, against ref. SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@ struct rank {
     struct sg_builder b;
     const struct sg_tensor *made[TENSORS]; /* once, for both graphs */
     uint32_t made_n, asked;
-    enum sg_storage storage;
+    enum sg_storage storage, second; /* second: of matrices back to the residual stream, as in mixed files */
     uint32_t index, d, ff;
     enum mixer mixer;
     uint32_t heads, keys, width; /* of the mixer: heads, those of K, or of keys; columns of one */
@@ -34,14 +34,23 @@ static const struct sg_tensor *made_before(const struct rank *t, uint32_t rows, 
     return last[0];
 }
 
+/* All MLX weights of a case have the same bits and groups. */
+static const struct sg_tensor *new_matrix(struct rank *t, uint32_t rows, uint32_t cols)
+{
+    enum sg_storage storage = rows == t->d ? t->second : t->storage;
+    const struct sg_tensor *m;
+    do m = check_tensor(&t->w.arena, &t->rng, storage, rows, cols, 1 / sqrtf((float)cols), "matrix");
+    while (storage == SG_AFFINE && (m->affine.bits != t->index % 3 + 3 || m->affine.group != 64));
+    return m;
+}
+
 static const struct sg_tensor *made(struct rank *t, uint32_t rows, uint32_t cols)
 {
     if (t->asked == t->made_n) {
-        float scale = 1 / sqrtf((float)cols);
         const struct sg_tensor *before = made_before(t, rows, cols);
         t->made[t->made_n++] = before      ? before
                                : rows == 1 ? check_vector(&t->w.arena, &t->rng, cols, 1, 0.1f, "vector")
-                                           : check_tensor(&t->w.arena, &t->rng, t->storage, rows, cols, scale, "matrix");
+                                           : new_matrix(t, rows, cols);
     }
     return t->made[t->asked++];
 }
@@ -197,12 +206,15 @@ static void plan_runs(struct rank *t)
 }
 
 /* Bounds: sums of fp32, that accumulate through layers; K and V are rounded to 16 bits, which turns a last bit here and there;
- * with Q8_0, and in prompts, some units take x in 16 bits (seen with one row: 1.6e-4 of the largest). */
+ * with Q8_0, and in prompts, some units take x in 16 bits (seen with one row: 1.6e-4 of the largest); other blocks some units
+ * multiply with x in 8 bits. */
 static double tolerance_of(const struct check_unit *u, const struct rank *t)
 {
     if (u->desc.reference) return 0;
     if (u->desc.half || t->mixer >= PROMPTS) return 4e-2;
-    return t->mixer == ATTENTION || t->mixer == GATED ? t->w.kv == SG_BF16 ? 1e-2 : 2e-3 : t->storage == SG_Q8_0 ? 5e-4 : 1e-4;
+    int blocks = t->storage != SG_F16 && t->storage != SG_BF16;
+    if (blocks && t->storage != SG_Q8_0 && strncmp(u->spec, "cuda", 4)) return 1e-1;
+    return t->mixer == ATTENTION || t->mixer == GATED ? t->w.kv == SG_BF16 ? 1e-2 : 2e-3 : blocks ? 5e-4 : 1e-4;
 }
 
 static void one_case(struct check *c, const struct check_unit *u, struct rank *t, struct check_case *k)
@@ -245,15 +257,56 @@ static void one_case(struct check *c, const struct check_unit *u, struct rank *t
     check_world_free(&t->w);
 }
 
+struct rank_shape {
+    uint32_t d, ff;
+    enum mixer mixer;
+    uint32_t heads, keys, width;
+    float mean; /* of norms' weights, where not 1: x, or hidden units, are more than fp16 holds */
+};
+
+static void shape_case(struct check *c, const struct check_unit *u, const struct rank_shape *s, uint32_t i,
+                       enum sg_storage storage, enum sg_storage second)
+{
+    struct check_case k = {.level = "op", .unit = u->spec, .against = "ref"};
+    struct rank t = {.index = i,
+                     .storage = storage,
+                     .second = second,
+                     .d = s->d,
+                     .ff = s->ff,
+                     .mixer = s->mixer,
+                     .heads = s->heads,
+                     .keys = s->keys,
+                     .width = s->width,
+                     .mean = s->mean ? s->mean : 1};
+    snprintf(k.name, sizeof k.name, "rank.%s.%u", sg_storage_info(t.storage)->name, i);
+    t.rng = check_rng_of(c->seed, k.name, i);
+    if (check_wants(c, &k)) one_case(c, u, &t, &k);
+}
+
+/* Blocks of 32 and 256 numbers: widths of whole super-blocks. Q4_K as in files, beside Q6_K. Quick: small shapes, in turn
+ * in one of two storages. */
+static void block_cases(struct check *c, const struct check_unit *u)
+{
+    enum { FIRST = 25 }; /* index of the first shape: names differ from those of the other storages */
+    static const enum sg_storage storages[] = {SG_Q4_0, SG_Q4_K, SG_Q4_1, SG_Q5_0, SG_Q5_1,   SG_Q2_K,
+                                               SG_Q3_K, SG_Q5_K, SG_Q6_K, SG_MXFP4, SG_IQ4_NL, SG_IQ4_XS, SG_AFFINE};
+    static const struct rank_shape shapes[] = {
+        {256, 512, NONE, 0, 0, 0, 0},           {256, 512, NONE, 0, 0, 0, 0},         {256, 256, RULE, 2, 2, WIDE, 0},
+        {256, 256, GATED, 2, 1, 256, 0},        {256, 256, ATTENTION, 2, 2, 128, 0},  {256, 512, RULE, 4, 2, WIDE, 0},
+        {768, 1536, ATTENTION, 6, 2, 128, 0},   {1024, 512, RULE, 4, 4, WIDE, 0},     {1024, 3584, NONE, 0, 0, 0, 0},
+        {1024, 512, GATED, 8, 2, 256, 0},
+    };
+    for (size_t s = 0; s < sizeof storages / sizeof *storages; s++)
+        for (uint32_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+            if ((c->quick && i % 2 != s) || (shapes[i].d > SMALL && (c->quick || s > 2))) continue;
+            shape_case(c, u, &shapes[i], FIRST + i, storages[s], storages[s] == SG_Q4_K ? SG_Q6_K : storages[s]);
+        }
+}
+
 void check_ranks(struct check *c, const struct check_unit *u)
 {
     static const enum sg_storage storages[] = {SG_F16, SG_BF16, SG_Q8_0};
-    static const struct {
-        uint32_t d, ff;
-        enum mixer mixer;
-        uint32_t heads, keys, width;
-        float mean; /* of norms' weights, where not 1: x, or hidden units, are more than fp16 holds */
-    } shapes[] = {
+    static const struct rank_shape shapes[] = {
         {64, 96, NONE, 0, 0, 0, 0},           {192, 256, NONE, 0, 0, 0, 0},         {576, 1536, NONE, 0, 0, 0, 0},
         {64, 1024, NONE, 0, 0, 0, 0},         {320, 416, NONE, 0, 0, 0, 0},         {768, 1536, NONE, 0, 0, 0, 0},
         {1024, 3584, NONE, 0, 0, 0, 0},       {1024, 512, NONE, 0, 0, 0, 0},        {128, 256, RULE, 2, 2, WIDE, 0},
@@ -271,18 +324,7 @@ void check_ranks(struct check *c, const struct check_unit *u)
             if ((shapes[i].d > SMALL || shapes[i].mixer == LONG) && (c->quick || s == i % 2)) continue;
             /* x in 8 bits is not enough for the rule there */
             if (storages[s] == SG_Q8_0 && shapes[i].mixer == PROMPTS && shapes[i].mean) continue;
-            struct check_case k = {.level = "op", .unit = u->spec, .against = "ref"};
-            struct rank t = {.index = i,
-                             .storage = storages[s],
-                             .d = shapes[i].d,
-                             .ff = shapes[i].ff,
-                             .mixer = shapes[i].mixer,
-                             .heads = shapes[i].heads,
-                             .keys = shapes[i].keys,
-                             .width = shapes[i].width,
-                             .mean = shapes[i].mean ? shapes[i].mean : 1};
-            snprintf(k.name, sizeof k.name, "rank.%s.%u", sg_storage_info(t.storage)->name, i);
-            t.rng = check_rng_of(c->seed, k.name, i);
-            if (check_wants(c, &k)) one_case(c, u, &t, &k);
+            shape_case(c, u, &shapes[i], i, storages[s], storages[s]);
         }
+    block_cases(c, u);
 }

@@ -49,8 +49,23 @@ MATRIX(mixed_q8, SG_Q8_0, 6 * WIDE, D);
 MATRIX(gates_q8, SG_Q8_0, 2 * WIDE, D);
 MATRIX(back_q8, SG_Q8_0, D, 2 * WIDE);
 MATRIX(pair_q8, SG_Q8_0, 2, D);
+MATRIX(up_q4, SG_Q4_K, FF8, D);
+MATRIX(down_q6, SG_Q6_K, D, FF8);
+MATRIX(qkv_q4, SG_Q4_0, 4 * HEAD, D);
+MATRIX(square_q4, SG_Q5_1, D, D);
+MATRIX(mixed_q4, SG_IQ4_NL, 6 * WIDE, D);
+MATRIX(gates_q4, SG_Q4_0, 2 * WIDE, D);
+MATRIX(back_q4, SG_Q4_0, D, 2 * WIDE);
+MATRIX(pair_q4, SG_Q4_0, 2, D);
 MATRIX(taps, SG_F32, 1, 6 * WIDE * TAPS);
 MATRIX(numbers, SG_F32, 1, 2);
+
+/* Weights of mixers, by layers.set: 16 bits, Q8_0, packed of several kinds. */
+static const struct {
+    const struct sg_tensor *qkv, *square, *mixed, *gates, *back, *pair;
+} sets[] = {{&qkv, &square, &mixed, &gates, &back, &pair},
+            {&qkv_q8, &square_q8, &mixed_q8, &gates_q8, &back_q8, &pair_q8},
+            {&qkv_q4, &square_q4, &mixed_q4, &gates_q4, &back_q4, &pair_q4}};
 
 /* A graph. what: one letter per layer, each with a residual connection: f feed-forward, p norm and product, h attention, l delta
  * rule. o: keep a copy of x, a: add the copy. */
@@ -60,7 +75,7 @@ struct layers {
     int alone;  /* 1: feed-forward without gate */
     int other;  /* 1: the residual is another value than the norm's input */
     int early;  /* 1: rows are selected after the last mixer */
-    int q8;     /* 1: Q8_0 weights in mixers */
+    int set;    /* of weights in mixers */
     int tokens; /* 1: the input is tokens, else rows */
 };
 
@@ -90,19 +105,19 @@ static int32_t feed_forward(struct sg_builder *b, const struct layers *l, int32_
 
 static int32_t attention(struct sg_builder *b, const struct layers *l, int32_t x)
 {
-    int32_t all = linear(b, norm(b, x), l->q8 ? &qkv_q8 : &qkv, -1);
+    int32_t all = linear(b, norm(b, x), sets[l->set].qkv, -1);
     struct sg_attend p = {.heads = 2, .kv_heads = 1, .d = HEAD, .dv = HEAD, .scale = 1, .sinks = sg_weight_of(b, NULL)};
     b->layer++;
     return linear(b,
                   sg_attend(b, sg_columns(b, all, 0, 2 * HEAD), sg_columns(b, all, 2 * HEAD, HEAD),
                             sg_columns(b, all, 3 * HEAD, HEAD), p, sg_absent()),
-                  l->q8 ? &square_q8 : &square, x);
+                  sets[l->set].square, x);
 }
 
 static int32_t rule(struct sg_builder *b, const struct layers *l, int32_t x)
 {
-    const struct sg_tensor *few = l->q8 ? &pair_q8 : &pair;
-    int32_t h = norm(b, x), z = linear(b, h, l->q8 ? &gates_q8 : &gates, -1), u = linear(b, h, l->q8 ? &mixed_q8 : &mixed, -1);
+    const struct sg_tensor *few = sets[l->set].pair;
+    int32_t h = norm(b, x), z = linear(b, h, sets[l->set].gates, -1), u = linear(b, h, sets[l->set].mixed, -1);
     struct sg_conv c = {.weight = sg_weight_of(b, &taps), .bias = sg_weight_of(b, NULL), .taps = TAPS, .act = SG_ACT_SILU};
     struct sg_norm n = {.kind = SG_NORM_RMS,
                         .eps = 1e-5f,
@@ -116,7 +131,7 @@ static int32_t rule(struct sg_builder *b, const struct layers *l, int32_t x)
     struct sg_operand in[5] = {sg_columns(b, u, 0, 2 * WIDE), sg_columns(b, u, 2 * WIDE, 2 * WIDE),
                                sg_columns(b, u, 4 * WIDE, 2 * WIDE), sg_whole(b, linear(b, h, few, -1)),
                                sg_whole(b, linear(b, h, few, -1))};
-    return linear(b, sg_norm(b, sg_whole(b, sg_delta(b, in, d)), n, sg_whole(b, z)), l->q8 ? &back_q8 : &back, x);
+    return linear(b, sg_norm(b, sg_whole(b, sg_delta(b, in, d)), n, sg_whole(b, z)), sets[l->set].back, x);
 }
 
 static struct sg_graph *make(const struct layers *l)
@@ -165,7 +180,7 @@ static void fusions_are_one_launch(void **state)
     const struct layers f16 = {.up = &up_f16, .down = &down_f16}, bf16 = {.up = &up_bf16, .down = &down_bf16},
                         f32 = {.up = &up_f32, .down = &down_f32}, odd = {.up = &up_odd, .down = &down_odd},
                         q8 = {.up = &up_q8, .down = &down_q8}, both = {.up = &up_q8, .down = &down_other},
-                        narrow = {.up = &up_narrow, .down = &down_narrow};
+                        narrow = {.up = &up_narrow, .down = &down_narrow}, q4 = {.up = &up_q4, .down = &down_q6};
     const struct {
         const char *what, *spec, *mode;
         struct layers of;
@@ -183,6 +198,8 @@ static void fusions_are_one_launch(void **state)
         {"ff", "cuda:0", "", q8, 1, 0, 0, 2, 1},         {"f", "cuda:0", "", q8, 1, 1, 0, 1, 1},
         {"ff", "cuda:0", "", both, 1, 0, 0, 0, 0},       {"ff", "cuda:0", "", q8, 2, 0, 0, 0, 0},
         {"ff", "cuda:0", "", narrow, 1, 0, 0, 0, 0},
+        {"ff", "cuda:0", "", q4, 1, 0, 0, 2, 1},         {"f", "cuda:0", "", q4, 1, 1, 0, 1, 1},
+        {"ff", "cuda:0,packed=0", "", q4, 1, 0, 0, 0, 0},
         {"p", "cuda:0", "", f16, 1, 0, 0, 0, 0},         {"ff", "cuda:0,graphs=0", "", f16, 1, 0, 0, 2, 1},
     };
     (void)state;
@@ -193,7 +210,8 @@ static void fusions_are_one_launch(void **state)
         l.alone = cases[i].alone;
         l.other = cases[i].other;
         assert_int_equal(run(&l, cases[i].spec, cases[i].mode, 1, cases[i].rows, &err), SEGUE_OK);
-        assert_int_equal(launches_of_kernel("mlp_f16_1") + launches_of_kernel("mlp_bf16_1") + launches_of_kernel("mlp_q8_2"),
+        assert_int_equal(launches_of_kernel("mlp_f16_1") + launches_of_kernel("mlp_bf16_1") + launches_of_kernel("mlp_q8_2") +
+                             launches_of_kernel("mlp_packed"),
                          cases[i].fusions);
         assert_int_equal(launches_of_kernel("sum_parts"), cases[i].sums);
     }
@@ -203,9 +221,10 @@ static void fusions_are_one_launch(void **state)
 static void mixers_are_one_launch(void **state)
 {
     const struct layers cases[] = {{.what = "lfhf"},  {.what = "lfhf", .early = 1}, {.what = "hflf", .early = 1},
-                                   {.what = "flpfh"}, {.what = "lflf", .q8 = 1},    {.what = "lfhf", .q8 = 1}};
+                                   {.what = "flpfh"}, {.what = "lflf", .set = 1},    {.what = "lfhf", .set = 1},
+                                   {.what = "lfhf", .set = 2}};
     /* rule, attention, feed-forward, sums */
-    const int counts[][4] = {{1, 1, 2, 1}, {1, 1, 2, 1}, {1, 1, 2, 1}, {1, 1, 2, 2}, {2, 0, 2, 1}, {1, 1, 2, 1}};
+    const int counts[][4] = {{1, 1, 2, 1}, {1, 1, 2, 1}, {1, 1, 2, 1}, {1, 1, 2, 2}, {2, 0, 2, 1}, {1, 1, 2, 1}, {1, 1, 2, 1}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct layers l = cases[i];
@@ -213,8 +232,12 @@ static void mixers_are_one_launch(void **state)
         l.up = &up_f16;
         l.down = &down_f16;
         assert_int_equal(run(&l, "cuda:0", "", 1, 1, &err), SEGUE_OK);
-        assert_int_equal(launches_of_kernel("linear_f16_2") + launches_of_kernel("linear_q8_2"), counts[i][0]);
-        assert_int_equal(launches_of_kernel("heads_f16_f16_2_128") + launches_of_kernel("heads_q8_f16_2_128"), counts[i][1]);
+        assert_int_equal(launches_of_kernel("linear_f16_2") + launches_of_kernel("linear_q8_2") +
+                             launches_of_kernel("linear_packed_1"),
+                         counts[i][0]);
+        assert_int_equal(launches_of_kernel("heads_f16_f16_2_128") + launches_of_kernel("heads_q8_f16_2_128") +
+                             launches_of_kernel("heads_packed_f16_128"),
+                         counts[i][1]);
         assert_int_equal(launches_of_kernel("mlp_f16_1"), counts[i][2]);
         assert_int_equal(launches_of_kernel("sum_parts"), counts[i][3]);
     }
@@ -425,7 +448,7 @@ static void invariant_uses_batch_kernels(void **state)
 {
     const struct layers cases[] = {{.what = "lfhf", .up = &up_f16, .down = &down_f16},
                                    {.what = "hflf", .up = &up_bf16, .down = &down_bf16, .early = 1},
-                                   {.what = "lfhf", .up = &up_q8, .down = &down_q8, .q8 = 1},
+                                   {.what = "lfhf", .up = &up_q8, .down = &down_q8, .set = 1},
                                    {.what = "fpf", .up = &up_f32, .down = &down_f32}};
     (void)state;
     watch(see_kernels);

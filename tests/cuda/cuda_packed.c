@@ -28,7 +28,8 @@ static const struct {
     uint32_t halves_n, halves[2];
 } formats[] = {{SG_Q4_0, 1, {0, 0}},   {SG_Q4_1, 2, {0, 2}},   {SG_Q5_0, 1, {0, 0}}, {SG_Q5_1, 2, {0, 2}},
                {SG_Q2_K, 2, {80, 82}}, {SG_Q3_K, 1, {108, 0}}, {SG_Q4_K, 2, {0, 2}}, {SG_Q5_K, 2, {0, 2}},
-               {SG_Q6_K, 1, {208, 0}}, {SG_IQ4_NL, 1, {0, 0}}, {SG_MXFP4, 0, {0, 0}}};
+               {SG_Q6_K, 1, {208, 0}}, {SG_IQ4_NL, 1, {0, 0}}, {SG_MXFP4, 0, {0, 0}},
+               {SG_IQ4_XS, 1, {0, 0}}};
 
 /* Bits of the planes, by kind. */
 static const uint8_t planes[][2] = {
@@ -45,7 +46,7 @@ static int code_at(uint32_t kind, const uint8_t *block, uint32_t row, uint32_t c
     uint32_t low = planes[kind - CK_PACKED][0], high = planes[kind - CK_PACKED][1], t = c / 128 * 2 + c / 8 % 2,
              r = c / 32 % 4 * 4 + c / 16 % 2 * 2 + c / 4 % 2, per = 8 / low, word = r / per, byte = c % 4, q;
     const uint8_t *at = block + word / 4 * 512 + row * 64 + t * 16 + word % 4 * 4;
-    if (kind == CK_P_IQ4_NL || kind == CK_P_MXFP4)
+    if (kind == CK_P_IQ4_NL || kind == CK_P_IQ4_XS || kind == CK_P_MXFP4)
         q = bits_at(at, 16 * (r % 2) + 4 * byte, 4);
     else
         q = bits_at(at, 8 * byte + low * (r % per), low);
@@ -92,6 +93,8 @@ static float number_at(const struct ck_weight *w, const uint8_t *data, uint32_t 
         return d * (float)(int8_t)s[c / 16] * (float)q;
     case CK_P_IQ4_NL:
         return half(s + 2 * b) * (float)iq4[q];
+    case CK_P_IQ4_XS:
+        return half(f) * (float)(int8_t)s[b] * (float)iq4[q];
     case CK_P_MXFP4:
         return ldexpf(fp4[q], f[b] - 127);
     default:

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "unit/cuda/compile/program.h"
+#include "unit/cuda/kernels/include/params/kparams_cluster_packed.h"
 
 /* BUDGET: bytes of shared memory per block with which two blocks fit on a multiprocessor. WIDEST: max. columns of x. WIDE:
  * columns up to which clusters are faster than one launch per product (measured at 2048 columns: 49 us per layer, 44 without).
@@ -157,13 +158,18 @@ static uint32_t back_rows(uint32_t rows, uint32_t stage_bytes, uint32_t row_byte
     return (each + GROUP - 1) / GROUP * GROUP;
 }
 
+/* Packed weights: chunks that contain the cluster's columns of the second product. */
+static uint32_t chunks_of(const struct cu_fusion *w) { return (w->cluster_cols + CK_PACKED_CHUNK - 1) / CK_PACKED_CHUNK; }
+
 /* Bytes per row in a stage: n columns of the first product, with scales; the cluster's columns of the second. */
 static size_t first_bytes(const struct cu_fusion *w, uint32_t n)
 {
+    if (w->weights == CU_FUSION_PACKED) return w->pitch;
     return w->weights == CU_FUSION_Q8 ? n + n / 16 : 2 * (size_t)n;
 }
 static uint32_t second_bytes(const struct cu_fusion *w)
 {
+    if (w->weights == CU_FUSION_PACKED) return w->back_pitch * chunks_of(w);
     return w->weights == CU_FUSION_Q8 ? w->cluster_cols : 2 * w->cluster_cols;
 }
 
@@ -172,6 +178,7 @@ static uint32_t second_bytes(const struct cu_fusion *w)
 static uint32_t max_fills_ahead(const struct cu_fusion *w)
 {
     if (w->kind == CU_FUSION_HEADS) return w->fills;
+    if (w->weights == CU_FUSION_PACKED) return 4;
     return w->kind == CU_FUSION_MLP && w->weights == CU_FUSION_Q8 ? 1 : 2;
 }
 
@@ -229,15 +236,17 @@ static uint32_t mlp_instance(uint32_t d)
 
 /* --- kinds of fusions --- */
 
-/* Weight type as the cluster kernels read it: 16 bits without padding, or Q8_0 with a multiple of four blocks per row. */
+/* Weight type as the cluster kernels read it: packed, 16 bits without padding, or Q8_0 with a multiple of four blocks per row. */
 static enum cu_fusion_weights weights_of(const struct ck_weight *w)
 {
+    if (w->kind >= CK_PACKED) return CU_FUSION_PACKED;
     if (w->kind == CK_Q8 && w->cols % CK_CLUSTER_UNIT_MULTIPLE_Q8 == 0) return CU_FUSION_Q8;
     if (w->pitch != w->cols * 2) return CU_FUSION_NONE;
     return w->kind == CK_F16 ? CU_FUSION_F16 : w->kind == CK_BF16 ? CU_FUSION_BF16 : CU_FUSION_NONE;
 }
 
-/* All weights of the fusion have one kind. Scales of Q8_0 rows are copied in 16-byte units: every second row begins with one. */
+/* All weights of the fusion have one type; packed ones may have several kinds. Scales of Q8_0 rows are copied in 16-byte units:
+ * every second row begins with one. */
 static int same_weights(const struct cu_matcher *l, const struct cu_step *s, const struct ck_weight *back)
 {
     enum cu_fusion_weights weights = weights_of(back);
@@ -246,6 +255,19 @@ static int same_weights(const struct cu_matcher *l, const struct cu_step *s, con
         if (weights_of(w) != weights || (weights == CU_FUSION_Q8 && s->parts[i]->u.linear.weight.at % 2)) return 0;
     }
     return weights != CU_FUSION_NONE;
+}
+
+/* 1: the weights have the same kind, so that one stage may hold rows of both. */
+static int same_kind(const struct ck_weight *a, const struct ck_weight *b) { return a->kind == b->kind && a->group == b->group; }
+
+/* Bytes of packed rows, for the ring. */
+static void set_pitches(const struct cu_matcher *l, const struct ck_weight *back, struct cu_fusion *w)
+{
+    for (uint32_t i = 0; i < w->step[0]->parts_n; i++) {
+        uint32_t pitch = weight_of(l, w->step[0]->parts[i])->pitch;
+        if (pitch > w->pitch) w->pitch = pitch;
+    }
+    w->back_pitch = back->pitch / (back->cols / CK_PACKED_CHUNK);
 }
 
 /* Sets first, steps and step[0..n-1] from fused step `at` on, without selections of all rows. 0: there are not n steps. */
@@ -283,14 +305,19 @@ static int match_ends(const struct cu_matcher *l, uint32_t at, uint32_t n, struc
     w->x = s->norm->in[0];
     w->y = back->out;
     w->weights = weights_of(first);
+    if (w->weights == CU_FUSION_PACKED) {
+        if (first->cols > CK_CLUSTER_PACKED_COLS) return 0;
+        set_pitches(l, second, w);
+    }
     return same_weights(l, s, second) && first->cols % 64 == 0 && first->cols <= (l->u->cluster_fusion > 1 ? WIDEST : WIDE) &&
            back->u.linear.weight.rows == first->cols && is_self_contained(l, w);
 }
 
-/* After the ring is chosen: the tensor map of the second product. */
+/* After the ring is chosen: the tensor map of the second product. Packed weights have none. */
 static int finish_match(const struct cu_matcher *l, struct cu_fusion *w, const struct cu_step *end)
 {
-    return make_map(l->u, weight_of(l, end->op), end->op->u.linear.weight.at, end->op->u.linear.weight.rows, w);
+    return w->weights == CU_FUSION_PACKED ||
+           make_map(l->u, weight_of(l, end->op), end->op->u.linear.weight.at, end->op->u.linear.weight.rows, w);
 }
 
 /* Maximum for an MLP: what the GPU holds beside the fusion before it, the layer's mixer. */
@@ -310,7 +337,10 @@ static int match_mlp(const struct cu_matcher *l, uint32_t at, struct cu_fusion *
     if (!act || (s->glu && s->after) || (!s->glu && act->code != SG_OP_ACT) || back->norm || !is_out(l, &back->op->in[0], act))
         return 0;
     uint32_t d = weight_of(l, s->parts[0])->cols, ff = l->g->values[act->out].width;
-    uint32_t piece = w->weights == CU_FUSION_Q8 ? CK_CLUSTER_UNIT_MULTIPLE_Q8 : CK_CLUSTER_UNIT_MULTIPLE;
+    uint32_t piece = w->weights == CU_FUSION_PACKED ? CK_PACKED_CHUNK
+                     : w->weights == CU_FUSION_Q8   ? CK_CLUSTER_UNIT_MULTIPLE_Q8
+                                                    : CK_CLUSTER_UNIT_MULTIPLE;
+    if (w->weights == CU_FUSION_PACKED && s->glu && !same_kind(weight_of(l, s->parts[0]), weight_of(l, s->parts[1]))) return 0;
     if (ff % piece || !(w->clusters = cluster_count(l, ff, piece, mlp_clusters(l))) || ff / w->clusters > MAX_UNITS) return 0;
     w->kind = CU_FUSION_MLP;
     w->cluster_cols = ff / w->clusters;
@@ -351,6 +381,14 @@ static int linear_fits(const struct cu_matcher *l, const struct cu_step *s, cons
            c->act == SG_ACT_SILU;
 }
 
+/* 1: k_linear.cu supports these packed weights: a and b of one kind, the cluster's rows of them in one group of eight. */
+static int packed_linear_fits(const struct cu_matcher *l, const struct cu_step *s, const struct cu_step *rule)
+{
+    const struct sg_op *a = cu_part_of(l->p, s, &rule->op->in[3]), *b = cu_part_of(l->p, s, &rule->op->in[4]);
+    const struct sg_operand ends[2] = {cu_source(l->p, &rule->op->in[3]), cu_source(l->p, &rule->op->in[4])};
+    return same_kind(weight_of(l, a), weight_of(l, b)) && ends[0].at % 8 == 0 && ends[1].at % 8 == 0;
+}
+
 /* CU_FUSION_LINEAR: norm, q k v z a b, convolution, delta rule, its norm and gate, output product. One cluster per key head. */
 static int match_linear(const struct cu_matcher *l, uint32_t at, struct cu_fusion *w)
 {
@@ -364,11 +402,15 @@ static int match_linear(const struct cu_matcher *l, uint32_t at, struct cu_fusio
     if (v_per_k < 1 || v_per_k > 2 || d % (w->weights == CU_FUSION_Q8 ? 256 : CK_LINEAR_HEAD_DIM) ||
         d > (v_per_k == 2 ? 4096 : 2048))
         return 0;
+    int packed = w->weights == CU_FUSION_PACKED;
+    if (packed && !packed_linear_fits(l, s, rule)) return 0;
     w->kind = CU_FUSION_LINEAR;
     w->clusters = rule->op->u.delta.k_heads;
     w->cluster_cols = v_per_k * CK_LINEAR_HEAD_DIM;
     w->fn[0] = w->fn[1] = l->u->k.linear[w->weights][v_per_k == 2 ? 2 : d > 1024];
-    return make_ring(l->u, w, d, 4 + 4 * v_per_k, GROUP / 2, CK_LINEAR_BYTES(d, v_per_k), 2 * CK_CLUSTER_STATIC_BYTES) &&
+    /* A stage has eight rows; with packed weights 16, and one more stage has a and b. */
+    uint32_t first = packed ? 3 + 2 * v_per_k : 4 + 4 * v_per_k;
+    return make_ring(l->u, w, d, first, packed ? GROUP : GROUP / 2, CK_LINEAR_BYTES(d, v_per_k), 2 * CK_CLUSTER_STATIC_BYTES) &&
            finish_match(l, w, back);
 }
 
@@ -415,6 +457,8 @@ static int match_heads(const struct cu_matcher *l, uint32_t at, struct cu_fusion
     size_t rest = CK_HEADS_BYTES((size_t)head, (size_t)d);
     /* Q8_0: the scales of the output product are in shared memory for the whole launch. */
     if (w->weights == CU_FUSION_Q8) rest += (size_t)d / CK_CLUSTER_BLOCKS * (w->cluster_cols / 16);
+    /* Packed weights: x has memory of its own, and the head's output needs more than its 16-bit parts. */
+    if (w->weights == CU_FUSION_PACKED) rest += CK_CLUSTER_PACKED_X_BYTES(CK_PACKED_CHUNK) + CK_CLUSTER_PACKED_X_BYTES((size_t)d);
     return make_ring(l->u, w, d, (each + GROUP - 1) / GROUP, GROUP, rest, CK_HEADS_STATIC_BYTES(head)) &&
            finish_match(l, w, back);
 }

@@ -70,7 +70,7 @@ struct cu_step {
 /* Consecutive steps that thread-block clusters compute in one launch when the pass has one row (k_cluster_ops.cuh): a
  * product, what follows it, and a product whose result is added to the input of the first one's norm. Each cluster computes
  * some hidden units or heads and adds its part to every column of the result, a fixed-point sum in the lane's partial_sums. */
-enum cu_fusion_weights { CU_FUSION_F16, CU_FUSION_BF16, CU_FUSION_Q8, CU_FUSION_NONE };
+enum cu_fusion_weights { CU_FUSION_F16, CU_FUSION_BF16, CU_FUSION_Q8, CU_FUSION_PACKED, CU_FUSION_NONE };
 enum cu_fusion_kind { CU_FUSION_MLP, CU_FUSION_LINEAR, CU_FUSION_HEADS };
 struct cu_fusion {
     enum cu_fusion_kind kind;
@@ -88,6 +88,7 @@ struct cu_fusion {
     uint32_t stages, stage_bytes; /* of the ring of weights in shared memory */
     uint32_t fills, ahead; /* stages filled per launch; fills that may be in flight */
     uint32_t back_rows;    /* rows of the second product per stage */
+    uint32_t pitch, back_pitch; /* packed weights: bytes of a row of the first product, at most; of a row of a chunk of the second */
     uint64_t map[16];      /* tensor map (struct ck_tensor_map) of the second product's weight */
 };
 

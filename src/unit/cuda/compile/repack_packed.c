@@ -42,6 +42,8 @@ static uint32_t packed_kind(const struct sg_tensor *t)
         return CK_P_Q6_K;
     case SG_IQ4_NL:
         return CK_P_IQ4_NL;
+    case SG_IQ4_XS:
+        return CK_P_IQ4_XS;
     case SG_MXFP4:
         return CK_P_MXFP4;
     case SG_AFFINE:
@@ -106,7 +108,7 @@ static uint32_t nibble_word(const uint32_t r[2], int book)
 static void put_codes(uint32_t kind, const uint8_t q[CHUNK], uint32_t row, uint8_t *to)
 {
     const struct cu_packed_form *f = &forms[kind - CK_PACKED];
-    int book = kind == CK_P_IQ4_NL || kind == CK_P_MXFP4;
+    int book = kind == CK_P_IQ4_NL || kind == CK_P_IQ4_XS || kind == CK_P_MXFP4;
     uint8_t *high = to + 256 * f->low;
     for (uint32_t t = 0; t < 4; t++) {
         uint32_t r[16], words[16] = {0};
@@ -211,12 +213,24 @@ static void read_q3k(const uint8_t *b, uint8_t *q, uint8_t *scales, uint8_t *fac
     }
 }
 
+/* 6-bit scales minus 32. The second half of the factor is not used. */
+static void read_iq4xs(const uint8_t *b, uint8_t *q, uint8_t *scales, uint8_t *factors)
+{
+    memcpy(factors, b, 2);
+    memset(factors + 2, 0, 2);
+    for (uint32_t g = 0; g < 8; g++) {
+        scales[g] = (uint8_t)(((b[4 + g / 2] >> 4 * (g % 2) & 15) | (sg_le16(b + 2) >> 2 * g & 3) << 4) - 32);
+        for (uint32_t j = 0; j < 16; j++) q[32 * g + j] = b[8 + 16 * g + j] & 15, q[32 * g + 16 + j] = b[8 + 16 * g + j] >> 4;
+    }
+}
+
 static void read_super(enum sg_storage storage, const uint8_t *b, uint8_t *q, uint8_t *scales, uint8_t *factors)
 {
     if (storage == SG_Q2_K) read_q2k(b, q, scales, factors);
     if (storage == SG_Q3_K) read_q3k(b, q, scales, factors);
     if (storage == SG_Q4_K || storage == SG_Q5_K) read_q45k(b, storage == SG_Q5_K, q, scales, factors);
     if (storage == SG_Q6_K) read_q6k(b, q, scales, factors);
+    if (storage == SG_IQ4_XS) read_iq4xs(b, q, scales, factors);
 }
 
 /* A group of MLX from column `from` of the stored row on; codes are a stream of bits, the lowest first. */

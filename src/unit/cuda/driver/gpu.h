@@ -77,9 +77,10 @@ struct cu_kernels {
     cu_fn packed[3];           /* packed weights, one row: up to 512, 1024, 2048 columns per warp; Hopper only */
     cu_fn split_any[4], attend_many[4]; /* by K/V storage: f32, f16, bf16, q8 */
     cu_fn batch[3][2][2]; /* [f16, bf16, fp8][16, 32 weight rows per block][up to 8, 16 rows of x] */
-    cu_fn mlp[3][4];      /* [f16, bf16, Q8_0][up to 512, 1024, 2048, 4096 columns] */
-    cu_fn linear[3][3];   /* [f16, bf16, Q8_0][up to 1024, up to 2048 columns; up to 4096 with two value heads per key head] */
-    cu_fn heads[3][2][4]; /* [f16, bf16, Q8_0][K/V f16, bf16][head 64, 128, 256 with up to 1024 columns; 256 with up to 2048] */
+    /* The fourth type is packed weights: up to 1,024 columns, heads of 128 and 256. */
+    cu_fn mlp[4][4];      /* [f16, bf16, Q8_0][up to 512, 1024, 2048, 4096 columns] */
+    cu_fn linear[4][3];   /* [f16, bf16, Q8_0][up to 1024, up to 2048 columns; up to 4096 with two value heads per key head] */
+    cu_fn heads[4][2][4]; /* [f16, bf16, Q8_0][K/V f16, bf16][head 64, 128, 256 with up to 1024 columns; 256 with up to 2048] */
     cu_fn tiles[2];       /* f16, bf16 */
     cu_fn glu_rows[2];    /* f16, bf16 */
     cu_fn single[2][3];   /* [K/V f16, bf16][head 64, 128, 256] */

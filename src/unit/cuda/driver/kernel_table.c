@@ -159,6 +159,23 @@ static segue_status find_clusters(struct sg_unit *u, segue_error *err)
     return SEGUE_OK;
 }
 
+/* The same for packed weights. */
+static segue_status find_packed_clusters(struct sg_unit *u, segue_error *err)
+{
+    const int packed = 3;
+    char name[40];
+    for (int i = 0; i < 2 && u->major == 9; i++) {
+        SG_TRY(find_cluster_kernel(u, "k_mlp", "mlp_packed", 0, &u->k.mlp[packed][i], err));
+        snprintf(name, sizeof name, "linear_packed_%d", i + 1);
+        SG_TRY(find_cluster_kernel(u, "k_linear", name, 0, &u->k.linear[packed][2 * i], err));
+        for (int form = 1; form < 3; form++) {
+            snprintf(name, sizeof name, "heads_packed_%s_%d", storages[i + 1], 64 << form);
+            SG_TRY(find_cluster_kernel(u, "k_heads", name, CK_HEADS_STATIC_BYTES(64 << form), &u->k.heads[packed][i][form], err));
+        }
+    }
+    return SEGUE_OK;
+}
+
 /* The limit of dynamic shared memory is set for every kernel that may exceed the default of 48 KB. */
 segue_status cu_kernels_load(struct sg_unit *u, segue_error *err)
 {
@@ -189,5 +206,6 @@ segue_status cu_kernels_load(struct sg_unit *u, segue_error *err)
     SG_TRY(find_packed(u, err));
     SG_TRY(find_batches(u, err));
     SG_TRY(find_clusters(u, err));
+    SG_TRY(find_packed_clusters(u, err));
     return find_attention(u, err);
 }

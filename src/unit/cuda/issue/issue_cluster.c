@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "unit/cuda/issue/issue.h"
+#include "unit/cuda/kernels/include/params/kparams_cluster_packed.h"
 
 enum { SUM_THREADS = 64 };
 
@@ -204,6 +205,35 @@ static struct ck_cluster_scales scales_of(const struct cu_pass *p, const struct 
     return (struct ck_cluster_scales){(const uint16_t *)w->scales + (size_t)l->weight.at * w->scale_pitch, w->scale_pitch};
 }
 
+static struct ck_packed_kind packed_kind(const struct ck_weight *w)
+{
+    return (struct ck_packed_kind){(uint16_t)w->kind, (uint16_t)(w->group % CK_GROUP_BF16), w->group >= CK_GROUP_BF16,
+                                   (uint16_t)(8 * w->pitch / (w->cols / CK_PACKED_CHUNK))};
+}
+
+static const struct ck_weight *weight_of(const struct cu_pass *p, const struct sg_op *linear)
+{
+    return &cu_weight_of(p->program->weights, p->program->base.graph->tensors[linear->u.linear.weight.tensor])->w;
+}
+
+/* The kinds of the weights that compute in[0..n-1] from step s, and the second weight. Empty unless they are packed. */
+static struct ck_packed_kinds kinds_of(const struct cu_pass *p, const struct cu_fusion *w, const struct sg_operand *const in[],
+                                       uint32_t n)
+{
+    struct ck_packed_kinds k = {0};
+    const struct sg_op *back = w->step[w->kind == CU_FUSION_MLP ? 1 : 2]->op;
+    if (w->weights != CU_FUSION_PACKED) return k;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct sg_op *part = cu_part_of(p->program, w->step[0], in[i]);
+        if (part) k.in[i] = packed_kind(weight_of(p, part));
+    }
+    const struct ck_weight *out = weight_of(p, back);
+    k.out = packed_kind(out);
+    k.data = (const unsigned char *)out->data + (size_t)back->u.linear.weight.at * out->pitch;
+    k.pitch = out->pitch;
+    return k;
+}
+
 /* 1: the pass runs in an SM partition, which one fusion fills. Kernels then start their dependents late (field `late`): blocks of
  * the next fusion that wait for free multiprocessors would delay blocks of the other partition in the same hardware queue. */
 static uint32_t is_partitioned(const struct cu_pass *p) { return p->sms != p->program->base.unit->sms; }
@@ -238,7 +268,9 @@ static segue_status issue_mlp(struct cu_pass *p, const struct cu_fusion *w, cons
                        .down_rows = w->back_rows};
     if (s->glu) a.gate = weight_rows_of(p, s, &gate);
     memcpy(a.down.v, w->map, sizeof w->map);
-    return launch_fusion(p, w, &a);
+    const struct sg_operand *const in[] = {&up};
+    struct ck_mlp_packed packed = {a, kinds_of(p, w, in, 1)};
+    return launch_fusion(p, w, &packed);
 }
 
 /* q, k and v are column ranges of the convolution's input, which parts of the product compute. */
@@ -277,15 +309,18 @@ static segue_status issue_linear(struct cu_pass *p, const struct cu_fusion *w, c
                           .ahead = w->ahead,
                           .out_rows = w->back_rows};
     a.out_scales = scales_of(p, back);
-    for (int i = 0; i < 3; i++) { /* q, k, v before the convolution */
-        struct sg_operand raw = {.value = conv->in[0].value, .at = rule->in[i].at};
-        a.in[CK_LINEAR_Q + i] = weight_rows_of(p, s, &raw);
+    struct sg_operand raw[3]; /* q, k, v before the convolution */
+    for (int i = 0; i < 3; i++) {
+        raw[i] = (struct sg_operand){.value = conv->in[0].value, .at = rule->in[i].at};
+        a.in[CK_LINEAR_Q + i] = weight_rows_of(p, s, &raw[i]);
     }
     a.in[CK_LINEAR_Z] = weight_rows_of(p, s, &back->norm->in[1]);
     a.in[CK_LINEAR_A] = weight_rows_of(p, s, &rule->in[3]);
     a.in[CK_LINEAR_B] = weight_rows_of(p, s, &rule->in[4]);
     memcpy(a.out.v, w->map, sizeof w->map);
-    return launch_fusion(p, w, &a);
+    const struct sg_operand *const in[] = {&raw[0], &raw[1], &raw[2], &back->norm->in[1], &rule->in[3], &rule->in[4]};
+    struct ck_linear_packed packed = {a, kinds_of(p, w, in, CK_LINEAR_INS)};
+    return launch_fusion(p, w, &packed);
 }
 
 /* Without rope there is no table, and no pairs are rotated. */
@@ -319,9 +354,11 @@ static segue_status issue_heads(struct cu_pass *p, const struct cu_fusion *w, co
                          .fills = w->fills,
                          .ahead = w->ahead,
                          .out_rows = w->back_rows};
-    for (int i = 0; i < 4; i++) a.in[i] = weight_rows_of(p, s, cu_raw_of(step, i));
+    const struct sg_operand *in[4];
+    for (int i = 0; i < 4; i++) in[i] = cu_raw_of(step, i), a.in[i] = weight_rows_of(p, s, in[i]);
     memcpy(a.out.v, w->map, sizeof w->map);
-    return launch_fusion(p, w, &a);
+    struct ck_heads_packed packed = {a, kinds_of(p, w, in, 4)};
+    return launch_fusion(p, w, &packed);
 }
 
 /* 1: k_heads.cu supports the pass: few positions, all inside of the window, K and V in 16 bits. */

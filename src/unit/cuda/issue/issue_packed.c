@@ -12,6 +12,8 @@ enum {
     HALF = 112 << 10,
     STAGES = CK_PACKED_STAGES,
     STAGES_LEAST = 3,
+    PER = 2, /* chunks per ring slot, at most; bytes of a slot with more than one: */
+    SLOT_BYTES = 5120,
     DOUBLE = 3, /* tiles per multiprocessor from which two blocks share it */
     ROWS_WIDTH = 1024
 }; /* columns of a warp in k_packed_rows.cu */
@@ -75,6 +77,16 @@ static uint32_t slots_in(const struct ck_packed *a, uint32_t blocks, uint32_t ca
     return fit < STAGES ? fit : STAGES;
 }
 
+/* Chunks per ring slot, at most `each`, and its size. Several where they are small, but not more than `space` for all warps: a
+ * bulk copy takes about 110 cycles of the copy engine, so that of 1 to 2 KB it moves less than the memory delivers. */
+static void set_slot(struct ck_packed *a, uint32_t each, uint32_t space)
+{
+    uint32_t chunk = a->s.stage_bytes / a->per;
+    a->per = each < PER ? each : PER;
+    while (a->per > 1 && (a->per * chunk > SLOT_BYTES || WARPS * a->per * chunk > space)) a->per--;
+    a->s.stage_bytes = a->per * chunk;
+}
+
 /* Ring and grid. With many tiles two blocks per multiprocessor, whose warps hide the latency of arithmetic; with fewer the second
  * place is left to the next launch, which loads its weights there, if at least STAGES_LEAST chunks per warp fit. */
 static segue_status size_launch(struct cu_pass *p, struct ck_packed *a, uint32_t *blocks, uint32_t *shared)
@@ -83,16 +95,18 @@ static segue_status size_launch(struct cu_pass *p, struct ck_packed *a, uint32_t
     struct ck_stream *s = &a->s;
     uint32_t each = (a->chunks + (1u << s->split_log) - 1) >> s->split_log, groups = WARPS >> s->split_log, fixed, fit = 0;
     a->width = each * CK_PACKED_CHUNK;
+    set_slot(a, each, HALF);
     *blocks = s->tiles < 2 * p->sms ? s->tiles : 2 * p->sms;
     if (s->tiles >= DOUBLE * u->sms) fit = slots_in(a, *blocks, HALF, &fixed);
     if (fit < 2) {
         *blocks = s->tiles < p->sms ? s->tiles : p->sms;
         fit = slots_in(a, *blocks, HALF, &fixed);
-        if (fit < STAGES_LEAST) fit = slots_in(a, *blocks, (uint32_t)u->shared_max - CU_PACKED_STATIC, &fixed);
+        if (fit * a->per < STAGES_LEAST || fit < 2)
+            fit = slots_in(a, *blocks, (uint32_t)u->shared_max - CU_PACKED_STATIC, &fixed);
     }
     if (fit < 2) return too_wide(p, s->g.k);
     /* No more than a warp's chunks of all its tiles. */
-    uint32_t tiles = (s->tiles + *blocks - 1) / *blocks, all = (tiles + groups - 1) / groups * each;
+    uint32_t tiles = (s->tiles + *blocks - 1) / *blocks, all = (tiles + groups - 1) / groups * ((each + a->per - 1) / a->per);
     s->stages = fit < all ? fit : all < 2 ? 2 : all;
     *shared = fixed + s->stages * WARPS * s->stage_bytes;
     return SEGUE_OK;
@@ -111,10 +125,11 @@ static uint32_t size_rows_launch(const struct sg_unit *u, struct ck_packed *a)
     a->width = ((a->chunks + (1u << a->s.split_log) - 1) >> a->s.split_log) * CK_PACKED_CHUNK;
     uint32_t fixed = WARPS * CK_PACKED_ROWS_X_BYTES(a->width, a->rows) +
                      ((CK_PACKED_TURN * CK_PACKED_ROWS * CK_PACKED_X_ROWS * 4) << a->s.split_log),
-             max = (uint32_t)u->shared_max - CU_PACKED_STATIC, ring = WARPS * a->s.stage_bytes;
-    uint32_t fit = fixed < max && a->width <= ROWS_WIDTH ? (max - fixed) / ring : 0;
+             max = (uint32_t)u->shared_max - CU_PACKED_STATIC, space = fixed < max && a->width <= ROWS_WIDTH ? max - fixed : 0;
+    set_slot(a, a->width / CK_PACKED_CHUNK, space / 2);
+    uint32_t fit = space / (WARPS * a->s.stage_bytes);
     a->s.stages = fit > STAGES ? STAGES : fit;
-    return fit < 2 ? 0 : fixed + a->s.stages * ring;
+    return fit < 2 ? 0 : fixed + a->s.stages * WARPS * a->s.stage_bytes;
 }
 
 /* Rows of x and parts of the columns of a launch. Parts are chosen for the largest number of rows, so that the sums of a row do
@@ -180,6 +195,7 @@ segue_status cu_issue_packed(struct cu_pass *p, const struct cu_step *s, struct 
         own->x = cu_view_of(p, &s->op->in[0]);
     }
     a.s.stage_bytes = describe_segments(p, s, &a);
+    a.per = 1;
     count_tiles(&a.s);
     own->best = g->best && alone;
     own->rows = 1;

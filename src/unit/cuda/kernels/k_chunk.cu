@@ -180,7 +180,7 @@ extern "C" __global__ void __launch_bounds__(CK_CHUNK_LOCAL_THREADS, 2) chunk_lo
     put_inverse(solve(smem), tp);
 }
 
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ == 900
 /* Scales a pair of two-part numbers and splits the results again. */
 __device__ __forceinline__ void scale_pair(uint32_t &high, uint32_t &low, float x, float y)
 {
@@ -288,7 +288,7 @@ __device__ __forceinline__ void put_u(const square &t, const float *v, float4 *u
 }
 #endif
 
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ == 900
 /* Body of chunk_factors and chunk_factors_halves. */
 template <int HALF> __device__ __forceinline__ void make_factors(const ck_delta &a)
 {
@@ -334,13 +334,13 @@ template <int HALF> __device__ __forceinline__ void make_factors(const ck_delta 
 /* Kernels for k_scan.cu: from fp32 inputs, and from bf16 inputs before the convolution. */
 extern "C" __global__ void __launch_bounds__(CK_CHUNK_LOCAL_THREADS, 2) chunk_factors(const __grid_constant__ ck_delta a)
 {
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ == 900
     make_factors<0>(a);
 #endif
 }
 extern "C" __global__ void __launch_bounds__(CK_CHUNK_THREADS, 2) chunk_factors_halves(const __grid_constant__ ck_delta a)
 {
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ == 900
     make_factors<1>(a);
 #endif
 }

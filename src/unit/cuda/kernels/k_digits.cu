@@ -17,7 +17,7 @@
 #include "k_epilogue.cuh"
 #include "k_xsplit.cuh"
 
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ == 900
 
 /* A step: 128 bytes of 16 rows. A chunk: Q8_0 scales of 512 columns. */
 enum { ROWS = 16, STEP = 128, STEP_BYTES = ROWS * STEP, CHUNK = 512, CHUNK_BYTES = ROWS * CHUNK / 16, S = CK_DIGITS_STEPS };

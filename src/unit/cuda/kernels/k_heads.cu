@@ -1,7 +1,7 @@
 /* k_heads.cu: the attention block of a layer for one row of x, fused into one launch (helpers:
  * k_cluster_ops.cuh): RMS norm, q, k, v (and gate) projections, norm and RoPE of the heads, store of
  * K and V, attention, output gate, out-projection and residual. Host: chosen by cluster_match.c for
- * one row of up to 512 P columns, fp16, bf16 or Q8_0 weights and at most 2,048 positions. sm_90.
+ * one row of up to 512 P columns, fp16, bf16, Q8_0 or packed weights and at most 2,048 positions. sm_90.
  *
  * Layout: clusters of 8 blocks, 288 threads (256 consumers, 1 warp that loads weights). A cluster
  * computes one query head of D columns, or half of one of 256: all of the head's q and k, but only
@@ -19,207 +19,28 @@
  * poll of x when the previous kernel is a fusion too.
  * SPDX-License-Identifier: MIT */
 #include "k_head.cuh"
+#include "k_heads_rows.cuh"
 #include "k_weight_prefetch.cuh"
 
-#if __CUDA_ARCH__ >= 900
-
-enum { Q, K, V, GATE };
-
-/* CLUSTERS per head, COLS: the cluster's columns of v, gate and output. QK_ROWS, VG_ROWS: rows of a
- * block in q or k, and in v or gate. The cluster's rows are stored as [q D | k D | v | gate]. */
-template <int D> struct shape {
-    enum { CLUSTERS = D / CK_HEADS_COLS(D), COLS = D / CLUSTERS, QK_ROWS = D / CLUSTER, VG_ROWS = COLS / CLUSTER };
-};
-
-/* Prefetched K and V in shared memory, each thread in its own place: eight lanes read one position,
- * piece c of a lane starts at column 8 lane + 64 c. */
-template <int D> struct kv_prefetch {
-    /* groups of 32 positions of a block */
-    enum { PIECES = D / 64, OF_V = shape<D>::COLS / 64, GROUPS = CK_HEADS_POS_GROUPS(D) };
-    uint4 k[GROUPS][PIECES][CLUSTER_CONSUMERS], v[GROUPS][OF_V][CLUSTER_CONSUMERS];
-};
-/* cp.async of 16 bytes, zero-filled where `is` is false. */
-__device__ __forceinline__ void cp_async_16_zfill(uint4 *to, const unsigned char *from, bool is)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(smem_addr(to)), "l"(from), "r"(is ? 16 : 0) : "memory");
-}
-
-/* Partial softmax of a lane group, warp or block: largest score (in base 2) and sum of exponentials.
- * `lowest` is below any score. */
-struct alignas(8) softmax_part {
-    float max, sum;
-};
-static const float lowest = -1e38f;
-
-/* What this block computes. */
-struct heads_work {
-    /* part: half of the head; rows: output rows of the block; pos: position of the row */
-    uint32_t cluster, head, part, kv, cta, rows, pos;
-    bool stores;          /* this cluster stores K and V */
-    unsigned char *k, *v; /* position 0 of the head's K, and of the cluster's columns of V */
-    size_t pitch;         /* bytes between positions */
-};
-template <int D> __device__ __forceinline__ heads_work work_of(const ck_heads &a)
-{
-    enum { CLUSTERS = shape<D>::CLUSTERS };
-    heads_work w;
-    uint32_t heads = gridDim.x / (CLUSTER * CLUSTERS);
-    w.cluster = blockIdx.x / CLUSTER;
-    w.head = w.cluster / CLUSTERS;
-    w.part = w.cluster % CLUSTERS;
-    w.kv = w.head * a.kv_heads / heads;
-    w.cta = cluster_cta_rank();
-    w.rows = a.d / CLUSTER;
-    w.pos = a.pass.place[0];
-    w.stores = w.head * a.kv_heads % heads == 0;
-    w.pitch = (size_t)a.kv_heads * D * 2;
-    w.k = static_cast<unsigned char *>(a.pass.slots[a.slot_k]) + (size_t)w.kv * D * 2;
-    w.v = static_cast<unsigned char *>(a.pass.slots[a.slot_v]) + (size_t)w.kv * D * 2 + w.part * shape<D>::COLS * 2;
-    return w;
-}
-/* Number of q, k, v and gate rows that a block computes. */
-template <int D> __device__ __forceinline__ uint32_t rows_of(const ck_heads &a)
-{
-    return 2 * shape<D>::QK_ROWS + (a.in[GATE].data ? 2 : 1) * shape<D>::VG_ROWS;
-}
-/* Row i of the block: weight (Q, K, V or GATE), row of that weight, and index among the cluster's
- * rows. */
-struct heads_row {
-    uint32_t weight, row, at;
-};
-template <int D> __device__ __forceinline__ heads_row row_of(const heads_work &w, uint32_t i)
-{
-    enum { QK_ROWS = shape<D>::QK_ROWS, VG_ROWS = shape<D>::VG_ROWS, COLS = shape<D>::COLS };
-    heads_row r;
-    if (i < 2 * QK_ROWS) {
-        uint32_t c = w.cta * QK_ROWS + i % QK_ROWS;
-        r.weight = i / QK_ROWS;
-        r.row = (r.weight == K ? w.kv : w.head) * D + c;
-        r.at = r.weight * D + c;
-    } else {
-        uint32_t c = w.cta * VG_ROWS + (i - 2 * QK_ROWS) % VG_ROWS;
-        r.weight = V + (i - 2 * QK_ROWS) / VG_ROWS;
-        r.row = (r.weight == V ? w.kv : w.head) * D + w.part * COLS + c;
-        r.at = 2 * D + (r.weight - V) * COLS + c;
-    }
-    return r;
-}
-
-/* Issues the loads of eight weight rows, the block's rows i to i + 7, into a stage. */
-template <int KIND, int D>
-__device__ __forceinline__ void load_rows_8(const ck_heads &a, const heads_work &w, uint32_t i, unsigned char *to, uint64_t *mbar)
-{
-    heads_row r = row_of<D>(w, i);
-    load_rows<KIND, 1>(to, a.in[r.weight], r.row, 8, a.d, mbar);
-}
-
-/* Producer thread: all weights of the block in the order of use, first q, k, v and gate by 16 rows,
- * then boxes of the output weight. */
-template <int KIND, int D> __device__ __forceinline__ void load_weights(const ck_heads &a, const heads_work &w, const ring &r)
-{
-    constexpr uint32_t WIDTH = shape<D>::COLS * (KIND == KIND_Q8 ? 1 : 2); /* bytes of a row of the output weight */
-    uint32_t n = rows_of<D>(a), bytes = rows_bytes<KIND>(8, a.d);
-    ring_producer in = {};
-#pragma unroll 1
-    for (uint32_t i = 0; i < n; i += 16) { /* two groups of 8 rows, possibly of different weights */
-        bool more = i + 8 < n;
-        unsigned char *to = ring_acquire(r, in, more ? 2 * bytes : bytes);
-        load_rows_8<KIND, D>(a, w, i, to, &r.full[in.at.stage]);
-        if (more) load_rows_8<KIND, D>(a, w, i + 8, to + second_eight<KIND>(a.d), &r.full[in.at.stage]);
-        ring_next(r, in.at);
-    }
-#pragma unroll 1
-    for (uint32_t row = 0; row < w.rows; row += a.out_rows)
-        ring_load_box(r, in, a.out, w.cluster * (WIDTH / 4), w.cta * w.rows + row, a.out_rows * WIDTH);
-}
-
-/* Position of the thread's lane group (8 lanes) in group `group` of 32 of the block. */
-__device__ __forceinline__ uint32_t position(const heads_work &w, uint32_t group)
-{
-    return (group * 32 + (threadIdx.x >> 3)) * CLUSTER + w.cta;
-}
-
-/* Starts the copies of K and V of one group of positions; positions at or after the current one read
- * as zeros. */
-template <int D> __device__ __forceinline__ void prefetch_kv(const heads_work &w, uint32_t group, kv_prefetch<D> &o)
-{
-    uint32_t p = position(w, group), i = group % kv_prefetch<D>::GROUPS;
-    bool is = p < w.pos;
-    size_t at = (is ? p : 0) * w.pitch + (threadIdx.x & 7) * 16;
-#pragma unroll
-    for (int c = 0; c < kv_prefetch<D>::PIECES; c++) {
-        cp_async_16_zfill(&o.k[i][c][threadIdx.x], w.k + at + c * 128, is);
-        if (c < kv_prefetch<D>::OF_V) cp_async_16_zfill(&o.v[i][c][threadIdx.x], w.v + at + c * 128, is);
-    }
-}
-
-/* Data received from the other blocks of the cluster, one mbarrier each: x, rows of q and k, rows of
- * v and gate, and partial attention results. Up to D = 128 all rows arrive together on AT_QK:
- * splitting them costs more than it hides. */
-enum { AT_X, AT_QK, AT_REST, AT_ENDS, MBARS };
-template <int D> __device__ __forceinline__ constexpr uint32_t mbar_of_v() { return D > 128 ? AT_REST : AT_QK; }
-/* Initialises these mbarriers and announces the bytes of their only phase. x: bytes of x; rows: rows
- * per block. */
-template <int D> __device__ __forceinline__ void init_mbars(uint64_t *mbars, uint32_t x, uint32_t rows)
-{
-    for (int i = 0; i < MBARS; i++) mbar_init(&mbars[i], 1);
-    mbar_init_fence();
-    mbar_expect_tx(&mbars[AT_X], x);
-    mbar_expect_tx(&mbars[AT_QK], D > 128 ? 4 * 2 * D : 4 * CLUSTER * rows);
-    if (D > 128) mbar_expect_tx(&mbars[AT_REST], 4 * CLUSTER * rows - 4 * 2 * D);
-    mbar_expect_tx(&mbars[AT_ENDS], 4 * CLUSTER * (shape<D>::COLS + 2));
-}
-
-/* Targets of the block's rows: warp w sends them to block w. A lane handles every 32nd row: its
- * address in the target block and its bias. Computed before x is available; the asm statement keeps
- * the compiler from moving that after the wait. */
-template <int D> struct row_targets {
-    enum { ROWS = D > 128 ? 3 : D / 64, AT_ONCE = D > 64 ? 2 : 1 };
-    uint32_t to[ROWS], mbars;
-    float bias[ROWS];
-};
-template <int D>
-__device__ __forceinline__ row_targets<D> find_row_targets(const ck_heads &a, const heads_work &w, const float *rows,
-                                                           const uint64_t *mbars)
-{
-    row_targets<D> s;
-    uint32_t warp = threadIdx.x >> 5, last = rows_of<D>(a) - 1;
-    s.mbars = mapa(smem_addr(mbars), warp);
-#pragma unroll
-    for (int i = 0; i < row_targets<D>::ROWS; i++) {
-        heads_row r = row_of<D>(w, min((threadIdx.x & 31) + 32 * i, last));
-        const float *bias = a.in[r.weight].bias;
-        s.bias[i] = bias ? bias[r.row] : 0;
-        s.to[i] = mapa(smem_addr(rows + r.at), warp);
-    }
-    /* computed here, before the wait */
-#pragma unroll
-    for (int i = 0; i < row_targets<D>::ROWS; i++) asm volatile("" : "+r"(s.to[i]), "+f"(s.bias[i]));
-    return s;
-}
-/* Sends rows [first, end), up to 64, of the block to all blocks. */
-template <int D>
-__device__ __forceinline__ void send_rows(const row_targets<D> &s, uint32_t first, uint32_t end, const float *sums)
-{
-#pragma unroll
-    for (int i = 0; i < row_targets<D>::AT_ONCE; i++) {
-        uint32_t u = first + (threadIdx.x & 31) + 32 * i;
-        int last = row_targets<D>::ROWS - 1;
-        if (u < end)
-            st_async_f32(sum_row(sums, u) + (first ? s.bias[last] : s.bias[i]), first ? s.to[last] : s.to[i],
-                         s.mbars + 8 * (first ? AT_REST : AT_QK));
-    }
-}
+#if __CUDA_ARCH__ == 900
 
 /* First product. For D = 256 in two steps, q and k first, so that they arrive while v and gate are
  * computed. prefetched: 1 if the first group of rows was already multiplied from registers. */
 template <int KIND, int P, int D>
 __device__ __forceinline__ void project(const ring &r, ring_pos &at, const x_frags<P> &x, uint32_t d, uint32_t n, float *sums,
-                                        const row_targets<D> &to, uint32_t prefetched)
+                                        const row_targets<D> &to, uint32_t prefetched, const ck_packed_kinds &kinds,
+                                        const heads_work &w, const unsigned char *digits)
 {
 #pragma unroll 1
     for (uint32_t first = 0, end = D > 128 ? 2 * shape<D>::QK_ROWS : n; first < n; first = end, end = n, prefetched = 0) {
-        first_rows<KIND, P>(r, at, x, d, (end - first + 15) / 16 - prefetched, sums + (first + 16 * prefetched) * SUMS_PITCH);
+        if constexpr (KIND == KIND_PACKED) {
+#pragma unroll 1
+            for (uint32_t i = first + 16 * prefetched; i < end; i += 16)
+                first_packed(r, at, packed_x_at(digits, d), kinds.in[row_of<D>(w, i).weight], d / CK_PACKED_CHUNK, i / 16,
+                             x.inv_rms, sums + i * SUMS_PITCH, SUMS_PITCH);
+        } else {
+            first_rows<KIND, P>(r, at, x, d, (end - first + 15) / 16 - prefetched, sums + (first + 16 * prefetched) * SUMS_PITCH);
+        }
         consumers_sync();
         send_rows<D>(to, first, end, sums);
     }
@@ -446,7 +267,8 @@ __device__ __forceinline__ void send_partials(const heads_work &w, const softmax
 /* One warp: merges the blocks' results, applies the output gate, and stores the head's output in
  * parts for the second product. */
 template <int KIND, int D>
-__device__ __forceinline__ void store_head_parts(const float *ends, const float *gate, unsigned char *parts, uint64_t *mbars)
+__device__ __forceinline__ void store_head_parts(const float *ends, const float *gate, unsigned char *parts, uint64_t *mbars,
+                                                 uint32_t cluster)
 {
     enum { COLS = shape<D>::COLS, N = COLS / 32 };
     uint32_t c = N * threadIdx.x;
@@ -461,7 +283,9 @@ __device__ __forceinline__ void store_head_parts(const float *ends, const float 
     float e = rcp_fast(all.sum);
 #pragma unroll
     for (int j = 0; j < N; j++) v.x[j] = v.x[j] * e * g.x[j];
-    if constexpr (N == 4)
+    if constexpr (KIND == KIND_PACKED)
+        put_packed_group(packed_x_at(parts, CK_PACKED_CHUNK), cluster & 1, make_float4(v.x[0], v.x[1], v.x[2], v.x[3]));
+    else if constexpr (N == 4)
         put_hidden<KIND>(parts, COLS, c, make_float4(v.x[0], v.x[1], v.x[2], v.x[3]));
     else
         put_two<KIND>(parts, parts_pitch(COLS), c, v.x[0], v.x[1]);
@@ -493,7 +317,7 @@ template <int D> struct heads_buffers {
     unsigned char *parts, *scales, *out_parts;
 };
 
-template <int D> __device__ __forceinline__ heads_buffers<D> find_buffers(const ck_heads &a, unsigned char *memory)
+template <int KIND, int D> __device__ __forceinline__ heads_buffers<D> find_buffers(const ck_heads &a, unsigned char *memory)
 {
     heads_buffers<D> m;
     m.extra = reinterpret_cast<float *>(memory + a.stages * a.stage_bytes);
@@ -503,19 +327,26 @@ template <int D> __device__ __forceinline__ heads_buffers<D> find_buffers(const 
     m.scales = m.parts + CK_HEADS_PARTS_BYTES(D, a.d);
     m.ends = reinterpret_cast<float *>(m.parts);
     m.out_parts = reinterpret_cast<unsigned char *>(m.ends + CLUSTER * (shape<D>::COLS + 4));
+    /* Packed weights: x is read from memory until the first product ends, when results of other blocks may have arrived. */
+    if (KIND == KIND_PACKED) m.parts = m.out_parts + CK_CLUSTER_PACKED_X_BYTES(CK_PACKED_CHUNK);
     return m;
 }
 
 /* The producer warp: one thread of it loads all weights. */
-template <int KIND, int D> __device__ __forceinline__ void produce(const ck_heads &a, const heads_work &w, const ring &r)
+template <int KIND, int D>
+__device__ __forceinline__ void produce(const ck_heads &a, const ck_packed_kinds &kinds, const heads_work &w, const ring &r)
 {
     if (threadIdx.x > CLUSTER_CONSUMERS) return;
-    load_weights<KIND, D>(a, w, r);
+    if constexpr (KIND == KIND_PACKED)
+        load_packed<D>(a, kinds, w, r);
+    else
+        load_weights<KIND, D>(a, w, r);
     if (a.late) launch_dependents();
 }
 
-/* Kernel body. P: pairs of 32-column blocks of x per warp (d up to 512 P). */
-template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void heads(const ck_heads &a)
+/* Kernel body. P: pairs of 32-column blocks of x per warp (d up to 512 P); kinds: of packed weights. */
+template <int KIND, int STORAGE, int P, int D>
+__device__ __forceinline__ void heads(const ck_heads &a, const ck_packed_kinds &kinds = {})
 {
     enum { COLS = shape<D>::COLS };
     extern __shared__ __align__(128) unsigned char memory[];
@@ -529,14 +360,14 @@ template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void h
     const heads_work w = work_of<D>(a);
     const ring r = {memory, a.stage_bytes, a.stages, a.fills, a.ahead, full, empty};
     uint32_t n = rows_of<D>(a);
-    const heads_buffers<D> m = find_buffers<D>(a, memory);
+    const heads_buffers<D> m = find_buffers<KIND, D>(a, memory);
     float *xs = m.xs, *sums = xs, *scratch = xs;
     kv_prefetch<D> &kv = *m.kv;
     if (!a.late) launch_dependents();
     if (threadIdx.x == CLUSTER_CONSUMERS) ring_init(r), init_mbars<D>(mbars, 4 * a.d + sizeof stats, n);
     __syncthreads();
     cluster_arrive();
-    if (threadIdx.x >= CLUSTER_CONSUMERS) return produce<KIND, D>(a, w, r);
+    if (threadIdx.x >= CLUSTER_CONSUMERS) return produce<KIND, D>(a, kinds, w, r);
     norm_coeffs<(P + 1) / 2> numbers;
     x_frags<P> x;
     ring_pos at = {0, 0};
@@ -551,6 +382,7 @@ template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void h
     const x_addresses from = find_x_addresses<KIND>(xs, &stats);
     const x_exchange to = x_exchange_setup(a.x, w.cta, xs, &stats, &mbars[AT_X], m.extra);
     cluster_wait();
+    if constexpr (KIND == KIND_PACKED) warm_packed(r, kinds.in[0], a.d / CK_PACKED_CHUNK);
     /* A register prefetch of the first weight rows pays off only for fp16 with short rows (bf16, D = 256: 0.5 % slower). */
     constexpr bool PREFETCH = KIND == 0 && P <= 2;
     prefetched_group<PREFETCH ? P : 1> prefetched;
@@ -560,7 +392,7 @@ template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void h
     mbar_wait(&mbars[AT_X], 0);
     prepare_x<KIND, P>(a.norm, a.d, xs, from, numbers, m.parts, norm_scratch, x);
     if constexpr (PREFETCH) multiply_prefetched<KIND, P>(prefetched, x, sums);
-    project<KIND, P, D>(r, at, x, a.d, n, sums, sent, PREFETCH);
+    project<KIND, P, D>(r, at, x, a.d, n, sums, sent, PREFETCH, kinds, w, m.parts);
     lane_work<D> o;
     begin_work<D>(kv, q, fresh, rows + 2 * D, at_warp, o);
     if (threadIdx.x < 64) finish_qk_row<STORAGE, D>(a, w, rows, sin_cos, q, fresh, head_norm, mbars);
@@ -569,16 +401,26 @@ template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void h
     consumers_sync();
     send_partials<D>(w, at_warp, scratch, m.ends, &mbars[AT_ENDS]);
     if (KIND == KIND_Q8) scales_arrived();
-    if (threadIdx.x < 32) store_head_parts<KIND, D>(m.ends, a.in[GATE].data ? rows + 2 * D + COLS : nullptr, m.out_parts, mbars);
+    if (KIND == KIND_PACKED && threadIdx.x >> 5 == 1) /* another cluster's half of the chunk */
+        put_packed_group(packed_x_at(m.out_parts, CK_PACKED_CHUNK), ~w.cluster & 1, make_float4(0, 0, 0, 0));
+    if (threadIdx.x < 32)
+        store_head_parts<KIND, D>(m.ends, a.in[GATE].data ? rows + 2 * D + COLS : nullptr, m.out_parts, mbars, w.cluster);
     consumers_sync();
-    write_rows<KIND>(r, at, m.out_parts, COLS, a.out_rows, w.rows, a.y + w.cta * w.rows, a.d, w.cluster ? nullptr : m.extra,
-                     smem_addr(m.scales));
+    if constexpr (KIND == KIND_PACKED)
+        write_packed(r, at, packed_x_at(m.out_parts, CK_PACKED_CHUNK), kinds.out, 1, a.out_rows, w.rows, a.y + w.cta * w.rows,
+                     a.d, w.cluster ? nullptr : m.extra);
+    else
+        write_rows<KIND>(r, at, m.out_parts, COLS, a.out_rows, w.rows, a.y + w.cta * w.rows, a.d, w.cluster ? nullptr : m.extra,
+                         smem_addr(m.scales));
     finish_kernel(a.x, a.clear);
 }
 
 #else
 /* no clusters before sm_90: never launched */
-template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void heads(const ck_heads &) {}
+template <int KIND, int STORAGE, int P, int D>
+__device__ __forceinline__ void heads(const ck_heads &, const ck_packed_kinds & = {})
+{
+}
 #endif
 
 /* d up to 512 P. */
@@ -601,3 +443,13 @@ HEADS(q8, KIND_Q8, f16, CK_KV_F16, 2, 128)
 HEADS(q8, KIND_Q8, bf16, CK_KV_BF16, 2, 128)
 HEADS(q8, KIND_Q8, f16, CK_KV_F16, 2, 256)
 HEADS(q8, KIND_Q8, bf16, CK_KV_BF16, 2, 256)
+#define HEADS_PACKED(KV, STORAGE, D)                                        \
+    extern "C" __global__ void __launch_bounds__(CK_CLUSTER_THREADS, 2)     \
+        heads_packed_##KV##_##D(const __grid_constant__ ck_heads_packed a)  \
+    {                                                                       \
+        heads<KIND_PACKED, STORAGE, 2, D>(a.a, a.kinds);                    \
+    }
+HEADS_PACKED(f16, CK_KV_F16, 128)
+HEADS_PACKED(bf16, CK_KV_BF16, 128)
+HEADS_PACKED(f16, CK_KV_F16, 256)
+HEADS_PACKED(bf16, CK_KV_BF16, 256)

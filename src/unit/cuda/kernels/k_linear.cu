@@ -1,7 +1,7 @@
 /* k_linear.cu: the linear-attention block of a layer (gated delta rule) for one row of x, fused into
  * one launch (helpers: k_cluster_ops.cuh, k_rule.cuh): RMS norm, projections, short convolution,
  * delta rule, gated norm, out-projection, residual. Host: chosen by cluster_match.c for one row,
- * 128-wide heads, fp16, bf16 or Q8_0 weights. sm_90 only.
+ * 128-wide heads, fp16, bf16, Q8_0 or packed weights. sm_90 only.
  *
  * Layout: clusters of 8 blocks, 288 threads (256 consumers, 1 warp that loads weights). Cluster r
  * handles key head r and the SHARE value heads that use it. Block j handles columns 16 j to 16 j +
@@ -18,12 +18,16 @@
 #include "k_cluster_ops.cuh"
 #include "k_rule.cuh"
 
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ == 900
 
 #define PIECES(share) (4 + 4 * (share)) /* 8-row pieces of q, k, v and z of a block */
 enum { HEAD_DIM = CK_LINEAR_HEAD_DIM, COLS = HEAD_DIM / CLUSTER, LANE_ROWS = HEAD_DIM / 32 };
 /* row groups of the first product in the order of use; z's follow from GROUP_V + SHARE on */
 enum { GROUP_Q, GROUP_K, GROUP_V };
+/* Packed weights: fills of the first product, 16 rows each. Group PACKED_AB, before those of v, has the eight rows of a and of b
+ * that contain the cluster's. */
+#define PACKED_FILLS(share) (3 + 2 * (share))
+enum { PACKED_AB = GROUP_V };
 
 struct linear_work {
     uint32_t cluster, cta, rows; /* rows: rows of the output weight per block */
@@ -57,6 +61,29 @@ __device__ __forceinline__ void load_piece(const ck_linear &a, const linear_work
                               : CK_LINEAR_Z,
              head = g < 2 ? w.cluster : w.cluster * SHARE + v % SHARE;
     load_rows<KIND>(to, a.in[in], head * HEAD_DIM + w.cta * COLS + piece % 2 * 8, 8, a.d, mbar);
+}
+/* Weight (index into a.in) of a packed group, and its value head in the cluster. */
+template <int SHARE> __device__ __forceinline__ uint32_t packed_weight(uint32_t g, uint32_t &head)
+{
+    head = g <= PACKED_AB ? 0 : (g - PACKED_AB - 1) % SHARE;
+    return g < PACKED_AB ? g : g == PACKED_AB ? CK_LINEAR_A : g <= PACKED_AB + SHARE ? CK_LINEAR_V : CK_LINEAR_Z;
+}
+/* Producer thread, packed weights. */
+template <int SHARE>
+__device__ __forceinline__ void load_packed(const ck_linear &a, const ck_packed_kinds &kinds, const linear_work &w, const ring &r)
+{
+    ring_producer in = {};
+#pragma unroll 1
+    for (uint32_t g = 0, head; g < PACKED_FILLS(SHARE); g++) {
+        uint32_t weight = packed_weight<SHARE>(g, head), ab = g == PACKED_AB, bytes = 8 * a.in[weight].pitch,
+                 row = ab ? w.cluster * SHARE / 8 * 8 : (weight < CK_LINEAR_V ? w.cluster : w.cluster * SHARE + head) * HEAD_DIM +
+                                                            w.cta * COLS;
+        unsigned char *to = ring_acquire(r, in, 2 * bytes);
+        load_eight<1>(to, a.in[weight], row, &r.full[in.at.stage]);
+        load_eight<1>(to + bytes, a.in[ab ? CK_LINEAR_B : weight], ab ? row : row + 8, &r.full[in.at.stage]);
+        ring_next(r, in.at);
+    }
+    load_second_packed<1>(r, in, kinds, w.cta * w.rows, w.rows, a.out_rows, w.cluster * SHARE * HEAD_DIM / CK_PACKED_CHUNK, 1);
 }
 /* Producer thread: all weights of the block in the order of use. */
 template <int KIND, int SHARE>
@@ -262,7 +289,7 @@ __device__ __forceinline__ float *lane_state(float *state, int h)
 
 /* Sums of q and k are complete: convolves them and sends them to all blocks (warp w to block w),
  * then applies the decay to S, which does not depend on them. */
-template <int SHARE>
+template <int KIND, int SHARE>
 __device__ __forceinline__ void start_rule(const ck_linear &a, const linear_work &w, linear_smem<SHARE> &sm,
                                            const linear_buffers &m, float inv_rms, rule_state<SHARE> &p)
 {
@@ -274,7 +301,10 @@ __device__ __forceinline__ void start_rule(const ck_linear &a, const linear_work
     for (int h = 0; h < SHARE; h++) {
         /* Scalars of the head, S of this lane, decay. */
         rule_head &o = p.heads[h];
-        float2 ab = sums_of_ab(m.ab + h * CLUSTER_CONSUMERS, inv_rms);
+        uint32_t of = (w.cluster * SHARE + h) % 8; /* row in the packed group */
+        const float *packed = reinterpret_cast<const float *>(m.ab);
+        float2 ab = KIND == KIND_PACKED ? make_float2(sum_row(packed, of), sum_row(packed, of + 8))
+                                        : sums_of_ab(m.ab + h * CLUSTER_CONSUMERS, inv_rms);
 #pragma unroll
         for (int r = 0; r < LANE_ROWS; r++)
             o.S[r] = *reinterpret_cast<const float2 *>(lane_state(m.state, h) + 32 * r * STATE_PITCH);
@@ -340,7 +370,7 @@ __device__ __forceinline__ void project(const ck_linear &a, const linear_work &w
         ring_pos first = at;
         if (g == GROUP_V) {
             consumers_sync();
-            start_rule<SHARE>(a, w, sm, m, x.inv_rms, p);
+            start_rule<KIND, SHARE>(a, w, sm, m, x.inv_rms, p);
         }
         if (g == FOLLOW) apply_qk<SHARE>(a, sm, p);
         uint32_t low = ring_wait_full(r, at);
@@ -355,17 +385,44 @@ __device__ __forceinline__ void project(const ck_linear &a, const linear_work &w
     consumers_sync();
 }
 
+/* The same with packed weights. The sums of a and b are in the buffer of m.ab. */
+template <int P, int SHARE>
+__device__ __forceinline__ void project_packed(const ck_linear &a, const ck_packed_kinds &kinds, const linear_work &w,
+                                               linear_smem<SHARE> &sm, const linear_buffers &m, const ring &r, ring_pos &at,
+                                               const x_frags<P> &x, rule_state<SHARE> &p)
+{
+    const packed_x digits = packed_x_at(m.parts, a.d);
+#pragma unroll 1
+    for (uint32_t g = 0, head; g < PACKED_FILLS(SHARE); g++) {
+        if (g == PACKED_AB + 1) {
+            consumers_sync();
+            start_rule<KIND_PACKED, SHARE>(a, w, sm, m, x.inv_rms, p);
+        }
+        float *to = g == PACKED_AB ? reinterpret_cast<float *>(m.ab) : m.xs + (g - (g > PACKED_AB)) * 16 * SUMS_PITCH;
+        first_packed(r, at, digits, kinds.in[packed_weight<SHARE>(g, head)], a.d / CK_PACKED_CHUNK, g, x.inv_rms, to, SUMS_PITCH);
+    }
+    apply_qk<SHARE>(a, sm, p);
+    consumers_sync();
+}
+
 /* The rule's output has arrived: RMS norm per head (one warp each) and split into parts for the
  * second product. */
 template <int KIND, int SHARE>
-__device__ __forceinline__ void store_hidden_parts(const ck_linear &a, const linear_smem<SHARE> &sm, unsigned char *parts)
+__device__ __forceinline__ void store_hidden_parts(const ck_linear &a, const linear_smem<SHARE> &sm, unsigned char *parts,
+                                                   uint32_t cluster)
 {
     uint32_t head = threadIdx.x >> 5, c = 4 * threadIdx.x;
+    const packed_x digits = packed_x_at(parts, CK_PACKED_CHUNK);
+    if (KIND == KIND_PACKED && SHARE == 1 && head == 1) /* another cluster's half of the chunk */
+        put_packed_group(digits, ~cluster & 1, make_float4(0, 0, 0, 0));
     if (head < SHARE) {
         float4 low = *reinterpret_cast<const float4 *>(sm.us + c), high = *reinterpret_cast<const float4 *>(sm.us + c + 2);
         float inverse = rsqrtf(warp_sum(low.y + low.w + (high.y + high.w)) / HEAD_DIM + a.gated.eps);
-        put_hidden<KIND>(parts, SHARE * HEAD_DIM, c,
-                         make_float4(low.x * inverse, low.z * inverse, high.x * inverse, high.z * inverse));
+        float4 v = make_float4(low.x * inverse, low.z * inverse, high.x * inverse, high.z * inverse);
+        if constexpr (KIND == KIND_PACKED)
+            put_packed_group(digits, SHARE == 1 ? cluster & 1 : head, v);
+        else
+            put_hidden<KIND>(parts, SHARE * HEAD_DIM, c, v);
     }
     consumers_sync();
 }
@@ -405,13 +462,14 @@ template <int SHARE> __device__ __forceinline__ void load_out_scales(const ck_li
                 a.out_scales.pitch, w.rows, SHARE * HEAD_DIM);
 }
 
-/* Kernel body. P: pairs of 32-column blocks of x per warp; SHARE: value heads per key head. */
-template <int KIND, int P, int SHARE> __device__ __forceinline__ void linear(const ck_linear &a)
+/* Kernel body. P: pairs of 32-column blocks of x per warp; SHARE: value heads per key head; kinds: of packed weights. */
+template <int KIND, int P, int SHARE>
+__device__ __forceinline__ void linear(const ck_linear &a, const ck_packed_kinds &kinds = {})
 {
     extern __shared__ __align__(128) unsigned char memory[];
     __shared__ linear_smem<SHARE> sm;
     const linear_work w = {blockIdx.x / CLUSTER, cluster_cta_rank(), a.d / CLUSTER};
-    const uint32_t fills = PIECES(SHARE) + (w.rows + a.out_rows - 1) / a.out_rows;
+    const uint32_t fills = (KIND == KIND_PACKED ? PACKED_FILLS(SHARE) : PIECES(SHARE)) + (w.rows + a.out_rows - 1) / a.out_rows;
     const ring r = {memory, a.stage_bytes, a.stages, fills, a.ahead, sm.full, sm.empty};
     const linear_buffers m = find_buffers<SHARE>(a, memory);
     if (!a.late) launch_dependents();
@@ -421,7 +479,10 @@ template <int KIND, int P, int SHARE> __device__ __forceinline__ void linear(con
     /* Producer warp: one thread. */
     if (threadIdx.x >= CLUSTER_CONSUMERS) {
         if (threadIdx.x > CLUSTER_CONSUMERS) return;
-        load_weights<KIND, SHARE>(a, w, r);
+        if constexpr (KIND == KIND_PACKED)
+            load_packed<SHARE>(a, kinds, w, r);
+        else
+            load_weights<KIND, SHARE>(a, w, r);
         if (a.late) launch_dependents();
         return;
     }
@@ -441,25 +502,33 @@ template <int KIND, int P, int SHARE> __device__ __forceinline__ void linear(con
     uint32_t scales = smem_addr(m.scales);
     if (KIND == KIND_Q8) load_out_scales<SHARE>(a, w, scales);
     ab_weights<SHARE, P / 2> ab;
-    load_ab<KIND, SHARE>(a, w, ab);
+    if constexpr (KIND != KIND_PACKED) load_ab<KIND, SHARE>(a, w, ab);
     x_frags<P> x;
     float4 v[P / 2];
     const x_addresses from = find_x_addresses<KIND>(m.xs, &sm.stats);
     const x_exchange to = x_exchange_setup(a.x, w.cta, m.xs, &sm.stats, &sm.x_mbar, m.extra);
     /* x arrives. */
     cluster_wait();
+    if constexpr (KIND == KIND_PACKED) warm_packed(r, kinds.in[0], a.d / CK_PACKED_CHUNK);
     if (!a.x.live) wait_for_inputs();
     exchange_x<P / 2>(to, 0, a.out_bias ? a.out_bias + w.cta * w.rows : nullptr);
     mbar_wait(&sm.x_mbar, 0);
     prepare_x<KIND, P>(norm, a.d, m.xs, from, numbers, m.parts, sm.scratch, x, v);
-    put_ab<KIND, SHARE>(ab, v, m.ab);
+    if constexpr (KIND != KIND_PACKED) put_ab<KIND, SHARE>(ab, v, m.ab);
     cp_async_wait_all();
-    project<KIND, P, SHARE>(a, w, sm, m, r, at, x, p);
+    if constexpr (KIND == KIND_PACKED)
+        project_packed<P, SHARE>(a, kinds, w, sm, m, r, at, x, p);
+    else
+        project<KIND, P, SHARE>(a, w, sm, m, r, at, x, p);
     finish_rule<SHARE>(sm, m, p);
     mbar_wait(&sm.u_mbar, 0);
-    store_hidden_parts<KIND, SHARE>(a, sm, m.parts);
-    write_rows<KIND>(r, at, m.parts, SHARE * HEAD_DIM, a.out_rows, w.rows, a.y + w.cta * w.rows, a.d,
-                     w.cluster ? nullptr : m.extra, scales);
+    store_hidden_parts<KIND, SHARE>(a, sm, m.parts, w.cluster);
+    if constexpr (KIND == KIND_PACKED)
+        write_packed(r, at, packed_x_at(m.parts, CK_PACKED_CHUNK), kinds.out, 1, a.out_rows, w.rows, a.y + w.cta * w.rows, a.d,
+                     w.cluster ? nullptr : m.extra);
+    else
+        write_rows<KIND>(r, at, m.parts, SHARE * HEAD_DIM, a.out_rows, w.rows, a.y + w.cta * w.rows, a.d,
+                         w.cluster ? nullptr : m.extra, scales);
     /* State is stored after the sums, off the critical path of the next kernel. */
     if (stores) store_part<SHARE>(a, w, p, m.state, memory_after, state_after);
     finish_kernel(a.x, a.clear);
@@ -467,7 +536,10 @@ template <int KIND, int P, int SHARE> __device__ __forceinline__ void linear(con
 
 #else
 /* no clusters before sm_90: never launched */
-template <int KIND, int P, int SHARE> __device__ __forceinline__ void linear(const ck_linear &) {}
+template <int KIND, int P, int SHARE>
+__device__ __forceinline__ void linear(const ck_linear &, const ck_packed_kinds & = {})
+{
+}
 #endif
 
 #define LINEAR(NAME, KIND, P)                                                        \
@@ -485,3 +557,11 @@ LINEAR(bf16, 1, 8)
 LINEAR(q8, KIND_Q8, 2)
 LINEAR(q8, KIND_Q8, 4)
 LINEAR(q8, KIND_Q8, 8)
+#define LINEAR_PACKED(SHARE)                                            \
+    extern "C" __global__ void __launch_bounds__(CK_CLUSTER_THREADS, 2) \
+        linear_packed_##SHARE(const __grid_constant__ ck_linear_packed a) \
+    {                                                                   \
+        linear<KIND_PACKED, 2, SHARE>(a.a, a.kinds);                    \
+    }
+LINEAR_PACKED(1)
+LINEAR_PACKED(2)

@@ -1,7 +1,7 @@
 /* k_mlp.cu: the feed-forward block of a layer for one row of x, fused into one launch (helpers:
  * k_cluster_ops.cuh): norm, gate and up (or up alone), activation, down, residual. Input and output
  * are fixed-point sums (k_fixed_point_sum.cuh) or fp32. Host: chosen by cluster_match.c for one row
- * of up to 512 P columns, fp16, bf16 or Q8_0 weights. sm_90 only.
+ * of up to 512 P columns, fp16, bf16, Q8_0 or packed weights. sm_90 only.
  *
  * Layout: clusters of 8 blocks, 288 threads (256 consumers, 1 warp that loads weights). A cluster of
  * C handles ff / C hidden units, a block one eighth of those. For down a block computes d / 8 rows
@@ -14,7 +14,7 @@
  * SPDX-License-Identifier: MIT */
 #include "k_weight_prefetch.cuh"
 
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ == 900
 
 /* What a block computes: units per block, first of them in the layer, rows of down, groups of 16
  * rows of gate and up. */
@@ -34,7 +34,8 @@ __device__ __forceinline__ mlp_work work_of(const ck_mlp &a)
 }
 
 /* Producer thread: rows of up and gate (8 and 8, or 16 of up), then boxes of down. */
-template <int KIND> __device__ __forceinline__ void load_weights(const ck_mlp &a, const mlp_work &w, const ring &r)
+template <int KIND>
+__device__ __forceinline__ void load_weights(const ck_mlp &a, const ck_packed_kinds &kinds, const mlp_work &w, const ring &r)
 {
     ring_producer in = {};
     bool gated = a.gate.data;
@@ -42,6 +43,13 @@ template <int KIND> __device__ __forceinline__ void load_weights(const ck_mlp &a
 #pragma unroll 1
     for (uint32_t u = w.first, end = w.first + w.units; u < end; u += gated ? 8 : 16) {
         uint32_t n = min(8u, end - u), other = gated ? n : min(8u, end - u - n);
+        if constexpr (KIND == KIND_PACKED) { /* always whole groups of rows */
+            unsigned char *to = ring_acquire(r, in, 16 * a.up.pitch);
+            load_eight(to, a.up, u, &r.full[in.at.stage]);
+            load_eight(to + 8 * a.up.pitch, gated ? a.gate : a.up, gated ? u : u + 8, &r.full[in.at.stage]);
+            ring_next(r, in.at);
+            continue;
+        }
         /* Stage: n rows of up, then `other` rows of gate (or more rows of up). */
         unsigned char *to = ring_acquire(r, in, rows_bytes<KIND>(n + other, a.d));
         load_rows<KIND>(to, a.up, u, n, a.d, &r.full[in.at.stage]);
@@ -50,9 +58,14 @@ template <int KIND> __device__ __forceinline__ void load_weights(const ck_mlp &a
                             &r.full[in.at.stage]);
         ring_next(r, in.at);
     }
+    if constexpr (KIND == KIND_PACKED) {
+        const uint32_t chunks = a.units / CK_PACKED_CHUNK;
+        load_second_packed<0>(r, in, kinds, w.cta * w.rows, w.rows, a.down_rows, w.cluster * chunks, chunks);
+    } else {
 #pragma unroll 1
-    for (uint32_t row = 0; row < w.rows; row += a.down_rows)
-        ring_load_box(r, in, a.down, w.cluster * a.units * bytes / 4, w.cta * w.rows + row, a.down_rows * a.units * bytes);
+        for (uint32_t row = 0; row < w.rows; row += a.down_rows)
+            ring_load_box(r, in, a.down, w.cluster * a.units * bytes / 4, w.cta * w.rows + row, a.down_rows * a.units * bytes);
+    }
 }
 
 /* Target of a hidden unit. Eight lanes finish one unit, lane i for block i of the cluster; a warp
@@ -130,13 +143,16 @@ __device__ __forceinline__ four_hidden hidden_of_thread(uint32_t units, const fl
     asm volatile("" : "+r"(f.from), "+r"(f.to), "+r"(f.pitch)); /* computed here, before the wait */
     return f;
 }
-template <int KIND> __device__ __forceinline__ void store_hidden_parts(const four_hidden &f, unsigned char *digits)
+template <int KIND>
+__device__ __forceinline__ void store_hidden_parts(const four_hidden &f, unsigned char *digits, uint32_t units)
 {
     if (f.to) {
         float4 v = make_float4(0, 0, 0, 0);
         /* Q8_0: one group of 128 per warp; else 16-bit parts. */
         if (f.from) v = lds_f32x4(f.from);
-        if (KIND == KIND_Q8)
+        if (KIND == KIND_PACKED)
+            put_packed_group(packed_x_at(digits, units), threadIdx.x >> 5, v);
+        else if (KIND == KIND_Q8)
             put_group8(digits + (threadIdx.x >> 5) * DIGITS8, v);
         else
 #pragma unroll
@@ -236,10 +252,10 @@ __device__ __forceinline__ void load_down_scales(const ck_mlp &a, const mlp_work
                 a.down_scales.pitch, w.rows, a.units);
 }
 
-/* Kernel body. P: pairs of 32-column blocks of x per warp. */
-template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &a)
+/* Kernel body. P: pairs of 32-column blocks of x per warp; kinds: of packed weights. */
+template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &a, const ck_packed_kinds &kinds = {})
 {
-    constexpr bool PREFETCH = P <= 2; /* registers suffice to prefetch a group of rows */
+    constexpr bool PREFETCH = P <= 2 && KIND != KIND_PACKED; /* registers suffice to prefetch a group of rows */
     extern __shared__ __align__(128) unsigned char memory[];
     __shared__ uint64_t full[CK_CLUSTER_STAGES], empty[CK_CLUSTER_STAGES], x_mbar, hidden_mbar;
     __shared__ cluster_stats stats;
@@ -256,7 +272,7 @@ template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &a)
     cluster_arrive();
     if (threadIdx.x >= CLUSTER_CONSUMERS) {
         if (threadIdx.x > CLUSTER_CONSUMERS) return;
-        load_weights<KIND>(a, w, r);
+        load_weights<KIND>(a, kinds, w, r);
         if (a.late) launch_dependents();
         return;
     }
@@ -271,6 +287,7 @@ template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &a)
     unit_target target = find_unit_target(a, w, sums, hs, &hidden_mbar);
     rows_of_down down = find_down<KIND>(a, w, r, 16 * (threadIdx.x >> 5));
     cluster_wait();
+    if constexpr (KIND == KIND_PACKED) warm_packed(r, kinds.in[0], a.d / CK_PACKED_CHUNK);
     prefetched_group<PREFETCH ? P : 1> prefetched;
     if constexpr (PREFETCH) prefetch_group<KIND, P>(r, at, a.d, scratch, prefetched);
     if (!a.x.live) wait_for_inputs(); /* x arrives */
@@ -282,6 +299,11 @@ template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &a)
         uint32_t first_full = mbar_test_at(smem_addr(&r.full[at.stage]), at.turn & 1);
         multiply_prefetched<KIND, P>(prefetched, x, sums);
         first_rows<KIND, P>(r, at, x, a.d, w.groups - 1, sums + 16 * SUMS_PITCH, first_full);
+    } else if constexpr (KIND == KIND_PACKED) {
+        const packed_x digits = packed_x_at(parts, a.d);
+#pragma unroll 1
+        for (uint32_t g = 0; g < w.groups; g++)
+            first_packed(r, at, digits, kinds.in[0], a.d / CK_PACKED_CHUNK, g, x.inv_rms, sums + g * 16 * SUMS_PITCH, SUMS_PITCH);
     } else {
         first_rows<KIND, P>(r, at, x, a.d, w.groups, sums);
     }
@@ -294,14 +316,18 @@ template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &a)
     asm volatile("" : "+r"(again)); /* computed before the wait */
     mbar_wait(&hidden_mbar, 0);
     if (KIND == KIND_Q8) scales_arrived();
-    store_hidden_parts<KIND>(four, hidden);
-    write_down<KIND>(a, w, r, at, again, hidden, extra, smem_addr(scales), down, end);
+    store_hidden_parts<KIND>(four, hidden, a.units);
+    if constexpr (KIND == KIND_PACKED)
+        write_packed(r, at, packed_x_at(hidden, a.units), kinds.out, a.units / CK_PACKED_CHUNK, a.down_rows, w.rows,
+                     a.y + w.cta * w.rows, a.d, w.cluster ? nullptr : extra);
+    else
+        write_down<KIND>(a, w, r, at, again, hidden, extra, smem_addr(scales), down, end);
     finish_kernel(a.x, a.clear);
 }
 
 #else
 /* no clusters before sm_90: never launched */
-template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &) {}
+template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &, const ck_packed_kinds & = {}) {}
 #endif
 
 #define MLP(NAME, KIND, P)                                                           \
@@ -321,3 +347,7 @@ MLP(bf16, 1, 8)
 MLP(q8, KIND_Q8, 2)
 MLP(q8, KIND_Q8, 4)
 MLP(q8, KIND_Q8, 8)
+extern "C" __global__ void __launch_bounds__(CK_CLUSTER_THREADS, 2) mlp_packed(const __grid_constant__ ck_mlp_packed a)
+{
+    mlp<KIND_PACKED, 2>(a.a, a.kinds);
+}

@@ -4,7 +4,7 @@
  * columns / threads) unless stated.
  * SPDX-License-Identifier: MIT */
 #include "k_fixed_point_sum.cuh"
-#include "k_packed.cuh"
+#include "packed/k_packed.cuh"
 
 /* Token embedding, plus learned position embedding if present. */
 extern "C" __global__ void embed(const __grid_constant__ ck_embed a)

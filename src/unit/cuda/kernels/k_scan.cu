@@ -20,7 +20,7 @@
 
 enum { COLUMNS = CK_SCAN_COLUMNS, HALF = 128, WARPS = HALF / 32, PIECE = 2 * 32, MATRIX = 2 * N * D * 2, TRIANGLE = 10 * 1024 };
 
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ == 900
 struct scan_set_smem {                                /* shared memory of one set of warps */
     uint4 s[2][D / 16 * PIECE], d[2][N / 16 * PIECE]; /* A operands, double-buffered by chunk */
     float4 part[WARPS][N / 8][32];
@@ -361,7 +361,7 @@ template <int SETS> __device__ __forceinline__ void scan(const ck_delta &a)
 
 extern "C" __global__ void __launch_bounds__(CK_SCAN_THREADS, 1) chunk_scan(const __grid_constant__ ck_delta a)
 {
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ == 900
     static_assert(CK_SCAN_THREADS == 2 * HALF + 64, "two warps bring");
     scan<1>(a);
 #endif
@@ -369,7 +369,7 @@ extern "C" __global__ void __launch_bounds__(CK_SCAN_THREADS, 1) chunk_scan(cons
 
 extern "C" __global__ void __launch_bounds__(CK_SCAN_PAIRS_THREADS, 1) chunk_scan_pairs(const __grid_constant__ ck_delta a)
 {
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ == 900
     static_assert(CK_SCAN_PAIRS_THREADS == 4 * HALF + 64, "two warps bring");
     scan<2>(a);
 #endif

@@ -18,7 +18,7 @@
  * loaded ahead. */
 enum { PARTIALS = 2048, EARLY = 16 };
 
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ == 900
 
 /* Loads the n rows of a tile from one segment, and their scales, into a stage at row offset `at`. */
 __device__ __forceinline__ void load_rows(const ck_stream &a, const ck_segment &s, const tile_of &t, unsigned char *stage,

@@ -20,7 +20,7 @@
 #include "k_epilogue.cuh"
 #include "k_xsplit.cuh"
 
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ == 900
 
 /* TURN: rows finished together; UNIT: bytes; GROUP: rows per product; NONE: end marker in the ring. */
 enum { TURN = CK_VOCAB_TURN, UNIT = 128, GROUP = 8, NONE = 0xffffffffu };

@@ -7,7 +7,7 @@
 
 #include "k_mma.cuh"
 
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ == 900
 
 /* mbarrier.init for the given number of arrivals per phase. */
 __device__ __forceinline__ void mbar_init(uint64_t *mbar, uint32_t arrivals)

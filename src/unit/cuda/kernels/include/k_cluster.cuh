@@ -7,7 +7,7 @@
 
 #include "k_bulk.cuh"
 
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ == 900
 
 /* Index of this block in its cluster (cluster_ctarank). */
 __device__ __forceinline__ uint32_t cluster_cta_rank()

@@ -18,7 +18,7 @@
 #include "k_bulk.cuh"
 #include "k_fixed.cuh"
 
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ == 900
 
 /* columns per group; consumer threads; padding between the two groups of eight rows */
 enum { GROUP8 = 128, CONSUMERS8 = 256, PAD8 = CK_CLUSTER_Q8_PAD };

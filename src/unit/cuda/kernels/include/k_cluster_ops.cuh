@@ -15,17 +15,17 @@
  * (g, t), g = lane / 4, t = lane % 4, loads 16 bytes of rows g and g + 8, the A operands of two mma.
  * x is split into three 16-bit parts (together fp32), three columns of the b operand. Where rows
  * start at the same bank, lanes of odd g read the two 32-column blocks of a pair in swapped order
- * and find their x in three further columns: no bank conflicts. Q8_0 rows: k_cluster_int8.cuh. KIND:
- * 0 fp16, 1 bf16, KIND_Q8.
+ * and find their x in three further columns: no bank conflicts. Q8_0 rows: k_cluster_int8.cuh;
+ * packed weights: k_cluster_packed.cuh. KIND: 0 fp16, 1 bf16, KIND_Q8, KIND_PACKED.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CUDA_K_CLUSTER_OPS_CUH
 #define SG_UNIT_CUDA_K_CLUSTER_OPS_CUH
 
-#include "k_cluster_ring.cuh"
+#include "k_cluster_packed.cuh"
 
 enum { PARTS = CK_CLUSTER_X_PARTS };
 
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ == 900
 
 /* x in shared memory as tensor-core operands: [part][columns + 32] of 16 bits; pitch: bytes per
  * part. */
@@ -281,6 +281,11 @@ template <int KIND, int P, int M>
 __device__ __forceinline__ float store_x_parts(uint32_t d, const float4 (&v)[M], unsigned char *parts, x_frags<P> &x)
 {
     uint32_t warp = threadIdx.x >> 5, max_bits = min_exponent_bits, exponent = 0;
+    if (KIND == KIND_PACKED) { /* up to 1,024 columns; first_packed reads the operands */
+        if (warp < d / 128) put_packed_group(packed_x_at(parts, d), warp, v[0]);
+        consumers_sync();
+        return 1;
+    }
     if (KIND == KIND_Q8) {
 #pragma unroll
         for (int m = 0; m < M; m++) max_bits = max(max_bits, max_abs_bits(v[m]));
@@ -324,13 +329,14 @@ __device__ __forceinline__ void normalize_x(const ck_norm &n, uint32_t d, const 
         }
         inverse = inverse_of(n, sum, o.per);
     }
-    if (KIND) consumers_arrive_read();
+    constexpr bool SPLIT = KIND && KIND != KIND_PACKED; /* else store_x_parts joins the consumers */
+    if (SPLIT) consumers_arrive_read();
 #pragma unroll
     for (int m = 0; m < M; m++) v[m] = normed(v[m], mean, inverse, o, m);
     x.scale = store_x_parts<KIND, P>(d, v, parts, x);
     x.inv_rms = LATE ? inverse_of(n, sum, o.per) : 1;
     x.scale *= x.inv_rms;
-    if (KIND) consumers_wait_read();
+    if (SPLIT) consumers_wait_read();
 }
 /* Complete preparation of x after its arrival. fp16 parts could overflow without the norm, so there
  * the norm comes first. v: the thread's columns, normalised except for x.inv_rms. */

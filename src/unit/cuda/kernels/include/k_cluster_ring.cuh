@@ -11,7 +11,7 @@
 
 /* Weight storage of the cluster kernels: template parameter KIND is 0 for fp16, 1 for bf16, KIND_Q8 for Q8_0. */
 enum { KIND_Q8 = 2 };
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ == 900
 
 /* Start of a row of a weight. */
 __device__ __forceinline__ const unsigned char *row_at(const ck_cluster_weight &w, size_t row)

@@ -19,7 +19,7 @@ enum { ACT_NONE, ACT_SILU, ACT_GELU, ACT_GELU_TANH, ACT_GELU_QUICK, ACT_RELU, AC
  * in wait_for_inputs for memory). No-op before sm_90. */
 __device__ __forceinline__ void launch_dependents()
 {
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ == 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
@@ -28,7 +28,7 @@ __device__ __forceinline__ void launch_dependents()
  * it may read only weights and memory written by earlier passes. */
 __device__ __forceinline__ void wait_for_inputs()
 {
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ == 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }

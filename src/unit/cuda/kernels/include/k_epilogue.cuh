@@ -10,7 +10,7 @@
 /* Consumer warps and threads of a block; the producer warp, if any, comes on top. */
 enum { WARPS = 8, CONSUMERS = WARPS * 32 };
 
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ == 900
 
 /* Rows [row, row + n) of a segment; with glu of both segments. */
 struct tile_of {

@@ -11,7 +11,7 @@
 
 enum { CLUSTER = CK_CLUSTER_BLOCKS, CONSUMER_WARPS = 8, CLUSTER_CONSUMERS = CK_CLUSTER_CONSUMERS };
 
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ == 900
 
 /* Partial statistics for the norm, one per consumer warp of the cluster: sums of squares, or of
  * values for a layer norm. */

@@ -7,7 +7,7 @@
 
 #include "k_cluster_ops.cuh"
 
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ == 900
 
 /* A group of 16 rows, the warp's columns. P: 1 or 2 pairs of blocks. */
 template <int P> struct prefetched_group {

@@ -10,7 +10,7 @@
  * columns in the order of panels. Grid: one block per multiprocessor, 288 threads.
  * SPDX-License-Identifier: MIT */
 #include "k_bulk.cuh"
-#include "k_packed.cuh"
+#include "packed/k_packed.cuh"
 #include "k_wgmma.cuh"
 
 enum {

@@ -8,10 +8,10 @@
  * block replaced by zero. A lane has the sums of rows g and g + 8 of W and of rows 2 t and 2 t + 1 of
  * x. Sums of a row do not depend on the others. No norm, convolution or choice.
  * SPDX-License-Identifier: MIT */
-#include "k_packed_ring.cuh"
+#include "packed/k_packed_ring.cuh"
 #include "k_xsplit.cuh"
 
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ == 900
 
 enum { DIGITS = 3, X_ROWS = CK_PACKED_X_ROWS, TURN = CK_PACKED_TURN, BELOW = 9 }; /* BELOW: bits that are not used */
 
@@ -32,6 +32,11 @@ template <int KIND> struct row_scales {
             k[0] = v.x, k[1] = v.y, k[2] = v.z, k[3] = v.w;
             return;
         }
+        if (S == SCALE_K8) {
+            uint2 v = lds_64(scales);
+            k[0] = v.x, k[1] = v.y;
+            return;
+        }
         uint32_t wide = S != SCALE_PAIRS || group == 32;
         uint4 v = S == SCALE_E8 ? make_uint4(0, 0, 0, 0) : lds_128(scales);
         uint2 e = S == SCALE_E8 ? lds_64(factors) : make_uint2(0, 0);
@@ -44,9 +49,10 @@ template <int KIND> struct row_scales {
     }
     __device__ __forceinline__ int integer(int n) const
     {
-        return packed_form<KIND>::SCALES == SCALE_K16  ? signed_byte(k[n / 4], n % 4)
-               : packed_form<KIND>::SCALES == SCALE_K2 ? byte_of(k[n / 4] & 0x0f0f0f0fu, n % 4)
-                                                       : byte_of(k[n / 4], n % 4);
+        constexpr int S = packed_form<KIND>::SCALES;
+        return S == SCALE_K16 || S == SCALE_K8 ? signed_byte(k[n / 4], n % 4)
+               : S == SCALE_K2                 ? byte_of(k[n / 4] & 0x0f0f0f0fu, n % 4)
+                                               : byte_of(k[n / 4], n % 4);
     }
 };
 
@@ -124,20 +130,20 @@ __device__ __forceinline__ void add_offsets(const row_scales<KIND> &s, uint32_t 
     }
 }
 
-/* Multiplies a chunk. x: of this chunk. acc and rest: [row g, g + 8 of W][row 2 t, 2 t + 1 of x]. */
+/* Multiplies a chunk, the first eight rows at `low`, the others `to_high` bytes after them. x: of this chunk. acc and rest: [row g, g + 8 of W][row 2 t, 2 t + 1 of x]. */
 template <int KIND>
-__device__ __forceinline__ void use_rows(uint32_t slot, const rows_x &x, uint32_t rows, uint32_t group, uint32_t bf16,
-                                         float (&acc)[2][2], float (&rest)[2][2])
+__device__ __forceinline__ void use_rows(uint32_t low, uint32_t to_high, const rows_x &x, uint32_t rows, uint32_t group,
+                                         uint32_t bf16, float (&acc)[2][2], float (&rest)[2][2])
 {
     typedef packed_form<KIND> F;
     constexpr float UNIT = 1.0f / (1 << F::SHIFT);
     uint32_t g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3, at = x.digits + (t >> 1) * 128 * rows + g * 32 + (t & 1) * 8;
-    slot_scales<KIND> place(slot, group);
+    slot_scales<KIND> place(low, to_high, group);
     row_codes<KIND> w[2];
     row_scales<KIND> s[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        load_codes(w[half], slot + half * place.block);
+        load_codes(w[half], low + half * to_high);
         s[half].load(place.scales[half], place.factors[half], group, bf16);
     }
     int total[DIGITS][4] = {};
@@ -174,13 +180,13 @@ __device__ __forceinline__ void use_rows(uint32_t slot, const rows_x &x, uint32_
     }
 }
 
-__device__ __forceinline__ void use_any(uint32_t kind, uint32_t slot, const rows_x &x, uint32_t rows, uint32_t group,
-                                        uint32_t bf16, float (&acc)[2][2], float (&rest)[2][2])
+__device__ __forceinline__ void use_any(uint32_t kind, uint32_t low, uint32_t to_high, const rows_x &x, uint32_t rows,
+                                        uint32_t group, uint32_t bf16, float (&acc)[2][2], float (&rest)[2][2])
 {
     switch (kind) {
-#define X(name, low, high, scales, factors)                           \
-    case CK_P_##name:                                                 \
-        use_rows<CK_P_##name>(slot, x, rows, group, bf16, acc, rest); \
+#define X(name, ...)                                                          \
+    case CK_P_##name:                                                         \
+        use_rows<CK_P_##name>(low, to_high, x, rows, group, bf16, acc, rest); \
         break;
         CK_PACKED_KINDS(X)
 #undef X
@@ -299,15 +305,20 @@ template <int P, int B> __device__ __forceinline__ void packed_rows(const ck_pac
         for (uint32_t n = group; n < TURN && t0 + n < n_tiles; n += groups) {
             float acc[2][2] = {}, rest[2][2] = {};
             const auto &f = a.of[find_tile(s, blockIdx.x + (t0 + n) * gridDim.x).segment];
-            uint32_t kind = f.kind, of = f.group, bf16 = f.bf16;
+            uint32_t kind = f.kind, of = f.group, bf16 = f.bf16, block = f.block;
             rows_x at = x;
 #pragma unroll 1
-            for (uint32_t j = 0; j < w.n; j++) {
+            for (uint32_t left = w.n, in_slot; left; left -= in_slot) {
+                uint32_t low = smem_addr(ring) + slot * s.stage_bytes;
+                in_slot = min(a.per, left);
                 mbar_wait(&full[slot], parity);
-                use_any(kind, smem_addr(ring) + slot * s.stage_bytes, at, a.rows, of, bf16, acc, rest);
+#pragma unroll 1
+                for (uint32_t c = 0; c < in_slot; c++, low += block) {
+                    use_any(kind, low, in_slot * block, at, a.rows, of, bf16, acc, rest);
+                    at.digits += CHUNK * a.rows, at.sums += CHUNK / 4;
+                }
                 __syncwarp();
                 issue_chunk(a, h, ring, full, w, n_tiles);
-                at.digits += CHUNK * a.rows, at.sums += CHUNK / 4;
                 if (++slot == s.stages) slot = 0, parity ^= 1;
             }
 #pragma unroll

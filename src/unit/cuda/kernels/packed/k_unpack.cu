@@ -1,7 +1,7 @@
 /* k_unpack.cu: dequantises rows of packed weights (k_packed.cuh) to 16 bits, for products of a
  * prompt. A thread has the codes of one lane in one chunk: eight times eight columns.
  * SPDX-License-Identifier: MIT */
-#include "k_packed.cuh"
+#include "packed/k_packed.cuh"
 #include "k_mma.cuh"
 
 template <int KIND> __device__ __forceinline__ void unpack(const ck_widen &a, uint32_t i)

@@ -23,7 +23,7 @@ enum ck_kind {
      * with their scales (k_packed.cuh). Row windows begin at a multiple of eight. k_packed.cu multiplies them. */
     CK_PACKED = CK_KINDS,
     CK_P_Q4_0 = CK_PACKED, CK_P_Q4_1, CK_P_Q5_0, CK_P_Q5_1, CK_P_Q2_K, CK_P_Q3_K, CK_P_Q4_K, CK_P_Q5_K, CK_P_Q6_K, CK_P_IQ4_NL,
-    CK_P_MXFP4,
+    CK_P_MXFP4, CK_P_IQ4_XS,
     CK_P_MLX2, CK_P_MLX3, CK_P_MLX4, CK_P_MLX5, CK_P_MLX6, CK_P_MLX8, /* 16-bit pairs {scale, offset}, groups of 32 or 64 */
     CK_PACKED_END
 };
@@ -32,7 +32,7 @@ enum ck_kind {
 #define CK_PACKED_KINDS(X) \
     X(Q4_0, 4, 0, 16, 0) X(Q4_1, 4, 0, 32, 0) X(Q5_0, 4, 1, 16, 0) X(Q5_1, 4, 1, 32, 0) X(Q2_K, 2, 0, 16, 4) \
     X(Q3_K, 2, 1, 16, 4) X(Q4_K, 4, 0, 16, 4) X(Q5_K, 4, 1, 16, 4) X(Q6_K, 4, 2, 16, 4) X(IQ4_NL, 4, 0, 16, 0) \
-    X(MXFP4, 4, 0, 0, 8) X(MLX2, 2, 0, 16, 0) X(MLX3, 2, 1, 16, 0) X(MLX4, 4, 0, 16, 0) X(MLX5, 4, 1, 16, 0) \
+    X(MXFP4, 4, 0, 0, 8) X(IQ4_XS, 4, 0, 8, 4) X(MLX2, 2, 0, 16, 0) X(MLX3, 2, 1, 16, 0) X(MLX4, 4, 0, 16, 0) X(MLX5, 4, 1, 16, 0) \
     X(MLX6, 4, 2, 16, 0) X(MLX8, 8, 0, 16, 0)
 
 enum {

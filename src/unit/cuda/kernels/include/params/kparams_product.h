@@ -73,13 +73,14 @@ enum { CK_DIGITS_THREADS = 256, CK_DIGITS_STEPS = 8 };
 #define CK_DIGITS_BYTES(kind, k, turn, ring) (CK_DIGITS_X_BYTES(kind, k) + (turn)*512 + 8 * (ring))
 /* k_packed.cu: product of packed weights with one row. A tile is 16 rows over all columns, with glu 8 of gate and 8 of up, which
  * have the same kind. Of s.g: pitch, scale_pitch and group are unused. Shared memory of a block: per warp its columns of x as
- * four digits of 8 bits, and their sums by 16; partial sums of a turn of tiles; per warp a ring of `s.stages` chunks. */
+ * four digits of 8 bits, and their sums by 16; partial sums of a turn of tiles; per warp a ring of `s.stages` slots. */
 enum { CK_PACKED_THREADS = 256, CK_PACKED_CHUNK = 256, CK_PACKED_ROWS = 16, CK_PACKED_STAGES = 8, CK_GROUP_BF16 = 1 << 15 };
 struct ck_packed {
     struct ck_stream s;
     uint32_t width;          /* columns of a warp, at most */
     uint32_t chunk0, chunks; /* the columns of the product, in chunks */
     uint32_t rows;           /* k_packed_rows.cu: rows of x */
+    uint32_t per;            /* chunks per ring slot, at most */
     struct {
         uint16_t kind, block, group, bf16; /* block: bytes of eight rows of a chunk */
         uint32_t pitch;                    /* bytes of a row: an eighth of those of eight rows */

@@ -17,16 +17,18 @@
 #include "k_common.cuh"
 
 /* How a chunk is scaled. F16: eight fp16 d. F16_MIN: eight d, eight offsets. K32: eight scales and
- * eight minima of 8 bits, factors half2 {d, dmin}. K16: 16 int8 scales, factor fp32 d. K2: 16 bytes
+ * eight minima of 8 bits, factors half2 {d, dmin}. K16: 16 int8 scales, factor fp32 d. K8: eight int8 scales,
+ * factor half2 {d, 0}. K2: 16 bytes
  * of two nibbles {scale, minimum}, factors half2. E8: eight exponents as factors. PAIRS: 16-bit
  * scales, then as many offsets. */
-enum packed_scales { SCALE_F16, SCALE_F16_MIN, SCALE_K32, SCALE_K16, SCALE_K2, SCALE_E8, SCALE_PAIRS };
+enum packed_scales { SCALE_F16, SCALE_F16_MIN, SCALE_K32, SCALE_K16, SCALE_K8, SCALE_K2, SCALE_E8, SCALE_PAIRS };
 
 constexpr packed_scales packed_scales_of(int kind)
 {
     return kind == CK_P_Q4_1 || kind == CK_P_Q5_1   ? SCALE_F16_MIN
            : kind == CK_P_Q4_K || kind == CK_P_Q5_K ? SCALE_K32
            : kind == CK_P_Q3_K || kind == CK_P_Q6_K ? SCALE_K16
+           : kind == CK_P_IQ4_XS                    ? SCALE_K8
            : kind == CK_P_Q2_K                      ? SCALE_K2
            : kind == CK_P_MXFP4                     ? SCALE_E8
            : kind >= CK_P_MLX2                      ? SCALE_PAIRS
@@ -40,13 +42,18 @@ constexpr bool packed_signed(int kind)
 /* Integer scales and a factor per chunk; scales of 16 columns instead of 32; offsets beside the scales. */
 constexpr bool packed_integer(int kind)
 {
-    return packed_scales_of(kind) == SCALE_K32 || packed_scales_of(kind) == SCALE_K16 || packed_scales_of(kind) == SCALE_K2;
+    return packed_scales_of(kind) == SCALE_K32 || packed_scales_of(kind) == SCALE_K16 || packed_scales_of(kind) == SCALE_K8 ||
+           packed_scales_of(kind) == SCALE_K2;
 }
 constexpr bool packed_fine(int kind) { return packed_scales_of(kind) == SCALE_K16 || packed_scales_of(kind) == SCALE_K2; }
 constexpr bool packed_offsets(int kind)
 {
-    return packed_scales_of(kind) != SCALE_F16 && packed_scales_of(kind) != SCALE_E8 && packed_scales_of(kind) != SCALE_K16;
+    return packed_scales_of(kind) != SCALE_F16 && packed_scales_of(kind) != SCALE_E8 && packed_scales_of(kind) != SCALE_K16 &&
+           packed_scales_of(kind) != SCALE_K8;
 }
+
+/* Codes are indices of a book of int8. */
+constexpr bool packed_book(int kind) { return kind == CK_P_IQ4_NL || kind == CK_P_IQ4_XS || kind == CK_P_MXFP4; }
 
 template <int KIND> struct packed_form;
 #define X(kind, low, high, scales, factors)                                 \
@@ -59,7 +66,7 @@ template <int KIND> struct packed_form;
             INTEGER = packed_integer(CK_P_##kind),                          \
             FINE = packed_fine(CK_P_##kind),                                \
             OFFSETS = packed_offsets(CK_P_##kind),                          \
-            BOOK = CK_P_##kind == CK_P_IQ4_NL || CK_P_##kind == CK_P_MXFP4, \
+            BOOK = packed_book(CK_P_##kind),                                \
             SHIFT = SIGNED ? 8 - low - high : 0,                            \
             CODES = 32 * (low + high),                                      \
             SCALE_BYTES = scales,                                           \
@@ -69,7 +76,7 @@ template <int KIND> struct packed_form;
 CK_PACKED_KINDS(X)
 #undef X
 
-/* Code books of four bytes per word: IQ4_NL, and twice E2M1. */
+/* Code books of four bytes per word: that of IQ4, and twice E2M1. */
 template <int KIND> __device__ __forceinline__ uint32_t book_word(int i)
 {
     return KIND == CK_P_MXFP4 ? (i == 0   ? 0x03020100u
@@ -106,6 +113,7 @@ __device__ __forceinline__ float2 packed_scale(const unsigned char *sc, const un
     if (S == SCALE_F16_MIN) return make_float2(fp16_at(sc + 2 * b), fp16_at(sc + 16 + 2 * b));
     if (S == SCALE_K32) return make_float2(fp16_at(f) * (float)sc[b], -fp16_at(f + 2) * (float)sc[8 + b]);
     if (S == SCALE_K16) return make_float2(*reinterpret_cast<const float *>(f) * (float)(signed char)sc[part], 0);
+    if (S == SCALE_K8) return make_float2(fp16_at(f) * (float)(signed char)sc[b], 0);
     if (S == SCALE_K2) return make_float2(fp16_at(f) * (float)(sc[part] & 15), -fp16_at(f + 2) * (float)(sc[part] >> 4));
     if (S == SCALE_E8) return make_float2(half_e8m0(f[b]), 0);
     uint32_t i = part * 16 / group;
