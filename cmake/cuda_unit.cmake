@@ -7,11 +7,23 @@ mark_as_advanced(SEGUE_NVCC)
 set(cuda_dir ${PROJECT_SOURCE_DIR}/src/unit/cuda)
 if(SEGUE_CUDA AND SEGUE_NVCC AND NOT SEGUE_FUZZ)
   list(APPEND SEGUE_UNITS cuda)
-  set(SEGUE_CUDA_TARGETS -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a
-    -gencode arch=compute_80,code=compute_80 CACHE STRING "What kernels are compiled for, as nvcc's arguments")
+  # Code for sm_80 also runs on 8.6 and 8.9; the driver compiles the PTX on later GPUs at the first start. Each further target
+  # doubles the time of compilation of the kernels, so they are an option, for packages.
+  option(SEGUE_CUDA_ALL "Compile the kernels for sm_86, sm_89, sm_100 and sm_120 too" OFF)
+  set(cuda_targets -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a
+    -gencode arch=compute_80,code=compute_80)
+  if(SEGUE_CUDA_ALL)
+    foreach(arch 86 89 100 120)
+      list(APPEND cuda_targets -gencode arch=compute_${arch},code=sm_${arch})
+    endforeach()
+  endif()
+  set(SEGUE_CUDA_TARGETS "" CACHE STRING "What kernels are compiled for, as nvcc's arguments; empty: SEGUE_CUDA_ALL decides")
+  if(SEGUE_CUDA_TARGETS)
+    set(cuda_targets ${SEGUE_CUDA_TARGETS})
+  endif()
   file(GLOB cuda_kernels CONFIGURE_DEPENDS ${cuda_dir}/kernels/k_*.cu ${cuda_dir}/kernels/packed/k_*.cu
     ${cuda_dir}/kernels/sample/k_*.cu)
-  file(GLOB cuda_headers CONFIGURE_DEPENDS ${cuda_dir}/kernels/include/*.cuh ${cuda_dir}/kernels/include/params/*.h
+  file(GLOB cuda_headers CONFIGURE_DEPENDS ${cuda_dir}/kernels/include/*.cuh ${cuda_dir}/kernels/include/*/*.*h
     ${cuda_dir}/kernels/sample/*.*h)
   list(APPEND cuda_headers ${PROJECT_SOURCE_DIR}/src/unit/sample_math.h)
   set(cuda_out ${PROJECT_BINARY_DIR}/generated/unit/cuda)
@@ -29,7 +41,7 @@ if(SEGUE_CUDA AND SEGUE_NVCC AND NOT SEGUE_FUZZ)
   foreach(source IN LISTS cuda_kernels)
     get_filename_component(name ${source} NAME_WE)
     add_custom_command(OUTPUT ${cuda_out}/${name}.fatbin
-      COMMAND ${SEGUE_NVCC} -std=c++17 -O3 --fatbin ${SEGUE_CUDA_TARGETS} -I ${cuda_dir}/kernels/include ${source}
+      COMMAND ${SEGUE_NVCC} -std=c++17 -O3 --fatbin ${cuda_targets} -I ${cuda_dir}/kernels/include ${source}
         -o ${cuda_out}/${name}.fatbin
       DEPENDS ${source} ${cuda_headers} VERBATIM COMMENT "Compiling kernels ${name}.cu")
     list(APPEND cuda_fatbins ${cuda_out}/${name}.fatbin)

@@ -33,7 +33,7 @@ if(cuda IN_LIST SEGUE_UNITS)
   get_filename_component(nvcc_folder ${SEGUE_NVCC} DIRECTORY)
   if(EXISTS ${nvcc_folder}/cuobjdump) # a tool that not every installation of the compiler has
     segue_script(cuda_images "small;quick" sh ${CMAKE_CURRENT_LIST_DIR}/images.sh ${nvcc_folder}/cuobjdump
-      ${PROJECT_BINARY_DIR}/generated/unit/cuda "${SEGUE_CUDA_TARGETS}")
+      ${PROJECT_BINARY_DIR}/generated/unit/cuda "${cuda_targets}")
   endif()
   segue_script(cuda_sanitize "check;quick" sh ${CMAKE_CURRENT_LIST_DIR}/sanitize_says.sh $<TARGET_FILE:check>)
   if(TARGET segue)
