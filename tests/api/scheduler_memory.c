@@ -69,6 +69,54 @@ static void budget(void **state)
     budget_with("");   /* the store takes what fits */
 }
 
+/* Three requests that begin with a stored prompt share its K and V, which count once: they fit where three whole states would
+ * not. */
+static void shared_prompt(void **state)
+{
+    enum { TOKEN = 384, PROMPT = 190, TOKENS = 10 };
+    struct fixture f;
+    segue_scheduler *s;
+    segue_engine_opts e = SEGUE_INIT(segue_engine_opts);
+    segue_scheduler_opts o = SEGUE_INIT(segue_scheduler_opts);
+    segue_request_opts r = SEGUE_INIT(segue_request_opts);
+    segue_request_info info = SEGUE_INIT(segue_request_info);
+    segue_sampling sampling = sampling_of(0);
+    segue_request *q[4];
+    int32_t prompt[PROMPT], got[4][TOKENS + 1];
+    segue_status status;
+    segue_error err;
+    int waited = 0;
+    (void)state;
+    e.store = "";
+    open_fixture(&f, "llama", "ref", NULL, &e);
+    o.manual = 1;
+    o.memory_bytes = 700 * TOKEN; /* a request by itself needs 256 tokens, in blocks */
+    assert_int_equal(segue_scheduler_open(&s, f.engine, &o, &err), SEGUE_OK);
+    for (int k = 0; k < PROMPT; k++) prompt[k] = (k * 7) % (TINY_VOCAB - 3) + 3;
+    r.tokens = prompt;
+    r.tokens_n = PROMPT;
+    r.sampling = &sampling;
+    r.max_tokens = TOKENS;
+    r.realm = "a";
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(segue_request_submit(&q[i], s, &r, &err), SEGUE_OK);
+        while ((!i || i == 3) && segue_scheduler_run(s, &err) == SEGUE_OK) {
+            assert_int_equal(segue_request_info_get(q[i], &info, &err), SEGUE_OK);
+            waited += i == 3 && info.waits_for && !strcmp(info.waits_for, "memory");
+        }
+    }
+    assert_in_range(waited, 0, 3); /* until the others have their states */
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(segue_request_info_get(q[i], &info, &err), SEGUE_OK);
+        assert_int_equal(info.preemptions, 0);
+        assert_int_equal(read_all(q[i], got[i], TOKENS + 1, &status), TOKENS);
+        assert_memory_equal(got[i], got[0], TOKENS * sizeof **got);
+        segue_request_close(q[i]);
+    }
+    segue_scheduler_close(s);
+    close_fixture(&f);
+}
+
 /* A prefix is reused by requests of the same realm, by others only if sharing is asked for. Recurrent models reuse it by
  * checkpoints, and the answers are those without a store. */
 static void realms(void **state)
@@ -246,7 +294,7 @@ static void deterministic_chunks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(budget),
+        cmocka_unit_test(budget), cmocka_unit_test(shared_prompt),
         cmocka_unit_test(realms),
         cmocka_unit_test(common_beginning),
         cmocka_unit_test(scored_before_the_hand_off),

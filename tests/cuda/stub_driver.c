@@ -62,6 +62,8 @@ void stub_reset(void), stub_watch(void (*see)(const char *name, const void *args
 static void (*watcher)(const char *name, const void *args);
 void stub_watch(void (*see)(const char *name, const void *args)) { watcher = see; }
 int stub_alive(void) { return alive; }
+int stub_used_mb(void);
+int stub_used_mb(void) { return (int)(used >> 20); }
 int stub_launches(void) { return (int)launches; }
 int stub_crossings(void) { return crossings; }
 int stub_launches_of(const char *name) { return kernel_of(name)->launches; }

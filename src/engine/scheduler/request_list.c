@@ -60,6 +60,14 @@ uint64_t sg_request_bytes_of(const struct segue_request *q, size_t n)
     return need;
 }
 
+/* What other requests and the store count of the states: a unit reports shared memory by shares. */
+static uint64_t shared_bytes(const struct segue_session *x)
+{
+    const struct sg_layout *l = &x->layouts[x->active];
+    uint64_t whole = sg_layout_holds(l) ? sg_session_state_bytes(x, x->active, x->computed) : 0, have = sg_layout_bytes(l);
+    return whole > have ? whole - have : 0;
+}
+
 uint64_t sg_request_bytes(const struct segue_request *q)
 {
     const struct segue_session *x = q->session;
@@ -67,5 +75,7 @@ uint64_t sg_request_bytes(const struct segue_request *q)
     if (q->opts.kind == SEGUE_GENERATE && q->opts.max_tokens && n > q->first_token + q->opts.max_tokens)
         n = q->first_token + q->opts.max_tokens;
     uint64_t need = sg_request_bytes_of(q, n), have = sg_layout_bytes(&x->layouts[0]) + sg_layout_bytes(&x->layouts[1]);
+    uint64_t shared = shared_bytes(x);
+    need -= shared < need ? shared : need;
     return (need > have ? need : have) + sg_session_checkpoint_bytes(x);
 }

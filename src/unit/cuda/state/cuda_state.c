@@ -1,6 +1,6 @@
-/* cuda_state.c: creates and frees states, and completes unit/state_core.h: undo buffers, forks, clearing. A fork copies
- * everything on the GPU, so two states never share memory. Fixed slots are changed in place: a pass is either issued completely
- * or not at all. K and V rows are not evicted before the state is freed, so core.ops->block_tokens is 0.
+/* cuda_state.c: creates and frees states, and completes unit/state_core.h: undo buffers, forks, clearing. A fork shares K and V
+ * (kv_range.h) and copies the fixed slots, which are changed in place: a pass is either issued completely or not at all. K and V
+ * rows are not evicted before the state is freed, so core.ops->block_tokens is 0.
  * SPDX-License-Identifier: MIT */
 #include "unit/cuda/compile/fits.h"
 #include "unit/cuda/state/state.h"
@@ -58,27 +58,20 @@ static segue_status clear(struct sg_state *s, segue_error *err)
     return cu_state_wait_copies(s->core.base.unit, err);
 }
 
-/* Fork. Positions before `end` of every slot are copied, also those before `first`, which is rarely above 0. The copies are
- * issued together and waited for once. */
+/* Fork: K and V are shared, whatever their length; fixed slots are copied. */
 static segue_status copy(struct sg_state *to, struct sg_state *from, segue_error *err)
 {
     struct sg_unit *u = from->core.base.unit;
-    segue_status status = SEGUE_OK;
-    for (uint32_t i = 0; i < from->core.slots_n && status == SEGUE_OK; i++) {
-        const struct cu_slot *a = cu_slot_at(from, i);
-        struct cu_slot *b = cu_slot_at(to, i);
-        if (!cu_is_kv(a)) continue;
-        status = cu_slot_grow(to, b, a->core.end, err);
-        if (status == SEGUE_OK) status = cu_state_copy(u, b->memory, a->memory, a->core.end * a->core.row_bytes, err);
-    }
-    if (status == SEGUE_OK) status = cu_state_copy(u, to->fixed, from->fixed, from->block_bytes, err);
-    if (status == SEGUE_OK) status = cu_state_wait_copies(u, err);
-    return status;
+    for (uint32_t i = 0; i < from->core.slots_n; i++)
+        if (cu_is_kv(cu_slot_at(from, i))) cu_slot_share(cu_slot_at(to, i), cu_slot_at(from, i));
+    SG_TRY(cu_state_copy(u, to->fixed, from->fixed, from->block_bytes, err));
+    return cu_state_wait_copies(u, err);
 }
 
 static const struct sg_state_core_ops core_ops = {
     .unit = "cuda",
     .slot_size = sizeof(struct cu_slot),
+    .fork_shares = 1,
     .undo_save = undo_save,
     .undo_restore = undo_restore,
     .undo_release = undo_release,
@@ -92,14 +85,15 @@ static const struct sg_state_core_ops core_ops = {
 /* --- new and free --- */
 
 /* Memory of a new state whose core is initialised. A bare state gets none: it takes over that of another one, or grows when
- * something is written. Clearing is asynchronous: the first run waits for it on the GPU, and copies are in the same stream. */
+ * something is written. A state to be filled with 0 rows gets none for K and V: it is a fork. Clearing is asynchronous: the first
+ * run waits for it on the GPU, and copies are in the same stream. */
 static segue_status alloc_memory(struct sg_state *st, const struct sg_state_opts *o, segue_error *err)
 {
     st->undo = sg_alloc(st->core.marks_cap * sizeof *st->undo);
     if (!st->undo) return sg_no_memory("state", st->core.marks_cap * sizeof *st->undo, err);
     for (uint32_t i = 0; i < st->core.slots_n; i++) st->block_bytes += cu_fixed_stride(cu_slot_at(st, i));
     if (o && o->bare) return SEGUE_OK;
-    SG_TRY(cu_state_alloc_rows(st, o ? o->rows : 0, err));
+    if (!o || o->rows || !o->filled) SG_TRY(cu_state_alloc_rows(st, o ? o->rows : 0, err));
     SG_TRY(cu_state_alloc_fixed(st, err));
     if (o && o->filled) return SEGUE_OK;
     SG_TRY(cu_state_clear(st->core.base.unit, st->fixed, st->block_bytes, err));
@@ -162,20 +156,23 @@ void cu_state_free(struct sg_state *s)
 uint64_t cu_state_bytes(const struct sg_state *s)
 {
     uint64_t bytes = (uint64_t)s->block_bytes * (2 + s->core.marks_n);
-    for (uint32_t i = 0; i < s->core.slots_n; i++) bytes += cu_slot_at(s, i)->capacity * cu_slot_at(s, i)->core.row_bytes;
+    for (uint32_t i = 0; i < s->core.slots_n; i++) bytes += cu_kv_range_bytes(cu_slot_at(s, i)->range);
     return bytes;
 }
 
 /* --- for runs --- */
 
-/* Growing moves rows and frees the old memory, so it waits for a lookahead step; without growth the step may continue. */
+/* New memory means that rows move and old memory is released, so it waits for a lookahead step; otherwise the step may
+ * continue. */
 segue_status cu_state_reserve(struct sg_state *s, uint64_t rows, segue_error *err)
 {
     uint64_t total = s->core.tokens + rows;
-    segue_status status = SEGUE_OK;
-    for (uint32_t i = 0; i < s->core.slots_n && status == SEGUE_OK; i++)
-        if (cu_is_kv(cu_slot_at(s, i)) && total > cu_slot_at(s, i)->capacity) status = cu_state_settle(s, err);
-    if (status == SEGUE_OK) status = cu_state_grow(s, total, err);
+    int own = 1;
+    for (uint32_t i = 0; i < s->core.slots_n && own; i++)
+        own = !cu_is_kv(cu_slot_at(s, i)) || cu_slot_is_own(cu_slot_at(s, i), s->core.tokens, total);
+    if (own) return SEGUE_OK;
+    segue_status status = cu_state_settle(s, err);
+    if (status == SEGUE_OK) status = cu_state_own(s, s->core.tokens, total, err);
     if (status == SEGUE_EMEMORY)
         return sg_fail(err, status, "run: cuda: K and V of %llu tokens do not fit into GPU memory; keep the context at %llu "
                        "tokens, or use K and V as q8", (unsigned long long)total, (unsigned long long)s->core.tokens);

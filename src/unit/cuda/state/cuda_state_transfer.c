@@ -22,11 +22,13 @@ static void swap_slots(struct cu_slot *a, struct cu_slot *b)
     struct cu_slot before = *a;
     a->memory = b->memory;
     a->capacity = b->capacity;
-    a->shared_block = b->shared_block;
+    a->range = b->range;
+    a->writes = b->writes;
     copy_coverage(a, b);
     b->memory = before.memory;
     b->capacity = before.capacity;
-    b->shared_block = before.shared_block;
+    b->range = before.range;
+    b->writes = before.writes;
     copy_coverage(b, &before);
 }
 
@@ -34,14 +36,11 @@ static void swap_slots(struct cu_slot *a, struct cu_slot *b)
 static void swap_states(struct sg_state *a, struct sg_state *b)
 {
     cu_ptr fixed = a->fixed, alt = a->fixed_alt;
-    struct cu_slot_block shared_block = a->shared_block;
     for (uint32_t i = 0; i < a->core.slots_n; i++) swap_slots(cu_slot_at(a, i), cu_slot_at(b, i));
     a->fixed = b->fixed;
     a->fixed_alt = b->fixed_alt;
     b->fixed = fixed;
     b->fixed_alt = alt;
-    a->shared_block = b->shared_block;
-    b->shared_block = shared_block;
     cu_state_set_fixed(a);
     cu_state_set_fixed(b);
 }
@@ -103,7 +102,7 @@ static segue_status copy_between_gpus(struct sg_state *to, struct sg_state *from
     enable_peer(u, v);
     SG_TRY(cu_state_alloc_fixed(to, err));
     for (uint32_t i = 0; i < to->core.slots_n; i++)
-        if (cu_is_kv(cu_slot_at(to, i))) SG_TRY(cu_slot_grow(to, cu_slot_at(to, i), cu_slot_at(from, i)->core.end, err));
+        if (cu_is_kv(cu_slot_at(to, i))) SG_TRY(cu_slot_own(to, cu_slot_at(to, i), 0, cu_slot_at(from, i)->core.end, err));
     pthread_mutex_lock(&u->copy_lock);
     cu_enter(u);
     cu_result r = cu_pending_copy_start(u);

@@ -1,11 +1,12 @@
-/* slot_memory.c: GPU memory of a state. K and V rows are contiguous per slot, in the state's storage; a slot that grows moves to
- * a larger block. All fixed slots are in one block, in fp32. The copies and fills here are asynchronous, in the unit's stream
- * `copies`, and therefore in the order of the calls.
+/* slot_memory.c: GPU memory of a state. K and V rows are contiguous per slot, in the state's storage (kv_range.h); a slot that
+ * grows, or writes what a fork reads, moves to another range. All fixed slots are in one block, in fp32. The copies and fills
+ * here are asynchronous, in the unit's stream `copies`, and therefore in the order of the calls.
  * SPDX-License-Identifier: MIT */
 #include "unit/cuda/state/state.h"
 
-/* Initial capacity of a slot in rows; total size of K and V up to which they are one block; multiple of all capacities. */
-enum { MIN_ROWS = 256, SHARED_BLOCK_MB = 64, ROWS_STEP = 64 };
+/* Initial capacity of a slot in rows; total size of K and V up to which they are in one piece of memory; multiple of all
+ * capacities. */
+enum { MIN_ROWS = 256, SMALL_STATE_MB = 64, ROWS_STEP = 64 };
 
 /* --- copies and fills --- */
 
@@ -78,81 +79,149 @@ segue_status cu_state_alloc_fixed(struct sg_state *s, segue_error *err)
 static uint64_t round_rows(uint64_t rows) { return (rows + ROWS_STEP - 1) / ROWS_STEP * ROWS_STEP; }
 static uint64_t capacity_for(uint64_t rows) { return round_rows(rows < MIN_ROWS ? MIN_ROWS : rows); }
 
-/* The shared block is freed with the last slot that uses it. */
+/* The new range is the slot's memory at once; the old one is kept until the copies are complete. */
+static void set_range(struct cu_slot *s, struct cu_kv_range *r)
+{
+    s->old = s->range;
+    s->range = r;
+    s->memory = r->base;
+    s->capacity = r->bytes / s->core.row_bytes / ROWS_STEP * ROWS_STEP;
+    s->writes = 1;
+}
+
 void cu_slot_free(struct sg_state *st, struct cu_slot *s)
 {
-    struct sg_unit *u = st->core.base.unit;
-    if (!s->shared_block) {
-        cu_pool_free(u, &s->memory, (size_t)s->capacity * s->core.row_bytes);
-        return;
-    }
-    s->shared_block = 0;
-    s->memory = 0;
-    if (!--st->shared_block.slots) cu_pool_free(u, &st->shared_block.memory, st->shared_block.bytes);
+    cu_kv_range_release(st->core.base.unit, s->range);
+    s->range = NULL;
+    s->memory = s->capacity = 0;
+    s->writes = 0;
 }
 
-/* Doubles the capacity, so that a long generation copies each row a constant number of times; when there is no memory for that,
- * allocates what is needed. The copy is complete before the old memory goes to the pool. */
-segue_status cu_slot_grow(struct sg_state *st, struct cu_slot *s, uint64_t rows, segue_error *err)
+void cu_slot_share(struct cu_slot *to, struct cu_slot *from)
+{
+    if (!from->range) return;
+    cu_kv_range_share(from->range, &from->writes, from->core.end * from->core.row_bytes);
+    to->range = from->range;
+    to->memory = from->memory;
+    to->capacity = from->capacity;
+}
+
+int cu_slot_is_own(struct cu_slot *s, uint64_t first, uint64_t rows)
+{
+    return s->range && rows <= s->capacity && cu_kv_range_may_write(s->range, &s->writes, first * s->core.row_bytes);
+}
+
+/* A new range with at least `rows` positions, of which those before `end` have the contents of the old one. */
+static segue_status move_slot(struct sg_state *st, struct cu_slot *s, uint64_t rows, segue_error *err)
 {
     struct sg_unit *u = st->core.base.unit;
+    size_t bytes, held = s->range && s->core.first < s->core.end ? s->core.end * s->core.row_bytes : 0;
+    struct cu_kv_range *r = NULL;
+    SG_TRY(sg_mul(rows, s->core.row_bytes, &bytes, "state slot", err));
+    SG_TRY(cu_kv_range_new(u, bytes, &r, err));
+    segue_status status = cu_state_copy(u, r->base, s->memory, held, err);
+    set_range(s, r);
+    return status;
+}
+
+/* Positions of a new range: twice as many when a slot grows, so that a long generation copies each row a constant number of
+ * times. A slot that leaves a shared range gets what is needed. */
+static uint64_t capacity_of_move(struct cu_slot *s, uint64_t first, uint64_t rows)
+{
+    int grows = s->range && cu_kv_range_may_write(s->range, &s->writes, first * s->core.row_bytes);
+    return capacity_for(grows && s->capacity * 2 > rows ? s->capacity * 2 : rows);
+}
+
+/* When there is no memory for that capacity, exactly `rows`. */
+static segue_status own_slot(struct sg_state *st, struct cu_slot *s, uint64_t first, uint64_t rows, segue_error *err)
+{
     if (!rows) rows = 1;
-    if (rows <= s->capacity) return SEGUE_OK;
-    uint64_t capacity = capacity_for(s->capacity * 2 > rows ? s->capacity * 2 : rows);
-    size_t bytes, held = s->core.first < s->core.end ? s->core.end * s->core.row_bytes : 0;
-    cu_ptr larger;
-    SG_TRY(sg_mul(capacity, s->core.row_bytes, &bytes, "state slot", err));
-    segue_status status = cu_pool_alloc(u, bytes, &larger, err);
-    if (status == SEGUE_EMEMORY && capacity > rows) {
-        capacity = round_rows(rows);
-        bytes = (size_t)capacity * s->core.row_bytes;
-        status = cu_pool_alloc(u, bytes, &larger, err);
-    }
-    if (status == SEGUE_OK) status = cu_state_copy(u, larger, s->memory, held, err);
-    if (status == SEGUE_OK && s->memory) status = cu_state_wait_copies(u, err);
-    if (status != SEGUE_OK) {
-        cu_mem_free(u, &larger);
-        return status;
-    }
-    cu_slot_free(st, s);
-    s->memory = larger;
-    s->capacity = capacity;
-    return SEGUE_OK;
+    if (cu_slot_is_own(s, first, rows)) return SEGUE_OK;
+    if (rows < s->core.end) rows = s->core.end; /* a put in the middle */
+    uint64_t capacity = capacity_of_move(s, first, rows);
+    segue_status status = move_slot(st, s, capacity, err);
+    if (status == SEGUE_EMEMORY && capacity > rows) status = move_slot(st, s, round_rows(rows), err);
+    return status;
 }
 
-segue_status cu_state_grow(struct sg_state *st, uint64_t rows, segue_error *err)
+/* Copies are complete, also those that were requested for the old ranges, which are then released. After a failed copy nothing is
+ * known about them: they are freed when their last user is. */
+static segue_status finish_own(struct sg_state *st, segue_status status, segue_error *err)
 {
-    for (uint32_t i = 0; i < st->core.slots_n; i++)
-        if (cu_is_kv(cu_slot_at(st, i))) SG_TRY(cu_slot_grow(st, cu_slot_at(st, i), rows, err));
-    return SEGUE_OK;
+    struct sg_unit *u = st->core.base.unit;
+    int any = 0;
+    for (uint32_t i = 0; i < st->core.slots_n; i++) any |= cu_slot_at(st, i)->old != NULL;
+    if (!any) return status;
+    segue_status copied = cu_copies_wait(u, status == SEGUE_OK ? err : NULL);
+    if (copied == SEGUE_OK) copied = cu_state_wait_copies(u, status == SEGUE_OK ? err : NULL);
+    for (uint32_t i = 0; i < st->core.slots_n; i++) {
+        cu_kv_range_release(u, cu_slot_at(st, i)->old);
+        cu_slot_at(st, i)->old = NULL;
+    }
+    return status == SEGUE_OK ? copied : status;
 }
 
-/* Bytes of a K or V slot in the shared block. */
-static size_t bytes_in_block(const struct cu_slot *s, uint64_t capacity)
+segue_status cu_slot_own(struct sg_state *st, struct cu_slot *s, uint64_t first, uint64_t rows, segue_error *err)
+{
+    return finish_own(st, own_slot(st, s, first, rows, err), err);
+}
+
+/* Bytes of a K or V slot in the memory of a small state. */
+static size_t bytes_in_memory(const struct cu_slot *s, uint64_t capacity)
 {
     return cu_is_kv(s) ? ((size_t)capacity * s->core.row_bytes + 255) / 256 * 256 : 0;
 }
 
-/* The slots of a small state are in one block, at equal distances when their rows are equal: transfers of rows of several slots
- * then become one 2D copy (copy.c). A larger state has a block per slot, so that growing does not need twice the memory of all
- * slots at once. A slot leaves the shared block when it grows. */
-segue_status cu_state_alloc_rows(struct sg_state *st, uint64_t rows, segue_error *err)
+/* 1: the slots of a state with this capacity are in one piece of memory. */
+static int is_small(const struct sg_state *st, uint64_t capacity)
 {
-    uint64_t capacity = capacity_for(rows), row = 0;
+    uint64_t row = 0;
     for (uint32_t i = 0; i < st->core.slots_n; i++) row += cu_slot_at(st, i)->core.row_bytes;
-    if (!row) return SEGUE_OK;
-    if (capacity > ((uint64_t)SHARED_BLOCK_MB << 20) / row) return cu_state_grow(st, rows, err);
-    for (uint32_t i = 0; i < st->core.slots_n; i++) st->shared_block.bytes += bytes_in_block(cu_slot_at(st, i), capacity);
-    SG_TRY(cu_pool_alloc(st->core.base.unit, st->shared_block.bytes, &st->shared_block.memory, err));
-    cu_ptr at = st->shared_block.memory;
+    return row && capacity <= ((uint64_t)SMALL_STATE_MB << 20) / row;
+}
+
+/* One piece of memory, with equal distances of slots whose rows are equal: transfers of rows of several slots then become one 2D
+ * copy (copy.c). Contents of ranges that the slots have are copied. A slot leaves the memory when it grows. */
+static segue_status move_together(struct sg_state *st, uint64_t capacity, segue_error *err)
+{
+    struct sg_unit *u = st->core.base.unit;
+    struct cu_kv_memory *m = NULL;
+    size_t bytes = 0, at = 0;
+    for (uint32_t i = 0; i < st->core.slots_n; i++) bytes += bytes_in_memory(cu_slot_at(st, i), capacity);
+    SG_TRY(cu_kv_memory_new(u, bytes, &m, err));
+    segue_status status = SEGUE_OK;
+    for (uint32_t i = 0; i < st->core.slots_n && status == SEGUE_OK; i++) {
+        struct cu_slot *s = cu_slot_at(st, i);
+        struct cu_kv_range *r = NULL;
+        size_t held = s->range && s->core.first < s->core.end ? s->core.end * s->core.row_bytes : 0;
+        if (!cu_is_kv(s)) continue;
+        status = cu_kv_range_in(m, at, (size_t)capacity * s->core.row_bytes, &r, err);
+        if (status != SEGUE_OK) break;
+        at += bytes_in_memory(s, capacity);
+        if (held) status = cu_state_copy(u, r->base, s->memory, held, err);
+        set_range(s, r);
+    }
+    cu_kv_memory_release(u, m);
+    return status;
+}
+
+/* The slots of a small state stay together when they leave shared memory. In a larger one each slot releases its old range before
+ * the next one moves, so that growing does not need twice the memory of all slots at once. */
+segue_status cu_state_own(struct sg_state *st, uint64_t first, uint64_t rows, segue_error *err)
+{
+    segue_status status = SEGUE_OK;
+    uint64_t capacity = capacity_for(rows);
+    int shared = 0;
     for (uint32_t i = 0; i < st->core.slots_n; i++) {
         struct cu_slot *s = cu_slot_at(st, i);
         if (!cu_is_kv(s)) continue;
-        s->memory = at;
-        s->capacity = capacity;
-        s->shared_block = 1;
-        st->shared_block.slots++;
-        at += bytes_in_block(s, capacity);
+        shared |= !s->range || !cu_kv_range_may_write(s->range, &s->writes, first * s->core.row_bytes);
+        if (s->core.end > rows) capacity = capacity_for(s->core.end);
     }
-    return SEGUE_OK;
+    if (shared && is_small(st, capacity)) return finish_own(st, move_together(st, capacity, err), err);
+    for (uint32_t i = 0; i < st->core.slots_n && status == SEGUE_OK; i++)
+        if (cu_is_kv(cu_slot_at(st, i))) status = cu_slot_own(st, cu_slot_at(st, i), first, rows, err);
+    return status;
 }
+
+segue_status cu_state_alloc_rows(struct sg_state *st, uint64_t rows, segue_error *err) { return cu_state_own(st, 0, rows, err); }

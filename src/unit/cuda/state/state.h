@@ -8,17 +8,20 @@
 #define SG_UNIT_CUDA_STATE_H
 
 #include "unit/cuda/compile/program.h"
+#include "unit/cuda/state/kv_range.h"
 #include "unit/state_core.h"
 
 struct cu_slot {
     struct sg_core_slot core;
-    cu_ptr memory;       /* K, V: [capacity][row_bytes]. Fixed: part of the state's `fixed` block */
+    cu_ptr memory;       /* K, V: [capacity][row_bytes], the base of `range`. Fixed: part of the state's `fixed` block */
     cu_ptr alt;          /* fixed: where a lookahead step writes, part of `fixed_alt`; 0: not allocated */
     uint64_t capacity;   /* K, V: positions that `memory` can hold */
     uint64_t issued_end; /* end of the positions that are written when ready_event has happened; 0: no event in this run.
                           * Guarded by core.lock */
     cu_event ready_event; /* recorded after the step of a long pass that writes the slot; created on first use */
-    int shared_block;    /* 1: `memory` is part of the state's shared_block */
+    struct cu_kv_range *range; /* K, V: the memory, which forks share; NULL: none yet */
+    struct cu_kv_range *old;   /* while the state gets memory of its own: the range before, until the copies are complete */
+    int writes;                /* 1: this slot is the one that may write to `range`; see kv_range.h */
 };
 
 struct sg_state {
@@ -27,8 +30,6 @@ struct sg_state {
     cu_ptr fixed, fixed_alt; /* block of all fixed slots; the block that lookahead steps write, 0: not allocated */
     size_t block_bytes;     /* of each of these and of each undo buffer: every fixed slot rounded up to 256 */
     cu_ptr *undo;           /* [core.marks_cap] undo buffers; 0: not allocated */
-    struct cu_slot_block { cu_ptr memory; size_t bytes; uint32_t slots; } shared_block; /* of K and V slots that have not grown
-                             * yet; `slots` = how many still use it */
     uint64_t id;            /* unique in the unit */
     uint64_t version;       /* rises when the contents are changed other than by a run: a lookahead step is then not used */
     struct cu_lane *logits_lane; /* kept logits: the lane whose stream writes them; NULL: none */
@@ -62,11 +63,14 @@ segue_status cu_state_alloc_fixed(struct sg_state *s, segue_error *err); /* allo
 segue_status cu_state_alloc_alt(struct sg_state *s, segue_error *err);   /* allocates `fixed_alt` */
 void cu_state_set_fixed(struct sg_state *s);                             /* points the fixed slots into both blocks */
 segue_status cu_state_alloc_rows(struct sg_state *st, uint64_t rows, segue_error *err); /* first allocation of all K, V slots */
-/* A K or V slot has capacity for `rows` positions, at least one. The positions before `end` keep their contents. Waits for the
- * copy. The caller knows that nothing on the GPU uses the slot. */
-segue_status cu_slot_grow(struct sg_state *st, struct cu_slot *s, uint64_t rows, segue_error *err);
-/* Capacity for `rows` positions in all K and V slots. EMEMORY: some may have grown. */
-segue_status cu_state_grow(struct sg_state *st, uint64_t rows, segue_error *err);
+/* The slot has capacity for `rows` positions, at least one, and may write to those from `first` on. Positions before `end` keep
+ * their contents. Waits for copies. The caller knows that nothing on the GPU uses the slot. */
+segue_status cu_slot_own(struct sg_state *st, struct cu_slot *s, uint64_t first, uint64_t rows, segue_error *err);
+/* The same for all K and V slots. EMEMORY: some may have new memory. */
+segue_status cu_state_own(struct sg_state *st, uint64_t first, uint64_t rows, segue_error *err);
+/* 1: cu_slot_own would do nothing. */
+int cu_slot_is_own(struct cu_slot *s, uint64_t first, uint64_t rows);
+void cu_slot_share(struct cu_slot *to, struct cu_slot *from); /* for a fork: `to` has no memory yet */
 void cu_slot_free(struct sg_state *st, struct cu_slot *s);
 
 /* --- the unit's operations on states (cuda_state.c, state_io.c, cuda_state_transfer.c); see struct sg_unit_ops --- */
@@ -87,7 +91,7 @@ segue_status cu_state_write(struct sg_state *s, uint32_t slot, uint64_t from, ui
 /* Before the memory is changed or freed: waits for lookahead steps and clearing, and invalidates the lookahead. */
 segue_status cu_state_settle(struct sg_state *s, segue_error *err);
 
-/* For the run that acquired the state: capacity for `rows` more positions; `rows` tokens were written. */
+/* For the run that acquired the state: capacity for `rows` more positions, which it may write; `rows` tokens were written. */
 segue_status cu_state_reserve(struct sg_state *s, uint64_t rows, segue_error *err);
 void cu_state_advance(struct sg_state *s, uint64_t rows);
 

@@ -63,7 +63,7 @@ static segue_status write_rows(struct sg_state *st, struct cu_slot *s, uint64_t 
 {
     struct sg_unit *u = st->core.base.unit;
     size_t bytes = (size_t)(to - from) * s->core.row_bytes;
-    SG_TRY(cu_slot_grow(st, s, to, err));
+    SG_TRY(cu_slot_own(st, s, from, to, err));
     if (!bytes) return SEGUE_OK;
     cu_ptr at = s->memory + from * s->core.row_bytes;
     if (storage == st->core.storage) return cu_copy_in(u, at, in, bytes, err);
