@@ -428,6 +428,8 @@ typedef struct segue_use {
     uint64_t padded_tokens;      /* token slots of all dispatches, padding included; 0: the unit does not pad */
     uint64_t tokens_truncated;   /* positions that the last token no longer saw although the model asks for them, because
                                   * the unit was opened with a shorter attention range */
+    uint64_t overflows, underflows;  /* results beyond the unit's 16-bit format: infinite; zero or subnormal with lost bits;
+                                  * 0: none, or the unit does not count them */
 } segue_use;
 
 /* One run or hand-off of a session. Times are of the system's monotonic clock. */

@@ -5,7 +5,7 @@
  * Output: lines or one JSON object on stdout, files for run and emit. Exit 6 if a check or a comparison
  * fails, 4 for unreadable programs.
  * SPDX-License-Identifier: MIT */
-#include "commands.h"
+#include "commands/mil_check.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -42,79 +42,6 @@ static int usage_error(segue_error *err, const char *verb, const char *form)
 {
     out_fail(err, SEGUE_EARG, "mil %s: wrong arguments; expected segue mil %s", verb, form);
     return out_error(err, EXIT_UNAVAILABLE);
-}
-
-/* One violation or advice as JSON. Line and column start at 1; constraint 0 is a syntax or type error. */
-static json_t *fault_json(const char *file, const struct sg_mil_fault *f)
-{
-    json_t *o = json_object();
-    json_object_set_new(o, "file", out_string(file, strlen(file)));
-    json_object_set_new(o, "line", json_integer(f->line));
-    json_object_set_new(o, "column", json_integer(f->column));
-    json_object_set_new(o, "op", out_string(f->op, strlen(f->op)));
-    json_object_set_new(o, "constraint", json_integer(f->constraint));
-    json_object_set_new(o, "text", out_string(f->text, strlen(f->text)));
-    return o;
-}
-
-/* One violation or advice as a line that editors can parse. */
-static void add_fault_line(struct out_text *lines, const char *file, const struct sg_mil_fault *f)
-{
-    out_addf(lines, "%s:%u:%u: %sconstraint %u (op %s): %s\n", file, f->line, f->column,
-             f->advice ? "advice: " : "", f->constraint, f->op[0] ? f->op : "-", f->text);
-}
-
-/* Check all programs of a folder under the rules of the profile. Appends to `lines`, `violations` and
- * `advice`; returns the number of violations. */
-static uint64_t check_texts(const struct sg_mil_folder *folder, const struct sg_ane_profile *profile,
-                            struct out_text *lines, json_t *violations, json_t *advice)
-{
-    uint64_t refusals = 0;
-    for (uint32_t i = 0; i < folder->n; i++) {
-        struct sg_mil_faults faults = {0};
-        const char *path = folder->texts[i].path;
-        sg_mil_text_check(&folder->texts[i], profile, &faults);
-        for (uint32_t k = 0; k < faults.n; k++) {
-            add_fault_line(lines, path, &faults.list[k]);
-            json_array_append_new(faults.list[k].advice ? advice : violations,
-                                  fault_json(path, &faults.list[k]));
-        }
-        /* The checker stores a limited number of faults per file and counts the rest. */
-        if (faults.dropped) out_addf(lines, "%s: %u more\n", path, faults.dropped);
-        refusals += faults.refusals;
-        sg_mil_faults_free(&faults);
-    }
-    return refusals;
-}
-
-/* Verb `check`, and the check after `emit`: print violations and advice; exit 6 if there is a
- * violation. */
-static int check_folder(const struct args *args, const struct sg_mil_folder *folder,
-                 const struct sg_ane_profile *profile)
-{
-    struct out_text lines = {0};
-    segue_error err;
-    json_t *violations = json_array(), *advice = json_array();
-    uint64_t refusals = check_texts(folder, profile, &lines, violations, advice);
-    /* Advice does not change the exit code. */
-    int code = refusals ? EXIT_CHECK : EXIT_DONE;
-    if (args_has(args, "json")) {
-        json_t *o = json_object();
-        json_object_set_new(o, "profile", json_string(profile->name));
-        json_object_set_new(o, "programs", json_integer(folder->n));
-        json_object_set(o, "violations", violations);
-        json_object_set(o, "advice", advice);
-        int printed = out_json_exit(o);
-        if (printed) code = printed;
-    } else if (lines.len && out_write(lines.data, lines.len, &err))
-        code = out_error(&err, EXIT_UNAVAILABLE);
-    else if (!refusals)
-        out_note("mil check: %u program%s, no violation under profile %s", folder->n, folder->n == 1 ? "" : "s",
-                 profile->name);
-    json_decref(violations);
-    json_decref(advice);
-    free(lines.data);
-    return code;
 }
 
 /* The JSON object of `run`. simulated_us is the time that the profile predicts for the hardware;
@@ -225,12 +152,15 @@ static void add_program(struct totals *t, const char *path, const struct sg_mil_
         double one = sg_mil_expected_us(&c, profile);
         json_array_append_new(
             t->programs,
-            json_pack("{s:o,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:f}", "file", out_string(path, strlen(path)),
+            json_pack("{s:o,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:f}", "file", out_string(path, strlen(path)),
                       "function", p->functions[k].name, "ops", (json_int_t)c.ops, "flops", (json_int_t)c.flops,
                       "weight_bytes", (json_int_t)c.weight_bytes, "io_bytes", (json_int_t)c.border_bytes,
                       "logical_bytes", (json_int_t)c.logical_bytes, "working_set_bytes",
-                      (json_int_t)c.working_set_bytes, "estimated_us", one));
+                      (json_int_t)c.working_set_bytes, "layout_ops", (json_int_t)c.layout_ops, "transposes",
+                      (json_int_t)c.transposes, "estimated_us", one));
         t->all.ops += c.ops;
+        t->all.layout_ops += c.layout_ops;
+        t->all.transposes += c.transposes;
         t->all.weight_bytes += c.weight_bytes;
         /* Programs run one after the other, so the largest working set counts. */
         if (c.working_set_bytes > t->all.working_set_bytes) t->all.working_set_bytes = c.working_set_bytes;
@@ -243,18 +173,21 @@ static void add_program(struct totals *t, const char *path, const struct sg_mil_
  * NULL. */
 static int print_totals(const struct args *args, const struct totals *t, json_t *helper, const char *profile)
 {
-    json_t *o = json_pack("{s:s,s:o,s:I,s:I,s:I,s:I,s:f}", "profile", profile, "programs", t->programs,
+    json_t *o = json_pack("{s:s,s:o,s:I,s:I,s:I,s:I,s:I,s:I,s:f}", "profile", profile, "programs", t->programs,
                           "dispatches", t->dispatches, "ops", (json_int_t)t->all.ops, "weight_bytes",
                           (json_int_t)t->all.weight_bytes, "working_set_bytes",
-                          (json_int_t)t->all.working_set_bytes, "estimated_us", t->us);
+                          (json_int_t)t->all.working_set_bytes, "layout_ops", (json_int_t)t->all.layout_ops, "transposes",
+                          (json_int_t)t->all.transposes, "estimated_us", t->us);
     if (helper) json_object_set_new(o, "helper", helper);
     if (args_has(args, "json")) return out_json_exit(o);
     for (size_t i = 0; i < json_array_size(t->programs); i++) {
         const json_t *p = json_array_get(t->programs, i);
-        out_print("%s %s: %lld ops, %.1f MB of weights, working set %.2f MB, %.0f us simulated (%s)\n",
+        out_print("%s %s: %lld ops, %lld layout operations (%lld transposes), %.1f MB of weights, working set %.2f MB, %.0f us simulated (%s)\n",
                json_string_value(json_object_get(p, "file")),
                json_string_value(json_object_get(p, "function")),
                (long long)json_integer_value(json_object_get(p, "ops")),
+               (long long)json_integer_value(json_object_get(p, "layout_ops")),
+               (long long)json_integer_value(json_object_get(p, "transposes")),
                json_number_value(json_object_get(p, "weight_bytes")) / 1e6,
                json_number_value(json_object_get(p, "working_set_bytes")) / 1e6,
                json_number_value(json_object_get(p, "estimated_us")), profile);
@@ -371,7 +304,7 @@ static int emit_model(const struct args *args, struct sg_ane_emit *e, const stru
     /* Read the files back, so that the check sees what another program would see. */
     if (!st) st = sg_mil_folder_open(&folder, to, &err);
     if (st) return out_error(&err, EXIT_BAD_INPUT);
-    int code = check_folder(args, &folder, profile);
+    int code = mil_check_folder(args, &folder, profile);
     sg_mil_folder_close(&folder);
     return code;
 }
@@ -386,11 +319,12 @@ static int run_on_model(const struct args *args, const struct sg_ane_profile *pr
     /* 0 selects the default of the library for each number. */
     struct sg_ane_emit_opts o = {(uint32_t)args_number(args, "tokens-per-dispatch", 0),
                                  (uint32_t)args_number(args, "context", 0),
-                                 (uint32_t)args_number(args, "layers-per-program", 0), 0, explain_only};
+                                 (uint32_t)args_number(args, "layers-per-program", 0), 0, explain_only, SG_ANE_STORE_FP16};
     /* Powers of two do not change the results apart from the range. */
     const char *range = args_text(args, "fp16-scaling");
     segue_error err;
-    o.by_weights = range && !strcmp(range, "weights");
+    if (args_text(args, "storage")) (void)sg_ane_storage_named(&o.storage, args_text(args, "storage"), "flag --storage", &err);
+    o.by_weights = !explain_only && (!range || strcmp(range, "none") != 0); /* explain reads no weights */
     if (!explain_only && !args_text(args, "output") && !args_text(args, "mlpackage"))
         return usage_error(&err, "emit", "emit -m MODEL -o DIR");
     int code = placement_open_model(&p, args);
@@ -451,7 +385,7 @@ static int run_on_files(const struct args *args, int verb_index, const struct sg
     struct sg_mil_folder folder;
     segue_error err;
     if (sg_mil_folder_open(&folder, args->operands[1], &err)) return out_error(&err, EXIT_BAD_INPUT);
-    int code = verb_index == 0   ? check_folder(args, &folder, profile)
+    int code = verb_index == 0   ? mil_check_folder(args, &folder, profile)
                : verb_index == 1 ? run_verb(args, &folder, profile)
                : verb_index == 2 ? diff_folders(args, &folder, args->operands[2])
                : verb_index == 3 ? explain_folder(args, &folder, profile)
@@ -466,23 +400,24 @@ static int run(struct args *args)
     struct sg_ane_profile profile;
     segue_error err;
     const char *verb = args->operands[0];
-    static const char *const verbs[] = {"check", "run", "diff", "explain", "emit"};
+    static const char *const verbs[] = {"check", "run", "diff", "explain", "emit", "rules"};
     /* The order of verbs[] is the order of the calls in run_on_files. */
     int verb_index = -1;
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 6; i++)
         if (!strcmp(verbs[i], verb)) verb_index = i;
     if (verb_index < 0) {
-        out_fail(&err, SEGUE_EARG, "mil: \"%.60s\": unknown verb; expected emit, check, run, diff or explain", verb);
+        out_fail(&err, SEGUE_EARG, "mil: \"%.60s\": unknown verb; expected emit, check, rules, run, diff or explain", verb);
         return out_error(&err, EXIT_UNAVAILABLE);
     }
     /* Expected operands of each verb, for the error message. */
     static const char *const forms[] = {"check DIR|FILE.mil", "run DIR|FILE.mil --in T.safetensors --out T.safetensors",
                                         "diff A B", "explain DIR|FILE.mil, or explain -m MODEL",
-                                        "emit -m MODEL -o DIR, or emit DIR|FILE.mil --mlpackage OUT"};
+                                        "emit -m MODEL -o DIR, or emit DIR|FILE.mil --mlpackage OUT", "rules"};
     /* Without a path, explain and emit work on the model of -m, or on the default model. */
-    int model = args->operands_n == 1 && verb_index >= 3;
-    if (args->operands_n != (model ? 1 : verb_index == 2 ? 3 : 2))
+    int model = args->operands_n == 1 && (verb_index == 3 || verb_index == 4);
+    if (args->operands_n != (model || verb_index == 5 ? 1 : verb_index == 2 ? 3 : 2))
         return usage_error(&err, verb, forms[verb_index]);
+    if (verb_index == 5) return mil_list_rules(args);
     if (read_profile(args, &profile, &err)) return out_error(&err, EXIT_BAD_INPUT);
     return model ? run_on_model(args, &profile, verb_index == 3) : run_on_files(args, verb_index, &profile);
 }
@@ -501,7 +436,9 @@ static const struct arg_def flag_defs[] = {
     {"context", 0, ARG_COUNT, 0, "N", "512", 32, 4096, "-m: KV cache size in tokens, a power of two"},
     {"layers", 0, ARG_TEXT, 0, "A-B", "all", 0, 0, "-m: layers A to B only"},
     {"layers-per-program", 0, ARG_COUNT, 0, "N", "as many as fit", 1, 4096, "-m: layers per program"},
-    {"fp16-scaling", 0, ARG_CHOICE, 0, "none|weights", "none", 0, 0, "-m: scale values by powers of two to fit fp16"},
+    {"fp16-scaling", 0, ARG_CHOICE, 0, "none|weights", "weights", 0, 0, "-m: scale values by powers of two to fit fp16"},
+    {"storage", 0, ARG_CHOICE, 0, "fp16|lut4|lut6|int8|int4", "fp16", 0, 0,
+     "-m: storage of the matrices: fp16, palettes, or scaled integers"},
     {"output", 'o', ARG_FILE, 0, "DIR", NULL, 0, 0, "emit: folder for programs, weights and manifest.json"},
     {"mlpackage", 0, ARG_FILE, 0, "OUT", NULL, 0, 0, "emit: write Core ML packages; OUT is a folder if there are several"},
     ARG_END};
@@ -509,7 +446,7 @@ static const struct arg_group command_flags = {"Programs", flag_defs};
 static const struct arg_group *const groups[] = {&command_flags, &flags_model, &flags_output, NULL};
 const struct command cmd_mil = {.name = "mil",
                                 .summary = "generate, check, run, compare and analyze Neural Engine programs",
-                                .operands = "emit|check|run|diff|explain [DIR|FILE.mil] [B]",
+                                .operands = "emit|check|rules|run|diff|explain [DIR|FILE.mil] [B]",
                                 .operands_min = 1,
                                 .operands_max = 3,
                                 .groups = groups,
@@ -519,7 +456,8 @@ const struct command cmd_mil = {.name = "mil",
                                          "and checks the result. check prints one line FILE:LINE:COL: constraint N "
                                          "(op NAME): text per violated rule, with exit 6, and advice on slow "
                                          "constructs. Constraint 0 is a syntax or type error; docs/ANE.md lists the "
-                                         "others. run executes the programs of a folder in order on the software "
+                                         "others, and rules prints them "
+                                         "with the generations of the engine and the sources. run executes the programs of a folder in order on the software "
                                          "engine; an input comes from --in, or from the output of that name of an "
                                          "earlier program. diff compares programs and ignores the names of values. "
                                          "explain counts operations and bytes and estimates the time; for a model "

@@ -19,7 +19,11 @@ static segue_status open_model(struct placement *p, const struct args *args, seg
     *p = (struct placement){0};
     uint64_t start_ns = out_now_ns();
     segue_model_opts opts = SEGUE_INIT(segue_model_opts);
-    if (args_find(args->command, "storage", 7)) p->storage = opts.storage = args_text(args, "storage");
+    const char *storage = args_find(args->command, "storage", 7) ? args_text(args, "storage") : NULL;
+    if (storage && !strcmp(storage, "fp8"))
+        p->storage = opts.storage = storage;
+    else
+        p->compressed = storage;
     segue_status st = find_model(args, &p->path, err);
     if (!st) st = segue_model_open(&p->model, p->path, &opts, err);
     if (!st) {
@@ -92,12 +96,30 @@ static segue_status open_unit_model(struct placement *p, size_t at, const char *
     return st;
 }
 
+/* Moves storage=X back to the spec of a unit `ane`, whose programs have compressed weights, from the spec or from --storage.
+ * *storage: fp8 stays, which is a property of the model. */
+static char *with_compressed(struct placement *p, char *unit, char **storage)
+{
+    const char *kind = unit && !strncmp(unit, "proc:", 5) ? unit + 5 : unit;
+    const char *wanted = *storage && strcmp(*storage, "fp8") != 0 ? *storage : p->compressed;
+    if (!wanted || !kind || strncmp(kind, "ane", 3) != 0 || (kind[3] && kind[3] != ':')) return unit;
+    char *full = out_printf("%s%cstorage=%s", unit, kind[3] ? ',' : ':', wanted);
+    if (wanted == *storage) {
+        free(*storage);
+        *storage = NULL;
+    }
+    p->compressed_units++;
+    free(unit);
+    return full;
+}
+
 /* Open units[at] by its spec, after removing the keys model= and storage=, which are handled here. */
 static segue_status open_unit(struct placement *p, size_t at, const char *spec, unsigned threads,
                               segue_error *err)
 {
     char *unit = spec ? out_strdup(spec) : NULL, *path = unit ? take_option(unit, "model=") : NULL,
          *storage = unit ? take_option(unit, "storage=") : NULL;
+    unit = with_compressed(p, unit, &storage);
     segue_status st = placement_open_unit(&p->units[at], unit, threads, err);
     if (!st && (path || storage)) st = open_unit_model(p, at, path, storage, err);
     free(path);
@@ -334,6 +356,9 @@ static int show_loaded(void *context, uint64_t done, uint64_t total)
 static segue_status open_engine(struct placement *p, const struct args *args, unsigned flags, segue_error *err)
 {
     segue_engine_opts opts = SEGUE_INIT(segue_engine_opts);
+    if (p->compressed && !p->compressed_units)
+        return out_fail(err, SEGUE_EUNSUPPORTED, "flag --storage: %s: only programs of the unit ane have it; use fp8, or --unit ane",
+                        p->compressed);
     opts.kv = kv_storage_of(args_text(args, "kv"));
     opts.chunk_tokens = (uint32_t)args_number(args, "chunk", 0);
     opts.keep_values = flags & PLACEMENT_KEEP_VALUES ? 1 : 0;

@@ -17,7 +17,9 @@ enum { PLACEMENT_KEEP_VALUES = 1, PLACEMENT_EMBEDDINGS = 2 };
  * and model_info have the same index. */
 struct placement {
     char *path;          /* of the model file or folder */
-    const char *storage; /* --storage; NULL: as in the file */
+    const char *storage; /* --storage fp8; NULL: as in the file */
+    const char *compressed; /* --storage of programs of ane; NULL: fp16 */
+    unsigned compressed_units; /* units that were opened with it */
     segue_model *model; /* the model of -m */
     segue_model_info info; /* of model; its strings belong to the model */
     segue_unit *units[PLACEMENT_UNITS];

@@ -238,6 +238,8 @@ static json_t *part_json(const struct report *r, uint32_t phase, size_t unit, ui
     else
         out_null(o, "padded_ratio", "the unit computed no padded tokens");
     json_object_set_new(o, "tokens_truncated", json_integer((json_int_t)use.tokens_truncated));
+    json_object_set_new(o, "overflows", json_integer((json_int_t)(use.overflows - before.overflows)));
+    json_object_set_new(o, "underflows", json_integer((json_int_t)(use.underflows - before.underflows)));
     json_object_set_new(o, "ms", out_real((double)(use.ns - before.ns) / 1e6));
     segue_unit_info now = SEGUE_INIT(segue_unit_info); /* a unit that was lost may have been restarted as another process */
     bool apart = segue_unit_info_get(r->placement->units[unit], &now, NULL) == SEGUE_OK && now.pid;
@@ -432,6 +434,9 @@ void report_print_line(const struct report *r)
     uint64_t unseen = 0;
     for (size_t i = 0; i < a->work_end.uses_n; i++)
         if (a->work_end.uses[i].tokens_truncated > unseen) unseen = a->work_end.uses[i].tokens_truncated;
+    uint64_t overflows = 0;
+    for (size_t i = 0; i < a->work_end.uses_n; i++) overflows += a->work_end.uses[i].overflows;
+    if (overflows) out_addf(&t, "; %llu results exceeded 16 bits", (unsigned long long)overflows);
     if (unseen) out_addf(&t, "; the first %llu tokens were truncated", (unsigned long long)unseen);
     for (size_t i = work_first_new_loss(&a->work_end, &a->work_begin); i < a->work_end.losses_n; i++) {
         const segue_loss *l = &a->work_end.losses[i];

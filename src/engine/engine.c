@@ -46,9 +46,11 @@ segue_status sg_engine_breakers(struct segue_engine *e, const uint8_t **out, siz
 
 /* --- open, close --- */
 
-/* f16 by default, since decode reads the whole KV cache for each token; f32 on the reference unit. */
+/* f16 by default, since decode reads the whole KV cache for each token; f32 on the reference unit. A unit that has f16 only
+ * takes that, and the hand-off converts; check_kv ensures that some unit stores what was asked for. */
 static enum sg_storage kv_storage(segue_kv wish, const struct sg_unit_desc *desc)
 {
+    if (desc->f16_kv) return SG_F16;
     switch (wish) {
     case SEGUE_KV_F32:
         return SG_F32;
@@ -185,6 +187,17 @@ static segue_status compile_all(struct segue_engine *e, const segue_engine_opts 
     return sg_fail(err, SEGUE_ECANCELED, "engine not opened: canceled by the progress function; open it again");
 }
 
+/* EUNSUPPORTED: no unit stores K and V as the caller asks for. */
+static segue_status check_kv(const struct segue_engine *e, segue_kv wish, segue_error *err)
+{
+    static const char *const names[] = {"", "f32", "f16", "bf16", "q8"};
+    if (wish == SEGUE_KV_DEFAULT || wish == SEGUE_KV_F16) return SEGUE_OK;
+    for (size_t i = 0; i < e->placements_n; i++)
+        if (!e->placements[i].unit->desc.f16_kv) return SEGUE_OK;
+    return sg_fail(err, SEGUE_EUNSUPPORTED, "engine not opened: %s stores K and V as f16 only, not %s; use f16, or decode on "
+                   "another unit", e->placements[0].unit->desc.info.spec, names[wish]);
+}
+
 /* placements_n counts the units whose reference was taken, which close releases. */
 static segue_status place_units(struct segue_engine *e, segue_unit *const *units, size_t n,
                                 const segue_engine_opts *o, segue_error *err)
@@ -202,6 +215,7 @@ static segue_status place_units(struct segue_engine *e, segue_unit *const *units
         e->placements_n++;
         SG_TRY(place_model(e, &e->placements[i], o->models ? o->models[i] : NULL, o, err));
     }
+    SG_TRY(check_kv(e, o->kv, err));
     name_samples(e);
     return compile_all(e, o, err);
 }

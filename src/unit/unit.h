@@ -54,6 +54,7 @@ struct sg_unit_desc {
     uint32_t select_late;            /* 1: prefers graphs whose op `rows` (selection of wanted rows) comes right before the
                                       * final norm; 0: after the last mixer */
     uint32_t half;                   /* 1: the result of every operation is rounded to fp16 */
+    uint32_t f16_kv;                 /* 1: its states have K and V as f16 only; a hand-off converts them */
     uint32_t invariant;              /* bit for bit, the results of a sequence do not depend 1: on the other spans of the batch,
                                       * 2: nor on how its tokens are divided into runs */
     char kernels[32];                /* units with equal texts give bit-identical results for equal runs, also across
@@ -98,6 +99,8 @@ struct sg_batch {
     struct sg_rank_sync *rank_sync;  /* NULL, or shared by the runs of all ranks of a group (unit/rank_sync.h); cancel is NULL
                                       * then, rank_sync has it */
     uint32_t rank;                   /* this run's rank in rank_sync */
+    uint32_t shapes[SEGUE_PLAN_SHAPES];  /* row counts, rising, 0 ends the list: a unit that pads runs to fixed shapes pads to the
+                                      * smallest of these that holds the rows; first 0: its own choice */
 };
 
 /* Result buffers, owned by the caller; a NULL pointer: not requested. T = sum of rows, R = sum of wanted_n over the spans. */
@@ -114,6 +117,7 @@ struct sg_result {
     uint64_t weight_bytes, state_bytes;  /* bytes read of weights and states */
     uint64_t host_bytes;             /* bytes copied between host and device memory; 0: none, or not counted */
     uint64_t helper_ns;              /* part of ns spent on the host for ops that the device cannot run */
+    uint64_t overflows, underflows;  /* results beyond the range of a 16-bit type: infinite; zero or subnormal with fewer bits */
     uint64_t columns;                /* tokens computed including padding; 0: nothing is padded */
     uint64_t unseen;                 /* tokens that the last one could not attend to although the graph asks for it, because the
                                       * unit was opened with a shorter context; maximum over the spans */

@@ -35,6 +35,18 @@ expect("a prompt within the window can", code == 0, err)
 code, out, err = run(*few, ",".join(prompt.split(",")[:40]), "--decode", "proc:ane:soft,keys=32")
 expect("and so can a state for a unit with the same window", code == 0, err)
 
+# A unit that stores K and V as f16 only: the hand-off converts.
+for other, same in (("q8", False), ("f32", True), ("bf16", False)):
+    o, u = parts("--prefill", "ane:soft", "--decode", B, "--kv", other, ids=",".join(prompt.split(",")[:70]), n=4)
+    expect(f"ane to cpu with --kv {other}", u["decode"]["runs"] == 3 and o["handoff_bytes"] > 0, (u, o["handoff_bytes"]))
+refused(3, ["run", "-m", m, "--ids", "1,2", "--unit", "ane:soft", "--kv", "q8"], "f16")
+# A unit that pads takes the smallest shape of the pipeline that holds the rest, and no other.
+for n, columns in ((2, 64), (64, 64), (65, 256), (256, 256), (257, 512), (513, 576)):
+    o, u = parts("--pipeline", "fixed:ane:soft", ids=",".join((prompt.split(",") * 2)[:n]), n=1)
+    expect(f"fixed: {n} tokens are padded to {columns}", round(u["prefill"]["padded_ratio"] * n) == columns, (n, u["prefill"]["padded_ratio"] * n))
+o, u = parts("--pipeline", f"fixed:proc:ane:soft+{B}", ids=",".join(prompt.split(",")[:65]), n=2)
+expect("fixed: also in another process", round(u["prefill"]["padded_ratio"] * 65) == 256, u["prefill"])
+
 present = {u["unit"].split(":")[0] for u in json.loads(run("units", "--json")[1]) if u["available"]}
 if not present & {"cuda", "mlx"}: refused(3, ["run", "-m", m, "--ids", "1", "--pipeline", "gpu"], "gpu", "cuda")
 if "ane" not in present:

@@ -23,6 +23,7 @@ struct sg_layout {
     struct sg_layout_stage stages[SG_STAGES_MAX]; /* [n] in the order of layers */
     uint32_t n;
     uint32_t chunk_tokens; /* maximum number of tokens of one run: the minimum over the stages' placements */
+    uint32_t shapes[SEGUE_PLAN_SHAPES]; /* of the plan, for runs of several tokens */
 };
 
 /* The stages of one phase of a checked plan, without states. */

@@ -62,6 +62,8 @@ void sg_record_run(struct segue_session *s, const struct sg_layout_stage *stage,
         use->ns += now - start_ns;
         use->host_bytes += r->host_bytes;
         use->padded_tokens += r->columns;
+        use->overflows += r->overflows;
+        use->underflows += r->underflows;
         if (r->unseen > use->tokens_truncated) use->tokens_truncated = r->unseen;
     }
     if (helper) {

@@ -76,6 +76,7 @@ static segue_status run_stage(struct segue_session *s, uint32_t k, struct sg_run
                            .steps = 1};
     struct sg_batch batch = {.spans = &span, .spans_n = 1, .inline_hint = 1, .quiet = 1, .cancel = &s->cancel};
     struct sg_result result = {.rows_done = done};
+    if (request->tokens_n > 1) memcpy(batch.shapes, l->shapes, sizeof batch.shapes);
     if (k == 0)
         span.tokens = s->tokens + s->computed;
     else

@@ -61,6 +61,7 @@ static void use_shapes(struct sg_layout *l, const struct segue_plan *plan)
     uint32_t max = 0;
     for (int i = 0; i < SEGUE_PLAN_SHAPES && plan->info.shapes[i]; i++) max = plan->info.shapes[i];
     if (max && (max < l->chunk_tokens || !l->chunk_tokens)) l->chunk_tokens = max;
+    memcpy(l->shapes, plan->info.shapes, sizeof l->shapes);
 }
 
 /* If both phases run on the same units, the layouts are equal and states are never moved. */
@@ -70,7 +71,10 @@ static segue_status layouts_of_plan(struct segue_session *s, const struct segue_
     SG_TRY(sg_layout_make(&s->layouts[SG_PREFILL_LAYOUT], s->engine, plan, SEGUE_PREFILL, err));
     SG_TRY(sg_layout_make(&s->layouts[SG_DECODE_LAYOUT], s->engine, plan, SEGUE_DECODE, err));
     use_shapes(&s->layouts[SG_PREFILL_LAYOUT], plan);
-    if (sg_layout_same(&s->layouts[0], &s->layouts[1])) s->layouts[1].chunk_tokens = s->layouts[0].chunk_tokens;
+    if (sg_layout_same(&s->layouts[0], &s->layouts[1])) {
+        s->layouts[1].chunk_tokens = s->layouts[0].chunk_tokens;
+        memcpy(s->layouts[1].shapes, s->layouts[0].shapes, sizeof s->layouts[1].shapes);
+    }
     s->split = !sg_layout_same(&s->layouts[0], &s->layouts[1]);
     return sg_session_make_flow(s, err);
 }

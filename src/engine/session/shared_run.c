@@ -48,6 +48,8 @@ static void count(struct segue_session *s, uint32_t tokens_n, const struct run_f
     struct sg_result share = *f->result;
     int decode = tokens_n == 1 && s->computed != 0;
     share.columns = f->result->columns / f->spans;
+    share.overflows = f->result->overflows / f->spans;
+    share.underflows = f->result->underflows / f->spans;
     sg_record_run(s, &s->layouts[s->active].stages[0], decode ? SEGUE_DECODE : SEGUE_PREFILL, sg_now_ns() - f->ns, tokens_n,
                   &share);
     s->stats.tokens_in += tokens_n;

@@ -15,7 +15,7 @@ extern const struct sg_unit_ops sg_unit_ane;
 /* The description of a unit. `half`: it computes in fp16. */
 static void describe_one(struct sg_unit_desc *d, const char *spec, const char *profile, int software)
 {
-    *d = (struct sg_unit_desc){.lanes = 1, .half = 1, .named_only = 1, .select_late = 1};
+    *d = (struct sg_unit_desc){.lanes = 1, .half = 1, .f16_kv = 1, .named_only = 1, .select_late = 1};
     d->info.size = sizeof d->info;
     d->info.built = d->info.present = 1;
     d->info.simulated = software != 0;
@@ -60,13 +60,28 @@ static segue_status read_choice(const struct sg_unit_spec *spec, const char *key
     return sg_fail(err, SEGUE_EARG, "open unit: %s: %s=%s; use %s or %s", spec->text, key, text, no, yes);
 }
 
+/* Option out_of_range: refuse; fp32: on the host; count: neither, the default where the engine's mistakes are to be seen. */
+static segue_status read_losses(const struct sg_unit_spec *spec, struct sg_unit *u, int faithful, segue_error *err)
+{
+    static const char *const names[] = {"refuse", "fp32", "count"};
+    const char *text = sg_spec_value(spec, "out_of_range");
+    u->losses = faithful ? ANE_LOSSES_COUNT : ANE_LOSSES_REFUSE;
+    if (!text) return SEGUE_OK;
+    for (uint32_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(text, names[i])) {
+            u->losses = i;
+            return SEGUE_OK;
+        }
+    return sg_fail(err, SEGUE_EARG, "open unit: %s: out_of_range=%s; use refuse, fp32 or count", spec->text, text);
+}
+
 /* Parses the unit spec. rows is 1 or a power of two from 32 to 512, keys a power of two from 32 to 4096: the engine pads the
  * last dimension to 32 elements, and powers of two keep the number of compiled shapes small. */
 static segue_status read_spec(const struct sg_unit_spec *spec, struct sg_unit *u, struct sg_npu_opts *o,
                               segue_error *err)
 {
     static const char *const keys[] = {"",     "profile", "weights", "compiles", "on_violation", "threads", "rows",
-                                       "keys", "layers",  "range",   NULL};
+                                       "keys", "layers",  "range",   "out_of_range", "storage", NULL};
     const char *soft = sg_spec_value(spec, ""), *profile = sg_spec_value(spec, "profile");
     SG_TRY(sg_spec_only(spec, keys, err));
     if (soft && strcmp(soft, "soft") != 0)
@@ -79,7 +94,12 @@ static segue_status read_spec(const struct sg_unit_spec *spec, struct sg_unit *u
     SG_TRY(read_number(spec, "rows", 1, ANE_ROWS_MAX, &u->rows, err));
     SG_TRY(read_number(spec, "keys", 1, ANE_KEYS_MAX, &u->keys, err));
     SG_TRY(read_number(spec, "layers", 1, 4096, &u->layers, err));
-    SG_TRY(read_choice(spec, "range", "none", "weights", &u->by_weights, err));
+    SG_TRY(read_choice(spec, "range", "weights", "none", &u->by_weights, err));
+    u->by_weights = !u->by_weights;
+    u->threads = o->threads;
+    if (sg_spec_value(spec, "storage"))
+        SG_TRY(sg_ane_storage_named(&u->storage, sg_spec_value(spec, "storage"), "open unit", err));
+    SG_TRY(read_losses(spec, u, o->faithful != 0, err));
     /* Not every number in the range is a shape. */
     if (u->rows > 1 && (u->rows < 32 || (u->rows & (u->rows - 1))))
         return sg_fail(err, SEGUE_EARG, "open unit: %s: rows=%u; use 1, 32, 64, 128, 256 or 512", spec->text, u->rows);
@@ -95,6 +115,7 @@ static void ane_close(struct sg_unit *u)
 {
     if (!u) return;
     if (u->device) sg_ane_ops_of(u->device)->close(u->device);
+    if (u->wide) sg_ane_ops_of(u->wide)->close(u->wide);
     if (u->pool) sg_pool_close(u->pool);
     sg_free(u);
 }

@@ -13,14 +13,15 @@
 #include "unit/ane/aneunit.h"
 #include "unit/ane/mil/milprint.h"
 
-enum { WEIGHTS_VERSION = 4, HEAD_BYTES = 128 };      /* the version changes with the layout of an entry or of the blob file */
+enum { WEIGHTS_VERSION = 5, HEAD_BYTES = 128 };      /* the version changes with the layout of an entry or of the blob file */
 
 /* A "weights" entry: struct weights_head in HEAD_BYTES bytes, n records of struct weight_entry, zeros up to a multiple of 64
  * bytes, the blob file. weight_entry is struct sg_ane_weight_blob without its memory. */
 struct weight_entry {
     struct sg_weight weights[SG_ANE_STORED_MAX];     /* [weights_n] source tensors */
     uint32_t weights_n, form, zero;                  /* zero: makes the padding of the struct explicit */
-    uint64_t record, numbers;                        /* offset of the record in the blob file; elements */
+    uint64_t record, numbers, aux;                   /* offsets of the records in the blob file; elements */
+    struct sg_ane_quant quant;
 };
 struct weights_head {
     uint64_t n, file_at;             /* file_at: offset of the blob file in the entry, a multiple of 64 */
@@ -81,7 +82,8 @@ segue_status ane_sources_hash(struct sg_program *p, const struct sg_weight_cache
 /* Key of the fp16 weights of one part: all source tensors and the options that decide how the graph is cut and scaled. */
 static struct sg_hash weights_key(const struct sg_program *p, uint32_t part)
 {
-    const uint64_t words[] = {WEIGHTS_VERSION, part, p->cut[0].parts_n, p->base.unit->layers, p->base.unit->by_weights};
+    const uint64_t words[] = {WEIGHTS_VERSION, part, p->cut[0].parts_n, p->base.unit->layers, p->base.unit->by_weights,
+                              p->base.unit->storage};
     size_t bytes = p->base.graph->tensors_n * sizeof *p->source_hashes;
     return sg_ane_key(sg_hash_bytes(words, sizeof words, 0), p->source_hashes, bytes);
 }
@@ -109,6 +111,8 @@ static int use_cached_weights(struct sg_ane_blobs *b, const struct sg_ane_cache_
                                             .form = (enum sg_ane_form)l.form,
                                             .record = l.record,
                                             .numbers = l.numbers,
+                                            .aux = l.aux,
+                                            .quant = l.quant,
                                             .program = UINT32_MAX};
         memcpy(b->list[i].weights, l.weights, sizeof l.weights);
     }
@@ -154,7 +158,8 @@ static segue_status write_cached_weights(struct sg_program *p, uint32_t part, se
     for (uint32_t i = 0; i < b->n; i++) {
         const struct sg_ane_weight_blob *s = &b->list[i];
         list[i] = (struct weight_entry){
-            .weights_n = s->weights_n, .form = (uint32_t)s->form, .record = s->record, .numbers = s->numbers};
+            .weights_n = s->weights_n, .form = (uint32_t)s->form, .record = s->record, .numbers = s->numbers,
+            .aux = s->aux, .quant = s->quant};
         memcpy(list[i].weights, s->weights, sizeof s->weights);
     }
     size_t bytes = b->n * sizeof *list, pad = (64 - bytes % 64) % 64;
@@ -207,7 +212,8 @@ static segue_status load_program(struct sg_program *p, struct sg_ane_source *s, 
 
 /* Lowering adds the weights that this shape uses to the blob file of the part; `written` is the number of records at the last
  * write, so that the cache entry is written again only when there are more. */
-segue_status ane_part_load(struct sg_program *p, struct ane_set *set, uint32_t i, segue_error *err)
+segue_status ane_part_load(struct sg_program *p, const struct ane_set *set, uint32_t i, struct sg_ane_device *d,
+                           struct sg_ane_program **out, segue_error *err)
 {
     struct sg_ane_blobs *blobs = &p->blobs[i];
     struct sg_mil_program *mil = NULL;
@@ -227,7 +233,8 @@ segue_status ane_part_load(struct sg_program *p, struct ane_set *set, uint32_t i
     struct sg_ane_source source = {
         .name = name, .text = text.data, .text_bytes = text.len, .files = &file, .files_n = blobs->file.len != 0};
     source.weights = blob_hash(blobs);
-    if (status == SEGUE_OK) status = load_program(p, &source, &set->programs[i], err);
+    if (status == SEGUE_OK)
+        status = d == p->base.unit->device ? load_program(p, &source, out, err) : sg_ane_ops_of(d)->load(d, &source, out, err);
     sg_buf_free(&text);
     return status;
 }

@@ -16,7 +16,10 @@ static void set_free(struct sg_program *p, struct ane_set *set)
     const struct sg_ane_device_ops *ops = sg_ane_ops_of(p->base.unit->device);
     for (uint32_t i = 0; set->programs && i < p->cut[0].parts_n; i++)
         if (set->programs[i]) ops->unload(set->programs[i]);
+    for (uint32_t i = 0; set->wide && i < p->cut[0].parts_n; i++)
+        if (set->wide[i]) sg_ane_ops_of(set->wide[i])->unload(set->wide[i]);
     sg_free(set->programs);
+    sg_free(set->wide);
     sg_ane_info_free(&set->info);
     sg_free(set);
 }
@@ -66,8 +69,10 @@ static segue_status program_init(struct sg_unit *u, const struct sg_graph *g, co
     if (!p->blobs || !p->cache_entries) return sg_no_memory("program of ane", 0, err);
     if (keep) SG_TRY(sg_ane_cache_open(&p->cache, keep->folder, keep->bytes_max, err));
     if (keep) SG_TRY(ane_sources_hash(p, keep, err));
-    for (uint32_t i = 0; i < p->cut[0].parts_n; i++)
+    for (uint32_t i = 0; i < p->cut[0].parts_n; i++) {
         snprintf(p->blobs[i].path, sizeof p->blobs[i].path, "weights/p%02u.bin", i);
+        p->blobs[i].storage = u->storage;
+    }
     return SEGUE_OK;
 }
 
@@ -142,16 +147,17 @@ segue_status ane_restart(struct sg_unit *u, segue_error *err)
  * p->sets, so they are unloaded here. */
 static segue_status set_fill(struct sg_program *p, struct ane_set *set, segue_error *err)
 {
+    struct sg_ane_device *d = p->base.unit->device;
     set->programs = sg_alloc((p->cut[0].parts_n + 1) * sizeof *set->programs);
     if (!set->programs) return sg_no_memory("programs of ane", 0, err);
     SG_TRY(sg_ane_info_make(&set->info, p->base.graph, &set->shape, err));
     for (uint32_t i = 0; i < p->cut[0].parts_n; i++) {
-        segue_status status = ane_part_load(p, set, i, err);
+        segue_status status = ane_part_load(p, set, i, d, &set->programs[i], err);
         if (status == SEGUE_ELIMIT) {
             for (uint32_t k = 0; k < i; k++) sg_ane_ops_of(p->base.unit->device)->unload(set->programs[k]);
             memset(set->programs, 0, p->cut[0].parts_n * sizeof *set->programs);
             SG_TRY(ane_restart(p->base.unit, err));
-            for (i = 0; i < p->cut[0].parts_n; i++) SG_TRY(ane_part_load(p, set, i, err));
+            for (i = 0; i < p->cut[0].parts_n; i++) SG_TRY(ane_part_load(p, set, i, d, &set->programs[i], err));
             break;
         }
         SG_TRY(status);

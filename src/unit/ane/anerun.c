@@ -21,6 +21,7 @@ struct sg_run {
     uint32_t rows_n[2];              /* rows of the batch: all, wanted */
     uint64_t dispatches;             /* evaluated engine programs */
     uint64_t host_bytes;             /* bytes copied to and from surfaces */
+    uint64_t overflows, underflows;  /* results beyond the range of fp16 */
     uint64_t columns, unseen;        /* as in struct sg_result: rows with padding; see unseen_of */
 };
 
@@ -58,11 +59,27 @@ static segue_status fp16_from_rows(const float *rows, uint32_t n, uint32_t width
     return SEGUE_OK;
 }
 
-/* Transposes fp16 channels [width][columns] to fp32 rows [n][width], multiplied by `scale`. */
-static void rows_from_fp16(const uint16_t *in, uint32_t n, uint32_t width, uint32_t columns, float scale, float *rows)
+/* Transposes fp16 channels [width][columns] to fp32 rows [n][width], multiplied by `scale`. Returns how many are not finite. */
+static uint64_t rows_from_fp16(const uint16_t *in, uint32_t n, uint32_t width, uint32_t columns, float scale, float *rows)
 {
+    uint64_t infinite = 0;
     for (uint32_t c = 0; c < width; c++, in += columns)
-        for (uint32_t t = 0; t < n; t++) rows[(size_t)t * width + c] = sg_f32_of_f16(in[t]) * scale;
+        for (uint32_t t = 0; t < n; t++) {
+            infinite += (in[t] & 0x7c00) == 0x7c00;
+            rows[(size_t)t * width + c] = sg_f32_of_f16(in[t]) * scale;
+        }
+    return infinite;
+}
+
+/* Results of the last part that are not finite: the only sign of an overflow on an engine that does not count. */
+static segue_status results_check(struct sg_run *run, uint64_t infinite)
+{
+    const struct sg_unit *u = run->program->base.unit;
+    if (!sg_ane_ops_of(u->device)->losses) run->overflows += infinite;
+    if (!infinite || u->losses == ANE_LOSSES_COUNT) return SEGUE_OK;
+    const char *remedy = run->program->on_helper ? "use another unit" : "use out_of_range=fp32, range=weights, or another unit";
+    return sg_fail(run->host.err, SEGUE_EUNSUPPORTED, "run: ane: %llu results of a dispatch exceed fp16; %s",
+                   (unsigned long long)infinite, remedy);
 }
 
 /* Copies rows [at, at + n) of the listed values to (in 1) or from a surface between parts, which has the channels of one value
@@ -87,7 +104,7 @@ static segue_status copy_border(struct sg_run *run, const int32_t *values, uint3
         if (in)
             status = fp16_from_rows(rows, n, width, shape->columns, 1 / scale, channels, run->host.err);
         else
-            rows_from_fp16(channels, n, width, shape->columns, scale, rows);
+            status = results_check(run, rows_from_fp16(channels, n, width, shape->columns, scale, rows));
         channels += (size_t)width * shape->columns;
         run->host_bytes += 2ull * width * n;
     }
@@ -99,28 +116,40 @@ static segue_status copy_border(struct sg_run *run, const int32_t *values, uint3
 
 /* --- a dispatch --- */
 
-/* Evaluates one part. Each port is bound to the surface of its role. Values are read from x[turn] and written to x[!turn]; the
- * state is read from `now` and written to `next`. A part has at most 4 inputs (values, info, state, adapters) and 2 outputs. */
-static segue_status evaluate(struct sg_run *run, struct ane_set *set, const struct ane_lora *lora, struct sg_state *state,
-                             uint32_t part, int turn)
+/* Where the ports of a part are bound. Values are read from x[turn] and written to x[!turn]; the state is read from `now` and
+ * written to `next`. */
+struct binding {
+    struct sg_run *run;
+    const struct ane_lora *lora;
+    struct sg_state *state;
+    uint32_t part;
+    int turn;
+};
+
+static struct sg_ane_surface *bound(void *context, enum sg_ane_role role, int is_output)
 {
-    struct sg_program *p = run->program;
-    const struct sg_ane_device_ops *ops = sg_ane_ops_of(p->base.unit->device);
+    const struct binding *b = context;
+    struct sg_program *p = b->run->program;
+    if (is_output) return role == SG_ANE_STATE ? b->state->next[b->part] : p->x[!b->turn];
+    return role == SG_ANE_INFO    ? p->info
+           : role == SG_ANE_STATE ? b->state->now[b->part]
+           : role == SG_ANE_LORA  ? b->lora->surfaces[b->part]
+                                  : p->x[b->turn];
+}
+
+/* Evaluates one part on the engine. A part has at most 4 inputs (values, info, state, adapters) and 2 outputs. */
+static segue_status evaluate(struct binding *b, struct ane_set *set)
+{
+    struct sg_run *run = b->run;
+    const struct sg_ane_device_ops *ops = sg_ane_ops_of(run->program->base.unit->device);
     const struct sg_ane_port *in, *out;
     struct sg_ane_surface *ins[4], *outs[2];
     uint32_t in_n, out_n;
-    SG_TRY(ops->ports(set->programs[part], 0, &in, &in_n, &out, &out_n, run->host.err));
-    for (uint32_t i = 0; i < in_n && i < 4; i++) {
-        enum sg_ane_role role = sg_ane_role_of(in[i].name);
-        ins[i] = role == SG_ANE_INFO    ? p->info
-                 : role == SG_ANE_STATE ? state->now[part]
-                 : role == SG_ANE_LORA  ? lora->surfaces[part]
-                                        : p->x[turn];
-    }
-    for (uint32_t i = 0; i < out_n && i < 2; i++)
-        outs[i] = sg_ane_role_of(out[i].name) == SG_ANE_STATE ? state->next[part] : p->x[!turn];
+    SG_TRY(ops->ports(set->programs[b->part], 0, &in, &in_n, &out, &out_n, run->host.err));
+    for (uint32_t i = 0; i < in_n && i < 4; i++) ins[i] = bound(b, sg_ane_role_of(in[i].name), 0);
+    for (uint32_t i = 0; i < out_n && i < 2; i++) outs[i] = bound(b, sg_ane_role_of(out[i].name), 1);
     run->dispatches++;
-    return ops->evaluate(set->programs[part], 0, ins, outs, run->host.err);
+    return ops->evaluate(set->programs[b->part], 0, ins, outs, run->host.err);
 }
 
 /* Writes the info surface: positions, masks and ring entries of rows [first, first + n). Decode writes one row at a time; then
@@ -145,18 +174,37 @@ static segue_status info_write(struct sg_run *run, const struct ane_set *set, ui
     return SEGUE_OK;
 }
 
-/* Runs rows [at, at + n) of the batch through all parts; they are the next n tokens of the span's state. The state is uploaded
- * before it is prepared, because the rows that marks must save depend on the rings of that layout. The state does not advance
- * here. */
+/* Runs rows [at, at + n) of the batch through all parts, on the engine or in fp32 on the host, and reads the values of the last
+ * one. */
+static segue_status run_parts(struct binding *b, struct ane_set *set, uint32_t at, uint32_t n)
+{
+    struct sg_run *run = b->run;
+    struct sg_program *p = run->program;
+    const struct sg_ane_partition *cut = &p->cut[run->all_rows];
+    uint64_t start_ns = sg_now_ns();
+    b->turn = 0;
+    SG_TRY(copy_border(run, cut->parts[0].in, cut->parts[0].in_n, at, n, &set->shape, p->x[0], 1));
+    for (b->part = 0; b->part < cut->parts_n; b->part++, b->turn = !b->turn)
+        SG_TRY(p->on_helper ? ane_wide_evaluate(p, set, b->part, bound, b, run->host.err) : evaluate(b, set));
+    if (p->on_helper)
+        run->host.ns += sg_now_ns() - start_ns;
+    else
+        SG_TRY(ane_losses_check(p->base.unit, &run->overflows, &run->underflows, run->host.err));
+    /* After the last exchange x[turn] is the output of the last part. */
+    const struct sg_ane_part *last = &cut->parts[cut->parts_n - 1];
+    return copy_border(run, last->out, last->out_n, at, n, &set->shape, p->x[b->turn], 0);
+}
+
+/* Runs rows [at, at + n) of the batch; they are the next n tokens of the span's state. The state is uploaded before it is
+ * prepared, because the rows that marks must save depend on the rings of that layout. The state does not advance here, so that
+ * rows whose results leave the range of fp16 can be computed again on the host. */
 static segue_status dispatch(struct sg_run *run, const struct sg_span *span, const struct sg_ane_shape *shape, uint32_t at,
                              uint32_t n)
 {
     struct sg_program *p = run->program;
-    const struct sg_ane_partition *cut = &p->cut[run->all_rows];
     struct sg_state *state = span->state;
     struct ane_lora *lora;
     struct ane_set *set;
-    int turn = 0;
     SG_TRY(ane_set_of(p, shape, run->all_rows, &set, run->host.err));
     /* state->copied counts both directions; the difference is what this dispatch copied. */
     uint64_t before = state->copied;
@@ -164,12 +212,12 @@ static segue_status dispatch(struct sg_run *run, const struct sg_span *span, con
     SG_TRY(ane_state_prepare(state, n, run->host.err));
     run->host_bytes += state->copied - before;
     SG_TRY(ane_lora_of(p, set, span, &lora, &run->host_bytes, run->host.err));
-    SG_TRY(copy_border(run, cut->parts[0].in, cut->parts[0].in_n, at, n, shape, p->x[0], 1));
     SG_TRY(info_write(run, set, state->core.tokens, n));
-    for (uint32_t i = 0; i < cut->parts_n; i++, turn = !turn) SG_TRY(evaluate(run, set, lora, state, i, turn));
-    /* After the last exchange x[turn] is the output of the last part. */
-    const struct sg_ane_part *last = &cut->parts[cut->parts_n - 1];
-    return copy_border(run, last->out, last->out_n, at, n, shape, p->x[turn], 0);
+    struct binding b = {.run = run, .lora = lora, .state = state};
+    segue_status status = run_parts(&b, set, at, n);
+    if (status != SEGUE_EUNSUPPORTED || p->on_helper || p->base.unit->losses != ANE_LOSSES_FP32) return status;
+    p->on_helper = 1;
+    return run_parts(&b, set, at, n);
 }
 
 /* Positions that the model attends to and option keys= hides from the last token: the maximum over the layers. */
@@ -192,7 +240,8 @@ static segue_status run_span(struct sg_run *run, uint32_t s, uint32_t at)
     const struct sg_span *span = &run->common.spans[s];
     uint32_t rank = ane_lora_columns(run->program, span);
     for (uint32_t done = 0; done < span->rows;) {
-        uint32_t left = span->rows - done, rows = ane_rows_for(run->program, span->state->core.tokens, left),
+        uint32_t left = span->rows - done, rows = ane_rows_for(run->program, span->state->core.tokens, left,
+                                                                       run->common.batch.shapes),
                  n = left < rows ? left : rows;
         struct sg_ane_shape shape;
         SG_TRY(ane_shape_of(run->program, rows, span->state->core.tokens + n, rank, &shape, run->host.err));
@@ -289,7 +338,7 @@ static segue_status run_all(struct sg_run *run)
 {
     uint64_t start_ns = sg_now_ns();
     SG_TRY(host_inputs(run));
-    run->host.ns = sg_now_ns() - start_ns;
+    run->host.ns += sg_now_ns() - start_ns;
     for (uint32_t s = 0, at = 0; s < run->common.batch.spans_n; at += run->common.spans[s++].rows) SG_TRY(run_span(run, s, at));
     start_ns = sg_now_ns();
     SG_TRY(host_ops(run));
@@ -382,6 +431,8 @@ segue_status ane_wait(struct sg_run *run, uint64_t timeout_ns, segue_error *err)
     run->common.report->dispatches = run->dispatches;
     run->common.report->host_bytes = run->host_bytes;
     run->common.report->columns = run->columns;
+    run->common.report->overflows = run->overflows;
+    run->common.report->underflows = run->underflows;
     run->common.report->unseen = run->unseen;
     run->common.report->weight_bytes = run->host.weight_bytes;
     run->common.report->helper_ns = run->host.ns;

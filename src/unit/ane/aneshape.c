@@ -54,10 +54,19 @@ static void costs_of(const struct sg_program *p, uint32_t keys, double cost[ROW_
     }
 }
 
+/* The smallest of the shapes that holds `left` rows, else the largest, as a size of dispatch. */
+static uint32_t shape_for(uint32_t left, const uint32_t *shapes)
+{
+    uint32_t wanted = shapes[0], k = 0;
+    for (uint32_t i = 1; i < SEGUE_PLAN_SHAPES && shapes[i] && wanted < left; i++) wanted = shapes[i];
+    while (k + 1 < ROW_COUNTS && row_counts[k] < wanted) k++;
+    return row_counts[k];
+}
+
 /* Dynamic programming: best[n] is the cheapest way to cut n rows, made of one dispatch and the best cut of the rest. The
  * largest dispatch of the cut of `left` rows runs first. The costs are those at the end of the span, for all of its
  * dispatches. */
-uint32_t ane_rows_for(const struct sg_program *p, uint64_t held, uint32_t left)
+uint32_t ane_rows_for(const struct sg_program *p, uint64_t held, uint32_t left, const uint32_t *shapes)
 {
     struct {
         double cost;
@@ -66,6 +75,7 @@ uint32_t ane_rows_for(const struct sg_program *p, uint64_t held, uint32_t left)
     struct sg_ane_shape shape;
     double cost[ROW_COUNTS];
     if (p->base.unit->rows) return p->base.unit->rows;
+    if (shapes[0]) return shape_for(left, shapes);
     if (left == 1) return 1;
     if (left >= ANE_ROWS_MAX) return ANE_ROWS_MAX;
     (void)ane_shape_of(p, ANE_ROWS_MAX, held + left, 0, &shape, NULL);

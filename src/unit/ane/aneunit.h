@@ -5,7 +5,7 @@
  * Programs have fixed shapes, so a graph is compiled again for each shape that a run needs.
  *
  * Files: ane.c: the unit's table; aneprogram.c, anepart.c, aneweights.c, anelora.c: programs and their weights; aneshape.c: the
- * choice of shapes; anestate.c, anestate_engine.c, anerows.c: states; anerun.c, anehost.c: runs.
+ * choice of shapes; anestate.c, anestate_engine.c, anerows.c: states; anerun.c, anehost.c, anewide.c: runs.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_ANE_ANEUNIT_H
 #define SG_UNIT_ANE_ANEUNIT_H
@@ -30,8 +30,10 @@ enum {
     ANE_LOADED_MAX = 48,             /* engine programs that a unit keeps loaded; loading heavy ones fails from about 55 on */
 };
 
-/* Option weights=delta: whether weights may be changed by rewriting blob files and loading again without a compile. Sources
+/* Option out_of_range=: what happens when results leave the range of fp16, see anewide.c.
+ * Option weights=delta: whether weights may be changed by rewriting blob files and loading again without a compile. Sources
  * disagree on whether an engine then uses the new weights, so a probe decides before the first use. */
+enum { ANE_LOSSES_REFUSE, ANE_LOSSES_FP32, ANE_LOSSES_COUNT };
 enum { ANE_DELTA_OFF, ANE_DELTA_ASKED, ANE_DELTA_PROVEN, ANE_DELTA_REFUTED };
 
 struct sg_unit {
@@ -42,7 +44,11 @@ struct sg_unit {
     struct sg_ane_device *device;    /* owned */
     struct sg_pool *pool;            /* threads for host operations; owned */
     uint32_t rows;                   /* option rows=: rows of every dispatch; 0: chosen by ane_rows_for */
-    uint32_t by_weights;             /* option range=weights: 1 = values are stored divided by powers of two, see lowerrange.h */
+    uint32_t by_weights;             /* option range=: 1 = values are stored divided by powers of two, see lowerrange.h */
+    uint32_t losses;                 /* option out_of_range=: ANE_LOSSES_* */
+    uint32_t threads;                /* option threads= */
+    enum sg_ane_storage storage;     /* option storage=: of matrices on the engine */
+    struct sg_ane_device *wide;      /* software NPU that computes in fp32, made when it is needed; owned */
     uint32_t delta;                  /* ANE_DELTA_* */
     uint32_t keys;                   /* option keys=: keys of every program; 0: as many as the sequence needs */
     uint32_t layers;                 /* option layers=: layers per engine program; 0: as many as fit */
@@ -62,6 +68,7 @@ struct ane_set {
     struct sg_ane_shape shape;
     struct sg_ane_info info;             /* layout of the info surface: positions and masks */
     struct sg_ane_program **programs;    /* [parts_n] of the device */
+    struct sg_ane_program **wide;        /* NULL, or [parts_n] of u->wide; NULL entries: not loaded */
     /* Bytes per surface: maximum over the parts, for each role of a port. border: values between parts. */
     uint64_t info_bytes, border_bytes, state_bytes, lora_bytes;
     int all_rows;                        /* index of the partition: 1 = outputs of the graph are written for all rows */
@@ -93,6 +100,7 @@ struct sg_program {
     uint64_t info_first;                 /* ... at this position */
     struct ane_lora loras[ANE_LORAS];
     uint64_t uses;                       /* clock for `used` */
+    int on_helper;                       /* 1: results left the range of fp16, dispatches run on u->wide from then on */
 };
 segue_status ane_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n, const struct sg_weight_cache *keep,
                          struct sg_program **programs, segue_error *err);
@@ -102,8 +110,8 @@ void ane_discard(struct sg_program *p);
  * more than ANE_KEYS_MAX positions, and some layer attends to all of them. */
 segue_status ane_shape_of(const struct sg_program *p, uint32_t rows, uint64_t end, uint32_t rank, struct sg_ane_shape *out,
                           segue_error *err);
-/* Rows of the next dispatch when a state of `held` tokens is to get `left` more. */
-uint32_t ane_rows_for(const struct sg_program *p, uint64_t held, uint32_t left);
+/* Rows of the next dispatch when a state of `held` tokens is to get `left` more. shapes: as in struct sg_batch. */
+uint32_t ane_rows_for(const struct sg_program *p, uint64_t held, uint32_t left, const uint32_t *shapes);
 /* The loaded programs of a shape; they are compiled and loaded if necessary. Surfaces x and info are large enough for them
  * afterwards. *out is valid until the next call. */
 segue_status ane_set_of(struct sg_program *p, const struct sg_ane_shape *shape, int all_rows, struct ane_set **out,
@@ -111,8 +119,9 @@ segue_status ane_set_of(struct sg_program *p, const struct sg_ane_shape *shape, 
 /* Unloads all shapes of a program; the next run loads what it needs. */
 void ane_sets_drop(struct sg_program *p);
 
-/* Lowers part i of a set, compiles it unless the cache has it, and loads it. */
-segue_status ane_part_load(struct sg_program *p, struct ane_set *set, uint32_t i, segue_error *err);
+/* Lowers part i of a set, compiles it unless the cache has it, and loads it on device d: the unit's, or u->wide. */
+segue_status ane_part_load(struct sg_program *p, const struct ane_set *set, uint32_t i, struct sg_ane_device *d,
+                           struct sg_ane_program **out, segue_error *err);
 /* Fills source_hashes. Reads all weights unless the cache has the hashes of exactly these files. */
 segue_status ane_sources_hash(struct sg_program *p, const struct sg_weight_cache *keep, segue_error *err);
 
@@ -218,6 +227,17 @@ segue_status ane_embed(struct ane_host *h, const struct sg_op *op, const int32_t
 segue_status ane_host_op(struct ane_host *h, const struct sg_op *op, float *out);
 /* Adds the LoRA adapters of a span to the result of a linear operation. The wanted rows of the span begin at row `from`. */
 segue_status ane_host_lora(struct ane_host *h, const struct sg_op *op, const struct sg_span *span, uint32_t from, float *out);
+
+/* --- results beyond the range of fp16 (anewide.c) --- */
+
+/* Takes the losses of the dispatches since the last call and adds them to *overflows and *underflows. EUNSUPPORTED: more than
+ * the unit accepts; the text names the operation and the remedy. */
+segue_status ane_losses_check(struct sg_unit *u, uint64_t *overflows, uint64_t *underflows, segue_error *err);
+/* Evaluates a part of a set in fp32 on the host. Its ports are copied from and to the surfaces of the unit's device, of(context,
+ * role, is_output). */
+segue_status ane_wide_evaluate(struct sg_program *p, struct ane_set *set, uint32_t part,
+                               struct sg_ane_surface *(*of)(void *context, enum sg_ane_role role, int is_output), void *context,
+                               segue_error *err);
 
 /* --- runs: members of struct sg_unit_ops --- */
 

@@ -48,6 +48,17 @@ struct sg_ane_counters {
     uint64_t packed_bytes;           /* packed weights of the software NPU in memory now */
 };
 
+/* What rounding to fp16 lost in evaluates since the last call of `losses`. The relative error of an operation is the sum of the
+ * magnitudes of its rounding errors over that of its results; numbers in the normal range of fp16 have at most 2^-11. Only
+ * operations are compared that are products or whose results enter products. */
+struct sg_ane_losses {
+    uint64_t overflows;              /* finite numbers that became infinite */
+    uint64_t underflows;             /* numbers that became zero or subnormal and lost bits */
+    char overflow_op[64];            /* the first operation with overflows; "": none */
+    char worst_op[64];               /* the operation with the largest relative error ... */
+    double worst_error;              /* ... and that error */
+};
+
 struct sg_ane_device; /* the structs of an implementation begin with their base, see below */
 struct sg_ane_program;
 struct sg_ane_surface;
@@ -82,6 +93,8 @@ struct sg_ane_device_ops {
     void (*count)(const struct sg_ane_device *d, struct sg_ane_counters *out);
     /* Identity and version of the compiler, for cache keys. */
     void (*compiler)(const struct sg_ane_device *d, char out[64]);
+    /* NULL: the engine does not tell. Resets what it returns. */
+    void (*losses)(struct sg_ane_device *d, struct sg_ane_losses *out);
     int software; /* 1: the software NPU; sg_npu_ functions may be used on the device */
 };
 /* First member of struct sg_ane_device, sg_ane_program and sg_ane_surface of each implementation. */

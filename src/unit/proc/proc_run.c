@@ -183,6 +183,7 @@ static segue_status send(struct sg_run *run, segue_error *err)
     sg_put_u32(b, run->program->id);
     sg_put_u32(b, run->batch.priority);
     sg_put_u32(b, !run->batch.inline_hint);
+    for (int i = 0; i < SEGUE_PLAN_SHAPES; i++) sg_put_u32(b, run->batch.shapes[i]);
     sg_put_u64(b, run->logits_at);
     sg_put_u32(b, run->batch.outputs_n);
     for (uint32_t i = 0; i < run->batch.outputs_n; i++) {

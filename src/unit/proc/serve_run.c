@@ -134,6 +134,7 @@ static segue_status request_read(struct sg_server *v, struct sg_reader *in, stru
     q->program = &v->programs[id];
     q->batch.priority = sg_reader_u32(in);
     q->batch.inline_hint = !sg_reader_u32(in);
+    for (int i = 0; i < SEGUE_PLAN_SHAPES; i++) q->batch.shapes[i] = sg_reader_u32(in);
     q->logits_at = sg_reader_u64(in);
     SG_TRY(outputs_read(v, in, q, err));
     uint32_t n = sg_reader_u32(in);

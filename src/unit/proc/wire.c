@@ -8,7 +8,8 @@ void sg_wire_desc_put(struct sg_buf *out, const struct sg_unit_desc *d)
     const segue_unit_info *i = &d->info;
     const char *const texts[] = {i->spec, i->kind, i->features, i->why, d->kernels};
     const uint32_t numbers[] = {i->built,    i->present,   i->simulated, d->lanes, d->rows_max,
-                                d->samples, d->reference, d->streams,   d->half,  d->select_late, d->invariant};
+                                d->samples, d->reference, d->streams,   d->half,  d->select_late, d->invariant,
+                                d->f16_kv};
     for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) sg_put_text(out, texts[k]);
     sg_put_u64(out, i->memory_bytes);
     for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++) sg_put_u32(out, numbers[k]);
@@ -25,10 +26,11 @@ segue_status sg_wire_desc_take(struct sg_reader *in, struct sg_unit_desc *out, s
     sg_reader_text(in, d.kernels, sizeof d.kernels);
     i->memory_bytes = sg_reader_u64(in);
     uint32_t *const numbers[] = {&i->built,  &i->present,  &i->simulated, &d.lanes, &d.rows_max,
-                                 &d.samples, &d.reference, &d.streams,    &d.half,  &d.select_late, &d.invariant};
+                                 &d.samples, &d.reference, &d.streams,    &d.half,  &d.select_late, &d.invariant,
+                                 &d.f16_kv};
     for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++) *numbers[k] = sg_reader_u32(in);
     if (in->bad || i->built > 1 || i->present > 1 || i->simulated > 1 || d.samples > 1 || d.reference > 1 ||
-        d.streams > 1 || d.half > 1 || d.select_late > 1 || d.invariant > 2)
+        d.streams > 1 || d.half > 1 || d.select_late > 1 || d.invariant > 2 || d.f16_kv > 1)
         return sg_fail(err, SEGUE_EFORMAT, "message refused: the description of a unit is damaged");
     *out = d;
     return SEGUE_OK;
@@ -56,6 +58,7 @@ segue_status sg_wire_status_take(struct sg_reader *in, segue_status *status, seg
 void sg_wire_counters(struct sg_result *r, uint64_t *out[SG_WIRE_COUNTERS])
 {
     uint64_t *const list[] = {&r->ns,         &r->dispatches, &r->weight_bytes, &r->state_bytes,
-                              &r->host_bytes, &r->helper_ns,  &r->columns};
+                              &r->host_bytes, &r->helper_ns,  &r->columns,    &r->overflows,
+                              &r->underflows};
     for (int i = 0; i < SG_WIRE_COUNTERS; i++) out[i] = list[i];
 }

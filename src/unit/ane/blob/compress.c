@@ -30,6 +30,9 @@ void sg_compress_fp16(const float *in, uint64_t n, uint16_t *out, struct sg_rang
             out[i] = (uint16_t)((out[i] & 0x8000) | 0x7bff);
         } else if (size > 0 && size < 6.103515625e-5f)
             (out[i] & 0x7fff) ? r.subnormal++ : r.lost++;
+        if (isinf(v)) continue;
+        r.size += (double)size;
+        r.error += fabs((double)v - (double)sg_f32_of_f16(out[i]));
     }
     if (!report) return;
     if (r.largest > report->largest) report->largest = r.largest;
@@ -37,6 +40,8 @@ void sg_compress_fp16(const float *in, uint64_t n, uint16_t *out, struct sg_rang
     report->nans += r.nans;
     report->subnormal += r.subnormal;
     report->lost += r.lost;
+    report->error += r.error;
+    report->size += r.size;
 }
 
 /* Symmetric quantization: the largest magnitude of a row maps to 127. */

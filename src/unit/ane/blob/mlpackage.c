@@ -11,8 +11,12 @@
 #include "base/num.h"
 #include "unit/ane/blob/pbwrite.h"
 
-#define OPSET "CoreML6"
-enum { SPECIFICATION = 7, MULTI_ARRAY_FP16 = 65552 }; /* specificationVersion of OPSET; ArrayDataType FLOAT16 */
+enum { MULTI_ARRAY_FP16 = 65552 }; /* ArrayDataType FLOAT16 */
+
+/* Operation set and specificationVersion of a function: those of ios18 if its target is that, else those of ios16. */
+static int is_ios18(const struct sg_mil_function *f) { return f->target && !strcmp(f->target, "ios18"); }
+static const char *opset_of(const struct sg_mil_function *f) { return is_ios18(f) ? "CoreML8" : "CoreML6"; }
+static uint32_t specification_of(const struct sg_mil_function *f) { return is_ios18(f) ? 9 : 7; }
 
 /* enum DataType of MIL.proto; 0: no such type. */
 static uint32_t type_code(uint32_t dtype)
@@ -166,9 +170,9 @@ static void put_function(struct out *o, const struct sg_mil_function *f)
     struct sg_buf *b = o->b;
     size_t function = sg_pb_open(b, 2);
     for (uint32_t i = 0; i < f->params_n; i++) put_named(b, 1, &f->values[i]);
-    sg_pb_text(b, 2, OPSET);
+    sg_pb_text(b, 2, opset_of(f));
     size_t entry = sg_pb_open(b, 3);
-    sg_pb_text(b, 1, OPSET);
+    sg_pb_text(b, 1, opset_of(f));
     size_t block = sg_pb_open(b, 2);
     for (uint32_t i = 0; i < f->returns_n; i++) sg_pb_text(b, 2, f->values[f->returns[i]].name);
     for (uint32_t i = 0; i < f->ops_n; i++) put_op(o, f, &f->ops[i]);
@@ -218,7 +222,7 @@ segue_status sg_mlmodel_write(const struct sg_mil_program *p, int one_file, stru
 {
     SG_TRY(check_program(p, err));
     const struct sg_mil_function *f = p->functions;
-    sg_pb_number(out, 1, SPECIFICATION);
+    sg_pb_number(out, 1, specification_of(f));
     size_t description = sg_pb_open(out, 2);
     for (uint32_t i = 0; i < f->params_n; i++) put_feature(out, 1, &f->values[i]);
     for (uint32_t i = 0; i < f->returns_n; i++) put_feature(out, 10, &f->values[f->returns[i]]);

@@ -146,7 +146,7 @@ segue_status sg_ane_lower(struct sg_mil_program **out, const struct sg_graph *g,
     l.slot_in = l.fused_out + g->ops_n;
     l.slot_out = l.slot_in + g->slots_n;
     blobs->programs++;
-    sg_mil_build_begin(&l.b, p, "main", NULL);
+    sg_mil_build_begin(&l.b, p, "main", blobs->storage ? "ios18" : NULL); /* compressed constants need it */
     segue_status status = lower_part(&l, l.slot_out + g->slots_n, err);
     if (status == SEGUE_OK) status = sg_passes(p, SG_ANE_PAD, err);
     sg_free(lists);

@@ -17,7 +17,7 @@ static void apply_form(enum sg_ane_form form, int exponent, float *x, uint64_t n
 }
 
 /* Refuses a weight that fp16 cannot hold: `r` counts its numbers alone. A number that is too large would be
- * replaced, and a matrix of subnormal numbers only has lost most of its bits. A bias may be that small. */
+ * replaced, and in a matrix of mostly subnormal numbers the errors are too large. A bias may be that small. */
 static segue_status check_range(const struct sg_tensor *t, const struct sg_range_report *r, segue_error *err)
 {
     if (r->nans)
@@ -31,6 +31,10 @@ static segue_status check_range(const struct sg_tensor *t, const struct sg_range
         return sg_fail(err, SEGUE_EUNSUPPORTED,
                        "compile: ane: %s: all values are below the fp16 range of the engine, the largest is %g; use another unit",
                        t->name, (double)r->largest);
+    if (t->rows > 1 && r->error > SG_ANE_ERROR_MAX / 4 * r->size)
+        return sg_fail(err, SEGUE_EUNSUPPORTED,
+                       "compile: ane: %s: %llu of its values are below the fp16 range, an error of %.2g %%; use another unit",
+                       t->name, (unsigned long long)(r->subnormal + r->lost), 100 * r->error / r->size);
     return SEGUE_OK;
 }
 
@@ -42,6 +46,8 @@ static void add_counts(struct sg_range_report *sum, const struct sg_range_report
     sum->nans += r->nans;
     sum->subnormal += r->subnormal;
     sum->lost += r->lost;
+    sum->error += r->error;
+    sum->size += r->size;
 }
 
 /* Converts the rows of a weight to fp16, one row at a time, so that no matrix is held in fp32. row: scratch
@@ -62,6 +68,49 @@ static segue_status convert(struct sg_ane_blobs *b, const struct sg_graph *g, co
     return check_range(t, &range, err);
 }
 
+/* Row r of the concatenated weights of a blob, scaled as it is stored. Its fp16 form, half[cols], is only counted. */
+static segue_status read_row(struct sg_ane_blobs *b, const struct sg_graph *g, const struct sg_ane_weight_blob *s, uint64_t r,
+                             float *row, uint16_t *half, segue_error *err)
+{
+    uint32_t k = 0;
+    int exponent;
+    while (r >= s->weights[k].rows) r -= s->weights[k++].rows;
+    const struct sg_tensor *t = g->tensors[s->weights[k].tensor];
+    struct sg_range_report range = {0};
+    SG_TRY(sg_ane_weight_exponent(g, (uint32_t)s->weights[k].tensor, &exponent, err));
+    sg_tensor_row(t, (uint64_t)s->weights[k].at + r, 0, t->cols, row);
+    apply_form(s->form, exponent, row, t->cols);
+    sg_compress_fp16(row, t->cols, half, &range);
+    add_counts(&b->range, &range);
+    range.error = range.largest = 0; /* a row alone may have small numbers only */
+    return check_range(t, &range, err);
+}
+
+/* Appends both records of a compressed matrix. */
+static segue_status add_compressed(struct sg_ane_blobs *b, const struct sg_graph *g, struct sg_ane_weight_blob *out,
+                                   segue_error *err)
+{
+    const struct sg_ane_quant *q = &out->quant;
+    uint64_t rows = sg_ane_quant_rows(q);
+    uint8_t *data = sg_alloc((size_t)q->data_bytes);
+    uint16_t *aux = sg_alloc((size_t)q->aux_bytes), *half = sg_alloc((size_t)q->cols * sizeof *half);
+    float *group = sg_alloc((size_t)(rows * q->cols) * sizeof *group);
+    segue_status status = data && aux && half && group ? SEGUE_OK : sg_no_memory("a weight", (size_t)q->data_bytes, err);
+    for (uint64_t i = 0; i < q->groups && status == SEGUE_OK; i++) {
+        for (uint64_t r = 0; r < rows && status == SEGUE_OK; r++)
+            status = read_row(b, g, out, i * rows + r, group + r * q->cols, half, err);
+        if (status == SEGUE_OK) status = sg_ane_quant_put(q, i, group, data, aux, err);
+    }
+    if (status == SEGUE_OK && !b->file.len) status = sg_blob_begin(&b->file, err);
+    if (status == SEGUE_OK) status = sg_blob_add(&b->file, sg_ane_quant_type(q), data, q->data_bytes, 0, &out->record, err);
+    if (status == SEGUE_OK) status = sg_blob_add(&b->file, SG_MIL_FP16, aux, q->aux_bytes, 0, &out->aux, err);
+    sg_free(data);
+    sg_free(aux);
+    sg_free(half);
+    sg_free(group);
+    return status;
+}
+
 /* Appends the data of a blob to the file and sets its record and size; with sizes_only it only computes
  * them. */
 static segue_status add_blob(struct sg_ane_blobs *b, const struct sg_graph *g, struct sg_ane_weight_blob *out, segue_error *err)
@@ -72,6 +121,13 @@ static segue_status add_blob(struct sg_ane_blobs *b, const struct sg_graph *g, s
     SG_TRY(sg_mul(rows, (size_t)t->cols, &n, "a weight", err));
     SG_TRY(sg_mul(n, sizeof(uint16_t), &bytes, "a weight", err));
     out->numbers = n;
+    if (out->form == SG_ANE_MATRIX && sg_ane_quant_of(&out->quant, b->storage, rows, t->cols, t->storage)) {
+        if (!b->sizes_only) return add_compressed(b, g, out, err);
+        sg_blob_measure(&b->length, out->quant.data_bytes, &out->record);
+        sg_blob_measure(&b->length, out->quant.aux_bytes, &out->aux);
+        return SEGUE_OK;
+    }
+    out->quant = (struct sg_ane_quant){0};
     if (b->sizes_only) {
         sg_blob_measure(&b->length, bytes, &out->record);
         return SEGUE_OK;
@@ -171,6 +227,9 @@ segue_status sg_ane_blob_patch(struct sg_ane_blobs *b, const struct sg_graph *g,
         uint64_t at = 0;
         for (uint32_t k = 0; k < s->weights_n; at += s->weights[k].rows * g->tensors[s->weights[k].tensor]->cols, k++) {
             if (s->weights[k].tensor != (int32_t)tensor) continue;
+            if (s->quant.storage)
+                return sg_fail(err, SEGUE_EUNSUPPORTED, "weights: ane: %s is compressed and cannot change; use storage=fp16",
+                               g->tensors[tensor]->name);
             SG_TRY(patch_one(b, g, s, &s->weights[k], at, in, err));
             ++*n;
         }

@@ -8,12 +8,18 @@
 #include "base/hash.h"
 #include "graph/graph.h"
 #include "unit/ane/blob/compress.h"
+#include "unit/ane/lower/lowerquant.h"
+
+/* Largest relative error of the results of an operation that is accepted; of a weight: a quarter of it. Relative error: sum of
+ * the magnitudes of rounding errors over that of the numbers, at most 2^-11 in the normal range of fp16. */
+#define SG_ANE_ERROR_MAX (1.0 / 64)
 
 /* Function applied to a weight before it is stored. */
 enum sg_ane_form {
     SG_ANE_AS_IS,
     SG_ANE_PLUS_ONE, /* 1 + w */
-    SG_ANE_NEG_EXP   /* -exp(w) */
+    SG_ANE_NEG_EXP,  /* -exp(w) */
+    SG_ANE_MATRIX    /* as is; stored as sg_ane_blobs.storage where that is possible */
 };
 enum { SG_ANE_STORED_MAX = 3 }; /* maximum weights in one blob */
 /* One blob: weights with the same number of columns, their rows concatenated. */
@@ -22,6 +28,8 @@ struct sg_ane_weight_blob {
     uint32_t weights_n;
     enum sg_ane_form form;
     uint64_t record, numbers; /* offset of the metadata record in the file; number of elements */
+    struct sg_ane_quant quant; /* storage FP16: fp16, no second record */
+    uint64_t aux;             /* offset of the record with palettes or scales */
     uint32_t program, value;  /* program that used the blob last (sg_ane_blobs.programs), and its const there */
 };
 /* The blob file of a part. Initialize with zeros and set path. */
@@ -29,6 +37,7 @@ struct sg_ane_blobs {
     struct sg_buf file;              /* contents of the file */
     struct sg_ane_weight_blob *list; /* [n] in file order */
     uint32_t n, cap, programs;       /* programs: number of the program being lowered */
+    enum sg_ane_storage storage;     /* of matrices */
     struct sg_range_report range;    /* values that did not fit fp16 */
     int sizes_only;                  /* 1: compute offsets only; no weight is read and file stays empty */
     uint64_t length;                 /* with sizes_only: length that the file would have */

@@ -62,7 +62,10 @@ uint32_t sg_ane_weights(struct sg_lowering *l, const struct sg_weight *w, uint32
     if (l->b.status) return 0;
     if (s->program != l->blobs->programs) {
         snprintf(name, sizeof name, "w%u", (unsigned)(s - l->blobs->list));
-        s->value = sg_mil_build_blob(&l->b, name, SG_MIL_FP16, rank, dim, l->blobs->path, s->record);
+        if (s->quant.storage)
+            s->value = sg_ane_quant_decode(&l->b, &s->quant, name, l->blobs->path, s->record, s->aux);
+        else
+            s->value = sg_mil_build_blob(&l->b, name, SG_MIL_FP16, rank, dim, l->blobs->path, s->record);
         s->program = l->blobs->programs;
     }
     return s->value;

@@ -38,7 +38,7 @@ static uint32_t fused_conv(struct sg_lowering *l, const struct sg_op *op, uint32
         weights[i] = l->g->ops[list[i]].u.linear.weight;
         channels += weights[i].rows;
     }
-    uint32_t w = sg_ane_weights(l, weights, n, SG_ANE_AS_IS, SG_ANE_SHAPE(channels, op->in[0].width, 1, 1));
+    uint32_t w = sg_ane_weights(l, weights, n, SG_ANE_MATRIX, SG_ANE_SHAPE(channels, op->in[0].width, 1, 1));
     uint32_t y = sg_mil_build_conv(&l->b, x, w, 1);
     for (uint32_t i = 0; i < n; at += weights[i++].rows) l->fused_out[list[i]] = sg_ane_channels(l, y, at, weights[i].rows);
     return l->fused_out[index];

@@ -163,6 +163,7 @@ struct sg_mil_program *sg_mil_program_new(enum sg_mil_dialect dialect)
     p->major = 1;
     p->minor = dialect == SG_MIL_VERBOSE ? 0 : 3;
     p->dialect = dialect;
+    p->has_info = dialect != SG_MIL_BUFFER; /* printed with it */
     return p;
 }
 

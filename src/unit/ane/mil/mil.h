@@ -160,6 +160,7 @@ struct sg_mil_program {
     struct sg_mil_pair *info;          /* [info_n] buildInfo */
     struct sg_mil_function *functions; /* [functions_n] */
     uint32_t info_n, functions_n;
+    int has_info;          /* 1: the text has buildInfo */
     struct sg_arena arena; /* owns names, arguments, attributes and literals */
 };
 

@@ -22,7 +22,7 @@ static int is_name(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || is_digit(c);
 }
 
-/* Skips white space and counts lines. MIL text has no comments. */
+/* Skips white space and comments from // to the end of the line, and counts lines. */
 static void skip_space(struct sg_mil_lexer *lx)
 {
     for (; lx->text < lx->end; lx->text++) {
@@ -30,6 +30,8 @@ static void skip_space(struct sg_mil_lexer *lx)
         if (c == '\n') {
             lx->line++;
             lx->line_start = lx->text + 1;
+        } else if (c == '/' && lx->text + 1 < lx->end && lx->text[1] == '/') {
+            while (lx->text + 1 < lx->end && lx->text[1] != '\n') lx->text++;
         } else if (c != ' ' && c != '\t' && c != '\r')
             return;
     }

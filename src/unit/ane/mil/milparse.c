@@ -314,6 +314,7 @@ static void parse_program(struct sg_mil_parser *p)
     sg_mil_next_token(p);
     parse_version(p);
     int info = sg_mil_is_punct(p, '['); /* buildInfo is optional */
+    p->program->has_info = info;
     if (info) parse_build_info(p);
     sg_mil_expect(p, '{');
     while (!p->failed && !sg_mil_is_punct(p, '}')) parse_function(p);

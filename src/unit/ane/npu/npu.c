@@ -23,6 +23,7 @@ struct sg_ane_device {
     struct sg_pool *pool;
     const struct sg_npu_kernels *k;
     struct sg_ane_counters c;
+    struct sg_ane_losses losses;
     uint64_t compiles_tried, evaluates_tried;       /* for fault injection */
     uint64_t compiles_left, restarts;
     uint32_t refusals_left;             /* compiles that are still refused after a failed one (constraint 40) */
@@ -105,6 +106,12 @@ static void npu_count(const struct sg_ane_device *d, struct sg_ane_counters *out
 {
     *out = d->c;
     out->packed_bytes = d->weight_cache.bytes;
+}
+
+static void npu_losses(struct sg_ane_device *d, struct sg_ane_losses *out)
+{
+    *out = d->losses;
+    d->losses = (struct sg_ane_losses){0};
 }
 
 /* Fractions of a ns are dropped. */
@@ -213,7 +220,7 @@ static segue_status make_program(struct sg_ane_device *d, struct sg_ane_program 
     for (uint32_t i = 0; status == SEGUE_OK && i < p->mil->functions_n; i++) {
         struct sg_npu_symptoms symptoms = p->plans[i].symptoms;
         status = sg_npu_plan_make(&p->plans[i], p->mil, &p->mil->functions[i], &d->o.profile, s,
-                                  &d->weight_cache, d->o.faithful != 0, err);
+                                  &d->weight_cache, d->o.faithful || d->o.profile.blobs_unchecked, err);
         p->plans[i].symptoms = symptoms;
     }
     return status;
@@ -267,14 +274,14 @@ static segue_status npu_reload(struct sg_ane_program *p, const struct sg_ane_fil
 {
     struct sg_ane_device *d = p->base.device;
     struct sg_mil_faults faults = {0};
-    sg_ane_check_blobs(p->mil, files, files_n, &faults);
+    sg_ane_check_blobs(p->mil, &p->base.device->o.profile, files, files_n, &faults);
     segue_status status = sg_mil_faults_fail(&faults, "reload", err);
     sg_mil_faults_free(&faults);
     for (uint32_t i = 0; status == SEGUE_OK && i < p->mil->functions_n; i++) {
         struct sg_npu_plan made;
         status = sg_npu_plan_make(&made, p->mil, &p->mil->functions[i], &d->o.profile,
                                   &(struct sg_ane_source){.files = files, .files_n = files_n},
-                                  NULL, d->o.faithful != 0, err);
+                                  NULL, d->o.faithful || d->o.profile.blobs_unchecked, err);
         if (status != SEGUE_OK) break;
         made.symptoms = p->plans[i].symptoms;
         if (!d->o.delta) status = check_weights_unchanged(d, &p->plans[i], &made, err);
@@ -477,6 +484,7 @@ static segue_status run_plan(struct sg_npu_run *r, segue_error *err)
     for (uint32_t o = 0; o < f->ops_n; o++) {
         if (!r->plan->handlers[o]) continue;
         SG_TRY(r->plan->handlers[o](r, &f->ops[o]));
+        sg_npu_count_losses(r, o);
         SG_TRY(check_flags(r, f->values[f->ops[o].first].name, err));
     }
     return SEGUE_OK;
@@ -556,6 +564,8 @@ static segue_status npu_evaluate(struct sg_ane_program *p, uint32_t procedure,
                            .scratch = &d->scratch,
                            .scratch_floats = &d->scratch_floats,
                            .faithful = d->o.faithful != 0,
+                           .wide = d->o.wide != 0,
+                           .losses = &d->losses,
                            .err = err};
     /* The pass over each result is skipped for profiles with the arithmetic of IEEE. */
     r.engine_math = d->o.profile.undefined_to_zero || d->o.profile.unsigned_zero;
@@ -586,5 +596,6 @@ static const struct sg_ane_device_ops npu_ops = {
     .evaluate = npu_evaluate,
     .count = npu_count,
     .compiler = npu_compiler,
+    .losses = npu_losses,
     .software = 1,
 };

@@ -19,6 +19,7 @@ struct sg_npu_opts {
     uint32_t delta;              /* 1: reload uses changed blob files; 0: weights stay as compiled */
     uint32_t compiles, loads;    /* budgets; 0: those of the profile */
     uint32_t threads;            /* 0: one per processor */
+    uint32_t wide;               /* 1: results are not rounded; only constants and surfaces are fp16 */
     /* Fault injection, for tests. The calls are counted from 1; 0: no fault. hang_evaluate: that
      * evaluate is reported as lost at once instead of hanging. refusals: compiles that are refused
      * after a failed one, as while the service restarts. */

@@ -153,7 +153,7 @@ static void unary_row(const struct unary_job *j, const float *x, float *out, siz
     case U_FLOOR:
         EACH(floorf(v));
     case U_ROUND:
-        EACH(nearbyintf(v));
+        EACH(roundf(v)); /* halves go away from zero, as measured on a device */
     case U_ATAN:
         EACH(atanf(v));
     case U_RSQRT:

@@ -8,11 +8,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* What rounding to fp16 did to results; see sg_npu_round_result. */
+struct sg_npu_rounding {
+    uint32_t overflows;          /* finite numbers that became infinite */
+    uint32_t underflows;         /* numbers that became zero or subnormal and lost bits */
+    float error, size;           /* sums of the magnitudes of errors and of results, of finite results */
+};
+
 struct sg_npu_kernels {
     const char *name;
     uint32_t mr, nr;             /* rows and columns of a tile of a product; they decide the packed layouts */
-    /* In place, to the nearest fp16 value with ties to even; overflow gives infinity. */
-    void (*round16)(float *p, size_t n);
+    /* In place, to the nearest fp16 value with ties to even; overflow gives infinity. *out: of these n <= 2^24 numbers. */
+    void (*round16)(float *p, size_t n, struct sg_npu_rounding *out);
     /* fp16 bits to fp32, and back for numbers that are fp16 values. */
     void (*widen)(const uint16_t *in, float *out, size_t n);
     void (*narrow)(const float *in, uint16_t *out, size_t n);

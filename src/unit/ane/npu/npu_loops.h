@@ -55,13 +55,41 @@ static inline vec round_vec(vec v)
 }
 #endif
 
-/* In-place rounding of n values. The scalar tail uses the conversion of base/num.h, which rounds the
- * same way. */
-static void loop_round16(float *p, size_t n)
+/* A comparison of vectors is -1 where it holds, so counts go down. The scalar tail uses the conversion of
+ * base/num.h, which rounds the same way. */
+static void loop_round16(float *p, size_t n, struct sg_npu_rounding *out)
 {
+    vec error = {0}, size = {0};
+    ints over = {0}, under = {0};
+    struct sg_npu_rounding sum = {0};
     size_t i = 0;
-    for (; i + LANES <= n; i += LANES) store(p + i, round_vec(load(p + i)));
-    for (; i < n; i++) p[i] = sg_f32_of_f16(sg_f16_of_f32(p[i]));
+    for (; i + LANES <= n; i += LANES) {
+        vec v = load(p + i), y = round_vec(v), e = v - y;
+        bits a = (bits)v & 0x7fffffffu, b = (bits)y & 0x7fffffffu, finite = (bits)((ints)b < (ints){0} + 0x7f800000);
+        store(p + i, y);
+        over += ((ints)a < (ints){0} + 0x7f800000) & (ints)~finite;
+        under += ((ints)b < (ints){0} + 0x38800000) & (ints)(v != y);
+        error += (vec)((bits)e & 0x7fffffffu & finite);
+        size += (vec)(b & finite);
+    }
+    for (int k = 0; k < LANES; k++) {
+        sum.overflows -= (uint32_t)over[k];
+        sum.underflows -= (uint32_t)under[k];
+        sum.error += error[k];
+        sum.size += size[k];
+    }
+    for (; i < n; i++) {
+        float v = p[i], y = sg_f32_of_f16(sg_f16_of_f32(v)), size_y = y < 0 ? -y : y, e = v < y ? y - v : v - y;
+        p[i] = y;
+        if (!(size_y < __builtin_inff())) {
+            sum.overflows += (v < 0 ? -v : v) < __builtin_inff();
+            continue;
+        }
+        sum.underflows += size_y < 0x1p-14f && v != y;
+        sum.error += e;
+        sum.size += size_y;
+    }
+    *out = sum;
 }
 
 /* fp16 bits to fp32, exact. */
@@ -175,5 +203,5 @@ static void loop_tile_rounded(const float *a, const float *b, size_t k, float *c
     store_tile(acc, c, ldc, m, n);
 }
 
-const struct sg_npu_kernels NPU_TABLE = {NPU_NAME,    MR,           NR,        loop_round16,     loop_widen,
-                                         loop_narrow, loop_exp_row, loop_tile, loop_tile_rounded};
+const struct sg_npu_kernels NPU_TABLE = {NPU_NAME,    MR,         NR,           loop_round16, loop_widen,
+                                         loop_narrow, loop_exp_row, loop_tile,    loop_tile_rounded};

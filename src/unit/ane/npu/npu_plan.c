@@ -183,6 +183,18 @@ static segue_status make_constant(struct sg_npu_plan *plan, uint32_t v, const st
     return status;
 }
 
+/* Bytes of the operands of a compressed constant, in arguments or attributes. */
+static uint64_t stored_bytes(const struct sg_mil_function *f, const struct sg_mil_op *expr)
+{
+    uint64_t sum = 0, bytes;
+    for (uint32_t i = 0; i < expr->args_n + expr->attrs_n; i++) {
+        const struct sg_mil_literal *l = i < expr->args_n ? sg_mil_arg_literal(f, &expr->args[i])
+                                                          : expr->attrs[i - expr->args_n].literal;
+        if (l && l->kind != SG_MIL_TEXT && sg_mil_type_size(&l->type, NULL, &bytes, NULL) == SEGUE_OK) sum += bytes;
+    }
+    return sum;
+}
+
 /* All constants of the function. weight_bytes is the size that the engine would read, so shared
  * constants count too. */
 static segue_status make_constants(struct sg_npu_plan *plan, const struct sg_ane_file *files, uint32_t files_n,
@@ -197,7 +209,9 @@ static segue_status make_constants(struct sg_npu_plan *plan, const struct sg_ane
         /* Computed values and strings have no elements to decode. */
         if ((!l && !expr) || (l && l->kind == SG_MIL_TEXT)) continue;
         SG_TRY(make_constant(plan, v, l, expr, files, files_n, err));
-        if (plan->slots[v].wanted && f->values[v].type.dtype != SG_MIL_STRING)
+        if (expr && plan->slots[v].wanted)
+            plan->weight_bytes += stored_bytes(f, expr);
+        else if (plan->slots[v].wanted && f->values[v].type.dtype != SG_MIL_STRING)
             plan->weight_bytes +=
                 (plan->slots[v].n * sg_mil_dtype_info((enum sg_mil_dtype)f->values[v].type.dtype)->bits + 7) /
                 8;
@@ -332,6 +346,37 @@ static segue_status assign_offsets(struct sg_npu_plan *plan, segue_error *err)
     return SEGUE_OK;
 }
 
+/* 1: the operation only moves numbers, so what it lost was lost before. */
+static int moves_only(const struct sg_mil_op *op)
+{
+    static const char *const kinds[] = {"transpose", "slice_by_size", "slice_by_index", "concat", "split", "tile", "pad"};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (!strcmp(op->kind, kinds[i])) return 1;
+    return sg_mil_is_view(op);
+}
+
+/* Marks the operations whose relative error matters: products, and those whose results enter a product, possibly moved
+ * before. The results of others, such as the square of an epsilon, may be negligible where they are added. */
+static segue_status find_to_product(struct sg_npu_plan *plan, segue_error *err)
+{
+    const struct sg_mil_function *f = plan->f;
+    plan->to_product = sg_arena_alloc(&plan->arena, f->ops_n + (size_t)1);
+    if (!plan->to_product) return sg_no_memory("a program's plan", f->ops_n, err);
+    for (uint32_t o = f->ops_n; o-- > 0;) {
+        const struct sg_mil_op *op = &f->ops[o];
+        int product = !strcmp(op->kind, "conv") || !strcmp(op->kind, "matmul") || !strcmp(op->kind, "linear");
+        if (product) plan->to_product[o] = 1;
+        if (!product && !(plan->to_product[o] && moves_only(op))) continue;
+        for (uint32_t i = 0; i < op->args_n; i++)
+            for (uint32_t r = 0; op->args[i].kind != SG_MIL_LITERAL && r < (op->args[i].kind == SG_MIL_LIST ? op->args[i].n : 1);
+                 r++) {
+                uint32_t v = op->args[i].kind == SG_MIL_LIST ? op->args[i].v.refs[r] : op->args[i].v.ref;
+                if (f->values[v].op != SG_MIL_NONE) plan->to_product[f->values[v].op] = 1;
+            }
+    }
+    return SEGUE_OK;
+}
+
 /* --- ports and costs --- */
 
 /* Ports sorted by name, which is the order in which engines bind them (constraint 3). With equal_sizes
@@ -398,6 +443,7 @@ segue_status sg_npu_plan_make(struct sg_npu_plan *plan, struct sg_mil_program *p
     if (status == SEGUE_OK) sg_npu_packed_publish(plan, source);
     if (status == SEGUE_OK) find_lifetimes(plan);
     if (status == SEGUE_OK) status = assign_offsets(plan, err);
+    if (status == SEGUE_OK) status = find_to_product(plan, err);
     if (status == SEGUE_OK)
         status = make_ports(plan, NULL, f->params_n, profile, &plan->inputs, &plan->input_values, err);
     if (status == SEGUE_OK)

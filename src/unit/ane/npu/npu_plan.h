@@ -42,6 +42,7 @@ struct sg_npu_plan {
     struct sg_mil_function *f;
     struct sg_npu_slot *slots;                      /* [f->values_n] */
     sg_npu_handler **handlers;                      /* [f->ops_n]; NULL: the operation needs no work */
+    uint8_t *to_product;                            /* [f->ops_n] 1: a product, or its results enter one */
     struct sg_ane_port *inputs, *outputs;           /* [params_n], [returns_n], sorted by name */
     uint32_t *input_values, *output_values;         /* the value of each port */
     uint64_t memory;                                /* floats that a run needs for its values */
@@ -125,7 +126,11 @@ struct sg_npu_run {
     size_t *scratch_floats;
     int faithful;                /* 1: symptoms instead of errors */
     int engine_math;             /* 1: the profile has the NaN and zero rules of an engine */
+    int wide;                    /* 1: results stay fp32 */
     atomic_uint flags;           /* SG_NPU_*, of the operation in progress; any thread sets them */
+    /* Sums of struct sg_npu_rounding over the operation in progress; error and size as bits of a double. */
+    atomic_uint_fast64_t overflows, underflows, error, size;
+    struct sg_ane_losses *losses;        /* totals of the device */
     segue_error *err;
 };
 
@@ -147,8 +152,13 @@ float *sg_npu_scratch(struct sg_npu_run *r, size_t n);
  * calling thread. */
 void sg_npu_parallel(struct sg_npu_run *r, uint64_t items,
                      void (*part)(void *arg, uint32_t item, uint32_t thread), void *arg);
+/* Rounds n results at p to fp16 and counts what that lost. Any thread. */
+void sg_npu_round16(struct sg_npu_run *r, float *p, size_t n);
 /* Rounds n results at p to the type of `value` and applies the arithmetic of the profile. Any thread. */
 void sg_npu_round_result(struct sg_npu_run *r, uint32_t value, float *p, size_t n);
+
+/* Adds what operation `o` lost to the totals, and clears the sums. */
+void sg_npu_count_losses(struct sg_npu_run *r, uint32_t o);
 
 /* Handlers: npu_elements.c, npu_product.c, npu_reduce.c, npu_move.c. */
 sg_npu_handler sg_npu_unary, sg_npu_binary, sg_npu_compare, sg_npu_select, sg_npu_cast, sg_npu_quantize,

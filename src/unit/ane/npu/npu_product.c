@@ -109,7 +109,7 @@ static void limit_products(struct sg_npu_run *r, float *p, size_t n)
 {
     float limit = (float)r->profile->mac_limit;
     if (!r->profile->mac_limit) return;
-    r->k->round16(p, n);
+    sg_npu_round16(r, p, n);
     for (size_t i = 0; i < n; i++)
         if (fabsf(p[i]) >= limit) {
             p[i] = copysignf(INFINITY, p[i]);
@@ -341,6 +341,17 @@ static segue_status conv_product(struct conv_job *j, int64_t batches)
     return status;
 }
 
+/* bias[out_c] is added to the rounded result, which is rounded again, as in linear. */
+static void add_bias(const struct conv_job *j, const float *bias, int64_t batches)
+{
+    int64_t plane = j->c.out[0] * j->c.out[1];
+    for (int64_t i = 0; i < batches * j->out_c; i++) {
+        float *out = j->out + i * plane;
+        for (int64_t k = 0; k < plane; k++) out[k] += bias[i % j->out_c];
+        sg_npu_round_result(j->r, j->value, out, (size_t)plane);
+    }
+}
+
 /* With several groups each output channel reads few input channels, so a product would be mostly
  * padding. */
 segue_status sg_npu_conv(struct sg_npu_run *r, const struct sg_mil_op *op)
@@ -358,8 +369,12 @@ segue_status sg_npu_conv(struct sg_npu_run *r, const struct sg_mil_op *op)
                          .out_c = tw->dim[0],
                          .per_group = tw->dim[1]};
     SG_TRY(sg_mil_conv_geometry(r->plan->f, op, &j.c, r->err));
-    if (j.c.groups == 1) return conv_product(&j, t->dim[0]);
-    sg_npu_parallel(r, (uint64_t)(t->dim[0] * j.out_c), conv_channel, &j);
+    if (j.c.groups == 1)
+        SG_TRY(conv_product(&j, t->dim[0]));
+    else
+        sg_npu_parallel(r, (uint64_t)(t->dim[0] * j.out_c), conv_channel, &j);
+    uint32_t bias = sg_npu_operand(r, op, "bias");
+    if (bias != SG_MIL_NONE) add_bias(&j, sg_npu_data(r, bias), t->dim[0]);
     return SEGUE_OK;
 }
 

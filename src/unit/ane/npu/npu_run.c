@@ -2,6 +2,8 @@
  * buffer, the thread pool, and the rounding of results to their type. No handler is called from here.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "unit/ane/npu/npu_plan.h"
 
@@ -51,13 +53,40 @@ void sg_npu_parallel(struct sg_npu_run *r, uint64_t items,
         sg_pool_run(r->pool, &(struct sg_job){.items = &n, .stages = 1, .work = parallel_part, .arg = &e});
 }
 
+/* Adds x to a double that is stored as its bits. */
+static void add_to(atomic_uint_fast64_t *bits, float x)
+{
+    uint_fast64_t old = atomic_load_explicit(bits, memory_order_relaxed), sum;
+    do {
+        double v;
+        uint64_t b = old;
+        memcpy(&v, &b, sizeof v);
+        v += (double)x;
+        memcpy(&b, &v, sizeof b);
+        sum = b;
+    } while (!atomic_compare_exchange_weak_explicit(bits, &old, sum, memory_order_relaxed, memory_order_relaxed));
+}
+
+void sg_npu_round16(struct sg_npu_run *r, float *p, size_t n)
+{
+    enum { PIECE = 1 << 20 };    /* the kernel counts in 32 bits and sums in fp32 */
+    struct sg_npu_rounding c;
+    if (r->wide) return;
+    for (; n > PIECE; p += PIECE, n -= PIECE) sg_npu_round16(r, p, PIECE);
+    r->k->round16(p, n, &c);
+    if (c.overflows) atomic_fetch_add_explicit(&r->overflows, c.overflows, memory_order_relaxed);
+    if (c.underflows) atomic_fetch_add_explicit(&r->underflows, c.underflows, memory_order_relaxed);
+    if (c.error > 0) add_to(&r->error, c.error);
+    if (c.size > 0) add_to(&r->size, c.size);
+}
+
 /* Rounds fp16 results. With the arithmetic of an engine, NaN becomes 0 and -0 becomes +0, where the
  * profile says so, and NaN and fp16 overflow are recorded in the flags of the run, before they are
  * hidden. 65504 is the largest fp16 number. */
 void sg_npu_round_result(struct sg_npu_run *r, uint32_t value, float *p, size_t n)
 {
     enum sg_mil_dtype d = (enum sg_mil_dtype)sg_npu_type(r, value)->dtype;
-    if (d == SG_MIL_FP16) r->k->round16(p, n);
+    if (d == SG_MIL_FP16) sg_npu_round16(r, p, n);
     if (!r->engine_math || sg_mil_dtype_info(d)->class != SG_MIL_REAL) return;
     unsigned flags = 0;
     for (size_t i = 0; i < n; i++) {
@@ -66,4 +95,28 @@ void sg_npu_round_result(struct sg_npu_run *r, uint32_t value, float *p, size_t 
         p[i] = v != v && r->profile->undefined_to_zero ? 0.0f : r->profile->unsigned_zero ? v + 0.0f : v;
     }
     if (flags) atomic_fetch_or_explicit(&r->flags, flags, memory_order_relaxed);
+}
+
+/* A double that is stored as its bits. */
+static double take_sum(atomic_uint_fast64_t *bits)
+{
+    uint64_t b = atomic_exchange(bits, 0);
+    double v;
+    memcpy(&v, &b, sizeof v);
+    return v;
+}
+
+void sg_npu_count_losses(struct sg_npu_run *r, uint32_t o)
+{
+    struct sg_ane_losses *l = r->losses;
+    const struct sg_mil_op *op = &r->plan->f->ops[o];
+    const char *name = r->plan->f->values[op->first].name;
+    uint64_t overflows = atomic_exchange(&r->overflows, 0);
+    double error = take_sum(&r->error), size = take_sum(&r->size), share = error > 0 ? error / (size + error) : 0;
+    if (overflows && !l->overflows) snprintf(l->overflow_op, sizeof l->overflow_op, "%.40s (%.20s)", name, op->kind);
+    l->overflows += overflows;
+    l->underflows += atomic_exchange(&r->underflows, 0);
+    if (!r->plan->to_product[o] || share <= l->worst_error) return;
+    l->worst_error = share;
+    snprintf(l->worst_op, sizeof l->worst_op, "%.40s (%.20s)", name, op->kind);
 }

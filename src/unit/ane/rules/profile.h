@@ -16,7 +16,7 @@ struct sg_ane_profile {
     uint32_t surface_bytes;      /* 1, 43: a surface has at least this many bytes, and a multiple of it */
     uint32_t equal_sizes;        /* 2: all inputs, and all outputs, have one surface size */
     uint32_t sorted_names;       /* 3: declared order must be the alphabetical one */
-    uint32_t size_order;         /* 4: inputs ascending, outputs descending in size */
+    uint32_t size_order;         /* 4: inputs ascending, outputs descending in size, equal sizes by name */
     uint32_t compiles, loads;    /* 5, 6: maximum per process */
     uint32_t concat_refused;     /* 9: concat does not compile */
     uint32_t doubted_refused;    /* 10: refuse operations about which the sources disagree */
@@ -34,6 +34,15 @@ struct sg_ane_profile {
     uint32_t flat_dim;                /* 36: maximum N of elementwise operations on [1, N]; 0 = no limit */
     uint32_t head_rows;               /* 37: maximum dimension of an output; 0 = no limit */
     uint32_t mean_refused;            /* 42: no reduce_mean in functions for ios18 */
+    uint32_t short_rows_refused;      /* 1: rows of inputs and outputs are whole row_bytes; 0: advice, because rows are padded */
+    uint32_t bias_refused;            /* 12: no bias of conv; 0: from a blob file only */
+    uint32_t inline_refused;          /* 13: also keep_dims must be named */
+    uint32_t blobs_unchecked;         /* 15: size and place in a record are not read; the data follow the record */
+    uint32_t gather_refused;          /* 10: also with constant indices */
+    uint32_t info_needed;             /* 51: a text without tensor_buffer has buildInfo */
+    uint32_t product_refused;         /* 49: no product of 128 rows with a constant of 8192 rows */
+    uint32_t state_refused;           /* 50: no input is named state */
+    uint32_t constexpr_refused;       /* 52: no compressed constants in texts; packages may have them */
     uint64_t sram_bytes;              /* 20: working set of an operation before it spills; advice only */
     /* Arithmetic of the software NPU. */
     uint32_t nan_to_infinity;   /* NaN at an input is read as +infinity */
@@ -55,6 +64,9 @@ segue_status sg_ane_profile_named(struct sg_ane_profile *out, const char *name, 
  * of range; the profile is then unchanged. */
 segue_status sg_ane_profile_read(struct sg_ane_profile *p, const char *text, size_t n, const char *name,
                                  segue_error *err);
+
+/* How the engine binds inputs and outputs of a request that gives no names. */
+const char *sg_ane_port_order(const struct sg_ane_profile *p);
 
 /* Hash over the name and every figure. Profiles with equal hashes accept the same programs and compute the
  * same. */

@@ -15,46 +15,106 @@
 static const struct sg_ane_rule rules[] = {
     {1, SG_ANE_FAILS, 's',
      "a surface holds channels x padded rows, at least 16 KiB; rows of inputs and outputs are whole 64 "
-     "bytes"},
-    {2, SG_ANE_FAILS, 's', "all input surfaces have the same size, and all output surfaces have the same size"},
-    {3, SG_ANE_PERMUTES, 't', "inputs and outputs are declared in the alphabetical order of their names"},
-    {4, SG_ANE_ZEROS, 't', "inputs are in ascending order of size, outputs in descending order"},
-    {5, SG_ANE_REFUSES, 'p', "the number of compiles per process is limited"},
-    {6, SG_ANE_REFUSES, 'p', "the number of programs loaded at the same time is limited"},
-    {8, SG_ANE_DISTORTS, 'p', "weights are frozen when a program is compiled"},
-    {9, SG_ANE_REFUSES, 't', "concat has a constant axis of 0 or more, two values or more, and interleave"},
-    {10, SG_ANE_REFUSES, 't', "the engine supports the operation"},
-    {11, SG_ANE_REFUSES, 't', "rsqrt, log and inverse have epsilon"},
-    {12, SG_ANE_REFUSES, 't', "conv has no bias"},
+     "bytes",
+     SG_ANE_ALL, "OR IM ES SP"},
+    {2, SG_ANE_FAILS, 's', "all input surfaces have the same size, and all output surfaces have the same size",
+     0, "OR"},
+    {3, SG_ANE_PERMUTES, 't', "inputs and outputs are declared in the alphabetical order of their names",
+     0, "OR H"},
+    {4, SG_ANE_ZEROS, 't', "inputs are in ascending order of size, outputs in descending order",
+     SG_ANE_H13, "IK"},
+    {5, SG_ANE_REFUSES, 'p', "the number of compiles per process is limited",
+     SG_ANE_ALL, "MX OR IM AL"},
+    {6, SG_ANE_REFUSES, 'p', "the number of programs loaded at the same time is limited",
+     SG_ANE_ALL, "AG IM"},
+    {8, SG_ANE_DISTORTS, 'p', "weights are frozen when a program is compiled",
+     SG_ANE_ALL, "MX OR"},
+    {9, SG_ANE_REFUSES, 't', "concat has a constant axis of 0 or more, and interleave; in strict two values or more",
+     SG_ANE_ALL, "OR AL AG"},
+    {10, SG_ANE_REFUSES, 't', "the engine supports the operation",
+     SG_ANE_ALL, "IM OR"},
+    {11, SG_ANE_REFUSES, 't', "rsqrt, log and inverse have epsilon",
+     SG_ANE_ALL, "IM H"},
+    {12, SG_ANE_REFUSES, 't', "conv has no bias, or one from a blob file",
+     SG_ANE_ALL, "OR H"},
     {13, SG_ANE_REFUSES, 't',
      "constants of matmul, softmax, reduce_sum, reduce_mean and norms are named; small integer constants are "
-     "in the text"},
-    {14, SG_ANE_IGNORES_MASK, 't', "scaled_dot_product_attention has no mask"},
-    {15, SG_ANE_DISTORTS, 'b', "a blob's offset is that of its metadata record, and the record is valid"},
-    {16, SG_ANE_REFUSES, 'p', "the text is passed as NSData, the weights as an NSDictionary"},
-    {17, SG_ANE_REFUSES, 't', "results are computed by operations, names are unique"},
-    {20, SG_ANE_SLOW, 't', "the operands and results of an operation fit the engine's memory"},
+     "in the text",
+     SG_ANE_ALL, "OR IM"},
+    {14, SG_ANE_IGNORES_MASK, 't', "scaled_dot_product_attention has no mask",
+     SG_ANE_ALL, "OR MX"},
+    {15, SG_ANE_DISTORTS, 'b', "a blob's offset is that of its metadata record, and the record is valid",
+     SG_ANE_H13 | SG_ANE_H14 | SG_ANE_H15, "OR CT"},
+    {16, SG_ANE_REFUSES, 'p', "the text is passed as NSData, the weights as an NSDictionary",
+     SG_ANE_ALL, "OR"},
+    {17, SG_ANE_REFUSES, 't', "results are computed by operations, names are unique",
+     SG_ANE_ALL, "OR IM"},
+    {20, SG_ANE_SLOW, 't', "the operands and results of an operation fit the engine's memory",
+     SG_ANE_ALL, "MX AG"},
     {23, SG_ANE_REFUSES, 't',
-     "values are fp16; inputs and outputs may be fp32, through casts, where the compiler allows it"},
-    {24, SG_ANE_REFUSES, 't', "inputs and outputs are fp16, fp32 or bool; int8 in buffers"},
-    {25, SG_ANE_REFUSES, 't', "4-bit types are used in compressed constants only"},
-    {26, SG_ANE_ZEROS, 't', "channels of inputs and outputs are a multiple of 32"},
-    {27, SG_ANE_REFUSES, 't', "dimensions and rank are bounded"},
-    {28, SG_ANE_REFUSES, 't', "kernels, groups, products, transposes, pads, tiles and axes of argmax are bounded"},
-    {29, SG_ANE_DISTORTS, 'r', "slices of the last axis that do not begin at 0 hold values up to 4094"},
-    {30, SG_ANE_DISTORTS, 'r', "products stay below 32768"},
-    {31, SG_ANE_LAST_ONLY, 't', "a program has at most two outputs"},
-    {33, SG_ANE_INVALID, 't', "the axis of softmax is a power of two"},
-    {35, SG_ANE_CRASHES, 't', "a convolution with computed weights has a batch of 1"},
-    {36, SG_ANE_HANGS, 't', "elementwise operations on [1, N] have a small N"},
-    {37, SG_ANE_REFUSES, 't', "dimensions of outputs are at most 16384; larger heads are split"},
-    {40, SG_ANE_REFUSES, 'p', "after a failed compile the service is given time to restart"},
-    {42, SG_ANE_REFUSES, 't', "no reduce_mean in functions for ios18"},
-    {43, SG_ANE_FAILS, 's', "surfaces are multiples of 16 KiB, rows multiples of 64 bytes"},
-    {44, SG_ANE_REFUSES, 'p', "compiled files are kept until the program is unloaded"},
-    {46, SG_ANE_HANGS, 'p', "an evaluate may never return"},
-    {47, SG_ANE_REFUSES, 'p', "selectors have the known encodings"},
+     "values are fp16; inputs and outputs may be fp32, through casts, where the compiler allows it",
+     SG_ANE_H13 | SG_ANE_H14, "MX IM"},
+    {24, SG_ANE_REFUSES, 't', "inputs and outputs are fp16, fp32 or bool; int8 in buffers",
+     SG_ANE_ALL, "IM SP"},
+    {25, SG_ANE_REFUSES, 't', "4-bit types are used in compressed constants only",
+     SG_ANE_ALL, "IM"},
+    {26, SG_ANE_ZEROS, 't', "channels of inputs and outputs are a multiple of 32",
+     SG_ANE_H13, "IK"},
+    {27, SG_ANE_REFUSES, 't', "dimensions and rank are bounded",
+     SG_ANE_ALL, "AG IM"},
+    {28, SG_ANE_REFUSES, 't', "kernels, groups, products, transposes, pads, tiles and axes of argmax are bounded",
+     SG_ANE_ALL, "AG"},
+    {29, SG_ANE_DISTORTS, 'r', "slices of the last axis that do not begin at 0 hold values up to 4094",
+     SG_ANE_H13 | SG_ANE_H14, "AG"},
+    {30, SG_ANE_DISTORTS, 'r', "products stay below 32768",
+     SG_ANE_H13, "AG"},
+    {31, SG_ANE_LAST_ONLY, 't', "a program has at most two outputs",
+     0, "MX"},
+    {33, SG_ANE_INVALID, 't', "the axis of softmax is a power of two",
+     0, "ES"},
+    {35, SG_ANE_CRASHES, 't', "a convolution with computed weights has a batch of 1",
+     SG_ANE_ALL, "AG"},
+    {36, SG_ANE_HANGS, 't', "elementwise operations on [1, N] have a small N",
+     SG_ANE_H13, "AG"},
+    {37, SG_ANE_REFUSES, 't', "dimensions of outputs are at most 16384; larger heads are split",
+     0, "AL"},
+    {40, SG_ANE_REFUSES, 'p', "after a failed compile the service is given time to restart",
+     SG_ANE_ALL, "AG ES"},
+    {42, SG_ANE_REFUSES, 't', "no reduce_mean in functions for ios18",
+     0, "ES"},
+    {43, SG_ANE_FAILS, 's', "surfaces are multiples of 16 KiB, rows multiples of 64 bytes",
+     SG_ANE_ALL, "SP"},
+    {44, SG_ANE_REFUSES, 'p', "compiled files are kept until the program is unloaded",
+     SG_ANE_ALL, "SP"},
+    {46, SG_ANE_HANGS, 'p', "an evaluate may never return",
+     SG_ANE_ALL, "SP"},
+    {47, SG_ANE_REFUSES, 'p', "selectors have the known encodings",
+     SG_ANE_ALL, "SP"},
+    {49, SG_ANE_REFUSES, 't', "no product of 128 rows with a constant of 8192 rows",
+     SG_ANE_H13 | SG_ANE_H14, "H"},
+    {50, SG_ANE_INVALID, 't', "no input is named state",
+     SG_ANE_ALL, "H"},
+    {51, SG_ANE_REFUSES, 't', "a text without tensor_buffer has buildInfo",
+     SG_ANE_ALL, "H"},
+    {52, SG_ANE_REFUSES, 't', "no constexpr operations; packages for Core ML may have them",
+     SG_ANE_ALL, "H"},
+    {53, SG_ANE_REFUSES, 't', "the bounds of clip have the type of its operand",
+     SG_ANE_ALL, "H"},
 };
+
+const char *sg_ane_chip_name(uint32_t i)
+{
+    static const char *const names[] = {"H13", "H14", "H15", "H16", "H17"};
+    return names[i];
+}
+
+const char *sg_ane_symptom_text(enum sg_ane_symptom symptom)
+{
+    static const char *const texts[] = {"refuses", "fails with 0x1d", "fails as an invalid program", "returns zeros",
+                                        "binds in another order", "returns only the last output", "ignores the mask",
+                                        "computes other values", "does not return", "ends the compiler service", "is slower"};
+    return texts[symptom];
+}
 
 size_t sg_ane_rule_count(void) { return sizeof rules / sizeof *rules; }
 const struct sg_ane_rule *sg_ane_rule_at(size_t i) { return &rules[i]; }
@@ -94,16 +154,27 @@ const struct sg_ane_file *sg_ane_file_of(const struct sg_ane_file *files, uint32
     return NULL;
 }
 
+/* 1: a whole record begins at the offset and the data follow it, whatever size and place it has: newer compilers read no
+ * more of it. */
+static int has_record(const struct sg_mil_literal *l, const struct sg_ane_file *file, uint64_t bytes)
+{
+    uint64_t at = l->v.blob.offset;
+    return at % 64 == 0 && at >= 64 && at < file->bytes && file->bytes - at >= 64 && file->bytes - at - 64 >= bytes &&
+           !memcmp(file->data + at, "\xef\xbe\xad\xde", 4);
+}
+
 /* Checks one blob reference. A size that does not match the type usually means an offset into the wrong
  * record. */
-static void check_blob(const struct sg_mil_literal *l, const char *op, const struct sg_ane_file *files,
-                       uint32_t files_n, struct sg_mil_faults *faults)
+static void check_blob(const struct sg_mil_literal *l, const char *op, const struct sg_ane_profile *profile,
+                       const struct sg_ane_file *files, uint32_t files_n, struct sg_mil_faults *faults)
 {
     struct sg_mil_loc at = {.line = l->line, .column = l->column, .constraint = 15, .op = op};
     const struct sg_ane_file *file = sg_ane_file_of(files, files_n, l->v.blob.path);
     struct sg_blob b;
     segue_error err;
     uint64_t bytes;
+    at.advice = file && profile->blobs_unchecked && sg_mil_type_size(&l->type, NULL, &bytes, NULL) == SEGUE_OK &&
+                has_record(l, file, bytes);
     if (!file)
         sg_mil_fault_add(faults, &at, "%s: no such blob file", l->v.blob.path);
     else if (sg_blob_at(&b, file->data, file->bytes, l->v.blob.offset, file->path, &err))
@@ -119,8 +190,8 @@ static void check_blob(const struct sg_mil_literal *l, const char *op, const str
 }
 
 /* References are in attributes (const, ios16 constexpr) and in inline arguments (buffer dialect). */
-void sg_ane_check_blobs(const struct sg_mil_program *p, const struct sg_ane_file *files, uint32_t files_n,
-                        struct sg_mil_faults *faults)
+void sg_ane_check_blobs(const struct sg_mil_program *p, const struct sg_ane_profile *profile, const struct sg_ane_file *files,
+                        uint32_t files_n, struct sg_mil_faults *faults)
 {
     for (uint32_t i = 0; i < p->functions_n; i++) {
         const struct sg_mil_function *f = &p->functions[i];
@@ -129,10 +200,10 @@ void sg_ane_check_blobs(const struct sg_mil_program *p, const struct sg_ane_file
             const char *name = f->values[op->first].name;
             for (uint32_t a = 0; a < op->attrs_n; a++)
                 if (op->attrs[a].literal->kind == SG_MIL_BLOB)
-                    check_blob(op->attrs[a].literal, name, files, files_n, faults);
+                    check_blob(op->attrs[a].literal, name, profile, files, files_n, faults);
             for (uint32_t a = 0; a < op->args_n; a++)
                 if (op->args[a].kind == SG_MIL_LITERAL && op->args[a].v.literal->kind == SG_MIL_BLOB)
-                    check_blob(op->args[a].v.literal, name, files, files_n, faults);
+                    check_blob(op->args[a].v.literal, name, profile, files, files_n, faults);
         }
     }
 }
@@ -197,6 +268,7 @@ static void check_port(const struct port_list *b, uint32_t i)
     if (!t->rank || !each) return;
     uint64_t last = (uint64_t)t->dim[t->rank - 1] * each;
     struct sg_mil_loc at = port_loc(b, i, 1);
+    at.advice = !profile->short_rows_refused;
     if (!t->buffer && last % profile->row_bytes)
         sg_mil_fault_add(b->c->faults, &at,
                          "rows of %llu bytes; pad the last dimension to a multiple of %u, so that packed and "
@@ -204,6 +276,7 @@ static void check_port(const struct port_list *b, uint32_t i)
                          "the same",
                          (unsigned long long)last, (unsigned)(profile->row_bytes / each));
     /* A tensor_buffer has explicit strides, which must describe contiguous rows of whole 64 bytes. */
+    at.advice = 0;
     at.constraint = 43;
     if (t->buffer && t->rank > 1 &&
         ((uint64_t)t->buffer->stride[t->rank - 2] * each % 64 || t->buffer->stride[t->rank - 1] != 1))
@@ -256,6 +329,14 @@ static void check_ports(const struct port_list *b)
             sg_mil_fault_add(b->c->faults, &at, "%llu bytes after %llu; declare %s in %s order of size",
                              (unsigned long long)bytes, (unsigned long long)before, what,
                              b->out ? "descending" : "ascending");
+        if (i && profile->size_order && bytes == before && strcmp(b->c->f->values[value_of(b, i - 1)].name, v->name) >= 0)
+            sg_mil_fault_add(b->c->faults, &at, "as large as %.60s; declare %s of one size in alphabetical order",
+                             b->c->f->values[value_of(b, i - 1)].name, what);
+        at.constraint = 50;
+        at.advice = !profile->state_refused;
+        if (!b->out && !strcmp(v->name, "state"))
+            sg_mil_fault_add(b->c->faults, &at, "an input named state, which is also a type of MIL, is refused; rename it");
+        at.advice = 0;
         at.constraint = 3;
         if (i && profile->sorted_names && strcmp(b->c->f->values[value_of(b, i - 1)].name, v->name) >= 0)
             sg_mil_fault_add(b->c->faults, &at, "declared after %.60s; declare %s in alphabetical order",
@@ -308,6 +389,16 @@ static void check_value(struct sg_ane_check *c, const struct sg_mil_value *v, in
                          "a 4-bit tensor that is not a constant; only compressed constants may have 4 bits");
 }
 
+/* Constraint 51: a text without buildInfo is known from a route that has buffers only. */
+static void check_info(struct sg_ane_check *c)
+{
+    struct sg_mil_loc at = {.line = c->f->line, .column = c->f->column, .constraint = 51, .op = c->f->name};
+    if (!c->profile->info_needed || c->p->has_info) return;
+    for (uint32_t i = 0; i < c->f->params_n; i++)
+        if (c->f->values[i].type.buffer) return;
+    sg_mil_fault_add(c->faults, &at, "buildInfo is missing in front of the function; add it, or use tensor_buffer");
+}
+
 /* The operations of each function are scanned first, because some constraints depend on which operations
  * are combined. */
 void sg_ane_check_rules(const struct sg_mil_program *p, const struct sg_ane_profile *profile,
@@ -322,6 +413,7 @@ void sg_ane_check_rules(const struct sg_mil_program *p, const struct sg_ane_prof
             if (!strcmp(f->ops[o].kind, "matmul")) c.has |= SG_ANE_HAS_MATMUL;
             if (!strcmp(f->ops[o].kind, "softmax")) c.has |= SG_ANE_HAS_SOFTMAX;
         }
+        check_info(&c);
         for (uint32_t v = 0; v < f->values_n; v++)
             check_value(&c, &f->values[v],
                         f->values[v].op != SG_MIL_NONE && !strcmp(f->ops[f->values[v].op].kind, "const"));
@@ -339,5 +431,5 @@ void sg_ane_check(const struct sg_mil_program *p, const struct sg_ane_profile *p
     sg_mil_check_types(p, faults);
     if (faults->refusals) return; /* the other checks rely on valid shapes and arguments */
     sg_ane_check_rules(p, profile, faults);
-    if (files) sg_ane_check_blobs(p, files, files_n, faults);
+    if (files) sg_ane_check_blobs(p, profile, files, files_n, faults);
 }

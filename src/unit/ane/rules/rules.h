@@ -30,7 +30,14 @@ struct sg_ane_rule {
     enum sg_ane_symptom symptom;
     char where;       /* checked on: t text, b blob files, s surfaces, r values at run time, p the process */
     const char *text; /* the condition that a program must meet */
+    uint32_t chips;   /* SG_ANE_H*: generations that it was seen on or is known for; 0: reports that others contradict */
+    const char *sources; /* abbreviations of docs/ANE.md */
 };
+/* Generations of the engine: M1, M2, M3, M4, M5. */
+enum { SG_ANE_H13 = 1, SG_ANE_H14 = 2, SG_ANE_H15 = 4, SG_ANE_H16 = 8, SG_ANE_H17 = 16, SG_ANE_ALL = 31 };
+/* The generation of bit i, from 0 to 4: "H13" and so on. */
+const char *sg_ane_chip_name(uint32_t i);
+const char *sg_ane_symptom_text(enum sg_ane_symptom symptom);
 size_t sg_ane_rule_count(void);
 const struct sg_ane_rule *sg_ane_rule_at(size_t i);
 /* NULL: no constraint with this number is in the table. */
@@ -42,8 +49,8 @@ void sg_ane_check_rules(const struct sg_mil_program *p, const struct sg_ane_prof
                         struct sg_mil_faults *faults);
 /* Checks that every blob referenced by the program exists, is complete and has the declared type and size
  * (constraint 15). */
-void sg_ane_check_blobs(const struct sg_mil_program *p, const struct sg_ane_file *files, uint32_t files_n,
-                        struct sg_mil_faults *faults);
+void sg_ane_check_blobs(const struct sg_mil_program *p, const struct sg_ane_profile *profile, const struct sg_ane_file *files,
+                        uint32_t files_n, struct sg_mil_faults *faults);
 /* All checks: types, then constraints, then blobs unless files is NULL. Stops after type errors. */
 void sg_ane_check(const struct sg_mil_program *p, const struct sg_ane_profile *profile,
                   const struct sg_ane_file *files, uint32_t files_n, struct sg_mil_faults *faults);

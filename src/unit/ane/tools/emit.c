@@ -18,7 +18,7 @@ segue_status sg_ane_emit_open(struct sg_ane_emit *out, const struct sg_graph *g,
 {
     /* Surfaces have at least SG_ANE_PAD columns, also for dispatches of one row. */
     uint32_t rows = o->rows ? o->rows : SG_ANE_PAD, keys = o->keys ? o->keys : ANE_KEYS_MIN;
-    *out = (struct sg_ane_emit){.g = g, .sizes_only = o->sizes_only,
+    *out = (struct sg_ane_emit){.g = g, .sizes_only = o->sizes_only, .storage = o->storage,
                                 .shape = {.rows = rows, .columns = rows < SG_ANE_PAD ? SG_ANE_PAD : rows, .keys = keys}};
     if (rows > ANE_ROWS_MAX || (rows & (rows - 1)) || (rows > 1 && rows < SG_ANE_PAD))
         return sg_fail(err, SEGUE_EARG, "emit: %u rows; give 1, 32, 64, 128, 256 or 512", rows);
@@ -49,7 +49,7 @@ segue_status sg_ane_emit_part(struct sg_ane_emit *e, uint32_t i, struct sg_mil_p
                               segue_error *err)
 {
     *mil = NULL;
-    *blobs = (struct sg_ane_blobs){.sizes_only = e->sizes_only};
+    *blobs = (struct sg_ane_blobs){.sizes_only = e->sizes_only, .storage = e->storage};
     snprintf(blobs->path, sizeof blobs->path, "weights/p%02u.bin", i);
     return sg_ane_lower(mil, e->g, &e->cut.parts[i], &e->info, &e->shape, blobs, err);
 }
@@ -90,8 +90,12 @@ static void put_tensors(struct sg_buf *m, const struct sg_graph *g, const struct
             const struct sg_weight *w = &s->weights[k];
             sg_buf_printf(m, "%s\n    {\"value\": \"w%u\", \"tensor\": \"", before, i);
             put_name(m, g->tensors[w->tensor]->name);
-            sg_buf_printf(m, "\", \"row\": %u, \"rows\": %u, \"offset\": %llu, \"below\": %llu}", w->at, w->rows,
+            sg_buf_printf(m, "\", \"row\": %u, \"rows\": %u, \"offset\": %llu, \"below\": %llu", w->at, w->rows,
                           (unsigned long long)s->record, (unsigned long long)below);
+            if (s->quant.storage)
+                sg_buf_printf(m, ", \"storage\": \"%s\", \"scales\": %llu", sg_ane_storage_name(s->quant.storage),
+                              (unsigned long long)s->aux);
+            sg_buf_puts(m, "}");
         }
     }
     sg_buf_puts(m, "]");

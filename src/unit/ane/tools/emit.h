@@ -13,6 +13,7 @@ struct sg_ane_emit_opts {
     uint32_t layers; /* layers per program; 0: by the default rule (lowerpart.h) */
     int by_weights;  /* 1: scale values by powers of two from a range analysis (lowerrange.h) */
     int sizes_only;  /* 1: do not read weights; blobs have offsets and sizes but no data */
+    enum sg_ane_storage storage; /* of matrices */
 };
 /* An open graph. Fields may be read by the caller. */
 struct sg_ane_emit {
@@ -22,6 +23,7 @@ struct sg_ane_emit {
     struct sg_ane_info info;
     struct sg_ane_range range; /* all NULL without by_weights */
     int sizes_only;
+    enum sg_ane_storage storage;
 };
 /* Partitions a graph, which must outlive *out. EARG: rows or keys that no program can have. EUNSUPPORTED:
  * an operation that cannot be lowered; the text names it. EMEMORY. */

@@ -21,6 +21,15 @@ int sg_mil_is_view(const struct sg_mil_op *op)
     return 0;
 }
 
+int sg_mil_is_layout(const struct sg_mil_op *op)
+{
+    static const char *const kinds[] = {"reshape", "expand_dims", "squeeze", "transpose", "slice_by_size", "slice_by_index",
+                                        "concat",  "split",       "stack",   "tile",      "pad",           "reverse"};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (!strcmp(op->kind, kinds[i])) return 1;
+    return 0;
+}
+
 /* A product has two operations (multiply and add) per element of the contraction. */
 uint64_t sg_mil_flops(const struct sg_mil_function *f, const struct sg_mil_op *op)
 {
@@ -74,6 +83,8 @@ void sg_mil_cost_of(struct sg_mil_cost *out, const struct sg_mil_function *f,
         uint64_t bytes = operand_bytes(f, op);
         if (bytes > c.working_set_bytes) c.working_set_bytes = bytes;
         c.ops += !sg_mil_is_view(op);
+        c.layout_ops += sg_mil_is_layout(op);
+        c.transposes += !strcmp(op->kind, "transpose");
         c.flops += sg_mil_flops(f, op);
     }
     /* All inputs, then all outputs. */

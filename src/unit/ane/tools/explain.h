@@ -14,6 +14,8 @@ struct sg_mil_cost {
     uint64_t border_bytes;      /* surfaces of inputs and outputs */
     uint64_t working_set_bytes; /* operands and results of the widest operation */
     uint64_t logical_bytes;     /* inputs and outputs without padding */
+    uint64_t layout_ops;        /* operations that only move numbers: sg_mil_is_layout */
+    uint64_t transposes;        /* ... of these, transposes */
 };
 /* Sums up a function. Precondition: sg_mil_check_types found no error. */
 void sg_mil_cost_of(struct sg_mil_cost *out, const struct sg_mil_function *f,
@@ -24,5 +26,7 @@ double sg_mil_expected_us(const struct sg_mil_cost *c, const struct sg_ane_profi
 uint64_t sg_mil_flops(const struct sg_mil_function *f, const struct sg_mil_op *op);
 /* 1: the operation only changes shape, layout or name. */
 int sg_mil_is_view(const struct sg_mil_op *op);
+/* 1: the operation only moves numbers: shapes, transposes, slices, concatenations, copies, pads. */
+int sg_mil_is_layout(const struct sg_mil_op *op);
 
 #endif

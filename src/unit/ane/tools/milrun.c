@@ -76,6 +76,23 @@ segue_status sg_ane_surface_get(const struct sg_ane_port *port, struct sg_ane_su
     return copy_surface(port, s, NULL, out, err);
 }
 
+/* Reads a tensor of a file. Models have no whole numbers, so sg_tensor_read does not take them. */
+static segue_status read_tensor(const struct sg_tensor *t, float *out, segue_error *err)
+{
+    const uint8_t *p = t->data;
+    uint64_t n = t->rows * t->cols;
+    if (t->storage != SG_I8 && t->storage != SG_U8 && t->storage != SG_BOOL && t->storage != SG_I32) {
+        SG_TRY(sg_tensor_computable(t, err));
+        sg_tensor_read(t, out);
+        return SEGUE_OK;
+    }
+    for (uint64_t i = 0; i < n; i++)
+        out[i] = t->storage == SG_I8    ? (float)(int8_t)p[i]
+                 : t->storage == SG_I32 ? (float)(int32_t)sg_le32(p + 4 * i)
+                                        : (float)p[i];
+    return SEGUE_OK;
+}
+
 /* Surfaces of one program. */
 struct surfaces {
     struct sg_ane_surface **in, **out;
@@ -109,11 +126,10 @@ static segue_status fill_input(const struct sg_ane_port *port, struct sg_ane_sur
                        "mil run: input %.80s: the tensor has %llu elements, the program reads %llu; give a tensor of its shape",
                        port->name, (unsigned long long)has, (unsigned long long)n);
     if (before) return sg_ane_surface_put(port, s, before->data, err); /* results are fp32 already */
-    SG_TRY(sg_tensor_computable(t, err));
     float *numbers = sg_alloc((size_t)n * sizeof *numbers);
     if (!numbers) return sg_no_memory("an input", (size_t)n * sizeof *numbers, err);
-    sg_tensor_read(t, numbers);
-    segue_status status = sg_ane_surface_put(port, s, numbers, err);
+    segue_status status = read_tensor(t, numbers, err);
+    if (status == SEGUE_OK) status = sg_ane_surface_put(port, s, numbers, err);
     sg_free(numbers);
     return status;
 }
