@@ -26,6 +26,6 @@ path = os.path.join(folder, f"segue_command-{version}-{tag}.whl")
 with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as z:
     for name, data in files.items():
         entry = zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0))        # the same bytes for the same command
-        entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, (0o755 if name.endswith("/segue") else 0o644) << 16
+        entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, (0o100755 if name.endswith("/segue") else 0o100644) << 16
         z.writestr(entry, data)
 print(path)

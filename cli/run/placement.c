@@ -357,8 +357,8 @@ static segue_status open_engine(struct placement *p, const struct args *args, un
 {
     segue_engine_opts opts = SEGUE_INIT(segue_engine_opts);
     if (p->compressed && !p->compressed_units)
-        return out_fail(err, SEGUE_EUNSUPPORTED, "flag --storage: %s: only programs of the unit ane have it; use fp8, or --unit ane",
-                        p->compressed);
+        return out_fail(err, SEGUE_EUNSUPPORTED,
+                        "flag --storage: %s: only programs of the unit ane have it; use fp8, or --unit ane", p->compressed);
     opts.kv = kv_storage_of(args_text(args, "kv"));
     opts.chunk_tokens = (uint32_t)args_number(args, "chunk", 0);
     opts.keep_values = flags & PLACEMENT_KEEP_VALUES ? 1 : 0;

@@ -69,6 +69,24 @@ if np:
     refused(4, ["mil", "run", folder, "--in", i, "--out", o, "--profile", "m1"], "constraint 30", "op h")
     code, out, err = run("mil", "run", folder, "--in", i, "--out", o, "--profile", "m1", "--on-violation", "faithful")
     expect("faithful: infinite", code == 0 and np.isinf(load_file(o)["z_out"]).all(), err)
+# Inputs of whole numbers and truth values; halves are rounded away from zero; comments; the operation that lost numbers.
+if np:
+    head = 'program(1.3)\n[buildInfo = dict<string, string>({{"a", "b"}})]\n{ // a comment\n    func main<ios18>('
+    text = head + ('tensor<bool, [1, 1, 1, 64]> a, tensor<int8, [1, 1, 1, 64]> b) {\n        tensor<fp16, [1, 1, 1, 64]> w = cast(x = b, dtype = '
+                   'string("fp16")); // another\n        tensor<fp16, [1, 1, 1, 64]> h = mul(x = w, y = fp16(0x1p-1));\n'
+                   '        tensor<fp16, [1, 1, 1, 64]> r = round(x = h);\n        tensor<fp16, [1, 1, 1, 64]> z = select(cond = a, a = r, b = h);\n    } -> (z);\n}\n')
+    path = write_text("mixed.mil", text)
+    numbers, truth = np.arange(-32, 32, dtype=np.int8).reshape(1, 1, 1, 64), np.arange(64).reshape(1, 1, 1, 64) % 3 > 0
+    save_file({"a": truth, "b": numbers}, i)
+    code, out, err = run("mil", "run", path, "--in", i, "--out", o, "--profile", "ieee")
+    half = numbers.astype(np.float32) / 2
+    want = np.where(truth, np.sign(half) * np.floor(np.abs(half) + 0.5), half)
+    expect("I8 and BOOL inputs, halves away from zero", code == 0 and (load_file(o)["z"] == want).all(), (code, err))
+    os.remove(path)
+j = json.loads(run("mil", "rules", "--json")[1])["rules"]
+expect("the table of rules", len(j) > 40 - 5 and {"number", "text", "engine", "generations", "sources"} == set(j[0]) and
+       next(r for r in j if r["number"] == 49)["generations"] == ["H13", "H14"], j[:1])
+expect("layout operations are counted", {"layout_ops", "transposes"} <= set(json.loads(run("mil", "explain", folder, "--json")[1])["programs"][0]))
 refused(2, ["mil", "frobnicate", folder], "check")
 refused(2, ["mil", "diff", folder], "diff A B")
 refused(2, ["mil", "check"], "check DIR")

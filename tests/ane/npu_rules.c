@@ -6,7 +6,8 @@
 #include "npu_rig.h"
 #include "unit/ane/blob/blob.h"
 
-#define ONE(body) "program(1.3)\n{\nfunc main<ios16>(" ABC " a) {\n" body "\n} -> (z);\n}\n"
+#define INFO "[buildInfo = dict<string, string>({{\"a\", \"b\"}})]\n"
+#define ONE(body) "program(1.3)\n" INFO "{\nfunc main<ios16>(" ABC " a) {\n" body "\n} -> (z);\n}\n"
 static const char conv_text[] = ONE(T("32, 32, 1, 1") " w = const()[val = " T("32, 32, 1, 1") "(1)]; " ABC " z = " CONV("x = a, weight = w") ";");
 
 /* NaN, infinity and signed zero under each profile. */
@@ -43,7 +44,7 @@ static void numerics_by_profile(void **state)
         }
 }
 
-static const char two_inputs[] = "program(1.3)\n{\nfunc main<ios16>(" T("1, 32, 1, 512") " a, " T("1, 32, 1, 512") " b) {\n" T("1, 32, 1, 512")
+static const char two_inputs[] = "program(1.3)\n" INFO "{\nfunc main<ios16>(" T("1, 32, 1, 512") " a, " T("1, 32, 1, 512") " b) {\n" T("1, 32, 1, 512")
                                  " z = add(x = a, y = b);\n} -> (z);\n}\n";
 
 /* A new surface of `bytes`, bound as input 0, is refused with this text. Afterwards the previous surface is bound again. */
@@ -92,7 +93,7 @@ static void surfaces(void **state)
     segue_error err;
     struct sg_npu_opts o = options("ieee", 0);
     rig_open(&g, &o);
-    assert_int_equal(rig_load(&g, "program(1.3)\n{\nfunc main<ios16>(" T("1, 1, 1, 32") " a, " T("1, 32, 1, 512") " b) {\n" T("1, 32, 1, 512")
+    assert_int_equal(rig_load(&g, "program(1.3)\n" INFO "{\nfunc main<ios16>(" T("1, 1, 1, 32") " a, " T("1, 32, 1, 512") " b) {\n" T("1, 32, 1, 512")
                               " y = tile(x = b, reps = tensor<int32, [4]>([1, 1, 1, 1])); " T("1, 1, 1, 32") " z = relu(x = a);\n} -> (y, z);\n}\n",
                               NULL, 0, &err), SEGUE_OK);
     assert_int_equal(g.ports[0].surface_bytes, 16 * 1024);
@@ -166,7 +167,7 @@ static void budgets_and_restart(void **state)
  * (delta). Blob files are validated. */
 static void weights_are_frozen(void **state)
 {
-    const char *text = "program(1.3)\n{\nfunc main<ios16>(" ABC " a) {\n" T("1, 32, 1, 1") " w = const()[val = " T("1, 32, 1, 1")
+    const char *text = "program(1.3)\n" INFO "{\nfunc main<ios16>(" ABC " a) {\n" T("1, 32, 1, 1") " w = const()[val = " T("1, 32, 1, 1")
                        "(BLOBFILE(path = string(\"@model_path/w.bin\"), offset = uint64(64)))];\n" ABC " y = mul(x = a, y = w);\n" ABC
                        " z = add(x = y, y = fp16(1));\n} -> (z);\n}\n";
     segue_error err;
@@ -221,7 +222,7 @@ static void ports_by_name(void **state)
     uint32_t in_n, out_n;
     rig_open(&g, &o);
     assert_int_equal(rig_load(&g,
-                              "program(1.3)\n{\nfunc main<ios16>(" ABC " b, " ABC " a) {\n" ABC
+                              "program(1.3)\n" INFO "{\nfunc main<ios16>(" ABC " b, " ABC " a) {\n" ABC
                               " z = sub(x = a, y = b);\n} -> (z);\n}\n",
                               NULL, 0, &err),
                      SEGUE_OK);

@@ -41,7 +41,7 @@ for other, same in (("q8", False), ("f32", True), ("bf16", False)):
     expect(f"ane to cpu with --kv {other}", u["decode"]["runs"] == 3 and o["handoff_bytes"] > 0, (u, o["handoff_bytes"]))
 refused(3, ["run", "-m", m, "--ids", "1,2", "--unit", "ane:soft", "--kv", "q8"], "f16")
 # A unit that pads takes the smallest shape of the pipeline that holds the rest, and no other.
-for n, columns in ((2, 64), (64, 64), (65, 256), (256, 256), (257, 512), (513, 576)):
+for n, columns in ((2, 64), (64, 64), (65, 256), (256, 256), (257, 512), (514, 576)):
     o, u = parts("--pipeline", "fixed:ane:soft", ids=",".join((prompt.split(",") * 2)[:n]), n=1)
     expect(f"fixed: {n} tokens are padded to {columns}", round(u["prefill"]["padded_ratio"] * n) == columns, (n, u["prefill"]["padded_ratio"] * n))
 o, u = parts("--pipeline", f"fixed:proc:ane:soft+{B}", ids=",".join(prompt.split(",")[:65]), n=2)

@@ -118,7 +118,7 @@ static segue_status copy_border(struct sg_run *run, const int32_t *values, uint3
 
 /* Where the ports of a part are bound. Values are read from x[turn] and written to x[!turn]; the state is read from `now` and
  * written to `next`. */
-struct binding {
+struct ane_binding {
     struct sg_run *run;
     const struct ane_lora *lora;
     struct sg_state *state;
@@ -128,7 +128,7 @@ struct binding {
 
 static struct sg_ane_surface *bound(void *context, enum sg_ane_role role, int is_output)
 {
-    const struct binding *b = context;
+    const struct ane_binding *b = context;
     struct sg_program *p = b->run->program;
     if (is_output) return role == SG_ANE_STATE ? b->state->next[b->part] : p->x[!b->turn];
     return role == SG_ANE_INFO    ? p->info
@@ -138,7 +138,7 @@ static struct sg_ane_surface *bound(void *context, enum sg_ane_role role, int is
 }
 
 /* Evaluates one part on the engine. A part has at most 4 inputs (values, info, state, adapters) and 2 outputs. */
-static segue_status evaluate(struct binding *b, struct ane_set *set)
+static segue_status evaluate(struct ane_binding *b, struct ane_set *set)
 {
     struct sg_run *run = b->run;
     const struct sg_ane_device_ops *ops = sg_ane_ops_of(run->program->base.unit->device);
@@ -176,7 +176,7 @@ static segue_status info_write(struct sg_run *run, const struct ane_set *set, ui
 
 /* Runs rows [at, at + n) of the batch through all parts, on the engine or in fp32 on the host, and reads the values of the last
  * one. */
-static segue_status run_parts(struct binding *b, struct ane_set *set, uint32_t at, uint32_t n)
+static segue_status run_parts(struct ane_binding *b, struct ane_set *set, uint32_t at, uint32_t n)
 {
     struct sg_run *run = b->run;
     struct sg_program *p = run->program;
@@ -213,7 +213,7 @@ static segue_status dispatch(struct sg_run *run, const struct sg_span *span, con
     run->host_bytes += state->copied - before;
     SG_TRY(ane_lora_of(p, set, span, &lora, &run->host_bytes, run->host.err));
     SG_TRY(info_write(run, set, state->core.tokens, n));
-    struct binding b = {.run = run, .lora = lora, .state = state};
+    struct ane_binding b = {.run = run, .lora = lora, .state = state};
     segue_status status = run_parts(&b, set, at, n);
     if (status != SEGUE_EUNSUPPORTED || p->on_helper || p->base.unit->losses != ANE_LOSSES_FP32) return status;
     p->on_helper = 1;

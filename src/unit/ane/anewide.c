@@ -74,7 +74,7 @@ segue_status ane_wide_evaluate(struct sg_program *p, struct ane_set *set, uint32
     const struct sg_ane_device_ops *engine = sg_ane_ops_of(p->base.unit->device), *ops;
     const struct sg_ane_port *there[2], *here[2];
     struct sg_ane_surface *surfaces[2][4] = {{NULL}};
-    struct sg_ane_program *program;
+    struct sg_ane_program *program = NULL;
     uint32_t there_n[2], n[2];
     SG_TRY(wide_program(p, set, part, &program, err));
     ops = sg_ane_ops_of(program);

@@ -65,13 +65,13 @@ static int are_multiples(const float *in, uint64_t n, float step, float low, flo
  * one of low to high times it. */
 static float exact_step(const float *in, uint64_t n, float low, float high)
 {
-    float most = 0;
+    float max = 0;
     for (uint64_t i = 0; i < n; i++)
-        if (fabsf(in[i]) > fabsf(most)) most = in[i];
-    if (most == 0) return 0;
+        if (fabsf(in[i]) > fabsf(max)) max = in[i];
+    if (max == 0) return 0;
     for (float k = low; k <= high; k++) {
-        float step = k != 0 ? sg_f32_of_f16(sg_f16_of_f32(most / k)) : 0;
-        if (step != 0 && fabsf(step) < 65504 && k * step == most && are_multiples(in, n, step, low, high)) return step;
+        float step = k != 0 ? sg_f32_of_f16(sg_f16_of_f32(max / k)) : 0;
+        if (step != 0 && fabsf(step) < 65504 && k * step == max && are_multiples(in, n, step, low, high)) return step;
     }
     return 0;
 }
@@ -80,10 +80,10 @@ static float exact_step(const float *in, uint64_t n, float low, float high)
 static void put_block(const float *in, uint64_t n, uint32_t bits, uint64_t at, uint8_t *data, uint16_t *scale)
 {
     const float low = bits == 8 ? -127 : -8, high = bits == 8 ? 127 : 7;
-    float step = exact_step(in, n, low, high), most = 0;
+    float step = exact_step(in, n, low, high), max = 0;
     for (uint64_t i = 0; i < n; i++)
-        if (fabsf(in[i]) > fabsf(most)) most = in[i];
-    if (step == 0) step = bits == 8 ? fabsf(most) / high : most / low; /* the sign makes the largest one -8 steps */
+        if (fabsf(in[i]) > fabsf(max)) max = in[i];
+    if (step == 0) step = bits == 8 ? fabsf(max) / high : max / low; /* the sign makes the largest one -8 steps */
     *scale = sg_f16_of_f32(step);
     if ((*scale & 0x7fff) >= 0x7c00) *scale = (uint16_t)((*scale & 0x8000) | 0x7bff);
     step = sg_f32_of_f16(*scale);

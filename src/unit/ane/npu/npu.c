@@ -51,7 +51,6 @@ static const struct sg_ane_device_ops npu_ops;
 
 /* --- the device --- */
 
-/* The kernels are the fastest of this processor; they differ in the last bit of fp32 only. */
 segue_status sg_npu_open(struct sg_ane_device **out, const struct sg_npu_opts *o, segue_error *err)
 {
     struct sg_ane_device *d = sg_alloc(sizeof *d);
@@ -61,7 +60,7 @@ segue_status sg_npu_open(struct sg_ane_device **out, const struct sg_npu_opts *o
     if (!d->o.compiles) d->o.compiles = o->profile.compiles;
     if (!d->o.loads) d->o.loads = o->profile.loads;
     d->compiles_left = d->o.compiles;
-    d->k = sg_npu_kernels_here();
+    d->k = sg_npu_kernels_here();    /* sets of instructions differ in the last bit of fp32 only */
     segue_status status = sg_pool_open(&d->pool, o->threads, err);
     if (status != SEGUE_OK)
         sg_free(d);

@@ -112,6 +112,7 @@ static void limit_products(struct sg_npu_run *r, float *p, size_t n)
     sg_npu_round16(r, p, n);
     for (size_t i = 0; i < n; i++)
         if (fabsf(p[i]) >= limit) {
+            if (!isinf(p[i])) atomic_fetch_add_explicit(&r->overflows, 1, memory_order_relaxed); /* else counted already */
             p[i] = copysignf(INFINITY, p[i]);
             atomic_fetch_or_explicit(&r->flags, SG_NPU_MAC_LIMIT, memory_order_relaxed);
         }

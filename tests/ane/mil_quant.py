@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Compressed programs: palettes, int8 and int4. Blocks of Q8_0 and Q4_0 files are exact, so the answers are those of fp16; other
+errors are bounded; coremltools decodes the packages to the same numbers. SPDX-License-Identifier: MIT"""
+import os, sys
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cli"))
+from clitest import *
+
+m = tiny_model(name="quant", layers=2)
+ids = ",".join(str(7 * i % 251) for i in range(64))
+base = os.path.join(top.name, "base")
+stored = {"fp16": 0}
+
+
+def divergence(model, unit, *flags):
+    code, out, err = run("eval", "-m", model, "--ids", ids, "-c", 64, "--unit", unit, "--kl-base", base, "-q", "--json", *flags)
+    expect(f"{unit} runs", code == 0, err)
+    return json.loads(out or "{}").get("kl_mean", 9)
+
+
+for kind, storage in (("q8_0", "int8"), ("q4_0", "int4")):
+    path = os.path.join(top.name, kind + ".gguf")
+    expect(f"quantize {kind}", run("quantize", "-m", m, "-o", path, "--type", kind)[0] == 0)
+    run("eval", "-m", path, "--ids", ids, "-c", 64, "--unit", "ane:soft,profile=ieee", "--kl-out", base, "-q")
+    kl = divergence(path, f"ane:soft,profile=ieee,storage={storage}")
+    expect(f"{storage} of {kind} is exact", abs(kl) < 1e-6, kl)
+run("eval", "-m", m, "--ids", ids, "-c", 64, "--unit", "ref", "--kl-out", base, "-q")
+for storage, bound in (("lut6", 0.02), ("int8", 0.005), ("lut4", 0.2), ("int4", 0.3)):
+    kl = divergence(m, "ane:soft,profile=ieee", "--storage", storage)
+    expect(f"{storage}: KL", 0 < kl < bound, kl)
+    print(f"{storage}: KL {kl:.2g} against ref")
+refused(3, ["run", "-m", m, "--ids", "1,2", "--unit", "ane:soft,storage=lut4"], "constraint 52")
+refused(3, ["run", "-m", m, "--ids", "1,2", "--unit", "cpu", "--storage", "lut4"], "ane")
+folders = {}
+for storage in ("fp16", "lut4", "lut6", "int8", "int4"):
+    folders[storage] = os.path.join(top.name, storage)
+    code, out, err = run("mil", "emit", "-m", m, "-o", folders[storage], "--storage", storage, "--profile", "ieee")
+    expect(f"emit {storage}", code == 0, err)
+    stored[storage] = json.loads(run("mil", "explain", folders[storage], "--json", "--profile", "ieee")[1])["weight_bytes"]
+expect("compressed weights have fewer bytes", stored["int4"] < stored["lut6"] < stored["int8"] < stored["fp16"] and stored["lut4"] < stored["lut6"], stored)
+code, out, err = run("mil", "check", folders["lut4"], "--profile", "m4", "--json")
+expect("the private interface does not take them", code == 6 and {v["constraint"] for v in json.loads(out)["violations"]} == {52}, out[:300])
+try:
+    import logging
+    logging.disable(logging.WARNING)
+    import numpy as np
+    from coremltools.converters.mil.frontend.milproto.load import load
+    from coremltools.proto import MIL_pb2, Model_pb2
+    from coremltools.libmilstoragepython import _BlobStorageReader
+except Exception as e:
+    print(f"coremltools is not here ({e}): packages were not read")
+    done()
+for storage in ("lut4", "lut6", "int8", "int4"):
+    package = os.path.join(top.name, storage + ".mlpackage")
+    code, out, err = run("mil", "emit", "-m", m, "--mlpackage", package, "--storage", storage)
+    expect(f"package {storage}", code == 0, err)
+    first = package if os.path.exists(os.path.join(package, "Data")) else os.path.join(package, sorted(os.listdir(package))[0])
+    inside = os.path.join(first, "Data", "com.apple.CoreML")
+    spec = Model_pb2.Model()
+    with open(os.path.join(inside, "model.mlmodel"), "rb") as f: spec.ParseFromString(f.read())
+    program = load(spec, specification_version=spec.specificationVersion, file_weights_dir=os.path.join(inside, "weights"))
+    ops = [o for f in program.functions.values() for o in f.operations if o.op_type.startswith("constexpr_")]
+    expect(f"coremltools reads {storage}", len(ops) > 0 and all(o.op_type == ("constexpr_lut_to_dense" if "lut" in storage else
+           "constexpr_blockwise_shift_scale") for o in ops), [o.op_type for o in ops][:3])
+    plain = json.load(open(os.path.join(folders["fp16"], "manifest.json")))["programs"][0]
+    with open(os.path.join(folders["fp16"], plain["weights"]), "rb") as f: blob = f.read()
+    checked = 0
+    for o in ops:
+        # The same matrix in fp16, by the name of its constant: the rows of the tensors of one blob follow each other.
+        t = [x for x in plain["tensors"] if x["value"] == o.name]
+        if not t: continue
+        at = struct.unpack("<Q", blob[t[0]["offset"] + 16:t[0]["offset"] + 24])[0]
+        value = o.materialized_val_inference().astype(np.float64)
+        w = np.frombuffer(blob, np.float16, value.size, at).astype(np.float64).reshape(value.shape)
+        error = np.sqrt(((value - w) ** 2).mean() / (w ** 2).mean())
+        expect(f"{storage}: {o.name} is its matrix", error < {"lut4": 0.15, "lut6": 0.05, "int8": 0.02, "int4": 0.15}[storage], error)
+        checked += 1
+    expect(f"{storage}: matrices were compared", checked > 0)
+done()
