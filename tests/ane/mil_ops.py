@@ -70,7 +70,7 @@ a, b = x(1, 32, 3, 64), x(1, 32, 1, 64)
 A, B = f(a), f(b)
 erf = np.vectorize(math.erf)
 unary = {"square": A * A, "exp": np.exp(A), "exp2": np.exp2(A), "abs": abs(A), "sign": np.sign(A), "erf": erf(A), "ceil": np.ceil(A),
-         "floor": np.floor(A), "round": np.rint(A), "atan": np.arctan(A), "relu": np.maximum(A, 0), "relu6": np.clip(A, 0, 6),
+         "floor": np.floor(A), "round": np.sign(A) * np.floor(np.abs(A) + 0.5), "atan": np.arctan(A), "relu": np.maximum(A, 0), "relu6": np.clip(A, 0, 6),
          "sigmoid": 1 / (1 + np.exp(-A)), "tanh": np.tanh(A), "silu": A / (1 + np.exp(-A)), "softplus": np.log1p(np.exp(A)),
          "softsign": A / (1 + abs(A)), "identity": A}
 for op, want in unary.items(): case(op, f"$T z = {op}(x = a);", {"a": a}, want)
