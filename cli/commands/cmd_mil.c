@@ -182,7 +182,8 @@ static int print_totals(const struct args *args, const struct totals *t, json_t 
     if (args_has(args, "json")) return out_json_exit(o);
     for (size_t i = 0; i < json_array_size(t->programs); i++) {
         const json_t *p = json_array_get(t->programs, i);
-        out_print("%s %s: %lld ops, %lld layout operations (%lld transposes), %.1f MB of weights, working set %.2f MB, %.0f us simulated (%s)\n",
+        out_print("%s %s: %lld ops, %lld layout operations (%lld transposes)"
+                  ", %.1f MB of weights, working set %.2f MB, %.0f us simulated (%s)\n",
                json_string_value(json_object_get(p, "file")),
                json_string_value(json_object_get(p, "function")),
                (long long)json_integer_value(json_object_get(p, "ops")),
