@@ -84,13 +84,13 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double joules_of(struct probe *p, const struct probe_case *c)
+double probe_joules(struct probe *p, size_t prefill, size_t decode)
 {
-    double a = -1, b = 0;
-    segue_error err;
-    if (segue_unit_joules(p->units[c->prefill], &a, &err)) return -1;
-    if (c->decode != c->prefill && segue_unit_joules(p->units[c->decode], &b, &err)) return -1;
-    return a + b;
+    segue_energy a = SEGUE_INIT(segue_energy), b = a;
+    segue_error ignored;
+    if (segue_unit_energy(p->units[prefill], &a, &ignored)) return -1;
+    if (decode != prefill && segue_unit_energy(p->units[decode], &b, &ignored)) return -1;
+    return a.joules + b.joules;
 }
 
 static segue_status make_plan(struct probe *p, const struct probe_case *c, segue_plan **plan, segue_error *err)
@@ -141,7 +141,7 @@ static segue_status time_answer(struct probe *p, segue_session *s, const struct 
 {
     double *each = out_alloc((c->output + 1) * sizeof *each);
     segue_stats stats = SEGUE_INIT(segue_stats);
-    double joules = joules_of(p, c);
+    double joules = probe_joules(p, c->prefill, c->decode);
     uint64_t start = out_now_ns(), last = start;
     int32_t token;
     segue_status st = SEGUE_OK;
@@ -154,7 +154,7 @@ static segue_status time_answer(struct probe *p, segue_session *s, const struct 
         last = now;
     }
     out->total_ms = (double)(out_now_ns() - start) * 1e-6;
-    double after = joules_of(p, c);
+    double after = probe_joules(p, c->prefill, c->decode);
     out->joules = joules >= 0 && after >= joules ? after - joules : -1;
     if (st >= 0) st = segue_session_stats_get(s, &stats, err);
     out->handoff_ms = (double)stats.handoff_exposed_ns * 1e-6;

@@ -156,15 +156,16 @@ static segue_status measure_links(struct probe *p, struct sg_unit_costs *costs, 
 /* Power while steps, and prefill, run. Counters of GPUs move every 20 to 100 ms, so that single runs cannot be told apart. */
 static segue_status measure_power(struct probe *p, size_t unit, struct sg_unit_cost *u, segue_error *err)
 {
-    double *watts[2] = {&u->prefill_w, &u->step_w}, before, after;
+    double *watts[2] = {&u->prefill_w, &u->step_w};
     for (int k = 0; k < 2; k++) {
         struct probe_case c = {.prefill = unit, .decode = unit, .prompt = k ? SHORT : 2048, .output = k ? 400 : 0};
         struct probe_times t;
-        if (segue_unit_joules(p->units[unit], &before, err)) return SEGUE_OK;
+        double before = probe_joules(p, unit, unit);
+        if (before < 0) return SEGUE_OK;
         uint64_t start = out_now_ns();
         while (out_now_ns() - start < POWER_NS) SG_TRY(probe_run(p, &c, &t, err));
         double seconds = (double)(out_now_ns() - start) * 1e-9;
-        if (segue_unit_joules(p->units[unit], &after, err)) return SEGUE_OK;
+        double after = probe_joules(p, unit, unit);
         if (after > before) *watts[k] = (after - before) / seconds;
     }
     return SEGUE_OK;

@@ -35,6 +35,8 @@ struct probe_case {
     size_t prefill, decode, depth, prompt, output, split;
 };
 segue_status probe_run(struct probe *p, const struct probe_case *c, struct probe_times *out, segue_error *err);
+/* Sum of the energy counters of two units in J, one unit counted once; -1: a unit has none. */
+double probe_joules(struct probe *p, size_t prefill, size_t decode);
 
 /* The numbers of unitcost.h for every open unit, from models of random weights in a temporary folder. Replaces what costs hold of
  * these units. show: called with a line on progress; may be NULL. */
