@@ -46,7 +46,8 @@ segue_status find_model(const struct args *args, char **path, segue_error *err)
             return out_fail(err, wanted ? SEGUE_EIO : SEGUE_EARG,
                             "model: %.200s: not installed; add --yes to download it, or give another one with -m",
                             id);
-        if (!confirm(id, !wanted)) return out_fail(err, SEGUE_EARG, "model: %.300s: not installed, and not downloaded; give -m", id);
+        if (!confirm(id, !wanted))
+            return out_fail(err, SEGUE_EARG, "model: %.300s: not installed, and not downloaded; give -m", id);
     }
     bool quiet = args_find(args->command, "quiet", 5) && args_has(args, "quiet");
     if (!quiet) out_note("downloading %s", id);

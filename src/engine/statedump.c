@@ -155,9 +155,10 @@ segue_status segue_session_dump(segue_session *session, const int32_t *tokens, s
         return sg_fail(err, SEGUE_EARG,
                        "session not dumped: the engine was opened without keep_values; set it");
     if (session->computed || session->tokens_n + n == 0)
-        return sg_fail(err, SEGUE_EARG,
-                       "session not dumped: %zu tokens are computed: a dump needs tokens, none of them computed; open a new session",
-                       session->computed);
+        return sg_fail(
+            err, SEGUE_EARG,
+            "session not dumped: %zu tokens are computed: a dump needs tokens, none of them computed; open a new session",
+            session->computed);
     if (session->layouts[session->active].n != 1)
         return sg_fail(err, SEGUE_EUNSUPPORTED,
                        "session not dumped: the layers are on several units; use a plan with one unit");

@@ -1,5 +1,5 @@
-/* allocator.c: segue_allocator_set: the library allocates and frees through the caller's functions only, a failed allocation gives
- * EMEMORY and leaks nothing, and a second call is refused. SPDX-License-Identifier: MIT */
+/* allocator.c: segue_allocator_set: the library allocates and frees through the caller's functions only, a failed allocation
+ * gives EMEMORY and leaks nothing, and a second call is refused. SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>

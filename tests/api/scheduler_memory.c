@@ -1,5 +1,5 @@
-/* scheduler_memory.c: what a scheduler keeps: the memory budget, prefixes of the store by realm and by common beginnings, rows that
- * were scored before a hand-off, and runs of deterministic engines. SPDX-License-Identifier: MIT */
+/* scheduler_memory.c: what a scheduler keeps: the memory budget, prefixes of the store by realm and by common beginnings, rows
+ * that were scored before a hand-off, and runs of deterministic engines. SPDX-License-Identifier: MIT */
 #include "scheduling.h"
 
 /* Two requests start, outgrow the budget, and the younger one gives way; the answers are those of single runs. */

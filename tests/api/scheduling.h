@@ -22,7 +22,8 @@ struct fixture {
     segue_engine *engine;
 };
 
-static inline void open_fixture(struct fixture *f, const char *model, const char *first, const char *second, const segue_engine_opts *o)
+static inline void open_fixture(struct fixture *f, const char *model, const char *first, const char *second,
+                                const segue_engine_opts *o)
 {
     char folder[512];
     segue_error err;
@@ -126,7 +127,8 @@ static inline int write_models(void **state)
     char folder[512];
     (void)state;
     for (int m = 0; m < TINY_MODELS; m++)
-        if (!tiny_write(&tiny_models[m], tiny_folder(folder, sizeof folder, "scheduler", tiny_models[m].name), (uint32_t)m + 1)) return 1;
+        if (!tiny_write(&tiny_models[m], tiny_folder(folder, sizeof folder, "scheduler", tiny_models[m].name), (uint32_t)m + 1))
+            return 1;
     return 0;
 }
 

@@ -182,7 +182,8 @@ static void check_open(struct kernel_case *t, enum sg_pack kind, uint64_t index)
         t->b->tile[sg_unpacked_form(kind)](t->a->open[kind] ? got : w, k, 16, tile, nt, fine, out, 16);
         for (uint32_t i = 0; i < nt; i++) {
             t->b->quant(x + i * k, k, 1, k, block, fine, one);
-            if (fine == SG_OUTLIER) t->b->tile[sg_unpacked_form(kind)](t->a->open[kind] ? got : w, k, 16, one, 1, fine, alone, 16);
+            if (fine == SG_OUTLIER)
+                t->b->tile[sg_unpacked_form(kind)](t->a->open[kind] ? got : w, k, 16, one, 1, fine, alone, 16);
             else t->b->few[kind](w, k, 16, one, 1, fine, alone, 16);
             bits(t, alone, out + i * 16, sizeof alone);
             if (fine != SG_OUTLIER) continue;

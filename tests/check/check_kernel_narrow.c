@@ -94,7 +94,8 @@ double check_narrow_distance(struct check_rng *rng, const struct sg_kernels *a, 
             if (fabs((double)o[i]) > *spread) *spread = fabs((double)o[i]);
             if (!(far <= largest)) largest = far;
         }
-        if (memcmp(o + n, o + 2 * n, n * sizeof *o) || memcmp(o + 2 * n - in.dvp, o + 3 * n, in.dvp * sizeof *o)) largest = INFINITY;
+        if (memcmp(o + n, o + 2 * n, n * sizeof *o) || memcmp(o + 2 * n - in.dvp, o + 3 * n, in.dvp * sizeof *o))
+            largest = INFINITY;
     }
     sg_arena_free(&arena);
     return largest;

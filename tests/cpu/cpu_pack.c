@@ -143,7 +143,11 @@ static void cache_case_begin(struct cache_case *k)
     k->data[1] = tensor_make(&k->t[1], SG_Q8_0, ROWS, COLS);
     k->list[0] = &k->t[0];
     k->list[1] = &k->t[1];
-    k->cache = (struct sg_weight_cache){.folder = k->folder, .bytes_max = 1u << 30, .weights = {1, 2}, .stamp = {3, 4}, .exact = 1};
+    k->cache = (struct sg_weight_cache){.folder = k->folder,
+                                        .bytes_max = 1u << 30,
+                                        .weights = {1, 2},
+                                        .stamp = {3, 4},
+                                        .exact = 1};
 }
 
 static void cache_case_end(struct cache_case *k)

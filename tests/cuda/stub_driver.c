@@ -57,7 +57,8 @@ static struct kernel *kernel_of(const char *name)
     return &kernels[i];
 }
 
-int stub_alive(void), stub_launches(void), stub_crossings(void), stub_launches_of(const char *name), stub_blocks_of(const char *name);
+int stub_alive(void), stub_launches(void), stub_crossings(void), stub_launches_of(const char *name),
+    stub_blocks_of(const char *name);
 void stub_reset(void), stub_watch(void (*see)(const char *name, const void *args));
 static void (*watcher)(const char *name, const void *args);
 void stub_watch(void (*see)(const char *name, const void *args)) { watcher = see; }

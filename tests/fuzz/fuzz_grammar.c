@@ -1,5 +1,5 @@
-/* fuzz_grammar.c: hostile sources of constraints: the first byte selects GBNF, JSON schema or expression; the text up to the first NUL is
- * the source, what follows is held against it. SPDX-License-Identifier: MIT */
+/* fuzz_grammar.c: hostile sources of constraints: the first byte selects GBNF, JSON schema or expression; the text up to the
+ * first NUL is the source, what follows is held against it. SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "text/grammar/grammar.h"

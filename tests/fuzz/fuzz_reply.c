@@ -1,5 +1,5 @@
-/* fuzz_reply.c: hostile text of a model, in pieces of random length, through the parser of reasoning and tool calls; and hostile JSON
- * bodies. The first byte selects the switches. SPDX-License-Identifier: MIT */
+/* fuzz_reply.c: hostile text of a model, in pieces of random length, through the parser of reasoning and tool calls; and hostile
+ * JSON bodies. The first byte selects the switches. SPDX-License-Identifier: MIT */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* grammar_mask.c: masks over a vocabulary against a check of every token by bytes, and sessions whose text is constrained. Needs the
- * default model; without it, it is skipped. SPDX-License-Identifier: MIT */
+/* grammar_mask.c: masks over a vocabulary against a check of every token by bytes, and sessions whose text is constrained. Needs
+ * the default model; without it, it is skipped. SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

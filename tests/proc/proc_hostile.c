@@ -1,5 +1,5 @@
-/* proc_hostile.c: a process that sends false data, stalls, closes early, answers out of order or with invalid numbers, from each of
- * its first requests on. The parent says so by name, or continues elsewhere with the right tokens; it never hangs and never
+/* proc_hostile.c: a process that sends false data, stalls, closes early, answers out of order or with invalid numbers, from each
+ * of its first requests on. The parent says so by name, or continues elsewhere with the right tokens; it never hangs and never
  * takes a wrong answer for a right one. SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -72,11 +72,13 @@ static void depth_is_bounded(void **state)
             for (int i = n; kind != 2 && i--;) *at++ = kind == 1 && i % 2 ? '}' : ']';
             if (kind == 1 && n % 2 == 0) continue; /* the innermost object has no value */
             segue_status s = sg_json_parse(&root, text, (size_t)(at - text), "deep.json", &err);
-            if (s != (n <= SG_JSON_DEPTH && kind != 2 ? SEGUE_OK : SEGUE_EFORMAT)) fail_msg("%d, %d levels: %s", kind, n, err.text);
+            if (s != (n <= SG_JSON_DEPTH && kind != 2 ? SEGUE_OK : SEGUE_EFORMAT))
+                fail_msg("%d, %d levels: %s", kind, n, err.text);
             if (n > SG_JSON_DEPTH) assert_non_null(strstr(err.text, "nested deeper"));
             json_decref(root);
         }
-    const char *quoted = "[\"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[\\\"[[\"]";
+    const char *quoted = "[\"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[["
+                         "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[\\\"[[\"]";
     json_t *root = NULL;
     assert_int_equal(sg_json_parse(&root, quoted, strlen(quoted), "quoted.json", NULL), SEGUE_OK);
     json_decref(root);

@@ -193,7 +193,8 @@ static void wrong_states_are_named(void **state)
     assert_int_equal(model_begin(m, "ref"), SEGUE_OK);
     assert_int_equal(run(m), SEGUE_OK);
     expect_error(m, ref->state_get(m->state, 9, 0, 1, SG_F32, row, &m->err), SEGUE_EARG, "slot 9 of 2");
-    expect_error(m, ref->state_get(m->state, 0, 11, 13, SG_F32, row, &m->err), SEGUE_EARG, "[11, 13) are not all held; it holds [0, 12)");
+    expect_error(m, ref->state_get(m->state, 0, 11, 13, SG_F32, row, &m->err), SEGUE_EARG,
+                 "[11, 13) are not all held; it holds [0, 12)");
     expect_error(m, ref->state_get(m->state, 0, 0, 1, SG_Q4_0, row, &m->err), SEGUE_EUNSUPPORTED, "use f32");
     expect_error(m, ref->state_put(m->state, 0, 14, 15, SG_F32, row, &m->err), SEGUE_EARG, "leave a gap");
     expect_error(m, ref->state_put(m->state, UINT32_MAX, 13, 13, SG_F32, NULL, &m->err), SEGUE_EARG,

@@ -60,9 +60,11 @@ static void keys_do_not_collide(void **state)
  * printing end before the C stack does. Also run with 128 KiB of stack (template_limits_stack). */
 static void deep_recursions_end(void **state)
 {
-    static const struct { const char *open, *middle, *close; } kinds[] = {
-        {"(", "1", ")"},   {"[", "1", "]"},  {"-", "1", ""},      {"not ", "1", ""}, {"{1:", "1", "}"}, {"x.y[", "1", "]"},
-        {"f(", "1", ")"},  {"1 + ", "1", ""}, {"1 ** ", "1", ""}, {"1 if 1 else ", "1", ""}, {"x or ", "1", ""}, {"(1,", "1", ")"},
+    static const struct { const char *open, *middle, *close;
+    } kinds[] = {
+        {"(", "1", ")"},    {"[", "1", "]"},           {"-", "1", ""},     {"not ", "1", ""},
+        {"{1:", "1", "}"},  {"x.y[", "1", "]"},        {"f(", "1", ")"},   {"1 + ", "1", ""},
+        {"1 ** ", "1", ""}, {"1 if 1 else ", "1", ""}, {"x or ", "1", ""}, {"(1,", "1", ")"},
     };
     static char vars[1024];
     segue_error err;
@@ -76,7 +78,8 @@ static void deep_recursions_end(void **state)
             for (int i = 0; i < n; i++) sg_buf_puts(&s, kinds[k].close);
             sg_buf_puts(&s, " }}");
             segue_status got = run(s.data, s.len, "{\"x\": 0}", &err, NULL);
-            if (got == SEGUE_EINTERNAL || (n > 1000 && kinds[k].close[0] == ')' && got == SEGUE_OK)) fail_msg("%s: %d", kinds[k].open, got);
+            if (got == SEGUE_EINTERNAL || (n > 1000 && kinds[k].close[0] == ')' && got == SEGUE_OK))
+                fail_msg("%s: %d", kinds[k].open, got);
             sg_buf_free(&s);
         }
     for (int n = 1; n <= 100; n += 33) {
@@ -310,9 +313,14 @@ int main(void)
     struct rlimit space = {.rlim_cur = 128u << 20, .rlim_max = 128u << 20};
     setrlimit(RLIMIT_AS, &space);
 #endif
-    const struct CMUnitTest tests[] = {cmocka_unit_test(keys_do_not_collide), cmocka_unit_test(deep_recursions_end), cmocka_unit_test(loops),     cmocka_unit_test(recursion),
-                                       cmocka_unit_test(growth),    cmocka_unit_test(nesting),
-                                       cmocka_unit_test(broken),    cmocka_unit_test(swept),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(keys_do_not_collide),
+                                       cmocka_unit_test(deep_recursions_end),
+                                       cmocka_unit_test(loops),
+                                       cmocka_unit_test(recursion),
+                                       cmocka_unit_test(growth),
+                                       cmocka_unit_test(nesting),
+                                       cmocka_unit_test(broken),
+                                       cmocka_unit_test(swept),
                                        cmocka_unit_test(own_limits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -370,7 +370,8 @@ static void safetensors_that_lie(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof safetensors_cases / sizeof *safetensors_cases; i++) {
-        struct sg_buf b = safetensors(safetensors_cases[i].header, strlen(safetensors_cases[i].header), safetensors_cases[i].bytes);
+        struct sg_buf b = safetensors(safetensors_cases[i].header, strlen(safetensors_cases[i].header),
+                                      safetensors_cases[i].bytes);
         refused(safetensors_cases[i].header, b.data, b.len, "lies.safetensors", SEGUE_EFORMAT, safetensors_cases[i].reason);
         sg_buf_free(&b);
     }

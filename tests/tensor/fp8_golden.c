@@ -131,7 +131,8 @@ static void of_every_storage(void **state)
         sg_tensor_row(&t, 0, 0, 512, got);
         float max_error = 0;
         for (int i = 0; i < 512; i++) max_error = fmaxf(max_error, fabsf(source[i]));
-        for (int i = 0; i < 512; i++) assert_true(fabsf(got[i] - source[i]) <= fmaxf(fabsf(source[i]) / 16, max_error * 0x1p-17f));
+        for (int i = 0; i < 512; i++)
+            assert_true(fabsf(got[i] - source[i]) <= fmaxf(fabsf(source[i]) / 16, max_error * 0x1p-17f));
         for (int c = 0; c < 512; c += 32) {
             sg_tensor_row(&t, 0, (uint64_t)c, 32, part);
             assert_memory_equal(part, got + c, sizeof part);

@@ -36,7 +36,8 @@ static void multiplying_steps_are_stopped(void **state)
         for (int i = 0; i < 16; i++)
             sg_buf_printf(&json, "%s{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"%s\"}", i ? "," : "",
                           "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa");
-        sg_buf_printf(&json, "]},\"model\":{\"type\":\"BPE\",\"unk_token\":\"a\",\"vocab\":{\"a\":0},\"merges\":[]}%s}", rest[added]);
+        sg_buf_printf(&json, "]},\"model\":{\"type\":\"BPE\",\"unk_token\":\"a\",\"vocab\":{\"a\":0},\"merges\":[]}%s}",
+                      rest[added]);
         segue_status s = sg_tokenizer_of_json(&t, json.data, json.len, NULL, 0, "t.json", &err);
         if (s == SEGUE_OK) s = sg_tokenize(t, "a", 1, 0, tokens, 64, &n, &err);
         assert_int_equal(s, SEGUE_ELIMIT);

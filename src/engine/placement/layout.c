@@ -11,7 +11,8 @@ static const struct sg_host_memory *host_of(const struct segue_engine *e, uint32
 {
     for (uint32_t i = 0; i < e->placements_n; i++) {
         struct sg_unit *other = e->placements[i].unit->unit;
-        if (e->placements[i].unit != e->placements[placement].unit && sg_ops_of(other)->host) return sg_ops_of(other)->host(other);
+        if (e->placements[i].unit != e->placements[placement].unit && sg_ops_of(other)->host)
+            return sg_ops_of(other)->host(other);
     }
     return NULL;
 }

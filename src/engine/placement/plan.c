@@ -87,13 +87,15 @@ static segue_status check_phase(const struct segue_engine *e, const struct segue
         const segue_part *p = &plan->parts[i];
         if (p->phase != phase) continue;
         if (p->unit >= e->placements_n)
-            return sg_fail(err, SEGUE_EARG, "plan refused: part %zu: unit %u does not exist, the engine has %u; use a smaller index",
-                           i, p->unit, e->placements_n);
-        if (p->from != at || p->to <= p->from || p->to > e->graph->layers)
             return sg_fail(err, SEGUE_EARG,
-                           "plan refused: part %zu: layers %u to %u of %s do not follow layer %u of %u; cover every layer once, in "
-                           "order",
-                           i, p->from, p->to, names[phase], at, e->graph->layers);
+                           "plan refused: part %zu: unit %u does not exist, the engine has %u; use a smaller index", i, p->unit,
+                           e->placements_n);
+        if (p->from != at || p->to <= p->from || p->to > e->graph->layers)
+            return sg_fail(
+                err, SEGUE_EARG,
+                "plan refused: part %zu: layers %u to %u of %s do not follow layer %u of %u; cover every layer once, in "
+                "order",
+                i, p->from, p->to, names[phase], at, e->graph->layers);
         at = p->to;
         if (++stages > SG_STAGES_MAX)
             return sg_fail(err, SEGUE_EARG, "plan refused: %s: more than %d parts; merge some", names[phase], (int)SG_STAGES_MAX);

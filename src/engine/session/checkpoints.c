@@ -1,5 +1,5 @@
-/* checkpoints.c: the checkpoints of a session. Recurrent slots and sliding windows cannot be cut back, so copies of the states are
- * kept where input starts and ends and after each chunk, within a budget of bytes: dense near the end of the sequence, where
+/* checkpoints.c: the checkpoints of a session. Recurrent slots and sliding windows cannot be cut back, so copies of the states
+ * are kept where input starts and ends and after each chunk, within a budget of bytes: dense near the end of the sequence, where
  * edits happen, and sparse before. SPDX-License-Identifier: MIT */
 #include <string.h>
 

@@ -40,7 +40,8 @@ static int usable(const struct sg_layout *l, const struct sg_layout *lost, int a
 }
 
 /* All layers on the first placement of the engine whose unit was not lost. If there is none, the error of the loss stays. */
-static segue_status other_placement(struct segue_session *s, const struct sg_layout *lost, struct sg_layout *out, segue_error *err)
+static segue_status other_placement(struct segue_session *s, const struct sg_layout *lost, struct sg_layout *out,
+                                    segue_error *err)
 {
     struct segue_engine *e = s->engine;
     for (uint32_t p = 0; p < e->placements_n; p++) {

@@ -1,5 +1,5 @@
-/* handoff.c: moves the states of a session between its prefill and its decode layout: streamed during prefill (transfer/flow.h) or
- * in one piece after it (transfer/bridge.h).
+/* handoff.c: moves the states of a session between its prefill and its decode layout: streamed during prefill (transfer/flow.h)
+ * or in one piece after it (transfer/bridge.h).
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 #include "engine/session/session.h"

@@ -105,7 +105,8 @@ static segue_status run_stage(struct segue_session *s, uint32_t k, struct sg_run
                                                   : sg_layer_range_run(layer_range, &batch, &result, err);
     count(s, &result, is_decode(s, request->tokens_n));
     if (status == SEGUE_OK)
-        sg_record_run(s, &l->stages[k], is_decode(s, request->tokens_n) ? SEGUE_DECODE : SEGUE_PREFILL, start_ns, request->tokens_n, &result);
+        sg_record_run(s, &l->stages[k], is_decode(s, request->tokens_n) ? SEGUE_DECODE : SEGUE_PREFILL, start_ns,
+                      request->tokens_n, &result);
     return status;
 }
 

@@ -24,8 +24,8 @@ static segue_status check_numbers(const segue_sampling *p, segue_error *err)
                            (double)numbers[i], sign_free ? "" : " of at least 0");
     }
     if (p->logprobs > SG_LOGPROBS_MAX)
-        return sg_fail(err, SEGUE_EARG,
-                       "sampling refused: logprobs %u: the maximum is %d; use a smaller number", p->logprobs, (int)SG_LOGPROBS_MAX);
+        return sg_fail(err, SEGUE_EARG, "sampling refused: logprobs %u: the maximum is %d; use a smaller number", p->logprobs,
+                       (int)SG_LOGPROBS_MAX);
     return SEGUE_OK;
 }
 

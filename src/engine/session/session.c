@@ -36,7 +36,8 @@ static segue_status take_adapters(struct segue_session *s, const segue_session_o
 {
     if (!o->adapters_n) return SEGUE_OK;
     if (!o->adapters || o->adapters_n > 1024)
-        return sg_fail(err, SEGUE_EARG, "session not opened: %zu adapters: adapters is NULL or has more than 1024 entries; pass fewer",
+        return sg_fail(err, SEGUE_EARG,
+                       "session not opened: %zu adapters: adapters is NULL or has more than 1024 entries; pass fewer",
                        o->adapters_n);
     s->adapters = sg_alloc(o->adapters_n * sizeof(struct segue_adapter *));
     s->loras = sg_alloc(o->adapters_n * sizeof(struct sg_lora *));
@@ -199,8 +200,8 @@ segue_status segue_session_append(segue_session *session, const int32_t *tokens,
         return sg_fail(err, SEGUE_EARG, "tokens not appended: n is %zu and tokens is NULL; pass the list", n);
     if (n > session->context - session->tokens_n)
         return sg_fail(err, SEGUE_ELIMIT,
-                       "tokens not appended: the session has %zu tokens and %zu more exceed the context of %zu; shorten the prompt or enlarge "
-                       "the context",
+                       "tokens not appended: the session has %zu tokens and %zu more exceed the context of %zu; shorten the "
+                       "prompt or enlarge the context",
                        session->tokens_n, n, session->context);
     for (size_t i = 0; i < n; i++)
         if (tokens[i] < 0 || (uint32_t)tokens[i] >= session->engine->model->info.vocab)

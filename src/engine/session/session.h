@@ -72,7 +72,7 @@ struct segue_session {
     uint32_t adapters_known;           /* 1: adapters_id is computed */
     struct sg_hash adapters_id;        /* checksum of the adapters' matrices */
     uint64_t prefill_ns, prefill_tokens; /* sums over prefill runs, for the cost of recomputing a prefix */
-    atomic_int cancel;                 /* 1: stop the call in progress; set from any thread or signal handler, cleared by each call */
+    atomic_int cancel; /* 1: stop the call in progress; set from any thread or signal handler, cleared by each call */
     atomic_int busy;                   /* in segue_session_step: 1 = not served yet, 2 = served; else 0 */
     size_t verify_tokens;              /* tokens at the end of a prompt that a hand-off check computes twice */
     struct segue_session *verifier;    /* session on the decode layout, only during such a check */

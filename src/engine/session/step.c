@@ -125,7 +125,8 @@ segue_status segue_session_step(segue_session *const *sessions, size_t n, int32_
                                 segue_error *err)
 {
     if (!sessions || !tokens || !each || n == 0 || n > SESSIONS_MAX)
-        return sg_fail(err, SEGUE_EARG, "no step taken: %zu sessions, from 1 to %d are allowed, or a list is NULL; pass all lists", n,
+        return sg_fail(err, SEGUE_EARG,
+                       "no step taken: %zu sessions, from 1 to %d are allowed, or a list is NULL; pass all lists", n,
                        SESSIONS_MAX);
     SG_TRY(claim(sessions, n, err));
     for (size_t i = 0; i < n; i++) sg_session_begin_call(sessions[i]);

@@ -9,8 +9,8 @@
 
 enum { TOKENS_MAX = 256, LOGITS_MAX = 1 << 24 }; /* tokens, and numbers of logits, that are compared */
 
-/* Bounds relative to the largest logit and to the rms of a slot. Two units differ by rounding, a broken hand-off by the size of the
- * numbers (docs/STATE.md). With the same kernels on both sides no bit may differ. */
+/* Bounds relative to the largest logit and to the rms of a slot. Two units differ by rounding, a broken hand-off by the size of
+ * the numbers (docs/STATE.md). With the same kernels on both sides no bit may differ. */
 static const double bound_logits = 0.05, bound_slots = 0.05, bound_q8 = 0.08;
 
 /* --- logits --- */
@@ -68,8 +68,10 @@ static int same_kernels(struct segue_session *s)
     const struct sg_graph *g = s->engine->graph;
     for (uint32_t i = 0; i < g->slots_n; i++) {
         uint32_t ignored;
-        const struct sg_layout_stage *a = sg_layout_slot(&s->layouts[SG_PREFILL_LAYOUT], g->slots[i].kind, g->slots[i].layer, &ignored),
-                              *b = sg_layout_slot(&s->layouts[SG_DECODE_LAYOUT], g->slots[i].kind, g->slots[i].layer, &ignored);
+        const struct sg_layout_stage *a = sg_layout_slot(&s->layouts[SG_PREFILL_LAYOUT], g->slots[i].kind, g->slots[i].layer,
+                                                         &ignored),
+                                     *b = sg_layout_slot(&s->layouts[SG_DECODE_LAYOUT], g->slots[i].kind, g->slots[i].layer,
+                                                         &ignored);
         const char *kernels = a->layer_range->unit->desc.kernels;
         if (!*kernels || strcmp(kernels, b->layer_range->unit->desc.kernels) || a->kv != b->kv ||
             a->layer_range->model != b->layer_range->model)
@@ -131,7 +133,8 @@ static segue_status slot_error(struct sg_layout *a, struct sg_layout *b, const s
                                float *y, double *error, double *size, segue_error *err)
 {
     uint32_t ia = 0, ib = 0;
-    struct sg_layout_stage *sa = sg_layout_slot(a, slot->kind, slot->layer, &ia), *sb = sg_layout_slot(b, slot->kind, slot->layer, &ib);
+    struct sg_layout_stage *sa = sg_layout_slot(a, slot->kind, slot->layer, &ia),
+                           *sb = sg_layout_slot(b, slot->kind, slot->layer, &ib);
     const struct sg_unit_ops *oa = sg_ops_of(sa->state), *ob = sg_ops_of(sb->state);
     int whole = slot->kind == SG_SLOT_CONV || slot->kind == SG_SLOT_DELTA;
     size_t n = whole ? sg_slot_fixed_bytes(slot) / sizeof *x : (size_t)slot->heads * slot->width;

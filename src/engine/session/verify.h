@@ -1,5 +1,6 @@
-/* verify.h: verification of a hand-off. The decode unit computes the last tokens of the prompt too, from a copy of the states before
- * them. Its logits are compared with those of the prefill unit, and its states with those that are handed over. SPDX-License-Identifier: MIT */
+/* verify.h: verification of a hand-off. The decode unit computes the last tokens of the prompt too, from a copy of the states
+ * before them. Its logits are compared with those of the prefill unit, and its states with those that are handed over.
+ * SPDX-License-Identifier: MIT */
 #ifndef SG_ENGINE_VERIFY_H
 #define SG_ENGINE_VERIFY_H
 

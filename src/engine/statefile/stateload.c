@@ -8,8 +8,8 @@
 /* The error for a file of another model or adapter. */
 static segue_status mismatch(const struct sg_statefile *f, const char *what, segue_error *err)
 {
-    return sg_fail(err, SEGUE_EFORMAT, "state not loaded: %s: %s; load it with the model that made it, or compute the tokens again",
-                   f->path, what);
+    return sg_fail(err, SEGUE_EFORMAT,
+                   "state not loaded: %s: %s; load it with the model that made it, or compute the tokens again", f->path, what);
 }
 
 /* 1: the file has the slots of the state in the graph's order, then the recurrent slots of each checkpoint. */

@@ -158,7 +158,8 @@ static segue_status find_copies(struct move *m, uint64_t rows, segue_error *err)
             *j = (struct sg_slot_copy){.to = stage->state, .to_slot = k, .slot = &g->slots[k], .kv = stage->kv, .end = rows};
             struct sg_layout_stage *source = sg_layout_slot(m->from, g->slots[k].kind, g->slots[k].layer, &j->from_slot);
             if (!source)
-                return sg_fail(err, SEGUE_EINTERNAL, "state not moved: layer %u: no stage of the source holds this slot; report this",
+                return sg_fail(err, SEGUE_EINTERNAL,
+                               "state not moved: layer %u: no stage of the source holds this slot; report this",
                                g->slots[k].layer);
             j->from = source->state;
             uint64_t held = rows;

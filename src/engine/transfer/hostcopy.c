@@ -52,8 +52,8 @@ segue_status sg_hostcopy_reserve(struct sg_hostcopy *c, const struct sg_graph *a
 
 /* K or V: appends the rows that are not in the copy yet. All rows are read into `next` instead when the current ones cannot be
  * extended: another storage, a gap, rows after the end, or rows missing before the first. */
-static segue_status save_rows(struct sg_hostcopy_slot *c, const struct sg_slot *slot, struct sg_layout_stage *stage, uint32_t index,
-                              uint64_t rows, segue_error *err)
+static segue_status save_rows(struct sg_hostcopy_slot *c, const struct sg_slot *slot, struct sg_layout_stage *stage,
+                              uint32_t index, uint64_t rows, segue_error *err)
 {
     const struct sg_unit_ops *ops = sg_ops_of(stage->state);
     size_t row = sg_slot_row_bytes(slot, stage->kv);

@@ -42,7 +42,10 @@ static int is_name(int c)
 }
 
 /* Keyed: a request could otherwise hold thousands of names that collide. */
-static uint32_t name_hash(const struct gbnf_reader *r, const char *s, uint32_t n) { return (uint32_t)sg_hash_keyed(s, n, r->key); }
+static uint32_t name_hash(const struct gbnf_reader *r, const char *s, uint32_t n)
+{
+    return (uint32_t)sg_hash_keyed(s, n, r->key);
+}
 
 static int grow_names(struct gbnf_reader *r)
 {

@@ -27,9 +27,9 @@ struct sg_grammar_pos {
     uint32_t state, generation; /* of the automaton's cache; generation 0: at the beginning */
 };
 
-/* Set *pos to where the tokens [n] lead from the beginning, and words [(vocab + 31) / 32] to the tokens that are allowed there: bit
- * t % 32 of word t / 32. from: the first `from` tokens lead to the present *pos. A stop token ends the text: after it nothing is
- * allowed. EFORMAT: the grammar does not allow a token, or no token is allowed. ELIMIT: too ambiguous. */
+/* Set *pos to where the tokens [n] lead from the beginning, and words [(vocab + 31) / 32] to the tokens that are allowed there:
+ * bit t % 32 of word t / 32. from: the first `from` tokens lead to the present *pos. A stop token ends the text: after it nothing
+ * is allowed. EFORMAT: the grammar does not allow a token, or no token is allowed. ELIMIT: too ambiguous. */
 segue_status sg_grammar_mask(struct sg_grammar *g, struct sg_grammar_pos *pos, const int32_t *tokens, size_t n, size_t from,
                              uint32_t *words, segue_error *err);
 /* Words of a mask; 0: no vocabulary. */

@@ -1,8 +1,8 @@
 /* cuda.c: the table of operations of the unit `cuda`: listing the GPUs, opening one GPU (cuda:N) or a group (cuda:A-B), limits
  * of ops, memory footprint, and the measurement of memory bandwidth.
  *
- * Options of the spec: pdl, waves, graphs, stream, part, rest, screen, rank, invariant, packed, prepare, hopper; see struct sg_unit
- * in driver/gpu.h.
+ * Options of the spec: pdl, waves, graphs, stream, part, rest, screen, rank, invariant, packed, prepare, hopper; see struct
+ * sg_unit in driver/gpu.h.
  * SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <stdlib.h>

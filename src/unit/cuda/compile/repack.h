@@ -25,6 +25,9 @@ void cu_packed_row(const struct sg_tensor *t, const struct ck_weight *w, uint64_
 uint32_t cu_packed_code_bytes(uint32_t kind);
 uint32_t cu_packed_scale_bytes(uint32_t kind, uint32_t group);
 uint32_t cu_packed_factor_bytes(uint32_t kind);
-static inline uint64_t cu_stored_rows(const struct ck_weight *w, uint64_t n) { return w->kind >= CK_PACKED ? (n + 7) / 8 * 8 : n; }
+static inline uint64_t cu_stored_rows(const struct ck_weight *w, uint64_t n)
+{
+    return w->kind >= CK_PACKED ? (n + 7) / 8 * 8 : n;
+}
 
 #endif

@@ -20,7 +20,8 @@ struct cu_pass_plan {
     struct cu_span_part parts[CK_SPANS]; /* of different spans */
     uint32_t parts_n;
     uint32_t best;    /* 1: the GPU chooses: the best row of each wanted row, or by sampling */
-    uint32_t sampled, logprobs; /* rows chosen by sampling, in the order of the parts that end; of them, those that want log-probabilities */
+    uint32_t sampled, logprobs; /* rows chosen by sampling, in the order of the parts that end; of them, those that want
+                                 * log-probabilities */
     uint32_t advance; /* 0: no next token; 1: the head is advanced to the next token (generation on the GPU); 2: lookahead */
     uint32_t stops_n; /* stop tokens in the lane's `stops` */
     uint32_t screen;  /* 1: no caller wants logits, so the candidate filter may be used */

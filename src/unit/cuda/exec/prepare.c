@@ -7,8 +7,8 @@
 #include "unit/cuda/exec/exec_pass.h"
 #include "unit/cuda/state/state.h"
 
-/* Models with fewer bytes of weights are prepared only on request ("prepare=2"); pause while other runs are in progress; time without
- * a run after which it continues. */
+/* Models with fewer bytes of weights are prepared only on request ("prepare=2"); pause while other runs are in progress; time
+ * without a run after which it continues. */
 enum { WEIGHTS_MIN = 256 << 20, PAUSE_NS = 1000000, IDLE_NS = 20000000 };
 
 /* 1: prompts of this program use graphs that can be prepared: tokens in, logits out, one GPU. */

@@ -158,7 +158,8 @@ static segue_status grow_rows(struct sg_run *run, uint32_t n)
     SG_TRY(cu_mem_alloc(u, n * row, "sampling", &m->work, &run->base.error));
     SG_TRY(alloc_zero(run, n * row, &m->counts));
     SG_TRY(alloc_zero(run, 2 * n * sizeof(struct ck_sample_job), &m->jobs));
-    if (!m->samplers) SG_TRY(cu_mem_alloc(u, CU_SAMPLE_PLAN_AT + sizeof(struct ck_sample_plan), "sampling", &m->samplers, &run->base.error));
+    if (!m->samplers)
+        SG_TRY(cu_mem_alloc(u, CU_SAMPLE_PLAN_AT + sizeof(struct ck_sample_plan), "sampling", &m->samplers, &run->base.error));
     if (!m->out) SG_TRY(cu_run_check(run, u->d.host_alloc(&p, 2 * CK_SPANS * sizeof *m->out, CU_HOST_MAPPED)));
     if (p) m->out = p;
     m->rows = n;

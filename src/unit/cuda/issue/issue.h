@@ -152,8 +152,8 @@ segue_status cu_issue_glu(struct cu_pass *p, const struct cu_step *s, const void
 /* Tensor map of a 16-bit matrix; pitch in bytes. 0: refused by the driver. */
 int cu_map_rows(struct sg_unit *u, struct ck_tensor_map *map, const void *from, uint32_t rows, uint32_t cols, uint32_t pitch,
                 uint32_t box_rows, uint32_t box_cols, int swizzle);
-/* issue_packed_gemm.c: k_packed_gemm.cu, Hopper: packed weights with many rows. x is the pass's 16-bit copy in bf16 (p->narrowed_at).
- * out16 1: results in bf16. */
+/* issue_packed_gemm.c: k_packed_gemm.cu, Hopper: packed weights with many rows. x is the pass's 16-bit copy in bf16
+ * (p->narrowed_at). out16 1: results in bf16. */
 int cu_packed_gemm_fits(const struct cu_pass *p, const struct cu_step *s, uint32_t rows);
 segue_status cu_issue_packed_gemm(struct cu_pass *p, const struct cu_step *s, uint32_t rows, uint32_t out16);
 /* issue_screen.c: greedy choice with a candidate filter, in place of the output head. open: at compile, builds the 8-bit copy. */
