@@ -114,4 +114,5 @@ const struct command cmd_imatrix = {
     .example = "segue imatrix -m model.gguf -f README.md -o imatrix.gguf", .run = run,
     .about = "Runs a text through the model and writes, for every matrix of the layers, the mean square of each input column, "
              "in the GGUF format of llama-imatrix, which llama-quantize reads too. The text is cut into chunks of -c tokens. Use "
-             "the unquantised model and 50,000 tokens or more of the text that the model is for; quantize --imatrix reads the file."};
+             "the unquantised model and 50,000 tokens or more of the text that the model is for; "
+             "quantize --imatrix reads the file."};

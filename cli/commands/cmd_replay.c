@@ -161,7 +161,8 @@ static void put_index(json_t *o, const char *name, long long v)
         out_null(o, name, "nothing differs there, or it is not known");
 }
 
-static json_t *result_json(const struct record *r, const struct record *now, const struct placement *p, const struct difference *d)
+static json_t *result_json(const struct record *r, const struct record *now, const struct placement *p,
+                           const struct difference *d)
 {
     json_t *o = json_object();
     size_t at = d->run >= 0 ? (size_t)d->run : 0;

@@ -1,5 +1,5 @@
-/* probe_units.c: the numbers of a unit from models of random weights, see probe_units.h. Overheads come from two small models with
- * different numbers of layers, speeds from one larger model per class of weights. SPDX-License-Identifier: MIT */
+/* probe_units.c: the numbers of a unit from models of random weights, see probe_units.h. Overheads come from two small models
+ * with different numbers of layers, speeds from one larger model per class of weights. SPDX-License-Identifier: MIT */
 #include "plan/probe_units.h"
 
 #include <math.h>

@@ -179,7 +179,8 @@ static segue_status add_plan_part(struct placement *p, const char *text, uint32_
             part.to = b + 1;
         }
     }
-    if (!st && p->parts_n == PLACEMENT_PARTS) st = out_fail(err, SEGUE_EARG, "plan: more than 16 parts; use fewer --prefill and --decode");
+    if (!st && p->parts_n == PLACEMENT_PARTS)
+        st = out_fail(err, SEGUE_EARG, "plan: more than 16 parts; use fewer --prefill and --decode");
     if (!st) st = unit_index(p, spec, threads, &part.unit, err);
     if (!st) p->parts[p->parts_n++] = part;
     free(spec);
@@ -319,7 +320,7 @@ static uint64_t megabytes(const struct args *args, const char *name)
 }
 
 /* Folder of the prefix store; NULL: off; "": in memory, the default of serve. It is on with --store on, and by default in
- * chat. If the folder cannot be created, or is not this user's, --store on fails later, while chat continues without the cache. */
+ * chat. If the folder cannot be created, or is not this user's, --store on fails later, while chat continues without it. */
 static char *store_folder(const struct args *args)
 {
     segue_error err;

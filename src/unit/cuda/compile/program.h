@@ -88,7 +88,8 @@ struct cu_fusion {
     uint32_t stages, stage_bytes; /* of the ring of weights in shared memory */
     uint32_t fills, ahead; /* stages filled per launch; fills that may be in flight */
     uint32_t back_rows;    /* rows of the second product per stage */
-    uint32_t pitch, back_pitch; /* packed weights: bytes of a row of the first product, at most; of a row of a chunk of the second */
+    /* packed weights: bytes of a row of the first product, at most; of a row of a chunk of the second */
+    uint32_t pitch, back_pitch;
     uint64_t map[16];      /* tensor map (struct ck_tensor_map) of the second product's weight */
 };
 
