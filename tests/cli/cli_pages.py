@@ -92,11 +92,9 @@ refused(2, ["bench", "-p", "1,x"], "x")
 refused(2, ["pull"], "missing")
 for later in ("state", "replay", "mil", "ane-probe", "train"):
     if later not in commands: refused(3, [later], "not in this build")
-for flag in (["--pipeline", "gpu"], ["--record", "x"], ["--trace", "x"], ["--meter", "rapl"], ["--store", "on"],
-             ["--repair"], ["--keep", "4"]):
-    if flag[0] in run("run", "--help")[1].split("Not in this build")[1]: refused(3, ["run", "-p", "x", *flag], flag[0])
-for flag in (["--handoff"], ["--pipelines"], ["--concurrent", "4"], ["--predict"]):
-    if flag[0] in run("bench", "--help")[1].split("Not in this build")[1]: refused(3, ["bench", *flag], flag[0])
+for verb in ("run", "chat", "bench"):
+    later = run(verb, "--help")[1].partition("Not in this build (exit 3): ")[2].split("\n")[0].split()
+    for flag in (f for f in later if f.startswith("--")): refused(3, [verb, flag, "1"], flag)
 code, out, err = run("version", "--json")
 version = json.loads(out)
 expect("version", set(version) >= {"version", "commit", "units", "cuda_targets"} and "cpu" in version["units"], out)
