@@ -5,6 +5,7 @@
 
 #include "base/num.h"
 #include "check.h"
+#include "tensor/coded.h"
 
 /* Where a block keeps fp16 scales; blocks whose bits mean something in any combination are filled with random
  * bytes. */
@@ -23,6 +24,12 @@ static void put_half(uint8_t *p, float x)
     p[1] = (uint8_t)(h >> 8);
 }
 
+static void put_single(uint8_t *p, float x)
+{
+    uint32_t bits = sg_bits_of_f32(x);
+    for (int i = 0; i < 4; i++) p[i] = (uint8_t)(bits >> 8 * i);
+}
+
 /* Random bits, then scales that keep the numbers near `scale`. */
 static void fill_raw(struct check_rng *r, enum sg_storage storage, uint8_t *data, size_t bytes, float scale)
 {
@@ -30,6 +37,7 @@ static void fill_raw(struct check_rng *r, enum sg_storage storage, uint8_t *data
     for (size_t i = 0; i < bytes; i++) data[i] = (uint8_t)check_next(r);
     for (size_t at = 0; at + block <= bytes; at += block) {
         if (storage == SG_MXFP4) data[at] = (uint8_t)check_between(r, 117, 122);
+        if (storage == SG_Q8_K) put_single(data + at, scale * 0.01f * (1.5f + check_uniform(r)));
         for (size_t k = 0; storage == SG_NVFP4 && k < 4; k++) data[at + k] = (uint8_t)check_between(r, 0x08, 0x20);
         uint16_t d = sg_f16_of_f32(scale * 0.01f * (1.5f + check_uniform(r)));
         for (size_t k = 0; storage == SG_IQ1_M && k < 4; k++) /* the scale is spread over the upper bits of four words */
@@ -77,6 +85,51 @@ static void fill_groups(struct sg_arena *arena, struct check_rng *r, struct sg_t
     t->data = data;
 }
 
+/* The quantisers that files come from; AWQ packs eight rows into a word. */
+static const struct { enum sg_storage scales; uint32_t bits; struct sg_coded c; } coded_forms[] = {
+    {SG_F16, 4, {.layout = SG_CODES_AWQ, .zeros = SG_ZEROS_PACKED, .round = SG_F16}},
+    {SG_F16, 4, {.layout = SG_CODES_GPTQ, .zeros = SG_ZEROS_PACKED, .zero = 1, .round = SG_F16}},
+    {SG_F16, 8, {.layout = SG_CODES_GPTQ, .zeros = SG_ZEROS_FIXED, .zero = 128, .round = SG_F32}},
+    {SG_BF16, 4, {.zeros = SG_ZEROS_FIXED, .zero = 8, .round = SG_F32}},
+    {SG_F32, 8, {.code = SG_CODE_INT8, .zeros = SG_ZEROS_FIXED, .round = SG_F32}},
+    {SG_F32, 4, {.code = SG_CODE_E2M1, .zeros = SG_ZEROS_FIXED, .round = SG_F32}},
+    {SG_F32, 8, {.code = SG_CODE_E4M3, .zeros = SG_ZEROS_FIXED, .scale_rows = 2, .round = SG_F32}},
+};
+
+/* Codes with separate scales and zeros. */
+static void fill_coded(struct sg_arena *arena, struct check_rng *r, struct sg_tensor *t, float scale)
+{
+    static const float largest[SG_CODE_N] = {1, 128, 6, 448};
+    uint32_t form = check_below(r, sizeof coded_forms / sizeof *coded_forms);
+    uint64_t bytes[4];
+    if (!form && t->rows % 8) form = 3;
+    t->coded = coded_forms[form].c;
+    t->coded.divisor = 1;
+    if (!t->coded.scale_rows) t->coded.scale_rows = 1;
+    t->affine = (struct sg_affine){.bits = coded_forms[form].bits, .storage = coded_forms[form].scales,
+                                   .group = t->cols % 64 || check_below(r, 2) ? 32 : 64};
+    sg_coded_extent(t, bytes);
+    uint8_t *data = sg_arena_alloc(arena, bytes[0] + 64), *scales = sg_arena_alloc(arena, bytes[1] + 64);
+    uint8_t *zeros = sg_arena_alloc(arena, bytes[2] + 64);
+    for (size_t i = 0; i < bytes[0]; i++) {
+        data[i] = (uint8_t)check_next(r);
+        if (t->coded.code == SG_CODE_E4M3) data[i] &= 0xbf; /* magnitudes below 2, so never NaN */
+    }
+    for (size_t i = 0; i < bytes[2]; i++) zeros[i] = (uint8_t)(t->affine.bits == 4 ? 0x77 : check_next(r));
+    float step = t->coded.code == SG_CODE_UINT ? 4 / (float)(1u << t->affine.bits) : 2 / largest[t->coded.code];
+    if (t->coded.code == SG_CODE_E4M3) step = 1;
+    for (size_t i = 0; i < bytes[1]; i += t->affine.storage == SG_F32 ? 4 : 2) {
+        float x = scale * step * (1.25f + 0.75f * check_uniform(r));
+        if (t->affine.storage == SG_F32) put_single(scales + i, x);
+        else if (t->affine.storage == SG_F16) put_half(scales + i, x);
+        else memcpy(scales + i, &(uint16_t){sg_bf16_of_f32(x)}, 2);
+    }
+    t->affine.scales = scales;
+    t->affine.biases = zeros;
+    t->bytes = bytes[0];
+    t->data = data;
+}
+
 /* Quantised from normal numbers where the library can, else random blocks. */
 static void fill_rows(struct sg_arena *arena, struct check_rng *r, struct sg_tensor *t, float scale)
 {
@@ -116,6 +169,10 @@ struct sg_tensor *check_tensor(struct sg_arena *arena, struct check_rng *r, enum
     }
     if (storage == SG_AFFINE) {
         fill_affine(arena, r, t, scale);
+        return t;
+    }
+    if (storage == SG_CODED) {
+        fill_coded(arena, r, t, scale);
         return t;
     }
     if (storage == SG_Q8_GROUP) {

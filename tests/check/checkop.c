@@ -76,7 +76,7 @@ static struct sg_weight maybe_vector(struct maker *m, uint32_t n, float mean, fl
 
 static uint32_t block_of(enum sg_storage s)
 {
-    return s == SG_AFFINE || s == SG_Q8_GROUP ? 32 : sg_storage_info(s)->block;
+    return s == SG_AFFINE || s == SG_Q8_GROUP || s == SG_CODED ? 32 : sg_storage_info(s)->block;
 }
 
 static int in_blocks(enum sg_storage s) { return s != SG_F32 && s != SG_F16 && s != SG_BF16; }

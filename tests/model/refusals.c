@@ -183,7 +183,8 @@ static const struct {
      "[\"linear_attention\",\"linear_attention\",\"full_attention\",\"linear_attention\"]", SEGUE_EFORMAT,
      "is missing"},
     {"qwen3_5_mlx4", "quantization.bits", "7", SEGUE_EUNSUPPORTED, "7 bits"},
-    {"qwen3_5_mlx4", "quantization.mode", "\"nvfp4\"", SEGUE_EUNSUPPORTED, "nvfp4"},
+    {"qwen3_5_mlx4", "quantization.mode", "\"nvfp4\"", SEGUE_EFORMAT, "nvfp4"},
+    {"qwen3_5_mlx4", "quantization.mode", "\"nvfp3\"", SEGUE_EUNSUPPORTED, "nvfp3"},
 };
 
 static void configurations(void **state)

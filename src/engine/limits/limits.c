@@ -33,6 +33,10 @@ static const struct sg_tensor *tensor(struct probing *a, enum sg_storage storage
     if (storage == SG_AFFINE) {
         t->affine = (struct sg_affine){a->zeros, a->zeros, SG_F16, 4, 64};
         bytes = cols / 2;
+    } else if (storage == SG_CODED) { /* 4 bits with packed zeros */
+        t->affine = (struct sg_affine){a->zeros, a->zeros, SG_F16, 4, 64};
+        t->coded = (struct sg_coded){.zeros = SG_ZEROS_PACKED, .scale_rows = 1, .round = SG_F16, .divisor = 1};
+        bytes = cols / 2;
     } else if (sg_storage_row_bytes(storage, cols, &bytes, NULL) != SEGUE_OK)
         return NULL;
     t->bytes = bytes * rows;

@@ -31,7 +31,7 @@ static segue_status check_range(const struct sg_tensor *t, const struct sg_range
         return sg_fail(err, SEGUE_EUNSUPPORTED,
                        "compile: ane: %s: all values are below the fp16 range of the engine, the largest is %g; use another unit",
                        t->name, (double)r->largest);
-    if (t->rows > 1 && r->error > SG_ANE_ERROR_MAX / 8 * r->size)
+    if (t->rows > 1 && r->error > SG_ANE_ERROR_MAX / 32 * r->size)
         return sg_fail(err, SEGUE_EUNSUPPORTED,
                        "compile: ane: %s: %llu of its values are below the fp16 range, an error of %.2g %%; use another unit",
                        t->name, (unsigned long long)(r->subnormal + r->lost), 100 * r->error / r->size);

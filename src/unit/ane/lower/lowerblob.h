@@ -10,9 +10,9 @@
 #include "unit/ane/blob/compress.h"
 #include "unit/ane/lower/lowerquant.h"
 
-/* Largest relative error of the results of an operation that is accepted; of a weight: an eighth of it. Relative error: sum of
+/* Largest relative error of the results of an operation that is accepted; of a weight: 1/32 of it. Relative error: sum of
  * the magnitudes of rounding errors over that of the numbers, at most 2^-11 in the normal range of fp16. */
-#define SG_ANE_ERROR_MAX (1.0 / 32)
+#define SG_ANE_ERROR_MAX (1.0 / 8)
 
 /* Function applied to a weight before it is stored. */
 enum sg_ane_form {
