@@ -48,7 +48,7 @@ done >> "$bad"
 for file in $(find cli -name '*.[ch]' | sort); do
     case $file in cli/commands/cmd_inspect.c | cli/commands/cmd_models.c | cli/commands/cmd_quantize.c | cli/commands/cmd_imatrix.c | cli/commands/cmd_state.c) continue ;;
     cli/host/faults.c | cli/host/serve_unit.c | cli/host/folders.c | cli/replay/recording.c | cli/commands/unit_limits.c) continue ;;
-    cli/commands/cmd_mil.c | cli/commands/mil_check.[ch] | cli/commands/cmd_ane_probe.c | cli/plan/*) continue ;; esac
+    cli/ane/* | cli/plan/*) continue ;; esac
     grep -oE '^ *# *include *"[^"]+"' "$file" | sed 's/.*"\(.*\)"/\1/' | while read -r path; do
         [ "$path" = segue.h ] || [ -f "cli/$path" ] || [ "$path" = commit.h ] ||
             echo "$file: $path: the command includes segue.h and its own headers only"

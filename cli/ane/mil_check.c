@@ -1,6 +1,6 @@
 /* mil_check.c: see mil_check.h.
  * SPDX-License-Identifier: MIT */
-#include "commands/mil_check.h"
+#include "ane/mil_check.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,7 @@
  * Output: lines or one JSON object on stdout, files for run and emit. Exit 6 if a check or a comparison
  * fails, 4 for unreadable programs.
  * SPDX-License-Identifier: MIT */
-#include "commands/mil_check.h"
+#include "ane/mil_check.h"
 
 #include <stdlib.h>
 #include <string.h>
