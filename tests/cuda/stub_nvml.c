@@ -1,6 +1,8 @@
 /* stub_nvml.c: replaces libnvidia-ml.so.1 in tests: one GPU with the UUID of the stub driver that uses 50 W.
  * SEGUE_STUB_NVML=deaf: it has no energy counter.
  * SPDX-License-Identifier: MIT */
+#define _POSIX_C_SOURCE 200809L
+
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
