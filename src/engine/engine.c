@@ -46,11 +46,16 @@ segue_status sg_engine_breakers(struct segue_engine *e, const uint8_t **out, siz
 
 /* --- open, close --- */
 
-/* f16 by default, since decode reads the whole KV cache for each token; f32 on the reference unit. A unit that has f16 only
- * takes that, and the hand-off converts; check_kv ensures that some unit stores what was asked for. */
+static int stores_kv(const struct sg_unit_desc *desc, segue_kv wish)
+{
+    return desc->kv == SG_KV_ANY || wish == SEGUE_KV_F16 || (desc->kv == SG_KV_NOT_Q8 && wish != SEGUE_KV_Q8);
+}
+
+/* f16 by default, since decode reads the whole KV cache for each token; f32 on the reference unit. A unit that cannot store
+ * what was asked for takes f16, and the hand-off converts; check_kv ensures that some unit can. */
 static enum sg_storage kv_storage(segue_kv wish, const struct sg_unit_desc *desc)
 {
-    if (desc->f16_kv) return SG_F16;
+    if (!stores_kv(desc, wish)) return SG_F16;
     switch (wish) {
     case SEGUE_KV_F32:
         return SG_F32;
@@ -193,9 +198,10 @@ static segue_status check_kv(const struct segue_engine *e, segue_kv wish, segue_
     static const char *const names[] = {"", "f32", "f16", "bf16", "q8"};
     if (wish == SEGUE_KV_DEFAULT || wish == SEGUE_KV_F16) return SEGUE_OK;
     for (size_t i = 0; i < e->placements_n; i++)
-        if (!e->placements[i].unit->desc.f16_kv) return SEGUE_OK;
-    return sg_fail(err, SEGUE_EUNSUPPORTED, "engine not opened: %s stores K and V as f16 only, not %s; use f16, or decode on "
-                   "another unit", e->placements[0].unit->desc.info.spec, names[wish]);
+        if (stores_kv(&e->placements[i].unit->desc, wish)) return SEGUE_OK;
+    const struct sg_unit_desc *first = &e->placements[0].unit->desc;
+    return sg_fail(err, SEGUE_EUNSUPPORTED, "engine not opened: %s stores K and V as %s, not %s; use f16, or decode on another "
+                   "unit", first->info.spec, first->kv == SG_KV_F16_ONLY ? "f16 only" : "f32, f16 or bf16", names[wish]);
 }
 
 /* placements_n counts the units whose reference was taken, which close releases. */

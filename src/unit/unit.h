@@ -38,6 +38,8 @@ struct sg_unit_spec {
     struct { char key[16]; char value[64]; } pairs[8];
 };
 
+enum sg_kv_storages { SG_KV_ANY, SG_KV_F16_ONLY, SG_KV_NOT_Q8 };
+
 /* Properties of a unit that do not change while it is open. */
 struct sg_unit_desc {
     segue_unit_info info;
@@ -54,7 +56,8 @@ struct sg_unit_desc {
     uint32_t select_late;            /* 1: prefers graphs whose op `rows` (selection of wanted rows) comes right before the
                                       * final norm; 0: after the last mixer */
     uint32_t half;                   /* 1: the result of every operation is rounded to fp16 */
-    uint32_t f16_kv;                 /* 1: its states have K and V as f16 only; a hand-off converts them */
+    uint32_t kv;                     /* enum sg_kv_storages: how its states may have K and V; where they cannot, they have f16,
+                                      * and a hand-off converts them */
     uint32_t invariant;              /* bit for bit, the results of a sequence do not depend 1: on the other spans of the batch,
                                       * 2: nor on how its tokens are divided into runs */
     char kernels[32];                /* units with equal texts give bit-identical results for equal runs, also across

@@ -15,7 +15,7 @@ extern const struct sg_unit_ops sg_unit_ane;
 /* The description of a unit. `half`: it computes in fp16. */
 static void describe_one(struct sg_unit_desc *d, const char *spec, const char *profile, int software)
 {
-    *d = (struct sg_unit_desc){.lanes = 1, .half = 1, .f16_kv = 1, .named_only = 1, .select_late = 1};
+    *d = (struct sg_unit_desc){.lanes = 1, .half = 1, .kv = SG_KV_F16_ONLY, .named_only = 1, .select_late = 1};
     d->info.size = sizeof d->info;
     d->info.built = d->info.present = 1;
     d->info.simulated = software != 0;
