@@ -41,6 +41,11 @@ def info_port(manifest, channels, n):
     return info.astype(np.float16).reshape(1, channels, 1, columns)
 
 
+def divisors(values):
+    """[channels, 1]: what the numbers of a port are divided by, to stay within fp16."""
+    return np.concatenate([np.full((v["channels"], 1), v["divided_by"], np.float32) for v in values])
+
+
 def run_programs(folder, x, command="segue", profile="strict"):
     """Rows [n, width] through all programs of a folder; [n, channels of the last port]."""
     manifest = json.load(open(os.path.join(folder, "manifest.json")))
@@ -50,12 +55,12 @@ def run_programs(folder, x, command="segue", profile="strict"):
         for program in manifest["programs"]:
             ports = {i["name"]: np.zeros(i["shape"], np.float16) for i in program["inputs"]}
             for name, port in ports.items():
-                if name.endswith("_x"): port[0, :len(now), 0, :len(x)] = now
+                if name.endswith("_x"): port[0, :len(now), 0, :len(x)] = now / divisors(program["x"])
                 if name.endswith("_info"): port[:] = info_port(manifest, port.shape[1], len(x))
             save_file(ports, one)
             subprocess.run([command, "mil", "run", os.path.join(folder, program["file"]), "--in", one, "--out", two, "--profile", profile],
                            check=True, capture_output=True)
-            now = next(v for k, v in load_file(two).items() if k.endswith("_out"))[0, :, 0, :len(x)]
+            now = next(v for k, v in load_file(two).items() if k.endswith("_out"))[0, :, 0, :len(x)] * divisors(program["out"])
     return now.T
 
 

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "unit/ane/tools/emit.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -64,6 +65,17 @@ static void put_ports(struct sg_buf *m, const char *what, const struct sg_mil_fu
         sg_buf_printf(m, "%s{\"name\": \"%s\", \"type\": \"fp16\", \"shape\": [%d, %d, %d, %d]}", i ? ", " : "", v->name,
                       (int)v->type.dim[0], (int)v->type.dim[1], (int)v->type.dim[2], (int)v->type.dim[3]);
     }
+    sg_buf_puts(m, "]");
+}
+
+/* JSON list of the values of a port, in channel order: what the program gets or gives is the value divided by a power of two
+ * (lowerrange.h). */
+static void put_values(struct sg_buf *m, const char *what, const struct sg_ane_emit *e, const int32_t *values, uint32_t n)
+{
+    sg_buf_printf(m, ",\n   \"%s\": [", what);
+    for (uint32_t i = 0; i < n; i++)
+        sg_buf_printf(m, "%s{\"channels\": %u, \"divided_by\": %.9g}", i ? ", " : "", e->g->values[values[i]].width,
+                      e->range.value ? ldexp(1, e->range.value[values[i]]) : 1.0);
     sg_buf_puts(m, "]");
 }
 
@@ -156,6 +168,8 @@ static segue_status write_part(struct sg_ane_emit *e, uint32_t i, const char *fo
                       part->layer_to - 1);
         put_ports(manifest, "inputs", f, NULL, f->params_n);
         put_ports(manifest, "outputs", f, f->returns, f->returns_n);
+        put_values(manifest, "x", e, part->in, part->in_n);
+        put_values(manifest, "out", e, part->out, part->out_n);
         put_tensors(manifest, e->g, &blobs);
         sg_buf_puts(manifest, "}");
     }
