@@ -5,7 +5,7 @@ DESTDIR ?=
 PROMPT  ?= Why is the sky blue?
 MODEL   ?=
 ARGS    ?= --greedy
-T       ?= 20
+T       ?= 10
 BUILD   := build
 CMAKE_FLAGS ?=
 # Of a new build folder, asked for behind setup, which may have brought it; an old one keeps its own.
@@ -50,7 +50,7 @@ quick: CUDA_ONE :=
 quick: all                       ## the tests that take seconds
 	@ctest --test-dir $(BUILD) -L quick --output-on-failure -j2
 
-fuzz:                            ## run each fuzzer T seconds (T=60)
+fuzz:                            ## run each fuzzer T seconds (T=10)
 	@sh cmake/setup.sh test
 	@JOBS=2 sh tests/fuzz/fuzz.sh $(BUILD)/fuzz $(T)
 
