@@ -168,6 +168,7 @@ static void one_pair(int model, uint32_t a, uint32_t b, size_t prompt, uint32_t 
     OK(segue_session_stats_get(s, &stats, &err));
     int one_kind = !strcmp(all.info[a].kind, all.info[b].kind);
     assert_true(stats.handoff_bytes > 0 && stats.handoff_ns > 0 && stats.handoff_exposed_ns > 0);
+    assert_true(stats.handoff_exposed_ns <= stats.handoff_ns);
     if (one_kind && !strcmp(all.info[a].kind, "cpu")) assert_int_equal(stats.copied_bytes, 0);
     if (!one_kind) assert_int_equal(stats.copied_bytes, stats.handoff_bytes);
     float bound = bound_of(a, b, kv);
@@ -232,6 +233,7 @@ static void layers_may_be_split(void **state)
             answer(s, got, TINY_VOCAB);
             answer(t, want, TINY_VOCAB);
             OK(segue_session_stats_get(s, &stats, &err));
+            assert_true(stats.handoff_exposed_ns <= stats.handoff_ns);
             size_t used = 0;
             segue_use use = SEGUE_INIT(segue_use);
             for (size_t i = 0; segue_session_use_get(s, i, &use, &err) == SEGUE_OK; i++) used += use.phase != SEGUE_HELPER;

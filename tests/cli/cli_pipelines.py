@@ -35,10 +35,13 @@ expect("a prompt within the window can", code == 0, err)
 code, out, err = run(*few, ",".join(prompt.split(",")[:40]), "--decode", "proc:ane:soft,keys=32")
 expect("and so can a state for a unit with the same window", code == 0, err)
 
-# A unit that stores K and V as f16 only: the hand-off converts.
+# A unit that stores K and V as f16 only: the hand-off converts. The exposed time is part of the hand-off's.
 for other, same in (("q8", False), ("f32", True), ("bf16", False)):
     o, u = parts("--prefill", "ane:soft", "--decode", B, "--kv", other, ids=",".join(prompt.split(",")[:70]), n=4)
     expect(f"ane to cpu with --kv {other}", u["decode"]["runs"] == 3 and o["handoff_bytes"] > 0, (u, o["handoff_bytes"]))
+for n in (70, 600, 1200, 1200):
+    o, _ = parts("--prefill", "ane:soft", "--decode", "cpu", ids=",".join((prompt.split(",") * 2)[:n]), n=2)
+    expect(f"ane to cpu after {n} tokens: the exposed time is a part", 0 < o["handoff_exposed_ms"] <= o["handoff_ms"], (o["handoff_exposed_ms"], o["handoff_ms"]))
 refused(3, ["run", "-m", m, "--ids", "1,2", "--unit", "ane:soft", "--kv", "q8"], "f16")
 # A unit that pads takes the smallest shape of the pipeline that holds the rest, and no other.
 for n, columns in ((2, 64), (64, 64), (65, 256), (256, 256), (257, 512), (514, 576)):
