@@ -91,7 +91,7 @@ static json_t *result_row(const struct bench_run *b, size_t prompt, uint64_t pre
         out_null(o, "p90_ms", "every prefill ended before its cancellation");
         out_null(o, "max_ms", "every prefill ended before its cancellation");
     }
-    json_object_set_new(o, "machine", machine_json());
+    json_object_set_new(o, "machine", machine_json(b->placement.unit_info, b->placement.units_n));
     json_object_set_new(o, "seed", json_integer((json_int_t)b->seed));
     return o;
 }

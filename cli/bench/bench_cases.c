@@ -304,7 +304,7 @@ static json_t *result_row(struct bench_run *b, size_t prompt, size_t generated, 
     report_memory(o, &b->placement, last->state_bytes);
     put_bandwidth(o, samples, b->repeats, generated > 0);
     put_depth_ratio(o, b, generated, depth);
-    json_object_set_new(o, "machine", machine_json());
+    json_object_set_new(o, "machine", machine_json(b->placement.unit_info, b->placement.units_n));
     json_object_set_new(o, "seed", json_integer((json_int_t)b->seed));
     snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
     json_object_set_new(o, "ids_hash", json_string(text));

@@ -150,7 +150,7 @@ static json_t *result_row(const struct bench_run *b, size_t n, const struct conc
     }
     json_object_set_new(o, "samples_decode_slowdown", decode_slowdowns);
     json_object_set_new(o, "samples_prefill_slowdown", prefill_slowdowns);
-    json_object_set_new(o, "machine", machine_json());
+    json_object_set_new(o, "machine", machine_json(b->placement.unit_info, b->placement.units_n));
     json_object_set_new(o, "seed", json_integer((json_int_t)b->seed));
     return o;
 }

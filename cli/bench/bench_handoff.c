@@ -215,7 +215,7 @@ static json_t *result_row(struct handoff_bench *p)
         out_null(o, "gb_s", "nothing was copied: the unit took over the memory");
     json_object_set_new(o, "decode_ratio", out_real(bench_median(p->ratio, b->repeats)));
     json_object_set_new(o, "ids_equal", json_boolean(p->ids_equal));
-    json_object_set_new(o, "machine", machine_json());
+    json_object_set_new(o, "machine", machine_json(b->placement.unit_info, b->placement.units_n));
     json_object_set_new(o, "seed", json_integer((json_int_t)b->seed));
     return o;
 }

@@ -187,7 +187,7 @@ static json_t *result_row(struct bench_run *b, const char *name, size_t prompt, 
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)m[b->repeats - 1].hash);
     json_object_set_new(o, "ids_hash", json_string(hash));
     json_object_set_new(o, "model", report_model_json(p));
-    json_object_set_new(o, "machine", machine_json());
+    json_object_set_new(o, "machine", machine_json(p->unit_info, p->units_n));
     json_object_set_new(o, "seed", json_integer((json_int_t)b->seed));
     return o;
 }

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "host/machine.h"
 
+#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
@@ -118,11 +119,30 @@ static uint64_t memory_bytes(void)
 #endif
 }
 
-/* The GPU is null here: `segue units` reports it. Nothing is cached, because a process builds few reports. */
-json_t *machine_json(void)
+/* Name of a GPU, allocated; NULL: none is known. The features of a unit `cuda` begin with the name of its device. */
+static char *gpu_name(const segue_unit_info *units, size_t n)
+{
+    char *name = NULL;
+    for (size_t i = 0; i < n && !name; i++)
+        if (!strcmp(units[i].kind, "cuda") && !units[i].simulated)
+            name = out_printf("%.*s", (int)strcspn(units[i].features, ","), units[i].features);
+    struct dirent **cards = NULL;
+    int cards_n = name ? 0 : scandir("/proc/driver/nvidia/gpus", &cards, NULL, alphasort);
+    for (int i = 0; i < cards_n; i++) {
+        char *path = out_printf("/proc/driver/nvidia/gpus/%s/information", cards[i]->d_name);
+        if (!name) name = read_value(path, "Model");
+        free(path);
+        free(cards[i]);
+    }
+    free(cards);
+    return name;
+}
+
+/* Nothing is cached, because a process builds few reports. */
+json_t *machine_json(const segue_unit_info *units, size_t n)
 {
     json_t *m = json_object();
-    char *cpu = machine_cpu(), *os = read_value("/etc/os-release", "PRETTY_NAME");
+    char *cpu = machine_cpu(), *os = read_value("/etc/os-release", "PRETTY_NAME"), *gpu = gpu_name(units, n);
     struct utsname u;
     memset(&u, 0, sizeof u);
     uname(&u);
@@ -136,7 +156,7 @@ json_t *machine_json(void)
     put_string(m, "os", os ? os : u.sysname, "the system does not report it");
     put_string(m, "kernel", u.release, "the system does not report it");
     char *driver = read_value("/proc/driver/nvidia/version", "NVRM version");
-    out_null(m, "gpu", "not reported here; see segue units");
+    put_string(m, "gpu", gpu, "no GPU computed, and no NVIDIA driver lists one");
     put_string(m, "driver", driver, "no NVIDIA driver is loaded");
 #ifdef __VERSION__
     json_object_set_new(m, "compiler", json_string(__VERSION__));
@@ -144,6 +164,7 @@ json_t *machine_json(void)
     out_null(m, "compiler", "the compiler does not report its version");
 #endif
     free(driver);
+    free(gpu);
     free(os);
     free(cpu);
     return m;

@@ -5,8 +5,9 @@
 
 #include "term/out.h"
 
-/* {cpu, cores, memory_bytes, os, kernel, gpu, driver, compiler} for reports; a new reference. */
-json_t *machine_json(void);
+/* {cpu, cores, memory_bytes, os, kernel, gpu, driver, compiler} for reports; a new reference. gpu: the first GPU among the n
+ * units that computed, else the first one that the NVIDIA driver lists. Devices are not probed: that takes memory and time. */
+json_t *machine_json(const segue_unit_info *units, size_t n);
 /* Name of the processor, allocated; empty if the system does not report it. */
 char *machine_cpu(void);
 /* Number of online logical processors, at least 1. */

@@ -107,7 +107,7 @@ static json_t *head_json(const struct args *args, const struct placement *p, con
     json_object_set_new(o, "hidden", json_integer(h->hidden_n));
     json_object_set_new(o, "prompt", out_id_list(prompt->ids, prompt->n));
     json_object_set_new(o, "tokens", out_id_list(answer->ids, answer->n));
-    json_object_set_new(o, "machine", machine_json());
+    json_object_set_new(o, "machine", machine_json(p->unit_info, p->units_n));
     return o;
 }
 

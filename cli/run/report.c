@@ -395,7 +395,7 @@ json_t *report_json(const struct report *r)
     json_object_set_new(o, "copied_bytes", json_integer((json_int_t)(e->copied_bytes - b->copied_bytes)));
     report_positive_or_null(o, "weight_read_gb_s", rates.gb_s, "fewer than two tokens were generated");
     put_bandwidth(o, r, &rates);
-    json_object_set_new(o, "machine", machine_json());
+    json_object_set_new(o, "machine", machine_json(r->placement->unit_info, r->placement->units_n));
     json_object_set_new(o, "compiles", json_integer((json_int_t)e->compiles));
     json_object_set_new(o, "dispatches", json_integer((json_int_t)(e->dispatches - b->dispatches)));
     json_object_set_new(o, "energy", energy_json(a));

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """`segue run`: prompts, report, rejected inputs, interrupts, --requests, states. SPDX-License-Identifier: MIT"""
-import fcntl, select, signal, subprocess
+import fcntl, glob, select, signal, subprocess
 from clitest import *
 
 m = tiny_model(generation={"temperature": 0.5, "top_k": 7, "eos_token_id": 258})
@@ -34,6 +34,9 @@ expect("finish", o["finish"] in ("length", "stop"))
 expect("logprobs", len(o["logprobs"]) == len(o["ids"]) and all(len(l["top"]) == 2 and l["logprob"] <= 0 for l in o["logprobs"]), o["logprobs"][:2])
 expect("model", set(o["model"]) >= {"path", "family", "storage", "shape_id", "weights_id"} and o["model"]["family"] == "llama")
 expect("machine", set(o["machine"]) >= set("cpu cores memory_bytes os kernel gpu driver compiler".split()))
+cards = [l.split(":", 1)[1].strip() for f in sorted(glob.glob("/proc/driver/nvidia/gpus/*/information")) for l in open(f) if l.startswith("Model")]
+expect("gpu: as the driver lists it", o["machine"]["gpu"] == (cards or [None])[0]
+       and (cards or "no NVIDIA driver lists one" in o["machine"]["gpu_reason"]), (cards, o["machine"]))
 expect("energy", set(o["energy"]) >= set("prefill_j decode_j power_w sources samples meter".split()))
 expect("units", [u["phase"] for u in o["units"]] == ["prefill", "decode"] and all(
     set(u) >= set("unit phase layers ops dispatches ms pid".split()) for u in o["units"]), o["units"])

@@ -74,6 +74,9 @@ for n in (2, 40, 90):
 r = call("run", "--unit", "cuda:0", *task, SEGUE_STUB="lost:3")
 expect("lost with nowhere to go", r.returncode == 7 and "STUB_ERROR" in r.stderr, r.stderr)
 
+r = call("run", "--unit", "cuda:0", *task)
+expect("the report names the GPU", r.returncode == 0 and json.loads(r.stdout)["machine"]["gpu"] == "stub", r.stderr or r.stdout[:300])
+
 r = call("run", "--unit", "cuda:0,screen=1", *task)
 expect("screened head", r.returncode == 0 and "screen=1" in json.loads(r.stdout)["units"][0]["unit"], r.stderr or r.stdout[:300])
 
