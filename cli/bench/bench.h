@@ -19,6 +19,7 @@ struct bench_run {
     size_t sequences, repeats; /* parallel sequences of the default mode; samples per row */
     size_t threads;            /* CPU threads */
     uint64_t seed;             /* of the random prompts */
+    struct timespec opened;    /* --pipelines: before the placement was opened, on the clock of file times */
     size_t intervals;          /* runs that sessions record; 0: none */
     const char *const *models; /* [models_n] of --grid; of the command line */
     size_t models_n;

@@ -109,13 +109,14 @@ static json_t *units_json(const struct bench_run *b, const struct session_work *
     return list;
 }
 
-/* Set disk_bytes: the model file or folder plus the cache folder. */
-static void put_disk(json_t *o, const struct placement *p)
+/* Set disk_bytes: the model file or folder plus the entries of the cache folder that this process used: names of entries are
+ * hashes of more than the weights, so they do not tell the model. */
+static void put_disk(json_t *o, const struct placement *p, struct timespec opened)
 {
     uint64_t counted = 0, model = 0;
     size_t files = 0;
     char *cache = folders_home("cache");
-    folders_usage(cache, &counted, &files);
+    folders_usage_since(cache, opened, &counted);
     folders_usage(p->path, &model, &files);
     json_object_set_new(o, "disk_bytes", json_integer((json_int_t)(counted + model)));
     free(cache);
@@ -177,7 +178,7 @@ static json_t *result_row(struct bench_run *b, const char *name, size_t prompt, 
         "the process was warm from the prompt before");
     report_memory(o, p, s->state_bytes);
     put_device_bytes(o, p, s->state_bytes);
-    put_disk(o, p);
+    put_disk(o, p, b->opened);
     put_energy(o, "not measured in this mode");
     json_object_set_new(o, "units", units_json(b, work));
     /* Dispatches of the last run, over all units. */
@@ -240,6 +241,7 @@ static json_t *measure_pipeline(struct bench_run *b, const char *name)
     json_t *o = json_object(), *rows = json_array();
     segue_error err;
     int what = EXIT_UNAVAILABLE;
+    b->opened = folders_now();
     segue_status st = placement_try(&b->placement, &b->args, 0, &what, &err);
     /* A missing unit or driver becomes a row; an invalid model file stays an error. */
     if ((st == SEGUE_EUNSUPPORTED || st == SEGUE_EUNIT) && what == EXIT_UNAVAILABLE) {

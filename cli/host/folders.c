@@ -116,6 +116,56 @@ void folders_usage(const char *path, uint64_t *bytes, size_t *files)
     folders_usage_suffix(path, "", bytes, files);
 }
 
+/* Linux dates files by the coarse clock, which may be behind the other one. */
+struct timespec folders_now(void)
+{
+    struct timespec now;
+#ifdef CLOCK_REALTIME_COARSE
+    clock_gettime(CLOCK_REALTIME_COARSE, &now);
+#else
+    clock_gettime(CLOCK_REALTIME, &now);
+#endif
+    return now;
+}
+
+static bool changed_since(const struct stat *s, struct timespec since)
+{
+#ifdef __APPLE__
+    struct timespec t = s->st_mtimespec;
+#else
+    struct timespec t = s->st_mtim;
+#endif
+    return t.tv_sec != since.tv_sec ? t.tv_sec > since.tv_sec : t.tv_nsec >= since.tv_nsec;
+}
+
+/* Files of one entry follow each other in the sorted list: their names are hashes of one length with different endings. */
+void folders_usage_since(const char *path, struct timespec since, uint64_t *bytes)
+{
+    struct dirent **list = NULL;
+    int n = scandir(path, &list, NULL, alphasort);
+    uint64_t entry_bytes = 0;
+    bool used = false;
+    for (int i = 0; i < n; i++) {
+        const char *name = list[i]->d_name;
+        size_t stem = strcspn(name, ".");
+        char *inner = out_printf("%s/%s", path, name);
+        struct stat s;
+        if (stem && !lstat(inner, &s) && S_ISDIR(s.st_mode)) {
+            folders_usage_since(inner, since, bytes);
+        } else if (stem && !lstat(inner, &s)) {
+            entry_bytes += (uint64_t)s.st_size;
+            used = used || changed_since(&s, since);
+        }
+        free(inner);
+        if (i + 1 < n && !strncmp(list[i + 1]->d_name, name, stem) && strcspn(list[i + 1]->d_name, ".") == stem) continue;
+        if (used) *bytes += entry_bytes;
+        entry_bytes = 0;
+        used = false;
+    }
+    for (int i = 0; i < n; i++) free(list[i]);
+    free(list);
+}
+
 /* lstat, so that a link is removed and not its target. */
 segue_status folders_remove(const char *path, bool remove_self, segue_error *err)
 {

@@ -4,6 +4,8 @@
 #ifndef SEGUE_CLI_FOLDERS_H
 #define SEGUE_CLI_FOLDERS_H
 
+#include <time.h>
+
 #include "term/args.h"
 #include "term/out.h"
 
@@ -24,6 +26,11 @@ bool folders_is_folder(const char *path);
 void folders_usage(const char *path, uint64_t *bytes, size_t *files);
 /* folders_usage of the files whose name ends with suffix. */
 void folders_usage_suffix(const char *path, const char *suffix, uint64_t *bytes, size_t *files);
+/* The present time on the clock of file times. */
+struct timespec folders_now(void);
+/* folders_usage of the cache entries that were written or read since then: files with one name up to its first dot, of which one
+ * was changed. Who reads an entry sets the time of one of its files. */
+void folders_usage_since(const char *path, struct timespec since, uint64_t *bytes);
 /* Remove the content of path, and path itself if remove_self. Symbolic links are removed, never followed. */
 segue_status folders_remove(const char *path, bool remove_self, segue_error *err);
 /* True if name is a single path component that is safe to create: no slash, no leading dot, no control characters. */

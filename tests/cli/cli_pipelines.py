@@ -113,6 +113,18 @@ expect("hand-off", all(bool(r["handoff_ms"]) == (B in r["pipeline"]) for r in ro
 if "ane" not in present: expect("missing unit", [r["available"] for r in rows if r["pipeline"] == "ane-seq"] == [False] and "ane" in rows[-1]["reason"], rows[-1])
 refused(2, ["bench", "-m", m, "--pipelines", "--pipeline", "nothing"], "nothing")
 
+# disk_bytes: the model and the cache entries that are used, whoever wrote them, and no others
+size = sum(os.path.getsize(os.path.join(m, f)) for f in os.listdir(m))
+disk = lambda model: [r["disk_bytes"] for r in json.loads(run("bench", "-m", model, "--pipelines", "--pipeline", "single:ane:soft", "--pipeline", "single:ref",
+                                                              "-p", "6", "-n", "2", "-r", "2", "-o", "json")[1])]
+run("cache", "clear")
+first = disk(m)
+disk(other)
+write(os.path.join(home, "cache", "ane"), "0" * 32 + ".packed", "x" * 100000)
+expect("disk_bytes counts what the pipeline used", first[0] > size + 10000 and size <= first[1] < size + 10000, (size, first))
+again = disk(m)
+expect("disk_bytes does not count entries of other models", abs(again[0] - first[0]) < 1000 and again[1] < size + 10000, (first, again))
+
 # two requests: one is prefilled while the other one is answered
 lines = [{"id": 1, "ids": "1,2,3,4,5,6", "n": 2000}, {"id": 2, "ids": ",".join(str(i * 11 % 256) for i in range(3000)), "n": 4}]
 path = write(top.name, "two.jsonl", "\n".join(json.dumps({**l, "greedy": True, "ignore_eos": True, "context": 4096}) for l in lines))
