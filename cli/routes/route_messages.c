@@ -100,6 +100,8 @@ static bool translate_tools(json_t *body, json_t *o, struct serve_error *e)
     const char *type = json_string_value(json_object_get(choice, "type"));
     size_t i;
     if (tools && !json_is_null(tools) && !json_is_array(tools)) return serve_fail(e, 400, "tools", "tools: expected an array");
+    if (choice && !json_is_null(choice) && !type) /* OpenAI's words have no place here */
+        return serve_fail(e, 400, "tool_choice", "tool_choice: expected an object with \"type\"");
     json_t *list = json_array();
     json_array_foreach(tools, i, t)
         json_array_append_new(list, json_pack("{s:s, s:{s:O?, s:O?, s:O?}}", "type", "function", "function", "name",
@@ -135,7 +137,7 @@ static json_t *translate(json_t *body, bool counting, struct serve_error *e)
     json_t *system = json_object_get(body, "system"), *messages = json_object_get(body, "messages"), *m;
     json_t *o = json_object(), *list = json_array();
     size_t i;
-    if (!counting && !json_object_get(body, "max_tokens")) serve_fail(e, 400, "max_tokens", "max_tokens: required");
+    if (!counting && !field_has((struct fields){body, e}, "max_tokens")) serve_fail(e, 400, "max_tokens", "max_tokens: required");
     for (size_t k = 0; k < sizeof same / sizeof *same; k++)
         if (json_object_get(body, same[k])) json_object_set(o, same[k], json_object_get(body, same[k]));
     if (system && !json_is_null(system)) {

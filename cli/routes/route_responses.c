@@ -120,7 +120,7 @@ static json_t *translate(struct server *s, struct exchange *x, struct fields f)
     json_object_set_new(o, "messages", messages);
     json_object_del(o, "stream_options");
     json_object_del(o, "n");
-    json_t *effort = json_object_get(json_object_get(o, "reasoning"), "effort");
+    json_t *effort = json_object_get(field_object(f, "reasoning"), "effort");
     if (effort) json_object_set(o, "reasoning_effort", effort);
     json_t *list = json_array();
     json_array_foreach(tools, i, t) /* not nested in "function" here */

@@ -233,14 +233,14 @@ static bool read_tools(struct chat_job *c, struct fields f, json_t *request)
 static void read_variables(struct chat_job *c, struct fields f, json_t *request)
 {
     json_t *more = field_object(f, "chat_template_kwargs"), *thinking = field(f, "thinking");
-    const char *effort = json_string_value(field(f, "reasoning_effort"));
+    const char *effort = field_text(f, "reasoning_effort", NULL);
     if (more) json_object_update(request, more);
     if (c->params.grammar && !json_object_get(request, "enable_thinking"))
         json_object_set_new(request, "enable_thinking", json_false());
     if (effort) json_object_set_new(request, "enable_thinking", json_boolean(strcmp(effort, "none") != 0));
     if (field_has(f, "enable_thinking"))
         json_object_set_new(request, "enable_thinking", json_boolean(field_bool(f, "enable_thinking", true)));
-    if (json_is_object(thinking)) {
+    if (thinking && field_object(f, "thinking")) {
         const char *type = json_string_value(json_object_get(thinking, "type"));
         struct fields t = {thinking, f.e};
         bool on = type && strcmp(type, "disabled") != 0;

@@ -2,6 +2,7 @@
 #include "serve/fields.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Deepest nesting of a request; templates and schemas below it are still cheap. */
@@ -28,6 +29,37 @@ static bool too_deep(const char *s, size_t n)
     return false;
 }
 
+/* The name of the outermost field in which byte `end` of an object's text is, in out; empty: unknown. */
+static void name_at(const char *s, size_t end, char *out, size_t cap)
+{
+    size_t depth = 0, start = 0;
+    out[0] = 0;
+    for (size_t i = 0; i < end; i++) {
+        if (s[i] == '"') {
+            for (start = ++i; i < end && s[i] != '"'; i++)
+                if (s[i] == '\\') i++;
+            size_t after = i + 1;
+            while (after < end && strchr(" \t\r\n", s[after])) after++;
+            if (depth == 1 && after < end && s[after] == ':') snprintf(out, cap, "%.*s", (int)(i - start), s + start);
+        } else if (s[i] == '[' || s[i] == '{')
+            depth++;
+        else if ((s[i] == ']' || s[i] == '}') && depth)
+            depth--;
+    }
+}
+
+/* A number beyond the range of JSON numbers here is an error of its field, any other one is of the whole body. */
+static void fail_parse(const struct exchange *x, const json_error_t *why, struct serve_error *e)
+{
+    char name[sizeof e->param];
+    size_t end = why->position > 0 ? (size_t)why->position : 0;
+    name_at(x->body.data, end < x->body.len ? end : x->body.len, name, sizeof name);
+    if (json_error_code(why) == json_error_numeric_overflow && name[0])
+        serve_fail(e, 400, name, "%s: the number is out of range: line %d, column %d", name, why->line, why->column);
+    else
+        serve_fail(e, 400, NULL, "the body is not valid JSON: line %d, column %d: %s", why->line, why->column, why->text);
+}
+
 json_t *fields_parse(const struct exchange *x, struct serve_error *e)
 {
     json_error_t why;
@@ -41,7 +73,7 @@ json_t *fields_parse(const struct exchange *x, struct serve_error *e)
     }
     json_t *o = json_loadb(x->body.data, x->body.len, 0, &why);
     if (!o)
-        serve_fail(e, 400, NULL, "the body is not valid JSON: line %d, column %d: %s", why.line, why.column, why.text);
+        fail_parse(x, &why, e);
     else if (!json_is_object(o)) {
         serve_fail(e, 400, NULL, "the body is not a JSON object; send {...}");
         json_decref(o);
