@@ -109,7 +109,7 @@ static bool answer(struct server *s, struct exchange *x, json_t *body, struct se
 {
     static const struct chat_form form = {on_piece, end_stream, whole, NULL};
     size_t started = 0;
-    struct chat_request r = {&s->models, &s->records, body, body, "chatcmpl-"};
+    struct chat_request r = {&s->models, &s->records, body, body, "chatcmpl-", NULL};
     return chat_job_answer(x, &r, &form, &started, e);
 }
 

@@ -122,6 +122,8 @@ static bool run_prompt(struct completion *c, const int32_t *tokens, size_t n, st
                                    .tokens_n = n,
                                    .sink = {c, on_text, on_finish, NULL}};
     bool ok = (!c->echo || echo(c, tokens, n, e)) && generate_run(&c->job, e);
+    free(c->job.all);
+    c->job.all = NULL;
     c->prompt_tokens += n;
     c->answer_tokens += c->job.tokens_out;
     c->cached_tokens += c->job.info.tokens_reused;

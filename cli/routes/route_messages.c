@@ -303,7 +303,7 @@ static bool answer(struct server *s, struct exchange *x, json_t *body, struct se
     static const struct chat_form form = {on_piece, end_stream, whole, NULL};
     struct message_stream st = {.records = &s->records, .request = body, .kind = -1};
     json_t *o = translate(body, false, e);
-    struct chat_request r = {&s->models, &s->records, body, o, "msg_"};
+    struct chat_request r = {&s->models, &s->records, body, o, "msg_", NULL};
     bool ok = o && chat_job_answer(x, &r, &form, &st, e);
     json_decref(o);
     return ok;

@@ -1,5 +1,5 @@
 /* route_responses.c: OpenAI's POST /v1/responses. A conversation is kept under the id of its answer for previous_response_id,
- * unless "store" is false: its messages here, its state in the prefix store of the engine.
+ * unless "store" is false: its messages and tokens here, its state in the prefix store of the engine.
  * SPDX-License-Identifier: MIT */
 #include "routes/routes.h"
 
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-/* Conversations kept at once, and bytes of their messages; the oldest go first. */
+/* Conversations kept at once, and bytes of their messages and tokens; the oldest go first. */
 enum { KEPT_MAX = 1024 };
 #define KEPT_BYTES ((size_t)64 << 20)
 
@@ -15,28 +15,89 @@ struct kept {
     struct kept *next; /* the older one */
     char id[64], realm[24];
     json_t *messages; /* with the answer */
+    struct chat_before before;
     size_t bytes;
 };
+
+static void free_before(struct chat_before *b)
+{
+    free(b->prompt.data);
+    free(b->answer.data);
+    free(b->tokens);
+    *b = (struct chat_before){0};
+}
+
+static void free_kept(struct kept *k)
+{
+    json_decref(k->messages);
+    free_before(&k->before);
+    free(k);
+}
+
+static void copy_text(struct out_text *to, const struct out_text *from)
+{
+    if (from->len) out_add(to, from->data, from->len);
+}
+
+static void copy_tokens(struct chat_before *b, const int32_t *tokens, size_t n)
+{
+    b->tokens = out_alloc((n + 1) * sizeof *tokens);
+    b->tokens_n = n;
+    if (n) memcpy(b->tokens, tokens, n * sizeof *tokens);
+}
+
+static void copy_before(struct chat_before *to, const struct chat_before *from)
+{
+    copy_text(&to->prompt, &from->prompt);
+    copy_text(&to->answer, &from->answer);
+    copy_tokens(to, from->tokens, from->tokens_n);
+    memcpy(to->model, from->model, sizeof to->model);
+}
+
+/* Texts and tokens of an answer. With reasoning or calls, or after a stop string, the message is not the text that the model
+ * wrote: then the text of its tokens counts, which the next prompt may not have. */
+static void set_before(struct chat_before *b, const struct chat_job *c)
+{
+    const struct chat_job_choice *ch = &c->choices[0];
+    const struct generate_job *g = &c->job;
+    copy_text(&b->prompt, &c->prompt);
+    copy_tokens(b, g->all, g->all_n);
+    snprintf(b->model, sizeof b->model, "%s", c->model->name);
+    if (!ch->reasoning.len && !ch->calls && !ch->stop) {
+        json_t *text = out_string(ch->content.data ? ch->content.data : "", ch->content.len); /* valid UTF-8 */
+        out_add(&b->answer, json_string_value(text), json_string_length(text));
+        json_decref(text);
+        return;
+    }
+    segue_error err = {0};
+    segue_status st = SEGUE_EMEMORY;
+    struct out_text *a = &b->answer;
+    OUT_GROW(*a, st,
+             segue_detokenize(c->model->placement.model, g->all + g->tokens_n, g->all_n - g->tokens_n, 0, a->data, a->cap,
+                              &a->len, &err));
+    if (st) free_before(b);
+}
 
 void responses_free(struct server *s)
 {
     while (s->kept) {
         struct kept *k = s->kept;
         s->kept = k->next;
-        json_decref(k->messages);
-        free(k);
+        free_kept(k);
     }
 }
 
-/* Keep the messages of a conversation. They are copied as text first, since other threads read them. */
+/* Keep the messages of a conversation. They are copied as text first, since other threads read them. A model may write NUL. */
 static void keep(struct server *s, const struct chat_job *c, const char *id, json_t *messages)
 {
     char *text = json_dumps(messages, JSON_COMPACT);
     struct kept *k = out_alloc(sizeof *k);
     snprintf(k->id, sizeof k->id, "%s", id);
     snprintf(k->realm, sizeof k->realm, "%s", c->x->realm);
+    set_before(&k->before, c);
     k->bytes = text ? strlen(text) : 0;
-    k->messages = text ? json_loads(text, 0, NULL) : NULL;
+    k->bytes += sizeof *k + k->before.prompt.cap + k->before.answer.cap + k->before.tokens_n * sizeof *k->before.tokens;
+    k->messages = text ? json_loads(text, JSON_ALLOW_NUL, NULL) : NULL;
     free(text);
     pthread_mutex_lock(&s->kept_lock);
     k->next = s->kept;
@@ -50,19 +111,21 @@ static void keep(struct server *s, const struct chat_job *c, const char *id, jso
         }
         struct kept *old = *at;
         *at = old->next;
-        json_decref(old->messages);
-        free(old);
+        free_kept(old);
     }
     pthread_mutex_unlock(&s->kept_lock);
 }
 
-/* The messages kept under an id by the same key, as a deep copy; NULL: none. */
-static json_t *recall(struct server *s, const struct exchange *x, const char *id)
+/* The messages kept under an id by the same key, as a deep copy; NULL: none. before: set to a copy. */
+static json_t *recall(struct server *s, const struct exchange *x, const char *id, struct chat_before *before)
 {
     json_t *found = NULL;
     pthread_mutex_lock(&s->kept_lock);
     for (const struct kept *k = s->kept; k && !found; k = k->next)
-        if (!strcmp(k->id, id) && !strcmp(k->realm, x->realm)) found = json_deep_copy(k->messages);
+        if (!strcmp(k->id, id) && !strcmp(k->realm, x->realm)) {
+            found = json_deep_copy(k->messages);
+            copy_before(before, &k->before);
+        }
     pthread_mutex_unlock(&s->kept_lock);
     return found;
 }
@@ -87,12 +150,12 @@ static void add_item(json_t *messages, json_t *item, size_t at, struct serve_err
         serve_fail(e, 400, "input", "input[%zu]: items of type '%.40s' are not supported", at, type ? type : "(none)");
 }
 
-static json_t *read_messages(struct server *s, struct exchange *x, struct fields f)
+static json_t *read_messages(struct server *s, struct exchange *x, struct fields f, struct chat_before *before)
 {
     const char *previous = field_text(f, "previous_response_id", NULL), *instructions = field_text(f, "instructions", NULL);
     json_t *input = field(f, "input"), *item;
     size_t i;
-    json_t *list = previous ? recall(s, x, previous) : json_array();
+    json_t *list = previous ? recall(s, x, previous, before) : json_array();
     if (!list) {
         serve_fail(f.e, 404, "previous_response_id", "previous_response_id: '%.60s' is not kept here", previous);
         return NULL;
@@ -111,9 +174,9 @@ static json_t *read_messages(struct server *s, struct exchange *x, struct fields
 }
 
 /* The body in the form of chat completions. NULL: e says why. */
-static json_t *translate(struct server *s, struct exchange *x, struct fields f)
+static json_t *translate(struct server *s, struct exchange *x, struct fields f, struct chat_before *before)
 {
-    json_t *messages = read_messages(s, x, f), *tools = field_array(f, "tools"), *t, *o;
+    json_t *messages = read_messages(s, x, f, before), *tools = field_array(f, "tools"), *t, *o;
     size_t i;
     if (!messages) return NULL;
     o = json_copy(f.o);
@@ -349,12 +412,14 @@ static bool answer(struct server *s, struct exchange *x, json_t *body, struct se
 {
     static const struct chat_form form = {on_piece, end_stream, whole, keep_answer};
     struct response_stream st = {.server = s, .kind = -1, .request = body};
-    json_t *o = translate(s, x, (struct fields){body, e});
+    struct chat_before before = {0};
+    json_t *o = translate(s, x, (struct fields){body, e}, &before);
     st.messages = json_object_get(o, "messages");
     field_bool((struct fields){body, e}, "store", true);
-    struct chat_request r = {&s->models, &s->records, body, o, "resp_"};
+    struct chat_request r = {&s->models, &s->records, body, o, "resp_", before.tokens_n ? &before : NULL};
     bool ok = o && !e->status && chat_job_answer(x, &r, &form, &st, e);
     json_decref(o);
+    free_before(&before);
     return ok;
 }
 

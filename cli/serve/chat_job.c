@@ -270,8 +270,48 @@ static bool render(struct chat_job *c, struct serve_error *e)
     c->thinking = n >= sizeof open - 1 && !memcmp(out.data + n - (sizeof open - 1), open, sizeof open - 1);
     /* The template writes the beginning-of-sequence token itself. */
     c->tokens = generate_tokenize(c->model, out.data, out.len, SEGUE_TEXT_NO_BOS, &c->tokens_n, e);
-    free(out.data);
+    c->prompt = out;
     return c->tokens != NULL;
+}
+
+static bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
+
+/* The length of the prompt's text that is prompt and answer of b; 0: it begins otherwise. Templates may trim an answer. */
+static size_t common_text(const struct out_text *p, const struct chat_before *b)
+{
+    const char *answer = b->answer.data;
+    size_t at = b->prompt.len, n = b->answer.len;
+    if (p->len < at || (at && memcmp(p->data, b->prompt.data, at) != 0)) return 0;
+    for (int trimmed = 0; trimmed < 2; trimmed++) {
+        if (n <= p->len - at && (!n || !memcmp(p->data + at, answer, n))) return at + n;
+        while (n && is_space(*answer)) answer++, n--;
+        while (n && is_space(answer[n - 1])) n--;
+    }
+    return 0;
+}
+
+/* A token without text of its own: what follows is tokenized the same whatever is before it. */
+static bool is_control(const struct pooled_model *m, int32_t token)
+{
+    char text[256];
+    size_t len = 0;
+    return !segue_detokenize(m->placement.model, &token, 1, SEGUE_TEXT_NO_SPECIAL, text, sizeof text, &len, NULL) && !len;
+}
+
+/* Replace the prompt's tokens by those of b and of the text after it, where that text begins with a control token. */
+static void continue_from(struct chat_job *c, const struct chat_before *b)
+{
+    struct serve_error ignored = {0};
+    size_t n, at = strcmp(b->model, c->model->name) != 0 ? 0 : common_text(&c->prompt, b);
+    if (!at || at == c->prompt.len) return;
+    int32_t *rest = generate_tokenize(c->model, c->prompt.data + at, c->prompt.len - at, SEGUE_TEXT_NO_BOS, &n, &ignored);
+    if (rest && n && is_control(c->model, rest[0])) {
+        c->tokens_n = b->tokens_n + n;
+        c->tokens = out_realloc(c->tokens, c->tokens_n * sizeof *c->tokens);
+        memcpy(c->tokens, b->tokens, b->tokens_n * sizeof *c->tokens);
+        memcpy(c->tokens + b->tokens_n, rest, n * sizeof *rest);
+    }
+    free(rest);
 }
 
 bool chat_job_open(struct chat_job *c, struct exchange *x, struct model_pool *models, json_t *o, struct serve_error *e)
@@ -405,6 +445,8 @@ void chat_job_free(struct chat_job *c)
     }
     free(c->choices);
     free(c->tokens);
+    free(c->prompt.data);
+    free(c->job.all);
     free(c->parts);
     params_free(&c->params);
     json_decref(c->request);
@@ -419,6 +461,7 @@ bool chat_job_answer(struct exchange *x, const struct chat_request *r, const str
     bool ok = chat_job_open(&c, x, r->models, r->chat, e);
     c.form = form;
     c.user = user;
+    if (ok && r->before) continue_from(&c, r->before);
     if (ok) {
         c.parts = out_alloc(sizeof *c.parts);
         prompt_parts_of(c.parts, r->body, c.model->name);

@@ -44,7 +44,8 @@ struct chat_job {
     struct pooled_model *model;
     struct params params;
     json_t *request; /* as the chat template gets it: messages, tools, variables */
-    int32_t *tokens; /* [tokens_n] the prompt */
+    struct out_text prompt; /* what the template made of it */
+    int32_t *tokens;        /* [tokens_n] the prompt */
     size_t tokens_n;
     bool tools, thinking; /* tool calls are looked for; the prompt ends inside <think> */
     struct generate_job job;
@@ -56,6 +57,14 @@ struct chat_job {
     struct prompt_change change;     /* since the earlier request that has most in common */
 };
 
+/* An answered prompt that the next one may begin with: texts as the template writes them, and the tokens that were computed. */
+struct chat_before {
+    struct out_text prompt, answer;
+    int32_t *tokens; /* [tokens_n] of prompt and answer */
+    size_t tokens_n;
+    char model[128];
+};
+
 /* A request to answer. */
 struct chat_request {
     struct model_pool *models;
@@ -63,6 +72,9 @@ struct chat_request {
     json_t *body;          /* as it was sent */
     json_t *chat;          /* in OpenAI's chat form */
     const char *id_prefix; /* of the answer, before chat_job.id */
+    /* NULL, or: where the new prompt begins with these texts, it gets these tokens for them. The same text may have other tokens
+     * than the model chose, whose states could not be used. */
+    const struct chat_before *before;
 };
 
 /* Acquire the model, read parameters, render and tokenize. o: the body in OpenAI's chat form; borrowed during the call and

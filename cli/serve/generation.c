@@ -263,6 +263,11 @@ bool generate_run(struct generate_job *g, struct serve_error *e)
     double end_j = model_pool_energy(g->model, false);
     g->joules = begin_j >= 0 && end_j >= begin_j ? end_j - begin_j : -1;
     if (choices[0].request && !choices[0].budget_spent) read_info(g, &choices[0]);
+    free(g->all); /* of an earlier prompt */
+    g->all = choices[0].tokens;
+    g->all_n = g->tokens_n + choices[0].tokens_n;
+    if (choices[0].tokens_n && is_stop(g->model, g->all[g->all_n - 1])) g->all_n--;
+    choices[0].tokens = NULL;
     for (size_t i = 0; i < n; i++) {
         segue_request_close(choices[i].request);
         json_decref(choices[i].logprobs);

@@ -27,6 +27,8 @@ struct generate_job {
     const char *changed; /* the part of the prompt that differs from an earlier one; NULL or empty: none is known */
     struct generate_sink sink;
     /* Results. */
+    int32_t *all; /* [all_n] the prompt and the tokens of the first choice without a stop token at the end; freed by the caller */
+    size_t all_n;
     size_t tokens_out;       /* of all choices */
     size_t tokens_thought;   /* of them reasoning */
     segue_request_info info; /* of the first choice */

@@ -100,12 +100,14 @@ for path in known:
         expect(f"{path} {body[:20]}: refused", got[0] == 400 and isinstance(got[1], dict) and refusal(path, got[1]), got)
 for data in (b"-1\r\n", b"fffffffffffffffff\r\n{}", b"5\r\n{}\r\n0\r\n\r\n", b"2\r\n{}XX0\r\n\r\n", b"2;" + b"x" * 100000 + b"\r\n{}\r\n0\r\n\r\n"):
     c = socket.create_connection(("127.0.0.1", s.port), timeout=30)
-    c.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer alpha\r\nTransfer-Encoding: chunked\r\n\r\n" + data)
-    c.shutdown(socket.SHUT_WR)
-    out = b""
-    try:
-        while part := c.recv(65536): out += part
+    try: c.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer alpha\r\nTransfer-Encoding: chunked\r\n\r\n" + data)
     except ConnectionError: pass
+    out = b""
+    try: # the server may have closed the connection before it read all
+        c.shutdown(socket.SHUT_WR)
+        while part := c.recv(65536): out += part
+    except TimeoutError: expect(f"chunks {data[:20]}: the connection ends", False)
+    except OSError: pass
     c.close()
     expect(f"chunks {data[:20]}: no 200", b" 200 " not in out.split(b"\r\n")[0], out[:100])
 expect("the server lives", s.call("GET", "/health")[0] == 200)
