@@ -47,6 +47,7 @@ static const struct described {
     {'t', "parallel_tool_calls", "boolean"},
     {'t', "chat_template_kwargs", "object"},
     {'t', "enable_thinking", "boolean"},
+    {'y', "max_output_tokens", "integer"},
     {'y', "previous_response_id", "string"},
     {'y', "instructions", "string"},
     {'y', "store", "boolean"},
