@@ -122,18 +122,6 @@ static void put_disk(json_t *o, const struct placement *p, struct timespec opene
     free(cache);
 }
 
-/* Set device_bytes: weights and states on a unit with memory of its own (not the host's, not that of another process). */
-static void put_device_bytes(json_t *o, const struct placement *p, uint64_t state_bytes)
-{
-    for (size_t i = 0; i < p->units_n; i++) {
-        const char *kind = p->unit_info[i].kind;
-        if (!strcmp(kind, "cpu") || !strcmp(kind, "ref") || !strcmp(kind, "proc") || p->unit_info[i].simulated) continue;
-        json_object_set_new(o, "device_bytes", json_integer((json_int_t)(p->info.weight_bytes + state_bytes)));
-        return;
-    }
-    out_null(o, "device_bytes", "no unit of the pipeline has memory of its own");
-}
-
 /* A row with the fields that need no measurement. */
 static json_t *row_header(const char *name, size_t prompt, size_t tokens)
 {
@@ -177,7 +165,6 @@ static json_t *result_row(struct bench_run *b, const char *name, size_t prompt, 
     put_positive(o, "cold_ttft_ms", cold ? (double)(p->load_ns + p->compile_ns) / 1e6 + m[0].ttft_ms : 0,
         "the process was warm from the prompt before");
     report_memory(o, p, s->state_bytes);
-    put_device_bytes(o, p, s->state_bytes);
     put_disk(o, p, b->opened);
     put_energy(o, "not measured in this mode");
     json_object_set_new(o, "units", units_json(b, work));

@@ -109,6 +109,29 @@ static void put_bandwidth(json_t *o, const struct report *r, const struct rates 
                                     : err.text);
 }
 
+/* Units whose weights and states are in a memory of their own: not the host's, and not that of another process. */
+static bool has_own_memory(const segue_unit_info *u)
+{
+    return !u->simulated && strcmp(u->kind, "cpu") != 0 && strcmp(u->kind, "ref") != 0 && strcmp(u->kind, "proc") != 0;
+}
+
+/* Set device_bytes, which peak_bytes cannot contain: the weights of each such unit, and the states if one decodes. */
+static void put_device_bytes(json_t *o, const struct placement *p, uint64_t state_bytes)
+{
+    uint64_t bytes = 0;
+    bool split = false;
+    for (size_t i = 0; i < p->units_n; i++)
+        if (has_own_memory(&p->unit_info[i])) bytes += (p->models[i] ? &p->model_info[i] : &p->info)->weight_bytes;
+    for (size_t i = 0; p->planned && i < p->parts_n; i++)
+        if (has_own_memory(&p->unit_info[p->parts[i].unit])) split = split || p->parts[i].to - p->parts[i].from < p->info.layers;
+    if (!bytes || split) {
+        out_null(o, "device_bytes", split ? "a unit holds a part of the layers" : "no unit has memory of its own");
+        return;
+    }
+    if (has_own_memory(&p->unit_info[report_phase_unit(p, 1)])) bytes += state_bytes;
+    json_object_set_new(o, "device_bytes", json_integer((json_int_t)bytes));
+}
+
 /* State bytes are those of the session; weights are counted as stored in the file. */
 void report_memory(json_t *o, const struct placement *p, uint64_t state_bytes)
 {
@@ -116,6 +139,7 @@ void report_memory(json_t *o, const struct placement *p, uint64_t state_bytes)
         json_object_set_new(o, "peak_bytes", json_integer((json_int_t)machine_peak_bytes()));
     else
         out_null(o, "peak_bytes", "the system does not report it");
+    put_device_bytes(o, p, state_bytes);
     json_object_set_new(o, "weight_bytes", json_integer((json_int_t)p->info.weight_bytes));
     json_object_set_new(o, "state_bytes", json_integer((json_int_t)state_bytes));
 }

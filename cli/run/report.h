@@ -35,7 +35,7 @@ void report_positive_or_null(json_t *o, const char *name, double v, const char *
 size_t report_phase_unit(const struct placement *p, uint32_t phase);
 /* "prefill", "decode" or "helper". */
 const char *report_phase_name(uint32_t phase);
-/* Set peak_bytes, weight_bytes and state_bytes. */
+/* Set peak_bytes, device_bytes, weight_bytes and state_bytes. */
 void report_memory(json_t *o, const struct placement *p, uint64_t state_bytes);
 
 #endif

@@ -10,7 +10,7 @@ rows = json.loads(out)
 expect("rows", [(r["n_threads"], r["n_depth"], r["n_prompt"], r["n_gen"]) for r in rows]
        == [(t, d, p, n) for t in (1, 2) for d in (0, 8) for p, n in ((16, 0), (8, 0), (0, 4))], [list(r.items())[:12] for r in rows])
 FIELDS = """n_prompt n_gen n_depth n_threads avg_ns stddev_ns avg_ts stddev_ts samples_ns samples_ts model_filename model_type model_size
-ids_hash load_ms compile_ms peak_bytes weight_bytes state_bytes weight_read_gb_s memory_bandwidth_gb_s bandwidth_utilization depth_ratio machine unit seed model""".split()
+ids_hash load_ms compile_ms peak_bytes device_bytes weight_bytes state_bytes weight_read_gb_s memory_bandwidth_gb_s bandwidth_utilization depth_ratio machine unit seed model""".split()
 expect("fields", all(not set(FIELDS) - set(r) for r in rows), set(FIELDS) - set(rows[0]))
 for r in rows:
     n = r["n_prompt"] + r["n_gen"]

@@ -35,6 +35,7 @@ expect("logprobs", len(o["logprobs"]) == len(o["ids"]) and all(len(l["top"]) == 
 expect("model", set(o["model"]) >= {"path", "family", "storage", "shape_id", "weights_id"} and o["model"]["family"] == "llama")
 expect("machine", set(o["machine"]) >= set("cpu cores memory_bytes os kernel gpu driver compiler".split()))
 cards = [l.split(":", 1)[1].strip() for f in sorted(glob.glob("/proc/driver/nvidia/gpus/*/information")) for l in open(f) if l.startswith("Model")]
+expect("device_bytes", "device_bytes" in o and (o["device_bytes"] is None) == (o["units"][-1]["unit"].split(":")[0].split()[0] in ("cpu", "ref")), o.get("device_bytes"))
 expect("gpu: as the driver lists it", o["machine"]["gpu"] == (cards or [None])[0]
        and (cards or "no NVIDIA driver lists one" in o["machine"]["gpu_reason"]), (cards, o["machine"]))
 expect("energy", set(o["energy"]) >= set("prefill_j decode_j power_w sources samples meter".split()))

@@ -76,6 +76,8 @@ expect("lost with nowhere to go", r.returncode == 7 and "STUB_ERROR" in r.stderr
 
 r = call("run", "--unit", "cuda:0", *task)
 expect("the report names the GPU", r.returncode == 0 and json.loads(r.stdout)["machine"]["gpu"] == "stub", r.stderr or r.stdout[:300])
+o = json.loads(r.stdout) if r.returncode == 0 else {}
+expect("and its memory", o and o["device_bytes"] == o["weight_bytes"] + o["state_bytes"], r.stdout[:300])
 
 r = call("run", "--unit", "cuda:0,screen=1", *task)
 expect("screened head", r.returncode == 0 and "screen=1" in json.loads(r.stdout)["units"][0]["unit"], r.stderr or r.stdout[:300])
