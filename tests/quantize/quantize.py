@@ -50,6 +50,37 @@ def source_gguf(path):
     w.write_header_to_file(); w.write_kv_data_to_file(); w.write_tensors_to_file(); w.close()
 
 
+def vocabulary(tmp):
+    """A GGUF without the key vocab_size, as published ones are: the rows of the embedding are the vocabulary, not the key, and
+    without the embedding the list of tokens is; what is missing is said by its name."""
+    def written(name, tokens=0, key=0, rows=0):
+        path = os.path.join(tmp, name + ".gguf")
+        w = gguf.GGUFWriter(path, "llama")
+        w.add_block_count(1); w.add_context_length(64); w.add_embedding_length(32); w.add_feed_forward_length(32)
+        w.add_head_count(2); w.add_layer_norm_rms_eps(1e-5); w.add_rope_dimension_count(16)
+        if key: w.add_vocab_size(key)
+        if tokens:
+            w.add_tokenizer_model("llama"); w.add_token_list(["<unk>", "<s>", "</s>", *(f"t{i}" for i in range(tokens - 3))])
+            w.add_token_scores([0.0] * tokens); w.add_token_types([2, 3, 3] + [1] * (tokens - 3))
+        shapes = {"token_embd": (rows, 32), "output_norm": (32,), **{"blk.0." + n: (32,) for n in ("attn_norm", "ffn_norm")},
+                  **{"blk.0." + n: (32, 32) for n in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")}}
+        for n, shape in shapes.items() if rows else (): w.add_tensor(n + ".weight", np.ones(shape, np.float32))
+        w.write_header_to_file(); w.write_kv_data_to_file(); w.write_tensors_to_file(); w.close()
+        r = subprocess.run([segue, "inspect", "-m", path, "--json"], capture_output=True, text=True)
+        os.remove(path)
+        return r.returncode, json.loads(r.stdout)
+    for tokens, key in ((70, 0), (72, 0), (70, 99), (0, 0)):
+        code, o = written("rows", tokens, key, 72)
+        assert code == 0 and o["numbers"]["vocab"] == 72, (tokens, key, code, o)
+    code, o = written("more", 73, 0, 72)
+    assert code == 4 and "73" in o["error"]["text"] and "72" in o["error"]["text"], (code, o)
+    # Headers alone: with a list the first thing missing is the embedding, without one it is the vocabulary.
+    code, o = written("header", 70)
+    assert code == 4 and "token_embd.weight is missing" in o["error"]["text"], (code, o)
+    code, o = written("nothing")
+    assert code == 4 and "vocab_size is missing" in o["error"]["text"], (code, o)
+
+
 def error_of(data, kind, right):
     """Root-mean-square error of stored blocks, relative to the numbers."""
     return float(np.sqrt(((gguf.quants.dequantize(data, kind) - right) ** 2).mean() / (right ** 2).mean()))
@@ -109,6 +140,7 @@ def mixtures(tmp):
 
 def main():
     with tempfile.TemporaryDirectory() as tmp:
+        vocabulary(tmp)
         source, out = os.path.join(tmp, "in.gguf"), os.path.join(tmp, "out.gguf")
         source_gguf(source)
         plain = {n: np.array(t.data) for n, t in tensors(source).items()}
