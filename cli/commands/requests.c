@@ -54,6 +54,7 @@ struct batch {
     size_t line;            /* lines read so far */
     struct batch_request **queue; /* [n] started and not yet printed, in input order */
     size_t n;
+    size_t verified, recomputed; /* hand-offs that --verify compared, and those that differed by more than the bound */
     int code; /* exit code of the first failure; 0: none */
 };
 
@@ -234,6 +235,8 @@ static void finish_request(struct batch *b, struct batch_request *q, const segue
                            .seed = q->sampler.sampling.seed,
                            .measure_bandwidth = !interrupt_pending()};
         q->reply = report_json(&r);
+        b->verified += q->answer.at_end.verify.tokens > 0;
+        b->recomputed += q->answer.at_end.verify.tokens && !q->answer.at_end.verify.ok;
         if (!q->answer.finish) {
             err = q->answer.err;
             err.status = q->answer.status;
@@ -324,6 +327,15 @@ static segue_status print_finished(struct batch *b, segue_error *err)
     return st;
 }
 
+/* With --verify: how many hand-offs were compared, so that nobody reads replies to learn that none was. */
+static void note_verified(const struct batch *b)
+{
+    bool two = report_phase_unit(b->placement, 0) != report_phase_unit(b->placement, 1);
+    if (args_has(b->args, "quiet") || (!b->verified && !args_number(b->args, "verify", 0))) return;
+    out_note("requests: %zu hand-off%s verified, %zu recomputed on the decode unit%s", b->verified, b->verified == 1 ? "" : "s",
+             b->recomputed, two ? "" : "; prefill and decode run on one unit");
+}
+
 int requests_run(const struct args *args, struct placement *placement, struct trace *trace)
 {
     struct batch b = {.args = args, .placement = placement, .trace = trace};
@@ -353,6 +365,7 @@ int requests_run(const struct args *args, struct placement *placement, struct tr
         json_decref(b.queue[i]->id);
         free(b.queue[i]);
     }
+    note_verified(&b);
     segue_scheduler_close(b.scheduler);
     for (size_t i = 0; i < b.adapters_n; i++) {
         segue_adapter_close(b.adapters[i].adapter);

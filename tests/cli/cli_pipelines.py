@@ -136,6 +136,19 @@ want = [json.loads(l) for l in run(*base, "--parallel", "1", "--unit", A)[1].str
 expect("same tokens as one request alone", code == 0 and [r["ids"] for r in both] == [r["ids"] for r in want], err)
 events = json.load(open(trace))["traceEvents"]
 expect("trace rows have names", {e["args"]["name"] for e in events if e["ph"] == "M"} == {A, B}, events[-2:])
+# --verify with --requests: each hand-off is compared, its reply says so, and a line counts them
+short = write(top.name, "verified.jsonl", "\n".join(json.dumps({"id": i, "ids": ",".join(str((i * 7 + k) % 256) for k in range(9)), "n": 3,
+                                                                "greedy": True, "ignore_eos": True}) for i in range(5)))
+for every, lines in ((1, [0, 1, 2, 3, 4]), (2, [0, 2, 4])):
+    code, out, err = run("run", "-m", m, "--requests", short, "--prefill", A, "--decode", B, "--verify", 3, "--verify-every", every)
+    seen = [json.loads(l) for l in out.strip().split("\n")]
+    expect(f"verified, one in {every}", code == 0 and [r["id"] for r in seen if r["verify"]] == lines, (code, out, err))
+    expect("three tokens each", all(r["verify"]["tokens"] == 3 and r["verify"]["ok"] for r in seen if r["verify"]), out)
+    expect("counted", f"{len(lines)} hand-offs verified, 0 recomputed" in err, err)
+code, out, err = run("run", "-m", m, "--requests", short, "--unit", A, "--verify", 3)
+expect("one unit: nothing to verify", code == 0 and "0 hand-offs verified" in err and "one unit" in err, err)
+expect("no count without --verify or with -q", "verified" not in run("run", "-m", m, "--requests", short, "--prefill", A, "--decode", B)[2]
+       and "verified" not in run("run", "-m", m, "--requests", short, "--prefill", A, "--decode", B, "--verify", 3, "-q")[2])
 
 
 def extent(name, session):
