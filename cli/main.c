@@ -54,8 +54,8 @@ static int unknown_command(const char *name)
         out_fail(&err, SEGUE_EUNSUPPORTED, "command: check: not a subcommand; run the separate program check");
         return out_error(&err, EXIT_UNAVAILABLE);
     }
-    /* More than the number of commands. */
-    const char *names[32];
+    /* More than the number of commands and of their spellings elsewhere. */
+    const char *names[64];
     size_t n = 0;
     for (size_t i = 0; i < sizeof unavailable_commands / sizeof *unavailable_commands; i++)
         if (!strcmp(unavailable_commands[i], name)) {
@@ -64,7 +64,12 @@ static int unknown_command(const char *name)
         }
     for (const struct command *const *c = commands; *c; c++) names[n++] = (*c)->name;
     const char *suggestion = spellings_command(name);
-    if (!suggestion) suggestion = args_suggest(name, names, n);
+    /* Ours are first, so that they win where both are as close. */
+    if (!suggestion) {
+        n += spellings_commands(names + n, sizeof names / sizeof *names - n);
+        suggestion = args_suggest(name, names, n);
+        if (suggestion && spellings_command(suggestion)) suggestion = spellings_command(suggestion);
+    }
     if (suggestion)
         out_fail(&err, SEGUE_EARG, "command: %.60s: unknown; did you mean segue %s?", name, suggestion);
     else

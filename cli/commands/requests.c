@@ -327,7 +327,7 @@ static segue_status print_finished(struct batch *b, segue_error *err)
     return st;
 }
 
-/* With --verify: how many hand-offs were compared, so that nobody reads replies to learn that none was. */
+/* With --verify: how many hand-offs were compared. Without the line, a run that compared none looks like a correct one. */
 static void note_verified(const struct batch *b)
 {
     bool two = report_phase_unit(b->placement, 0) != report_phase_unit(b->placement, 1);

@@ -82,19 +82,33 @@ static const char *other_spelling(const struct command *command, const char *wor
     return NULL;
 }
 
+/* Our name for the flag or spelling that is closest to typed[]: names[own_n] are ours, names[own_n..n] other programs'
+ * for flags of this command. Ours are first, so they win where both are as close. */
+static const char *closest(const struct command *command, const char *typed, const char **names, size_t own_n, size_t n)
+{
+    const char *best = args_suggest(typed, names, n);
+    for (size_t i = 0; best && i < own_n; i++)
+        if (best == names[i]) return best;
+    return best ? other_spelling(command, best) : NULL;
+}
+
 /* The error for an unknown flag. Only long flags get a suggestion: every letter is one edit away from every other. */
 static segue_status unknown_flag(const struct command *command, const char *typed, segue_error *err)
 {
-    const char *names[128];
+    enum { MAX_NAMES = 256 };
+    const char *names[MAX_NAMES], *theirs[MAX_NAMES];
     size_t n = 0, len = strcspn(typed, "=");
     char word[64];
     snprintf(word, sizeof word, "%.*s", (int)(len < 63 ? len : 63), typed);
     for (const struct arg_group *const *g = command->groups; *g; g++)
-        for (const struct arg_def *d = (*g)->defs; d->name && n < 128; d++) names[n++] = d->name;
+        for (const struct arg_def *d = (*g)->defs; d->name && n < MAX_NAMES / 2; d++) names[n++] = d->name;
     for (char *c = word; *c; c++)
         if (*c == '_') *c = '-';
+    size_t own_n = n, theirs_n = spellings_flags(theirs, MAX_NAMES / 2);
+    for (size_t i = 0; i < theirs_n; i++) /* short ones are close to everything */
+        if (strlen(theirs[i]) > 3 && other_spelling(command, theirs[i])) names[n++] = theirs[i];
     const char *suggestion = other_spelling(command, word);
-    if (!suggestion && word[0] == '-' && word[1] == '-') suggestion = args_suggest(word + 2, names, n);
+    if (!suggestion && word[0] == '-' && word[1] == '-') suggestion = closest(command, word + 2, names, own_n, n);
     if (suggestion) return out_fail(err, SEGUE_EARG, "unknown flag: %s: did you mean --%s?", word, suggestion);
     return out_fail(err, SEGUE_EARG, "unknown flag: %s: segue %s has no such flag; see segue %s --help",
                     word, command->name, command->name);

@@ -51,3 +51,17 @@ const char *spellings_command(const char *typed)
         if (!strcmp(typed, commands[k].theirs)) return commands[k].ours;
     return NULL;
 }
+
+size_t spellings_flags(const char **theirs, size_t max)
+{
+    size_t n = sizeof flags / sizeof *flags < max ? sizeof flags / sizeof *flags : max;
+    for (size_t k = 0; k < n; k++) theirs[k] = flags[k].theirs;
+    return n;
+}
+
+size_t spellings_commands(const char **theirs, size_t max)
+{
+    size_t n = sizeof commands / sizeof *commands < max ? sizeof commands / sizeof *commands : max;
+    for (size_t k = 0; k < n; k++) theirs[k] = commands[k].theirs;
+    return n;
+}

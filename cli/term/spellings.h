@@ -10,5 +10,8 @@
 const char *spellings_flag(const char *typed, size_t i);
 /* The command that does the same, with its sub-verb; NULL. */
 const char *spellings_command(const char *typed);
+/* The known spellings themselves, for typing errors near one: at most max, returns how many. */
+size_t spellings_flags(const char **theirs, size_t max);
+size_t spellings_commands(const char **theirs, size_t max);
 
 #endif

@@ -78,6 +78,17 @@ for theirs, ours in (("--temperature", "--temp"), ("--max-tokens", "--tokens"), 
     refused(2, ["run", theirs, "1"], f"did you mean {ours}?")
 for theirs, ours in (("list", "models"), ("show", "inspect"), ("rm", "models rm"), ("perplexity", "eval"), ("generate", "run")):
     refused(2, [theirs], f"did you mean segue {ours}?")
+# Typing errors near a spelling of another program; a flag of ours that is as close wins.
+for typed, ours in (("--max-token", "--tokens"), ("--max-tokns", "--tokens"), ("--n-predic", "--tokens"), ("--n_pedict", "--tokens"),
+                    ("--temperatur", "--temp"), ("--tempreature", "--temp"), ("--ctx-siz", "--context"), ("--num_cxt", "--context"),
+                    ("--system-promt", "--system"), ("--n-gpu-layer", "--unit"), ("--repetition-penalti", "--repeat-penalty"),
+                    ("--toknes", "--tokens"), ("--contxt", "--context"), ("--top-kk", "--top-k"), ("--min-pp", "--min-p")):
+    refused(2, ["run", typed, "1"], f"did you mean {ours}?")
+for typed, ours in (("lst", "models"), ("lits", "models"), ("shwo", "inspect"), ("perplexty", "eval"), ("genrate", "run"), ("chta", "chat"),
+                    ("rnu", "run"), ("modles", "models"), ("pul", "pull"), ("downlod", "pull"), ("benchmrk", "bench")):
+    refused(2, [typed], f"did you mean segue {ours}?")
+refused(2, ["inspect", "--max-token", "1"], "no such flag")   # a spelling of a flag that this command has not
+refused(2, ["run", "--xyzzyx", "1"], "no such flag")
 refused(2, ["bench", "--n-gen", "1"], "--tokens")
 refused(2, ["run", "--temp"], "value missing")
 refused(2, ["run", "--temp", "hot"], "hot")
