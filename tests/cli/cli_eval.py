@@ -89,6 +89,8 @@ for name, bad in (("magic", b"_Logits_" + data[8:]), ("cut", data[:-5]), ("heade
     refused(4 if name != "scale" else 4, ["eval", "-m", m, "--kl-base", write(top.name, name + ".kld", bad)], name + ".kld")
 refused(4, ["eval", "-m", m, "--kl-base", base, "--ids", "1,2,3"], "another text")
 refused(2, ["eval", "-m", m, "--kl-base", base, "-c", 8], "chunks of")   # not another number of tokens without a word
+refused(2, ["eval", "-m", m, "--kl-base", base, "-c", 64], "--context: 64", "chunks of 16 tokens")
+expect("the same number of tokens", run("eval", "-m", m, "--kl-base", base, "-c", 16)[0] == 0)
 refused(2, ["eval", "-m", m], "-f")
 refused(2, ["eval", "-m", m, "--ids", "1"], "two tokens")
 refused(2, ["eval", "-m", m, "--ids", "1,2", "-p", "x"], "more than one")

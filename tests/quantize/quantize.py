@@ -34,7 +34,7 @@ def numbers_held(path):
     return sum(int(np.prod(t["shape"])) for name, t in header.items() if name != "__metadata__")
 
 
-def source_gguf(path):
+def source_gguf(path, stored={}):
     """A GGUF with matrices whose rows divide into 256: Gaussian, heavy-tailed, and one with rows of 96."""
     rng = np.random.default_rng(5)
     w = gguf.GGUFWriter(path, "llama")
@@ -44,10 +44,45 @@ def source_gguf(path):
                              ("blk.0.attn_v", 256, 256), ("blk.0.attn_output", 256, 256), ("blk.0.ffn_gate", 96, 256),
                              ("blk.0.ffn_up", 96, 256), ("blk.0.ffn_down", 256, 96)):
         x = rng.standard_t(4, (rows, cols)) if "ffn" in name else rng.standard_normal((rows, cols))
-        w.add_tensor(name + ".weight", x.astype(np.float32))
+        data, kind = stored.get(name + ".weight", (x.astype(np.float32), None))
+        w.add_tensor(name + ".weight", data, raw_dtype=kind)
     for name in ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"):
         w.add_tensor(name + ".weight", np.ones(256, np.float32))
     w.write_header_to_file(); w.write_kv_data_to_file(); w.write_tensors_to_file(); w.close()
+
+
+def readings(tmp):
+    """Random blocks of every type that gguf reads, as a whole matrix in a file: `quantize --type f32` gives the same numbers.
+    gguf does not read Q8_K; its definition is a scale in f32, 256 numbers and sums, which are not needed."""
+    rng, source, out = np.random.default_rng(12), os.path.join(tmp, "blocks.gguf"), os.path.join(tmp, "read.gguf")
+    rows, cols = 64, 256
+    places = {"Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,), "Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2),
+              "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_NL": (0,), "MXFP4": (), "IQ2_XXS": (0,), "IQ2_XS": (0,), "IQ2_S": (0,), "IQ3_XXS": (0,),
+              "IQ3_S": (0,), "IQ1_S": (0,), "IQ1_M": (), "IQ4_XS": (0,), "TQ1_0": (52,), "TQ2_0": (64,), "NVFP4": (), "Q8_K": ()}
+    for name, halves in places.items():
+        kind = gguf.GGMLQuantizationType[name]
+        block, size = gguf.GGML_QUANT_SIZES[kind]
+        raw = rng.integers(0, 256, (rows * cols // block, size), dtype=np.uint8)
+        scale = rng.uniform(-2, 2, len(raw)).astype(np.float16).view(np.uint16)
+        for at in halves: raw[:, at:at + 2] = scale.view(np.uint8).reshape(-1, 2)
+        if name == "MXFP4": raw[:, 0] = rng.integers(118, 134, len(raw))
+        if name == "NVFP4": raw[:, :4] &= 0x77
+        if name == "IQ1_M":   # the scale is spread over the upper bits of four words
+            words = raw[:, 48:56].copy().view(np.uint16)
+            for i in range(4): words[:, i] = (words[:, i] & 0x0fff) | ((scale >> (4 * i) & 15) << 12)
+            raw[:, 48:56] = words.view(np.uint8)
+        if name == "Q8_K":
+            raw[:, :4] = rng.uniform(-2, 2, len(raw)).astype(np.float32).view(np.uint8).reshape(-1, 4)
+            want = raw[:, :4].copy().view(np.float32) * raw[:, 4:260].copy().view(np.int8).astype(np.float32)
+        else:
+            want = gguf.quants.dequantize(raw.reshape(rows, -1), kind)
+        source_gguf(source, {"token_embd.weight": (raw.reshape(rows, -1), kind)})
+        run("-m", source, "-o", out, "--type", "f32")
+        got = np.asarray(tensors(out)["token_embd.weight"].data, np.float32).reshape(rows, cols)
+        assert np.isfinite(want).all() and (got == want.reshape(rows, cols)).all(), (name, np.abs(got - want.reshape(rows, cols)).max())
+        os.remove(source), os.remove(out)
+    kinds = {k.name for k in gguf.quants._type_traits} - {"F32", "F16", "BF16"}
+    assert kinds <= set(places), kinds - set(places)
 
 
 def vocabulary(tmp):
@@ -141,6 +176,7 @@ def mixtures(tmp):
 def main():
     with tempfile.TemporaryDirectory() as tmp:
         vocabulary(tmp)
+        readings(tmp)
         source, out = os.path.join(tmp, "in.gguf"), os.path.join(tmp, "out.gguf")
         source_gguf(source)
         plain = {n: np.array(t.data) for n, t in tensors(source).items()}
