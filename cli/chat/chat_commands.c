@@ -96,6 +96,8 @@ static segue_status do_retry(struct chat *c, const char *operand, bool *running,
         return out_fail(err, SEGUE_EARG, "chat: /retry: there is no user message to answer");
     if (is_greedy(c))
         out_note("chat: /retry: greedy decoding gives the same answer again; for another one, /set temp 0.8");
+    else if (args_number(&c->args, "top-k", c->placement.info.top_k) == 1)
+        out_note("chat: /retry: top-k 1 gives the same answer again; for another one, /set top-k 40");
     else if (args_has(&c->args, "seed"))
         out_note("chat: /retry: the seed is fixed, which gives the same answer again; for another one, /set seed N");
     if (!args_has(&c->args, "seed")) {

@@ -53,6 +53,12 @@ expect("/set temp ends greedy decoding", o["turns"][0]["text"] != o["turns"][1][
 expect("/retry with greedy decoding", "greedy" in chat(["hello", "/retry"])[2])
 code, out, err = chat(["/set temp 2", "/set seed 5", "hello", "/retry"])
 expect("/retry with a fixed seed", "seed is fixed" in err, err)
+code, out, err = chat(["/set temp 2", "hello", "/retry"], "--seed", "5")
+expect("/retry with --seed", "seed is fixed" in err, err)
+code, out, err = chat(["/set temp 2", "/set top-k 1", "hello", "/retry"])
+expect("/retry with one candidate", "same answer again" in err, err)
+code, out, err = chat(["/set temp 2", "hello", "/retry"])
+expect("/retry with a new seed has no note", "same answer" not in err, err)
 for bad in ("/frob", "/", "  /frob", "/undo", "/retry", "/save", "/load", "/lora", "/set frob 1", "/set temp hot", "/set model x", "/stats",
             "/load /nowhere/x.json", "/save /nowhere/x.json", "/lora /nowhere"):
     code, out, err = chat([bad, "hello"])

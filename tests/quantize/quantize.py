@@ -56,9 +56,10 @@ def readings(tmp):
     gguf does not read Q8_K; its definition is a scale in f32, 256 numbers and sums, which are not needed."""
     rng, source, out = np.random.default_rng(12), os.path.join(tmp, "blocks.gguf"), os.path.join(tmp, "read.gguf")
     rows, cols = 64, 256
-    places = {"Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,), "Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2),
-              "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_NL": (0,), "MXFP4": (), "IQ2_XXS": (0,), "IQ2_XS": (0,), "IQ2_S": (0,), "IQ3_XXS": (0,),
-              "IQ3_S": (0,), "IQ1_S": (0,), "IQ1_M": (), "IQ4_XS": (0,), "TQ1_0": (52,), "TQ2_0": (64,), "NVFP4": (), "Q8_K": ()}
+    places = {"Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,), "Q2_K": (80, 82), "Q3_K": (108,),
+              "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "TQ1_0": (52,), "TQ2_0": (64,), "IQ1_M": (), "MXFP4": (),
+              "NVFP4": (), "Q8_K": (),
+              **{n: (0,) for n in ("IQ4_NL", "IQ4_XS", "IQ3_S", "IQ3_XXS", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_S")}}
     for name, halves in places.items():
         kind = gguf.GGMLQuantizationType[name]
         block, size = gguf.GGML_QUANT_SIZES[kind]
@@ -79,7 +80,8 @@ def readings(tmp):
         source_gguf(source, {"token_embd.weight": (raw.reshape(rows, -1), kind)})
         run("-m", source, "-o", out, "--type", "f32")
         got = np.asarray(tensors(out)["token_embd.weight"].data, np.float32).reshape(rows, cols)
-        assert np.isfinite(want).all() and (got == want.reshape(rows, cols)).all(), (name, np.abs(got - want.reshape(rows, cols)).max())
+        want = want.reshape(rows, cols)
+        assert np.isfinite(want).all() and (got == want).all(), (name, np.abs(got - want).max())
         os.remove(source), os.remove(out)
     kinds = {k.name for k in gguf.quants._type_traits} - {"F32", "F16", "BF16"}
     assert kinds <= set(places), kinds - set(places)
@@ -98,7 +100,8 @@ def vocabulary(tmp):
             w.add_tokenizer_model("llama"); w.add_token_list(["<unk>", "<s>", "</s>", *(f"t{i}" for i in range(tokens - 3))])
             w.add_token_scores([0.0] * tokens); w.add_token_types([2, 3, 3] + [1] * (tokens - 3))
         shapes = {"token_embd": (rows, 32), "output_norm": (32,), **{"blk.0." + n: (32,) for n in ("attn_norm", "ffn_norm")},
-                  **{"blk.0." + n: (32, 32) for n in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")}}
+                  **{"blk.0." + n: (32, 32) for n in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up",
+                                                      "ffn_down")}}
         for n, shape in shapes.items() if rows else (): w.add_tensor(n + ".weight", np.ones(shape, np.float32))
         w.write_header_to_file(); w.write_kv_data_to_file(); w.write_tensors_to_file(); w.close()
         r = subprocess.run([segue, "inspect", "-m", path, "--json"], capture_output=True, text=True)
