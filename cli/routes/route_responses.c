@@ -381,10 +381,9 @@ static void keep_answer(struct chat_job *c)
 {
     const struct response_stream *st = c->user;
     const struct chat_job_choice *ch = &c->choices[0];
-    json_t *list, *calls = json_array(), *call;
-    size_t i;
     if (json_is_false(json_object_get(st->request, "store"))) return;
-    list = json_copy(st->messages);
+    json_t *list = json_copy(st->messages), *calls = json_array(), *call;
+    size_t i;
     if (json_is_string(json_object_get(st->request, "instructions"))) json_array_remove(list, 0);
     json_t *message = json_pack("{s:s, s:o}", "role", "assistant", "content",
                                 out_string(ch->content.data ? ch->content.data : "", ch->content.len));
