@@ -1,6 +1,6 @@
 /* export.c: writes a model as GGUF in another storage type. A GGUF source is copied tensor by
  * tensor under the same names; other sources are written by the family's tables, which have the
- * names and layouts of both formats. At most one row is held in memory, as fp32 and encoded.
+ * names and layouts of both formats. export_rows.c encodes the rows.
  * SPDX-License-Identifier: MIT */
 #include "model/quantize/export.h"
 
@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "model/family.h"
+#include "model/quantize/export_rows.h"
 #include "model/quantize/imatrix.h"
 #include "tensor/ggufout.h"
 #include "text/tokenizer/tokggufout.h"
@@ -35,8 +36,7 @@ struct sg_export {
     uint8_t *fallback;           /* [items_n] 1: another storage than requested */
     uint32_t items_n, next;      /* next: the tensor that sg_export_next writes */
     uint32_t important;          /* tensors that it has numbers for */
-    float *row, *logical;        /* [widest row] in stored and in logical order */
-    uint8_t *blocks;             /* an encoded row */
+    struct sg_export_buffers buffers;
     struct sg_arena arena;
 };
 
@@ -362,13 +362,6 @@ static uint32_t *stored_order(const struct sg_perm *p, uint64_t n)
     return order;
 }
 
-/* Convert the values of a row to GGUF's convention. */
-static void finish_row(const struct origin *from, float *row, uint64_t cols)
-{
-    for (uint64_t c = 0; from->plus_one && c < cols; c++) row[c] += 1;
-    for (uint64_t c = 0; from->log_decay && c < cols; c++) row[c] = -expf(row[c]);
-}
-
 /* The importance of the columns of tensor i; *weights NULL: none. */
 static segue_status find_importance(struct sg_export *e, uint32_t i, const float **weights, segue_error *err)
 {
@@ -381,30 +374,20 @@ static segue_status find_importance(struct sg_export *e, uint32_t i, const float
                    item->name, (unsigned long long)n, (unsigned long long)cols);
 }
 
-/* Write a tensor row by row in stored order: rows[] and cols[] map stored to logical indices. */
+/* Write a tensor in stored order: rows[] and cols[] map stored to logical indices. */
 static segue_status write_rows(struct sg_export *e, uint32_t i, const uint32_t *rows, const uint32_t *cols,
                                segue_error *err)
 {
-    const struct sg_gguf_item *item = &e->items[i];
     const struct origin *from = &e->origins[i];
-    uint64_t width = item->shape[item->rank - 1], n = from->tensor->rows, bytes = item->bytes / n;
-    const float *importance;
-    SG_TRY(find_importance(e, i, &importance, err));
-    for (uint64_t r = 0; r < n; r++) {
-        /* Reading undoes the permutations of the source; cols[] applies those of the new file. */
-        sg_tensor_row(from->tensor, rows[r], 0, width, e->logical);
-        for (uint64_t c = 0; c < width; c++) e->row[c] = e->logical[cols[c]];
-        finish_row(from, e->row, width);
-        for (uint64_t c = 0; c < width; c++)
-            if (!isfinite(e->row[c]))
-                return sg_fail(
-                    err, SEGUE_EFORMAT,
-                    "quantize: %s: row %llu has a number that is not finite; the file is damaged",
-                    item->name, (unsigned long long)r);
-        SG_TRY(sg_quant_row(item->storage, e->row, importance, width, e->blocks, err));
-        SG_TRY(sg_gguf_out_data(&e->out, i, r * bytes, e->blocks, (size_t)bytes, err));
-    }
-    return SEGUE_OK;
+    struct sg_export_rows t = {.tensor = from->tensor,
+                               .rows = rows,
+                               .cols = cols,
+                               .plus_one = from->plus_one,
+                               .log_decay = from->log_decay,
+                               .out = &e->out,
+                               .item = i};
+    SG_TRY(find_importance(e, i, &t.importance, err));
+    return sg_export_write_rows(&t, &e->buffers, err);
 }
 
 /* Write tensor i. */
@@ -459,11 +442,7 @@ static segue_status begin(struct sg_export *e, const char *path, segue_error *er
     if (!gguf && m->tokenizer) SG_TRY(sg_tokenizer_to_gguf(m->tokenizer, m->numbers->vocab, &e->out, err));
     if (!gguf && m->template_source)
         sg_gguf_key_string(&e->out, "tokenizer.chat_template", m->template_source, m->template_len);
-    e->row = sg_alloc(widest * sizeof *e->row);
-    e->logical = sg_alloc(widest * sizeof *e->logical);
-    /* 4 bytes per number is the size of F32, the largest storage. */
-    e->blocks = sg_alloc(widest * 4);
-    if (!e->row || !e->logical || !e->blocks) return sg_no_memory("rows", (size_t)widest * 12, err);
+    SG_TRY(sg_export_buffers_new(&e->buffers, widest, err));
     return sg_gguf_out_begin(&e->out, path, e->items, e->items_n, err);
 }
 
@@ -525,9 +504,7 @@ void sg_export_close(struct sg_export *e)
 {
     if (!e) return;
     sg_gguf_out_close(&e->out);
-    sg_free(e->row);
-    sg_free(e->logical);
-    sg_free(e->blocks);
+    sg_export_buffers_free(&e->buffers);
     sg_arena_free(&e->arena);
     sg_model_unref((struct segue_model *)(uintptr_t)e->m);
     sg_free(e);
