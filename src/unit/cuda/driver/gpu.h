@@ -72,7 +72,7 @@ struct cu_kernels {
     cu_fn stream[CK_KINDS][4]; /* one row: 1, 2, 4, 8 16-byte pieces per thread */
     cu_fn vocab[CK_KINDS][3];  /* output head, one row: weight rows of up to 1024, 2048, 4096 bytes */
     cu_fn digits[CK_KINDS][3]; /* one row: up to 4096, 8192, 16384 columns */
-    cu_fn packed_gemm[4];      /* many rows: Q4_0, Q4_K, Q5_K, Q6_K; Hopper only */
+    cu_fn packed_gemm[4][3];   /* many rows: Q4_0, Q4_K, Q5_K, Q6_K; tiles of 112, 224, 256 rows; Hopper only */
     cu_fn packed_rows[2];      /* the same, up to eight rows: up to 512, 1024 columns per warp */
     cu_fn packed[3];           /* packed weights, one row: up to 512, 1024, 2048 columns per warp; Hopper only */
     cu_fn split_any[4], attend_many[4]; /* by K/V storage: f32, f16, bf16, q8 */

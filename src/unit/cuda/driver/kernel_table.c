@@ -61,10 +61,14 @@ static segue_status find_products(struct sg_unit *u, segue_error *err)
 /* Products of packed weights. */
 static segue_status find_packed(struct sg_unit *u, segue_error *err)
 {
-    static const char *const gemm[4] = {"packed_gemm_Q4_0", "packed_gemm_Q4_K", "packed_gemm_Q5_K", "packed_gemm_Q6_K"};
+    static const char *const gemm[4] = {"Q4_0", "Q4_K", "Q5_K", "Q6_K"};
+    static const int tiles[3] = {112, 224, 256};
     char name[32];
-    for (int i = 0; i < 4 && u->major == 9; i++)
-        SG_TRY(cu_kernel_dynamic(u, "k_packed_gemm", gemm[i], CK_PACKED_GEMM_BYTES, &u->k.packed_gemm[i], err));
+    for (int i = 0; i < 12 && u->major == 9; i++) {
+        int rows = tiles[i % 3];
+        snprintf(name, sizeof name, "packed_gemm_%s_%d", gemm[i / 3], rows);
+        SG_TRY(cu_kernel_dynamic(u, "k_packed_gemm", name, CK_PACKED_GEMM_BYTES(rows), &u->k.packed_gemm[i / 3][i % 3], err));
+    }
     for (int i = 0; i < 3 && u->major == 9; i++) {
         snprintf(name, sizeof name, "packed_%d", 4 << i);
         SG_TRY(cu_kernel_dynamic(u, "k_packed", name, (int)u->shared_max - CU_PACKED_STATIC, &u->k.packed[i], err));

@@ -3,7 +3,7 @@
 #include "unit/cuda/issue/issue.h"
 
 /* Min. rows; min. percentage of tiles in use when every cluster computes the same number of them. */
-enum { FEWEST = 512, FULL = 85 };
+enum { FEWEST = 257, FULL = 85 };
 
 /* Where the result is written: the values gate and up of the pass are not stored, so their columns are free. */
 static struct ck_view output_view(const struct cu_pass *p, const struct cu_step *s) { return cu_view_of(p, &s->glu->in[0]); }

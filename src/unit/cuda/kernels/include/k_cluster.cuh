@@ -59,6 +59,11 @@ __device__ __forceinline__ void send_to_block(float v, const float *to, const ui
 {
     st_async_f32(v, mapa(smem_addr(to), cta), mapa(smem_addr(mbar), cta));
 }
+/* Arrival at an mbarrier of another block (mapa), after reads of this block's shared memory. */
+__device__ __forceinline__ void mbar_arrive_cluster(uint32_t mbar)
+{
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(mbar) : "memory");
+}
 /* For mbarriers at which other blocks arrive after ordinary stores: wait with acquire at cluster
  * scope. */
 __device__ __forceinline__ void mbar_wait_cluster(uint64_t *mbar, uint32_t parity)

@@ -151,11 +151,12 @@ struct ck_batch {
 };
 /* k_packed_gemm.cu: many rows of x, in bf16 in the order of packed_x, with packed weights of one kind; out16: y in bf16, at the
  * address of the fp32 rows, whose stride counts bf16 then. Tiles: first[i]: first tile of 128 rows of W of segment i; each has
- * x_tiles tiles of x. */
-enum { CK_PACKED_GEMM_W_ROWS = 128, CK_PACKED_GEMM_X_ROWS = 112, CK_PACKED_GEMM_STAGES = 8, CK_PACKED_GEMM_THREADS = 288 };
-#define CK_PACKED_GEMM_BYTES (CK_PACKED_GEMM_STAGES * CK_PACKED_GEMM_X_ROWS * 128 + 1024)
+ * x_tiles tiles of x, of 112, 224 or 256 rows. Clusters of two blocks. Shared memory: stages of the ring, exchanged sums. */
+enum { CK_PACKED_GEMM_W_ROWS = 128, CK_PACKED_GEMM_THREADS = 384 };
+#define CK_PACKED_GEMM_STAGES(x) ((x) > 112 ? 5 : 8)
+#define CK_PACKED_GEMM_BYTES(x) (CK_PACKED_GEMM_STAGES(x) * (x) * 128 + (x) * 256 + 1024)
 struct ck_packed_gemm {
-    struct ck_tensor_map x; /* boxes of CK_PACKED_GEMM_X_ROWS rows by 64 columns, 128-byte swizzle */
+    struct ck_tensor_map x; /* boxes of a tile's rows by 64 columns, 128-byte swizzle */
     uint32_t rows, chunks, pitch, out16, tiles, x_tiles;
     uint32_t first[CK_SEGMENTS];
     struct ck_segment segment[CK_SEGMENTS];
