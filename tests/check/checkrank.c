@@ -303,11 +303,12 @@ static void block_cases(struct check *c, const struct check_unit *u)
         {256, 512, NONE, 0, 0, 0, 0},           {256, 512, NONE, 0, 0, 0, 0},         {256, 256, RULE, 2, 2, WIDE, 0},
         {256, 256, GATED, 2, 1, 256, 0},        {256, 256, ATTENTION, 2, 2, 128, 0},  {256, 512, RULE, 4, 2, WIDE, 0},
         {768, 1536, ATTENTION, 6, 2, 128, 0},   {1024, 512, RULE, 4, 4, WIDE, 0},     {1024, 3584, NONE, 0, 0, 0, 0},
-        {1024, 512, GATED, 8, 2, 256, 0},
+        {1024, 512, GATED, 8, 2, 256, 0},       {256, 512, LONG, 4, 2, 64, 0},
     };
     for (size_t s = 0; s < sizeof storages / sizeof *storages; s++)
         for (uint32_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-            if ((c->quick && i % 2 != s) || (shapes[i].d > SMALL && (c->quick || s > 2))) continue;
+            int large = shapes[i].d > SMALL || shapes[i].mixer == LONG;
+            if ((c->quick && i % 2 != s) || (large && (c->quick || s > 2))) continue;
             shape_case(c, u, &shapes[i], FIRST + i, storages[s], storages[s] == SG_Q4_K ? SG_Q6_K : storages[s]);
         }
 }

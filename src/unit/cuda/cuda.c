@@ -197,7 +197,7 @@ static segue_status open_one(struct sg_unit **out, const struct sg_unit_spec *sp
     if (status == SEGUE_OK) status = parse_number(spec, "stream", CU_STREAM_SHARED_MAX >> 10, &u->stream, err);
     if (status == SEGUE_OK) status = parse_number(spec, "part", 1024, &u->part_sms, err);
     if (status == SEGUE_OK) status = parse_number(spec, "rest", 1024, &u->rest_sms, err);
-    if (status == SEGUE_OK) status = parse_number(spec, "packed", 1, &u->packed, err);
+    if (status == SEGUE_OK) status = parse_number(spec, "packed", 2, &u->packed, err);
     if (status == SEGUE_OK) status = parse_number(spec, "screen", 1, &u->screen, err);
     if (status == SEGUE_OK) status = parse_number(spec, "rank", CK_CLUSTERS_MAX, &u->cluster_fusion, err);
     if (status == SEGUE_OK) status = parse_number(spec, "invariant", 1, &u->invariant, err);

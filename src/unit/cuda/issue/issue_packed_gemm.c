@@ -32,10 +32,11 @@ int cu_packed_gemm_fits(const struct cu_pass *p, const struct cu_step *s, uint32
     uint64_t weights = 0;
     for (uint32_t i = 0; i < s->parts_n; i++) {
         const struct ck_weight *w = &cu_linear_tensor(p, s->parts[i])->w;
-        if (!gemm_of(u, w->kind, 0) || w->cols < COLS_MIN) return 0;
+        if (!gemm_of(u, w->kind, 0)) return 0;
+        if (w->cols < COLS_MIN && u->packed < 2) return 0;
         weights += (uint64_t)w->cols * s->parts[i]->u.linear.weight.rows;
     }
-    return rows <= ROWS_MAX && weights >= WEIGHTS_MIN && u->d.tensor_map != NULL;
+    return rows <= ROWS_MAX && (weights >= WEIGHTS_MIN || u->packed > 1) && u->d.tensor_map != NULL;
 }
 
 /* One launch for parts [from, from + n), whose weights have one kind. */
