@@ -17,7 +17,8 @@ may() {
     graph) echo "tensor base include" ;;
     unit) echo "graph tensor base include" ;;
     model) echo "graph text tensor base include" ;;
-    engine) echo "unit model graph text tensor base include" ;;
+    train) echo "unit model graph text tensor base include" ;;
+    engine) echo "train unit model graph text tensor base include" ;;
     *) echo "" ;;
     esac
 }
