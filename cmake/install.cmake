@@ -8,7 +8,8 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/segueConfigVersion.cmake 
 
 install(TARGETS segue_shared segue_static
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(FILES ${PROJECT_SOURCE_DIR}/include/segue.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES ${PROJECT_SOURCE_DIR}/include/segue.h ${PROJECT_SOURCE_DIR}/include/segue_train.h
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES ${PROJECT_BINARY_DIR}/segue.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 configure_file(${PROJECT_SOURCE_DIR}/cmake/segueConfig.cmake.in ${PROJECT_BINARY_DIR}/segueConfig.cmake @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/segueConfig.cmake ${PROJECT_BINARY_DIR}/segueConfigVersion.cmake

@@ -22,6 +22,7 @@
 #include "graph/graph.h"
 #include "graph/lora.h"
 #include "unit/sample.h"
+#include "unit/train_math.h"
 
 /* Each unit defines these four; each begins with its sg_*_base (end of this file). */
 struct sg_unit;                      /* an open device */
@@ -269,6 +270,8 @@ struct sg_unit_ops {
     /* programs[i], on a unit of its own, is rank i of one graph split by graph/tensor_parallel.h: prepares what op `join`
      * needs between them. Called once before any run; the programs are discarded together. */
     segue_status (*link_ranks)(struct sg_program *const *programs, uint32_t n, segue_error *err);
+    /* The loops and products with which src/train trains on this unit; valid while the unit is open. */
+    void (*train_math)(struct sg_unit *u, struct sg_train_math *out);
 };
 
 /* The first members of each unit's structs, so that callers find the table from any of them. */

@@ -1,5 +1,6 @@
 #!/bin/sh
-# symbols.sh SOURCE SHARED ARCHIVE: the library exports the functions of the header and nothing else, at most 64; it never
+# symbols.sh SOURCE SHARED ARCHIVE: the library exports the functions of the two headers and nothing else, at most 64 of
+# segue.h; it never
 # ends the process or prints; it has no writable data of its own.
 # SPDX-License-Identifier: MIT
 set -eu
@@ -9,14 +10,15 @@ trap 'rm -rf "$work"' EXIT
 bad=0
 
 # a declaration starts with SEGUE_API; names in comments do not count
-tr '\n' ' ' < "$source/include/segue.h" | grep -oE 'SEGUE_API [^;]*\(' | grep -oE 'segue_[a-z_]+\(' | tr -d '(' | sort -u > "$work/header"
+functions() { cat "$@" | tr '\n' ' ' | grep -oE 'SEGUE_API [^;]*\(' | grep -oE 'segue_[a-z_]+\(' | tr -d '(' | sort -u; }
+functions "$source/include/segue.h" "$source/include/segue_train.h" > "$work/header"
 nm -D --defined-only "$shared" | awk '{print $3}' | sort -u > "$work/library"
 if ! diff "$work/header" "$work/library" > "$work/diff"; then
     echo "header (<) and libsegue.so (>) differ:"
     cat "$work/diff"
     bad=1
 fi
-count=$(wc -l < "$work/header")
+count=$(functions "$source/include/segue.h" | wc -l)
 [ "$count" -le 64 ] || { echo "the header has $count functions, more than 64"; bad=1; }
 
 # Ends or prints: no object of the library may even refer to these. snprintf and the like are fine.

@@ -237,4 +237,5 @@ const struct sg_unit_ops sg_unit_ref = {
     .state_bytes = ref_state_bytes,
     .state_get = ref_state_get,
     .state_put = sg_state_core_put,
+    .train_math = ref_train_math,
 };

@@ -1,0 +1,122 @@
+/* api_train.c: the functions of segue_train.h. They check their arguments, wait for the unit and call src/train.
+ * SPDX-License-Identifier: MIT */
+#include "segue_train.h"
+
+#include "engine/placement/units.h"
+#include "engine/sized.h"
+#include "train/train.h"
+
+/* The handle: the trainer and its unit. */
+struct train_handle {
+    struct segue_trainer *trainer;
+    struct segue_unit *unit;
+};
+
+static struct train_handle *handle(const segue_trainer *t) { return (struct train_handle *)(uintptr_t)t; }
+
+static segue_status refuse(const char *what, segue_error *err)
+{
+    return sg_fail(err, SEGUE_EARG, "%s: an argument is NULL or out of range; see segue_train.h", what);
+}
+
+segue_status segue_trainer_open(segue_trainer **out, segue_model *model, segue_unit *unit, const segue_trainer_opts *opts,
+                                segue_error *err)
+{
+    segue_trainer_opts o;
+    if (!out || !model || !unit) return refuse("trainer not opened", err);
+    SG_TRY(sg_sized_in(&o, sizeof o, opts, "trainer options", err));
+    struct train_handle *h = sg_alloc(sizeof *h);
+    if (!h) return sg_no_memory("trainer", sizeof *h, err);
+    segue_status status = sg_train_open(&h->trainer, model, unit->unit, unit->desc.info.spec, &o, err);
+    if (status != SEGUE_OK) {
+        sg_free(h);
+        return status;
+    }
+    h->unit = sg_unit_share(unit);
+    *out = (segue_trainer *)(void *)h;
+    return SEGUE_OK;
+}
+
+segue_status segue_trainer_info_get(const segue_trainer *trainer, segue_trainer_info *out, segue_error *err)
+{
+    if (!trainer) return refuse("trainer info not read", err);
+    return sg_sized_out(out, &handle(trainer)->trainer->info, sizeof(segue_trainer_info), "trainer info", err);
+}
+
+void segue_trainer_close(segue_trainer *trainer)
+{
+    if (!trainer) return;
+    sg_train_close(handle(trainer)->trainer);
+    segue_unit_close(handle(trainer)->unit);
+    sg_free(handle(trainer));
+}
+
+segue_status segue_trainer_param_info(const segue_trainer *trainer, size_t i, segue_param_info *out, segue_error *err)
+{
+    if (!trainer || i >= handle(trainer)->trainer->info.params_n) return refuse("parameter not read", err);
+    return sg_sized_out(out, &handle(trainer)->trainer->params[i].info, sizeof(segue_param_info), "parameter info", err);
+}
+
+static int valid(const segue_trainer *t, size_t i, segue_param_field field, segue_param_order order, const float *data, size_t n)
+{
+    return t && data && i < handle(t)->trainer->info.params_n && (unsigned)field <= SEGUE_PARAM_MOMENT2 &&
+           (unsigned)order <= SEGUE_ORDER_HF && n == handle(t)->trainer->params[i].n;
+}
+
+segue_status segue_trainer_param_get(const segue_trainer *trainer, size_t i, segue_param_field field, segue_param_order order,
+                                     float *out, size_t n, segue_error *err)
+{
+    if (!valid(trainer, i, field, order, out, n)) return refuse("parameter not read", err);
+    return sg_train_get(handle(trainer)->trainer, i, field, order, out);
+}
+
+segue_status segue_trainer_param_put(segue_trainer *trainer, size_t i, segue_param_field field, segue_param_order order,
+                                     const float *in, size_t n, segue_error *err)
+{
+    if (!valid(trainer, i, field, order, in, n)) return refuse("parameter not set", err);
+    return sg_train_put_field(handle(trainer)->trainer, i, field, order, in, err);
+}
+
+segue_status segue_trainer_steps_put(segue_trainer *trainer, uint64_t steps, segue_error *err)
+{
+    if (!trainer) return refuse("steps not set", err);
+    handle(trainer)->trainer->info.steps = steps;
+    return SEGUE_OK;
+}
+
+segue_status segue_trainer_randomize(segue_trainer *trainer, uint64_t seed, float deviation, segue_error *err)
+{
+    if (!trainer) return refuse("parameters not set", err);
+    return sg_train_random(handle(trainer)->trainer, seed, deviation, err);
+}
+
+segue_status segue_trainer_run(segue_trainer *trainer, const segue_train_batch *batch, segue_train_result *out, segue_error *err)
+{
+    segue_train_batch b;
+    segue_train_result result;
+    if (!trainer || !batch || !out) return refuse("micro-batch not run", err);
+    SG_TRY(sg_sized_in(&b, sizeof b, batch, "micro-batch", err));
+    SG_TRY(sg_unit_enter(handle(trainer)->unit, NULL, err));
+    segue_status status = sg_train_run(handle(trainer)->trainer, &b, &result, err);
+    sg_unit_leave(handle(trainer)->unit);
+    SG_TRY(status);
+    return sg_sized_out(out, &result, sizeof result, "result of a micro-batch", err);
+}
+
+segue_status segue_trainer_update(segue_trainer *trainer, const segue_adamw *opts, segue_update_result *out, segue_error *err)
+{
+    segue_adamw o;
+    segue_update_result result;
+    if (!trainer || !opts || !out) return refuse("parameters not updated", err);
+    SG_TRY(sg_sized_in(&o, sizeof o, opts, "options of AdamW", err));
+    SG_TRY(sg_unit_enter(handle(trainer)->unit, NULL, err));
+    segue_status status = sg_train_update(handle(trainer)->trainer, &o, &result, err);
+    sg_unit_leave(handle(trainer)->unit);
+    SG_TRY(status);
+    return sg_sized_out(out, &result, sizeof result, "result of an update", err);
+}
+
+void segue_trainer_drop_gradients(segue_trainer *trainer)
+{
+    if (trainer) sg_train_drop(handle(trainer)->trainer);
+}

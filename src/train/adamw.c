@@ -1,0 +1,99 @@
+/* adamw.c: the update. Blocks of numbers are independent, and sums of blocks are added in ascending order.
+ * SPDX-License-Identifier: MIT */
+#include <math.h>
+#include <string.h>
+
+#include "train/train.h"
+
+enum { BLOCK = 1 << 14 };
+
+struct update_work {
+    const struct sg_param *p;
+    double *sums;                    /* squares of each block */
+    double scale, rate, beta1, beta2, eps, decay, correct1, correct2;
+};
+
+static void square_block(void *arg, uint32_t item, uint32_t thread)
+{
+    (void)thread;
+    const struct update_work *w = arg;
+    double sum = 0;
+    for (size_t i = (size_t)item * BLOCK; i < (size_t)(item + 1) * BLOCK && i < w->p->n; i++)
+        sum += (double)w->p->field[1][i] * w->p->field[1][i];
+    w->sums[item] = sum;
+}
+
+static void update_block(void *arg, uint32_t item, uint32_t thread)
+{
+    (void)thread;
+    const struct update_work *w = arg;
+    float *value = w->p->field[0], *grad = w->p->field[1], *m = w->p->field[2], *v = w->p->field[3];
+    float keep = (float)(1 - w->rate * w->decay), step = (float)(w->rate / w->correct1), scale = (float)w->scale;
+    float b1 = (float)w->beta1, b2 = (float)w->beta2, root = (float)(1 / sqrt(w->correct2)), eps = (float)w->eps;
+    for (size_t i = (size_t)item * BLOCK; i < (size_t)(item + 1) * BLOCK && i < w->p->n; i++) {
+        float g = grad[i] * scale;
+        m[i] = b1 * m[i] + (1 - b1) * g;
+        v[i] = b2 * v[i] + (1 - b2) * g * g;
+        value[i] = value[i] * keep - step * m[i] / (sqrtf(v[i]) * root + eps);
+        grad[i] = 0;
+    }
+}
+
+static uint32_t blocks_of(const struct sg_param *p) { return (uint32_t)((p->n + BLOCK - 1) / BLOCK); }
+
+/* *out: sum of squares over all gradients. EFORMAT names the first parameter with a NaN or infinity. */
+static segue_status norm_of(struct segue_trainer *t, double *out, segue_error *err)
+{
+    *out = 0;
+    for (size_t i = 0; i < t->info.params_n; i++) {
+        struct update_work w = {.p = &t->params[i]};
+        uint32_t n = blocks_of(w.p);
+        double sum = 0;
+        w.sums = sg_alloc(n * sizeof *w.sums);
+        if (!w.sums) return sg_no_memory("sums of gradients", n * sizeof *w.sums, err);
+        t->math.each(&t->math, n, square_block, &w);
+        for (uint32_t k = 0; k < n; k++) sum += w.sums[k];
+        sg_free(w.sums);
+        if (!isfinite(sum))
+            return sg_fail(err, SEGUE_EFORMAT, "parameters not updated: step %llu: the gradient of %s is not finite; lower the "
+                           "learning rate, or go back to an earlier checkpoint", (unsigned long long)t->info.steps + 1,
+                           w.p->info.name);
+        *out += sum;
+    }
+    return SEGUE_OK;
+}
+
+void sg_train_drop(struct segue_trainer *t)
+{
+    for (size_t i = 0; i < t->info.params_n; i++) memset(t->params[i].field[1], 0, t->params[i].n * sizeof(float));
+    t->labelled = 0;
+}
+
+segue_status sg_train_update(struct segue_trainer *t, const segue_adamw *o, segue_update_result *out, segue_error *err)
+{
+    double squares, divisor = o->divisor > 0 ? o->divisor : (double)t->labelled;
+    if (!t->labelled)
+        return sg_fail(err, SEGUE_EARG, "parameters not updated: no position had a label since the last update; run a micro-batch");
+    if (!(o->learning_rate >= 0) || !(o->beta1 >= 0 && o->beta1 < 1) || !(o->beta2 >= 0 && o->beta2 < 1) || !(o->eps >= 0) ||
+        !(o->weight_decay >= 0) || !(o->clip_norm >= 0) || !(o->divisor >= 0))
+        return sg_fail(err, SEGUE_EARG, "parameters not updated: an option is out of range; use positive numbers, betas below 1");
+    segue_status status = norm_of(t, &squares, err);
+    if (status != SEGUE_OK) {
+        sg_train_drop(t);
+        return status;
+    }
+    *out = (segue_update_result){.size = sizeof *out, .step = ++t->info.steps, .gradient_norm = sqrt(squares) / divisor};
+    out->clipped = o->clip_norm > 0 && out->gradient_norm > o->clip_norm;
+    struct update_work w = {.scale = 1 / divisor, .rate = o->learning_rate, .beta1 = o->beta1 > 0 ? o->beta1 : 0.9,
+                            .beta2 = o->beta2 > 0 ? o->beta2 : 0.999, .eps = o->eps > 0 ? o->eps : 1e-8};
+    if (out->clipped) w.scale *= o->clip_norm / (out->gradient_norm + 1e-6); /* as torch.nn.utils.clip_grad_norm_ */
+    w.correct1 = 1 - pow(w.beta1, (double)t->info.steps);
+    w.correct2 = 1 - pow(w.beta2, (double)t->info.steps);
+    for (size_t i = 0; i < t->info.params_n; i++) {
+        w.p = &t->params[i];
+        w.decay = w.p->info.matrix ? o->weight_decay : 0;
+        t->math.each(&t->math, blocks_of(w.p), update_block, &w);
+    }
+    t->labelled = 0;
+    return SEGUE_OK;
+}

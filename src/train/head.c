@@ -1,0 +1,95 @@
+/* head.c: the ops after `rows` and the loss, on some labelled rows at a time, so that no [tokens, vocabulary] matrix is kept. The
+ * backward pass of the head follows directly, because the gradient of the summed loss needs no later value.
+ * SPDX-License-Identifier: MIT */
+#include <math.h>
+#include <string.h>
+
+#include "train/train.h"
+
+enum { HEAD_NUMBERS = 1 << 24, HEAD_ROWS_MIN = 16, HEAD_ROWS_MAX = 256 };
+
+uint32_t sg_train_head_rows(const struct sg_graph *g)
+{
+    uint32_t rows = HEAD_NUMBERS / (g->vocab ? g->vocab : 1);
+    return rows < HEAD_ROWS_MIN ? HEAD_ROWS_MIN : rows > HEAD_ROWS_MAX ? HEAD_ROWS_MAX : rows;
+}
+
+struct loss_work {
+    const struct sg_train_pass *p;
+    const uint32_t *rows;            /* labelled rows of this part */
+    const float *logits;
+    float *dlogits;                  /* NULL: loss only */
+    double *loss;                    /* per row */
+    uint32_t vocab;
+};
+
+/* loss = log sum exp(x) - x[label]; its gradient: softmax(x) - one at the label. */
+static void loss_row(void *arg, uint32_t item, uint32_t thread)
+{
+    (void)thread;
+    const struct loss_work *w = arg;
+    const float *x = w->logits + (size_t)item * w->vocab;
+    uint32_t label = (uint32_t)w->p->labels[w->rows[item]];
+    float max = x[0];
+    double sum = 0;
+    for (uint32_t c = 1; c < w->vocab; c++) max = x[c] > max ? x[c] : max;
+    float *d = w->dlogits ? w->dlogits + (size_t)item * w->vocab : NULL;
+    for (uint32_t c = 0; c < w->vocab; c++) {
+        float e = expf(x[c] - max);
+        sum += e;
+        if (d) d[c] = e;
+    }
+    w->loss[item] = log(sum) + max - x[label];
+    if (!d) return;
+    float inverse = (float)(1.0 / sum);
+    for (uint32_t c = 0; c < w->vocab; c++) d[c] *= inverse;
+    d[label] -= 1;
+}
+
+static segue_status loss_part(struct sg_train_pass *p, const uint32_t *rows, uint32_t n)
+{
+    double each[HEAD_ROWS_MAX];
+    struct sg_train_grad grad = {0};
+    struct sg_operand whole = {.value = p->t->logits, .at = 0, .width = p->g->vocab};
+    if (!p->loss_only) SG_TRY(sg_train_grad_of(p, &whole, &grad));
+    struct loss_work w = {p, rows, p->values[p->t->logits], grad.data, each, p->g->vocab};
+    sg_train_each(p, n, loss_row, &w);
+    for (uint32_t i = 0; i < n; i++) p->loss += each[i];
+    return SEGUE_OK;
+}
+
+/* One part: n labelled rows. */
+static segue_status head_part(struct sg_train_pass *p, const uint32_t *rows, uint32_t n)
+{
+    const struct sg_op *select = &p->g->ops[p->t->rows_op];
+    struct sg_train_view x = sg_train_in(p, &select->in[0]);
+    float *selected = sg_train_take(p, (size_t)n * x.width);
+    if (!selected) return SEGUE_EMEMORY;
+    for (uint32_t i = 0; i < n; i++) memcpy(selected + (size_t)i * x.width, x.data + rows[i] * x.stride, x.width * sizeof *selected);
+    p->values[select->out] = selected;
+    p->rows[1] = n;
+    for (uint32_t i = p->t->rows_op + 1; i < p->g->ops_n; i++) SG_TRY(sg_train_op(p, i));
+    SG_TRY(loss_part(p, rows, n));
+    for (uint32_t i = p->g->ops_n; !p->loss_only && i-- > p->t->rows_op + 1;) SG_TRY(sg_train_op_back(p, i));
+    for (uint32_t i = p->t->rows_op + 1; i < p->g->ops_n; i++) sg_train_free_value(p, p->g->ops[i].out);
+    struct sg_train_grad dx;
+    if (p->grads[select->out]) {
+        SG_TRY(sg_train_grad_of(p, &select->in[0], &dx));
+        for (uint32_t i = 0; dx.data && i < n; i++)
+            for (uint32_t c = 0; c < x.width; c++) dx.data[rows[i] * dx.stride + c] += p->grads[select->out][(size_t)i * x.width + c];
+        sg_train_put(p, p->grads[select->out]);
+        p->t->live_bytes -= (uint64_t)n * x.width * sizeof(float);
+        p->grads[select->out] = NULL;
+    }
+    sg_train_put(p, selected);
+    p->values[select->out] = NULL;
+    return SEGUE_OK;
+}
+
+segue_status sg_train_head(struct sg_train_pass *p)
+{
+    uint32_t step = sg_train_head_rows(p->g);
+    for (uint32_t at = 0; at < p->labelled_n; at += step)
+        SG_TRY(head_part(p, p->labelled + at, p->labelled_n - at < step ? p->labelled_n - at : step));
+    return SEGUE_OK;
+}

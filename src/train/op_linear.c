@@ -1,0 +1,146 @@
+/* op_linear.c: linear, with LoRA pairs. y = x W^T (+ b) (+ r) (+ s (x A^T) B^T), so dx = dy W (+ s (dy B) A), dW = dy^T x, db = sum dy,
+ * dr = dy, dB = s dy^T (x A^T), dA = s (dy B)^T x. A frozen W is converted some rows at a time.
+ * SPDX-License-Identifier: MIT */
+#include "train/train.h"
+
+enum { FROZEN_NUMBERS = 1 << 20, COLUMN_BLOCK = 64, ROW_BLOCK = 16 };
+
+struct convert_work { const struct sg_tensor *t; float *out; uint32_t at; };
+
+static void convert_row(void *arg, uint32_t item, uint32_t thread)
+{
+    (void)thread;
+    const struct convert_work *w = arg;
+    sg_tensor_row(w->t, (uint64_t)w->at + item, 0, w->t->cols, w->out + (size_t)item * w->t->cols);
+}
+
+/* out [T, n] = x W^T (back 0), or dx [T, k] += dy W (back 1). */
+static segue_status weight_product(struct sg_train_pass *p, const struct sg_weight *w, struct sg_gemm g, int back)
+{
+    const struct sg_train_tensor *s = &p->t->tensors[w->tensor];
+    const struct sg_tensor *t = p->g->tensors[w->tensor];
+    g.kind = back ? SG_GEMM_NN : SG_GEMM_NT;
+    g.ldb = t->cols;
+    if (s->param >= 0) {
+        g.b = p->t->params[s->param].field[SEGUE_PARAM_VALUE] + (size_t)w->at * t->cols;
+        sg_train_gemm(p->m, &g);
+        return SEGUE_OK;
+    }
+    uint32_t block = (uint32_t)(FROZEN_NUMBERS / t->cols + 1);
+    if (block > w->rows) block = w->rows;
+    float *rows = sg_train_take(p, (size_t)block * t->cols);
+    if (!rows) return SEGUE_EMEMORY;
+    for (uint32_t at = 0; at < w->rows; at += block) {
+        uint32_t n = w->rows - at < block ? w->rows - at : block;
+        struct convert_work c = {t, rows, w->at + at};
+        sg_train_each(p, n, convert_row, &c);
+        struct sg_gemm part = g;
+        part.b = rows;
+        if (back) part.a += at, part.inner = n;
+        else part.c += at, part.cols = n;
+        sg_train_gemm(p->m, &part);
+    }
+    sg_train_put(p, rows);
+    return SEGUE_OK;
+}
+
+struct add_work { float *out; const float *bias; struct sg_train_view residual; uint32_t rows, n; };
+
+static void add_rows(void *arg, uint32_t item, uint32_t thread)
+{
+    (void)thread;
+    const struct add_work *w = arg;
+    for (uint32_t t = item * ROW_BLOCK; t < (item + 1) * ROW_BLOCK && t < w->rows; t++) {
+        float *y = w->out + (size_t)t * w->n;
+        for (uint32_t c = 0; w->bias && c < w->n; c++) y[c] += w->bias[c];
+        for (uint32_t c = 0; w->residual.data && c < w->n; c++) y[c] += w->residual.data[t * w->residual.stride + c];
+    }
+}
+
+static void scale_all(float *x, size_t n, float by)
+{
+    for (size_t i = 0; i < n; i++) x[i] *= by;
+}
+
+segue_status sg_train_linear(struct sg_train_pass *p, const struct sg_op *op, float *out)
+{
+    const struct sg_weight *w = &op->u.linear.weight;
+    struct sg_train_view x = sg_train_in(p, &op->in[0]);
+    uint32_t rows = sg_train_rows(p, op), n = w->rows;
+    struct sg_gemm g = {.rows = rows, .cols = n, .inner = x.width, .a = x.data, .lda = x.stride, .c = out, .ldc = n};
+    SG_TRY(weight_product(p, w, g, 0));
+    int32_t pair = p->t->tensors[w->tensor].pair;
+    if (pair >= 0) {
+        const struct sg_param *a = &p->t->params[pair], *b = a + 1;
+        uint32_t rank = (uint32_t)a->info.rows;
+        float *low = sg_train_take(p, (size_t)rows * rank);
+        if (!low) return SEGUE_EMEMORY;
+        sg_train_gemm(p->m, &(struct sg_gemm){SG_GEMM_NT, rows, rank, x.width, x.data, a->field[0], x.stride, x.width, rank, low, 0});
+        scale_all(low, (size_t)rows * rank, p->t->info.lora_scale);
+        sg_train_gemm(p->m, &(struct sg_gemm){SG_GEMM_NT, rows, n, rank, low, b->field[0] + (size_t)w->at * rank, rank, rank, n,
+                                              out, 1});
+        sg_train_put(p, low);
+    }
+    struct add_work add = {out, sg_train_vector(p, &op->u.linear.bias), sg_train_in(p, &op->in[1]), rows, n};
+    if (add.bias || add.residual.data) sg_train_each(p, (rows + ROW_BLOCK - 1) / ROW_BLOCK, add_rows, &add);
+    return SEGUE_OK;
+}
+
+struct sum_work { float *out; const float *dy; uint32_t rows, n; };
+
+static void sum_columns(void *arg, uint32_t item, uint32_t thread)
+{
+    (void)thread;
+    const struct sum_work *w = arg;
+    for (uint32_t t = 0; t < w->rows; t++)
+        for (uint32_t c = item * COLUMN_BLOCK; c < (item + 1) * COLUMN_BLOCK && c < w->n; c++) w->out[c] += w->dy[(size_t)t * w->n + c];
+}
+
+static segue_status pair_back(struct sg_train_pass *p, const struct sg_op *op, const float *dout, struct sg_train_view x,
+                              struct sg_train_grad dx)
+{
+    const struct sg_weight *w = &op->u.linear.weight;
+    const struct sg_param *a = &p->t->params[p->t->tensors[w->tensor].pair], *b = a + 1;
+    uint32_t rows = sg_train_rows(p, op), n = w->rows, rank = (uint32_t)a->info.rows;
+    float *low = sg_train_take(p, (size_t)rows * rank), *dlow = sg_train_take(p, (size_t)rows * rank);
+    if (low && dlow) {
+        sg_train_gemm(p->m, &(struct sg_gemm){SG_GEMM_NT, rows, rank, x.width, x.data, a->field[0], x.stride, x.width, rank, low, 0});
+        scale_all(low, (size_t)rows * rank, p->t->info.lora_scale);
+        sg_train_gemm(p->m, &(struct sg_gemm){SG_GEMM_NN, rows, rank, n, dout, b->field[0] + (size_t)w->at * rank, n, rank, rank,
+                                              dlow, 0});
+        scale_all(dlow, (size_t)rows * rank, p->t->info.lora_scale);
+        sg_train_gemm(p->m, &(struct sg_gemm){SG_GEMM_TN, n, rank, rows, dout, low, n, rank, rank,
+                                              b->field[1] + (size_t)w->at * rank, 1});
+        sg_train_gemm(p->m, &(struct sg_gemm){SG_GEMM_TN, rank, x.width, rows, dlow, x.data, rank, x.stride, x.width, a->field[1], 1});
+        if (dx.data)
+            sg_train_gemm(p->m, &(struct sg_gemm){SG_GEMM_NN, rows, x.width, rank, dlow, a->field[0], rank, x.width, dx.stride,
+                                                  dx.data, 1});
+    }
+    segue_status status = low && dlow ? SEGUE_OK : SEGUE_EMEMORY;
+    sg_train_put(p, low);
+    sg_train_put(p, dlow);
+    return status;
+}
+
+segue_status sg_train_linear_back(struct sg_train_pass *p, const struct sg_op *op, const float *dout)
+{
+    const struct sg_weight *w = &op->u.linear.weight;
+    const struct sg_train_tensor *s = &p->t->tensors[w->tensor];
+    struct sg_train_view x = sg_train_in(p, &op->in[0]);
+    struct sg_train_grad dx, dr;
+    uint32_t rows = sg_train_rows(p, op), n = w->rows;
+    SG_TRY(sg_train_grad_of(p, &op->in[0], &dx));
+    SG_TRY(sg_train_grad_of(p, &op->in[1], &dr));
+    for (uint32_t t = 0; dr.data && t < rows; t++)
+        for (uint32_t c = 0; c < n; c++) dr.data[t * dr.stride + c] += dout[(size_t)t * n + c];
+    struct sum_work sum = {sg_train_vector_grad(p, &op->u.linear.bias), dout, rows, n};
+    if (sum.out) sg_train_each(p, (n + COLUMN_BLOCK - 1) / COLUMN_BLOCK, sum_columns, &sum);
+    if (dx.data) {
+        struct sg_gemm g = {.rows = rows, .cols = x.width, .inner = n, .a = dout, .lda = n, .c = dx.data, .ldc = dx.stride, .add = 1};
+        SG_TRY(weight_product(p, w, g, 1));
+    }
+    if (s->param >= 0)
+        sg_train_gemm(p->m, &(struct sg_gemm){SG_GEMM_TN, n, x.width, rows, dout, x.data, n, x.stride, x.width,
+                                              p->t->params[s->param].field[1] + (size_t)w->at * x.width, 1});
+    return s->pair >= 0 ? pair_back(p, op, dout, x, dx) : SEGUE_OK;
+}

@@ -1,0 +1,131 @@
+/* train.h: internal header of training: parameters, one pass over a micro-batch, the operations. The backward pass walks the
+ * graph of inference in reverse; each op_*.c has the forward and the backward function of some operations.
+ * SPDX-License-Identifier: MIT */
+#ifndef SG_TRAIN_TRAIN_H
+#define SG_TRAIN_TRAIN_H
+
+#include "segue_train.h"
+
+#include "model/family.h"
+#include "unit/unit.h"
+
+/* A parameter: see segue_param_info. The four matrices are [rows, cols], in the order in which the graph multiplies. */
+struct sg_param {
+    segue_param_info info;
+    const struct sg_tensor *tensor;
+    const struct sg_tensor_row *row; /* of the family's table; NULL: unknown */
+    uint32_t bias, minus_one, log;   /* 1: the row's bias; Hugging Face stores w - 1; ... the logarithm of -w */
+    size_t n;
+    float *field[4];                 /* by segue_param_field, [n] */
+};
+
+/* How a tensor of the graph takes part. */
+struct sg_train_tensor {
+    int32_t param;                   /* trained: its parameter; -1: frozen */
+    int32_t pair;                    /* parameter of A, followed by that of B; -1: no LoRA pair */
+    float *frozen;                   /* small frozen tensors as fp32; NULL: large, or trained */
+};
+
+/* Memory blocks that are used again by the next operation or pass. */
+struct sg_train_block {
+    struct sg_train_block *next;
+    float *data;
+    size_t n;
+    int used;
+};
+
+struct segue_trainer {
+    struct segue_model *model;
+    struct sg_graph *graph;
+    struct sg_train_math math;
+    segue_trainer_info info;
+    struct sg_param *params;         /* [info.params_n] */
+    struct sg_train_tensor *tensors; /* [graph->tensors_n] */
+    uint8_t *needs;                  /* [values_n] 1: a parameter is upstream, so the value has a gradient */
+    uint32_t *last_segment;          /* [values_n] index of the last op of the last layer that reads the value */
+    uint32_t rows_op;                /* index of the op `rows`; the ops after it are the head */
+    int32_t logits;                  /* value */
+    float **angles;                  /* [ropes_n] cosines, then sines, each [sequence_tokens, pairs] */
+    struct sg_train_block *blocks;
+    size_t block_tokens;             /* size of the micro-batch that the blocks belong to */
+    uint64_t live_bytes, live_max;   /* of values and gradients of values */
+    uint64_t labelled;               /* positions since the last update */
+    struct sg_arena arena;
+};
+
+/* One micro-batch. rows[0]: all tokens; rows[1]: rows of the part of the head that is computed. */
+struct sg_train_pass {
+    struct segue_trainer *t;
+    const struct sg_graph *g;
+    const struct sg_train_math *m;
+    const int32_t *tokens, *labels;
+    size_t *from;                    /* [sequences + 1] first row of each sequence */
+    uint32_t *position;              /* [rows[0]] in the sequence */
+    uint32_t *labelled;              /* [labelled_n] rows with a label */
+    uint32_t sequences, labelled_n, rows[2];
+    size_t longest;
+    float **values, **grads;         /* [values_n]; NULL: not computed, or freed */
+    uint32_t loss_only, check;       /* check 1: fail after the first op whose result is not finite */
+    double loss;
+    segue_error *err;
+};
+
+struct sg_train_view { const float *data; size_t stride; uint32_t width; };
+struct sg_train_grad { float *data; size_t stride; uint32_t width; };
+
+/* --- pass.c --- */
+struct sg_train_view sg_train_in(const struct sg_train_pass *p, const struct sg_operand *x);
+/* The gradient of an operand, zeroed when it is new. data NULL and OK: not needed. */
+segue_status sg_train_grad_of(struct sg_train_pass *p, const struct sg_operand *x, struct sg_train_grad *out);
+const float *sg_train_vector(const struct sg_train_pass *p, const struct sg_weight *w);  /* NULL: absent */
+float *sg_train_vector_grad(const struct sg_train_pass *p, const struct sg_weight *w);   /* NULL: absent or frozen */
+/* n numbers, contents undefined; give them back with put. NULL: EMEMORY is in p->err. */
+float *sg_train_take(struct sg_train_pass *p, size_t n);
+void sg_train_put(struct sg_train_pass *p, float *data);
+void sg_train_free_blocks(struct segue_trainer *t);
+static inline uint32_t sg_train_rows(const struct sg_train_pass *p, const struct sg_op *op)
+{
+    return p->rows[p->g->values[op->out].wanted];
+}
+/* Calls work for each item on the unit's threads. */
+static inline void sg_train_each(const struct sg_train_pass *p, uint32_t items, void (*work)(void *, uint32_t, uint32_t), void *arg)
+{
+    if (items) p->m->each(p->m, items, work, arg);
+}
+/* The product on all threads, in tiles that do not depend on their number. */
+void sg_train_gemm(const struct sg_train_math *m, const struct sg_gemm *g);
+segue_status sg_train_run(struct segue_trainer *t, const segue_train_batch *b, segue_train_result *out, segue_error *err);
+
+/* --- operations: forward writes out [rows, width]; backward adds to the gradients of operands and parameters --- */
+typedef segue_status sg_train_forward(struct sg_train_pass *p, const struct sg_op *op, float *out);
+typedef segue_status sg_train_backward(struct sg_train_pass *p, const struct sg_op *op, const float *dout);
+sg_train_forward sg_train_embed, sg_train_norm, sg_train_linear, sg_train_rope, sg_train_attend, sg_train_conv, sg_train_delta,
+    sg_train_glu, sg_train_act, sg_train_add, sg_train_scale;
+sg_train_backward sg_train_embed_back, sg_train_norm_back, sg_train_linear_back, sg_train_rope_back, sg_train_attend_back,
+    sg_train_conv_back, sg_train_delta_back, sg_train_glu_back, sg_train_act_back, sg_train_add_back, sg_train_scale_back;
+float sg_train_act_of(enum sg_act act, float x);
+float sg_train_act_slope(enum sg_act act, float x);
+float sg_train_sigmoid(float x);
+
+/* --- head.c: the ops after `rows` on some labelled rows at a time, with the loss --- */
+segue_status sg_train_head(struct sg_train_pass *p);
+uint32_t sg_train_head_rows(const struct sg_graph *g);
+segue_status sg_train_op(struct sg_train_pass *p, uint32_t i);       /* one op forward; pass.c */
+segue_status sg_train_op_back(struct sg_train_pass *p, uint32_t i);  /* backward; frees value and gradient of its result */
+void sg_train_free_value(struct sg_train_pass *p, int32_t value);
+
+/* --- trainer.c, params.c, order.c, adamw.c, figures.c --- */
+segue_status sg_train_open(struct segue_trainer **out, struct segue_model *model, struct sg_unit *unit, const char *spec,
+                           const segue_trainer_opts *o, segue_error *err);
+void sg_train_close(struct segue_trainer *t);
+segue_status sg_train_params(struct segue_trainer *t, const segue_trainer_opts *o, segue_error *err);
+segue_status sg_train_get(const struct segue_trainer *t, size_t i, segue_param_field field, segue_param_order order, float *out);
+segue_status sg_train_put_field(struct segue_trainer *t, size_t i, segue_param_field field, segue_param_order order,
+                                const float *in, segue_error *err);
+segue_status sg_train_random(struct segue_trainer *t, uint64_t seed, float deviation, segue_error *err);
+segue_status sg_train_update(struct segue_trainer *t, const segue_adamw *o, segue_update_result *out, segue_error *err);
+void sg_train_drop(struct segue_trainer *t);
+void sg_train_figures(struct segue_trainer *t);
+double sg_train_uniform(uint64_t *state);                            /* in [0, 1), splitmix64 */
+
+#endif

@@ -1,0 +1,132 @@
+/* trainer.c: opening a trainer: the graph, which values need gradients, tables of angles, sizes.
+ * SPDX-License-Identifier: MIT */
+#include <math.h>
+
+#include "train/train.h"
+
+enum { SEQUENCE_TOKENS = 1024, RANK_MAX = 4096 };
+
+/* The ops that have no gradient are refused by name. */
+static segue_status check_ops(struct segue_trainer *t, segue_error *err)
+{
+    uint32_t selects = 0;
+    for (uint32_t i = 0; i < t->graph->ops_n; i++) {
+        const struct sg_op *op = &t->graph->ops[i];
+        if (op->code == SG_OP_ROUTE || op->code == SG_OP_EXPERTS || op->code == SG_OP_JOIN)
+            return sg_fail(err, SEGUE_EUNSUPPORTED, "trainer not opened: %s: %s of layer %d has no gradient; use another model",
+                           t->model->info.path, sg_op_name(op->code), (int)op->layer);
+        if (op->code == SG_OP_ROWS) selects++, t->rows_op = i;
+    }
+    int32_t logits = sg_graph_output(t->graph, "logits");
+    if (selects != 1 || logits < 0)
+        return sg_fail(err, SEGUE_EINTERNAL, "trainer not opened: the graph has %u ops `rows`; report this", selects);
+    t->logits = t->graph->outputs[logits].value;
+    return SEGUE_OK;
+}
+
+static int trained(const struct segue_trainer *t, const struct sg_weight *w)
+{
+    return w->tensor >= 0 && (t->tensors[w->tensor].param >= 0 || t->tensors[w->tensor].pair >= 0);
+}
+
+static segue_status find_needs(struct segue_trainer *t, segue_error *err)
+{
+    const struct sg_graph *g = t->graph;
+    t->needs = sg_arena_alloc(&t->arena, g->values_n);
+    t->last_segment = sg_arena_alloc(&t->arena, g->values_n * sizeof *t->last_segment);
+    if (!t->needs || !t->last_segment) return sg_no_memory("lists of values", g->values_n * 5, err);
+    for (uint32_t i = 0; i < g->ops_n; i++) {
+        const struct sg_op *op = &g->ops[i];
+        int need = t->info.kind == SEGUE_TRAIN_FULL || (op->code == SG_OP_LINEAR && trained(t, &op->u.linear.weight));
+        for (int k = 0; k < SG_OP_INPUTS; k++) {
+            if (op->in[k].value < 0) continue;
+            need |= t->needs[op->in[k].value];
+            t->last_segment[op->in[k].value] = i;
+        }
+        t->needs[op->out] = (uint8_t)need;
+        t->last_segment[op->out] = i;
+    }
+    return SEGUE_OK;
+}
+
+static segue_status make_angles(struct segue_trainer *t, segue_error *err)
+{
+    const struct sg_graph *g = t->graph;
+    size_t n = t->info.sequence_tokens;
+    t->angles = sg_arena_alloc(&t->arena, (g->ropes_n + 1) * sizeof *t->angles);
+    for (uint32_t r = 0; t->angles && r < g->ropes_n; r++) {
+        const struct sg_rope_table *table = &g->ropes[r];
+        float *a = t->angles[r] = sg_arena_alloc(&t->arena, 2 * n * table->pairs * sizeof *a);
+        if (!a) return sg_no_memory("angles", 2 * n * table->pairs * sizeof *a, err);
+        for (size_t i = 0; i < n * table->pairs; i++) {
+            double angle = (double)(i / table->pairs) * (double)table->inverse[i % table->pairs];
+            a[i] = (float)(cos(angle) * (double)table->mscale);
+            a[n * table->pairs + i] = (float)(sin(angle) * (double)table->mscale);
+        }
+    }
+    return t->angles ? SEGUE_OK : sg_no_memory("angles", 8, err);
+}
+
+static segue_status set_sizes(struct segue_trainer *t, const segue_trainer_opts *o, segue_error *err)
+{
+    const segue_model_info *m = &t->model->info;
+    size_t positions = SIZE_MAX;
+    for (uint32_t i = 0; i < t->graph->ops_n; i++)
+        if (t->graph->ops[i].code == SG_OP_EMBED && t->graph->ops[i].u.embed.positions.tensor >= 0)
+            positions = t->graph->ops[i].u.embed.positions.rows;
+    t->info = (segue_trainer_info){.size = sizeof t->info, .kind = o->kind, .layers = m->layers, .width = m->width,
+                                   .vocab = t->graph->vocab, .recompute = o->recompute};
+    t->info.sequence_tokens = o->sequence_tokens ? o->sequence_tokens
+                              : m->context && m->context < SEQUENCE_TOKENS ? m->context : SEQUENCE_TOKENS;
+    t->info.batch_tokens = o->batch_tokens ? o->batch_tokens : t->info.sequence_tokens;
+    if (t->info.sequence_tokens > positions)
+        return sg_fail(err, SEGUE_ELIMIT, "trainer not opened: sequence_tokens %zu: the model has %zu positions; use fewer",
+                       t->info.sequence_tokens, positions);
+    if (o->kind != SEGUE_TRAIN_LORA) return SEGUE_OK;
+    t->info.lora_rank = o->lora_rank ? o->lora_rank : 8;
+    t->info.lora_scale = o->lora_alpha > 0 ? o->lora_alpha / (float)t->info.lora_rank : 2;
+    return SEGUE_OK;
+}
+
+static segue_status open_all(struct segue_trainer *t, struct sg_unit *unit, const char *spec, const segue_trainer_opts *o,
+                             segue_error *err)
+{
+    struct sg_graph_request request = {.head = 1, .select_late = 1};
+    const struct sg_unit_ops *ops = sg_ops_of(unit);
+    if (!ops->train_math)
+        return sg_fail(err, SEGUE_EUNSUPPORTED, "trainer not opened: unit %s cannot train; use ref or cpu", spec);
+    if ((unsigned)o->kind > SEGUE_TRAIN_LORA || o->lora_rank > RANK_MAX || o->sequence_tokens > INT32_MAX || o->batch_tokens > INT32_MAX)
+        return sg_fail(err, SEGUE_EARG, "trainer not opened: an option is out of range (lora_rank at most %d)", RANK_MAX);
+    ops->train_math(unit, &t->math);
+    SG_TRY(sg_model_graph(t->model, &request, &t->graph, err));
+    SG_TRY(check_ops(t, err));
+    SG_TRY(set_sizes(t, o, err));
+    SG_TRY(sg_train_params(t, o, err));
+    SG_TRY(find_needs(t, err));
+    SG_TRY(make_angles(t, err));
+    sg_train_figures(t);
+    return SEGUE_OK;
+}
+
+segue_status sg_train_open(struct segue_trainer **out, struct segue_model *model, struct sg_unit *unit, const char *spec,
+                           const segue_trainer_opts *o, segue_error *err)
+{
+    struct segue_trainer *t = sg_alloc(sizeof *t);
+    if (!t) return sg_no_memory("trainer", sizeof *t, err);
+    t->model = sg_model_ref(model);
+    segue_status status = open_all(t, unit, spec, o, err);
+    if (status == SEGUE_OK) *out = t;
+    else sg_train_close(t);
+    return status;
+}
+
+void sg_train_close(struct segue_trainer *t)
+{
+    for (size_t i = 0; i < t->info.params_n; i++)
+        for (int f = 0; f < 4; f++) sg_free_aligned(t->params[i].field[f]);
+    sg_train_free_blocks(t);
+    sg_graph_free(t->graph);
+    sg_model_unref(t->model);
+    sg_arena_free(&t->arena);
+    sg_free(t);
+}

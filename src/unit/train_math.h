@@ -1,0 +1,34 @@
+/* train_math.h: what a unit offers for training: a loop over items on its threads, and a product of fp32 matrices. src/train builds
+ * all forward and backward operations from these two. Results may not depend on the number of threads.
+ * SPDX-License-Identifier: MIT */
+#ifndef SG_UNIT_TRAIN_MATH_H
+#define SG_UNIT_TRAIN_MATH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct sg_unit;
+
+/* C [rows, cols] from a sum over `inner`. NT: A [rows, inner], B [cols, inner]. NN: A [rows, inner], B [inner, cols].
+ * TN: A [inner, rows], B [inner, cols]. */
+enum sg_gemm_kind { SG_GEMM_NT, SG_GEMM_NN, SG_GEMM_TN };
+struct sg_gemm {
+    enum sg_gemm_kind kind;
+    uint32_t rows, cols, inner;
+    const float *a, *b;
+    size_t lda, ldb, ldc;            /* numbers from one row to the next */
+    float *c;
+    int add;                         /* 1: C += the product; 0: C = the product */
+};
+
+struct sg_train_math {
+    struct sg_unit *unit;
+    uint32_t threads;                /* `thread` below is less than this */
+    /* Calls work once for each item < items, on any thread, and returns when all are done. */
+    void (*each)(const struct sg_train_math *m, uint32_t items, void (*work)(void *arg, uint32_t item, uint32_t thread),
+                 void *arg);
+    /* The product on the calling thread; may be called from work. */
+    void (*gemm)(const struct sg_train_math *m, const struct sg_gemm *g);
+};
+
+#endif

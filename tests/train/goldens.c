@@ -1,0 +1,235 @@
+/* goldens.c: loss, every gradient and ten steps of AdamW against torch autograd (tests/golden/make_train.py), for the tiny
+ * checkpoint of every family; the same bits with recomputation and with another number of threads; micro-batches add up.
+ * SPDX-License-Identifier: MIT */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "segue_train.h"
+
+static const char *const units[] = {"ref", "cpu:threads=1", "cpu:threads=2"};
+
+struct fixture {
+    segue_model *model;
+    segue_unit *unit;
+    segue_trainer *trainer;
+    int32_t tokens[64];
+    size_t lengths[2];
+};
+
+static void opened(struct fixture *f, const char *family, const char *unit, uint32_t recompute)
+{
+    segue_error err = {0};
+    char path[512];
+    snprintf(path, sizeof path, "%s/tests/golden/tiny/%s", SEGUE_SOURCE_DIR, family);
+    segue_trainer_opts o = SEGUE_INIT(segue_trainer_opts);
+    o.sequence_tokens = 23, o.batch_tokens = 37, o.recompute = recompute;
+    if (segue_model_open(&f->model, path, NULL, &err) || segue_unit_open(&f->unit, unit, &err) ||
+        segue_trainer_open(&f->trainer, f->model, f->unit, &o, &err))
+        fail_msg("%s on %s: %s", family, unit, err.text);
+    segue_trainer_info info = SEGUE_INIT(segue_trainer_info);
+    assert_int_equal(segue_trainer_info_get(f->trainer, &info, NULL), SEGUE_OK);
+    uint64_t state = 7;
+    f->lengths[0] = 23, f->lengths[1] = 14;
+    for (int i = 0; i < 37; i++) {
+        state = (state * 1103515245 + 12345) % (1u << 31);
+        f->tokens[i] = (int32_t)((state >> 8) % info.vocab);
+    }
+}
+
+static void closed(struct fixture *f)
+{
+    segue_trainer_close(f->trainer);
+    segue_unit_close(f->unit);
+    segue_model_close(f->model);
+}
+
+static segue_train_result run(struct fixture *f, size_t first, size_t n)
+{
+    segue_error err = {0};
+    segue_train_batch b = SEGUE_INIT(segue_train_batch);
+    segue_train_result r = SEGUE_INIT(segue_train_result);
+    b.tokens = f->tokens + (first ? f->lengths[0] : 0);
+    b.lengths = f->lengths + first;
+    b.sequences_n = n;
+    if (segue_trainer_run(f->trainer, &b, &r, &err)) fail_msg("%s", err.text);
+    return r;
+}
+
+static float *gradient(const struct fixture *f, size_t i, size_t *n, const char **name)
+{
+    segue_param_info info = SEGUE_INIT(segue_param_info);
+    assert_int_equal(segue_trainer_param_info(f->trainer, i, &info, NULL), SEGUE_OK);
+    *n = info.rows * info.cols;
+    *name = info.hf_name;
+    float *g = malloc(*n * sizeof *g);
+    assert_int_equal(segue_trainer_param_get(f->trainer, i, SEGUE_PARAM_GRADIENT, SEGUE_ORDER_HF, g, *n, NULL), SEGUE_OK);
+    return g;
+}
+
+/* "model.language_model.X" is "model.X" where torch loaded the text model alone. */
+static int same_name(const char *hf, const char *name)
+{
+    if (!strncmp(hf, "model.language_model.", 21)) return !strncmp(name, "model.", 6) && !strcmp(hf + 21, name + 6);
+    return !strcmp(hf, name);
+}
+
+/* Relative to the norm of the parameter's gradient. */
+static int check_grad(const struct fixture *f, const char *family, const char *name, double norm, const double v[3])
+{
+    segue_trainer_info info = SEGUE_INIT(segue_trainer_info);
+    segue_trainer_info_get(f->trainer, &info, NULL);
+    for (size_t i = 0; i < info.params_n; i++) {
+        size_t n;
+        const char *hf;
+        float *g = gradient(f, i, &n, &hf);
+        double squares = 0, worst = 0;
+        int same = same_name(hf, name);
+        for (size_t k = 0; k < n; k++) squares += (double)g[k] * g[k];
+        for (size_t k = 0; k < 3; k++) worst = fmax(worst, fabs((double)g[n * k / 3] - v[k]));
+        free(g);
+        if (!same) continue;
+        double scale = fmax(norm, 1e-3);
+        if (fabs(sqrt(squares) - norm) < 2e-4 * scale && worst < 2e-4 * scale) return 1;
+        print_error("%s: %s: norm %g, torch %g; worst value off by %g\n", family, name, sqrt(squares), norm, worst);
+        return 0;
+    }
+    print_error("%s: no parameter %s\n", family, name);
+    return 0;
+}
+
+static int check_step(struct fixture *f, const char *family, int step, double loss, double norm)
+{
+    segue_adamw o = SEGUE_INIT(segue_adamw);
+    segue_update_result u = SEGUE_INIT(segue_update_result);
+    segue_error err = {0};
+    o.learning_rate = 1e-3, o.weight_decay = 0.1, o.clip_norm = 1;
+    if (step == 0) segue_trainer_drop_gradients(f->trainer);
+    segue_train_result r = run(f, 0, 2);
+    if (segue_trainer_update(f->trainer, &o, &u, &err)) fail_msg("%s", err.text);
+    double ours = r.loss / (double)r.labelled;
+    /* AdamW divides by gradients near 0, so rounding grows from step to step. */
+    if (fabs(ours - loss) < 3e-4 * loss && fabs(u.gradient_norm - norm) < 5e-3 * norm && u.step == (uint64_t)step + 1) return 1;
+    print_error("%s: step %d: loss %.7g, torch %.7g; norm %.7g, torch %.7g\n", family, step, ours, loss, u.gradient_norm, norm);
+    return 0;
+}
+
+static int check_family(const char *family, const char *unit, uint32_t recompute)
+{
+    char path[512], line[512], name[256];
+    struct fixture f;
+    double a, b, v[3];
+    int step, good = 1, lines = 0;
+    snprintf(path, sizeof path, "%s/tests/golden/train/%s.txt", SEGUE_SOURCE_DIR, family);
+    FILE *golden = fopen(path, "r");
+    assert_non_null(golden);
+    opened(&f, family, unit, recompute);
+    segue_train_result r = run(&f, 0, 2);
+    for (; fgets(line, sizeof line, golden); lines++) {
+        if (sscanf(line, "loss %lf %lf", &a, &b) == 2) {
+            if (fabs(r.loss - a) > 1e-5 * a || r.labelled != (uint64_t)b) print_error("%s: loss %.8g, torch %.8g\n", family, r.loss, a), good = 0;
+        } else if (sscanf(line, "grad %255s %lf %lf %lf %lf", name, &a, v, v + 1, v + 2) == 5)
+            good &= check_grad(&f, family, name, a, v);
+        else if (sscanf(line, "step %d %lf %lf", &step, &a, &b) == 3)
+            good &= check_step(&f, family, step, a, b);
+    }
+    fclose(golden);
+    closed(&f);
+    return good && lines > 12;
+}
+
+static const char *const families[] = {"gpt2", "llama", "llama3", "llama_bias", "mistral", "qwen2", "qwen3", "gemma3", "qwen3_5",
+                                       "qwen3_5_asym"};
+enum { FAMILIES = sizeof families / sizeof *families };
+
+static void torch_agrees(void **state)
+{
+    (void)state;
+    int good = 1;
+    for (int i = 0; i < FAMILIES; i++) good &= check_family(families[i], units[0], 0);
+    assert_true(good);
+}
+
+/* All gradients of f, one after the other. */
+static float *all_gradients(const struct fixture *f, size_t *n)
+{
+    segue_trainer_info info = SEGUE_INIT(segue_trainer_info);
+    segue_trainer_info_get(f->trainer, &info, NULL);
+    float *all = malloc(info.numbers * sizeof *all);
+    *n = 0;
+    for (size_t i = 0; i < info.params_n; i++) {
+        size_t k;
+        const char *name;
+        float *g = gradient(f, i, &k, &name);
+        memcpy(all + *n, g, k * sizeof *g);
+        *n += k;
+        free(g);
+    }
+    assert_int_equal(*n, info.numbers);
+    return all;
+}
+
+static void recompute_threads_and_parts(void **state)
+{
+    (void)state;
+    for (int i = 0; i < FAMILIES; i++) {
+        struct fixture f[3];
+        float *g[3];
+        size_t n;
+        opened(&f[0], families[i], "ref:threads=2", 0);
+        opened(&f[1], families[i], "ref:threads=1", 1);
+        opened(&f[2], families[i], "ref", 0);
+        run(&f[0], 0, 2);
+        run(&f[1], 0, 2);
+        run(&f[2], 0, 1);
+        run(&f[2], 1, 1);
+        for (int k = 0; k < 3; k++) g[k] = all_gradients(&f[k], &n);
+        assert_memory_equal(g[0], g[1], n * sizeof **g);
+        double worst = 0, largest = 0;
+        for (size_t k = 0; k < n; k++) worst = fmax(worst, fabs((double)g[0][k] - g[2][k])), largest = fmax(largest, fabs(g[0][k]));
+        assert_true(largest > 0 && worst < 1e-5 * largest);
+        for (int k = 0; k < 3; k++) free(g[k]), closed(&f[k]);
+    }
+}
+
+static void not_a_number_is_refused(void **state)
+{
+    (void)state;
+    struct fixture f;
+    segue_error err = {0};
+    segue_train_batch b = SEGUE_INIT(segue_train_batch);
+    segue_train_result r = SEGUE_INIT(segue_train_result);
+    segue_adamw o = SEGUE_INIT(segue_adamw);
+    segue_update_result u = SEGUE_INIT(segue_update_result);
+    opened(&f, "llama", "ref", 0);
+    assert_int_equal(segue_trainer_update(f.trainer, &o, &u, &err), SEGUE_EARG);
+    b.tokens = f.tokens, b.lengths = f.lengths, b.sequences_n = 2;
+    segue_param_info info = SEGUE_INIT(segue_param_info);
+    size_t at = 0;
+    while (!segue_trainer_param_info(f.trainer, at, &info, &err) && !(info.layer == 1 && info.matrix)) at++;
+    size_t n = info.rows * info.cols;
+    float *w = malloc(n * sizeof *w);
+    segue_trainer_param_get(f.trainer, at, SEGUE_PARAM_VALUE, SEGUE_ORDER_MATRIX, w, n, NULL);
+    w[3] = NAN;
+    segue_trainer_param_put(f.trainer, at, SEGUE_PARAM_VALUE, SEGUE_ORDER_MATRIX, w, n, NULL);
+    assert_int_equal(segue_trainer_run(f.trainer, &b, &r, &err), SEGUE_EFORMAT);
+    assert_non_null(strstr(err.text, "linear of layer 1"));
+    free(w);
+    closed(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(torch_agrees),
+        cmocka_unit_test(recompute_threads_and_parts),
+        cmocka_unit_test(not_a_number_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
