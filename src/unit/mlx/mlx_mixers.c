@@ -133,8 +133,9 @@ mxc_ref mlx_op_delta(struct mlx_pass *p, const struct sg_op *op)
             qkv[i] = mxc_reshape(p->t, mlx_rows_of(p, in[i], from, to), i < 2 ? keys : values, 4);
         qkv[0] = l2_scaled(p, qkv[0], d->dk, d->l2_eps, 1.0 / sqrt((double)d->dk));
         qkv[1] = l2_scaled(p, qkv[1], d->dk, d->l2_eps, 1);
-        mxc_ref y = mxc_delta(p->t, qkv, mxc_reshape(p->t, mlx_rows_of(p, gates, from, to), numbers, 3),
-                              mxc_reshape(p->t, mlx_rows_of(p, beta, from, to), numbers, 3), mlx_state_fixed(p->unit, slot), &next);
+        mxc_ref decays = mxc_reshape(p->t, mlx_rows_of(p, gates, from, to), numbers, 3);
+        mxc_ref rates = mxc_reshape(p->t, mlx_rows_of(p, beta, from, to), numbers, 3);
+        mxc_ref y = mxc_delta(p->t, qkv, decays, rates, mlx_state_fixed(p->unit, slot), &next);
         mlx_state_set_next(p->unit, slot, next);
         p->states[p->states_n++] = next;
         p->pieces[s] = mxc_cast(p->t, mxc_reshape(p->t, y, flat, 2), p->unit->type);

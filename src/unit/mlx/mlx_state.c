@@ -1,5 +1,5 @@
-/* mlx_state.c: the memory of states. Arrays of MLX do not change: forks and marks share them, and an update reuses the memory when
- * nothing else refers to it. K and V rows at and after the end of the sequence have no meaning, so a failed pass needs no undo.
+/* mlx_state.c: the memory of states. Arrays of MLX do not change: forks and marks share them, and an update reuses the memory
+ * when nothing else refers to it. K and V rows at and after the end of the sequence have no meaning, so a failed pass needs no undo.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
@@ -92,7 +92,7 @@ void mlx_state_discard(struct sg_state *st)
 
 /* --- get and put --- */
 
-struct transfer {
+struct mlx_transfer {
     struct sg_state *state;
     struct mlx_slot *slot;
     uint64_t from, to;
@@ -103,7 +103,7 @@ struct transfer {
     segue_error *err;
 };
 
-static void finish(struct transfer *x, const char *verb)
+static void finish(struct mlx_transfer *x, const char *verb)
 {
     struct sg_unit *u = x->state->core.base.unit;
     x->status = mlx_status(u, verb, x->err);
@@ -112,7 +112,7 @@ static void finish(struct transfer *x, const char *verb)
 
 static void do_get(void *arg)
 {
-    struct transfer *x = arg;
+    struct mlx_transfer *x = arg;
     struct sg_unit *u = x->state->core.base.unit;
     const struct sg_slot *slot = &x->slot->core.slot;
     mxc_ref y;
@@ -131,7 +131,7 @@ static void do_get(void *arg)
 
 static void do_put(void *arg)
 {
-    struct transfer *x = arg;
+    struct mlx_transfer *x = arg;
     struct sg_unit *u = x->state->core.base.unit;
     const struct sg_slot *slot = &x->slot->core.slot;
     uint32_t conv[3] = {1, slot->heads, slot->width}, delta[4] = {1, slot->heads, slot->depth, slot->width};
@@ -153,14 +153,14 @@ static void do_put(void *arg)
 }
 
 /* q8_0 rows are converted here through fp32; MLX has no such type. */
-static segue_status transfer_q8(struct transfer *x, void (*job)(void *))
+static segue_status transfer_q8(struct mlx_transfer *x, void (*job)(void *))
 {
     const struct sg_slot *slot = &x->slot->core.slot;
     size_t width = (size_t)slot->heads * slot->width, n = (size_t)(x->to - x->from), bytes = sg_slot_row_bytes(slot, SG_Q8_0);
     float *rows = sg_alloc(n * width * sizeof *rows);
     if (!rows) return sg_no_memory("rows of state", n * width * sizeof *rows, x->err);
     for (size_t i = 0; x->in && i < n; i++) sg_slot_decode(slot, SG_Q8_0, (const char *)x->in + i * bytes, rows + i * width);
-    struct transfer y = *x;
+    struct mlx_transfer y = *x;
     y.storage = SG_F32;
     y.in = x->in ? rows : NULL;
     y.out = rows;
@@ -171,7 +171,7 @@ static segue_status transfer_q8(struct transfer *x, void (*job)(void *))
     return y.status;
 }
 
-static segue_status transfer(struct transfer *x, void (*job)(void *))
+static segue_status transfer(struct mlx_transfer *x, void (*job)(void *))
 {
     int grows = sg_slot_grows(&x->slot->core.slot);
     if (grows && x->from == x->to) return SEGUE_OK;
@@ -183,7 +183,7 @@ static segue_status transfer(struct transfer *x, void (*job)(void *))
 static segue_status write_slot(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
                                const void *in, segue_error *err)
 {
-    struct transfer x = {.state = s, .slot = mlx_slot_at(s, slot), .from = from, .to = to, .storage = storage, .in = in,
+    struct mlx_transfer x = {.state = s, .slot = mlx_slot_at(s, slot), .from = from, .to = to, .storage = storage, .in = in,
                          .err = err};
     return transfer(&x, do_put);
 }
@@ -199,7 +199,7 @@ segue_status mlx_state_get(struct sg_state *st, uint32_t slot, uint64_t from, ui
     if (sg_slot_grows(&c->slot)) status = sg_state_core_check_get(&st->core, slot, from, to, c->first, c->end, err);
     pthread_mutex_unlock(&st->core.lock);
     if (status != SEGUE_OK) return status;
-    struct transfer x = {.state = st, .slot = mlx_slot_at(st, slot), .from = from, .to = to, .storage = storage, .out = out,
+    struct mlx_transfer x = {.state = st, .slot = mlx_slot_at(st, slot), .from = from, .to = to, .storage = storage, .out = out,
                          .err = err};
     return transfer(&x, do_get);
 }

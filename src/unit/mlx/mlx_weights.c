@@ -1,5 +1,5 @@
-/* mlx_weights.c: weights as MLX arrays. MLX's affine form and GGUF's Q4_0, Q4_1 and Q8_0, which are repacked into it with every value
- * equal, stay quantised; all other storages are converted to the unit's type.
+/* mlx_weights.c: weights as MLX arrays. MLX's affine form and GGUF's Q4_0, Q4_1 and Q8_0, which are repacked into it with every
+ * value equal, stay quantised; all other storages are converted to the unit's type.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* mlxunit.h: internal header of the unit `mlx`, which computes graphs with MLX (Apple's GPU, or the CPU). mlx.c: the table;
+/* mlxunit.h: internal header of the unit `mlx`, which computes graphs with MLX (Apple's GPU, or the CPU). mlx_unit.c: the table;
  * mlx_owner.c: the thread that makes all calls of MLX; mlx_weights.c: weights; mlx_ops.c, mlx_mixers.c: the ops; mlx_run.c: runs;
  * mlx_state.c: states; mxc.cpp: the calls of MLX behind the C interface mxc.h.
  *

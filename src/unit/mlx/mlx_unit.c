@@ -1,4 +1,4 @@
-/* mlx.c: the table of the unit `mlx`, its devices and compile.
+/* mlx_unit.c: the table of the unit `mlx`, its devices and compile.
  * SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <string.h>
@@ -8,6 +8,7 @@
 #include "unit/spec.h"
 
 enum { TYPICAL_TOKENS = 512 };
+static const char *const devices[] = {"mlx:cpu", "mlx:gpu"};
 
 /* --- devices --- */
 
@@ -18,7 +19,7 @@ static void describe_one(struct sg_unit_desc *d, int gpu)
     d->info.size = sizeof d->info;
     d->info.built = 1;
     d->info.present = gpu ? (uint32_t)mxc_gpu_present() : 1;
-    snprintf(d->info.spec, sizeof d->info.spec, gpu ? "mlx:gpu" : "mlx:cpu");
+    snprintf(d->info.spec, sizeof d->info.spec, "%s", devices[gpu]);
     snprintf(d->info.kind, sizeof d->info.kind, "mlx");
     if (!d->info.present) {
         snprintf(d->info.why, sizeof d->info.why, "MLX %s of this build has no GPU", mxc_version());
@@ -43,14 +44,14 @@ segue_status mlx_status(const struct sg_unit *u, const char *verb, segue_error *
     return text ? sg_fail(err, SEGUE_EUNIT, "%s: mlx: %s", verb, text) : SEGUE_OK;
 }
 
-struct opening {
+struct mlx_opening {
     struct sg_unit *unit;
     char text[MXC_TEXT];
 };
 
 static void open_device(void *arg)
 {
-    struct opening *o = arg;
+    struct mlx_opening *o = arg;
     o->unit->device = mxc_device_new(o->unit->gpu, o->text);
     if (o->unit->device) o->unit->tape = mxc_tape_new(o->unit->device);
 }
@@ -74,12 +75,15 @@ static segue_status options_of(struct sg_unit *u, const struct sg_unit_spec *spe
 {
     static const char *const keys[] = {"", "type", NULL};
     const char *device = sg_spec_value(spec, ""), *type = sg_spec_value(spec, "type");
+    char name[80] = "";
     SG_TRY(sg_spec_only(spec, keys, err));
-    if (device && strcmp(device, "cpu") && strcmp(device, "gpu"))
-        return sg_fail(err, SEGUE_EARG, "open unit: %s: device %s; use cpu or gpu", spec->text, device);
-    u->gpu = device ? !strcmp(device, "gpu") : mxc_gpu_present();
+    if (device) snprintf(name, sizeof name, "mlx:%s", device);
+    u->gpu = device ? !strcmp(name, devices[1]) : mxc_gpu_present();
+    if (device && strcmp(name, devices[u->gpu]))
+        return sg_fail(err, SEGUE_EARG, "open unit: %s: no device %s; use %s or %s", spec->text, device, devices[0], devices[1]);
     if (u->gpu && !mxc_gpu_present())
-        return sg_fail(err, SEGUE_EUNIT, "open unit: %s: MLX %s of this build has no GPU; use mlx:cpu", spec->text, mxc_version());
+        return sg_fail(err, SEGUE_EUNIT, "open unit: %s: MLX %s of this build has no GPU; use %s", spec->text, mxc_version(),
+                       devices[0]);
     u->type = u->gpu ? MXC_F16 : MXC_F32;
     if (!type) return SEGUE_OK;
     if (!strcmp(type, "f32")) u->type = MXC_F32;
@@ -94,7 +98,7 @@ static segue_status mlx_open(struct sg_unit **out, const struct sg_unit_spec *sp
     static const char *const names[] = {"f32", "f16", "bf16"};
     struct sg_unit *u = sg_alloc(sizeof *u);
     if (!u) return sg_no_memory("unit mlx", sizeof *u, err);
-    struct opening o = {.unit = u};
+    struct mlx_opening o = {.unit = u};
     u->base.ops = &sg_unit_mlx;
     segue_status status = options_of(u, spec, err);
     if (status == SEGUE_OK) status = mlx_owner_start(&u->owner, err);
@@ -110,7 +114,7 @@ static segue_status mlx_open(struct sg_unit **out, const struct sg_unit_spec *sp
     describe_one(&u->desc, u->gpu);
     u->desc.half = u->type != MXC_F32;
     if (sg_spec_value(spec, "type"))
-        snprintf(u->desc.info.spec, sizeof u->desc.info.spec, "mlx:%s,type=%s", u->gpu ? "gpu" : "cpu", names[u->type]);
+        snprintf(u->desc.info.spec, sizeof u->desc.info.spec, "%s,type=%s", devices[u->gpu], names[u->type]);
     *out = u;
     return SEGUE_OK;
 }
