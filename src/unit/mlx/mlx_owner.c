@@ -62,3 +62,9 @@ void mlx_owner_stop(struct mlx_owner *o)
     pthread_cond_destroy(&o->changed);
     pthread_mutex_destroy(&o->lock);
 }
+
+segue_status mlx_status(const struct sg_unit *u, const char *verb, segue_error *err)
+{
+    const char *text = mxc_error(u->tape);
+    return text ? sg_fail(err, SEGUE_EUNIT, "%s: mlx: %s", verb, text) : SEGUE_OK;
+}

@@ -206,7 +206,8 @@ static segue_status run_fill(struct sg_run *run, struct sg_program *program, con
     return SEGUE_OK;
 }
 
-segue_status mlx_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, struct sg_run **out, segue_error *err)
+segue_status mlx_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, struct sg_run **out,
+                       segue_error *err)
 {
     SG_TRY(sg_batch_check(&rules, &p->base, b, err));
     struct sg_run *run = sg_alloc(sizeof *run);

@@ -1,5 +1,5 @@
 /* mlx_state.c: the memory of states. Arrays of MLX do not change: forks and marks share them, and an update reuses the memory
- * when nothing else refers to it. K and V rows at and after the end of the sequence have no meaning, so a failed pass needs no undo.
+ * when nothing else refers to it. K and V rows at and after the end of the sequence have no meaning: a failed pass needs no undo.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 

@@ -38,12 +38,6 @@ static segue_status mlx_list(struct sg_unit_desc *out, size_t cap, size_t *n, se
     return SEGUE_OK;
 }
 
-segue_status mlx_status(const struct sg_unit *u, const char *verb, segue_error *err)
-{
-    const char *text = mxc_error(u->tape);
-    return text ? sg_fail(err, SEGUE_EUNIT, "%s: mlx: %s", verb, text) : SEGUE_OK;
-}
-
 struct mlx_opening {
     struct sg_unit *unit;
     char text[MXC_TEXT];

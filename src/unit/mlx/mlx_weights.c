@@ -22,7 +22,7 @@ static int half_times(uint16_t d, float factor, uint16_t *out)
     return sg_quant_row(SG_F16, &product, NULL, 1, out, NULL) == SEGUE_OK;
 }
 
-/* Q4: byte j of a block has column j in its low half and column j + 16 in its high half; MLX has column c in bits 4c of its words. */
+/* Q4: byte j of a block has column j in its low half and column j + 16 in its high half; MLX has column c in bits 4c of words. */
 static void repack4(const uint8_t *bytes, uint32_t *codes)
 {
     for (uint32_t word = 0; word < 4; word++) {
@@ -96,7 +96,8 @@ static int pack_rows(const struct sg_tensor *t, struct packed *b)
     size_t stored = (size_t)(t->bytes / t->rows);
     for (uint64_t r = 0; r < t->rows; r++) {
         uint64_t at = sg_perm_stored(&t->row_perm, r);
-        uint8_t *codes = b->codes + r * b->code_row, *scales = b->scales + r * b->scale_row, *biases = b->biases + r * b->scale_row;
+        uint8_t *codes = b->codes + r * b->code_row, *scales = b->scales + r * b->scale_row;
+        uint8_t *biases = b->biases + r * b->scale_row;
         if (t->storage == SG_AFFINE) {
             memcpy(codes, t->data + at * b->code_row, b->code_row);
             memcpy(scales, (const uint8_t *)t->affine.scales + at * b->scale_row, b->scale_row);
@@ -116,7 +117,8 @@ static segue_status load_quantised(struct sg_unit *u, struct mlx_weight *w, int 
     int affine = t->storage == SG_AFFINE;
     uint32_t group = affine ? t->affine.group : GROUP, bits = affine ? t->affine.bits : t->storage == SG_Q8_0 ? 8 : 4;
     enum sg_storage scale = affine ? t->affine.storage : SG_F16;
-    struct packed b = {.code_row = (size_t)t->cols * bits / 8, .scale_row = (size_t)(t->cols / group) * (scale == SG_F32 ? 4 : 2)};
+    struct packed b = {.code_row = (size_t)t->cols * bits / 8,
+                       .scale_row = (size_t)(t->cols / group) * (scale == SG_F32 ? 4 : 2)};
     uint32_t codes[2] = {(uint32_t)t->rows, (uint32_t)(t->cols * bits / 32)};
     uint32_t scales[2] = {(uint32_t)t->rows, (uint32_t)(t->cols / group)};
     b.codes = sg_alloc(t->rows * b.code_row);

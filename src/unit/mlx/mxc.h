@@ -102,14 +102,14 @@ mxc_ref mxc_rms_norm(struct mxc_tape *t, mxc_ref x, mxc_ref weight, float eps);
 mxc_ref mxc_layer_norm(struct mxc_tape *t, mxc_ref x, mxc_ref weight, mxc_ref bias, float eps);
 /* x [1, heads, T, width]; periods [pairs] = 1 / frequency; columns from 2 * pairs on are copied. */
 mxc_ref mxc_rope(struct mxc_tape *t, mxc_ref x, mxc_ref periods, uint32_t pairs, uint32_t offset);
-/* q [1, heads, T, d], k [1, kv_heads, S, d], v [1, kv_heads, S, dv]. Row i attends to keys up to S - T + i, with window > 0 to the
- * last `window` of them. */
+/* q [1, heads, T, d], k [1, kv_heads, S, d], v [1, kv_heads, S, dv]. Row i attends to keys up to S - T + i, with window > 0 to
+ * the last `window` of them. */
 struct mxc_attention { mxc_ref q, k, v, sinks; float scale, softcap; uint32_t window; };
 mxc_ref mxc_attend(struct mxc_tape *t, const struct mxc_attention *a);
 /* x [1, T + taps - 1, C], weight [C, taps, 1] -> [1, T, C] */
 mxc_ref mxc_convolve(struct mxc_tape *t, mxc_ref x, mxc_ref weight);
-/* q, k [1, T, k_heads, dk], v [1, T, v_heads, dv], decay, beta [1, T, v_heads], state [1, v_heads, dv, dk] -> [1, T, v_heads, dv];
- * *next: the new state. */
+/* q, k [1, T, k_heads, dk], v [1, T, v_heads, dv], decay, beta [1, T, v_heads], state [1, v_heads, dv, dk] ->
+ * [1, T, v_heads, dv]; *next: the new state. */
 mxc_ref mxc_delta(struct mxc_tape *t, const mxc_ref qkv[3], mxc_ref decay, mxc_ref beta, mxc_ref state, mxc_ref *next);
 
 #ifdef __cplusplus
