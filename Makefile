@@ -16,7 +16,7 @@ generator = $$([ -e $(BUILD)/CMakeCache.txt ] || ! command -v ninja >/dev/null 2
 CUDA_ONE ?= -DSEGUE_CUDA_ONE=OFF
 one_target = $$([ -e $(BUILD)/CMakeCache.txt ] || [ -e /dev/nvidiactl ] || [ -e /dev/dxg ] || echo "-DSEGUE_CUDA_ONE=ON")
 
-.PHONY: all configure setup model run test quick fuzz fresh install uninstall clean help
+.PHONY: all configure setup model mlx run test quick fuzz fresh install uninstall clean help
 
 all: configure                   ## build the library, the command, the check program and the tests
 	@cmake --build $(BUILD) --parallel
@@ -30,6 +30,12 @@ setup:                           ## install the packages that building and runni
 
 model: setup                     ## fetch the default model into the data folder
 	@sh cmake/model.sh
+
+mlx: configure                   ## install MLX (Homebrew, else Python packages in build/venv) and configure with it
+	@if [ "$$(uname)" = Darwin ]; then brew list mlx >/dev/null 2>&1 || brew install -q mlx; else \
+	  { [ -x $(BUILD)/venv/bin/python ] || python3 -m venv $(BUILD)/venv; } && \
+	  $(BUILD)/venv/bin/python -m pip install -q --disable-pip-version-check mlx mlx-cpu; fi
+	@cmake $(BUILD) -DSEGUE_MLX=ON >$(BUILD)/configure.log 2>&1 || { cat $(BUILD)/configure.log; exit 1; }
 
 run: CUDA_ONE :=
 run: configure                   ## answer PROMPT (MODEL=PATH, ARGS="...") with the default model

@@ -1,0 +1,145 @@
+/* mlx_mixers.c: the ops that depend on positions or keep state: rope, attend, conv, delta. They are built span by span.
+ * SPDX-License-Identifier: MIT */
+#include <math.h>
+
+#include "unit/mlx/mlxunit.h"
+
+/* [rows, heads * width] as [1, heads, rows, width]. */
+static mxc_ref by_head(struct mlx_pass *p, mxc_ref x, uint32_t rows, uint32_t heads, uint32_t width)
+{
+    static const int axes[4] = {0, 2, 1, 3};
+    uint32_t shape[4] = {1, rows, heads, width};
+    return mxc_transpose(p->t, mxc_reshape(p->t, x, shape, 4), axes, 4);
+}
+
+static mxc_ref by_row(struct mlx_pass *p, mxc_ref x, uint32_t rows, uint32_t columns)
+{
+    static const int axes[4] = {0, 2, 1, 3};
+    uint32_t shape[2] = {rows, columns};
+    return mxc_reshape(p->t, mxc_transpose(p->t, x, axes, 4), shape, 2);
+}
+
+/* Cosine and sine times mscale is the rotated columns times mscale. */
+static mxc_ref scale_rotated(struct mlx_pass *p, mxc_ref x, uint32_t rotated, uint32_t width, float mscale)
+{
+    mxc_ref parts[2] = {mxc_scale(p->t, mxc_slice(p->t, x, 3, 0, rotated), (double)mscale), MXC_NONE};
+    if (rotated == width) return parts[0];
+    parts[1] = mxc_slice(p->t, x, 3, rotated, width);
+    return mxc_concat(p->t, parts, 2, 3);
+}
+
+mxc_ref mlx_op_rope(struct mlx_pass *p, const struct sg_op *op)
+{
+    const struct sg_rope *r = &op->u.rope;
+    const struct sg_rope_table *table = &p->graph->ropes[r->table];
+    mxc_ref x = mlx_operand(p, &op->in[0]), periods = mxc_use(p->t, p->program->periods[r->table]);
+    if (r->sign < 0) periods = mxc_scale(p->t, periods, -1);
+    for (uint32_t s = 0; s < p->spans_n; s++) {
+        uint32_t rows = p->spans[s].rows;
+        mxc_ref y = by_head(p, mlx_rows_of(p, x, p->from[0][s], p->from[0][s + 1]), rows, r->heads, r->head_width);
+        y = mxc_rope(p->t, y, periods, table->pairs, (uint32_t)p->spans[s].first);
+        if (table->mscale != 1) y = scale_rotated(p, y, 2 * table->pairs, r->head_width, table->mscale);
+        p->pieces[s] = by_row(p, y, rows, op->in[0].width);
+    }
+    return mlx_join_pieces(p);
+}
+
+/* --- attend --- */
+
+/* Appends the rows of a span to a slot and returns positions [lo, end) in the unit's type. */
+static mxc_ref append(struct mlx_pass *p, const struct sg_span *span, int32_t slot, mxc_ref rows, uint64_t lo)
+{
+    struct mlx_slot *s = mlx_slot_at(span->state, (uint32_t)slot);
+    uint64_t end = span->first + span->rows;
+    mxc_ref all = mlx_state_append(p->unit, s, span->state->core.storage, rows, span->first, span->rows);
+    p->states[p->states_n++] = all;
+    p->state_bytes += (end - lo) * s->core.row_bytes;
+    mxc_ref held = mxc_slice(p->t, all, 2, (uint32_t)lo, (uint32_t)end);
+    return mxc_type_of(p->t, held) == p->unit->type ? held : mxc_cast(p->t, held, p->unit->type);
+}
+
+/* K and V are written first and read back, so that a token attends to itself and its neighbours as stored. */
+mxc_ref mlx_op_attend(struct mlx_pass *p, const struct sg_op *op)
+{
+    const struct sg_attend *a = &op->u.attend;
+    mxc_ref q = mlx_operand(p, &op->in[0]), k = mlx_operand(p, &op->in[1]), v = mlx_operand(p, &op->in[2]);
+    mxc_ref gate = mlx_operand(p, &op->in[3]), sinks = mlx_vector(p, &a->sinks, MLX_VECTOR);
+    for (uint32_t s = 0; s < p->spans_n; s++) {
+        const struct sg_span *span = &p->spans[s];
+        uint32_t from = p->from[0][s], to = p->from[0][s + 1];
+        uint64_t lo = a->window && span->first + 1 > a->window ? span->first + 1 - a->window : 0;
+        struct mxc_attention m = {.sinks = sinks, .scale = a->scale, .softcap = a->softcap, .window = a->window};
+        m.q = by_head(p, mlx_rows_of(p, q, from, to), span->rows, a->heads, a->d);
+        m.k = append(p, span, a->slot_k, mlx_rows_of(p, k, from, to), lo);
+        m.v = append(p, span, a->slot_v, mlx_rows_of(p, v, from, to), lo);
+        p->pieces[s] = by_row(p, mxc_attend(p->t, &m), span->rows, a->heads * a->dv);
+    }
+    mxc_ref y = mlx_join_pieces(p);
+    return gate == MXC_NONE ? y : mxc_multiply(p->t, y, mxc_activate(p->t, gate, MXC_ACT_SIGMOID));
+}
+
+/* --- recurrent ops --- */
+
+mxc_ref mlx_op_conv(struct mlx_pass *p, const struct sg_op *op)
+{
+    const struct sg_conv *c = &op->u.conv;
+    uint32_t width = op->in[0].width, past = c->taps - 1, shape[3] = {width, c->taps, 1};
+    mxc_ref x = mlx_operand(p, &op->in[0]), bias = mlx_vector(p, &c->bias, MLX_VECTOR);
+    mxc_ref weight = mxc_reshape(p->t, mlx_vector(p, &c->weight, MLX_VECTOR), shape, 3);
+    for (uint32_t s = 0; s < p->spans_n; s++) {
+        uint32_t rows = p->spans[s].rows, three[3] = {1, rows, width}, two[2] = {rows, width};
+        struct mlx_slot *slot = mlx_slot_at(p->spans[s].state, (uint32_t)c->slot);
+        mxc_ref all = mxc_reshape(p->t, mlx_rows_of(p, x, p->from[0][s], p->from[0][s + 1]), three, 3);
+        if (past) {
+            mxc_ref parts[2] = {mxc_cast(p->t, mlx_state_fixed(p->unit, slot), p->unit->type), all};
+            all = mxc_concat(p->t, parts, 2, 1);
+            mxc_ref next = mxc_cast(p->t, mxc_slice(p->t, all, 1, rows, rows + past), MXC_F32);
+            mlx_state_set_next(p->unit, slot, next);
+            p->states[p->states_n++] = next;
+        }
+        p->pieces[s] = mxc_reshape(p->t, mxc_convolve(p->t, all, weight), two, 2);
+        p->state_bytes += 2 * slot->core.fixed_bytes;
+    }
+    mxc_ref y = mlx_join_pieces(p);
+    if (bias != MXC_NONE) y = mxc_add(p->t, y, bias);
+    return mxc_activate(p->t, y, (enum mxc_act)c->act);
+}
+
+/* x * scale / sqrt(sum x^2 + eps) per head, by the norm over the mean: sum = width * mean. */
+static mxc_ref l2_scaled(struct mlx_pass *p, mxc_ref x, uint32_t width, float eps, double scale)
+{
+    if (eps <= 0) return scale == 1 ? x : mxc_scale(p->t, x, scale);
+    return mxc_scale(p->t, mxc_rms_norm(p->t, x, MXC_NONE, eps / (float)width), scale / sqrt((double)width));
+}
+
+/* The memory and what multiplies it are fp32. */
+mxc_ref mlx_op_delta(struct mlx_pass *p, const struct sg_op *op)
+{
+    const struct sg_delta *d = &op->u.delta;
+    mxc_ref decay = mxc_cast(p->t, mlx_vector(p, &d->decay, MLX_VECTOR), MXC_F32), in[5];
+    mxc_ref dt = mxc_cast(p->t, mlx_vector(p, &d->dt, MLX_VECTOR), MXC_F32);
+    mxc_ref rate = d->decay_is_log ? mxc_scale(p->t, mxc_activate(p->t, decay, MXC_ACT_EXP), -1) : decay;
+    for (int i = 0; i < 5; i++) in[i] = mxc_cast(p->t, mlx_operand(p, &op->in[i]), MXC_F32);
+    mxc_ref steps = mxc_activate(p->t, mxc_add(p->t, in[3], dt), MXC_ACT_SOFTPLUS);
+    mxc_ref gates = mxc_activate(p->t, mxc_multiply(p->t, steps, rate), MXC_ACT_EXP);
+    mxc_ref beta = mxc_activate(p->t, in[4], MXC_ACT_SIGMOID);
+    for (uint32_t s = 0; s < p->spans_n; s++) {
+        uint32_t rows = p->spans[s].rows, from = p->from[0][s], to = p->from[0][s + 1];
+        uint32_t keys[4] = {1, rows, d->k_heads, d->dk}, values[4] = {1, rows, d->v_heads, d->dv};
+        uint32_t numbers[3] = {1, rows, d->v_heads}, flat[2] = {rows, d->v_heads * d->dv};
+        struct mlx_slot *slot = mlx_slot_at(p->spans[s].state, (uint32_t)d->slot);
+        mxc_ref qkv[3], next;
+        for (int i = 0; i < 3; i++)
+            qkv[i] = mxc_reshape(p->t, mlx_rows_of(p, in[i], from, to), i < 2 ? keys : values, 4);
+        qkv[0] = l2_scaled(p, qkv[0], d->dk, d->l2_eps, 1.0 / sqrt((double)d->dk));
+        qkv[1] = l2_scaled(p, qkv[1], d->dk, d->l2_eps, 1);
+        mxc_ref decays = mxc_reshape(p->t, mlx_rows_of(p, gates, from, to), numbers, 3);
+        mxc_ref rates = mxc_reshape(p->t, mlx_rows_of(p, beta, from, to), numbers, 3);
+        mxc_ref y = mxc_delta(p->t, qkv, decays, rates, mlx_state_fixed(p->unit, slot), &next);
+        mlx_state_set_next(p->unit, slot, next);
+        p->states[p->states_n++] = next;
+        p->pieces[s] = mxc_cast(p->t, mxc_reshape(p->t, y, flat, 2), p->unit->type);
+        p->state_bytes += 2 * slot->core.fixed_bytes;
+    }
+    return mlx_join_pieces(p);
+}

@@ -1,0 +1,152 @@
+/* mlxunit.h: internal header of the unit `mlx`, which computes graphs with MLX (Apple's GPU, or the CPU). mlx_unit.c: the table;
+ * mlx_owner.c: the thread that makes all calls of MLX; mlx_weights.c: weights; mlx_ops.c, mlx_mixers.c: the ops; mlx_pass.c: their
+ * helpers; mlx_run.c: runs; mlx_state.c: states; mxc.cpp: the calls of MLX behind the C interface mxc.h.
+ *
+ * A pass over the graph only builds arrays; MLX computes them when the results are read.
+ * SPDX-License-Identifier: MIT */
+#ifndef SG_UNIT_MLX_MLXUNIT_H
+#define SG_UNIT_MLX_MLXUNIT_H
+
+#include "unit/batch.h"
+#include "unit/mlx/mxc.h"
+#include "unit/state_core.h"
+
+extern const struct sg_unit_ops sg_unit_mlx;
+
+/* --- owner thread --- */
+
+struct mlx_job {
+    void (*run)(void *arg);
+    void *arg;
+    int done;
+    struct mlx_job *next;
+};
+struct mlx_owner {
+    pthread_t thread;
+    pthread_mutex_t lock;            /* guards the members below */
+    pthread_cond_t changed;
+    struct mlx_job *first, **last;   /* the queue */
+    int stop;
+};
+/* MLX's streams belong to the thread that created them. Runs `run` on that thread and waits for it. */
+void mlx_call(struct sg_unit *u, void (*run)(void *arg), void *arg);
+segue_status mlx_owner_start(struct mlx_owner *o, segue_error *err);
+void mlx_owner_stop(struct mlx_owner *o);
+
+struct sg_unit {
+    struct sg_unit_base base;
+    struct sg_unit_desc desc;
+    struct mlx_owner owner;
+    struct mxc_device *device;       /* this and the tape: used on the owner thread */
+    struct mxc_tape *tape;           /* empty between jobs */
+    int gpu;
+    enum mxc_type type;              /* of all values */
+};
+/* The tape's failure as an error; SEGUE_OK when there is none. */
+segue_status mlx_status(const struct sg_unit *u, const char *verb, segue_error *err);
+
+/* --- weights --- */
+
+/* What an op needs of a tensor: the matrix, the numbers of a vector, or the numbers plus one (norms). */
+enum mlx_role { MLX_MATRIX, MLX_VECTOR, MLX_PLUS_ONE, MLX_ROLES };
+struct mlx_weight {
+    const struct sg_tensor *tensor;
+    enum mlx_role role;
+    struct mxc_held *numbers;        /* dense in the unit's type, or the codes of MLX's affine form ... */
+    struct mxc_held *scales, *biases;    /* ... with these, [rows, cols / group]; else NULL */
+    uint32_t group, bits;            /* bits 0: dense */
+};
+/* The weights of all graphs of one compilation, shared by its programs. */
+struct mlx_weights {
+    atomic_uint refs;
+    struct mlx_weight *list;         /* [n] */
+    uint32_t n, cap;
+    uint64_t bytes;                  /* of all arrays */
+};
+/* On the owner thread. Adds the weights of a graph that are not there yet. */
+segue_status mlx_weights_add(struct mlx_weights *w, struct sg_unit *u, const struct sg_graph *g, segue_error *err);
+void mlx_weights_release(struct mlx_weights *w);
+/* Repacks one row of Q4_0, Q4_1 or Q8_0 into MLX's affine form with groups of 32: codes[cols * bits / 32], and fp16 scales and
+ * biases [cols / 32]. Returns 0 when a bias is not a finite fp16. */
+int mlx_repack_row(enum sg_storage storage, const void *row, uint64_t cols, uint32_t *codes, uint16_t *scales, uint16_t *biases);
+
+struct sg_program {
+    struct sg_program_base base;
+    struct mlx_weights *weights;
+    const struct mlx_weight **by_tensor; /* [tensors_n * MLX_ROLES] */
+    struct mxc_held **periods;       /* [ropes_n] */
+    uint64_t read_per_token, scratch;
+};
+static inline const struct mlx_weight *mlx_weight_of(const struct sg_program *p, int32_t tensor, enum mlx_role role)
+{
+    return p->by_tensor[(uint32_t)tensor * MLX_ROLES + role];
+}
+
+/* --- a pass --- */
+
+/* T = tokens of all spans, R = wanted ones; index 0 is T, 1 is R. */
+struct mlx_pass {
+    struct sg_program *program;
+    const struct sg_graph *graph;
+    struct sg_unit *unit;
+    struct mxc_tape *t;
+    const struct sg_span *spans;
+    uint32_t spans_n;
+    uint32_t rows_n[2];
+    uint32_t *from[2];               /* [spans_n + 1] first row of each span */
+    mxc_ref *values;                 /* [values_n] [T or R, width] */
+    mxc_ref *pieces;                 /* [spans_n] scratch of an op */
+    mxc_ref *states;                 /* [states_n] new arrays of slots, to be computed with the results */
+    uint32_t states_n;
+    uint64_t weight_bytes, state_bytes, arrays;
+};
+mxc_ref mlx_operand(struct mlx_pass *p, const struct sg_operand *x);     /* MXC_NONE: absent */
+mxc_ref mlx_vector(struct mlx_pass *p, const struct sg_weight *w, enum mlx_role role);  /* [n], MXC_NONE: absent */
+mxc_ref mlx_rows_of(struct mlx_pass *p, mxc_ref x, uint32_t from, uint32_t to);
+mxc_ref mlx_join_pieces(struct mlx_pass *p);     /* the pieces of all spans, one after the other */
+/* Builds the result of an op. Failures are in the tape. */
+mxc_ref mlx_op(struct mlx_pass *p, const struct sg_op *op);
+mxc_ref mlx_op_rope(struct mlx_pass *p, const struct sg_op *op);
+mxc_ref mlx_op_attend(struct mlx_pass *p, const struct sg_op *op);
+mxc_ref mlx_op_conv(struct mlx_pass *p, const struct sg_op *op);
+mxc_ref mlx_op_delta(struct mlx_pass *p, const struct sg_op *op);
+
+/* --- states --- */
+
+enum { MLX_BLOCK_TOKENS = 256 };     /* K and V grow by this */
+struct mlx_slot {
+    struct sg_core_slot core;
+    struct mxc_held *array;          /* K, V: [1, heads, cap, width]; CONV: [1, rows, channels]; DELTA: [1, heads, width, depth];
+                                      * NULL: K, V: nothing is held; else zeros */
+    struct mxc_held *next;           /* CONV, DELTA: contents after the pass in progress */
+};
+struct sg_state {
+    struct sg_state_core core;
+    struct mxc_held **undo;          /* [marks_cap * slots_n] recurrent slots of the marks */
+};
+static inline struct mlx_slot *mlx_slot_at(const struct sg_state *s, uint32_t i)
+{
+    return (struct mlx_slot *)(void *)sg_core_slot_at(&s->core, i);
+}
+/* On the owner thread. K or V with `rows`, [n, heads * width], written at position `at`; [1, heads, cap, width]. */
+mxc_ref mlx_state_append(struct sg_unit *u, struct mlx_slot *s, enum sg_storage storage, mxc_ref rows, uint64_t at, uint32_t n);
+/* The contents of a recurrent slot before the pass. */
+mxc_ref mlx_state_fixed(struct sg_unit *u, struct mlx_slot *s);
+void mlx_state_set_next(struct sg_unit *u, struct mlx_slot *s, mxc_ref x);
+void mlx_state_commit(struct sg_state *s, uint32_t tokens);
+void mlx_state_discard(struct sg_state *s);
+
+segue_status mlx_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32_t slots_n, const struct sg_state_opts *o,
+                           struct sg_state **out, segue_error *err);
+void mlx_state_free(struct sg_state *s);
+uint64_t mlx_state_bytes(const struct sg_state *s);
+segue_status mlx_state_get(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage, void *out,
+                           segue_error *err);
+
+/* --- runs --- */
+
+segue_status mlx_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, struct sg_run **out,
+                       segue_error *err);
+segue_status mlx_wait(struct sg_run *run, uint64_t timeout_ns, segue_error *err);
+
+#endif

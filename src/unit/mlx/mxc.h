@@ -1,0 +1,118 @@
+/* mxc.h: C interface to the parts of MLX that the unit uses; mxc.cpp implements it. No MLX type and no exception leaves mxc.cpp.
+ *
+ * A tape owns the arrays of one computation. Its functions append an array and return its index. The first failure is kept in
+ * the tape: later calls do nothing and return MXC_NONE, and mxc_error has the text. Arrays are computed when mxc_eval or
+ * mxc_read needs them. A held array outlives its tape.
+ *
+ * Threads: a device and its tapes are used on one thread, that of mxc_device_new. Held arrays may be shared and released on any.
+ * SPDX-License-Identifier: MIT */
+#ifndef SG_UNIT_MLX_MXC_H
+#define SG_UNIT_MLX_MXC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct mxc_device;                   /* a device and a stream on it */
+struct mxc_tape;
+struct mxc_held;
+typedef int32_t mxc_ref;             /* index of an array in a tape */
+
+enum { MXC_NONE = -1, MXC_DIMS = 4, MXC_TEXT = 256 };
+enum mxc_type { MXC_F32, MXC_F16, MXC_BF16, MXC_U32, MXC_I32, MXC_BOOL };
+enum mxc_act { MXC_ACT_NONE, MXC_ACT_SILU, MXC_ACT_GELU, MXC_ACT_GELU_TANH, MXC_ACT_GELU_QUICK, MXC_ACT_RELU, MXC_ACT_RELU2,
+               MXC_ACT_SIGMOID, MXC_ACT_TANH, MXC_ACT_SOFTPLUS, MXC_ACT_EXP };     /* the first are those of enum sg_act */
+
+/* --- devices: text [MXC_TEXT] gets the reason of a failure --- */
+
+int mxc_gpu_present(void);
+const char *mxc_version(void);
+/* Name and memory of a device; "" and 0 when MLX does not know them. */
+void mxc_device_facts(int gpu, char *name, size_t cap, uint64_t *memory);
+struct mxc_device *mxc_device_new(int gpu, char *text);
+void mxc_device_free(struct mxc_device *d);
+
+/* --- tapes and held arrays --- */
+
+struct mxc_tape *mxc_tape_new(struct mxc_device *d);     /* NULL: no memory */
+void mxc_tape_free(struct mxc_tape *t);
+/* Removes all arrays and the failure. */
+void mxc_tape_clear(struct mxc_tape *t);
+const char *mxc_error(const struct mxc_tape *t);         /* NULL: none */
+uint64_t mxc_count(const struct mxc_tape *t);            /* arrays on the tape */
+struct mxc_held *mxc_keep(struct mxc_tape *t, mxc_ref x);    /* NULL: failure */
+struct mxc_held *mxc_share(const struct mxc_held *h);    /* a second handle of the same array; NULL: no memory */
+void mxc_release(struct mxc_held *h);                    /* NULL is allowed */
+uint64_t mxc_held_bytes(const struct mxc_held *h);
+mxc_ref mxc_use(struct mxc_tape *t, const struct mxc_held *h);
+/* Removes the tape's own reference, so that an update of the array can reuse its memory. */
+void mxc_forget(struct mxc_tape *t, mxc_ref x);
+
+/* --- data --- */
+
+/* shape [dims]; the data are copied. */
+mxc_ref mxc_from(struct mxc_tape *t, const void *data, enum mxc_type type, const uint32_t *shape, uint32_t dims);
+mxc_ref mxc_zeros(struct mxc_tape *t, enum mxc_type type, const uint32_t *shape, uint32_t dims);
+enum mxc_type mxc_type_of(const struct mxc_tape *t, mxc_ref x);
+uint32_t mxc_dim(const struct mxc_tape *t, mxc_ref x, uint32_t axis);
+/* 1: success. Computes n arrays; MXC_NONE entries are skipped. */
+int mxc_eval(struct mxc_tape *t, const mxc_ref *x, uint32_t n);
+/* Computes x, which has `bytes` bytes, and copies its numbers in row order. */
+int mxc_read(struct mxc_tape *t, mxc_ref x, void *out, size_t bytes);
+
+/* --- shapes --- */
+
+mxc_ref mxc_cast(struct mxc_tape *t, mxc_ref x, enum mxc_type type);
+mxc_ref mxc_reshape(struct mxc_tape *t, mxc_ref x, const uint32_t *shape, uint32_t dims);
+mxc_ref mxc_transpose(struct mxc_tape *t, mxc_ref x, const int *axes, uint32_t dims);
+mxc_ref mxc_slice(struct mxc_tape *t, mxc_ref x, uint32_t axis, uint32_t from, uint32_t to);
+mxc_ref mxc_concat(struct mxc_tape *t, const mxc_ref *x, uint32_t n, uint32_t axis);
+mxc_ref mxc_take(struct mxc_tape *t, mxc_ref x, mxc_ref indices, uint32_t axis);
+/* x with positions [from, from + length of update) of the axis replaced. */
+mxc_ref mxc_put(struct mxc_tape *t, mxc_ref x, mxc_ref update, uint32_t axis, uint32_t from);
+
+/* --- arithmetic --- */
+
+mxc_ref mxc_add(struct mxc_tape *t, mxc_ref x, mxc_ref y);
+mxc_ref mxc_multiply(struct mxc_tape *t, mxc_ref x, mxc_ref y);
+mxc_ref mxc_scale(struct mxc_tape *t, mxc_ref x, double value);      /* the type of x remains */
+mxc_ref mxc_shift(struct mxc_tape *t, mxc_ref x, double value);
+mxc_ref mxc_divide(struct mxc_tape *t, mxc_ref x, mxc_ref y);
+mxc_ref mxc_activate(struct mxc_tape *t, mxc_ref x, enum mxc_act act);
+mxc_ref mxc_softmax(struct mxc_tape *t, mxc_ref x);                  /* over the last axis */
+mxc_ref mxc_sum(struct mxc_tape *t, mxc_ref x);                      /* over the last axis, which remains with length 1 */
+mxc_ref mxc_order(struct mxc_tape *t, mxc_ref x);                    /* indices that sort the last axis, ascending, stable */
+mxc_ref mxc_take_along(struct mxc_tape *t, mxc_ref x, mxc_ref indices);  /* on the last axis */
+mxc_ref mxc_linear(struct mxc_tape *t, mxc_ref x, mxc_ref w);        /* x W^T */
+
+/* A matrix in MLX's affine form: value = scale * code + bias per group of columns. */
+struct mxc_affine { mxc_ref codes, scales, biases; uint32_t group, bits; };
+mxc_ref mxc_linear_affine(struct mxc_tape *t, mxc_ref x, const struct mxc_affine *w);
+mxc_ref mxc_decode(struct mxc_tape *t, const struct mxc_affine *w);
+/* x [T, 1, k], w of all experts [experts, n, k], which [T, e] -> [T, e, n]; x may be [T, e, k]. */
+mxc_ref mxc_linear_experts(struct mxc_tape *t, mxc_ref x, mxc_ref w, mxc_ref which);
+mxc_ref mxc_affine_experts(struct mxc_tape *t, mxc_ref x, const struct mxc_affine *w, mxc_ref which);
+
+/* --- fused operations; weight and bias may be MXC_NONE --- */
+
+mxc_ref mxc_rms_norm(struct mxc_tape *t, mxc_ref x, mxc_ref weight, float eps);
+mxc_ref mxc_layer_norm(struct mxc_tape *t, mxc_ref x, mxc_ref weight, mxc_ref bias, float eps);
+/* x [1, heads, T, width]; periods [pairs] = 1 / frequency; columns from 2 * pairs on are copied. */
+mxc_ref mxc_rope(struct mxc_tape *t, mxc_ref x, mxc_ref periods, uint32_t pairs, uint32_t offset);
+/* q [1, heads, T, d], k [1, kv_heads, S, d], v [1, kv_heads, S, dv]. Row i attends to keys up to S - T + i, with window > 0 to
+ * the last `window` of them. */
+struct mxc_attention { mxc_ref q, k, v, sinks; float scale, softcap; uint32_t window; };
+mxc_ref mxc_attend(struct mxc_tape *t, const struct mxc_attention *a);
+/* x [1, T + taps - 1, C], weight [C, taps, 1] -> [1, T, C] */
+mxc_ref mxc_convolve(struct mxc_tape *t, mxc_ref x, mxc_ref weight);
+/* q, k [1, T, k_heads, dk], v [1, T, v_heads, dv], decay, beta [1, T, v_heads], state [1, v_heads, dv, dk] ->
+ * [1, T, v_heads, dv]; *next: the new state. */
+mxc_ref mxc_delta(struct mxc_tape *t, const mxc_ref qkv[3], mxc_ref decay, mxc_ref beta, mxc_ref state, mxc_ref *next);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
