@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include "replay/recording.h"
 #include "run/report.h"
 #include "run/sessions.h"
 #include "term/interrupt.h"
@@ -32,11 +33,13 @@ segue_status chat_open_session(struct chat *c, segue_error *err)
     opts.checkpoint_bytes = sessions_checkpoint_bytes(&c->args);
     opts.intervals = trace_capacity(&c->trace);
     opts.verify_tokens = (size_t)args_number(&c->args, "verify", 0);
+    opts.no_store = args_has(&c->args, "record");
     segue_session *fresh = NULL;
     read_ahead_reset(c->read_ahead);
     if (!st) st = segue_session_open(&fresh, c->placement.engine, &opts, err);
     if (!st) {
         c->seed = sampler.sampling.seed;
+        c->sampling = sampler.sampling;
         chat_close_session(c, c->session);
         c->session = fresh;
     }
@@ -131,6 +134,23 @@ static segue_status take_read_ahead(struct chat *c, const struct prompt *prompt,
     return chat_apply_sampling(c, err);
 }
 
+/* With --record every turn has a session of its own, so that its record can be repeated without those of earlier turns. */
+static segue_status begin_recorded(struct chat *c, segue_error *err)
+{
+    if (!args_has(&c->args, "record")) return SEGUE_OK;
+    segue_status st = chat_open_session(c, err);
+    return st ? st : record_begin(c->session, err);
+}
+
+static segue_status end_recorded(struct chat *c, const struct answer *a, const struct prompt *prompt, segue_error *err)
+{
+    if (!args_has(&c->args, "record")) return SEGUE_OK;
+    struct record_source source = {.args = &c->args, .placement = &c->placement, .session = c->session,
+                                   .sampling = &c->sampling, .prompt = {prompt->ids, prompt->n},
+                                   .answer = {a->ids, a->ids_n}};
+    return record_append(args_text(&c->args, "record"), &source, err);
+}
+
 /* An interrupt ends the answer but keeps its text in the conversation. */
 segue_status chat_answer(struct chat *c, segue_error *err)
 {
@@ -141,6 +161,7 @@ segue_status chat_answer(struct chat *c, segue_error *err)
     segue_status st = chat_render(c, &prompt, err);
     if (!st && prompt.n == 0) st = out_fail(err, SEGUE_EARG, "chat: the prompt is empty; enter a message");
     if (!st) st = take_read_ahead(c, &prompt, &waited_ns, err);
+    if (!st) st = begin_recorded(c, err);
     if (!st) st = sessions_sync(c->session, prompt.ids, prompt.n, err);
     if (!st) {
         interrupt_clear();
@@ -164,6 +185,7 @@ segue_status chat_answer(struct chat *c, segue_error *err)
             *err = write_err;
             st = write_err.status;
         }
+        if (!st) st = end_recorded(c, &a, &prompt, err);
         /* The thread prefills the rest of the answer while the user types. */
         if (c->read_ahead && !st) queue_known_tokens(c);
         record_stats(c, &a, &prompt, waited_ns);

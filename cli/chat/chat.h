@@ -23,6 +23,7 @@ struct chat {
     struct meter meter;
     size_t dropped_turns;     /* oldest turns that are not rendered, because the context is full */
     bool interactive;         /* on a terminal */
+    segue_sampling sampling;  /* of the session, without what it points to; for --record */
     uint64_t seed;            /* of the session, also when chosen at random */
     const char *reuse_reason; /* overrides the reason "first-use" in the next report; NULL: keep it */
     segue_error failure;      /* error that ended the conversation; status SEGUE_OK: none */

@@ -203,6 +203,8 @@ static segue_status do_set(struct chat *c, const char *operand, bool *running, s
 static segue_status do_lora(struct chat *c, const char *operand, bool *running, segue_error *err)
 {
     (void)running;
+    if (args_has(&c->args, "record"))
+        return out_fail(err, SEGUE_EARG, "chat: /lora: a record holds the adapters of --lora only; use that flag");
     if (!*operand) return out_fail(err, SEGUE_EARG, "chat: /lora: name missing; expected PATH[=SCALE] or none");
     /* To restore the list if the new session cannot be opened. */
     size_t before = c->placement.adapters_n;

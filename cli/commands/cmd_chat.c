@@ -13,6 +13,7 @@
 #include "term/interrupt.h"
 #include "host/machine.h"
 #include "run/conversation.h"
+#include "replay/recording.h"
 #include "run/report.h"
 #include "run/sessions.h"
 
@@ -133,13 +134,15 @@ static int run(struct args *args)
     struct chat c = {.args = args_copy(args), .messages = json_array(), .turns = json_array()};
     segue_error err;
     if (args_has(args, "record")) {
-        out_fail(&err, SEGUE_EUNSUPPORTED,
-                 "flag --record: chat goes back in its session, which a record cannot hold; use segue run");
-        out_error(&err, EXIT_UNAVAILABLE);
-        close_chat(&c);
-        return EXIT_UNAVAILABLE;
+        segue_status st = record_check_flags(args, &err);
+        if (!st) st = record_create(args_text(args, "record"), &err);
+        if (st) {
+            close_chat(&c);
+            return out_error(&err, EXIT_UNAVAILABLE);
+        }
     }
-    int code = placement_open(&c.placement, args, 0);
+    bool recorded = args_has(args, "record");
+    int code = placement_open(&c.placement, args, recorded ? record_placement_flags(args) : 0);
     if (!code) code = meter_open(&c.meter, args, &c.placement);
     if (code) {
         close_chat(&c);
@@ -147,7 +150,7 @@ static int run(struct args *args)
     }
     trace_begin(&c.trace, &c.args);
     /* Reading ahead helps only if another unit is free during decode. */
-    if (report_phase_unit(&c.placement, 0) != report_phase_unit(&c.placement, 1)) c.read_ahead = read_ahead_open();
+    if (!recorded && report_phase_unit(&c.placement, 0) != report_phase_unit(&c.placement, 1)) c.read_ahead = read_ahead_open();
     segue_status st = apply_flags(&c, &err);
     if (st) {
         code = out_error(&err, EXIT_BAD_INPUT);

@@ -207,53 +207,115 @@ static void print_differences(const struct record *r, const struct difference *d
         out_print("all %zu tokens of the answer are equal\n", r->answer.n);
 }
 
-static int print_result(const struct args *args, const struct record *r, const struct record *now, const struct placement *p,
-                        const struct difference *d)
+/* The model and units that are open. Records of one process mostly share them. */
+struct opened {
+    struct placement p;
+    const struct record *of; /* the record it was opened for; NULL: none is open */
+};
+
+/* Opens what a record needs, unless the record before it needed the same. */
+static int open_for(struct opened *o, const struct record *r, struct args *args)
 {
-    json_t *o = result_json(r, now, p, d);
-    bool equal = json_is_true(json_object_get(o, "equal"));
-    const char *unit = json_string_value(json_object_get(o, "unit"));
-    if (args_has(args, "json")) {
-        int code = out_json_exit(o);
-        return code ? code : equal ? EXIT_DONE : EXIT_CHECK;
+    const struct record *of = o->of;
+    if (of && json_equal(json_object_get(of->head, "flags"), json_object_get(r->head, "flags")) &&
+        json_equal(json_object_get(of->head, "units"), json_object_get(r->head, "units")) &&
+        !strcmp(record_text(of, "model"), record_text(r, "model")) && !of->hidden_n == !r->hidden_n)
+        return EXIT_DONE;
+    placement_close(&o->p);
+    o->p = (struct placement){0};
+    o->of = NULL;
+    int code = placement_open(&o->p, args, r->hidden_n ? record_placement_flags(args) : 0);
+    if (!code) o->of = r;
+    return code;
+}
+
+/* Repeats one record. out: its result. */
+static int replay_one(struct opened *o, const struct record *r, const struct args *args, json_t **out, struct difference *d)
+{
+    struct record now = {0};
+    struct args copy = args_copy(args);
+    segue_error err;
+    segue_status st = use_flags(&copy, r, &err);
+    int code = st ? out_error(&err, EXIT_BAD_INPUT) : open_for(o, r, &copy);
+    if (!code) {
+        st = check_model(r, &o->p, args->operands[0], &err);
+        if (!st) st = compute(r, &copy, &o->p, &now, &err);
+        if (st) code = out_error(&err, EXIT_BAD_INPUT);
     }
-    if (equal)
+    if (!code) {
+        compare(d, r, &now);
+        *out = result_json(r, &now, &o->p, d);
+    }
+    record_free(&now);
+    args_free(&copy);
+    return code;
+}
+
+/* number: of the record among several; 0: there is one. */
+static void print_result(const struct record *r, const json_t *o, const struct difference *d, size_t number)
+{
+    const char *unit = json_string_value(json_object_get(o, "unit"));
+    if (number) out_print("request %zu: ", number);
+    if (json_is_true(json_object_get(o, "equal")))
         out_print("equal: %zu tokens, %zu runs with all states, on %s\n", r->answer.n, r->runs_n, unit);
     else
         print_differences(r, d, unit, json_string_value(json_object_get(o, "recorded_unit")));
-    json_decref(o);
-    return equal ? EXIT_DONE : EXIT_CHECK;
+}
+
+/* One result as an object of its own, several as a list. */
+static int put_results(const struct args *args, json_t *list, bool single, bool cut, bool equal)
+{
+    int code = EXIT_DONE;
+    if (args_has(args, "json") && single)
+        code = out_json_exit(json_incref(json_array_get(list, 0)));
+    else if (args_has(args, "json"))
+        code = out_json_exit(json_pack("{s:b,s:b,s:O}", "equal", (int)equal, "cut", (int)cut, "requests", list));
+    return code ? code : equal ? EXIT_DONE : EXIT_CHECK;
+}
+
+static int replay_all(const struct args *args, const struct record_list *records)
+{
+    struct opened o = {0};
+    size_t wanted = (size_t)args_number(args, "request", 0), first = wanted ? wanted - 1 : 0;
+    size_t end = wanted ? wanted : records->n;
+    json_t *list = json_array();
+    bool equal = true, single = wanted || records->n == 1;
+    int code = EXIT_DONE;
+    for (size_t i = first; i < end && !code; i++) {
+        struct difference d;
+        json_t *result = NULL;
+        code = replay_one(&o, &records->items[i], args, &result, &d);
+        if (code) break;
+        equal = equal && json_is_true(json_object_get(result, "equal"));
+        if (!single || wanted) json_object_set_new(result, "request", json_integer((json_int_t)i + 1));
+        if (!args_has(args, "json")) print_result(&records->items[i], result, &d, single ? 0 : i + 1);
+        json_array_append_new(list, result);
+    }
+    if (!code) code = put_results(args, list, single, records->cut, equal);
+    json_decref(list);
+    placement_close(&o.p);
+    return code;
 }
 
 static int run(struct args *args)
 {
-    struct record r = {0}, now = {0};
-    struct placement p = {0};
-    struct args copy = args_copy(args);
-    struct difference d;
+    struct record_list records = {0};
     segue_error err;
     const char *path = args->operands[0];
-    segue_status st = record_read(&r, path, &err);
-    if (!st) st = use_flags(&copy, &r, &err);
-    int code = st ? out_error(&err, EXIT_BAD_INPUT) : placement_open(&p, &copy, r.hidden_n ? record_placement_flags(&copy) : 0);
-    if (!code) {
-        st = check_model(&r, &p, path, &err);
-        if (!st) st = compute(&r, &copy, &p, &now, &err);
-        if (st) code = out_error(&err, EXIT_BAD_INPUT);
-    }
-    if (!code) {
-        compare(&d, &r, &now);
-        code = print_result(args, &r, &now, &p, &d);
-    }
-    record_free(&now);
-    placement_close(&p);
-    record_free(&r);
-    args_free(&copy);
+    segue_status st = record_read(&records, path, &err);
+    if (!st && args_number(args, "request", 1) > (double)records.n)
+        st = out_fail(&err, SEGUE_EARG, "replay: %.200s: --request %.0f: the file has %zu records; pass a lower number", path,
+                      args_number(args, "request", 1), records.n);
+    int code = st ? out_error(&err, st == SEGUE_EARG ? EXIT_UNAVAILABLE : EXIT_BAD_INPUT) : EXIT_DONE;
+    if (!code && records.cut) out_note("replay: %s: the last record is incomplete and left out", path);
+    if (!code) code = replay_all(args, &records);
+    record_list_free(&records);
     return code;
 }
 
 static const struct arg_def flag_defs[] = {
     {"context", 'c', ARG_COUNT, 0, "N", "as recorded", 1, 2147483647.0, "context size in tokens"},
+    {"request", 0, ARG_COUNT, 0, "N", "all", 1, 1 << 20, "repeat only the N-th record of the file"},
     ARG_END};
 static const struct arg_group command_flags = {"Session", flag_defs};
 static const struct arg_group *const groups[] = {&command_flags, &flags_model, &flags_units, &flags_engine, &flags_output, NULL};
@@ -266,8 +328,5 @@ const struct command cmd_replay = {
     .groups = groups,
     .example = "segue replay answer.record --unit ref",
     .run = run,
-    .about = "Computes the answer of a file that segue run --record wrote again, with the recorded flags or on other units, "
-             "and compares the tokens, the states after every run and the values between layers, all bit for bit. It names the "
-             "first position, layer and unit that differ; exit 6. Units with other kernels round differently, so between them "
-             "only the tokens are expected to be equal.",
-};
+    .about = "Computes the answers of a file that --record of run or chat wrote again, with the recorded flags or "
+             "on other units, "

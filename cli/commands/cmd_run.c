@@ -198,9 +198,10 @@ static int answer(struct run_job *j)
     interrupt_defer(true);
     int code = finish(j);
     if (j->answer.finish && args_has(j->args, "record")) {
-        struct record_tokens prompt = {j->prompt.ids, j->prompt.n}, ids = {j->answer.ids, j->answer.ids_n};
-        st = record_write(args_text(j->args, "record"), j->args, &j->placement, j->session, &j->sampler.sampling, &prompt, &ids,
-                          &err);
+        struct record_source source = {.args = j->args, .placement = &j->placement, .session = j->session,
+                                       .sampling = &j->sampler.sampling, .prompt = {j->prompt.ids, j->prompt.n},
+                                       .answer = {j->answer.ids, j->answer.ids_n}};
+        st = record_write(args_text(j->args, "record"), &source, &err);
         if (st) code = out_error(&err, EXIT_UNAVAILABLE);
     }
     /* A failed run does not overwrite a saved state. */
@@ -240,12 +241,7 @@ static int run(struct args *args)
                  args->operands[0]);
         return out_error(&err, EXIT_UNAVAILABLE);
     }
-    if (args_has(args, "record") && (args_has(args, "requests") || args_has(args, "json-schema") || args_has(args, "grammar") ||
-                                     args_has(args, "regex") || args_has(args, "logit-bias"))) {
-        out_fail(&err, SEGUE_EARG,
-                 "flag --record: cannot be combined with --requests, a grammar or --logit-bias; remove one of them");
-        return out_error(&err, EXIT_UNAVAILABLE);
-    }
+    if (args_has(args, "record") && record_check_flags(args, &err)) return out_error(&err, EXIT_UNAVAILABLE);
     int code = placement_open(&j.placement, args, args_has(args, "record") ? record_placement_flags(args) : 0);
     if (code) return code;
     code = meter_open(&j.meter, args, &j.placement);

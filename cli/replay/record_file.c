@@ -46,7 +46,7 @@ static bool integer_in(const json_t *o, const char *name, json_int_t low, json_i
 static segue_status read_head(const struct record_reader *r, struct record *out, json_t *o, segue_error *err)
 {
     static const char *const texts[] = {"model", "shape_id", "weights_id", "version", "kernels"};
-    json_int_t version, hidden;
+    json_int_t version, hidden, runs;
     const json_t *slots = json_object_get(o, "slots"), *units = json_object_get(o, "units"), *v;
     size_t i;
     out->head = o;
@@ -62,6 +62,10 @@ static segue_status read_head(const struct record_reader *r, struct record *out,
     json_array_foreach(slots, i, v) if (!json_is_string(v)) return bad(r, "slots has an entry that is no text", err);
     json_array_foreach(units, i, v) if (!json_is_string(v)) return bad(r, "units has an entry that is no text", err);
     if (!integer_in(o, "hidden", 0, RECORD_HIDDEN, &hidden)) return bad(r, "hidden is not a number of layers", err);
+    if (json_object_get(o, "runs")) {
+        if (!integer_in(o, "runs", 0, RECORD_RUNS, &runs)) return bad(r, "runs is not a number of runs", err);
+        out->runs_stated = (size_t)runs;
+    }
     out->slots_n = json_array_size(slots);
     out->hidden_n = (size_t)hidden;
     segue_status st = read_ids(r, json_object_get(o, "prompt"), &out->prompt, err);
@@ -125,40 +129,73 @@ static segue_status read_run(const struct record_reader *r, struct record *out, 
     return read_hashes(rows, (size_t)tokens, 8, NULL, run->rows) ? SEGUE_OK : bad(r, "rows of a run has another character", err);
 }
 
-segue_status record_parse(struct record *out, const char *text, size_t len, const char *name, segue_error *err)
+/* The record that a head begins, appended before it is complete, so that record_list_free finds its memory. */
+static segue_status begin_record(const struct record_reader *r, struct record_list *out, json_t *head, segue_error *err)
 {
-    struct record_reader r = {.name = name};
-    segue_status st = SEGUE_OK;
-    *out = (struct record){0};
-    for (size_t at = 0; at < len && !st;) {
-        const char *end = memchr(text + at, '\n', len - at);
-        size_t n = end ? (size_t)(end - text) - at : len - at;
-        json_error_t why;
-        r.line++;
-        if (n > RECORD_LINE) return bad(&r, "the line is too long", err);
-        json_t *o = out_json_load(text + at, n, JSON_REJECT_DUPLICATES, &why);
-        at += n + 1;
-        if (!o || !json_is_object(o)) {
-            json_decref(o);
-            return bad(&r, o ? "not a JSON object" : why.text, err);
-        }
-        if (r.line == 1) {
-            st = read_head(&r, out, o, err); /* keeps o */
-        } else {
-            st = read_run(&r, out, o, err);
-            json_decref(o);
-        }
+    if (out->n == RECORD_ANSWERS) {
+        json_decref(head);
+        return bad(r, "too many records", err);
     }
-    if (!st && !out->head) return bad(&r, "the file is empty", err);
+    if (!(out->n & (out->n - 1))) out->items = out_realloc(out->items, (out->n ? 2 * out->n : 1) * sizeof *out->items);
+    out->items[out->n] = (struct record){.runs_stated = SIZE_MAX};
+    return read_head(r, &out->items[out->n++], head, err); /* keeps head */
+}
+
+/* One line: a head, or a run of the last head. */
+static segue_status read_line(const struct record_reader *r, struct record_list *out, const char *text, size_t n,
+                              segue_error *err)
+{
+    json_error_t why;
+    if (n > RECORD_LINE) return bad(r, "the line is too long", err);
+    json_t *o = out_json_load(text, n, JSON_REJECT_DUPLICATES, &why);
+    if (!o || !json_is_object(o)) {
+        json_decref(o);
+        return bad(r, o ? "not a JSON object" : why.text, err);
+    }
+    struct record *last = out->n ? &out->items[out->n - 1] : NULL;
+    if (!last || json_object_get(o, "segue_record")) {
+        if (!last || last->runs_stated == SIZE_MAX || last->runs_n == last->runs_stated) return begin_record(r, out, o, err);
+        json_decref(o);
+        return bad(r, "the record before this one has fewer runs than its head says", err);
+    }
+    segue_status st = last->runs_n == last->runs_stated ? bad(r, "the record has more runs than its head says", err)
+                                                        : read_run(r, last, o, err);
+    json_decref(o);
     return st;
 }
 
-segue_status record_read(struct record *out, const char *path, segue_error *err)
+/* A process that is killed leaves a part of its last record: a line without an end, or fewer runs than stated. */
+segue_status record_parse(struct record_list *out, const char *text, size_t len, const char *name, segue_error *err)
+{
+    struct record_reader r = {.name = name};
+    segue_status st = SEGUE_OK;
+    *out = (struct record_list){0};
+    for (size_t at = 0; at < len && !st;) {
+        const char *end = memchr(text + at, '\n', len - at);
+        size_t n = end ? (size_t)(end - text) - at : len - at;
+        r.line++;
+        if (!end && out->n) {
+            out->cut = true;
+            break;
+        }
+        st = read_line(&r, out, text + at, n, err);
+        at += n + 1;
+    }
+    if (st) return st;
+    if (!out->n) return bad(&r, "the file is empty", err);
+    const struct record *last = &out->items[out->n - 1];
+    bool partial = last->runs_stated == SIZE_MAX ? out->cut : last->runs_n < last->runs_stated;
+    out->cut = out->cut || partial;
+    if (partial) record_free(&out->items[--out->n]);
+    return out->n ? SEGUE_OK : bad(&r, "the file has no complete record", err);
+}
+
+segue_status record_read(struct record_list *out, const char *path, segue_error *err)
 {
     struct out_text text = {0};
     char piece[65536];
     size_t n;
-    *out = (struct record){0};
+    *out = (struct record_list){0};
     errno = 0;
     FILE *f = fopen(path, "rb");
     if (!f) return out_fail_errno(err, "reading the record", path, NULL);
@@ -187,6 +224,13 @@ void record_free(struct record *r)
     free(r->answer.ids);
     json_decref(r->head);
     *r = (struct record){0};
+}
+
+void record_list_free(struct record_list *list)
+{
+    for (size_t i = 0; i < list->n; i++) record_free(&list->items[i]);
+    free(list->items);
+    *list = (struct record_list){0};
 }
 
 const char *record_text(const struct record *r, const char *key) { return json_string_value(json_object_get(r->head, key)); }

@@ -12,7 +12,8 @@ enum {
     RECORD_TOKENS = 1 << 24,
     RECORD_SLOTS = 8192,
     RECORD_HIDDEN = 4097,
-    RECORD_RUNS = 1 << 20
+    RECORD_RUNS = 1 << 20,
+    RECORD_ANSWERS = 1 << 20
 };
 
 struct record_tokens {
@@ -34,13 +35,21 @@ struct record {
     size_t slots_n, hidden_n;
     struct record_run *runs;
     size_t runs_n, runs_cap;
+    size_t runs_stated; /* by the head; SIZE_MAX: not stated */
+};
+/* The records of a file, in the order of the answers. */
+struct record_list {
+    struct record *items;
+    size_t n;
+    bool cut; /* the last record is incomplete and left out: its writer was killed */
 };
 
-/* Read a record. name: of the file, for messages. EFORMAT: "record: FILE: line N: why". */
-segue_status record_parse(struct record *out, const char *text, size_t len, const char *name, segue_error *err);
+/* Read all records of a file, at least one. name: of the file, for messages. EFORMAT: "record: FILE: line N: why". */
+segue_status record_parse(struct record_list *out, const char *text, size_t len, const char *name, segue_error *err);
 /* The same of a file. EIO, ELIMIT. */
-segue_status record_read(struct record *out, const char *path, segue_error *err);
+segue_status record_read(struct record_list *out, const char *path, segue_error *err);
 void record_free(struct record *r);
+void record_list_free(struct record_list *list);
 /* Text of the head; NULL: it is not there. */
 const char *record_text(const struct record *r, const char *key);
 

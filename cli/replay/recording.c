@@ -4,6 +4,7 @@
 #include "replay/recording.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -18,6 +19,15 @@ unsigned record_placement_flags(const struct args *args)
         for (size_t i = 0; (text = args_nth(args, names[k], i)); i++)
             if (strchr(text, '@')) return 0;
     return PLACEMENT_KEEP_VALUES;
+}
+
+segue_status record_check_flags(const struct args *args, segue_error *err)
+{
+    if (!args_has(args, "requests") && !args_has(args, "json-schema") && !args_has(args, "grammar") &&
+        !args_has(args, "regex") && !args_has(args, "logit-bias"))
+        return SEGUE_OK;
+    return out_fail(err, SEGUE_EARG,
+                    "flag --record: cannot be combined with --requests, a grammar or --logit-bias; remove one of them");
 }
 
 segue_status record_begin(segue_session *session, segue_error *err)
@@ -42,6 +52,8 @@ static json_t *flags_json(const struct args *args)
         if (json_array_size(list)) json_object_set(o, names[i], list);
         json_decref(list);
     }
+    const char *ctx = args_text(args, "ctx"); /* the name of --context in serve */
+    if (ctx) json_object_set_new(o, "context", json_pack("[s]", ctx));
     return o;
 }
 
@@ -79,10 +91,10 @@ segue_sampling record_sampling(const struct record *r)
 }
 
 /* The first line. */
-static json_t *head_json(const struct args *args, const struct placement *p, const segue_session *session,
-                         const segue_sampling *sampling, const struct record_tokens *prompt, const struct record_tokens *answer)
+static json_t *head_json(const struct record_source *source)
 {
-    const struct sg_state_hashes *h = sg_session_hashes(session);
+    const struct placement *p = source->placement;
+    const struct sg_state_hashes *h = sg_session_hashes(source->session);
     json_t *o = json_object(), *units = json_array(), *slots = json_array();
     char version[32], id[33] = "";
     segue_error ignored;
@@ -91,7 +103,7 @@ static json_t *head_json(const struct args *args, const struct placement *p, con
     for (size_t i = 0; i < p->units_n; i++) json_array_append_new(units, json_string(p->unit_info[i].spec));
     for (uint32_t i = 0; i < h->slots_n; i++) {
         char name[32];
-        sg_hashes_slot_name(session, i, name);
+        sg_hashes_slot_name(source->session, i, name);
         json_array_append_new(slots, json_string(name));
     }
     json_object_set_new(o, "segue_record", json_integer(RECORD_VERSION));
@@ -100,13 +112,14 @@ static json_t *head_json(const struct args *args, const struct placement *p, con
     json_object_set_new(o, "shape_id", json_string(p->info.shape_id));
     json_object_set_new(o, "weights_id", json_string(id));
     json_object_set_new(o, "kernels", json_string(p->unit_info[0].features));
-    json_object_set_new(o, "flags", flags_json(args));
+    json_object_set_new(o, "flags", flags_json(source->args));
     json_object_set_new(o, "units", units);
-    json_object_set_new(o, "sampling", sampling_json(sampling));
+    json_object_set_new(o, "sampling", sampling_json(source->sampling));
     json_object_set_new(o, "slots", slots);
     json_object_set_new(o, "hidden", json_integer(h->hidden_n));
-    json_object_set_new(o, "prompt", out_id_list(prompt->ids, prompt->n));
-    json_object_set_new(o, "tokens", out_id_list(answer->ids, answer->n));
+    json_object_set_new(o, "prompt", out_id_list(source->prompt.ids, source->prompt.n));
+    json_object_set_new(o, "tokens", out_id_list(source->answer.ids, source->answer.n));
+    json_object_set_new(o, "runs", json_integer((json_int_t)h->runs_n));
     json_object_set_new(o, "machine", machine_json(p->unit_info, p->units_n));
     return o;
 }
@@ -137,27 +150,65 @@ static json_t *run_json(const struct sg_state_hashes *h, const struct sg_run_has
 }
 
 /* A JSON value as one line; steals the reference. */
-static bool put_line(FILE *f, json_t *o)
+static void add_line(struct out_text *t, json_t *o)
 {
-    bool ok = json_dumpf(o, f, JSON_COMPACT | JSON_REAL_PRECISION(9)) == 0 && putc('\n', f) != EOF;
+    char *line = json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    if (line) out_addf(t, "%s\n", line);
+    free(line);
     json_decref(o);
-    return ok;
 }
 
-segue_status record_write(const char *path, const struct args *args, const struct placement *p, const segue_session *session,
-                          const segue_sampling *sampling, const struct record_tokens *prompt, const struct record_tokens *answer,
-                          segue_error *err)
+/* The lines of a record. The caller frees data. */
+static struct out_text record_text_of(const struct record_source *source)
 {
-    const struct sg_state_hashes *h = sg_session_hashes(session);
+    const struct sg_state_hashes *h = sg_session_hashes(source->session);
+    struct out_text t = {0};
+    add_line(&t, head_json(source));
+    for (size_t i = 0; i < h->runs_n; i++) add_line(&t, run_json(h, &h->runs[i]));
+    return t;
+}
+
+segue_status record_write(const char *path, const struct record_source *source, segue_error *err)
+{
+    struct out_text text = record_text_of(source);
     char *tmp_path;
     errno = 0;
     FILE *f = out_temporary(path, 0600, &tmp_path); /* it holds the tokens of a conversation */
-    bool written = f && put_line(f, head_json(args, p, session, sampling, prompt, answer));
-    for (size_t i = 0; i < h->runs_n && written; i++) written = put_line(f, run_json(h, &h->runs[i]));
+    bool written = f && fwrite(text.data, 1, text.len, f) == text.len;
     written = f && fclose(f) == 0 && written && rename(tmp_path, path) == 0;
     segue_status st = written ? SEGUE_OK : out_fail_errno(err, "writing the record", path, NULL);
     if (f && !written) unlink(tmp_path);
     free(tmp_path);
+    free(text.data);
+    return st;
+}
+
+segue_status record_create(const char *path, segue_error *err)
+{
+    char *tmp_path;
+    errno = 0;
+    FILE *f = out_temporary(path, 0600, &tmp_path);
+    bool created = f && fclose(f) == 0 && rename(tmp_path, path) == 0;
+    segue_status st = created ? SEGUE_OK : out_fail_errno(err, "writing the record", path, NULL);
+    if (f && !created) unlink(tmp_path);
+    free(tmp_path);
+    return st;
+}
+
+segue_status record_append(const char *path, const struct record_source *source, segue_error *err)
+{
+    struct out_text text = record_text_of(source);
+    errno = 0;
+    int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
+    size_t done = 0;
+    while (fd >= 0 && done < text.len) {
+        ssize_t n = write(fd, text.data + done, text.len - done);
+        if (n <= 0 && errno != EINTR) break;
+        if (n > 0) done += (size_t)n;
+    }
+    segue_status st = fd >= 0 && done == text.len ? SEGUE_OK : out_fail_errno(err, "writing the record", path, NULL);
+    if (fd >= 0) close(fd);
+    free(text.data);
     return st;
 }
 

@@ -10,12 +10,24 @@
 
 /* Flags of placement_open for a recording: values between layers are kept, unless --prefill or --decode divides the layers. */
 unsigned record_placement_flags(const struct args *args);
+/* EARG: --record with a flag that a record cannot hold. */
+segue_status record_check_flags(const struct args *args, segue_error *err);
 /* Start recording a session that has computed nothing yet. SEGUE_EARG: it has. */
 segue_status record_begin(segue_session *session, segue_error *err);
-/* Write the file of --record. sampling: of the session. */
-segue_status record_write(const char *path, const struct args *args, const struct placement *p, const segue_session *session,
-                          const segue_sampling *sampling, const struct record_tokens *prompt, const struct record_tokens *answer,
-                          segue_error *err);
+/* An answer. sampling: of the session. */
+struct record_source {
+    const struct args *args;
+    const struct placement *placement;
+    const segue_session *session;
+    const segue_sampling *sampling;
+    struct record_tokens prompt, answer;
+};
+/* Write the file of --record. */
+segue_status record_write(const char *path, const struct record_source *source, segue_error *err);
+/* An empty private file for record_append, instead of one that was there. */
+segue_status record_create(const char *path, segue_error *err);
+/* Append one record. A process that is killed meanwhile leaves the earlier ones readable. */
+segue_status record_append(const char *path, const struct record_source *source, segue_error *err);
 /* What the session has recorded so far, in the form of a file that was read. Freed with record_free. */
 void record_of_session(struct record *out, const segue_session *session);
 /* The sampling parameters of a record. */

@@ -15,9 +15,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     char *text = out_alloc(size);
     memcpy(text, data + 1, size - 1);
     if (data[0] % 3 == 0) {
-        struct record r;
+        struct record_list r;
         record_parse(&r, text, size - 1, "fuzz", &err);
-        record_free(&r);
+        record_list_free(&r);
     } else {
         struct log_samples s = {0};
         if (data[0] % 3 == 1)

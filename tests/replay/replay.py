@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """`run --record` and `segue replay`: an answer repeats bit for bit, an op that is one ulp off is found to its layer (the unit option
 ref:fault=LAYER.OP), and damaged records are refused with their line. SPDX-License-Identifier: MIT"""
+import re
 import stat
 from clitest import *
 
@@ -55,6 +56,39 @@ expect("in divided layers the state says the layer", replay(split, "--prefill", 
 o = replay(on_ref, "--unit", "cpu", "--chunk", "32")
 expect("other chunk edges are named", o["edge"] == 0 and not o["equal"], o)
 refused(2, ["replay", on_ref, "--unit", "ref:fault=x.norm"], "LAYER.OP")
+
+# chat: one record per turn, each of which can be repeated alone.
+turns = os.path.join(top.name, "turns.rec")
+talk = ["chat", "-m", m, "-n", "5", "--ignore-eos", "--temp", "0.8", "--unit", "ref", "--json", "--record", turns]
+code, out, err = run(*talk, stdin="hello\nand now\n/retry\n")
+said = json.loads(out)["turns"]
+expect("chat recorded three turns", code == 0 and len(said) == 3, err)
+heads = [json.loads(l) for l in open(turns) if "segue_record" in l]
+expect("turns in order, with their own prompts and seeds", len(heads) == 3 and len(heads[0]["prompt"]) < len(heads[1]["prompt"]) == len(heads[2]["prompt"])
+       and [h["runs"] for h in heads] == [sum(not r.get("segue_record") for r in p) for p in [[json.loads(l) for l in part.splitlines()] for part in
+           re.split(r"(?=\{\"segue_record)", open(turns).read())[1:]]], heads)
+expect("private", stat.S_IMODE(os.stat(turns).st_mode) == 0o600)
+o = replay(turns)
+expect("all turns repeat", o["equal"] and not o["cut"] and [r["request"] for r in o["requests"]] == [1, 2, 3] and all(r["equal"] for r in o["requests"]), o)
+o = replay(turns, "--request", "2")
+expect("one of them", o["equal"] and o["request"] == 2, o)
+o = replay(turns, "--unit", "ref:fault=1.glu")
+expect("a fault is found in each", [r["layer"] for r in o["requests"]] == [1, 1, 1], o)
+refused(2, ["replay", turns, "--request", "4"], "3 records")
+refused(2, [*talk, "--regex", "a"], "--record")
+# A process that is killed leaves a part of its last record.
+text = open(turns).read()
+second = text.index("{\"segue_record", 1)
+for end in (second + 9, text.index("\n", second) + 1, text.index("\n", text.index("\n", second) + 1) + 20, len(text) - 1):
+    o = replay(write(top.name, "cut.rec", text[:end]), "--request", "1")
+    expect(f"cut at {end}: the first record is complete", o["equal"], o)
+code, out, err = run("replay", write(top.name, "cut.rec", text[:second + 9]))
+expect("a cut record is named", code == 0 and "incomplete" in err and "request" not in out, (out, err))
+refused(4, ["replay", write(top.name, "cut.rec", text[:40])], "line 1")
+rows = text.splitlines(True)
+middle = next(i for i, l in enumerate(rows) if i and "segue_record" in l)
+refused(4, ["replay", write(top.name, "gap.rec", "".join(rows[:middle - 1] + rows[middle:]))], "fewer runs", f"line {middle}")
+refused(4, ["replay", write(top.name, "more.rec", "".join(rows[:middle] + rows[middle - 1:]))], "more runs", f"line {middle + 1}")
 
 other = tiny_model("other", seed=9, layers=4, width=64)
 refused(4, ["replay", on_ref, "-m", other], "other weights")
