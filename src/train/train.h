@@ -115,7 +115,7 @@ segue_status sg_train_op(struct sg_train_pass *p, uint32_t i);       /* one op f
 segue_status sg_train_op_back(struct sg_train_pass *p, uint32_t i);  /* backward; frees value and gradient of its result */
 void sg_train_free_value(struct sg_train_pass *p, int32_t value);
 
-/* --- trainer.c, train_params.c, order.c, adamw.c, figures.c --- */
+/* --- trainer.c, train_params.c, adamw.c, figures.c --- */
 segue_status sg_train_open(struct segue_trainer **out, struct segue_model *model, struct sg_unit *unit, const char *spec,
                            const segue_trainer_opts *o, segue_error *err);
 void sg_train_close(struct segue_trainer *t);

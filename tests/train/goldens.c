@@ -115,7 +115,7 @@ static int check_step(struct training *f, const char *family, int step, double l
     if (segue_trainer_update(f->trainer, &o, &u, &err)) fail_msg("%s", err.text);
     double ours = r.loss / (double)r.labelled;
     /* AdamW divides by gradients near 0, so rounding grows from step to step. */
-    if (fabs(ours - loss) < 3e-4 * loss && fabs(u.gradient_norm - norm) < 5e-3 * norm && u.step == (uint64_t)step + 1) return 1;
+    if (fabs(ours - loss) < 3e-4 * loss && fabs(u.gradient_norm - norm) < 1e-2 * norm && u.step == (uint64_t)step + 1) return 1;
     print_error("%s: step %d: loss %.7g, torch %.7g; norm %.7g, torch %.7g\n", family, step, ours, loss, u.gradient_norm, norm);
     return 0;
 }
@@ -153,7 +153,8 @@ static void torch_agrees(void **state)
 {
     (void)state;
     int good = 1;
-    for (int i = 0; i < FAMILIES; i++) good &= check_family(families[i], units[0], 0);
+    for (int u = 0; u < 3; u++)
+        for (int i = 0; i < FAMILIES; i++) good &= check_family(families[i], units[u], u == 1);
     assert_true(good);
 }
 
