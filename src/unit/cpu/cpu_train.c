@@ -1,5 +1,5 @@
-/* cpu_train.c: the loops and the matrix product of training on the unit's thread pool. A product is computed in blocks of 8 rows and
- * 16 columns that the compiler keeps in registers; sums are in ascending order.
+/* cpu_train.c: the loops and the matrix product of training on the unit's threads. A product is computed in blocks of ROWS and
+ * COLS that the compiler keeps in registers; sums are in ascending order.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
@@ -15,7 +15,8 @@ static void each_item(void *arg, uint32_t stage, uint32_t item, uint32_t thread)
 }
 
 /* The pool executes one job at a time, as for runs. */
-static void each(const struct sg_train_math *m, uint32_t items, void (*work)(void *arg, uint32_t item, uint32_t thread), void *arg)
+static void each(const struct sg_train_math *m, uint32_t items,
+                 void (*work)(void *arg, uint32_t item, uint32_t thread), void *arg)
 {
     struct sg_cpu_unit *u = (struct sg_cpu_unit *)(void *)m->unit;
     struct each_items w = {work, arg};
