@@ -73,7 +73,8 @@ segue_status sg_train_update(struct segue_trainer *t, const segue_adamw *o, segu
 {
     double squares, divisor = o->divisor > 0 ? o->divisor : (double)t->labelled;
     if (!t->labelled)
-        return sg_fail(err, SEGUE_EARG, "parameters not updated: no position had a label since the last update; run a micro-batch");
+        return sg_fail(err, SEGUE_EARG,
+                "parameters not updated: no position had a label since the last update; run a micro-batch");
     if (!(o->learning_rate >= 0) || !(o->beta1 >= 0 && o->beta1 < 1) || !(o->beta2 >= 0 && o->beta2 < 1) || !(o->eps >= 0) ||
         !(o->weight_decay >= 0) || !(o->clip_norm >= 0) || !(o->divisor >= 0))
         return sg_fail(err, SEGUE_EARG, "parameters not updated: an option is out of range; use positive numbers, betas below 1");

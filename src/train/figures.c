@@ -2,7 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "train/train.h"
 
-/* Columns of values that live at once. Without recomputation all of them are kept; with it, those that a later layer reads, and all
+/* Columns of values that live at once. Without recomputation all of them are kept; with it, those that a later layer reads, and
+ * all
  * of the widest layer. Gradients: at most one for each value of a layer and those that reach beyond it. */
 static uint64_t columns_max(const struct segue_trainer *t)
 {

@@ -65,7 +65,8 @@ static segue_status head_part(struct sg_train_pass *p, const uint32_t *rows, uin
     struct sg_train_view x = sg_train_in(p, &select->in[0]);
     float *selected = sg_train_take(p, (size_t)n * x.width);
     if (!selected) return SEGUE_EMEMORY;
-    for (uint32_t i = 0; i < n; i++) memcpy(selected + (size_t)i * x.width, x.data + rows[i] * x.stride, x.width * sizeof *selected);
+    for (uint32_t i = 0; i < n; i++) memcpy(selected + (size_t)i * x.width, x.data + rows[i] * x.stride,
+            x.width * sizeof *selected);
     p->values[select->out] = selected;
     p->rows[1] = n;
     for (uint32_t i = p->t->rows_op + 1; i < p->g->ops_n; i++) SG_TRY(sg_train_op(p, i));
@@ -76,7 +77,8 @@ static segue_status head_part(struct sg_train_pass *p, const uint32_t *rows, uin
     if (p->grads[select->out]) {
         SG_TRY(sg_train_grad_of(p, &select->in[0], &dx));
         for (uint32_t i = 0; dx.data && i < n; i++)
-            for (uint32_t c = 0; c < x.width; c++) dx.data[rows[i] * dx.stride + c] += p->grads[select->out][(size_t)i * x.width + c];
+            for (uint32_t c = 0; c < x.width; c++) dx.data[rows[i] * dx.stride + c] += p->grads[select->out][(size_t)i *
+                    x.width + c];
         sg_train_put(p, p->grads[select->out]);
         p->t->live_bytes -= (uint64_t)n * x.width * sizeof(float);
         p->grads[select->out] = NULL;

@@ -1,4 +1,5 @@
-/* op_attend.c: attend, for whole sequences that begin at position 0. Scores are computed again in the backward pass, some query rows
+/* op_attend.c: attend, for whole sequences that begin at position 0. Scores are computed again in the backward pass, some query
+ * rows
  * at a time. With P the weights and O = P V: dV = P^T dO; dS = P (dO V^T - rowsum(P dO V^T)); through the soft cap
  * c tanh(s / c): times 1 - tanh^2; dQ = scale dS K; dK = scale dS^T Q; a sink has the weight p and gets -p rowsum(...);
  * with a gate, y = O sigmoid(g): dO = dy sigmoid(g), dg = dy O sigmoid'(g). One item is a sequence and a K/V head, so that no two
@@ -57,8 +58,10 @@ static void block_weights(const struct attend_pass *w, struct attend_block *b)
 {
     const struct sg_attend *a = w->a;
     uint32_t rows = b->i1 - b->i0, keys = b->i1 - b->lo, kv = b->h / (a->heads / a->kv_heads);
-    w->p->m->gemm(w->p->m, &(struct sg_gemm){SG_GEMM_NT, rows, keys, a->d, w->q.data + (b->first + b->i0) * w->q.stride + b->h * a->d,
-                                             w->k.data + (b->first + b->lo) * w->k.stride + kv * a->d, w->q.stride, w->k.stride, keys,
+    w->p->m->gemm(w->p->m, &(struct sg_gemm){SG_GEMM_NT, rows, keys, a->d,
+            w->q.data + (b->first + b->i0) * w->q.stride + b->h * a->d,
+                                             w->k.data + (b->first + b->lo) * w->k.stride + kv * a->d, w->q.stride, w->k.stride,
+                                                     keys,
                                              b->weights, 0});
     for (uint32_t r = 0; r < rows; r++) softmax_row(w, b, r);
 }
@@ -68,7 +71,8 @@ static void block_out(const struct attend_pass *w, const struct attend_block *b,
     const struct sg_attend *a = w->a;
     uint32_t rows = b->i1 - b->i0, keys = b->i1 - b->lo, kv = b->h / (a->heads / a->kv_heads);
     w->p->m->gemm(w->p->m, &(struct sg_gemm){SG_GEMM_NN, rows, a->dv, keys, b->weights,
-                                             w->v.data + (b->first + b->lo) * w->v.stride + kv * a->dv, keys, w->v.stride, ld, out, 0});
+                                             w->v.data + (b->first + b->lo) * w->v.stride + kv * a->dv, keys, w->v.stride, ld,
+                                                     out, 0});
 }
 
 /* The blocks of one item, in a fixed order. */
@@ -144,10 +148,12 @@ static void block_backward(const struct attend_pass *w, struct attend_block *b, 
         if (w->dsinks) w->dsinks[b->h] -= b->sink[r] * (float)sum;
     }
     if (w->dq.data)
-        m->gemm(m, &(struct sg_gemm){SG_GEMM_NN, rows, a->d, keys, dP, w->k.data + k0 * w->k.stride + kv * a->d, keys, w->k.stride,
+        m->gemm(m, &(struct sg_gemm){SG_GEMM_NN, rows, a->d, keys, dP, w->k.data + k0 * w->k.stride + kv * a->d, keys,
+                w->k.stride,
                                      w->dq.stride, w->dq.data + q0 * w->dq.stride + b->h * a->d, 1});
     if (w->dk.data)
-        m->gemm(m, &(struct sg_gemm){SG_GEMM_TN, keys, a->d, rows, dP, w->q.data + q0 * w->q.stride + b->h * a->d, keys, w->q.stride,
+        m->gemm(m, &(struct sg_gemm){SG_GEMM_TN, keys, a->d, rows, dP, w->q.data + q0 * w->q.stride + b->h * a->d, keys,
+                w->q.stride,
                                      w->dk.stride, w->dk.data + k0 * w->dk.stride + kv * a->d, 1});
 }
 

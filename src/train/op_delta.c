@@ -104,7 +104,8 @@ static void normalised_back(struct sg_train_grad g, size_t row, uint32_t column,
     double along = 0;
     if (!g.data) return;
     for (uint32_t i = 0; l2 && i < n; i++) along += (double)y[i] / scale * dy[i];
-    for (uint32_t i = 0; i < n; i++) g.data[row * g.stride + column + i] += (float)(scale * inverse * (dy[i] - y[i] / scale * along));
+    for (uint32_t i = 0; i < n; i++) g.data[row * g.stride + column + i] += (float)(scale * inverse * (dy[i] - y[i] / scale *
+            along));
 }
 
 /* dq, dk and f of one token: reads R, the gradient of S after it, and changes it to that of S before it. Returns dg. */

@@ -1,4 +1,5 @@
-/* op_linear.c: linear, with LoRA pairs. y = x W^T (+ b) (+ r) (+ s (x A^T) B^T), so dx = dy W (+ s (dy B) A), dW = dy^T x, db = sum dy,
+/* op_linear.c: linear, with LoRA pairs. y = x W^T (+ b) (+ r) (+ s (x A^T) B^T), so dx = dy W (+ s (dy B) A), dW = dy^T x, db =
+ * sum dy,
  * dr = dy, dB = s dy^T (x A^T), dA = s (dy B)^T x. A frozen W is converted some rows at a time.
  * SPDX-License-Identifier: MIT */
 #include "train/train.h"
@@ -75,7 +76,8 @@ segue_status sg_train_linear(struct sg_train_pass *p, const struct sg_op *op, fl
         uint32_t rank = (uint32_t)a->info.rows;
         float *low = sg_train_take(p, (size_t)rows * rank);
         if (!low) return SEGUE_EMEMORY;
-        sg_train_gemm(p->m, &(struct sg_gemm){SG_GEMM_NT, rows, rank, x.width, x.data, a->field[0], x.stride, x.width, rank, low, 0});
+        sg_train_gemm(p->m, &(struct sg_gemm){SG_GEMM_NT, rows, rank, x.width, x.data, a->field[0], x.stride, x.width, rank,
+                low, 0});
         scale_all(low, (size_t)rows * rank, p->t->info.lora_scale);
         sg_train_gemm(p->m, &(struct sg_gemm){SG_GEMM_NT, rows, n, rank, low, b->field[0] + (size_t)w->at * rank, rank, rank, n,
                                               out, 1});
@@ -93,7 +95,8 @@ static void sum_columns(void *arg, uint32_t item, uint32_t thread)
     (void)thread;
     const struct sum_work *w = arg;
     for (uint32_t t = 0; t < w->rows; t++)
-        for (uint32_t c = item * COLUMN_BLOCK; c < (item + 1) * COLUMN_BLOCK && c < w->n; c++) w->out[c] += w->dy[(size_t)t * w->n + c];
+        for (uint32_t c = item * COLUMN_BLOCK; c < (item + 1) * COLUMN_BLOCK && c < w->n; c++) w->out[c] += w->dy[(size_t)t *
+                w->n + c];
 }
 
 static segue_status pair_back(struct sg_train_pass *p, const struct sg_op *op, const float *dout, struct sg_train_view x,
@@ -104,14 +107,16 @@ static segue_status pair_back(struct sg_train_pass *p, const struct sg_op *op, c
     uint32_t rows = sg_train_rows(p, op), n = w->rows, rank = (uint32_t)a->info.rows;
     float *low = sg_train_take(p, (size_t)rows * rank), *dlow = sg_train_take(p, (size_t)rows * rank);
     if (low && dlow) {
-        sg_train_gemm(p->m, &(struct sg_gemm){SG_GEMM_NT, rows, rank, x.width, x.data, a->field[0], x.stride, x.width, rank, low, 0});
+        sg_train_gemm(p->m, &(struct sg_gemm){SG_GEMM_NT, rows, rank, x.width, x.data, a->field[0], x.stride, x.width, rank,
+                low, 0});
         scale_all(low, (size_t)rows * rank, p->t->info.lora_scale);
         sg_train_gemm(p->m, &(struct sg_gemm){SG_GEMM_NN, rows, rank, n, dout, b->field[0] + (size_t)w->at * rank, n, rank, rank,
                                               dlow, 0});
         scale_all(dlow, (size_t)rows * rank, p->t->info.lora_scale);
         sg_train_gemm(p->m, &(struct sg_gemm){SG_GEMM_TN, n, rank, rows, dout, low, n, rank, rank,
                                               b->field[1] + (size_t)w->at * rank, 1});
-        sg_train_gemm(p->m, &(struct sg_gemm){SG_GEMM_TN, rank, x.width, rows, dlow, x.data, rank, x.stride, x.width, a->field[1], 1});
+        sg_train_gemm(p->m, &(struct sg_gemm){SG_GEMM_TN, rank, x.width, rows, dlow, x.data, rank, x.stride, x.width,
+                a->field[1], 1});
         if (dx.data)
             sg_train_gemm(p->m, &(struct sg_gemm){SG_GEMM_NN, rows, x.width, rank, dlow, a->field[0], rank, x.width, dx.stride,
                                                   dx.data, 1});
@@ -136,7 +141,8 @@ segue_status sg_train_linear_back(struct sg_train_pass *p, const struct sg_op *o
     struct sum_work sum = {sg_train_vector_grad(p, &op->u.linear.bias), dout, rows, n};
     if (sum.out) sg_train_each(p, (n + COLUMN_BLOCK - 1) / COLUMN_BLOCK, sum_columns, &sum);
     if (dx.data) {
-        struct sg_gemm g = {.rows = rows, .cols = x.width, .inner = n, .a = dout, .lda = n, .c = dx.data, .ldc = dx.stride, .add = 1};
+        struct sg_gemm g = {.rows = rows, .cols = x.width, .inner = n, .a = dout, .lda = n, .c = dx.data, .ldc = dx.stride,
+                .add = 1};
         SG_TRY(weight_product(p, w, g, 1));
     }
     if (s->param >= 0)

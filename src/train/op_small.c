@@ -1,5 +1,6 @@
 /* op_small.c: embed, rope, conv, glu, act, add and scale. embed: dtable[id] += scale dy. rope: the inverse rotation of dy.
- * conv, y = act(u): du = dy act'(u), dx_{t-taps+1+j} += w_j du, dw_j = sum du x. glu: dgate = dy up act'(gate), dup = dy act(gate).
+ * conv, y = act(u): du = dy act'(u), dx_{t-taps+1+j} += w_j du, dw_j = sum du x. glu: dgate = dy up act'(gate), dup = dy
+ * act(gate).
  * act: dy act'(x). add: dy to both. scale: dx = dy w, dw = sum dy x.
  * SPDX-License-Identifier: MIT */
 #include <math.h>

@@ -73,7 +73,7 @@ struct sg_train_pass {
 struct sg_train_view { const float *data; size_t stride; uint32_t width; };
 struct sg_train_grad { float *data; size_t stride; uint32_t width; };
 
-/* --- pass.c --- */
+/* --- train_pass.c --- */
 struct sg_train_view sg_train_in(const struct sg_train_pass *p, const struct sg_operand *x);
 /* The gradient of an operand, zeroed when it is new. data NULL and OK: not needed. */
 segue_status sg_train_grad_of(struct sg_train_pass *p, const struct sg_operand *x, struct sg_train_grad *out);
@@ -88,7 +88,8 @@ static inline uint32_t sg_train_rows(const struct sg_train_pass *p, const struct
     return p->rows[p->g->values[op->out].wanted];
 }
 /* Calls work for each item on the unit's threads. */
-static inline void sg_train_each(const struct sg_train_pass *p, uint32_t items, void (*work)(void *, uint32_t, uint32_t), void *arg)
+static inline void sg_train_each(const struct sg_train_pass *p, uint32_t items, void (*work)(void *, uint32_t, uint32_t),
+        void *arg)
 {
     if (items) p->m->each(p->m, items, work, arg);
 }
@@ -110,11 +111,11 @@ float sg_train_sigmoid(float x);
 /* --- head.c: the ops after `rows` on some labelled rows at a time, with the loss --- */
 segue_status sg_train_head(struct sg_train_pass *p);
 uint32_t sg_train_head_rows(const struct sg_graph *g);
-segue_status sg_train_op(struct sg_train_pass *p, uint32_t i);       /* one op forward; pass.c */
+segue_status sg_train_op(struct sg_train_pass *p, uint32_t i);       /* one op forward; train_pass.c */
 segue_status sg_train_op_back(struct sg_train_pass *p, uint32_t i);  /* backward; frees value and gradient of its result */
 void sg_train_free_value(struct sg_train_pass *p, int32_t value);
 
-/* --- trainer.c, params.c, order.c, adamw.c, figures.c --- */
+/* --- trainer.c, train_params.c, adamw.c, figures.c --- */
 segue_status sg_train_open(struct segue_trainer **out, struct segue_model *model, struct sg_unit *unit, const char *spec,
                            const segue_trainer_opts *o, segue_error *err);
 void sg_train_close(struct segue_trainer *t);

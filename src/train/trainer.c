@@ -95,7 +95,8 @@ static segue_status open_all(struct segue_trainer *t, struct sg_unit *unit, cons
     const struct sg_unit_ops *ops = sg_ops_of(unit);
     if (!ops->train_math)
         return sg_fail(err, SEGUE_EUNSUPPORTED, "trainer not opened: unit %s cannot train; use ref or cpu", spec);
-    if ((unsigned)o->kind > SEGUE_TRAIN_LORA || o->lora_rank > RANK_MAX || o->sequence_tokens > INT32_MAX || o->batch_tokens > INT32_MAX)
+    if ((unsigned)o->kind > SEGUE_TRAIN_LORA || o->lora_rank > RANK_MAX || o->sequence_tokens > INT32_MAX ||
+            o->batch_tokens > INT32_MAX)
         return sg_fail(err, SEGUE_EARG, "trainer not opened: an option is out of range (lora_rank at most %d)", RANK_MAX);
     ops->train_math(unit, &t->math);
     SG_TRY(sg_model_graph(t->model, &request, &t->graph, err));

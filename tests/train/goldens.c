@@ -15,7 +15,7 @@
 
 static const char *const units[] = {"ref", "cpu:threads=1", "cpu:threads=2"};
 
-struct fixture {
+struct training {
     segue_model *model;
     segue_unit *unit;
     segue_trainer *trainer;
@@ -23,7 +23,7 @@ struct fixture {
     size_t lengths[2];
 };
 
-static void opened(struct fixture *f, const char *family, const char *unit, uint32_t recompute)
+static void opened(struct training *f, const char *family, const char *unit, uint32_t recompute)
 {
     segue_error err = {0};
     char path[512];
@@ -43,14 +43,14 @@ static void opened(struct fixture *f, const char *family, const char *unit, uint
     }
 }
 
-static void closed(struct fixture *f)
+static void closed(struct training *f)
 {
     segue_trainer_close(f->trainer);
     segue_unit_close(f->unit);
     segue_model_close(f->model);
 }
 
-static segue_train_result run(struct fixture *f, size_t first, size_t n)
+static segue_train_result run(struct training *f, size_t first, size_t n)
 {
     segue_error err = {0};
     segue_train_batch b = SEGUE_INIT(segue_train_batch);
@@ -62,7 +62,7 @@ static segue_train_result run(struct fixture *f, size_t first, size_t n)
     return r;
 }
 
-static float *gradient(const struct fixture *f, size_t i, size_t *n, const char **name)
+static float *gradient(const struct training *f, size_t i, size_t *n, const char **name)
 {
     segue_param_info info = SEGUE_INIT(segue_param_info);
     assert_int_equal(segue_trainer_param_info(f->trainer, i, &info, NULL), SEGUE_OK);
@@ -81,7 +81,7 @@ static int same_name(const char *hf, const char *name)
 }
 
 /* Relative to the norm of the parameter's gradient. */
-static int check_grad(const struct fixture *f, const char *family, const char *name, double norm, const double v[3])
+static int check_grad(const struct training *f, const char *family, const char *name, double norm, const double v[3])
 {
     segue_trainer_info info = SEGUE_INIT(segue_trainer_info);
     segue_trainer_info_get(f->trainer, &info, NULL);
@@ -104,7 +104,7 @@ static int check_grad(const struct fixture *f, const char *family, const char *n
     return 0;
 }
 
-static int check_step(struct fixture *f, const char *family, int step, double loss, double norm)
+static int check_step(struct training *f, const char *family, int step, double loss, double norm)
 {
     segue_adamw o = SEGUE_INIT(segue_adamw);
     segue_update_result u = SEGUE_INIT(segue_update_result);
@@ -115,7 +115,7 @@ static int check_step(struct fixture *f, const char *family, int step, double lo
     if (segue_trainer_update(f->trainer, &o, &u, &err)) fail_msg("%s", err.text);
     double ours = r.loss / (double)r.labelled;
     /* AdamW divides by gradients near 0, so rounding grows from step to step. */
-    if (fabs(ours - loss) < 3e-4 * loss && fabs(u.gradient_norm - norm) < 5e-3 * norm && u.step == (uint64_t)step + 1) return 1;
+    if (fabs(ours - loss) < 3e-4 * loss && fabs(u.gradient_norm - norm) < 1e-2 * norm && u.step == (uint64_t)step + 1) return 1;
     print_error("%s: step %d: loss %.7g, torch %.7g; norm %.7g, torch %.7g\n", family, step, ours, loss, u.gradient_norm, norm);
     return 0;
 }
@@ -123,7 +123,7 @@ static int check_step(struct fixture *f, const char *family, int step, double lo
 static int check_family(const char *family, const char *unit, uint32_t recompute)
 {
     char path[512], line[512], name[256];
-    struct fixture f;
+    struct training f;
     double a, b, v[3];
     int step, good = 1, lines = 0;
     snprintf(path, sizeof path, "%s/tests/golden/train/%s.txt", SEGUE_SOURCE_DIR, family);
@@ -133,7 +133,8 @@ static int check_family(const char *family, const char *unit, uint32_t recompute
     segue_train_result r = run(&f, 0, 2);
     for (; fgets(line, sizeof line, golden); lines++) {
         if (sscanf(line, "loss %lf %lf", &a, &b) == 2) {
-            if (fabs(r.loss - a) > 1e-5 * a || r.labelled != (uint64_t)b) print_error("%s: loss %.8g, torch %.8g\n", family, r.loss, a), good = 0;
+            if (fabs(r.loss - a) > 1e-5 * a || r.labelled != (uint64_t)b) print_error("%s: loss %.8g, torch %.8g\n", family,
+                    r.loss, a), good = 0;
         } else if (sscanf(line, "grad %255s %lf %lf %lf %lf", name, &a, v, v + 1, v + 2) == 5)
             good &= check_grad(&f, family, name, a, v);
         else if (sscanf(line, "step %d %lf %lf", &step, &a, &b) == 3)
@@ -152,12 +153,13 @@ static void torch_agrees(void **state)
 {
     (void)state;
     int good = 1;
-    for (int i = 0; i < FAMILIES; i++) good &= check_family(families[i], units[0], 0);
+    for (int u = 0; u < 3; u++)
+        for (int i = 0; i < FAMILIES; i++) good &= check_family(families[i], units[u], u == 1);
     assert_true(good);
 }
 
 /* All gradients of f, one after the other. */
-static float *all_gradients(const struct fixture *f, size_t *n)
+static float *all_gradients(const struct training *f, size_t *n)
 {
     segue_trainer_info info = SEGUE_INIT(segue_trainer_info);
     segue_trainer_info_get(f->trainer, &info, NULL);
@@ -179,7 +181,7 @@ static void recompute_threads_and_parts(void **state)
 {
     (void)state;
     for (int i = 0; i < FAMILIES; i++) {
-        struct fixture f[3];
+        struct training f[3];
         float *g[3];
         size_t n;
         opened(&f[0], families[i], "ref:threads=2", 0);
@@ -192,7 +194,8 @@ static void recompute_threads_and_parts(void **state)
         for (int k = 0; k < 3; k++) g[k] = all_gradients(&f[k], &n);
         assert_memory_equal(g[0], g[1], n * sizeof **g);
         double worst = 0, largest = 0;
-        for (size_t k = 0; k < n; k++) worst = fmax(worst, fabs((double)g[0][k] - g[2][k])), largest = fmax(largest, fabs(g[0][k]));
+        for (size_t k = 0; k < n; k++) worst = fmax(worst, fabs((double)g[0][k] - g[2][k])), largest = fmax(largest,
+                fabs(g[0][k]));
         assert_true(largest > 0 && worst < 1e-5 * largest);
         for (int k = 0; k < 3; k++) free(g[k]), closed(&f[k]);
     }
@@ -201,7 +204,7 @@ static void recompute_threads_and_parts(void **state)
 static void not_a_number_is_refused(void **state)
 {
     (void)state;
-    struct fixture f;
+    struct training f;
     segue_error err = {0};
     segue_train_batch b = SEGUE_INIT(segue_train_batch);
     segue_train_result r = SEGUE_INIT(segue_train_result);

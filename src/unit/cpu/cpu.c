@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "unit/batch.h"
+#include "unit/cpu/cpu_train.h"
 #include "unit/cpu/cpu_types.h"
 #include "unit/cpu/dispatch.h"
 #include "unit/spec.h"
@@ -536,4 +537,5 @@ const struct sg_unit_ops sg_unit_cpu = {
     .kept = cpu_cache_result,
     .progress = cpu_progress,
     .compile_invariant = cpu_compile_invariant,
+    .train_math = sg_cpu_train_math,
 };

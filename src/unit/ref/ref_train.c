@@ -15,7 +15,8 @@ static void each_range(void *arg, uint32_t from, uint32_t to)
     for (uint32_t i = from; i < to; i++) w->work(w->arg, i, thread);
 }
 
-static void each(const struct sg_train_math *m, uint32_t items, void (*work)(void *arg, uint32_t item, uint32_t thread), void *arg)
+static void each(const struct sg_train_math *m, uint32_t items, void (*work)(void *arg, uint32_t item, uint32_t thread),
+        void *arg)
 {
     struct each_work w = {.work = work, .arg = arg};
     ref_parallel(m->threads, items, each_range, &w);

@@ -1,4 +1,4 @@
-/* pass.c: one micro-batch: the ops of the layers forward, the head with the loss, the layers backward. Memory of values and
+/* train_pass.c: one micro-batch: the ops of the layers forward, the head with the loss, the layers backward. Memory of values and
  * gradients is taken from a list of blocks that the next pass uses again.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
@@ -242,7 +242,8 @@ static segue_status check_batch(const struct segue_trainer *t, const segue_train
     for (size_t s = 0; s < b->sequences_n; s++) {
         if (!b->lengths[s]) return sg_fail(err, SEGUE_EARG, "micro-batch not run: sequence %zu is empty; leave it out", s);
         if (b->lengths[s] > t->info.sequence_tokens)
-            return sg_fail(err, SEGUE_ELIMIT, "micro-batch not run: sequence %zu has %zu tokens, at most %zu; cut it, or open the "
+            return sg_fail(err, SEGUE_ELIMIT,
+                    "micro-batch not run: sequence %zu has %zu tokens, at most %zu; cut it, or open the "
                            "trainer with a larger sequence_tokens", s, b->lengths[s], t->info.sequence_tokens);
         *total += b->lengths[s];
         if (*total > t->info.batch_tokens)
@@ -254,7 +255,8 @@ static segue_status check_batch(const struct segue_trainer *t, const segue_train
             return sg_fail(err, SEGUE_EARG, "micro-batch not run: token %d at %zu: the vocabulary has %u", (int)b->tokens[i], i,
                            t->info.vocab);
         if (b->labels && (b->labels[i] < -1 || b->labels[i] >= (int64_t)t->info.vocab))
-            return sg_fail(err, SEGUE_EARG, "micro-batch not run: label %d at %zu: use -1 or a token below %u", (int)b->labels[i], i,
+            return sg_fail(err, SEGUE_EARG, "micro-batch not run: label %d at %zu: use -1 or a token below %u",
+                    (int)b->labels[i], i,
                            t->info.vocab);
     }
     return SEGUE_OK;
@@ -322,7 +324,8 @@ segue_status sg_train_run(struct segue_trainer *t, const segue_train_batch *b, s
         p.check = p.loss_only = 1;
         status = pass_compute(&p);
         free_all(&p);
-        if (status == SEGUE_OK) status = sg_fail(err, SEGUE_EFORMAT, "micro-batch not run: the loss is not finite; lower the learning rate");
+        if (status == SEGUE_OK) status = sg_fail(err, SEGUE_EFORMAT,
+                "micro-batch not run: the loss is not finite; lower the learning rate");
         if (!b->loss_only) sg_train_drop(t);
     } else if (status != SEGUE_OK && !b->loss_only)
         sg_train_drop(t);

@@ -1,4 +1,4 @@
-/* params.c: the list of parameters, their names, start values and orders.
+/* train_params.c: the list of parameters, their names, start values and orders.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <stdio.h>
@@ -65,7 +65,8 @@ static segue_status add_param(struct segue_trainer *t, uint32_t tensor, segue_pa
     struct sg_param *p = &t->params[t->info.params_n];
     const struct sg_tensor *x = t->graph->tensors[tensor], *stored = sg_archive_find(t->model->archive, x->name);
     *p = (struct sg_param){.tensor = x, .n = (size_t)(rows * cols)};
-    p->info = (segue_param_info){.size = sizeof p->info, .tensor = x->name, .part = part, .rows = rows, .cols = cols, .layer = -1};
+    p->info = (segue_param_info){.size = sizeof p->info, .tensor = x->name, .part = part, .rows = rows, .cols = cols,
+            .layer = -1};
     p->info.name = sg_arena_printf(&t->arena, "%s%s", x->name, endings[part]);
     find_role(t, p);
     p->info.matrix = rows > 1 && cols > 1 && !(p->row && (p->row->fix & SG_FIX_TAPS));
@@ -96,7 +97,8 @@ static segue_status add_pair(struct segue_trainer *t, const struct sg_op *op, co
     struct sg_param probe = {.tensor = x, .info = {.tensor = x->name, .layer = -1}};
     if (t->tensors[i].pair >= 0) return SEGUE_OK;
     find_role(t, &probe);
-    int wanted = o->lora_targets ? ends_with_target(x->name, o->lora_targets) || ends_with_target(probe.info.hf_name, o->lora_targets)
+    int wanted = o->lora_targets ? ends_with_target(x->name, o->lora_targets) || ends_with_target(probe.info.hf_name,
+            o->lora_targets)
                                  : op->layer >= 0;
     if (!wanted) return SEGUE_OK;
     t->tensors[i].pair = (int32_t)t->info.params_n;
@@ -142,7 +144,8 @@ segue_status sg_train_params(struct segue_trainer *t, const segue_trainer_opts *
         for (uint32_t i = 0; i < g->ops_n; i++)
             if (g->ops[i].code == SG_OP_LINEAR) SG_TRY(add_pair(t, &g->ops[i], o, &random, err));
         if (!t->info.params_n)
-            return sg_fail(err, SEGUE_EUNSUPPORTED, "trainer not opened: %s: no linear layer has a name in \"%s\"; see segue inspect",
+            return sg_fail(err, SEGUE_EUNSUPPORTED,
+                    "trainer not opened: %s: no linear layer has a name in \"%s\"; see segue inspect",
                            t->model->info.path, o->lora_targets ? o->lora_targets : "");
         return add_frozen(t, err);
     }
@@ -209,7 +212,8 @@ segue_status sg_train_put_field(struct segue_trainer *t, size_t i, segue_param_f
 {
     struct sg_param *p = &t->params[i];
     if (order == SEGUE_ORDER_HF)
-        return sg_fail(err, SEGUE_EUNSUPPORTED, "parameter not set: %s: not in the order of Hugging Face; use another", p->info.name);
+        return sg_fail(err, SEGUE_EUNSUPPORTED, "parameter not set: %s: not in the order of Hugging Face; use another",
+                p->info.name);
     struct param_order o = order_of(t, p, order);
     for (size_t r = 0; r < p->info.rows; r++)
         for (size_t c = 0; c < p->info.cols; c++) p->field[field][r * p->info.cols + c] = in[ordered(&o, p, r, c)];
