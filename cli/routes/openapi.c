@@ -100,6 +100,26 @@ static json_t *body_json(const struct route *r)
     return json_pack("{s:b, s:o}", "required", 1, "content", content);
 }
 
+static void add_parameter(json_t *list, const char *name, const char *in, bool required, json_t *schema)
+{
+    json_array_append_new(list,
+                          json_pack("{s:s, s:s, s:b, s:o}", "name", name, "in", in, "required", required, "schema", schema));
+}
+
+/* Parameters of a path with {id}. */
+static json_t *parameters_json(const struct route *r)
+{
+    json_t *list = json_array();
+    bool slot = !strncmp(r->path, "/slots/", 7);
+    add_parameter(list, "id", "path", true, json_pack("{s:s}", "type", slot ? "integer" : "string"));
+    if (slot) add_parameter(list, "action", "query", true, json_pack("{s:[s,s,s]}", "enum", "save", "restore", "erase"));
+    if (!strstr(r->path, "/input_items")) return list;
+    add_parameter(list, "limit", "query", false, json_pack("{s:s, s:i, s:i}", "type", "integer", "minimum", 1, "maximum", 100));
+    add_parameter(list, "order", "query", false, json_pack("{s:[s,s]}", "enum", "asc", "desc"));
+    add_parameter(list, "after", "query", false, json_pack("{s:s}", "type", "string"));
+    return list;
+}
+
 json_t *openapi_json(const struct route *list)
 {
     json_t *paths = json_object();
@@ -110,11 +130,7 @@ json_t *openapi_json(const struct route *list)
         json_t *operation = json_pack("{s:s, s:{s:{s:s}, s:{s:s}}}", "summary", r->summary, "responses", "200", "description",
                                       "The answer", "default", "description", "An error object");
         if (r->fields) json_object_set_new(operation, "requestBody", body_json(r));
-        if (strchr(r->path, '{'))
-            json_object_set_new(operation, "parameters",
-                                json_pack("[{s:s, s:s, s:b, s:{s:s}}, {s:s, s:s, s:b, s:{s:[s,s,s]}}]", "name", "id", "in",
-                                          "path", "required", 1, "schema", "type", "integer", "name", "action", "in", "query",
-                                          "required", 1, "schema", "enum", "save", "restore", "erase"));
+        if (strchr(r->path, '{')) json_object_set_new(operation, "parameters", parameters_json(r));
         if (!item) json_object_set_new(paths, r->path, item = json_object());
         json_object_set_new(item, method, operation);
     }

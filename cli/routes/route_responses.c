@@ -1,58 +1,11 @@
 /* route_responses.c: OpenAI's POST /v1/responses. A conversation is kept under the id of its answer for previous_response_id,
- * unless "store" is false: its messages and tokens here, its state in the prefix store of the engine.
+ * unless "store" is false: its messages and tokens in kept.c, its state in the prefix store of the engine.
  * SPDX-License-Identifier: MIT */
-#include "routes/routes.h"
+#include "routes/kept.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-/* Conversations kept at once, and bytes of their messages and tokens; the oldest go first. */
-enum { KEPT_MAX = 1024 };
-#define KEPT_BYTES ((size_t)64 << 20)
-
-struct kept {
-    struct kept *next; /* the older one */
-    char id[64], realm[24];
-    json_t *messages; /* with the answer */
-    struct chat_before before;
-    size_t bytes;
-};
-
-static void free_before(struct chat_before *b)
-{
-    free(b->prompt.data);
-    free(b->answer.data);
-    free(b->tokens);
-    *b = (struct chat_before){0};
-}
-
-static void free_kept(struct kept *k)
-{
-    json_decref(k->messages);
-    free_before(&k->before);
-    free(k);
-}
-
-static void copy_text(struct out_text *to, const struct out_text *from)
-{
-    if (from->len) out_add(to, from->data, from->len);
-}
-
-static void copy_tokens(struct chat_before *b, const int32_t *tokens, size_t n)
-{
-    b->tokens = out_alloc((n + 1) * sizeof *tokens);
-    b->tokens_n = n;
-    if (n) memcpy(b->tokens, tokens, n * sizeof *tokens);
-}
-
-static void copy_before(struct chat_before *to, const struct chat_before *from)
-{
-    copy_text(&to->prompt, &from->prompt);
-    copy_text(&to->answer, &from->answer);
-    copy_tokens(to, from->tokens, from->tokens_n);
-    memcpy(to->model, from->model, sizeof to->model);
-}
 
 /* Texts and tokens of an answer. With reasoning or calls, or after a stop string, the message is not the text that the model
  * wrote: then the text of its tokens counts, which the next prompt may not have. */
@@ -60,8 +13,10 @@ static void set_before(struct chat_before *b, const struct chat_job *c)
 {
     const struct chat_job_choice *ch = &c->choices[0];
     const struct generate_job *g = &c->job;
-    copy_text(&b->prompt, &c->prompt);
-    copy_tokens(b, g->all, g->all_n);
+    if (c->prompt.len) out_add(&b->prompt, c->prompt.data, c->prompt.len);
+    b->tokens = out_alloc((g->all_n + 1) * sizeof *b->tokens);
+    b->tokens_n = g->all_n;
+    if (g->all_n) memcpy(b->tokens, g->all, g->all_n * sizeof *g->all);
     snprintf(b->model, sizeof b->model, "%s", c->model->name);
     if (!ch->reasoning.len && !ch->calls && !ch->stop) {
         json_t *text = out_string(ch->content.data ? ch->content.data : "", ch->content.len); /* valid UTF-8 */
@@ -75,59 +30,7 @@ static void set_before(struct chat_before *b, const struct chat_job *c)
     OUT_GROW(*a, st,
              segue_detokenize(c->model->placement.model, g->all + g->tokens_n, g->all_n - g->tokens_n, 0, a->data, a->cap,
                               &a->len, &err));
-    if (st) free_before(b);
-}
-
-void responses_free(struct server *s)
-{
-    while (s->kept) {
-        struct kept *k = s->kept;
-        s->kept = k->next;
-        free_kept(k);
-    }
-}
-
-/* Keep the messages of a conversation. They are copied as text first, since other threads read them. A model may write NUL. */
-static void keep(struct server *s, const struct chat_job *c, const char *id, json_t *messages)
-{
-    char *text = json_dumps(messages, JSON_COMPACT);
-    struct kept *k = out_alloc(sizeof *k);
-    snprintf(k->id, sizeof k->id, "%s", id);
-    snprintf(k->realm, sizeof k->realm, "%s", c->x->realm);
-    set_before(&k->before, c);
-    k->bytes = text ? strlen(text) : 0;
-    k->bytes += sizeof *k + k->before.prompt.cap + k->before.answer.cap + k->before.tokens_n * sizeof *k->before.tokens;
-    k->messages = text ? json_loads(text, JSON_ALLOW_NUL, NULL) : NULL;
-    free(text);
-    pthread_mutex_lock(&s->kept_lock);
-    k->next = s->kept;
-    s->kept = k;
-    size_t n = 0, bytes = 0;
-    for (struct kept **at = &s->kept; *at;) {
-        bytes += (*at)->bytes;
-        if (++n <= KEPT_MAX && bytes <= KEPT_BYTES) {
-            at = &(*at)->next;
-            continue;
-        }
-        struct kept *old = *at;
-        *at = old->next;
-        free_kept(old);
-    }
-    pthread_mutex_unlock(&s->kept_lock);
-}
-
-/* The messages kept under an id by the same key, as a deep copy; NULL: none. before: set to a copy. */
-static json_t *recall(struct server *s, const struct exchange *x, const char *id, struct chat_before *before)
-{
-    json_t *found = NULL;
-    pthread_mutex_lock(&s->kept_lock);
-    for (const struct kept *k = s->kept; k && !found; k = k->next)
-        if (!strcmp(k->id, id) && !strcmp(k->realm, x->realm)) {
-            found = json_deep_copy(k->messages);
-            copy_before(before, &k->before);
-        }
-    pthread_mutex_unlock(&s->kept_lock);
-    return found;
+    if (st) kept_free_before(b);
 }
 
 /* --- the request --- */
@@ -155,7 +58,7 @@ static json_t *read_messages(struct server *s, struct exchange *x, struct fields
     const char *previous = field_text(f, "previous_response_id", NULL), *instructions = field_text(f, "instructions", NULL);
     json_t *input = field(f, "input"), *item;
     size_t i;
-    json_t *list = previous ? recall(s, x, previous, before) : json_array();
+    json_t *list = previous ? kept_recall(s, x, previous, before) : json_array();
     if (!list) {
         serve_fail(f.e, 404, "previous_response_id", "previous_response_id: '%.60s' is not kept here", previous);
         return NULL;
@@ -394,8 +297,11 @@ static void keep_answer(struct chat_job *c)
     if (ch->calls) json_object_set(message, "tool_calls", calls);
     json_decref(calls);
     json_array_append_new(list, message);
-    keep(st->server, c, response_id(c, (char[64]){0}), list);
-    json_decref(list);
+    json_t *response = response_json(c, true);
+    struct chat_before before = {0};
+    set_before(&before, c);
+    kept_add(st->server, c->x, response_id(c, (char[64]){0}), list, response, &before);
+    json_decref(list), json_decref(response);
 }
 
 static void end_stream(struct chat_job *c)
@@ -418,7 +324,7 @@ static bool answer(struct server *s, struct exchange *x, json_t *body, struct se
     struct chat_request r = {&s->models, &s->records, body, o, "resp_", before.tokens_n ? &before : NULL};
     bool ok = o && !e->status && chat_job_answer(x, &r, &form, &st, e);
     json_decref(o);
-    free_before(&before);
+    kept_free_before(&before);
     return ok;
 }
 

@@ -19,6 +19,9 @@ static const struct route routes[] =
      {"POST", "/embeddings", route_embeddings, false, "The same as /v1/embeddings", "mie"},
      {"POST", "/v1/rerank", route_rerank, false, "Order of documents by relevance to a query", "mr"},
      {"POST", "/v1/responses", route_responses, false, "Answer with server-side conversation state (OpenAI Responses)", "misoty"},
+     {"GET", "/v1/responses/{id}", route_response, true, "An answer that is kept", NULL},
+     {"DELETE", "/v1/responses/{id}", route_response_delete, true, "Forget a kept answer", NULL},
+     {"GET", "/v1/responses/{id}/input_items", route_response_items, true, "The items that a kept answer was made from", NULL},
      {"POST", "/v1/messages", route_messages, false, "Answer to a conversation (Anthropic)", "msgtoa"},
      {"POST", "/v1/messages/count_tokens", route_count_tokens, false, "Tokens of a conversation (Anthropic)", "mgta"},
      {"POST", "/tokenize", route_tokenize, false, "Text to tokens", "mk"},
@@ -37,12 +40,21 @@ static const struct route routes[] =
      {"GET", "/openapi.json", route_openapi, true, "This description", NULL},
      {NULL, NULL, NULL, false, NULL, NULL}};
 
+/* True if path is the pattern, in which {id} stands for any text without '/'. */
+static bool matches(const char *pattern, const char *path)
+{
+    size_t fixed = strcspn(pattern, "{");
+    if (!pattern[fixed]) return !strcmp(pattern, path);
+    if (strncmp(pattern, path, fixed) != 0) return false;
+    path += fixed;
+    return !strcmp(pattern + fixed + strlen("{id}"), path + strcspn(path, "/"));
+}
+
 static const struct route *find(const struct exchange *x, bool *other_method)
 {
     *other_method = false;
     for (const struct route *r = routes; r->path; r++) {
-        size_t fixed = strcspn(r->path, "{"); /* all but {id}, which ends a path */
-        if (r->path[fixed] ? strncmp(r->path, x->path, fixed) != 0 : strcmp(r->path, x->path) != 0) continue;
+        if (!matches(r->path, x->path)) continue;
         if (!strcmp(r->method, x->method) || (!strcmp(x->method, "HEAD") && !strcmp(r->method, "GET"))) return r;
         *other_method = true;
     }

@@ -69,6 +69,7 @@ void exchange_release(struct exchange *x)
     pthread_cond_destroy(&x->drained);
     free(x->path);
     free(x->query);
+    json_decref(x->arguments);
     free(x->body.data);
     free(x->out.data);
     free(x);

@@ -27,6 +27,7 @@ struct exchange {
     char method[8];
     char *path;  /* without query, NUL-terminated */
     char *query; /* value of ?action= or ?model=; NULL: none */
+    json_t *arguments; /* all of them: name to text */
     struct out_text body;
     char realm[24]; /* whose prompts these are: "" or "key-N" */
     bool anthropic; /* errors in Anthropic's form */

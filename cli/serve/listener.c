@@ -173,7 +173,7 @@ static void add_headers(struct MHD_Connection *c, struct exchange *x, struct MHD
     if (origin && x->status != 403) {
         MHD_add_response_header(r, "Access-Control-Allow-Origin", origin);
         MHD_add_response_header(r, "Access-Control-Allow-Headers", "authorization, content-type, x-api-key, anthropic-version");
-        MHD_add_response_header(r, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+        MHD_add_response_header(r, "Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS");
     }
     if (x->retry_after) {
         char text[16];
@@ -238,6 +238,15 @@ static enum MHD_Result dispatch(struct listener *l, struct MHD_Connection *c, st
     return MHD_YES;
 }
 
+/* One ?name=value. What is not UTF-8 is left out, and a name without value counts as empty. */
+static enum MHD_Result add_argument(void *context, enum MHD_ValueKind kind, const char *name, const char *value)
+{
+    struct exchange *x = context;
+    (void)kind;
+    json_object_set_new(x->arguments, name, json_string(value ? value : ""));
+    return MHD_YES;
+}
+
 static struct exchange *begin(struct listener *l, struct MHD_Connection *c, const char *url, const char *method)
 {
     struct exchange *x = exchange_new();
@@ -248,6 +257,8 @@ static struct exchange *begin(struct listener *l, struct MHD_Connection *c, cons
     snprintf(x->method, sizeof x->method, "%s", method);
     x->path = out_strdup(url);
     x->query = action ? out_strdup(action) : NULL;
+    x->arguments = json_object();
+    MHD_get_connection_values(c, MHD_GET_ARGUMENT_KIND, add_argument, x);
     x->anthropic = !strncmp(url, "/v1/messages", 12);
     x->socket = info ? info->connect_fd : -1;
     x->connection = c;
