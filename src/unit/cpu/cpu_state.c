@@ -62,7 +62,9 @@ static segue_status kv_slot_init(struct sg_cpu_state *s, struct sg_cpu_slot *m, 
     return sg_mul(m->head_bytes, slot->heads, &m->block_bytes, "state slot", err);
 }
 
-/* Allocates blocks for the expected tokens, limited to RESERVE_BYTES, so that decoding does not allocate. */
+/* Makes the tables for the expected tokens, limited to RESERVE_BYTES, and, of pinned memory, the blocks. Others are
+ * allocated when they are needed: most answers end before the expected tokens, and their states, in the prefix store, would
+ * keep the rest. */
 static segue_status reserve_at_start(struct sg_cpu_state *s, uint64_t tokens, segue_error *err)
 {
     uint64_t each = 0, count = (tokens + SG_CHUNK - 1) / SG_CHUNK;
@@ -76,7 +78,7 @@ static segue_status reserve_at_start(struct sg_cpu_state *s, uint64_t tokens, se
         struct sg_cpu_slot *m = sg_cpu_slot_at(s, i);
         if (sg_cpu_is_kv(m)) SG_TRY(sg_block_table_grow(&m->table, count, &s->core.lock, err));
     }
-    return sg_kv_pool_add(s, (uint32_t)count, err);
+    return s->core.host ? sg_kv_pool_add(s, (uint32_t)count, err) : SEGUE_OK;
 }
 
 /* --- marks, cuts, forks: called by the core --- */

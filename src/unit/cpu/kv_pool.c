@@ -7,7 +7,10 @@
 
 #include "unit/cpu/cpu_types.h"
 
-enum { BLOCKS_GROW = 4 };            /* blocks added when a slot has no free one */
+/* Blocks added when a slot has no free one. A free block is memory that no count of a state's bytes includes, and a state in
+ * the prefix store would keep it: so a pool has the blocks of one index only. Pinned memory is expensive to take, so it grows
+ * by more. */
+enum { BLOCKS_GROW = 1, PINNED_GROW = 4 };
 
 /* Drops one reference; the last one frees the memory. */
 static void pool_unref(struct sg_kv_pool *pool)
@@ -77,7 +80,7 @@ static segue_status block_create(void *arg, const struct sg_shared_block *from, 
     const struct kv_owner *o = arg;
     struct sg_cpu_slot *m = o->slot;
     const struct sg_kv_block *original = (const struct sg_kv_block *)(const void *)from;
-    if (!m->spare) SG_TRY(sg_kv_pool_add(o->state, BLOCKS_GROW, err));
+    if (!m->spare) SG_TRY(sg_kv_pool_add(o->state, o->state->core.host ? PINNED_GROW : BLOCKS_GROW, err));
     struct sg_kv_block *b = m->spare;
     m->spare = b->next;
     atomic_store(&b->shared.refs, 1u);
