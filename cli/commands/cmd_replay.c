@@ -328,8 +328,8 @@ const struct command cmd_replay = {
     .groups = groups,
     .example = "segue replay answer.record --unit ref",
     .run = run,
-    .about = "Computes the answers of a file that --record of run or chat wrote again, with the recorded flags or "
-             "on other units, and compares the tokens, the states after every run and the values between layers, all bit for "
-             "bit. It names the first position, layer and unit that differ; exit 6. Units with other kernels round differently, "
-             "so between them only the tokens are expected to be equal.",
+    .about = "Computes the answers of a file that --record of run or chat wrote again, with the recorded flags or on other "
+             "units, and compares the tokens, the states after every run and the values between layers, all bit for bit. It "
+             "names the first position, layer and unit that differ; exit 6. Units with other kernels round differently, so "
+             "between them only the tokens are expected to be equal.",
 };

@@ -73,7 +73,7 @@ struct sg_train_pass {
 struct sg_train_view { const float *data; size_t stride; uint32_t width; };
 struct sg_train_grad { float *data; size_t stride; uint32_t width; };
 
-/* --- train_pass.c --- */
+/* --- values.c --- */
 struct sg_train_view sg_train_in(const struct sg_train_pass *p, const struct sg_operand *x);
 /* The gradient of an operand, zeroed when it is new. data NULL and OK: not needed. */
 segue_status sg_train_grad_of(struct sg_train_pass *p, const struct sg_operand *x, struct sg_train_grad *out);
@@ -81,6 +81,10 @@ const float *sg_train_vector(const struct sg_train_pass *p, const struct sg_weig
 float *sg_train_vector_grad(const struct sg_train_pass *p, const struct sg_weight *w);   /* NULL: absent or frozen */
 /* n numbers, contents undefined; give them back with put. NULL: EMEMORY is in p->err. */
 float *sg_train_take(struct sg_train_pass *p, size_t n);
+/* Memory of a value or of its gradient, which counts in live_bytes; put_live also sets *data to NULL. */
+size_t sg_train_numbers(const struct sg_train_pass *p, int32_t value); /* rows * width */
+float *sg_train_take_live(struct sg_train_pass *p, int32_t value);
+void sg_train_put_live(struct sg_train_pass *p, float **data, int32_t value);
 void sg_train_put(struct sg_train_pass *p, float *data);
 void sg_train_free_blocks(struct segue_trainer *t);
 static inline uint32_t sg_train_rows(const struct sg_train_pass *p, const struct sg_op *op)
@@ -95,7 +99,6 @@ static inline void sg_train_each(const struct sg_train_pass *p, uint32_t items, 
 }
 /* The product on all threads, in tiles that do not depend on their number. */
 void sg_train_gemm(const struct sg_train_math *m, const struct sg_gemm *g);
-segue_status sg_train_run(struct segue_trainer *t, const segue_train_batch *b, segue_train_result *out, segue_error *err);
 
 /* --- operations: forward writes out [rows, width]; backward adds to the gradients of operands and parameters --- */
 typedef segue_status sg_train_forward(struct sg_train_pass *p, const struct sg_op *op, float *out);
@@ -111,9 +114,13 @@ float sg_train_sigmoid(float x);
 /* --- head.c: the ops after `rows` on some labelled rows at a time, with the loss --- */
 segue_status sg_train_head(struct sg_train_pass *p);
 uint32_t sg_train_head_rows(const struct sg_graph *g);
-segue_status sg_train_op(struct sg_train_pass *p, uint32_t i);       /* one op forward; train_pass.c */
+/* --- ops.c --- */
+segue_status sg_train_op(struct sg_train_pass *p, uint32_t i);       /* one op forward */
 segue_status sg_train_op_back(struct sg_train_pass *p, uint32_t i);  /* backward; frees value and gradient of its result */
 void sg_train_free_value(struct sg_train_pass *p, int32_t value);
+
+/* --- train_pass.c --- */
+segue_status sg_train_run(struct segue_trainer *t, const segue_train_batch *b, segue_train_result *out, segue_error *err);
 
 /* --- trainer.c, train_params.c, adamw.c, figures.c --- */
 segue_status sg_train_open(struct segue_trainer **out, struct segue_model *model, struct sg_unit *unit, const char *spec,

@@ -1,193 +1,10 @@
-/* train_pass.c: one micro-batch: the ops of the layers forward, the head with the loss, the layers backward. Memory of values and
- * gradients is taken from a list of blocks that the next pass uses again.
+/* train_pass.c: one micro-batch: the ops of the layers forward, the head with the loss, the layers backward.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "train/train.h"
-
-/* --- memory --- */
-
-float *sg_train_take(struct sg_train_pass *p, size_t n)
-{
-    struct segue_trainer *t = p->t;
-    struct sg_train_block *best = NULL;
-    for (struct sg_train_block *b = t->blocks; b; b = b->next)
-        if (!b->used && b->n >= n && b->n <= n + n / 4 + 1024 && (!best || b->n < best->n)) best = b;
-    if (!best) {
-        best = sg_alloc(sizeof *best);
-        float *data = best && n <= SIZE_MAX / 8 ? sg_alloc_unset(n * sizeof *data) : NULL;
-        if (!data) {
-            sg_free(best);
-            (void)sg_no_memory("a value of training", n * sizeof *data, p->err);
-            return NULL;
-        }
-        *best = (struct sg_train_block){.next = t->blocks, .data = data, .n = n};
-        t->blocks = best;
-    }
-    best->used = 1;
-    return best->data;
-}
-
-void sg_train_put(struct sg_train_pass *p, float *data)
-{
-    for (struct sg_train_block *b = p->t->blocks; b && data; b = b->next)
-        if (b->data == data) b->used = 0;
-}
-
-void sg_train_free_blocks(struct segue_trainer *t)
-{
-    while (t->blocks) {
-        struct sg_train_block *next = t->blocks->next;
-        sg_free_aligned(t->blocks->data);
-        sg_free(t->blocks);
-        t->blocks = next;
-    }
-}
-
-static size_t value_numbers(const struct sg_train_pass *p, int32_t v)
-{
-    return (size_t)p->rows[p->g->values[v].wanted] * p->g->values[v].width;
-}
-
-static float *take_live(struct sg_train_pass *p, int32_t v)
-{
-    float *data = sg_train_take(p, value_numbers(p, v));
-    if (!data) return NULL;
-    p->t->live_bytes += value_numbers(p, v) * sizeof *data;
-    if (p->t->live_bytes > p->t->live_max) p->t->live_max = p->t->live_bytes;
-    return data;
-}
-
-static void put_live(struct sg_train_pass *p, float **data, int32_t v)
-{
-    if (!*data) return;
-    sg_train_put(p, *data);
-    *data = NULL;
-    p->t->live_bytes -= value_numbers(p, v) * sizeof(float);
-}
-
-void sg_train_free_value(struct sg_train_pass *p, int32_t value)
-{
-    put_live(p, &p->values[value], value);
-}
-
-/* --- operands --- */
-
-struct sg_train_view sg_train_in(const struct sg_train_pass *p, const struct sg_operand *x)
-{
-    if (x->value < 0) return (struct sg_train_view){0};
-    return (struct sg_train_view){p->values[x->value] + x->at, p->g->values[x->value].width, x->width};
-}
-
-segue_status sg_train_grad_of(struct sg_train_pass *p, const struct sg_operand *x, struct sg_train_grad *out)
-{
-    *out = (struct sg_train_grad){0};
-    if (x->value < 0 || !p->t->needs[x->value]) return SEGUE_OK;
-    float **grad = &p->grads[x->value];
-    if (!*grad) {
-        *grad = take_live(p, x->value);
-        if (!*grad) return SEGUE_EMEMORY;
-        memset(*grad, 0, value_numbers(p, x->value) * sizeof **grad);
-    }
-    *out = (struct sg_train_grad){*grad + x->at, p->g->values[x->value].width, x->width};
-    return SEGUE_OK;
-}
-
-const float *sg_train_vector(const struct sg_train_pass *p, const struct sg_weight *w)
-{
-    if (w->tensor < 0) return NULL;
-    const struct sg_train_tensor *t = &p->t->tensors[w->tensor];
-    return t->param >= 0 ? p->t->params[t->param].field[SEGUE_PARAM_VALUE] : t->frozen;
-}
-
-float *sg_train_vector_grad(const struct sg_train_pass *p, const struct sg_weight *w)
-{
-    if (w->tensor < 0 || p->t->tensors[w->tensor].param < 0) return NULL;
-    return p->t->params[p->t->tensors[w->tensor].param].field[SEGUE_PARAM_GRADIENT];
-}
-
-/* --- products --- */
-
-enum { TILE_ROWS = 192, TILE_COLS = 384 };
-
-struct gemm_work {
-    const struct sg_train_math *m;
-    const struct sg_gemm *g;
-    uint32_t across;
-};
-
-static void gemm_tile(void *arg, uint32_t item, uint32_t thread)
-{
-    (void)thread;
-    const struct gemm_work *w = arg;
-    struct sg_gemm g = *w->g;
-    uint32_t r = item / w->across * TILE_ROWS, c = item % w->across * TILE_COLS;
-    g.a += g.kind == SG_GEMM_TN ? r : r * g.lda;
-    g.b += g.kind == SG_GEMM_NT ? c * g.ldb : c;
-    g.c += r * g.ldc + c;
-    g.rows = g.rows - r < TILE_ROWS ? g.rows - r : TILE_ROWS;
-    g.cols = g.cols - c < TILE_COLS ? g.cols - c : TILE_COLS;
-    w->m->gemm(w->m, &g);
-}
-
-void sg_train_gemm(const struct sg_train_math *m, const struct sg_gemm *g)
-{
-    struct gemm_work w = {m, g, (g->cols + TILE_COLS - 1) / TILE_COLS};
-    uint32_t items = (g->rows + TILE_ROWS - 1) / TILE_ROWS * w.across;
-    if (items) m->each(m, items, gemm_tile, &w);
-}
-
-/* --- ops --- */
-
-static const struct {
-    sg_train_forward *forward;
-    sg_train_backward *backward;
-} table[SG_OP_N] = {
-    [SG_OP_EMBED] = {sg_train_embed, sg_train_embed_back},
-    [SG_OP_NORM] = {sg_train_norm, sg_train_norm_back},
-    [SG_OP_LINEAR] = {sg_train_linear, sg_train_linear_back},
-    [SG_OP_ROPE] = {sg_train_rope, sg_train_rope_back},
-    [SG_OP_ATTEND] = {sg_train_attend, sg_train_attend_back},
-    [SG_OP_CONV] = {sg_train_conv, sg_train_conv_back},
-    [SG_OP_DELTA] = {sg_train_delta, sg_train_delta_back},
-    [SG_OP_GLU] = {sg_train_glu, sg_train_glu_back},
-    [SG_OP_ACT] = {sg_train_act, sg_train_act_back},
-    [SG_OP_ADD] = {sg_train_add, sg_train_add_back},
-    [SG_OP_SCALE] = {sg_train_scale, sg_train_scale_back},
-};
-
-static segue_status check_finite(struct sg_train_pass *p, const struct sg_op *op)
-{
-    const float *x = p->values[op->out];
-    for (size_t i = 0, n = value_numbers(p, op->out); i < n; i++)
-        if (!isfinite(x[i]))
-            return sg_fail(p->err, SEGUE_EFORMAT,
-                           "micro-batch not run: the loss is not finite: first in %s of layer %d; lower the learning rate, or go "
-                           "back to an earlier checkpoint", sg_op_name(op->code), (int)op->layer);
-    return SEGUE_OK;
-}
-
-segue_status sg_train_op(struct sg_train_pass *p, uint32_t i)
-{
-    const struct sg_op *op = &p->g->ops[i];
-    if (p->values[op->out]) return SEGUE_OK;
-    p->values[op->out] = take_live(p, op->out);
-    if (!p->values[op->out]) return SEGUE_EMEMORY;
-    if (sg_train_rows(p, op)) SG_TRY(table[op->code].forward(p, op, p->values[op->out]));
-    return p->check ? check_finite(p, op) : SEGUE_OK;
-}
-
-segue_status sg_train_op_back(struct sg_train_pass *p, uint32_t i)
-{
-    const struct sg_op *op = &p->g->ops[i];
-    segue_status status = SEGUE_OK;
-    if (p->grads[op->out]) status = table[op->code].backward(p, op, p->grads[op->out]);
-    put_live(p, &p->grads[op->out], op->out);
-    put_live(p, &p->values[op->out], op->out);
-    return status;
-}
 
 /* --- layers --- */
 
@@ -203,7 +20,7 @@ static uint32_t segment_end(const struct sg_train_pass *p, uint32_t from)
 static void free_inner(struct sg_train_pass *p, uint32_t from, uint32_t to)
 {
     for (uint32_t i = from; i < to; i++)
-        if (p->t->last_segment[p->g->ops[i].out] < to) put_live(p, &p->values[p->g->ops[i].out], p->g->ops[i].out);
+        if (p->t->last_segment[p->g->ops[i].out] < to) sg_train_put_live(p, &p->values[p->g->ops[i].out], p->g->ops[i].out);
 }
 
 static segue_status layers_forward(struct sg_train_pass *p)
@@ -214,7 +31,7 @@ static segue_status layers_forward(struct sg_train_pass *p)
         for (uint32_t i = from; i < to; i++) SG_TRY(sg_train_op(p, i));
         if (few) free_inner(p, from, to);
         for (uint32_t v = 0; p->loss_only && v < p->g->values_n; v++)
-            if (p->values[v] && p->t->last_segment[v] < to) put_live(p, &p->values[v], (int32_t)v);
+            if (p->values[v] && p->t->last_segment[v] < to) sg_train_put_live(p, &p->values[v], (int32_t)v);
     }
     return SEGUE_OK;
 }

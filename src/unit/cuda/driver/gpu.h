@@ -162,7 +162,8 @@ struct sg_unit {
     uint32_t invariant;
     /* "rank" 1: with one row, layers run as fusions over thread-block clusters; N > 1: at most N clusters */
     uint32_t cluster_fusion;
-    uint32_t packed;           /* 1: quantised weights have the packed layout (k_packed.cuh) where they can; 2: and k_packed_gemm.cu for any size */
+    uint32_t packed;           /* 1: quantised weights have the packed layout (k_packed.cuh) where they can; 2: k_packed_gemm.cu
+                                * for any size */
     cu_mod modules[CU_MODULES];
     uint32_t modules_n;
     struct cu_kernels k;

@@ -1,0 +1,53 @@
+/* ops.c: one operation forward or backward, by its code.
+ * SPDX-License-Identifier: MIT */
+#include <math.h>
+
+#include "train/train.h"
+
+static const struct {
+    sg_train_forward *forward;
+    sg_train_backward *backward;
+} table[SG_OP_N] = {
+    [SG_OP_EMBED] = {sg_train_embed, sg_train_embed_back},
+    [SG_OP_NORM] = {sg_train_norm, sg_train_norm_back},
+    [SG_OP_LINEAR] = {sg_train_linear, sg_train_linear_back},
+    [SG_OP_ROPE] = {sg_train_rope, sg_train_rope_back},
+    [SG_OP_ATTEND] = {sg_train_attend, sg_train_attend_back},
+    [SG_OP_CONV] = {sg_train_conv, sg_train_conv_back},
+    [SG_OP_DELTA] = {sg_train_delta, sg_train_delta_back},
+    [SG_OP_GLU] = {sg_train_glu, sg_train_glu_back},
+    [SG_OP_ACT] = {sg_train_act, sg_train_act_back},
+    [SG_OP_ADD] = {sg_train_add, sg_train_add_back},
+    [SG_OP_SCALE] = {sg_train_scale, sg_train_scale_back},
+};
+
+static segue_status check_finite(struct sg_train_pass *p, const struct sg_op *op)
+{
+    const float *x = p->values[op->out];
+    for (size_t i = 0, n = sg_train_numbers(p, op->out); i < n; i++)
+        if (!isfinite(x[i]))
+            return sg_fail(p->err, SEGUE_EFORMAT,
+                           "micro-batch not run: the loss is not finite: first in %s of layer %d; lower the learning rate, or go "
+                           "back to an earlier checkpoint", sg_op_name(op->code), (int)op->layer);
+    return SEGUE_OK;
+}
+
+segue_status sg_train_op(struct sg_train_pass *p, uint32_t i)
+{
+    const struct sg_op *op = &p->g->ops[i];
+    if (p->values[op->out]) return SEGUE_OK;
+    p->values[op->out] = sg_train_take_live(p, op->out);
+    if (!p->values[op->out]) return SEGUE_EMEMORY;
+    if (sg_train_rows(p, op)) SG_TRY(table[op->code].forward(p, op, p->values[op->out]));
+    return p->check ? check_finite(p, op) : SEGUE_OK;
+}
+
+segue_status sg_train_op_back(struct sg_train_pass *p, uint32_t i)
+{
+    const struct sg_op *op = &p->g->ops[i];
+    segue_status status = SEGUE_OK;
+    if (p->grads[op->out]) status = table[op->code].backward(p, op, p->grads[op->out]);
+    sg_train_put_live(p, &p->grads[op->out], op->out);
+    sg_train_put_live(p, &p->values[op->out], op->out);
+    return status;
+}

@@ -1,0 +1,137 @@
+/* values.c: values, gradients and products of a pass. Memory is taken from a list of blocks that the next pass uses again.
+ * SPDX-License-Identifier: MIT */
+#include <string.h>
+
+#include "train/train.h"
+
+/* --- memory --- */
+
+float *sg_train_take(struct sg_train_pass *p, size_t n)
+{
+    struct segue_trainer *t = p->t;
+    struct sg_train_block *best = NULL;
+    for (struct sg_train_block *b = t->blocks; b; b = b->next)
+        if (!b->used && b->n >= n && b->n <= n + n / 4 + 1024 && (!best || b->n < best->n)) best = b;
+    if (!best) {
+        best = sg_alloc(sizeof *best);
+        float *data = best && n <= SIZE_MAX / 8 ? sg_alloc_unset(n * sizeof *data) : NULL;
+        if (!data) {
+            sg_free(best);
+            (void)sg_no_memory("a value of training", n * sizeof *data, p->err);
+            return NULL;
+        }
+        *best = (struct sg_train_block){.next = t->blocks, .data = data, .n = n};
+        t->blocks = best;
+    }
+    best->used = 1;
+    return best->data;
+}
+
+void sg_train_put(struct sg_train_pass *p, float *data)
+{
+    for (struct sg_train_block *b = p->t->blocks; b && data; b = b->next)
+        if (b->data == data) b->used = 0;
+}
+
+void sg_train_free_blocks(struct segue_trainer *t)
+{
+    while (t->blocks) {
+        struct sg_train_block *next = t->blocks->next;
+        sg_free_aligned(t->blocks->data);
+        sg_free(t->blocks);
+        t->blocks = next;
+    }
+}
+
+size_t sg_train_numbers(const struct sg_train_pass *p, int32_t v)
+{
+    return (size_t)p->rows[p->g->values[v].wanted] * p->g->values[v].width;
+}
+
+float *sg_train_take_live(struct sg_train_pass *p, int32_t v)
+{
+    float *data = sg_train_take(p, sg_train_numbers(p, v));
+    if (!data) return NULL;
+    p->t->live_bytes += sg_train_numbers(p, v) * sizeof *data;
+    if (p->t->live_bytes > p->t->live_max) p->t->live_max = p->t->live_bytes;
+    return data;
+}
+
+void sg_train_put_live(struct sg_train_pass *p, float **data, int32_t v)
+{
+    if (!*data) return;
+    sg_train_put(p, *data);
+    *data = NULL;
+    p->t->live_bytes -= sg_train_numbers(p, v) * sizeof(float);
+}
+
+void sg_train_free_value(struct sg_train_pass *p, int32_t value)
+{
+    sg_train_put_live(p, &p->values[value], value);
+}
+
+/* --- operands --- */
+
+struct sg_train_view sg_train_in(const struct sg_train_pass *p, const struct sg_operand *x)
+{
+    if (x->value < 0) return (struct sg_train_view){0};
+    return (struct sg_train_view){p->values[x->value] + x->at, p->g->values[x->value].width, x->width};
+}
+
+segue_status sg_train_grad_of(struct sg_train_pass *p, const struct sg_operand *x, struct sg_train_grad *out)
+{
+    *out = (struct sg_train_grad){0};
+    if (x->value < 0 || !p->t->needs[x->value]) return SEGUE_OK;
+    float **grad = &p->grads[x->value];
+    if (!*grad) {
+        *grad = sg_train_take_live(p, x->value);
+        if (!*grad) return SEGUE_EMEMORY;
+        memset(*grad, 0, sg_train_numbers(p, x->value) * sizeof **grad);
+    }
+    *out = (struct sg_train_grad){*grad + x->at, p->g->values[x->value].width, x->width};
+    return SEGUE_OK;
+}
+
+const float *sg_train_vector(const struct sg_train_pass *p, const struct sg_weight *w)
+{
+    if (w->tensor < 0) return NULL;
+    const struct sg_train_tensor *t = &p->t->tensors[w->tensor];
+    return t->param >= 0 ? p->t->params[t->param].field[SEGUE_PARAM_VALUE] : t->frozen;
+}
+
+float *sg_train_vector_grad(const struct sg_train_pass *p, const struct sg_weight *w)
+{
+    if (w->tensor < 0 || p->t->tensors[w->tensor].param < 0) return NULL;
+    return p->t->params[p->t->tensors[w->tensor].param].field[SEGUE_PARAM_GRADIENT];
+}
+
+/* --- products --- */
+
+enum { TILE_ROWS = 192, TILE_COLS = 384 };
+
+struct gemm_work {
+    const struct sg_train_math *m;
+    const struct sg_gemm *g;
+    uint32_t across;
+};
+
+static void gemm_tile(void *arg, uint32_t item, uint32_t thread)
+{
+    (void)thread;
+    const struct gemm_work *w = arg;
+    struct sg_gemm g = *w->g;
+    uint32_t r = item / w->across * TILE_ROWS, c = item % w->across * TILE_COLS;
+    g.a += g.kind == SG_GEMM_TN ? r : r * g.lda;
+    g.b += g.kind == SG_GEMM_NT ? c * g.ldb : c;
+    g.c += r * g.ldc + c;
+    g.rows = g.rows - r < TILE_ROWS ? g.rows - r : TILE_ROWS;
+    g.cols = g.cols - c < TILE_COLS ? g.cols - c : TILE_COLS;
+    w->m->gemm(w->m, &g);
+}
+
+void sg_train_gemm(const struct sg_train_math *m, const struct sg_gemm *g)
+{
+    struct gemm_work w = {m, g, (g->cols + TILE_COLS - 1) / TILE_COLS};
+    uint32_t items = (g->rows + TILE_ROWS - 1) / TILE_ROWS * w.across;
+    if (items) m->each(m, items, gemm_tile, &w);
+}
