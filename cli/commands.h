@@ -22,6 +22,7 @@ extern const struct command cmd_config;
 extern const struct command cmd_pull;
 extern const struct command cmd_quantize;
 extern const struct command cmd_imatrix;
+extern const struct command cmd_train;
 extern const struct command cmd_mil;
 extern const struct command cmd_ane_probe;
 extern const struct command cmd_plan;

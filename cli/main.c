@@ -21,12 +21,9 @@
 /* All commands in the order of segue --help, run and chat first; ends with NULL. */
 static const struct command *const commands[] = {
     &cmd_run, &cmd_chat, &cmd_serve, &cmd_plan, &cmd_calibrate, &cmd_eval, &cmd_bench, &cmd_units, &cmd_inspect,
-    &cmd_models, &cmd_pull, &cmd_quantize, &cmd_imatrix, &cmd_mil, &cmd_ane_probe, &cmd_state, &cmd_cache,
+    &cmd_models, &cmd_pull, &cmd_quantize, &cmd_imatrix, &cmd_train, &cmd_mil, &cmd_ane_probe, &cmd_state, &cmd_cache,
     &cmd_tokenize, &cmd_template, &cmd_config, &cmd_energy, &cmd_replay, &cmd_version, NULL,
 };
-
-/* Commands specified in docs/CLI.md that this build does not implement. */
-static const char *const unavailable_commands[] = {"train"};
 
 /* The command of that name, or NULL. */
 static const struct command *find(const char *name)
@@ -57,11 +54,6 @@ static int unknown_command(const char *name)
     /* More than the number of commands and of their spellings elsewhere. */
     const char *names[64];
     size_t n = 0;
-    for (size_t i = 0; i < sizeof unavailable_commands / sizeof *unavailable_commands; i++)
-        if (!strcmp(unavailable_commands[i], name)) {
-            out_fail(&err, SEGUE_EUNSUPPORTED, "command: %s: not in this build; see segue --help", name);
-            return out_error(&err, EXIT_UNAVAILABLE);
-        }
     for (const struct command *const *c = commands; *c; c++) names[n++] = (*c)->name;
     const char *suggestion = spellings_command(name);
     /* Ours are first, so that they win where both are as close. */

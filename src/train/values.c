@@ -107,7 +107,7 @@ float *sg_train_vector_grad(const struct sg_train_pass *p, const struct sg_weigh
 
 /* --- products --- */
 
-enum { TILE_ROWS = 192, TILE_COLS = 384 };
+enum { TILE_ROWS = 64, TILE_COLS = 192 };
 
 struct gemm_work {
     const struct sg_train_math *m;

@@ -26,7 +26,9 @@ static void each(const struct sg_train_math *m, uint32_t items,
     pthread_mutex_unlock(&u->work);
 }
 
-enum { ROWS = 4, COLS = 32, DEPTH = 256 };
+enum { ROWS = 4, COLS = 32, DEPTH = 256, WIDE = 16 };
+/* Numbers that are computed at once; compilers split it for narrower instruction sets. */
+typedef float wide __attribute__((vector_size(WIDE * sizeof(float))));
 
 /* B [DEPTH, COLS] of one panel, in the order of the inner loop; columns beyond the edge are 0. */
 static void panel(const struct sg_gemm *g, uint32_t k0, uint32_t depth, uint32_t j0, uint32_t cols, float *out)
@@ -37,23 +39,36 @@ static void panel(const struct sg_gemm *g, uint32_t k0, uint32_t depth, uint32_t
                                 : g->kind == SG_GEMM_NT ? g->b[(j0 + j) * g->ldb + k0 + k] : g->b[(k0 + k) * g->ldb + j0 + j];
 }
 
-static void block(const struct sg_gemm *g, uint32_t i0, uint32_t rows, uint32_t k0, uint32_t depth, const float *b, float *c,
+/* One clone per instruction set. They give the same bits: products and sums are rounded apart. */
+#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define CLONES
+#endif
+
+CLONES static void block(const struct sg_gemm *g, uint32_t i0, uint32_t rows, uint32_t k0, uint32_t depth, const float *b, float *c,
                   uint32_t cols, int add)
 {
-    float sums[ROWS][COLS] = {{0}};
+    wide sums[ROWS][COLS / WIDE] = {{{0}}};
     const float *a[ROWS];
     size_t step = g->kind == SG_GEMM_TN ? g->lda : 1;
     for (uint32_t i = 0; i < ROWS; i++) {
         uint32_t row = i0 + (i < rows ? i : 0);
         a[i] = g->kind == SG_GEMM_TN ? g->a + k0 * g->lda + row : g->a + row * g->lda + k0;
     }
-    for (uint32_t k = 0; k < depth; k++)
+    for (uint32_t k = 0; k < depth; k++) {
+        wide left, right;
+        memcpy(&left, b + k * COLS, sizeof left);
+        memcpy(&right, b + k * COLS + WIDE, sizeof right);
         for (uint32_t i = 0; i < ROWS; i++) {
             float x = a[i][k * step];
-            for (uint32_t j = 0; j < COLS; j++) sums[i][j] += x * b[k * COLS + j];
+            sums[i][0] += x * left;
+            sums[i][1] += x * right;
         }
+    }
     for (uint32_t i = 0; i < rows; i++)
-        for (uint32_t j = 0; j < cols; j++) c[i * g->ldc + j] = (add ? c[i * g->ldc + j] : 0) + sums[i][j];
+        for (uint32_t j = 0; j < cols; j++)
+            c[i * g->ldc + j] = (add ? c[i * g->ldc + j] : 0) + sums[i][j / WIDE][j % WIDE];
 }
 
 static void gemm(const struct sg_train_math *m, const struct sg_gemm *g)

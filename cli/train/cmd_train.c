@@ -1,0 +1,292 @@
+/* cmd_train.c: `segue train`: train a LoRA adapter of a model. SPDX-License-Identifier: MIT */
+#include "commands.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "run/placement.h"
+#include "term/flags.h"
+#include "term/interrupt.h"
+#include "term/progress.h"
+#include "train/samples.h"
+#include "train/train_files.h"
+
+/* One run. */
+struct job {
+    const struct args *args;
+    struct placement placement;
+    struct samples samples;
+    segue_unit *unit;
+    segue_trainer *trainer;
+    FILE *metrics;              /* CSV; NULL: none */
+    const char *out;            /* folder */
+    char run[33];               /* of data and settings, for the checkpoint */
+    uint64_t seed, steps, step; /* steps wanted and done */
+    size_t batch;
+    double first, last, best; /* mean loss per token of the held-out part; NAN: nothing is held out */
+    double loss;              /* of the last step */
+    uint64_t tokens, start_ns;
+};
+
+/* --- the run --- */
+
+/* Linear warm-up, then a half cosine to a tenth. */
+static double rate_of(const struct job *j, uint64_t step)
+{
+    double peak = args_number(j->args, "lr", 2e-4);
+    uint64_t warm = (uint64_t)args_number(j->args, "warmup", (double)(j->steps / 20));
+    if (step < warm) return peak * (double)(step + 1) / (double)warm;
+    double done = j->steps > warm ? (double)(step - warm) / (double)(j->steps - warm) : 1;
+    return peak * (0.55 + 0.45 * cos(3.14159265358979323846 * done));
+}
+
+static segue_status run_sample(struct job *j, const struct sample *x, bool loss_only, segue_train_result *out, segue_error *err)
+{
+    const segue_train_batch batch = {.size = sizeof batch,
+                                     .tokens = x->tokens,
+                                     .labels = x->labels,
+                                     .lengths = &x->n,
+                                     .sequences_n = 1,
+                                     .loss_only = loss_only};
+    *out = (segue_train_result){.size = sizeof *out};
+    return segue_trainer_run(j->trainer, &batch, out, err);
+}
+
+/* Mean loss per labelled token of the held-out sequences. */
+static segue_status evaluate(struct job *j, double *loss, segue_error *err)
+{
+    double sum = 0;
+    uint64_t labelled = 0;
+    segue_status st = SEGUE_OK;
+    for (size_t i = 0; i < j->samples.held_out && !st; i++) {
+        segue_train_result r;
+        st = run_sample(j, &j->samples.items[i], true, &r, err);
+        if (!st) sum += r.loss, labelled += r.labelled;
+    }
+    *loss = labelled ? sum / (double)labelled : NAN;
+    return st;
+}
+
+static void write_metrics(struct job *j, double rate, double norm, double held_out)
+{
+    double seconds = (double)(out_now_ns() - j->start_ns) / 1e9;
+    if (!j->metrics) return;
+    fprintf(j->metrics, "%llu,%.9g,%.9g,%.9g,%llu,%.3f,", (unsigned long long)j->step, j->loss, rate, norm,
+            (unsigned long long)j->tokens, seconds);
+    if (isfinite(held_out)) fprintf(j->metrics, "%.9g", held_out);
+    fprintf(j->metrics, "\n");
+    fflush(j->metrics);
+}
+
+/* One step of `batch` sequences, one micro-batch each. */
+static segue_status train_step(struct job *j, double *rate, double *norm, segue_error *err)
+{
+    double sum = 0;
+    uint64_t labelled = 0;
+    segue_status st = SEGUE_OK;
+    for (size_t i = 0; i < j->batch && !st; i++) {
+        segue_train_result r;
+        st = run_sample(j, samples_at(&j->samples, j->seed, j->step * j->batch + i), false, &r, err);
+        if (!st) sum += r.loss, labelled += r.labelled, j->tokens += r.tokens;
+    }
+    *rate = rate_of(j, j->step);
+    const segue_adamw adamw = {.size = sizeof adamw,
+                               .learning_rate = *rate,
+                               .weight_decay = args_number(j->args, "weight-decay", 0),
+                               .clip_norm = args_number(j->args, "clip", 1)};
+    segue_update_result u = {.size = sizeof u};
+    if (!st) st = segue_trainer_update(j->trainer, &adamw, &u, err);
+    if (st) return st;
+    j->step++;
+    j->loss = sum / (double)labelled;
+    *norm = u.gradient_norm;
+    return SEGUE_OK;
+}
+
+static segue_status keep(struct job *j, segue_error *err)
+{
+    segue_status st = checkpoint_write(j->out, j->trainer, j->run, err);
+    return st ? st : adapter_write(j->out, j->trainer, j->placement.path, err);
+}
+
+static segue_status train(struct job *j, segue_error *err)
+{
+    struct progress progress;
+    uint64_t every = (uint64_t)args_number(j->args, "checkpoint", 50), kept = j->step;
+    segue_status st = evaluate(j, &j->first, err);
+    j->last = j->first;
+    progress_begin(&progress, "train: steps", args_has(j->args, "json"));
+    while (j->step < j->steps && !st && !interrupt_pending()) {
+        double rate, norm, held_out = NAN;
+        progress_step(&progress, j->step, j->steps, false);
+        st = train_step(j, &rate, &norm, err);
+        bool due = j->step % every == 0 || j->step == j->steps || interrupt_pending();
+        if (!st && due) st = evaluate(j, &held_out, err);
+        if (!st && due) st = keep(j, err);
+        if (st) break;
+        if (due) j->last = held_out, kept = j->step;
+        write_metrics(j, rate, norm, held_out);
+    }
+    progress_end(&progress);
+    if (st == SEGUE_EFORMAT) {
+        segue_error why = *err;
+        return out_fail(err, st, "train: step %llu: %s; the checkpoint of step %llu is kept in %.200s",
+                        (unsigned long long)j->step + 1, why.text, (unsigned long long)kept, j->out);
+    }
+    if (!st && j->step < j->steps)
+        st = out_fail(err, SEGUE_ECANCELED, "train: interrupted after step %llu, which is kept; repeat the command to go on",
+                      (unsigned long long)j->step);
+    return st;
+}
+
+/* --- before and after --- */
+
+/* FNV-1a of what must be equal for a run to be continued, twice with other starts. */
+static void identify(struct job *j)
+{
+    static const char *const settings[] = {"rank", "alpha", "targets", "context", "batch",        "lr",  "warmup",
+                                           "steps", "epochs", "seed", "held-out", "weight-decay", "clip"};
+    uint64_t hash[2] = {14695981039346656037u, 0x9ae16a3b2f90404fu};
+    struct out_text text = {0};
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        const char *value = args_text(j->args, settings[i]);
+        out_addf(&text, "%s=%s;", settings[i], value ? value : "");
+    }
+    char id[33] = "";
+    segue_error err;
+    if (!segue_model_weights_id(j->placement.model, NULL, id, &err)) out_addf(&text, "%s", id);
+    for (size_t i = 0; i < j->samples.n; i++)
+        out_add(&text, (const char *)j->samples.items[i].tokens, 2 * j->samples.items[i].n * sizeof(int32_t));
+    for (size_t i = 0; i < text.len; i++)
+        for (int k = 0; k < 2; k++) hash[k] = (hash[k] ^ (unsigned char)text.data[i]) * 1099511628211u;
+    snprintf(j->run, sizeof j->run, "%016llx%016llx", (unsigned long long)hash[0], (unsigned long long)hash[1]);
+    free(text.data);
+}
+
+static segue_status open_trainer(struct job *j, segue_error *err)
+{
+    const segue_trainer_opts o = {.size = sizeof o,
+                                  .kind = SEGUE_TRAIN_LORA,
+                                  .lora_rank = (uint32_t)args_number(j->args, "rank", 8),
+                                  .lora_alpha = (float)args_number(j->args, "alpha", 0),
+                                  .lora_targets = args_text(j->args, "targets"),
+                                  .seed = j->seed,
+                                  .sequence_tokens = (size_t)args_number(j->args, "context", 256),
+                                  .recompute = args_has(j->args, "recompute")};
+    segue_status st =
+        placement_open_unit(&j->unit, args_text(j->args, "unit"), (unsigned)args_number(j->args, "threads", 0), err);
+    return st ? st : segue_trainer_open(&j->trainer, j->placement.model, j->unit, &o, err);
+}
+
+static segue_status open_metrics(struct job *j, segue_error *err)
+{
+    const char *path = args_text(j->args, "metrics");
+    if (!path) return SEGUE_OK;
+    j->metrics = fopen(path, j->step ? "a" : "w");
+    if (!j->metrics) return out_fail_errno(err, "train: metrics", path, NULL);
+    if (!j->step) fprintf(j->metrics, "step,loss,learning_rate,gradient_norm,tokens,seconds,held_out_loss\n");
+    return SEGUE_OK;
+}
+
+/* Data, unit, trainer and an earlier checkpoint. */
+static segue_status prepare(struct job *j, segue_error *err)
+{
+    size_t context = (size_t)args_number(j->args, "context", 256);
+    j->seed = (uint64_t)args_number(j->args, "seed", 0);
+    j->batch = (size_t)args_number(j->args, "batch", 4);
+    segue_status st = samples_read(&j->samples, &j->placement, args_text(j->args, "data"), context,
+                                   args_number(j->args, "held-out", 5) / 100, j->seed, err);
+    if (st) return st;
+    uint64_t all = j->samples.n - j->samples.held_out, epochs = (uint64_t)args_number(j->args, "epochs", 1);
+    j->steps = (uint64_t)args_number(j->args, "steps", (double)((all * epochs + j->batch - 1) / j->batch));
+    identify(j);
+    st = open_trainer(j, err);
+    if (!st) st = checkpoint_read(j->out, j->trainer, j->run, err);
+    if (st && st != SEGUE_END) return st;
+    segue_trainer_info info = {.size = sizeof info};
+    st = segue_trainer_info_get(j->trainer, &info, err);
+    j->step = info.steps;
+    return st ? st : open_metrics(j, err);
+}
+
+static int report(const struct job *j)
+{
+    segue_trainer_info info = {.size = sizeof info};
+    segue_error err;
+    double seconds = (double)(out_now_ns() - j->start_ns) / 1e9;
+    if (segue_trainer_info_get(j->trainer, &info, &err)) return out_error(&err, EXIT_UNAVAILABLE);
+    if (args_has(j->args, "json")) {
+        json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "path", j->out, "steps", (json_int_t)j->step,
+                              "sequences", (json_int_t)j->samples.n, "held_out", (json_int_t)j->samples.held_out, "cut",
+                              (json_int_t)j->samples.cut, "skipped", (json_int_t)j->samples.skipped, "numbers",
+                              (json_int_t)info.numbers, "tokens_per_second", out_real((double)j->tokens / seconds), "loss",
+                              out_real(j->loss));
+        json_object_set_new(o, "held_out_loss_before", out_real(j->first));
+        json_object_set_new(o, "held_out_loss", out_real(j->last));
+        if (!j->samples.held_out) out_null(o, "held_out_loss", "no sequence was held out; use --held-out");
+        if (!j->samples.held_out) out_null(o, "held_out_loss_before", "no sequence was held out; use --held-out");
+        return out_json_exit(o);
+    }
+    out_print("%s: %llu steps, %llu numbers, %.0f tokens/s, loss %.4f\n", j->out, (unsigned long long)j->step,
+              (unsigned long long)info.numbers, (double)j->tokens / seconds, j->loss);
+    if (j->samples.held_out) out_print("held out: %zu sequences, loss %.4f, was %.4f\n", j->samples.held_out, j->last, j->first);
+    if (j->samples.cut) out_note("train: %zu sequences were cut to the context; see --context", j->samples.cut);
+    if (j->samples.skipped) out_note("train: %zu sequences without labels were left out", j->samples.skipped);
+    out_note("use it: segue chat -m %s --lora %s", j->placement.path, j->out);
+    return EXIT_DONE;
+}
+
+static int run(struct args *args)
+{
+    struct job j = {.args = args, .first = NAN, .last = NAN, .out = args_text(args, "output"), .start_ns = out_now_ns()};
+    segue_error err;
+    if (!j.out || !args_has(args, "data")) {
+        out_fail(&err, SEGUE_EARG, "train: %s", j.out ? "--data missing; give a text or a .jsonl file" : "-o missing; give a folder");
+        return out_error(&err, EXIT_UNAVAILABLE);
+    }
+    int code = placement_open_model(&j.placement, args);
+    if (code) return code;
+    interrupt_defer(true);
+    segue_status st = prepare(&j, &err);
+    if (!st) st = train(&j, &err);
+    code = st ? out_error(&err, EXIT_UNAVAILABLE) : report(&j);
+    if (j.metrics) fclose(j.metrics);
+    segue_trainer_close(j.trainer);
+    segue_unit_close(j.unit);
+    samples_free(&j.samples);
+    placement_close(&j.placement);
+    return code;
+}
+
+static const struct arg_def flag_defs[] = {
+    {"output", 'o', ARG_FOLDER, 0, "FOLDER", NULL, 0, 0, "folder of the adapter and of the checkpoint"},
+    {"data", 0, ARG_FILE, 0, "FILE", NULL, 0, 0, "text, or .jsonl with \"text\", \"messages\" or \"tokens\" in each line"},
+    {"rank", 0, ARG_COUNT, 0, "N", "8", 1, 1024, "rank of the adapter"},
+    {"alpha", 0, ARG_REAL, ARG_ADVANCED, "X", "2 x rank", 0.001, 1e6, "scale of the adapter times its rank"},
+    {"targets", 0, ARG_TEXT, 0, "LIST", "all", 0, 0, "modules that get a pair: q_proj,v_proj"},
+    {"steps", 0, ARG_COUNT, 0, "N", "one epoch", 1, 1e9, "number of updates"},
+    {"epochs", 0, ARG_COUNT, 0, "N", "1", 1, 1e6, "passes over the data"},
+    {"batch", 0, ARG_COUNT, 0, "N", "4", 1, 65536, "sequences per update"},
+    {"context", 'c', ARG_COUNT, 0, "N", "256", 2, 1 << 20, "longest sequence in tokens"},
+    {"lr", 0, ARG_REAL, 0, "X", "2e-4", 0, 10, "highest learning rate; it falls to a tenth"},
+    {"warmup", 0, ARG_COUNT, ARG_ADVANCED, "N", "5 %", 0, 1e9, "updates until the highest learning rate"},
+    {"weight-decay", 0, ARG_REAL, ARG_ADVANCED, "X", "0", 0, 10, "weight decay of AdamW"},
+    {"clip", 0, ARG_REAL, ARG_ADVANCED, "X", "1", 0, 1e9, "largest norm of the gradient; 0: no bound"},
+    {"held-out", 0, ARG_REAL, 0, "X", "5", 0, 50, "percentage of the sequences that is only evaluated"},
+    {"checkpoint", 0, ARG_COUNT, 0, "N", "50", 1, 1e9, "write a checkpoint every N updates"},
+    {"seed", 0, ARG_COUNT, 0, "N", "0", 0, 9007199254740992.0, "seed of the start and of the order"},
+    {"metrics", 0, ARG_FILE, 0, "FILE.csv", NULL, 0, 0, "write loss, rate and norm of every update"},
+    {"recompute", 0, ARG_SWITCH, ARG_ADVANCED, NULL, NULL, 0, 0, "less memory: compute layers again in the backward pass"},
+    {"unit", 0, ARG_UNIT, 0, "SPEC", "the fastest", 0, 0, "unit that computes: cpu or ref"},
+    {"threads", 't', ARG_COUNT, 0, "N", "all cores", 1, 1024, "threads of the unit cpu"},
+    ARG_END};
+static const struct arg_group command_flags = {"Training", flag_defs};
+static const struct arg_group *const groups[] = {&command_flags, &flags_model, &flags_output, NULL};
+const struct command cmd_train = {
+    .name = "train", .summary = "train a LoRA adapter", .groups = groups,
+    .example = "segue train -m model.gguf --data chats.jsonl -o adapter", .run = run,
+    .about = "Trains a LoRA adapter of a model of any family and storage, also a quantised one, and writes it in the form of PEFT, "
+             "which --lora of run, chat and serve reads. Of conversations only what the assistant says is trained. Every "
+             "--checkpoint updates, at the end and on ^C the adapter and a checkpoint are written; the same command continues "
+             "from the checkpoint with the same bits as a run that was not interrupted."};

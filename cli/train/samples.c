@@ -1,0 +1,233 @@
+/* samples.c: see samples.h. SPDX-License-Identifier: MIT */
+#include "train/samples.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "run/prompt.h"
+
+/* splitmix64 */
+static uint64_t draw(uint64_t *state)
+{
+    uint64_t z = *state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+/* Append a sequence without labels. NULL: too short to predict anything. */
+static struct sample *add(struct samples *s, const int32_t *tokens, size_t n)
+{
+    if (n < 2) return NULL;
+    if (s->n == s->cap) s->items = out_realloc(s->items, (s->cap = 2 * s->cap + 64) * sizeof *s->items);
+    struct sample *to = &s->items[s->n++];
+    to->tokens = out_alloc(2 * n * sizeof *tokens);
+    to->labels = to->tokens + n;
+    to->n = n;
+    memcpy(to->tokens, tokens, n * sizeof *tokens);
+    for (size_t i = 0; i < n; i++) to->labels[i] = -1;
+    return to;
+}
+
+static void label(struct sample *x, size_t from, size_t to)
+{
+    for (size_t i = from ? from : 1; i < to && i < x->n; i++) x->labels[i - 1] = x->tokens[i];
+}
+
+/* Every token after the first one. */
+static void add_text(struct samples *s, const struct prompt *text, size_t context)
+{
+    size_t n = text->n < context ? text->n : context;
+    struct sample *x = add(s, text->ids, n);
+    s->cut += text->n > context;
+    s->skipped += !x;
+    if (x) label(x, 0, n);
+}
+
+/* --- conversations --- */
+
+/* The first `n` messages as tokens; open: with the beginning of an answer after them. */
+static segue_status format(const struct placement *p, const json_t *messages, size_t n, bool open, struct prompt *out,
+                           segue_error *err)
+{
+    json_t *list = json_array(), *request = json_pack("{s:o, s:b}", "messages", list, "add_generation_prompt", (int)open);
+    for (size_t i = 0; i < n; i++) json_array_append(list, json_array_get(messages, i));
+    segue_status st = prompt_chat(p->model, request, SIZE_MAX, out, err);
+    json_decref(request);
+    return st;
+}
+
+static size_t common(const struct prompt *a, const struct prompt *b)
+{
+    size_t i = 0;
+    while (i < a->n && i < b->n && a->ids[i] == b->ids[i]) i++;
+    return i;
+}
+
+/* Labels of message i, if it is of the assistant: from where the template opens an answer to where the message ends. */
+static segue_status label_message(const struct placement *p, const json_t *messages, size_t i, const struct prompt *all,
+                                  struct sample *x, segue_error *err)
+{
+    struct prompt before = {0}, with = {0};
+    const char *role = json_string_value(json_object_get(json_array_get(messages, i), "role"));
+    if (!role || strcmp(role, "assistant") != 0) return SEGUE_OK;
+    segue_status st = format(p, messages, i, true, &before, err);
+    if (!st) st = format(p, messages, i + 1, false, &with, err);
+    if (!st) label(x, common(&before, all), common(&with, all));
+    prompt_free(&before);
+    prompt_free(&with);
+    return st;
+}
+
+static segue_status add_messages(struct samples *s, const struct placement *p, const json_t *messages, size_t context,
+                                 segue_error *err)
+{
+    struct prompt all = {0};
+    size_t n = json_array_size(messages), labels = 0;
+    segue_status st = format(p, messages, n, false, &all, err);
+    struct sample *x = st ? NULL : add(s, all.ids, all.n < context ? all.n : context);
+    for (size_t i = 0; x && i < n && !st; i++) st = label_message(p, messages, i, &all, x, err);
+    for (size_t i = 0; x && i < x->n; i++) labels += x->labels[i] >= 0;
+    s->cut += all.n > context;
+    if (!st && !labels) {
+        s->skipped++;
+        if (x) free(s->items[--s->n].tokens);
+    }
+    prompt_free(&all);
+    return st;
+}
+
+/* --- files --- */
+
+/* A list of token ids. */
+static segue_status add_tokens(struct samples *s, const struct placement *p, const json_t *list, size_t context, segue_error *err)
+{
+    struct prompt ids = {.ids = out_alloc((json_array_size(list) + 1) * sizeof *ids.ids), .n = json_array_size(list)};
+    segue_status st = SEGUE_OK;
+    for (size_t i = 0; i < ids.n && !st; i++) {
+        const json_t *id = json_array_get(list, i);
+        json_int_t v = json_is_integer(id) ? json_integer_value(id) : -1;
+        if (v < 0 || v >= (json_int_t)p->info.vocab)
+            st = out_fail(err, SEGUE_EFORMAT, "\"tokens\": number %zu is no token below %zu", i + 1, (size_t)p->info.vocab);
+        ids.ids[i] = (int32_t)v;
+    }
+    if (!st) add_text(s, &ids, context);
+    prompt_free(&ids);
+    return st;
+}
+
+static segue_status add_line(struct samples *s, const struct placement *p, const char *line, size_t len, size_t context,
+                             segue_error *err)
+{
+    json_error_t why;
+    json_t *o = out_json_load(line, len, 0, &why);
+    const json_t *text = json_object_get(o, "text"), *messages = json_object_get(o, "messages");
+    const json_t *tokens = json_object_get(o, "tokens");
+    segue_status st;
+    if (!o)
+        st = out_fail(err, SEGUE_EFORMAT, "not JSON (%s)", why.text);
+    else if (json_is_array(tokens))
+        st = add_tokens(s, p, tokens, context, err);
+    else if (!p->info.has_tokenizer)
+        st = out_fail(err, SEGUE_EUNSUPPORTED, "the model has no tokenizer, so only \"tokens\" can be read");
+    else if (json_is_string(text)) {
+        struct prompt ids = {0};
+        st = prompt_tokenize(p->model, json_string_value(text), json_string_length(text), 0, SIZE_MAX, &ids, err);
+        if (!st) add_text(s, &ids, context);
+        prompt_free(&ids);
+    } else if (json_is_array(messages) && p->info.has_template)
+        st = add_messages(s, p, messages, context, err);
+    else
+        st = out_fail(err, SEGUE_EFORMAT, "%s", messages ? "\"messages\" needs a list and a model with a chat template"
+                                                         : "an object with \"text\", \"messages\" or \"tokens\" was expected");
+    json_decref(o);
+    return st;
+}
+
+static segue_status add_lines(struct samples *s, const struct placement *p, const char *path, const struct out_text *text,
+                              size_t context, segue_error *err)
+{
+    size_t number = 0;
+    segue_status st = SEGUE_OK;
+    for (const char *at = text->data, *end = at + text->len, *stop; at < end && !st; at = stop + 1) {
+        stop = memchr(at, '\n', (size_t)(end - at));
+        if (!stop) stop = end;
+        number++;
+        if (strspn(at, " \t\r") >= (size_t)(stop - at)) continue;
+        segue_error why;
+        st = add_line(s, p, at, (size_t)(stop - at), context, &why);
+        if (st) out_fail(err, st, "train: %.200s: line %zu: %s; mend or remove the line", path, number, why.text);
+    }
+    return st;
+}
+
+static segue_status add_file(struct samples *s, const struct placement *p, const struct out_text *text, size_t context,
+                             segue_error *err)
+{
+    struct prompt ids = {0};
+    segue_status st = prompt_tokenize(p->model, text->data, text->len, 0, SIZE_MAX, &ids, err);
+    for (size_t at = 0; at < ids.n && !st; at += context) {
+        size_t n = ids.n - at < context ? ids.n - at : context;
+        struct sample *x = add(s, ids.ids + at, n);
+        if (x) label(x, 0, n);
+    }
+    prompt_free(&ids);
+    return st;
+}
+
+/* The held-out sequences are moved to the front. */
+static void hold_out(struct samples *s, double share, uint64_t seed)
+{
+    s->held_out = (size_t)(share * (double)s->n);
+    for (size_t i = 0; i < s->held_out; i++) {
+        size_t j = i + draw(&seed) % (s->n - i);
+        struct sample x = s->items[i];
+        s->items[i] = s->items[j];
+        s->items[j] = x;
+    }
+}
+
+segue_status samples_read(struct samples *s, const struct placement *p, const char *path, size_t context, double held_out,
+                          uint64_t seed, segue_error *err)
+{
+    struct out_text text = {0};
+    size_t len = strlen(path);
+    bool lines = len > 6 && !strcmp(path + len - 6, ".jsonl");
+    if (!p->info.has_tokenizer && !lines)
+        return out_fail(err, SEGUE_EUNSUPPORTED, "train: %.200s: the model has no tokenizer; give a .jsonl with \"tokens\"", p->path);
+    segue_status st = prompt_file(path, &text, err);
+    if (!st && text.len) st = lines ? add_lines(s, p, path, &text, context, err) : add_file(s, p, &text, context, err);
+    free(text.data);
+    if (!st && !s->n)
+        st = out_fail(err, SEGUE_EFORMAT, "train: %.200s: nothing to train on: %zu sequences have no labels; give texts of two "
+                      "tokens or more, or conversations with answers", path, s->skipped);
+    if (!st) hold_out(s, held_out, seed);
+    return st;
+}
+
+void samples_free(struct samples *s)
+{
+    for (size_t i = 0; i < s->n; i++) free(s->items[i].tokens);
+    free(s->items);
+    *s = (struct samples){0};
+}
+
+/* A permutation without memory: a Feistel network of four rounds over the next power of four; places beyond n are walked through. */
+const struct sample *samples_at(const struct samples *s, uint64_t seed, uint64_t at)
+{
+    const uint64_t n = s->n - s->held_out, epoch = at / n;
+    unsigned bits = 1;
+    while ((uint64_t)1 << 2 * bits < n) bits++;
+    const uint64_t mask = ((uint64_t)1 << bits) - 1;
+    uint64_t x = at % n;
+    do {
+        uint64_t left = x >> bits, right = x & mask;
+        for (uint64_t round = 0; round < 4; round++) {
+            uint64_t key = seed ^ epoch << 32 ^ round << 24 ^ right, mixed = draw(&key) & mask, next = left ^ mixed;
+            left = right;
+            right = next;
+        }
+        x = left << bits | right;
+    } while (x >= n);
+    return &s->items[s->held_out + x];
+}

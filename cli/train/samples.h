@@ -1,0 +1,30 @@
+/* samples.h: training data: files to sequences of tokens with labels, a held-out part, and an order by seed.
+ * SPDX-License-Identifier: MIT */
+#ifndef SEGUE_CLI_SAMPLES_H
+#define SEGUE_CLI_SAMPLES_H
+
+#include "run/placement.h"
+
+/* One sequence. labels[i]: the token that position i is to predict; -1: no loss there. */
+struct sample {
+    int32_t *tokens, *labels; /* [n] one block; free(tokens) */
+    size_t n;
+};
+
+/* Zero-initialise; free with samples_free. */
+struct samples {
+    struct sample *items; /* [n] the held-out ones first */
+    size_t n, cap, held_out;
+    size_t cut, skipped;  /* shortened to the context; left out, because nothing in them has a label */
+};
+
+/* Read a file: .jsonl, one object per line with "text", "messages" or "tokens"; else one text, cut into sequences of `context` tokens. Of
+ * conversations only what the assistant says has labels. held_out: share of all sequences, from 0 to 0.5; which ones depends on
+ * seed. EFORMAT: file and line of what is wrong. */
+segue_status samples_read(struct samples *s, const struct placement *p, const char *path, size_t context, double held_out,
+                          uint64_t seed, segue_error *err);
+void samples_free(struct samples *s);
+/* The sequence to train at place `at` of an endless row of epochs; every epoch has an order of its own. */
+const struct sample *samples_at(const struct samples *s, uint64_t seed, uint64_t at);
+
+#endif

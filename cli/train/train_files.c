@@ -1,0 +1,172 @@
+/* train_files.c: see train_files.h. Uses the library's reader and writer of safetensors (exception in tests/api/layers.sh).
+ * SPDX-License-Identifier: MIT */
+#include "train/train_files.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "tensor/archive.h"
+
+/* Tensors to write; each owns its name and numbers. */
+struct tensors {
+    struct sg_st_item *items; /* [n] */
+    size_t n;
+};
+
+/* A matrix of rows x cols numbers to fill; name is taken over. */
+static float *add(struct tensors *t, char *name, size_t rows, size_t cols)
+{
+    t->items = out_realloc(t->items, (t->n + 1) * sizeof *t->items);
+    float *data = out_alloc(rows * cols * sizeof *data);
+    t->items[t->n++] = (struct sg_st_item){.name = name, .storage = SG_F32, .rank = 2, .shape = {rows, cols}, .data = data};
+    return data;
+}
+
+static void free_tensors(struct tensors *t)
+{
+    for (size_t i = 0; i < t->n; i++) free((void *)(uintptr_t)t->items[i].name), free((void *)(uintptr_t)t->items[i].data);
+    free(t->items);
+}
+
+/* --- checkpoints --- */
+
+static const struct {
+    const char *name;
+    segue_param_field field;
+} fields[] = {{"value", SEGUE_PARAM_VALUE}, {"moment1", SEGUE_PARAM_MOMENT1}, {"moment2", SEGUE_PARAM_MOMENT2}};
+
+/* The number of steps is part of a name, because all tensors are fp32; the run is another. */
+static const char RUN[] = "segue.run.", STEPS[] = "segue.steps.";
+
+segue_status checkpoint_write(const char *folder, const segue_trainer *t, const char *run, segue_error *err)
+{
+    struct tensors list = {0};
+    segue_trainer_info info = {.size = sizeof info};
+    segue_param_info param = {.size = sizeof param};
+    segue_status st = segue_trainer_info_get(t, &info, err);
+    *add(&list, out_printf("%s%s", RUN, run), 1, 1) = 1;
+    *add(&list, out_printf("%s%llu", STEPS, (unsigned long long)info.steps), 1, 1) = 1;
+    for (size_t i = 0; i < 3 * info.params_n && !st; i++) {
+        st = segue_trainer_param_info(t, i / 3, &param, err);
+        if (st) break;
+        float *data = add(&list, out_printf("%s.%s", param.name, fields[i % 3].name), param.rows, param.cols);
+        st = segue_trainer_param_get(t, i / 3, fields[i % 3].field, SEGUE_ORDER_MATRIX, data, param.rows * param.cols, err);
+    }
+    char *path = out_printf("%s/checkpoint.safetensors", folder);
+    if (!st) st = sg_make_folders(folder, err);
+    if (!st) st = sg_safetensors_write(path, list.items, list.n, err);
+    free(path);
+    free_tensors(&list);
+    return st;
+}
+
+/* The rest of the name of the tensor that begins with `start`; NULL: none. */
+static const char *named(const struct sg_archive *a, const char *start)
+{
+    for (uint32_t i = 0; i < a->tensors_n; i++)
+        if (!strncmp(a->tensors[i].name, start, strlen(start))) return a->tensors[i].name + strlen(start);
+    return NULL;
+}
+
+static segue_status read_param(const struct sg_archive *a, segue_trainer *t, size_t i, segue_error *err)
+{
+    segue_param_info param = {.size = sizeof param};
+    segue_status st = segue_trainer_param_info(t, i, &param, err);
+    for (size_t f = 0; f < 3 && !st; f++) {
+        char *name = out_printf("%s.%s", param.name, fields[f].name);
+        const struct sg_tensor *from = sg_archive_find(a, name);
+        if (!from || from->storage != SG_F32 || from->rows != param.rows || from->cols != param.cols)
+            st = out_fail(err, SEGUE_EFORMAT, "train: %.200s: %s is missing or has another shape; remove the file to begin anew",
+                          a->path, name);
+        float *data = st ? NULL : out_alloc(param.rows * param.cols * sizeof *data);
+        for (size_t r = 0; data && r < param.rows; r++) sg_tensor_row(from, r, 0, param.cols, data + r * param.cols);
+        if (!st) st = segue_trainer_param_put(t, i, fields[f].field, SEGUE_ORDER_MATRIX, data, param.rows * param.cols, err);
+        free(data);
+        free(name);
+    }
+    return st;
+}
+
+static segue_status read_all(const struct sg_archive *a, segue_trainer *t, const char *run, segue_error *err)
+{
+    segue_trainer_info info = {.size = sizeof info};
+    const char *steps = named(a, STEPS), *of = named(a, RUN);
+    if (!steps || !of)
+        return out_fail(err, SEGUE_EFORMAT, "train: %.200s: is no checkpoint; remove the file to begin anew", a->path);
+    if (strcmp(of, run) != 0)
+        return out_fail(err, SEGUE_EFORMAT, "train: %.200s: was written with other data, model or settings; repeat those, or remove "
+                        "the file to begin anew", a->path);
+    segue_status st = segue_trainer_info_get(t, &info, err);
+    for (size_t i = 0; i < info.params_n && !st; i++) st = read_param(a, t, i, err);
+    return st ? st : segue_trainer_steps_put(t, strtoull(steps, NULL, 10), err);
+}
+
+segue_status checkpoint_read(const char *folder, segue_trainer *t, const char *run, segue_error *err)
+{
+    struct sg_archive *a = NULL;
+    char *path = out_printf("%s/checkpoint.safetensors", folder);
+    segue_status st = SEGUE_END;
+    if (sg_path_kind(path)) {
+        st = sg_archive_open(&a, path, err);
+        if (!st) st = read_all(a, t, run, err);
+    }
+    sg_archive_close(a);
+    free(path);
+    return st;
+}
+
+/* --- adapters --- */
+
+/* "model.layers.0.self_attn.q_proj" of a parameter of that module. */
+static char *module_of(const segue_param_info *p)
+{
+    size_t n = strlen(p->hf_name), end = n > 7 && !strcmp(p->hf_name + n - 7, ".weight") ? n - 7 : n;
+    return out_printf("%.*s", (int)end, p->hf_name);
+}
+
+/* Add the module's last word to the list, once. */
+static void add_target(json_t *list, const char *module)
+{
+    const char *dot = strrchr(module, '.');
+    size_t i;
+    json_t *known;
+    json_array_foreach(list, i, known) if (!strcmp(json_string_value(known), dot ? dot + 1 : module)) return;
+    json_array_append_new(list, json_string(dot ? dot + 1 : module));
+}
+
+static segue_status add_pair_part(struct tensors *list, json_t *targets, const segue_trainer *t, size_t i, segue_error *err)
+{
+    segue_param_info p = {.size = sizeof p};
+    segue_status st = segue_trainer_param_info(t, i, &p, err);
+    if (st) return st;
+    char *module = module_of(&p);
+    float *data = add(list, out_printf("base_model.model.%s.lora_%s.weight", module, p.part == SEGUE_PARAM_LORA_A ? "A" : "B"),
+                      p.rows, p.cols);
+    add_target(targets, module);
+    free(module);
+    return segue_trainer_param_get(t, i, SEGUE_PARAM_VALUE, SEGUE_ORDER_HF, data, p.rows * p.cols, err);
+}
+
+segue_status adapter_write(const char *folder, const segue_trainer *t, const char *base, segue_error *err)
+{
+    struct tensors list = {0};
+    segue_trainer_info info = {.size = sizeof info};
+    json_t *targets = json_array();
+    segue_status st = segue_trainer_info_get(t, &info, err);
+    for (size_t i = 0; i < info.params_n && !st; i++) st = add_pair_part(&list, targets, t, i, err);
+    json_t *config = json_pack("{s:s, s:s, s:s, s:i, s:f, s:f, s:s, s:b, s:b, s:o}", "peft_type", "LORA", "task_type", "CAUSAL_LM",
+                               "base_model_name_or_path", base, "r", (int)info.lora_rank, "lora_alpha",
+                               (double)info.lora_scale * info.lora_rank, "lora_dropout", 0.0, "bias", "none", "fan_in_fan_out", 0,
+                               "inference_mode", 1, "target_modules", targets);
+    char *path = out_printf("%s/adapter_model.safetensors", folder), *text = json_dumps(config, JSON_INDENT(2));
+    if (!st && !text) st = out_fail(err, SEGUE_EMEMORY, "train: %.200s: no memory for the configuration", folder);
+    if (!st) st = sg_make_folders(folder, err);
+    if (!st) st = sg_safetensors_write(path, list.items, list.n, err);
+    if (!st) st = sg_file_write_in(folder, "adapter_config.json", text, strlen(text), err);
+    free(path);
+    free(text);
+    json_decref(config);
+    free_tensors(&list);
+    return st;
+}

@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""train_command.py SEGUE TINY: the command `segue train` on a tiny checkpoint.
+
+The loss falls; a run that was killed continues with the bits of one that was not; the adapter is read by `run --lora` and has
+PEFT's names and shapes; bad data is refused with file and line, and nothing is lost.
+"""
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+
+SEGUE, TINY = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
+failed = 0
+
+
+def check(name, good, detail=""):
+    global failed
+    print(("PASS " if good else "FAIL ") + name, "" if good else detail)
+    failed += not good
+
+
+def segue(*args, **more):
+    return subprocess.run([SEGUE, *args], capture_output=True, text=True, **more)
+
+
+def read_safetensors(path):
+    """Names, shapes and bytes of a file; the format is a length, a JSON header and the data."""
+    data = open(path, "rb").read()
+    n = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + n])
+    return {k: (v["shape"], data[8 + n + v["data_offsets"][0] : 8 + n + v["data_offsets"][1]])
+            for k, v in header.items() if k != "__metadata__"}
+
+
+def losses(path):
+    return [float(line.split(",")[1]) for line in open(path).read().splitlines()[1:]]
+
+
+work = tempfile.mkdtemp()
+os.chdir(work)
+with open("lines.jsonl", "w") as f:
+    for i in range(12):
+        f.write(json.dumps({"tokens": [3, 1, 4, 1, 5, 9, 2, 6] * (2 + i % 3)}) + "\n")
+BASE = ["train", "-m", TINY, "--data", "lines.jsonl", "--batch", "2", "-c", "24", "--rank", "4", "--lr", "0.02", "--held-out", "20",
+        "--unit", "cpu", "-t", "2"]
+
+r = segue(*BASE, "-o", "whole", "--steps", "12", "--checkpoint", "4", "--metrics", "whole.csv", "--json")
+check("a run ends well", r.returncode == 0, r.stderr)
+o = json.loads(r.stdout)
+check("it counts", o["steps"] == 12 and o["sequences"] == 12 and o["held_out"] == 2 and o["cut"] > 0, r.stdout)
+check("the held-out loss falls", o["held_out_loss"] < 0.9 * o["held_out_loss_before"], r.stdout)
+curve = losses("whole.csv")
+check("one line per update", len(curve) == 12 and curve[-1] < 0.9 * curve[0], str(curve))
+
+adapter = read_safetensors("whole/adapter_model.safetensors")
+config = json.load(open("whole/adapter_config.json"))
+pairs = {k[: -len(".lora_A.weight")] for k in adapter if k.endswith(".lora_A.weight")}
+check("names of PEFT", pairs and all(p.startswith("base_model.model.model.layers.") and p + ".lora_B.weight" in adapter for p in pairs))
+check("A is [rank, columns], B [rows, rank]",
+      all(adapter[p + ".lora_A.weight"][0][0] == 4 and adapter[p + ".lora_B.weight"][0][1] == 4 for p in pairs))
+check("its configuration", config["r"] == 4 and config["lora_alpha"] == 8 and "q_proj" in config["target_modules"], str(config))
+
+RUN = ["run", "-m", TINY, "--ids", "1,2,3,4,5", "-n", "1", "--greedy", "--logprobs", "1", "--json", "--unit", "ref"]
+plain, tuned = segue(*RUN), segue(*RUN, "--lora", "whole")
+check("run reads the adapter", tuned.returncode == 0, tuned.stderr)
+check("it changes the answer's log-probability", tuned.returncode == 0 and plain.stdout != tuned.stdout)
+
+# Killed after a checkpoint, whatever it was doing.
+p = subprocess.Popen([SEGUE, *BASE, "-o", "killed", "--steps", "12", "--checkpoint", "4", "--metrics", "killed.csv"],
+                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+while p.poll() is None and not os.path.exists("killed/adapter_config.json"):
+    pass
+p.send_signal(signal.SIGKILL)
+p.wait()
+r = segue(*BASE, "-o", "killed", "--steps", "12", "--checkpoint", "4", "--metrics", "killed.csv")
+check("a killed run continues", r.returncode == 0, r.stderr)
+for name in ("checkpoint.safetensors", "adapter_model.safetensors"):
+    same = open("whole/" + name, "rb").read() == open("killed/" + name, "rb").read()
+    check(name + " has the bits of the whole run", same)
+r = segue(*BASE, "-o", "one", "--steps", "12", "--checkpoint", "12", "-t", "1")
+check("one thread gives the same bits", open("one/adapter_model.safetensors", "rb").read() ==
+      open("whole/adapter_model.safetensors", "rb").read(), r.stderr)
+r = segue(*BASE, "-o", "killed", "--steps", "13")
+check("another run's checkpoint is refused", r.returncode == 4 and "other data, model or settings" in r.stderr, r.stderr)
+with open("killed/checkpoint.safetensors", "r+b") as f:
+    f.truncate(1000)
+r = segue(*BASE, "-o", "killed", "--steps", "12", "--checkpoint", "4")
+check("a damaged checkpoint is refused", r.returncode in (1, 4), f"{r.returncode} {r.stderr}")
+
+bad = {
+    "broken.jsonl": ('{"tokens":[1,2]}\n{"tokens":\n', 4, "line 2"),
+    "token.jsonl": ('{"tokens":[1,99999999]}\n', 4, "line 1"),
+    "negative.jsonl": ('{"tokens":[1,-1]}\n', 4, "line 1"),
+    "text.jsonl": ('{"text":"one two"}\n', 3, "no tokenizer"),
+    "object.jsonl": ('{"title":"x"}\n', 3, "line 1"),
+    "empty.jsonl": ("", 4, "nothing to train on"),
+    "text.txt": ("one two", 3, "no tokenizer"),
+    "short.jsonl": ('{"tokens":[1]}\n', 4, "nothing to train on"),
+}
+for name, (text, code, words) in bad.items():
+    open(name, "w").write(text)
+    r = segue("train", "-m", TINY, "--data", name, "-o", "bad", "--unit", "cpu")
+    check(name + " is refused", r.returncode == code and words in r.stderr and not os.path.exists("bad"),
+          f"{r.returncode} {r.stderr}")
+for args, code in ((["--data", "lines.jsonl"], 2), (["-o", "bad"], 2), (["--data", "none.jsonl", "-o", "bad"], 1),
+                   (["--data", "lines.jsonl", "-o", "bad", "--targets", "no_such_module"], 3)):
+    r = segue("train", "-m", TINY, *args, "--unit", "cpu")
+    check("train " + " ".join(args) + f" ends with {code}", r.returncode == code, f"{r.returncode} {r.stderr}")
+r = segue(*BASE, "-o", "high", "--steps", "30", "--lr", "10", "--clip", "0", "--checkpoint", "1")
+check("a loss that is not finite stops the run by name, or it ends", r.returncode == 0 or "step" in r.stderr, r.stderr)
+os.chdir("/")
+shutil.rmtree(work)
+sys.exit(failed != 0)
