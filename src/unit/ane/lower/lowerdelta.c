@@ -3,7 +3,9 @@
  * 0. A = I + strictly lower part of (beta K K^T o L) is inverted to P; then D = P beta V - P (beta K o e^c)
  * S, O = (Q o e^c) S + (Q K^T o L) D and S <- e^c_N S + (K o e^(c_N - c))^T D. Every sum of g is computed
  * by one product and rounded once, because differences of rounded prefix sums would lose precision. Padding
- * rows have beta, g and k of 0 and so do not change S. A single row uses the same formulas with N = 1.
+ * rows have beta, g and k of 0 and so do not change S. A single row uses the same formulas with N = 1. The
+ * scale 1 / sqrt(dk) of normalized q is applied to O: Q K^T o L may be small, and an M1 multiplies subnormal
+ * numbers as 0, which a norm of O by heads would make visible.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 
@@ -117,7 +119,8 @@ uint32_t sg_ane_lower_delta(struct sg_lowering *l, const struct sg_op *op)
         all.q = sg_ane_normalize(l, all.q, 2, 1, (double)p->l2_eps, 0);
         all.k = sg_ane_normalize(l, all.k, 2, 1, (double)p->l2_eps, 0);
     }
-    all.q = mul(l, all.q, SG_ANE_NUM(1 / sqrt(p->dk)));
+    double scale = 1 / sqrt(p->dk);
+    if (p->l2_eps <= 0) all.q = mul(l, all.q, SG_ANE_NUM(scale));
     all.k = mul(l, all.k, valid);
     uint32_t state = sg_ane_unpack(l, p->slot, SG_ANE_SHAPE(all.heads, all.shared, all.dk, all.dv));
     for (int64_t at = 0; at < s && n < 16; at += step) {
@@ -132,5 +135,6 @@ uint32_t sg_ane_lower_delta(struct sg_lowering *l, const struct sg_op *op)
     }
     sg_ane_pack(l, p->slot, state, all.dv);
     uint32_t out = n > 1 ? sg_mil_build_concat(&l->b, outs, n, 3) : outs[0];
+    if (p->l2_eps > 0) out = mul(l, out, SG_ANE_NUM(scale));
     return sg_mil_build_reshape(&l->b, out, 4, (int64_t[]){1, (int64_t)p->v_heads * all.dv, 1, s});
 }
