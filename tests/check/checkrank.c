@@ -265,7 +265,7 @@ struct rank_shape {
 };
 
 /* Mean of the norms' weights of a shape. Gates of the delta rule grow with it: fp16 keeps numbers from 16 on to 1/64 and those of
- * several hundred to 1/4. The exponential of such a rounding error says nothing about a unit that has fp16 only; from a mean of 10
+ * several hundred to 1/4. The exponential of such a rounding error says nothing about one that has fp16 only; from a mean of 10
  * on two layers make 10 % of it. */
 static float mean_of(const struct check_unit *u, const struct rank_shape *s)
 {

@@ -1,6 +1,6 @@
 /* mlxunit.h: internal header of the unit `mlx`, which computes graphs with MLX (Apple's GPU, or the CPU). mlx_unit.c: the table;
- * mlx_owner.c: the thread that makes all calls of MLX; mlx_weights.c: weights; mlx_ops.c, mlx_mixers.c: the ops; mlx_pass.c: their
- * helpers; mlx_run.c: runs; mlx_state.c: states; mxc.cpp: the calls of MLX behind the C interface mxc.h.
+ * mlx_owner.c: the thread that makes all calls of MLX; mlx_weights.c: weights; mlx_ops.c, mlx_mixers.c: the ops; mlx_pass.c:
+ * their helpers; mlx_run.c: runs; mlx_state.c: states; mxc.cpp: the calls of MLX behind the C interface mxc.h.
  *
  * A pass over the graph only builds arrays; MLX computes them when the results are read.
  * SPDX-License-Identifier: MIT */
