@@ -1,9 +1,11 @@
 # The unit mlx. Without MLX in the build these tests are skipped with the reason.
-segue_script(mlx_op "mlx;check" sh ${CMAKE_CURRENT_LIST_DIR}/present.sh $<TARGET_FILE:check> --level op --unit mlx:cpu --quick)
-segue_script(mlx_handoff "mlx;check" sh ${CMAKE_CURRENT_LIST_DIR}/present.sh $<TARGET_FILE:check> --level handoff --quick --unit ref
-  --unit cpu:threads=1 --unit ane:soft,profile=ieee --unit mlx:cpu)
+segue_script(mlx_op "mlx;check" sh ${CMAKE_CURRENT_LIST_DIR}/present.sh
+  $<TARGET_FILE:check> --level op --unit mlx:cpu --quick)
+segue_script(mlx_handoff "mlx;check" sh ${CMAKE_CURRENT_LIST_DIR}/present.sh $<TARGET_FILE:check> --level handoff --quick
+  --unit ref  --unit cpu:threads=1 --unit ane:soft,profile=ieee --unit mlx:cpu)
 if(TARGET segue)
-  segue_script(mlx_tokens "mlx" sh ${CMAKE_CURRENT_LIST_DIR}/present.sh sh ${CMAKE_CURRENT_LIST_DIR}/tokens.sh $<TARGET_FILE:segue>)
+  segue_script(mlx_tokens "mlx" sh ${CMAKE_CURRENT_LIST_DIR}/present.sh sh ${CMAKE_CURRENT_LIST_DIR}/tokens.sh
+    $<TARGET_FILE:segue>)
 endif()
 if(mlx IN_LIST SEGUE_UNITS)
   segue_test(mlx_repack "mlx;small;quick" ${CMAKE_CURRENT_LIST_DIR}/mlx_repack.c)
