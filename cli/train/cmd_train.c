@@ -16,7 +16,7 @@
 struct job {
     const struct args *args;
     struct placement placement;
-    struct samples samples;
+    struct train_data samples;
     segue_unit *unit;
     segue_trainer *trainer;
     FILE *metrics;              /* CSV; NULL: none */
@@ -41,7 +41,8 @@ static double rate_of(const struct job *j, uint64_t step)
     return peak * (0.55 + 0.45 * cos(3.14159265358979323846 * done));
 }
 
-static segue_status run_sample(struct job *j, const struct sample *x, bool loss_only, segue_train_result *out, segue_error *err)
+static segue_status run_sample(struct job *j, const struct train_sample *x, bool loss_only, segue_train_result *out,
+                               segue_error *err)
 {
     const segue_train_batch batch = {.size = sizeof batch,
                                      .tokens = x->tokens,
@@ -242,7 +243,8 @@ static int run(struct args *args)
     struct job j = {.args = args, .first = NAN, .last = NAN, .out = args_text(args, "output"), .start_ns = out_now_ns()};
     segue_error err;
     if (!j.out || !args_has(args, "data")) {
-        out_fail(&err, SEGUE_EARG, "train: %s", j.out ? "--data missing; give a text or a .jsonl file" : "-o missing; give a folder");
+        out_fail(&err, SEGUE_EARG, "train: %s",
+                 j.out ? "--data missing; give a text or a .jsonl file" : "-o missing; give a folder");
         return out_error(&err, EXIT_UNAVAILABLE);
     }
     int code = placement_open_model(&j.placement, args);
@@ -286,7 +288,7 @@ static const struct arg_group *const groups[] = {&command_flags, &flags_model, &
 const struct command cmd_train = {
     .name = "train", .summary = "train a LoRA adapter", .groups = groups,
     .example = "segue train -m model.gguf --data chats.jsonl -o adapter", .run = run,
-    .about = "Trains a LoRA adapter of a model of any family and storage, also a quantised one, and writes it in the form of PEFT, "
-             "which --lora of run, chat and serve reads. Of conversations only what the assistant says is trained. Every "
+    .about = "Trains a LoRA adapter of a model of any family and storage, also a quantised one, and writes it in the form of "
+             "PEFT, which --lora of run, chat and serve reads. Of conversations only what the assistant says is trained. Every "
              "--checkpoint updates, at the end and on ^C the adapter and a checkpoint are written; the same command continues "
              "from the checkpoint with the same bits as a run that was not interrupted."};

@@ -16,11 +16,11 @@ static uint64_t draw(uint64_t *state)
 }
 
 /* Append a sequence without labels. NULL: too short to predict anything. */
-static struct sample *add(struct samples *s, const int32_t *tokens, size_t n)
+static struct train_sample *add(struct train_data *s, const int32_t *tokens, size_t n)
 {
     if (n < 2) return NULL;
     if (s->n == s->cap) s->items = out_realloc(s->items, (s->cap = 2 * s->cap + 64) * sizeof *s->items);
-    struct sample *to = &s->items[s->n++];
+    struct train_sample *to = &s->items[s->n++];
     to->tokens = out_alloc(2 * n * sizeof *tokens);
     to->labels = to->tokens + n;
     to->n = n;
@@ -29,16 +29,16 @@ static struct sample *add(struct samples *s, const int32_t *tokens, size_t n)
     return to;
 }
 
-static void label(struct sample *x, size_t from, size_t to)
+static void label(struct train_sample *x, size_t from, size_t to)
 {
     for (size_t i = from ? from : 1; i < to && i < x->n; i++) x->labels[i - 1] = x->tokens[i];
 }
 
 /* Every token after the first one. */
-static void add_text(struct samples *s, const struct prompt *text, size_t context)
+static void add_text(struct train_data *s, const struct prompt *text, size_t context)
 {
     size_t n = text->n < context ? text->n : context;
-    struct sample *x = add(s, text->ids, n);
+    struct train_sample *x = add(s, text->ids, n);
     s->cut += text->n > context;
     s->skipped += !x;
     if (x) label(x, 0, n);
@@ -66,7 +66,7 @@ static size_t common(const struct prompt *a, const struct prompt *b)
 
 /* Labels of message i, if it is of the assistant: from where the template opens an answer to where the message ends. */
 static segue_status label_message(const struct placement *p, const json_t *messages, size_t i, const struct prompt *all,
-                                  struct sample *x, segue_error *err)
+                                  struct train_sample *x, segue_error *err)
 {
     struct prompt before = {0}, with = {0};
     const char *role = json_string_value(json_object_get(json_array_get(messages, i), "role"));
@@ -79,13 +79,13 @@ static segue_status label_message(const struct placement *p, const json_t *messa
     return st;
 }
 
-static segue_status add_messages(struct samples *s, const struct placement *p, const json_t *messages, size_t context,
+static segue_status add_messages(struct train_data *s, const struct placement *p, const json_t *messages, size_t context,
                                  segue_error *err)
 {
     struct prompt all = {0};
     size_t n = json_array_size(messages), labels = 0;
     segue_status st = format(p, messages, n, false, &all, err);
-    struct sample *x = st ? NULL : add(s, all.ids, all.n < context ? all.n : context);
+    struct train_sample *x = st ? NULL : add(s, all.ids, all.n < context ? all.n : context);
     for (size_t i = 0; x && i < n && !st; i++) st = label_message(p, messages, i, &all, x, err);
     for (size_t i = 0; x && i < x->n; i++) labels += x->labels[i] >= 0;
     s->cut += all.n > context;
@@ -100,7 +100,8 @@ static segue_status add_messages(struct samples *s, const struct placement *p, c
 /* --- files --- */
 
 /* A list of token ids. */
-static segue_status add_tokens(struct samples *s, const struct placement *p, const json_t *list, size_t context, segue_error *err)
+static segue_status add_tokens(struct train_data *s, const struct placement *p, const json_t *list, size_t context,
+                               segue_error *err)
 {
     struct prompt ids = {.ids = out_alloc((json_array_size(list) + 1) * sizeof *ids.ids), .n = json_array_size(list)};
     segue_status st = SEGUE_OK;
@@ -116,7 +117,7 @@ static segue_status add_tokens(struct samples *s, const struct placement *p, con
     return st;
 }
 
-static segue_status add_line(struct samples *s, const struct placement *p, const char *line, size_t len, size_t context,
+static segue_status add_line(struct train_data *s, const struct placement *p, const char *line, size_t len, size_t context,
                              segue_error *err)
 {
     json_error_t why;
@@ -144,7 +145,7 @@ static segue_status add_line(struct samples *s, const struct placement *p, const
     return st;
 }
 
-static segue_status add_lines(struct samples *s, const struct placement *p, const char *path, const struct out_text *text,
+static segue_status add_lines(struct train_data *s, const struct placement *p, const char *path, const struct out_text *text,
                               size_t context, segue_error *err)
 {
     size_t number = 0;
@@ -161,14 +162,14 @@ static segue_status add_lines(struct samples *s, const struct placement *p, cons
     return st;
 }
 
-static segue_status add_file(struct samples *s, const struct placement *p, const struct out_text *text, size_t context,
+static segue_status add_file(struct train_data *s, const struct placement *p, const struct out_text *text, size_t context,
                              segue_error *err)
 {
     struct prompt ids = {0};
     segue_status st = prompt_tokenize(p->model, text->data, text->len, 0, SIZE_MAX, &ids, err);
     for (size_t at = 0; at < ids.n && !st; at += context) {
         size_t n = ids.n - at < context ? ids.n - at : context;
-        struct sample *x = add(s, ids.ids + at, n);
+        struct train_sample *x = add(s, ids.ids + at, n);
         if (x) label(x, 0, n);
     }
     prompt_free(&ids);
@@ -176,44 +177,48 @@ static segue_status add_file(struct samples *s, const struct placement *p, const
 }
 
 /* The held-out sequences are moved to the front. */
-static void hold_out(struct samples *s, double share, uint64_t seed)
+static void hold_out(struct train_data *s, double share, uint64_t seed)
 {
     s->held_out = (size_t)(share * (double)s->n);
     for (size_t i = 0; i < s->held_out; i++) {
         size_t j = i + draw(&seed) % (s->n - i);
-        struct sample x = s->items[i];
+        struct train_sample x = s->items[i];
         s->items[i] = s->items[j];
         s->items[j] = x;
     }
 }
 
-segue_status samples_read(struct samples *s, const struct placement *p, const char *path, size_t context, double held_out,
+segue_status samples_read(struct train_data *s, const struct placement *p, const char *path, size_t context, double held_out,
                           uint64_t seed, segue_error *err)
 {
     struct out_text text = {0};
     size_t len = strlen(path);
     bool lines = len > 6 && !strcmp(path + len - 6, ".jsonl");
     if (!p->info.has_tokenizer && !lines)
-        return out_fail(err, SEGUE_EUNSUPPORTED, "train: %.200s: the model has no tokenizer; give a .jsonl with \"tokens\"", p->path);
+        return out_fail(err, SEGUE_EUNSUPPORTED, "train: %.200s: the model has no tokenizer; give a .jsonl with \"tokens\"",
+                        p->path);
     segue_status st = prompt_file(path, &text, err);
     if (!st && text.len) st = lines ? add_lines(s, p, path, &text, context, err) : add_file(s, p, &text, context, err);
     free(text.data);
     if (!st && !s->n)
-        st = out_fail(err, SEGUE_EFORMAT, "train: %.200s: nothing to train on: %zu sequences have no labels; give texts of two "
-                      "tokens or more, or conversations with answers", path, s->skipped);
+        st = out_fail(err, SEGUE_EFORMAT,
+                      "train: %.200s: nothing to train on: %zu sequences have no labels; give texts of two tokens or more, or "
+                      "conversations with answers",
+                      path, s->skipped);
     if (!st) hold_out(s, held_out, seed);
     return st;
 }
 
-void samples_free(struct samples *s)
+void samples_free(struct train_data *s)
 {
     for (size_t i = 0; i < s->n; i++) free(s->items[i].tokens);
     free(s->items);
-    *s = (struct samples){0};
+    *s = (struct train_data){0};
 }
 
-/* A permutation without memory: a Feistel network of four rounds over the next power of four; places beyond n are walked through. */
-const struct sample *samples_at(const struct samples *s, uint64_t seed, uint64_t at)
+/* A permutation without memory: a Feistel network of four rounds over the next power of four; places beyond n are walked
+ * through. */
+const struct train_sample *samples_at(const struct train_data *s, uint64_t seed, uint64_t at)
 {
     const uint64_t n = s->n - s->held_out, epoch = at / n;
     unsigned bits = 1;

@@ -6,25 +6,25 @@
 #include "run/placement.h"
 
 /* One sequence. labels[i]: the token that position i is to predict; -1: no loss there. */
-struct sample {
+struct train_sample {
     int32_t *tokens, *labels; /* [n] one block; free(tokens) */
     size_t n;
 };
 
 /* Zero-initialise; free with samples_free. */
-struct samples {
-    struct sample *items; /* [n] the held-out ones first */
+struct train_data {
+    struct train_sample *items; /* [n] the held-out ones first */
     size_t n, cap, held_out;
     size_t cut, skipped;  /* shortened to the context; left out, because nothing in them has a label */
 };
 
-/* Read a file: .jsonl, one object per line with "text", "messages" or "tokens"; else one text, cut into sequences of `context` tokens. Of
- * conversations only what the assistant says has labels. held_out: share of all sequences, from 0 to 0.5; which ones depends on
- * seed. EFORMAT: file and line of what is wrong. */
-segue_status samples_read(struct samples *s, const struct placement *p, const char *path, size_t context, double held_out,
+/* Read a file: .jsonl, one object per line with "text", "messages" or "tokens"; else one text, cut into sequences of `context`
+ * tokens. Of conversations only what the assistant says has labels. held_out: share of all sequences, from 0 to 0.5; which ones
+ * depends on seed. EFORMAT: file and line of what is wrong. */
+segue_status samples_read(struct train_data *s, const struct placement *p, const char *path, size_t context, double held_out,
                           uint64_t seed, segue_error *err);
-void samples_free(struct samples *s);
+void samples_free(struct train_data *s);
 /* The sequence to train at place `at` of an endless row of epochs; every epoch has an order of its own. */
-const struct sample *samples_at(const struct samples *s, uint64_t seed, uint64_t at);
+const struct train_sample *samples_at(const struct train_data *s, uint64_t seed, uint64_t at);
 
 #endif

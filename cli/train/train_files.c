@@ -9,13 +9,13 @@
 #include "tensor/archive.h"
 
 /* Tensors to write; each owns its name and numbers. */
-struct tensors {
+struct file_tensors {
     struct sg_st_item *items; /* [n] */
     size_t n;
 };
 
 /* A matrix of rows x cols numbers to fill; name is taken over. */
-static float *add(struct tensors *t, char *name, size_t rows, size_t cols)
+static float *add(struct file_tensors *t, char *name, size_t rows, size_t cols)
 {
     t->items = out_realloc(t->items, (t->n + 1) * sizeof *t->items);
     float *data = out_alloc(rows * cols * sizeof *data);
@@ -23,7 +23,7 @@ static float *add(struct tensors *t, char *name, size_t rows, size_t cols)
     return data;
 }
 
-static void free_tensors(struct tensors *t)
+static void free_tensors(struct file_tensors *t)
 {
     for (size_t i = 0; i < t->n; i++) free((void *)(uintptr_t)t->items[i].name), free((void *)(uintptr_t)t->items[i].data);
     free(t->items);
@@ -41,7 +41,7 @@ static const char RUN[] = "segue.run.", STEPS[] = "segue.steps.";
 
 segue_status checkpoint_write(const char *folder, const segue_trainer *t, const char *run, segue_error *err)
 {
-    struct tensors list = {0};
+    struct file_tensors list = {0};
     segue_trainer_info info = {.size = sizeof info};
     segue_param_info param = {.size = sizeof param};
     segue_status st = segue_trainer_info_get(t, &info, err);
@@ -95,8 +95,8 @@ static segue_status read_all(const struct sg_archive *a, segue_trainer *t, const
     if (!steps || !of)
         return out_fail(err, SEGUE_EFORMAT, "train: %.200s: is no checkpoint; remove the file to begin anew", a->path);
     if (strcmp(of, run) != 0)
-        return out_fail(err, SEGUE_EFORMAT, "train: %.200s: was written with other data, model or settings; repeat those, or remove "
-                        "the file to begin anew", a->path);
+        return out_fail(err, SEGUE_EFORMAT, "train: %.200s: was written with other data, model or settings; repeat those, or "
+                        "remove the file to begin anew", a->path);
     segue_status st = segue_trainer_info_get(t, &info, err);
     for (size_t i = 0; i < info.params_n && !st; i++) st = read_param(a, t, i, err);
     return st ? st : segue_trainer_steps_put(t, strtoull(steps, NULL, 10), err);
@@ -135,7 +135,7 @@ static void add_target(json_t *list, const char *module)
     json_array_append_new(list, json_string(dot ? dot + 1 : module));
 }
 
-static segue_status add_pair_part(struct tensors *list, json_t *targets, const segue_trainer *t, size_t i, segue_error *err)
+static segue_status add_pair_part(struct file_tensors *list, json_t *targets, const segue_trainer *t, size_t i, segue_error *err)
 {
     segue_param_info p = {.size = sizeof p};
     segue_status st = segue_trainer_param_info(t, i, &p, err);
@@ -150,13 +150,13 @@ static segue_status add_pair_part(struct tensors *list, json_t *targets, const s
 
 segue_status adapter_write(const char *folder, const segue_trainer *t, const char *base, segue_error *err)
 {
-    struct tensors list = {0};
+    struct file_tensors list = {0};
     segue_trainer_info info = {.size = sizeof info};
     json_t *targets = json_array();
     segue_status st = segue_trainer_info_get(t, &info, err);
     for (size_t i = 0; i < info.params_n && !st; i++) st = add_pair_part(&list, targets, t, i, err);
-    json_t *config = json_pack("{s:s, s:s, s:s, s:i, s:f, s:f, s:s, s:b, s:b, s:o}", "peft_type", "LORA", "task_type", "CAUSAL_LM",
-                               "base_model_name_or_path", base, "r", (int)info.lora_rank, "lora_alpha",
+    json_t *config = json_pack("{s:s, s:s, s:s, s:i, s:f, s:f, s:s, s:b, s:b, s:o}", "peft_type", "LORA", "task_type",
+                               "CAUSAL_LM", "base_model_name_or_path", base, "r", (int)info.lora_rank, "lora_alpha",
                                (double)info.lora_scale * info.lora_rank, "lora_dropout", 0.0, "bias", "none", "fan_in_fan_out", 0,
                                "inference_mode", 1, "target_modules", targets);
     char *path = out_printf("%s/adapter_model.safetensors", folder), *text = json_dumps(config, JSON_INDENT(2));

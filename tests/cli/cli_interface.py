@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Compares docs/CLI.md with the command: every command, every flag and every JSON field is documented, and commands that the
-page marks as not implemented are rejected. SPDX-License-Identifier: MIT"""
+"""Compares docs/CLI.md with the command: every command, every flag and every JSON field is documented. SPDX-License-Identifier: MIT"""
 import re
 from clitest import *
 
@@ -15,9 +14,6 @@ for c in commands:
     for letter, name in flags:
         expect(f"{c} --{name} is documented", re.search(rf"--{name}(?![\w-])", page))
         if letter and letter not in "hq": expect(f"{c} -{letter} is documented", re.search(rf"(?<![\w-])-{letter}\b", page))
-later = re.findall(r"`([a-z-]+)`", page.split("## Commands that are not implemented")[1].split(":")[0])
-expect("commands that are not implemented", "train" in later, later)
-for c in later: refused(3, [c], c)
 
 
 def fields(value, out):

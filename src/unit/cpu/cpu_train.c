@@ -40,14 +40,15 @@ static void panel(const struct sg_gemm *g, uint32_t k0, uint32_t depth, uint32_t
 }
 
 /* One clone per instruction set. They give the same bits: products and sums are rounded apart. */
-#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)
 #define CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define CLONES
 #endif
 
-CLONES static void block(const struct sg_gemm *g, uint32_t i0, uint32_t rows, uint32_t k0, uint32_t depth, const float *b, float *c,
-                  uint32_t cols, int add)
+CLONES static void block(const struct sg_gemm *g, uint32_t i0, uint32_t rows, uint32_t k0, uint32_t depth, const float *b,
+                         float *c, uint32_t cols, int add)
 {
     wide sums[ROWS][COLS / WIDE] = {{{0}}};
     const float *a[ROWS];
