@@ -264,12 +264,12 @@ struct rank_shape {
     float mean; /* of norms' weights, where not 1: x, or hidden units, are more than fp16 holds */
 };
 
-/* Mean of the norms' weights of a shape. Gates of the delta rule grow with it: fp16 keeps numbers from 16 on to 1/64 and those of
- * several hundred to 1/4. The exponential of such a rounding error says nothing about a unit that has fp16 only; from a mean of
- * 10 on two layers make 10 % of it. */
+/* Mean of the norms' weights of a shape. Gates of the delta rule grow with it: fp16 keeps numbers from 16 on to 1/64 and those
+ * of several hundred to 1/4. On ane, with a mean of 10 no f16 or bf16 case of seeds 1 to 12 exceeds half its bound; with 200 some
+ * exceed it several times. */
 static float mean_of(const struct check_unit *u, const struct rank_shape *s)
 {
-    if (u->desc.half && s->mixer == PROMPTS && s->mean > 3) return 3;
+    if (u->desc.half && s->mixer == PROMPTS && s->mean > 10) return 10;
     return s->mean != 0 ? s->mean : 1;
 }
 

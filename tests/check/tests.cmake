@@ -24,6 +24,9 @@ if(NOT SEGUE_SANITIZE) # it runs all cases five times
 endif()
 # Every case of kernels and ops, so that `make test` leaves out check_op; of hand-offs, check_handoff_pairs has them.
 segue_script(check_all "check" $<TARGET_FILE:check> --level kernel --level op --seed 2)
+# Products of the delta rule that an M1 would take as 0 if q were scaled, not the results: 2.5 and 1.4 x their bounds.
+segue_script(check_delta_small "check;quick" $<TARGET_FILE:check> --level op --unit ane --seed 8 --case rank.bf16.24
+  --case rank.iq4_xs.30)
 # Natively on Arm, check_kernel covers neon.
 if(CMAKE_SYSTEM_NAME STREQUAL Linux AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND NOT SEGUE_SANITIZE)
   segue_script(check_neon "check;quick" sh ${CMAKE_CURRENT_SOURCE_DIR}/check/neon.sh ${PROJECT_BINARY_DIR})
