@@ -570,7 +570,6 @@ static void cases_of(struct check *c, const struct tiny *m, const struct check_u
             if (kinds[k].run == case_pass && (a->ops != b->ops || !a->ops->state_transfer)) continue;
             if (c->quick && (i % 5 != 3 || (a != b && (a - b + (long)i + (long)k) % 2))) continue;
             enum sg_storage kv = a->desc.half || b->desc.half ? SG_F16 : storages[(i + k) % 4];
-            if (kv == SG_Q8_0 && (a->desc.kv == SG_KV_NOT_Q8 || b->desc.kv == SG_KV_NOT_Q8)) kv = SG_F16;
             one_case(c, &kinds[k], a, b, m, kv, lengths[i]);
         }
 }

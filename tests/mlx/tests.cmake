@@ -2,15 +2,17 @@
 segue_script(mlx_op "mlx;check" sh ${CMAKE_CURRENT_LIST_DIR}/present.sh
   $<TARGET_FILE:check> --level op --unit mlx:cpu --quick)
 segue_script(mlx_handoff "mlx;check" sh ${CMAKE_CURRENT_LIST_DIR}/present.sh $<TARGET_FILE:check> --level handoff --quick
-  --unit ref  --unit cpu:threads=1 --unit ane:soft,profile=ieee --unit mlx:cpu)
+  --unit ref --unit cpu:threads=1 --unit ane:soft,profile=ieee --unit mlx:cpu)
 if(TARGET segue)
   segue_script(mlx_tokens "mlx" sh ${CMAKE_CURRENT_LIST_DIR}/present.sh sh ${CMAKE_CURRENT_LIST_DIR}/tokens.sh
     $<TARGET_FILE:segue>)
+  segue_script(mlx_families "mlx" sh ${CMAKE_CURRENT_LIST_DIR}/present.sh sh ${CMAKE_CURRENT_LIST_DIR}/families.sh
+    $<TARGET_FILE:segue> ${PROJECT_SOURCE_DIR}/tests/golden/tiny)
 endif()
 if(mlx IN_LIST SEGUE_UNITS)
   segue_test(mlx_repack "mlx;small;quick" ${CMAKE_CURRENT_LIST_DIR}/mlx_repack.c)
 else()
-  foreach(name mlx_op mlx_handoff mlx_tokens)
+  foreach(name mlx_op mlx_handoff mlx_tokens mlx_families)
     if(TEST ${name})
       set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT "SEGUE_NO_MLX=1")
     endif()

@@ -41,9 +41,11 @@ static mxc_ref grown(struct sg_unit *u, struct mlx_slot *s, enum sg_storage stor
     return both;
 }
 
-/* The old array is released before the new one is computed, which can then be written in place. */
+/* The old array is released before the new one is computed, which can then be written in place. MLX has no q8_0: such rows are
+ * rounded to its values and held as fp32. */
 static mxc_ref put_rows(struct sg_unit *u, struct mlx_slot *s, enum sg_storage storage, mxc_ref rows, uint64_t at, uint64_t n)
 {
+    if (storage == SG_Q8_0) rows = mxc_round_q8(u->tape, rows);
     mxc_ref old = grown(u, s, storage, at + n);
     mxc_ref now = mxc_put(u->tape, old, rows, 2, (uint32_t)at);
     struct mxc_held *held = mxc_keep(u->tape, now);
@@ -263,8 +265,6 @@ segue_status mlx_state_new(struct sg_unit *u, const struct sg_slot *slots, uint3
     if (!s) return sg_no_memory("mlx state", sizeof *s, err);
     enum sg_storage storage = u->type == MXC_F16 ? SG_F16 : u->type == MXC_BF16 ? SG_BF16 : SG_F32;
     segue_status status = sg_state_core_init(&s->core, &core_ops, u, slots, slots_n, o, storage, err);
-    if (status == SEGUE_OK && s->core.storage == SG_Q8_0)
-        status = sg_fail(err, SEGUE_EUNSUPPORTED, "new state: mlx: K and V as q8_0 are not supported; use f32, f16 or bf16");
     if (status == SEGUE_OK) {
         s->undo = sg_alloc(((size_t)s->core.marks_cap * slots_n + 1) * sizeof *s->undo);
         if (!s->undo) status = sg_no_memory("mlx state", s->core.marks_cap * sizeof *s->undo, err);

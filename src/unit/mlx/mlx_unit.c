@@ -15,7 +15,7 @@ static const char *const devices[] = {"mlx:cpu", "mlx:gpu"};
 static void describe_one(struct sg_unit_desc *d, int gpu)
 {
     char name[64];
-    *d = (struct sg_unit_desc){.lanes = 1, .samples = 1, .kv = SG_KV_NOT_Q8, .named_only = 1};
+    *d = (struct sg_unit_desc){.lanes = 1, .samples = 1, .named_only = 1};
     d->info.size = sizeof d->info;
     d->info.built = 1;
     d->info.present = gpu ? (uint32_t)mxc_gpu_present() : 1;

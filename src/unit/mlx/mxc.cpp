@@ -393,6 +393,29 @@ mxc_ref mxc_put(struct mxc_tape *t, mxc_ref x, mxc_ref update, uint32_t axis, ui
     });
 }
 
+// The scale is the largest magnitude / 127, stored as fp16; codes are rounded with the scale before that.
+mxc_ref mxc_round_q8(struct mxc_tape *t, mxc_ref x)
+{
+    return append(t, "round to q8", [&] {
+        mx::Stream s = t->device->stream;
+        const mx::array &a = at(t, x);
+        mx::Shape shape = a.shape(), blocks = a.shape();
+        int width = shape.back(), padded = (width + 31) / 32 * 32;
+        blocks.back() = padded / 32;
+        blocks.push_back(32);
+        mx::array b = padded == width ? a : mx::pad(a, std::vector<int>{-1}, {0}, {padded - width}, mx::array(0.0f), "constant", s);
+        b = mx::reshape(b, blocks, s);
+        mx::array scale = mx::divide(mx::max(mx::abs(b, s), -1, true, s), mx::array(127.0f), s);
+        mx::array divisor = mx::where(mx::equal(scale, mx::array(0.0f), s), mx::array(1.0f), scale, s);
+        mx::array stored = mx::astype(mx::astype(scale, mx::float16, s), mx::float32, s);
+        b = mx::multiply(mx::round(mx::divide(b, divisor, s), 0, s), stored, s);
+        shape.back() = padded;
+        b = mx::reshape(b, shape, s);
+        shape.back() = width;
+        return padded == width ? b : mx::slice(b, mx::Shape(shape.size(), 0), shape, s);
+    });
+}
+
 // --- arithmetic ---
 
 mxc_ref mxc_add(struct mxc_tape *t, mxc_ref x, mxc_ref y)
@@ -474,9 +497,11 @@ mxc_ref mxc_linear_experts(struct mxc_tape *t, mxc_ref x, mxc_ref w, mxc_ref whi
 {
     return append(t, "linear of experts", [&] {
         mx::Stream s = t->device->stream;
-        mx::array weights = mx::swapaxes(at(t, w), -1, -2, s);
-        mx::array y = mx::gather_mm(mx::expand_dims(at(t, x), -2, s), weights, std::nullopt, at(t, which), false, s);
-        return mx::squeeze(y, -2, s);
+        mx::Dtype type = at(t, x).dtype(), with = s.device == mx::Device::cpu ? mx::float32 : type; // the CPU has fp32 only
+        mx::array weights = mx::astype(mx::swapaxes(at(t, w), -1, -2, s), with, s);
+        mx::array rows = mx::astype(mx::expand_dims(at(t, x), -2, s), with, s);
+        mx::array y = mx::gather_mm(rows, weights, std::nullopt, at(t, which), false, s);
+        return mx::astype(mx::squeeze(y, -2, s), type, s);
     });
 }
 

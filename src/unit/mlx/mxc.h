@@ -74,6 +74,9 @@ mxc_ref mxc_take(struct mxc_tape *t, mxc_ref x, mxc_ref indices, uint32_t axis);
 /* x with positions [from, from + length of update) of the axis replaced. */
 mxc_ref mxc_put(struct mxc_tape *t, mxc_ref x, mxc_ref update, uint32_t axis, uint32_t from);
 
+/* x, fp32, rounded to what q8_0 has: blocks of 32 of the last axis, of which the last may be shorter. */
+mxc_ref mxc_round_q8(struct mxc_tape *t, mxc_ref x);
+
 /* --- arithmetic --- */
 
 mxc_ref mxc_add(struct mxc_tape *t, mxc_ref x, mxc_ref y);
