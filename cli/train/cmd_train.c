@@ -119,7 +119,7 @@ static segue_status train(struct job *j, segue_error *err)
     j->last = j->first;
     progress_begin(&progress, "train: steps", args_has(j->args, "json"));
     while (j->step < j->steps && !st && !interrupt_pending()) {
-        double rate, norm, held_out = NAN;
+        double rate = NAN, norm = NAN, held_out = NAN;
         progress_step(&progress, j->step, j->steps, false);
         st = train_step(j, &rate, &norm, err);
         bool due = j->step % every == 0 || j->step == j->steps || interrupt_pending();

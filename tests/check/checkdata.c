@@ -130,23 +130,38 @@ static void fill_coded(struct sg_arena *arena, struct check_rng *r, struct sg_te
     t->data = data;
 }
 
+enum { QUANTISED_ROWS = 48 };
+
+/* Rows behind the first QUANTISED_ROWS take blocks of those at random: quantising takes longer than what is checked. */
+static void fill_from_first(struct check_rng *r, uint8_t *data, uint64_t rows, uint64_t row, uint64_t blocks)
+{
+    uint64_t bytes = row / blocks;
+    for (uint64_t i = QUANTISED_ROWS; i < rows; i++)
+        for (uint64_t b = 0; b < blocks; b++) {
+            uint64_t from = check_below(r, (uint32_t)(QUANTISED_ROWS * blocks));
+            memcpy(data + i * row + b * bytes, data + from * bytes, bytes);
+        }
+}
+
 /* Quantised from normal numbers where the library can, else random blocks. */
 static void fill_rows(struct sg_arena *arena, struct check_rng *r, struct sg_tensor *t, float scale)
 {
-    uint64_t stored_cols = t->transposed ? t->rows : t->cols, stored_rows = t->transposed ? t->cols : t->rows,
-             row = 0;
-    sg_storage_row_bytes(t->storage, stored_cols, &row, NULL);
-    uint8_t *data = sg_arena_alloc(arena, stored_rows * row + 64);
-    float *x = sg_arena_alloc(arena, stored_cols * sizeof *x);
+    uint64_t cols = t->transposed ? t->rows : t->cols, rows = t->transposed ? t->cols : t->rows, row = 0;
+    uint32_t block = sg_storage_info(t->storage)->block;
+    int pieced = block > 1 && rows > QUANTISED_ROWS;
+    sg_storage_row_bytes(t->storage, cols, &row, NULL);
+    uint8_t *data = sg_arena_alloc(arena, rows * row + 64);
+    float *x = sg_arena_alloc(arena, cols * sizeof *x);
     t->data = data;
-    t->bytes = stored_rows * row;
-    for (uint64_t i = 0; i < stored_rows; i++) {
-        check_fill(r, x, stored_cols, CHECK_NORMAL, scale);
-        if (sg_quant_row(t->storage, x, NULL, stored_cols, data + i * row, NULL) != SEGUE_OK) {
+    t->bytes = rows * row;
+    for (uint64_t i = 0; i < (pieced ? QUANTISED_ROWS : rows); i++) {
+        check_fill(r, x, cols, CHECK_NORMAL, scale);
+        if (sg_quant_row(t->storage, x, NULL, cols, data + i * row, NULL) != SEGUE_OK) {
             fill_raw(r, t->storage, data, t->bytes, scale);
             return;
         }
     }
+    if (pieced) fill_from_first(r, data, rows, row, cols / block);
 }
 
 /* Of plain numbers or of blocks, as wide as they may be. */
