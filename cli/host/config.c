@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include "host/folders.h"
-#include "term/spellings.h"
 
 /* Largest file in bytes; a longer one is not a configuration. */
 enum { FILE_LIMIT = 1 << 20 };
@@ -25,17 +24,9 @@ static const struct arg_def *general_flag(const struct command *command, const s
 static segue_status unknown_key(const struct config *c, const struct config_value *v, const struct command *const *commands,
                                 segue_error *err)
 {
-    const char *names[256], *suggestion = NULL;
-    size_t n = 0;
-    for (int i = 0; i < 2; i++) {
-        const struct command *command = v->section ? v->section : commands[i];
-        for (const struct arg_group *const *g = command->groups; *g; g++)
-            for (const struct arg_def *d = (*g)->defs; d->name && n < 256; d++) names[n++] = d->name;
-        const char *ours;
-        for (size_t k = 0; !suggestion && (ours = spellings_flag(v->key, k)); k++)
-            if (args_find(command, ours, strlen(ours))) suggestion = ours;
-    }
-    if (!suggestion) suggestion = args_suggest(v->key, names, n);
+    const char *suggestion = NULL;
+    for (int i = 0; i < (v->section ? 1 : 2) && !suggestion; i++)
+        suggestion = args_suggest_flag(v->section ? v->section : commands[i], v->key);
     return out_fail(err, SEGUE_EARG, "configuration: %.300s line %u: %.60s: no flag of %s%s%s%s", c->path, v->line, v->key,
                     v->section ? "segue " : "run or chat", v->section ? v->section->name : "",
                     suggestion ? "; did you mean " : "; see segue run --help", suggestion ? suggestion : "");

@@ -92,23 +92,32 @@ static const char *closest(const struct command *command, const char *typed, con
     return best ? other_spelling(command, best) : NULL;
 }
 
-/* The error for an unknown flag. Only long flags get a suggestion: every letter is one edit away from every other. */
-static segue_status unknown_flag(const struct command *command, const char *typed, segue_error *err)
+const char *args_suggest_flag(const struct command *command, const char *typed)
 {
     enum { MAX_NAMES = 256 };
     const char *names[MAX_NAMES], *theirs[MAX_NAMES];
-    size_t n = 0, len = strcspn(typed, "=");
-    char word[64];
-    snprintf(word, sizeof word, "%.*s", (int)(len < 63 ? len : 63), typed);
+    size_t n = 0;
+    const char *ours = other_spelling(command, typed);
+    if (ours) return ours;
     for (const struct arg_group *const *g = command->groups; *g; g++)
         for (const struct arg_def *d = (*g)->defs; d->name && n < MAX_NAMES / 2; d++) names[n++] = d->name;
-    for (char *c = word; *c; c++)
-        if (*c == '_') *c = '-';
     size_t own_n = n, theirs_n = spellings_flags(theirs, MAX_NAMES / 2);
     for (size_t i = 0; i < theirs_n; i++) /* short ones are close to everything */
         if (strlen(theirs[i]) > 3 && other_spelling(command, theirs[i])) names[n++] = theirs[i];
-    const char *suggestion = other_spelling(command, word);
-    if (!suggestion && word[0] == '-' && word[1] == '-') suggestion = closest(command, word + 2, names, own_n, n);
+    return closest(command, typed, names, own_n, n);
+}
+
+/* The error for an unknown flag. Short flags only get the spelling of another program: every letter is one edit away from
+ * every other. */
+static segue_status unknown_flag(const struct command *command, const char *typed, segue_error *err)
+{
+    size_t len = strcspn(typed, "=");
+    char word[64];
+    snprintf(word, sizeof word, "%.*s", (int)(len < 63 ? len : 63), typed);
+    for (char *c = word; *c; c++)
+        if (*c == '_') *c = '-';
+    bool is_long = word[0] == '-' && word[1] == '-';
+    const char *suggestion = is_long ? args_suggest_flag(command, word + 2) : other_spelling(command, word);
     if (suggestion) return out_fail(err, SEGUE_EARG, "unknown flag: %s: did you mean --%s?", word, suggestion);
     return out_fail(err, SEGUE_EARG, "unknown flag: %s: segue %s has no such flag; see segue %s --help",
                     word, command->name, command->name);

@@ -101,5 +101,8 @@ long long *args_count_list(const struct args *args, const char *name, size_t *n)
 const struct arg_def *args_find(const struct command *command, const char *name, size_t len);
 /* The entry of names[n] with the smallest edit distance to `typed`, for "did you mean"; NULL if none is close. */
 const char *args_suggest(const char *typed, const char *const *names, size_t n);
+/* The flag of the command that typed, without dashes, stands for or is close to: also by the spellings of other programs. NULL if
+ * there is none. */
+const char *args_suggest_flag(const struct command *command, const char *typed);
 
 #endif

@@ -340,6 +340,11 @@ static segue_status open_parts(struct opening *o, const segue_model_opts *opts)
     if (!(o->folder = sg_path_folder(o->path))) return sg_no_memory("path", strlen(o->path), o->err);
     SG_TRY(sg_archive_open(&m->archive, o->path, o->err));
     SG_TRY(detect_family(o));
+    if (!m->archive->tensors_n)
+        return sg_fail(o->err, SEGUE_EFORMAT,
+                       "open model: %s: the file has settings and perhaps a vocabulary, but no weights; use the file of the same "
+                       "model that has them",
+                       o->path);
     if (!(m->numbers = sg_arena_alloc(&m->arena, sizeof *m->numbers)))
         return sg_no_memory("numbers", sizeof *m->numbers, o->err);
     /* The tables of tensors need the hyperparameters; the divisors are a tensor; the rest needs all

@@ -316,6 +316,26 @@ static void gguf_keys(void **state)
     assert_int_equal(failures, 0);
 }
 
+/* Files of a vocabulary alone are published as GGUF: version 3, no tensors, one key of type 8, string. */
+static void gguf_without_weights(void **state)
+{
+    static const char file[] = "GGUF\3\0\0\0" "\0\0\0\0\0\0\0\0" "\1\0\0\0\0\0\0\0" "\24\0\0\0\0\0\0\0"
+                               "general.architecture" "\10\0\0\0" "\5\0\0\0\0\0\0\0" "llama";
+    struct segue_model *m = NULL;
+    segue_error err = {0};
+    char path[256];
+    (void)state;
+    in_folder(path, sizeof path, "model.gguf");
+    FILE *f = fopen(path, "wb");
+    assert_int_equal(fwrite(file, 1, sizeof file - 1, f), sizeof file - 1);
+    fclose(f);
+    segue_status s = sg_model_open(&m, path, NULL, &err);
+    sg_model_unref(m);
+    expect(s, SEGUE_EFORMAT, &err, "no weights", "vocabulary alone");
+    drop("model.gguf");
+    assert_int_equal(failures, 0);
+}
+
 /* A tokenizer with more tokens than rows belongs to another model; fewer are padding. */
 static void vocabularies(void **state)
 {
@@ -706,6 +726,7 @@ int main(void)
         cmocka_unit_test(allocations),
 #endif
         cmocka_unit_test(configurations),   cmocka_unit_test(folders),       cmocka_unit_test(gguf_keys),
+        cmocka_unit_test(gguf_without_weights),
         cmocka_unit_test(vocabularies),     cmocka_unit_test(defaults),      cmocka_unit_test(old_spelling),
         cmocka_unit_test(ranges_of_layers), cmocka_unit_test(bin_tokenizer), cmocka_unit_test(templates),
         cmocka_unit_test(old_gemma),        cmocka_unit_test(odd_names),     cmocka_unit_test(descriptions),
