@@ -264,12 +264,13 @@ struct rank_shape {
     float mean; /* of norms' weights, where not 1: x, or hidden units, are more than fp16 holds */
 };
 
-/* Mean of the norms' weights of a shape. Gates of the delta rule grow with it: fp16 keeps numbers from 16 on to 1/64 and those
- * of several hundred to 1/4. On ane, with a mean of 10 no f16 or bf16 case of seeds 1 to 12 exceeds half its bound; with 200 some
- * exceed it several times. */
-static float mean_of(const struct check_unit *u, const struct rank_shape *s)
+/* Mean of the norms' weights of a shape. Gates of the delta rule grow with it: fp16 keeps numbers from 16 on to 1/64, bf16 to
+ * 1/8, those of several hundred to 1/4 and 2. With a mean of 200 and bf16, of seeds 1 to 6, those fail on cuda in which cpu has the
+ * largest errors as well, 5 to 30 times those of the others: the numbers, not the unit, make the difference. On ane, with a mean
+ * of 10 no f16 or bf16 case of seeds 1 to 12 exceeds half its bound; with 200 some exceed it several times. */
+static float mean_of(const struct check_unit *u, const struct rank_shape *s, enum sg_storage storage)
 {
-    if (u->desc.half && s->mixer == PROMPTS && s->mean > 10) return 10;
+    if ((u->desc.half || storage == SG_BF16) && s->mixer == PROMPTS && s->mean > 10) return 10;
     return s->mean != 0 ? s->mean : 1;
 }
 
@@ -286,7 +287,7 @@ static void shape_case(struct check *c, const struct check_unit *u, const struct
                      .heads = s->heads,
                      .keys = s->keys,
                      .width = s->width,
-                     .mean = mean_of(u, s)};
+                     .mean = mean_of(u, s, storage)};
     snprintf(k.name, sizeof k.name, "rank.%s.%u", sg_storage_info(t.storage)->name, i);
     t.rng = check_rng_of(c->seed, k.name, i);
     if (check_wants(c, &k)) one_case(c, u, &t, &k);

@@ -113,7 +113,8 @@ void sg_session_run_shared(struct sg_step *t, uint32_t n, const struct sg_layer_
         facts.tokens += t->shares[i].tokens_n;
         add_span(t, i);
     }
-    struct sg_batch batch = {.spans = t->spans, .spans_n = n, .inline_hint = 1};
+    /* quiet: hand-offs during a run are those of sg_session_run_once alone. */
+    struct sg_batch batch = {.spans = t->spans, .spans_n = n, .inline_hint = 1, .quiet = 1};
     int late = n && sg_session_logits_after_run(t->shares[0].session) == SG_LOGITS_LATE;
     struct sg_result result = {.logits = late ? NULL : t->logits,
                                .tokens = t->tokens,

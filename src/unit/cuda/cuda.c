@@ -187,7 +187,7 @@ static segue_status open_one(struct sg_unit **out, const struct sg_unit_spec *sp
     cu_pinned_open(u); /* initialises its lock, so that cu_close can be called from here on */
     u->base.ops = &sg_unit_cuda;
     /* Defaults of the options. */
-    u->pdl = u->graphs = u->cluster_fusion = u->packed = u->hopper = 1;
+    u->pdl = u->graphs = u->cluster_fusion = u->packed = u->prepare = u->hopper = 1;
     u->waves = 4;
     u->stream = 100;
     u->part_sms = CU_PART_AUTO;

@@ -128,7 +128,6 @@ segue_status cu_compile(struct sg_unit *u, const struct sg_graph *const *graphs,
     for (; i < n && status == SEGUE_OK; i++) status = compile_one(u, graphs[i], w, &programs[i], err);
     if (status != SEGUE_OK)
         for (i--; i > 0;) cu_discard(programs[--i]); /* the one that failed has discarded itself */
-    for (i = 0; i < n && status == SEGUE_OK; i++) cu_prepare_start(programs[i]);
     /* Drops the reference of this function; the programs have their own. */
     cu_weights_free(w);
     return status == SEGUE_EMEMORY ? cu_weights_fit(u, graphs, n, 1, err) : status;

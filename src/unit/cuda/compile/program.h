@@ -121,6 +121,7 @@ struct sg_program {
     struct cu_lane lanes[CU_LANES];
     /* The thread that prepares graphs of prompts (prepare.c). */
     pthread_t prepare_thread;
+    atomic_int prepare_asked;         /* 1: a prompt was computed, and the thread started if it could be */
     int preparing;                    /* 1: it was started and is to be joined */
     atomic_int prepare_stop;          /* 1: it ends after its present run */
     atomic_uint runs;                 /* runs of callers between start and wait */

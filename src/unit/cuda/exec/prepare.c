@@ -8,8 +8,8 @@
 #include "unit/cuda/state/state.h"
 
 /* Models with fewer bytes of weights are prepared only on request ("prepare=2"); pause while other runs are in progress; time
- * without a run after which it continues. */
-enum { WEIGHTS_MIN = 256 << 20, PAUSE_NS = 1000000, IDLE_NS = 20000000 };
+ * without a run after which it continues: longer than from one token of an answer to the next. */
+enum { WEIGHTS_MIN = 256 << 20, PAUSE_NS = 5000000, IDLE_NS = 50000000 };
 
 /* 1: prompts of this program use graphs that can be prepared: tokens in, logits out, one GPU. */
 static int can_prepare(const struct sg_program *p)
@@ -62,9 +62,9 @@ static void *prepare(void *arg)
     return NULL;
 }
 
-void cu_prepare_start(struct sg_program *p)
+void cu_prepare_after(struct sg_program *p)
 {
-    if (!can_prepare(p)) return;
+    if (!can_prepare(p) || atomic_exchange(&p->prepare_asked, 1)) return;
     p->preparing = !pthread_create(&p->prepare_thread, NULL, prepare, p);
 }
 
