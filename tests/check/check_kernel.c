@@ -109,7 +109,7 @@ static void check_mm(struct kernel_case *t, enum sg_pack kind, uint64_t index)
     if (!begin(t, pack_names[kind], index)) return;
     struct sg_arena arena = {0};
     uint32_t quant = kind < SG_PACK_F32, block = quant ? sg_pack_scale_cols(kind) : 1,
-             nt = check_between(&t->rng, 1, quant ? SG_FEW : SG_TILE);
+             nt = check_between(&t->rng, 1, quant ? t->b->few_rows : SG_TILE);
     uint32_t rows = check_between(&t->rng, 1, 90), groups = (rows + 15) / 16,
              fine = quant ? check_below(&t->rng, 2) : 0;
     size_t k = quant ? columns(t, kind) : check_between(&t->rng, 1, 70),

@@ -1,7 +1,7 @@
 /* cpu_matrix.c: matrix stages: quantise activations, multiply, and apply bias, adapters, activation and
  * residual.
  *
- * Up to SG_FEW rows: every thread prepares the whole input itself (normalise, quantise: cheaper than a
+ * Up to sg_kernels.few_rows rows: every thread prepares the whole input itself (normalise, quantise: cheaper than a
  * barrier) and streams its share of the packed weights. More rows: a separate stage prepares tiles, and
  * each item unpacks a panel of weights once and multiplies it with all tiles. Both compute the same
  * sums in the same order for every row. Where the kernels have a fast bf16 form, passes of more than
@@ -31,7 +31,7 @@ enum {
 struct mm_scratch {
     uint64_t *prepared_id;                 /* pass and stage whose input is prepared in x; 0: none */
     float *rows;      /* normalised rows [SG_BF16_ROWS][k] */
-    uint8_t *x;                      /* prepared forms of up to SG_FEW rows */
+    uint8_t *x;                      /* prepared forms of up to SG_FEW_MAX rows */
     uint8_t *open[2]; /* two unpacked operands (gate and up): GROUP_PAIR groups each, or a bf16 panel */
     float *out[2];    /* two results: [SG_TILE][16 * PANEL_MAX], or [BF16_STEP][16 * BF16_PANEL] */
 };
@@ -151,7 +151,7 @@ static size_t out_bytes(void)
 /* Must match the layout of scratch_of. */
 size_t sg_matrix_thread_bytes(const struct sg_cpu_program *p, const struct sg_cpu_stage *st)
 {
-    return LINE_BYTES + round_line(SG_BF16_ROWS * sizeof(float) * st->k) + SG_FEW * round_line(sg_matrix_x_bytes(p, st)) +
+    return LINE_BYTES + round_line(SG_BF16_ROWS * sizeof(float) * st->k) + SG_FEW_MAX * round_line(sg_matrix_x_bytes(p, st)) +
            2 * unpack_bytes(p, st) + 2 * out_bytes();
 }
 
@@ -164,7 +164,7 @@ static struct mm_scratch scratch_of(const struct sg_cpu_pass *a, const struct sg
     r.rows = (float *)(void *)p;
     p += round_line(SG_BF16_ROWS * sizeof(float) * st->k);
     r.x = p;
-    p += SG_FEW * round_line(sg_matrix_x_bytes(a->p, st));
+    p += SG_FEW_MAX * round_line(sg_matrix_x_bytes(a->p, st));
     for (int i = 0; i < 2; i++, p += unpack_bytes(a->p, st)) r.open[i] = p;
     for (int i = 0; i < 2; i++, p += out_bytes()) r.out[i] = (float *)(void *)p;
     return r;
@@ -308,7 +308,7 @@ static uint32_t item_groups(const struct sg_cpu_pass *a, const struct sg_cpu_sta
         }
         return best;
     }
-    uint32_t n = all / (threads * ITEMS_PER_THREAD), least = rows > SG_FEW ? GROUP_PAIR : 1;
+    uint32_t n = all / (threads * ITEMS_PER_THREAD), least = rows > u->k.few_rows ? GROUP_PAIR : 1;
     return n < least ? least : n > PANEL_MAX ? PANEL_MAX : n / least * least;
 }
 
@@ -323,13 +323,13 @@ uint32_t sg_matrix_items(const struct sg_cpu_pass *a, const struct sg_cpu_stage 
         return a->loras ? rows : 0;
     case SG_ST_PREP:
         each = prepare_rows(a, st);
-        return rows <= SG_FEW ? 0 : (rows + each - 1) / each;
+        return rows <= sg_cpu_pass_kernels(a)->few_rows ? 0 : (rows + each - 1) / each;
     default:
         return mm_items(st, item_groups(a, st));
     }
 }
 
-/* Groups [g, g + n) of a linear, up to SG_FEW rows. */
+/* Groups [g, g + n) of a linear, up to few_rows rows. */
 static void few_work(struct sg_cpu_pass *a, const struct sg_cpu_stage *st, const struct sg_cpu_linear *lin, uint32_t g,
                      uint32_t n, uint32_t thread)
 {
@@ -546,7 +546,7 @@ void sg_matrix_work(struct sg_cpu_pass *a, const struct sg_cpu_stage *st, uint32
     while (item >= linear_items(&st->linears[i], each)) item -= linear_items(&st->linears[i++], each);
     uint32_t g = item * each, left = st->linears[i].w->groups - g;
     const struct sg_cpu_linear *lin = &st->linears[i];
-    if (rows <= SG_FEW)
+    if (rows <= sg_cpu_pass_kernels(a)->few_rows)
         few_work(a, st, lin, g, left < each ? left : each, thread);
     else if (is_bf16(form_of(a->p, lin, lin->w, rows)))
         bf16_work(a, st, lin, g, left < each ? left : each, thread);

@@ -229,7 +229,7 @@ INLINE __m512 load16(const void *p, size_t at, const int f16)
                      float *out, size_t ldo)
 #define CASE(n) \
     case n: BODY(n); break
-#define CASES_4 CASE(1); CASE(2); CASE(3); default: BODY(4)
+#define CASES_8 CASE(1); CASE(2); CASE(3); CASE(4); CASE(5); CASE(6); CASE(7); default: BODY(8)
 #define CASES_12 \
     CASE(1);   \
     CASE(2);   \

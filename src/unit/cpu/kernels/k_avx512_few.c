@@ -1,4 +1,4 @@
-/* k_avx512_few.c: packed weights times up to SG_FEW rows (decoding), and float weights times up to
+/* k_avx512_few.c: packed weights times up to SG_FEW_MAX rows (decoding), and float weights times up to
  * SG_TILE rows, for AVX-512 with VNNI. The quantised products are bound by reading the weights. So
  * several groups of 16 rows are processed side by side, which keeps several streams from memory in
  * flight, and each stream is prefetched AHEAD bytes, past the end of its group into the group that it
@@ -24,7 +24,7 @@ INLINE void few_groups(const uint8_t *w, size_t k, uint32_t rows, const uint8_t 
                  xstep = sg_tile_bytes(run, run, (uint32_t)fine, (size_t)nt);
     /* end of the first group; the others run in step with it */
     const uint8_t *w_end = w + group;
-    __m512 acc[4][SG_FEW];
+    __m512 acc[4][SG_FEW_MAX];
     UNROLL
     for (int g = 0; g < groups; g++) {
         UNROLL
@@ -62,7 +62,7 @@ INLINE void few_groups(const uint8_t *w, size_t k, uint32_t rows, const uint8_t 
 INLINE void few_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, const int nt,
                      const int fine, float *out, size_t ldo, const enum sg_pack kind)
 {
-    const int groups = nt == 1 ? 4 : 2;      /* as many as the registers hold */
+    const int groups = nt == 1 ? 4 : nt <= SG_FEW ? 2 : 1; /* as many as the registers hold */
     const size_t group = k / sg_pack_block_cols(kind) * sg_pack_block_bytes(kind);
     const uint32_t wide = 16u * (unsigned)groups;
     uint32_t g = 0;
@@ -77,28 +77,28 @@ INLINE void few_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x
     (fine ? few_body(w, k, rows, x, n, SG_FINE, out, ldo, KIND)      \
           : few_body(w, k, rows, x, n, SG_COARSE, out, ldo, KIND))
 #define KIND SG_PACK_Q4
-MM(few_q4) { switch (nt) { CASES_4; } }
+MM(few_q4) { switch (nt) { CASES_8; } }
 #undef KIND
 #define KIND SG_PACK_Q4M
-MM(few_q4m) { switch (nt) { CASES_4; } }
+MM(few_q4m) { switch (nt) { CASES_8; } }
 #undef KIND
 #define KIND SG_PACK_Q8
-MM(few_q8) { switch (nt) { CASES_4; } }
+MM(few_q8) { switch (nt) { CASES_8; } }
 #undef KIND
 #define KIND SG_PACK_Q4F
-MM(few_q4f) { switch (nt) { CASES_4; } }
+MM(few_q4f) { switch (nt) { CASES_8; } }
 #undef KIND
 #define KIND SG_PACK_Q8F
-MM(few_q8f) { switch (nt) { CASES_4; } }
+MM(few_q8f) { switch (nt) { CASES_8; } }
 #undef KIND
 #define KIND SG_PACK_Q8H
-MM(few_q8h) { switch (nt) { CASES_4; } }
+MM(few_q8h) { switch (nt) { CASES_8; } }
 #undef KIND
 #define KIND SG_PACK_Q4K
-MM(few_q4k) { switch (nt) { CASES_4; } }
+MM(few_q4k) { switch (nt) { CASES_8; } }
 #undef KIND
 #define KIND SG_PACK_Q6K
-MM(few_q6k) { switch (nt) { CASES_4; } }
+MM(few_q6k) { switch (nt) { CASES_8; } }
 #undef KIND
 #undef BODY
 
@@ -183,6 +183,7 @@ void sg_kernels_avx512_few(struct sg_kernels *k)
     sg_mm_fn *const few[SG_PACK_N] = {few_q4,  few_q4m, few_q8,  few_q4f, few_q8f,
                                       few_q8h, few_q4k, few_q6k, few_f32, few_f16, few_bf16};
     memcpy(k->few, few, sizeof few);
+    k->few_rows = SG_FEW_MAX;
     k->open[SG_PACK_F16] = unpack_f16;
     k->open[SG_PACK_BF16] = unpack_bf16;
 }

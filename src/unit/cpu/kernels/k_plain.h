@@ -388,6 +388,7 @@ static uint64_t plain_sum(const uint64_t *x, size_t n)
 /* Sets every table entry that plain C implements. */
 static inline void plain_kernels(struct sg_kernels *k)
 {
+    k->few_rows = SG_FEW;
     k->norm = plain_norm;
     k->rope = plain_rope;
     k->act = plain_act;
