@@ -81,5 +81,6 @@ int bench_grid(struct bench_run *b); /* --grid: bench_pipelines for each model *
 int bench_cancel(struct bench_run *b);
 int bench_concurrent(struct bench_run *b);
 int bench_predict(struct bench_run *b);
+int bench_claim(struct bench_run *b);
 
 #endif

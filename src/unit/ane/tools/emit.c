@@ -55,6 +55,15 @@ segue_status sg_ane_emit_part(struct sg_ane_emit *e, uint32_t i, struct sg_mil_p
     return sg_ane_lower(mil, e->g, &e->cut.parts[i], &e->info, &e->shape, blobs, err);
 }
 
+segue_status sg_ane_emit_head(struct sg_ane_emit *e, struct sg_mil_program **mil, struct sg_ane_blobs *blobs, segue_error *err)
+{
+    struct sg_ane_head head;
+    *mil = NULL;
+    *blobs = (struct sg_ane_blobs){.sizes_only = e->sizes_only, .storage = e->storage, .path = "weights/head.bin"};
+    SG_TRY(sg_ane_head_of(&head, e->g, &e->cut, err));
+    return sg_ane_lower_head(mil, e->g, &e->cut.parts[e->cut.parts_n - 1], &head, blobs, err);
+}
+
 /* JSON list of inputs or outputs of a program; values: NULL for the parameters. */
 static void put_ports(struct sg_buf *m, const char *what, const struct sg_mil_function *f, const uint32_t *values,
                       uint32_t n)

@@ -5,6 +5,7 @@
 #define SG_UNIT_ANE_EMIT_H
 
 #include "unit/ane/lower/lower.h"
+#include "unit/ane/lower/lowerhead.h"
 #include "unit/ane/lower/lowerrange.h"
 
 struct sg_ane_emit_opts {
@@ -33,6 +34,8 @@ void sg_ane_emit_close(struct sg_ane_emit *e);
 /* Lowers part i of e->cut.parts_n. The caller frees *mil (may be NULL) and *blobs, also after a failure. */
 segue_status sg_ane_emit_part(struct sg_ane_emit *e, uint32_t i, struct sg_mil_program **mil, struct sg_ane_blobs *blobs,
                               segue_error *err);
+/* Lowers the output head with the greedy choice (lowerhead.h). EUNSUPPORTED: the graph has another end. Results as above. */
+segue_status sg_ane_emit_head(struct sg_ane_emit *e, struct sg_mil_program **mil, struct sg_ane_blobs *blobs, segue_error *err);
 /* Writes pNN.mil, weights/pNN.bin and manifest.json below `folder`, which is created. Errors of
  * sg_ane_emit_part, EIO. */
 segue_status sg_ane_emit_folder(struct sg_ane_emit *e, const char *folder, segue_error *err);
