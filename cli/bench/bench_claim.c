@@ -151,8 +151,9 @@ static segue_status run_case(struct claim *q, segue_error *err)
     if (!st) st = probe_open_model(&q->probe, path, NULL, err);
     if (!st) st = put_rows(q, err);
     if (!st && q->probe.info[0].simulated && q->c == cases)
-        out_note("bench: no engine ran. Rows \"simulated\" are computed by the cost model of docs/ANE.md, without the work of the "
-                 "host; \"host\" is the time of the software NPU on this machine. The same command on a Mac measures the engine.");
+        out_note("bench: no engine ran. Rows \"simulated\" are computed by the cost model of docs/ANE.md, without the work of "
+                 "the host; \"host\" is the time of the software NPU on this machine. The same command on a Mac measures the "
+                 "engine.");
     probe_close(&q->probe);
     unlink(path);
     rmdir(folder);

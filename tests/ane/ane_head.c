@@ -23,20 +23,20 @@ static void ok_(segue_status s, const char *what, int line)
 }
 #define OK(call) ok_(call, #call, __LINE__)
 
-struct setup {
+struct head_setup {
     segue_unit *unit;
     segue_engine *engine;
 };
 
-static struct setup setup_of(const char *spec, segue_model *model)
+static struct head_setup setup_of(const char *spec, segue_model *model)
 {
-    struct setup p = {0};
+    struct head_setup p = {0};
     OK(segue_unit_open(&p.unit, spec, &err));
     OK(segue_engine_open(&p.engine, model, &p.unit, 1, NULL, &err));
     return p;
 }
 
-static void close_setup(struct setup *p)
+static void close_setup(struct head_setup *p)
 {
     segue_engine_close(p->engine);
     segue_unit_close(p->unit);
@@ -157,7 +157,7 @@ struct tally {
 
 /* One token of each session, whose texts are equal. The token of the engine is the best of ref's logits where the best two are
  * further apart than fp16 in all layers moves them (3 %, as in ane_sessions.c), and of the host's fp32 head for the same row
- * where they are further apart than fp16 in the head alone (1 %). Both go on with ref's token. */
+ * where they are further apart than fp16 in the head alone (1 %). ref's token is the next one of both. */
 static void step(segue_session *s, segue_session *r, size_t vocab, struct tally *against_ref, struct tally *against_host)
 {
     static float x[WIDE];
@@ -187,7 +187,7 @@ static void step(segue_session *s, segue_session *r, size_t vocab, struct tally 
 
 static void compare(const char *spec, segue_model *model, size_t vocab)
 {
-    struct setup p = setup_of(spec, model), r = setup_of("ref:threads=2", model);
+    struct head_setup p = setup_of(spec, model), r = setup_of("ref:threads=2", model);
     segue_sampling sampling = greedy(1);
     struct tally a = {0}, b = {0};
     int32_t text[PROMPT];
@@ -232,7 +232,7 @@ static void equal_logits_take_the_first(void **state)
 {
     (void)state;
     segue_model *m = model_of("ties", 0, 1, STOP_FREE, PERIOD);
-    struct setup p = setup_of("ane:soft,head=engine,threads=2", m);
+    struct head_setup p = setup_of("ane:soft,head=engine,threads=2", m);
     segue_sampling sampling = greedy(0);
     int32_t text[PROMPT], token, seen[TOKENS];
     unsigned kinds = 0;
@@ -263,7 +263,7 @@ static void excluded_tokens(void **state)
     for (int pass = 0; pass < 2; pass++) {
         segue_model *m = model_of("stops", 0, 1, pass ? first : STOP_FREE, 0);
         for (int k = 0; k < (pass ? 2 : 1); k++) {
-            struct setup p = setup_of(k ? "ane:soft,threads=2" : "ane:soft,head=engine,threads=2", m);
+            struct head_setup p = setup_of(k ? "ane:soft,threads=2" : "ane:soft,head=engine,threads=2", m);
             segue_session *s = session_of(p.engine, pass ? &excluded : &open, text, PROMPT);
             assert_true(segue_session_next(s, &token[k], &err) >= 0);
             segue_session_close(s);
@@ -290,7 +290,7 @@ static void other_samplers(void **state)
     text_of(text, 1);
     for (int i = 0; i < 3; i++) {
         for (int k = 0; k < 2; k++) {
-            struct setup p = setup_of(k ? "ane:soft,threads=2" : "ane:soft,head=engine,threads=2", m);
+            struct head_setup p = setup_of(k ? "ane:soft,threads=2" : "ane:soft,head=engine,threads=2", m);
             segue_session *s = session_of(p.engine, &kinds[i], text, PROMPT);
             for (int t = 0; t < TOKENS; t++) OK(segue_session_next(s, &tokens[k][t], &err));
             segue_session_close(s);
@@ -309,7 +309,7 @@ static void host_bytes_of_a_token(void **state)
     int32_t text[PROMPT], token;
     segue_sampling sampling = greedy(1);
     segue_model *m = model_of("bytes", 0, 1, STOP_FREE, 0);
-    struct setup p = setup_of("ane:soft,head=engine,layers=2,threads=2", m);
+    struct head_setup p = setup_of("ane:soft,head=engine,layers=2,threads=2", m);
     text_of(text, 2);
     segue_session *s = session_of(p.engine, &sampling, text, PROMPT);
     for (int k = 0; k < 2; k++) OK(segue_session_next(s, &token, &err));
@@ -333,7 +333,7 @@ static void sessions_take_turns(void **state)
     int32_t text[PROMPT], alone[2][TOKENS], token;
     segue_sampling sampling = greedy(1);
     segue_model *m = model_of("turns", 1, 0, 0, 0);
-    struct setup p = setup_of("ane:soft,head=engine,threads=2", m);
+    struct head_setup p = setup_of("ane:soft,head=engine,threads=2", m);
     segue_session *s[2];
     for (int k = 0; k < 2; k++) {
         text_of(text, k);
@@ -372,7 +372,7 @@ static void budgets(void **state)
                                         "ane:soft,head=engine,layers=2,threads=2,compiles=2"};
     text_of(text, 1);
     for (int i = 0; i < 3; i++) {
-        struct setup p = setup_of(specs[i], m);
+        struct head_setup p = setup_of(specs[i], m);
         segue_session *s = session_of(p.engine, &sampling, text, PROMPT);
         for (int k = 0; k < 3; k++) {
             segue_status status = segue_session_next(s, &token, &err);
@@ -406,7 +406,7 @@ static int measure(const char *path, const char *spec, unsigned long n, const ch
     segue_model_info info = SEGUE_INIT(segue_model_info);
     segue_model_info_get(m, &info, &err);
     float *x = malloc(info.vocab * sizeof *x);
-    struct setup p = {0};
+    struct head_setup p = {0};
     segue_sampling sampling = greedy(1);
     if (!x || segue_unit_open(&p.unit, spec, &err) != SEGUE_OK || segue_engine_open(&p.engine, m, &p.unit, 1, NULL, &err))
         return fprintf(stderr, "%s\n", err.text), 2;

@@ -1,5 +1,5 @@
 /* anechoose.c: the choice of tokens with option head=engine. Greedy tokens are chosen by the engine (anehead.c): the last part
- * leaves its row in a surface, which the head's program reads, and a few numbers come back. What the engine cannot decide is
+ * leaves its row in a surface, which the head's program reads, and the host reads a few numbers. What the engine cannot decide is
  * decided from fp32 logits of the host: samplers that change logits, and rows whose best token a sampler excludes. Without
  * the option the unit chooses no tokens. See anerun.h.
  * SPDX-License-Identifier: MIT */

@@ -5,8 +5,8 @@
  * Programs have fixed shapes, so a graph is compiled again for each shape that a run needs.
  *
  * Files: ane.c: the unit's table; aneprogram.c, anepart.c, aneweights.c, anelora.c: programs and their weights; aneshape.c: the
- * choice of shapes; anestate.c, anestate_engine.c, anerows.c: states; anerun.c, anehost.c, anewide.c: runs; anehead.c,
- * anechoose.c: tokens.
+ * choice of shapes; anestate.c, anestate_engine.c, anerows.c: states; anerun.c, aneborder.c, anehost.c, anewide.c:
+ * runs; anehead.c, anechoose.c: tokens.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_ANE_ANEUNIT_H
 #define SG_UNIT_ANE_ANEUNIT_H
