@@ -35,6 +35,7 @@ struct claim {
     struct bench_run *b;
     const struct claim_case *c;
     struct probe probe;
+    const char *unit;          /* of --unit, or NULL */
     size_t prompt, tokens;
 };
 
@@ -142,7 +143,7 @@ static segue_status put_rows(struct claim *q, segue_error *err)
 static segue_status run_case(struct claim *q, segue_error *err)
 {
     const struct probe_shape shape = {LAYERS, WIDTH, FF, HEADS, HEADS, q->c->vocab};
-    const char *unit = args_text(&q->b->args, "unit"), *spec = unit ? unit : q->c->spec;
+    const char *spec = q->unit ? q->unit : q->c->spec;
     char folder[] = "/tmp/segue-claim-XXXXXX";
     if (!mkdtemp(folder)) return out_fail_errno(err, "bench", folder, NULL);
     char *path = out_printf("%s/model.gguf", folder);
@@ -161,6 +162,16 @@ static segue_status run_case(struct claim *q, segue_error *err)
     return st;
 }
 
+segue_status bench_claim_rows(struct bench_run *b, const char *unit, size_t prompt, size_t tokens, segue_error *err)
+{
+    segue_status st = SEGUE_OK;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases && !st; i++) {
+        struct claim q = {.b = b, .c = &cases[i], .unit = unit, .prompt = prompt, .tokens = tokens};
+        st = run_case(&q, err);
+    }
+    return st;
+}
+
 int bench_claim(struct bench_run *b)
 {
     static const struct bench_column columns[] = {{"case", "case", 0},
@@ -170,15 +181,10 @@ int bench_claim(struct bench_run *b)
                                                   {"published", "published_ms", 2},
                                                   {"verdict", "verdict", 0},
                                                   {NULL, NULL, 0}};
-    segue_status st = SEGUE_OK;
     segue_error err;
     b->out->columns = columns;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases && !st; i++) {
-        struct claim q = {.b = b, .c = &cases[i]};
-        q.prompt = count_of(b, "prompt", PROMPT);
-        q.tokens = count_of(b, "tokens", CONTEXT - PROMPT);
-        st = run_case(&q, &err);
-    }
+    segue_status st = bench_claim_rows(b, args_text(&b->args, "unit"), count_of(b, "prompt", PROMPT),
+                                       count_of(b, "tokens", CONTEXT - PROMPT), &err);
     progress_end(&b->progress);
     return st ? out_error(&err, EXIT_UNAVAILABLE) : EXIT_DONE;
 }
