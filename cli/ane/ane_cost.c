@@ -1,6 +1,7 @@
 /* ane_cost.c: see ane_cost.h. The programs are those that the unit loads for one row. SPDX-License-Identifier: MIT */
 #include "ane/ane_cost.h"
 
+#include <stdbool.h>
 #include "model/model.h"
 #include "unit/ane/tools/emit.h"
 #include "unit/ane/tools/explain.h"
@@ -35,17 +36,13 @@ static segue_status add_all(struct sg_ane_emit *e, const struct sg_ane_profile *
     struct sg_mil_program *mil;
     struct sg_ane_blobs blobs;
     segue_status st = SEGUE_OK;
-    for (uint32_t i = 0; i < e->cut.parts_n && !st; i++) {
+    for (uint32_t i = 0; i < sg_ane_emit_count(e) && !st; i++) {
+        bool is_head = i == e->cut.parts_n;
         st = sg_ane_emit_part(e, i, &mil, &blobs, err);
         if (!st && !out->rule) out->rule = refusal_of(mil, profile);
-        add(mil, profile, &out->layers_ms, &out->layers_bytes);
+        add(mil, profile, is_head ? &out->head_ms : &out->layers_ms, is_head ? &out->head_bytes : &out->layers_bytes);
         sg_ane_blobs_free(&blobs);
     }
-    if (st) return st;
-    st = sg_ane_emit_head(e, &mil, &blobs, err);
-    if (!st && !out->rule) out->rule = refusal_of(mil, profile);
-    add(mil, profile, &out->head_ms, &out->head_bytes);
-    sg_ane_blobs_free(&blobs);
     out->dispatches = e->cut.parts_n;
     return st;
 }
@@ -53,7 +50,7 @@ static segue_status add_all(struct sg_ane_emit *e, const struct sg_ane_profile *
 segue_status ane_cost_of(const segue_model *model, const char *profile, unsigned keys, struct ane_cost *out, segue_error *err)
 {
     struct sg_graph_request wish = {.head = 1, .select_late = 1};
-    const struct sg_ane_emit_opts opts = {.rows = 1, .keys = keys, .sizes_only = 1};
+    const struct sg_ane_emit_opts opts = {.rows = 1, .keys = keys, .sizes_only = 1, .head = 1};
     struct sg_ane_profile chip;
     struct sg_graph *g = NULL;
     struct sg_ane_emit e;
