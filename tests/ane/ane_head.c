@@ -360,6 +360,46 @@ static void sessions_take_turns(void **state)
     model_gone(m, "turns");
 }
 
+/* Several sessions in one run: the tokens of each alone, also where the prompts have other lengths; a session that samples makes
+ * the host choose for the whole run. */
+static void sessions_in_one_run(void **state)
+{
+    (void)state;
+    enum { SESSIONS = 3 };
+    int32_t text[PROMPT], alone[SESSIONS][TOKENS], chosen[SESSIONS + 1];
+    segue_error each[SESSIONS + 1];
+    segue_sampling sampling = greedy(1), sampled = greedy(1);
+    segue_model *m = model_of("together", 0, 0, 0, 0);
+    struct head_setup p = setup_of("ane:soft,head=engine,threads=2", m);
+    segue_session *s[SESSIONS + 1];
+    for (int k = 0; k < SESSIONS; k++) {
+        text_of(text, k);
+        s[k] = session_of(p.engine, &sampling, text, (size_t)(PROMPT - 10 * k));
+        for (int t = 0; t < TOKENS; t++) OK(segue_session_next(s[k], &alone[k][t], &err));
+        segue_session_close(s[k]);
+    }
+    for (int pass = 0; pass < 2; pass++) {
+        unsigned equal = 0;
+        size_t n = SESSIONS + (size_t)pass;
+        for (size_t k = 0; k < n; k++) {
+            text_of(text, (int)k);
+            sampled.temperature = 1;
+            s[k] = session_of(p.engine, k < SESSIONS ? &sampling : &sampled, text, (size_t)(PROMPT - 10 * (int)k));
+        }
+        for (int t = 0; t < TOKENS; t++) {
+            OK(segue_session_step(s, n, chosen, each, &err));
+            for (int k = 0; k < SESSIONS; k++) equal += chosen[k] == alone[k][t];
+        }
+        segue_use use = use_of(s[0], SEGUE_DECODE);
+        assert_int_equal(use.runs, TOKENS - 1);
+        if (!pass) assert_int_equal(equal, SESSIONS * TOKENS);
+        assert_true(equal * 2 > SESSIONS * TOKENS); /* a near-tie parts the rest of a text */
+        for (size_t k = 0; k < n; k++) segue_session_close(s[k]);
+    }
+    close_setup(&p);
+    model_gone(m, "together");
+}
+
 /* Two programs per shape and the head's: a budget of three compiles is enough with restarts, one of two is not. */
 static void budgets(void **state)
 {
@@ -441,6 +481,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(other_samplers),
         cmocka_unit_test(host_bytes_of_a_token),
         cmocka_unit_test(sessions_take_turns),
+        cmocka_unit_test(sessions_in_one_run),
         cmocka_unit_test(budgets),
     };
     if (argc >= 4) return measure(argv[1], argv[2], strtoul(argv[3], NULL, 10), argc > 4 ? argv[4] : NULL);
