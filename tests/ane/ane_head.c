@@ -11,7 +11,10 @@
 
 #include "../api/plans.h"
 #include "../api/tiny.h"
+#include "engine/engine.h"
+#include "engine/placement/units.h"
 #include "segue.h"
+#include "unit/ane/aneunit.h"
 
 enum { WIDE = 20000, TOKENS = 24, PROMPT = 37, WIDTH = 32, PARTS = 2, PERIOD = 1000, STOP_FREE = 2 };
 
@@ -400,6 +403,54 @@ static void sessions_in_one_run(void **state)
     model_gone(m, "together");
 }
 
+/* A run of several steps feeds its tokens back and ends at a stop token, greedily on the engine and sampled on the host. */
+static void steps_in_one_run(void **state)
+{
+    (void)state;
+    enum { STEPS = 6 };
+    int32_t text[PROMPT], alone[STEPS], ring_tokens[STEPS], chosen;
+    segue_model *m = model_of("steps", 0, 0, 0, 0);
+    struct head_setup p = setup_of("ane:soft,head=engine,threads=2", m);
+    struct sg_program *program = p.engine->layer_ranges->program;
+    const struct sg_unit_ops *ops = sg_ops_of(program);
+    const struct sg_graph *g = program->base.graph;
+    const uint32_t last = PROMPT - 1;
+    text_of(text, 5);
+    for (int sampled = 0; sampled < 2; sampled++) {
+        segue_sampling sampling = greedy(0); /* nothing is masked, as in the runs below */
+        sampling.temperature = (float)sampled;
+        segue_session *s = session_of(p.engine, &sampling, text, PROMPT);
+        for (int i = 0; i < STEPS; i++) OK(segue_session_next(s, &alone[i], &err));
+        segue_session_close(s);
+        struct sg_sampler sampler = {.p = sampling};
+        struct sg_ring ring = {.tokens = ring_tokens, .cap = STEPS};
+        struct sg_span span = {.rows = PROMPT, .tokens = text, .wanted = &last, .wanted_n = 1, .sampler = &sampler, .steps = STEPS,
+                               .ring = &ring};
+        const struct sg_batch batch = {.spans = &span, .spans_n = 1, .inline_hint = 1};
+        for (int stops = 0; stops < 2; stops++) {
+            uint32_t done = 0, ends = STEPS - 1;
+            struct sg_result result = {.tokens = &chosen, .rows_done = &done};
+            struct sg_run *run = NULL;
+            if (stops) {
+                sampler.stops = &alone[2];
+                sampler.stops_n = 1;
+                for (ends = 0; alone[ends] != alone[2]; ends++) {}
+            }
+            atomic_store(&ring.written, 0u);
+            OK(ops->state_new(program->base.unit, g->slots, g->slots_n, NULL, &span.state, &err));
+            OK(ops->start(program, &batch, &result, &run, &err));
+            OK(ops->wait(run, 1000000000, &err));
+            assert_int_equal(atomic_load(&ring.written), ends + 1);
+            assert_memory_equal(ring_tokens, alone, (ends + 1) * sizeof *alone);
+            assert_int_equal(done, PROMPT + ends);
+            assert_int_equal(chosen, alone[ends]);
+            ops->state_free(span.state);
+        }
+    }
+    close_setup(&p);
+    model_gone(m, "steps");
+}
+
 /* Two programs per shape and the head's: a budget of three compiles is enough with restarts, one of two is not. */
 static void budgets(void **state)
 {
@@ -482,6 +533,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(host_bytes_of_a_token),
         cmocka_unit_test(sessions_take_turns),
         cmocka_unit_test(sessions_in_one_run),
+        cmocka_unit_test(steps_in_one_run),
         cmocka_unit_test(budgets),
     };
     if (argc >= 4) return measure(argv[1], argv[2], strtoul(argv[3], NULL, 10), argc > 4 ? argv[4] : NULL);
