@@ -25,6 +25,7 @@ extern const struct command cmd_imatrix;
 extern const struct command cmd_train;
 extern const struct command cmd_mil;
 extern const struct command cmd_ane_probe;
+extern const struct command cmd_ane_report;
 extern const struct command cmd_plan;
 extern const struct command cmd_calibrate;
 extern const struct command cmd_energy;

@@ -21,8 +21,8 @@
 /* All commands in the order of segue --help, run and chat first; ends with NULL. */
 static const struct command *const commands[] = {
     &cmd_run, &cmd_chat, &cmd_serve, &cmd_plan, &cmd_calibrate, &cmd_eval, &cmd_bench, &cmd_units, &cmd_inspect,
-    &cmd_models, &cmd_pull, &cmd_quantize, &cmd_imatrix, &cmd_train, &cmd_mil, &cmd_ane_probe, &cmd_state, &cmd_cache,
-    &cmd_tokenize, &cmd_template, &cmd_config, &cmd_energy, &cmd_replay, &cmd_version, NULL,
+    &cmd_models, &cmd_pull, &cmd_quantize, &cmd_imatrix, &cmd_train, &cmd_mil, &cmd_ane_probe, &cmd_ane_report, &cmd_state,
+    &cmd_cache, &cmd_tokenize, &cmd_template, &cmd_config, &cmd_energy, &cmd_replay, &cmd_version, NULL,
 };
 
 /* The command of that name, or NULL. */

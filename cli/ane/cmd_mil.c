@@ -251,8 +251,9 @@ static json_t *helper_json(const struct sg_ane_emit *e)
         const struct sg_op *op =
             /* Operations before the first program (embedding) and after the last one (norm, head). */
             &e->g->ops[i < e->cut.before_n ? e->cut.before[i] : e->cut.behind[i - e->cut.before_n]];
-        json_array_append_new(list, json_pack("{s:s,s:i,s:s}", "op", sg_op_name(op->code), "layer", op->layer,
-                                              "reason", sg_ane_helper_reason(e->g, op)));
+        if (!sg_ane_emit_has(e, op))
+            json_array_append_new(list, json_pack("{s:s,s:i,s:s}", "op", sg_op_name(op->code), "layer", op->layer,
+                                                  "reason", sg_ane_helper_reason(e->g, op)));
     }
     /* Sampling is not an operation of the graph, but the CPU does it too. */
     if (e->g->vocab)
@@ -268,7 +269,7 @@ static int explain_model(const struct args *args, struct sg_ane_emit *e, const s
     segue_error err;
     struct totals t = {.programs = json_array()};
     segue_status st = SEGUE_OK;
-    for (uint32_t i = 0; i < e->cut.parts_n && !st; i++) {
+    for (uint32_t i = 0; i < sg_ane_emit_count(e) && !st; i++) {
         struct sg_mil_program *mil;
         struct sg_ane_blobs blobs;
         char name[32];
@@ -277,9 +278,10 @@ static int explain_model(const struct args *args, struct sg_ane_emit *e, const s
         st = sg_ane_emit_part(e, i, &mil, &blobs, &err);
         if (!st) {
             add_program(&t, name, mil, profile);
-            json_object_set_new(json_array_get(t.programs, i), "resident_bytes",
-                                json_integer((json_int_t)sg_ane_part_bytes(e->g, &e->cut.parts[i], e->shape.rows,
-                                                                           e->shape.keys)));
+            if (i < e->cut.parts_n)
+                json_object_set_new(json_array_get(t.programs, i), "resident_bytes",
+                                    json_integer((json_int_t)sg_ane_part_bytes(e->g, &e->cut.parts[i], e->shape.rows,
+                                                                               e->shape.keys)));
         }
         sg_mil_program_free(mil);
         sg_ane_blobs_free(&blobs);
@@ -298,7 +300,7 @@ static int emit_model(const struct args *args, struct sg_ane_emit *e, const stru
     segue_status st = packages ? sg_ane_emit_packages(e, packages, &err) : SEGUE_OK;
     /* With --mlpackage alone there are no MIL files to check. */
     if (!st && !to) {
-        out_note("mil emit: wrote %u Core ML package%s", e->cut.parts_n, e->cut.parts_n == 1 ? "" : "s");
+        out_note("mil emit: wrote %u Core ML package%s", sg_ane_emit_count(e), sg_ane_emit_count(e) == 1 ? "" : "s");
         return EXIT_DONE;
     }
     if (!st) st = sg_ane_emit_folder(e, to, &err);
@@ -320,11 +322,12 @@ static int run_on_model(const struct args *args, const struct sg_ane_profile *pr
     /* 0 selects the default of the library for each number. */
     struct sg_ane_emit_opts o = {(uint32_t)args_number(args, "tokens-per-dispatch", 0),
                                  (uint32_t)args_number(args, "context", 0),
-                                 (uint32_t)args_number(args, "layers-per-program", 0), 0, explain_only, SG_ANE_STORE_FP16};
+                                 (uint32_t)args_number(args, "layers-per-program", 0), 0, explain_only, SG_ANE_STORE_FP16, 0};
     /* Powers of two do not change the results apart from the range. */
-    const char *range = args_text(args, "fp16-scaling");
+    const char *range = args_text(args, "fp16-scaling"), *head = args_text(args, "head");
     segue_error err;
     if (args_text(args, "storage")) (void)sg_ane_storage_named(&o.storage, args_text(args, "storage"), "flag --storage", &err);
+    o.head = head && !strcmp(head, "engine");
     o.by_weights = !explain_only && (!range || strcmp(range, "none") != 0); /* explain reads no weights */
     if (!explain_only && !args_text(args, "output") && !args_text(args, "mlpackage"))
         return usage_error(&err, "emit", "emit -m MODEL -o DIR");
@@ -433,6 +436,8 @@ static const struct arg_def flag_defs[] = {
     {"on-violation", 0, ARG_CHOICE, 0, "refuse|faithful", "refuse", 0, 0,
      "run: refuse operations that the hardware computes wrongly, or reproduce the error"},
     {"threads", 't', ARG_COUNT, 0, "N", "all cores", 1, 4096, "run: CPU threads of the software NPU"},
+    {"head", 0, ARG_CHOICE, 0, "helper|engine", "helper", 0, 0,
+     "-m: engine: one more program with the output head and the greedy choice of a token"},
     {"tokens-per-dispatch", 0, ARG_COUNT, 0, "N", "32", 1, 512, "-m: tokens per dispatch: 1, 32, 64, 128, 256 or 512"},
     {"context", 0, ARG_COUNT, 0, "N", "512", 32, 4096, "-m: KV cache size in tokens, a power of two"},
     {"layers", 0, ARG_TEXT, 0, "A-B", "all", 0, 0, "-m: layers A to B only"},

@@ -38,8 +38,7 @@ static json_t *rule_json(const struct sg_ane_rule *r)
     return o;
 }
 
-/* The rules that occur in a list of violations or advice; NULL: all rules. */
-static json_t *rules_json(const json_t *faults)
+json_t *mil_rules_json(const json_t *faults)
 {
     json_t *list = json_array(), *fault;
     for (size_t i = 0, k; i < sg_ane_rule_count(); i++) {
@@ -58,7 +57,7 @@ int mil_list_rules(const struct args *args)
     segue_error err;
     if (args_has(args, "json")) {
         json_t *o = json_object();
-        json_object_set_new(o, "rules", rules_json(NULL));
+        json_object_set_new(o, "rules", mil_rules_json(NULL));
         return out_json_exit(o);
     }
     for (size_t i = 0; i < sg_ane_rule_count(); i++) {
@@ -116,7 +115,7 @@ int mil_check_folder(const struct args *args, const struct sg_mil_folder *folder
         json_object_set_new(o, "programs", json_integer(folder->n));
         json_object_set(o, "violations", violations);
         json_object_set(o, "advice", advice);
-        json_object_set_new(o, "rules", rules_json(violations));
+        json_object_set_new(o, "rules", mil_rules_json(violations));
         json_object_set_new(o, "port_order", json_string(sg_ane_port_order(profile)));
         int printed = out_json_exit(o);
         if (printed) code = printed;

@@ -247,7 +247,10 @@ static json_t *part_json(const struct report *r, uint32_t phase, size_t unit, ui
     json_array_append_new(layers, json_integer(to ? to - 1 : 0));
     json_object_set_new(o, "layers", layers);
     int helped = work_find(e, SEGUE_HELPER, unit, from, to).runs != 0; /* the CPU runs the operations outside of the layers */
-    put_ops(o, r->placement, from, to, phase == SEGUE_HELPER ? OPS_OUTSIDE : helped ? OPS_LAYERS : OPS_LAYERS | OPS_OUTSIDE);
+    if (phase == SEGUE_HELPER && strstr(r->placement->unit_info[unit].spec, "head=engine"))
+        out_null(o, "ops", "with head=engine the engine has the output head where it chooses the token");
+    else
+        put_ops(o, r->placement, from, to, phase == SEGUE_HELPER ? OPS_OUTSIDE : helped ? OPS_LAYERS : OPS_LAYERS | OPS_OUTSIDE);
     segue_use use = work_find(e, phase, unit, from, to),
               before = work_find(&r->answer->work_begin, phase, unit, from, to);
     json_object_set_new(o, "runs", json_integer((json_int_t)(use.runs - before.runs)));

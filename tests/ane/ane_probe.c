@@ -38,6 +38,8 @@ static void every_question_is_answered(void **state)
     }
     assert_string_equal(ask("runs", "m1", 1, 0).verdict, "works");
     assert_string_equal(ask("concat", "strict", 0, 0).verdict, "works");
+    assert_string_equal(ask("argmax", "strict", 0, 0).verdict, "works");
+    assert_string_equal(ask("argmax", "m1", 1, 0).verdict, "works");
     assert_string_equal(ask("order", "m4", 1, 0).verdict, "binding by name gives the declared operands");
     assert_string_equal(ask("reload", "m1", 1, 0).verdict, "weights stay as compiled");
     assert_string_equal(ask("reload", "m1", 1, 1).verdict, "new weights take effect");

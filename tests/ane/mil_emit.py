@@ -87,6 +87,27 @@ for p in manifest["programs"]:
     expect("memory holds the real rows alone", np.abs(state[0, :, 0, :n]).min(1).max() > 0 and not state[0, :, 0, n:].any())
 
 again = os.path.join(top.name, "q")
+# The head as one more program: the token of NumPy for the last row, of a vocabulary of several slices.
+big = tiny_model("big", layers=layers, width=width, vocab=5000)
+code, out, err = run("mil", "emit", "-m", big, "--tokens-per-dispatch", rows, "--head", "engine", "-o", again)
+with_head = json.load(open(os.path.join(again, "manifest.json")))
+head = with_head["head"]
+expect("the head is the last program", code == 0 and head["file"] == "p01.mil" and [h["op"] for h in with_head["helper"]] == ["embed", "rows"], (code, err, with_head["helper"]))
+table = load_file(os.path.join(big, "model.safetensors"))
+for seed in range(8):
+    row = np.random.default_rng(seed).normal(size=width).astype(np.float32)
+    port = np.zeros(head["inputs"][0]["shape"], np.float16)
+    port[0, :width, 0, 0] = row / head["x"][0]["divided_by"]
+    save_file({head["inputs"][0]["name"]: port}, one[0])
+    code, out, err = run("mil", "run", os.path.join(again, head["file"]), "--in", one[0], "--out", one[1])
+    part, index, logit = (float(v) for v in load_file(one[1])["z_out"][0, :3, 0, 0])
+    normed = row / np.sqrt((row * row).mean() + 1e-5) * table["model.norm.weight"]
+    logits = table.get("lm_head.weight", table["model.embed_tokens.weight"]) @ normed
+    token = int(part) * head["slice"] + int(index)
+    near = np.abs(logits).max() * 0.01
+    expect(f"the head chooses, row {seed}", logits[token] >= logits.max() - near and abs(logit - logits[token]) < near, (token, logits.argmax(), logit))
+thought = json.loads(run("mil", "explain", "-m", big, "--tokens-per-dispatch", rows, "--head", "engine", "--json")[1])
+expect("explained with the head", thought["dispatches"] == 2 and [h["op"] for h in thought["helper"]] == ["embed", "rows", "sample"], thought)
 # Model families against activations recorded from transformers, run with docs/examples/mil_ports.py.
 sys.path.insert(0, os.path.join(source, "docs", "examples"))
 sys.dont_write_bytecode = True
@@ -118,6 +139,10 @@ units = json.loads(run(*fixed, "--ids", "1,2,3", "--unit", "ane")[1])["units"]
 expect("a run reports it too", [u["phase"] for u in units] == ["prefill", "decode", "helper"] and
        units[2]["ops"] == {"embed": 1, "rows": 1, "norm": 1, "linear": 1} and units[2]["runs"] == 3 and units[2]["dispatches"] == 0 and
        units[0]["ops"]["norm"] == 2 * layers and "embed" not in units[0]["ops"], units)
+engine = json.loads(run(*fixed, "--ids", "1,2,3", "--unit", "ane:head=engine")[1])["units"]
+expect("with head=engine the head is one dispatch more", [u["dispatches"] for u in engine] == [units[0]["dispatches"] + 1, units[1]["dispatches"] + 2, 0] and
+       engine[2]["ops"] is None and "head=engine" in engine[2]["ops_reason"], engine)
+expect("a token reads three numbers instead of a row", units[1]["host_bytes"] - engine[1]["host_bytes"] == 2 * 2 * (width - 3), (units[1], engine[1]))
 expect("with padding", [u["padded_ratio"] and round(u["padded_ratio"], 3) for u in units] == [10.667, 32, None], units)
 told = []
 for unit in ("ane", "proc:ane"):

@@ -101,5 +101,20 @@ with open(chip, "w") as f: f.write("ane_tflops fast\n")
 refused(4, ["mil", "explain", folder, "--chip", chip], "line 1", "ane_tflops")
 with open(chip, "wb") as f: f.write(b"ane_row_bytes 64\n\x7fELF\x02\x01\x00\xff")
 refused(4, ["mil", "check", folder, "--chip", chip], "line 2", "not text")
-if sys.platform != "darwin": refused(3, ["ane-probe"], "not on this machine")
+if sys.platform != "darwin":
+    for c in ("ane-probe", "ane-report"): refused(3, [c], "not on this machine")
+refused(2, ["ane-probe", "--unit", "cpu"], "not a Neural Engine")
+refused(2, ["ane-report", "--unit", "ane:soft,profile=m9"], "m9")
+# The report on the software NPU, whole.
+path = os.path.join(top.name, "report.json")
+code, out, err = run("ane-report", "--unit", "ane:soft,threads=2", "-o", path)
+r = json.load(open(path)) if code == 0 else {}
+expect("ane-report: parts", code == 0 and list(r) == ["version", "machine", "device", "answers", "check", "check_head_engine", "claim", "energy",
+                                                      "energy_reason", "rules"] and "no engine ran" in err, (code, err))
+expect("ane-report: device", r["device"]["software"] is True and r["device"]["methods"] is None and r["device"]["methods_reason"], r["device"])
+expect("ane-report: answers", all(a["verdict"] for a in r["answers"]) and {a["name"]: a["verdict"] for a in r["answers"]}["argmax"] == "works", r["answers"])
+for name in ("check", "check_head_engine"):
+    expect(f"ane-report: {name}", r[name]["tokens_equal"] == r[name]["n_gen"] and 0 < r[name]["logits_error"] < 0.01, r[name])
+expect("ane-report: three numbers instead of a row", r["check"]["host_bytes"] - r["check_head_engine"]["host_bytes"] == 15 * 2 * (256 - 3), r)
+expect("ane-report: claim", [c["basis"] for c in r["claim"]].count("host") == 2 and all(c["verdict"] is None for c in r["claim"] if c["basis"] == "host"), r["claim"])
 done()

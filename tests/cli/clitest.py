@@ -66,11 +66,11 @@ TEMPLATE = ("{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['c
             "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
 
 
-def tiny_model(name="tiny", seed=1, layers=2, width=32, context=2048, template=TEMPLATE, tokenizer=True, generation=None):
-    """A llama of random F32 weights as a Hugging Face folder; vocabulary: 256 bytes and three special tokens."""
+def tiny_model(name="tiny", seed=1, layers=2, width=32, context=2048, template=TEMPLATE, tokenizer=True, generation=None, vocab=259):
+    """A llama of random F32 weights as a Hugging Face folder; vocabulary: 256 bytes and three special tokens. vocab: rows of the head."""
     folder = os.path.join(top.name, name)
     os.makedirs(folder, exist_ok=True)
-    vocab, ff, kv = 259, 64, width // 2
+    ff, kv = 64, width // 2
     rnd = random.Random(seed)
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": width, "intermediate_size": ff,
               "num_hidden_layers": layers, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": vocab,

@@ -81,7 +81,7 @@ static segue_status read_spec(const struct sg_unit_spec *spec, struct sg_unit *u
                               segue_error *err)
 {
     static const char *const keys[] = {"",     "profile", "weights", "compiles", "on_violation", "threads", "rows",
-                                       "keys", "layers",  "range",   "out_of_range", "storage", NULL};
+                                       "keys", "layers",  "range",   "out_of_range", "storage", "head", NULL};
     const char *soft = sg_spec_value(spec, ""), *profile = sg_spec_value(spec, "profile");
     SG_TRY(sg_spec_only(spec, keys, err));
     if (soft && strcmp(soft, "soft") != 0)
@@ -96,6 +96,7 @@ static segue_status read_spec(const struct sg_unit_spec *spec, struct sg_unit *u
     SG_TRY(read_number(spec, "layers", 1, 4096, &u->layers, err));
     SG_TRY(read_choice(spec, "range", "weights", "none", &u->by_weights, err));
     u->by_weights = !u->by_weights;
+    SG_TRY(read_choice(spec, "head", "helper", "engine", &u->head, err));
     u->threads = o->threads;
     if (sg_spec_value(spec, "storage"))
         SG_TRY(sg_ane_storage_named(&u->storage, sg_spec_value(spec, "storage"), "open unit", err));
@@ -153,11 +154,14 @@ segue_status ane_open_on(struct sg_unit **out, const struct sg_unit_spec *spec, 
         return status;
     }
     describe_one(&u->desc, spec->text, u->profile.name, software);
+    u->desc.samples = u->head;
+    /* These options change results, so the description shows them. */
     size_t length = strlen(u->desc.info.features);
-    /* The option changes results, so the description shows it. */
     if (u->keys)
         snprintf(u->desc.info.features + length, sizeof u->desc.info.features - length, "; attends to the last %u tokens only",
                  u->keys);
+    length = strlen(u->desc.info.features);
+    if (u->head) snprintf(u->desc.info.features + length, sizeof u->desc.info.features - length, "; output head in fp16");
     *out = u;
     return SEGUE_OK;
 }
@@ -185,7 +189,7 @@ static void ane_footprint(const struct sg_program *p, uint64_t *stored, uint64_t
 {
     uint64_t bytes = 0, weights = 0;
     const struct sg_graph *g = p->base.graph;
-    for (uint32_t i = 0; i < p->cut[0].parts_n; i++) bytes += p->blobs[i].file.len;
+    for (uint32_t i = 0; i <= p->cut[0].parts_n; i++) bytes += p->blobs[i].file.len;
     for (uint32_t i = 0; i < g->ops_n; i++)
         if (g->ops[i].code == SG_OP_LINEAR)
             weights += 2ull * g->ops[i].u.linear.weight.rows * g->ops[i].in[0].width;
@@ -231,4 +235,5 @@ const struct sg_unit_ops sg_unit_ane = {
     .state_bytes = ane_state_bytes,
     .state_get = ane_state_get,
     .state_put = ane_state_put,
+    .state_logits = ane_state_logits,
 };

@@ -210,25 +210,20 @@ static segue_status load_program(struct sg_program *p, struct sg_ane_source *s, 
     return status;
 }
 
-/* Lowering adds the weights that this shape uses to the blob file of the part; `written` is the number of records at the last
- * write, so that the cache entry is written again only when there are more. */
-segue_status ane_part_load(struct sg_program *p, const struct ane_set *set, uint32_t i, struct sg_ane_device *d,
-                           struct sg_ane_program **out, segue_error *err)
+/* Loads program `mil` of part i, or of the head, which is part parts_n. Lowering has added the weights that it uses to the blob
+ * file; `written` is the number of records at the last write: the cache entry is written again only when there are more. */
+static segue_status load_lowered(struct sg_program *p, const struct sg_mil_program *mil, uint32_t i, struct sg_ane_device *d,
+                                 struct sg_ane_program **out, segue_error *err)
 {
     struct sg_ane_blobs *blobs = &p->blobs[i];
-    struct sg_mil_program *mil = NULL;
     struct sg_buf text = {0};
-    char name[48];
-    find_cached_weights(p, i);
-    /* Lowering may extend the blob file, so the weights are described after it. */
-    segue_status status = sg_ane_lower(&mil, p->base.graph, &p->cut[set->all_rows].parts[i], &set->info, &set->shape, blobs, err);
-    if (status == SEGUE_OK) status = sg_mil_print(mil, SG_MIL_VERBOSE, &text, err);
-    sg_mil_program_free(mil);
+    char name[48] = "head.mil";
+    segue_status status = sg_mil_print(mil, SG_MIL_VERBOSE, &text, err);
     if (status == SEGUE_OK && p->cache && !blobs->borrowed && blobs->n != blobs->written) {
         status = write_cached_weights(p, i, err);
         blobs->written = blobs->n;
     }
-    snprintf(name, sizeof name, "p%02u.mil", i);
+    if (i < p->cut[0].parts_n) snprintf(name, sizeof name, "p%02u.mil", i);
     struct sg_ane_file file = {blobs->path, (const uint8_t *)blobs->file.data, blobs->file.len};
     struct sg_ane_source source = {
         .name = name, .text = text.data, .text_bytes = text.len, .files = &file, .files_n = blobs->file.len != 0};
@@ -236,5 +231,27 @@ segue_status ane_part_load(struct sg_program *p, const struct ane_set *set, uint
     if (status == SEGUE_OK)
         status = d == p->base.unit->device ? load_program(p, &source, out, err) : sg_ane_ops_of(d)->load(d, &source, out, err);
     sg_buf_free(&text);
+    return status;
+}
+
+segue_status ane_part_load(struct sg_program *p, const struct ane_set *set, uint32_t i, struct sg_ane_device *d,
+                           struct sg_ane_program **out, segue_error *err)
+{
+    struct sg_mil_program *mil = NULL;
+    find_cached_weights(p, i);
+    SG_TRY(sg_ane_lower(&mil, p->base.graph, &p->cut[set->all_rows].parts[i], &set->info, &set->shape, &p->blobs[i], err));
+    segue_status status = load_lowered(p, mil, i, d, out, err);
+    sg_mil_program_free(mil);
+    return status;
+}
+
+segue_status ane_head_load(struct sg_program *p, struct sg_ane_program **out, segue_error *err)
+{
+    const struct sg_ane_partition *cut = &p->cut[0];
+    struct sg_mil_program *mil = NULL;
+    find_cached_weights(p, cut->parts_n);
+    SG_TRY(sg_ane_lower_head(&mil, p->base.graph, &cut->parts[cut->parts_n - 1], &p->head, &p->blobs[cut->parts_n], err));
+    segue_status status = load_lowered(p, mil, cut->parts_n, p->base.unit->device, out, err);
+    sg_mil_program_free(mil);
     return status;
 }

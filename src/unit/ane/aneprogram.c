@@ -36,8 +36,9 @@ void ane_discard(struct sg_program *p)
             break;
         }
     for (int i = 0; i < ANE_SETS; i++) set_free(p, p->sets[i]);
-    for (uint32_t i = 0; p->blobs && i < p->cut[0].parts_n; i++) sg_ane_blobs_free(&p->blobs[i]);
-    for (uint32_t i = 0; p->cache_entries && i < p->cut[0].parts_n; i++) sg_ane_cache_entry_close(&p->cache_entries[i]);
+    ane_head_drop(p);
+    for (uint32_t i = 0; p->blobs && i <= p->cut[0].parts_n; i++) sg_ane_blobs_free(&p->blobs[i]);
+    for (uint32_t i = 0; p->cache_entries && i <= p->cut[0].parts_n; i++) sg_ane_cache_entry_close(&p->cache_entries[i]);
     sg_free(p->cache_entries);
     sg_free(p->source_hashes);
     sg_ane_cache_close(p->cache);
@@ -62,6 +63,7 @@ static segue_status program_init(struct sg_unit *u, const struct sg_graph *g, co
     SG_TRY(sg_weights_finite(g, err));
     for (uint32_t i = 0; i < g->ops_n; i++) SG_TRY(u->base.ops->can(u, g, &g->ops[i], err));
     for (int i = 0; i < 2; i++) SG_TRY(sg_ane_partition_make(&p->cut[i], g, u->layers, i, err));
+    if (u->head && g->vocab) SG_TRY(sg_ane_head_of(&p->head, g, &p->cut[0], err));
     if (u->by_weights) SG_TRY(sg_ane_range_make(&p->range, g, err));
     for (int i = 0; u->by_weights && i < 2; i++) sg_ane_partition_set_range(&p->cut[i], &p->range);
     p->blobs = sg_alloc((p->cut[0].parts_n + 1) * sizeof *p->blobs);
@@ -69,8 +71,9 @@ static segue_status program_init(struct sg_unit *u, const struct sg_graph *g, co
     if (!p->blobs || !p->cache_entries) return sg_no_memory("program of ane", 0, err);
     if (keep) SG_TRY(sg_ane_cache_open(&p->cache, keep->folder, keep->bytes_max, err));
     if (keep) SG_TRY(ane_sources_hash(p, keep, err));
-    for (uint32_t i = 0; i < p->cut[0].parts_n; i++) {
+    for (uint32_t i = 0; i <= p->cut[0].parts_n; i++) {
         snprintf(p->blobs[i].path, sizeof p->blobs[i].path, "weights/p%02u.bin", i);
+        if (i == p->cut[0].parts_n) snprintf(p->blobs[i].path, sizeof p->blobs[i].path, "weights/head.bin");
         p->blobs[i].storage = u->storage;
     }
     return SEGUE_OK;
@@ -138,7 +141,10 @@ segue_status ane_restart(struct sg_unit *u, segue_error *err)
 {
     if (!sg_ane_ops_of(u->device)->software)
         return sg_fail(err, SEGUE_ELIMIT, "compile: ane: the compile budget of this process is used up; restart the process");
-    for (struct sg_program *p = u->programs; p; p = p->next) ane_sets_drop(p);
+    for (struct sg_program *p = u->programs; p; p = p->next) {
+        ane_sets_drop(p);
+        ane_head_drop(p);
+    }
     return sg_npu_restart(u->device, err);
 }
 

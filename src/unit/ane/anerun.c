@@ -2,117 +2,16 @@
  * whose rows are padded to the number of columns of the program; each part of the graph runs on them in order, and its output
  * surface is the input surface of the next part. The operations after the selection of wanted rows run on the host again.
  *
- * A dispatch is all or nothing: the state advances when the last part is done, so rows_done counts complete dispatches. The
- * unit chooses no tokens. See aneunit.h.
+ * A dispatch is all or nothing: the state advances when the last part is done, so rows_done counts complete dispatches. Tokens
+ * are chosen in anechoose.c, with option head=engine only. See aneunit.h, anerun.h.
  * SPDX-License-Identifier: MIT */
-#include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/num.h"
-#include "unit/ane/aneunit.h"
-
-struct sg_run {
-    struct sg_thread_run common;     /* its spans are used as they are: a run has one step */
-    struct sg_program *program;
-    struct ane_host host;
-    int all_rows;                    /* index of the partition, see sg_program.cut */
-    uint32_t rows_n[2];              /* rows of the batch: all, wanted */
-    uint64_t dispatches;             /* evaluated engine programs */
-    uint64_t host_bytes;             /* bytes copied to and from surfaces */
-    uint64_t overflows, underflows;  /* results beyond the range of fp16 */
-    uint64_t columns, unseen;        /* as in struct sg_result: rows with padding; see unseen_of */
-};
+#include "unit/ane/anerun.h"
+#include "unit/generate.h"
 
 static const struct sg_batch_rules rules = {.unit = "ane", .rows = sg_state_core_tokens, .slot = sg_state_core_slot_info};
-
-/* --- rows to and from surfaces --- */
-
-/* Memory for all rows of a value, [T or R, width] fp32, where T is the rows of the batch and R the wanted ones. It is freed
- * with the run: later dispatches and spans write the rows after those of the first. */
-static segue_status value_alloc(struct sg_run *run, int32_t value, float **out)
-{
-    const struct sg_value *v = &run->host.g->values[value];
-    size_t bytes;
-    SG_TRY(sg_mul((size_t)v->width * sizeof(float), run->rows_n[v->wanted], &bytes, "rows of a run", run->host.err));
-    if (!run->host.values[value]) run->host.values[value] = sg_alloc(bytes);
-    *out = run->host.values[value];
-    return *out ? SEGUE_OK : sg_no_memory("rows of a run", bytes, run->host.err);
-}
-
-/* Transposes fp32 rows [n][width] to fp16 channels [width][columns], multiplied by `scale`; columns from n on are zero.
- * EUNSUPPORTED: a value is infinite or NaN in fp16 (all exponent bits set): the engine would turn it into other values. */
-static segue_status fp16_from_rows(const float *rows, uint32_t n, uint32_t width, uint32_t columns, float scale, uint16_t *out,
-                              segue_error *err)
-{
-    for (uint32_t c = 0; c < width; c++, out += columns) {
-        for (uint32_t t = 0; t < n; t++) {
-            out[t] = sg_f16_of_f32(rows[(size_t)t * width + c] * scale);
-            if ((out[t] & 0x7c00) == 0x7c00)
-                return sg_fail(err, SEGUE_EUNSUPPORTED,
-                               "run: ane: row %u, column %u: %g exceeds fp16; use another unit for this model", t, c,
-                               (double)rows[(size_t)t * width + c]);
-        }
-        memset(out + n, 0, (columns - n) * sizeof *out);
-    }
-    return SEGUE_OK;
-}
-
-/* Transposes fp16 channels [width][columns] to fp32 rows [n][width], multiplied by `scale`. Returns how many are not finite. */
-static uint64_t rows_from_fp16(const uint16_t *in, uint32_t n, uint32_t width, uint32_t columns, float scale, float *rows)
-{
-    uint64_t infinite = 0;
-    for (uint32_t c = 0; c < width; c++, in += columns)
-        for (uint32_t t = 0; t < n; t++) {
-            infinite += (in[t] & 0x7c00) == 0x7c00;
-            rows[(size_t)t * width + c] = sg_f32_of_f16(in[t]) * scale;
-        }
-    return infinite;
-}
-
-/* Results of the last part that are not finite: the only sign of an overflow on an engine that does not count. */
-static segue_status results_check(struct sg_run *run, uint64_t infinite)
-{
-    const struct sg_unit *u = run->program->base.unit;
-    if (!sg_ane_ops_of(u->device)->losses) run->overflows += infinite;
-    if (!infinite || u->losses == ANE_LOSSES_COUNT) return SEGUE_OK;
-    const char *remedy = run->program->on_helper ? "use another unit" : "use out_of_range=fp32, range=weights, or another unit";
-    return sg_fail(run->host.err, SEGUE_EUNSUPPORTED, "run: ane: %llu results of a dispatch exceed fp16; %s",
-                   (unsigned long long)infinite, remedy);
-}
-
-/* Copies rows [at, at + n) of the listed values to (in 1) or from a surface between parts, which has the channels of one value
- * after the other. With a range plan, value v is stored divided by 2^shift[v], so that it stays within fp16. The channels that
- * pad an input are zeroed: a surface is reused, and its old contents could be NaN. */
-static segue_status copy_border(struct sg_run *run, const int32_t *values, uint32_t values_n, uint32_t at, uint32_t n,
-                           const struct sg_ane_shape *shape, struct sg_ane_surface *s, int in)
-{
-    const struct sg_ane_device_ops *ops = sg_ane_ops_of(s);
-    const struct sg_graph *g = run->host.g;
-    segue_status status = SEGUE_OK;
-    void *bytes;
-    SG_TRY(ops->lock(s, in, &bytes, NULL, run->host.err));
-    uint16_t *channels = bytes;
-    for (uint32_t i = 0; i < values_n && status == SEGUE_OK; i++) {
-        uint32_t width = g->values[values[i]].width;
-        const int8_t *shift = run->program->range.value;
-        float scale = shift ? ldexpf(1, shift[values[i]]) : 1, *rows;
-        status = value_alloc(run, values[i], &rows);
-        if (status != SEGUE_OK) break;
-        rows += (size_t)at * width;
-        if (in)
-            status = fp16_from_rows(rows, n, width, shape->columns, 1 / scale, channels, run->host.err);
-        else
-            status = results_check(run, rows_from_fp16(channels, n, width, shape->columns, scale, rows));
-        channels += (size_t)width * shape->columns;
-        run->host_bytes += 2ull * width * n;
-    }
-    uint16_t *end = (uint16_t *)bytes + (size_t)sg_ane_port_channels(g, values, values_n) * shape->columns;
-    if (in && status == SEGUE_OK) memset(channels, 0, (size_t)(end - channels) * sizeof *channels);
-    ops->unlock(s);
-    return status;
-}
 
 /* --- a dispatch --- */
 
@@ -175,7 +74,7 @@ static segue_status info_write(struct sg_run *run, const struct ane_set *set, ui
 }
 
 /* Runs rows [at, at + n) of the batch through all parts, on the engine or in fp32 on the host, and reads the values of the last
- * one. */
+ * one unless the next program on the engine does. */
 static segue_status run_parts(struct ane_binding *b, struct ane_set *set, uint32_t at, uint32_t n)
 {
     struct sg_run *run = b->run;
@@ -183,7 +82,7 @@ static segue_status run_parts(struct ane_binding *b, struct ane_set *set, uint32
     const struct sg_ane_partition *cut = &p->cut[run->all_rows];
     uint64_t start_ns = sg_now_ns();
     b->turn = 0;
-    SG_TRY(copy_border(run, cut->parts[0].in, cut->parts[0].in_n, at, n, &set->shape, p->x[0], 1));
+    SG_TRY(ane_run_copy(run, cut->parts[0].in, cut->parts[0].in_n, at, n, &set->shape, 0, p->x[0], 1));
     for (b->part = 0; b->part < cut->parts_n; b->part++, b->turn = !b->turn)
         SG_TRY(p->on_helper ? ane_wide_evaluate(p, set, b->part, bound, b, run->host.err) : evaluate(b, set));
     if (p->on_helper)
@@ -191,21 +90,40 @@ static segue_status run_parts(struct ane_binding *b, struct ane_set *set, uint32
     else
         SG_TRY(ane_losses_check(p->base.unit, &run->overflows, &run->underflows, run->host.err));
     /* After the last exchange x[turn] is the output of the last part. */
-    const struct sg_ane_part *last = &cut->parts[cut->parts_n - 1];
-    return copy_border(run, last->out, last->out_n, at, n, &set->shape, p->x[b->turn], 0);
+    const struct sg_ane_part *last = ane_run_last(run);
+    return run->on_engine ? SEGUE_OK : ane_run_copy(run, last->out, last->out_n, at, n, &set->shape, 0, p->x[b->turn], 0);
 }
 
-/* Runs rows [at, at + n) of the batch; they are the next n tokens of the span's state. The state is uploaded before it is
+/* The programs of a shape, and that of the head where this dispatch needs it. When a budget of the engine ends between the two,
+ * both are loaded anew. */
+static segue_status programs_of(struct sg_run *run, const struct sg_ane_shape *shape, int with_head, struct ane_set **set)
+{
+    struct sg_program *p = run->program;
+    SG_TRY(ane_set_of(p, shape, run->all_rows, set, run->host.err));
+    if (!with_head || p->on_helper) return SEGUE_OK;
+    segue_status status = ane_head_ready(p, run->host.err);
+    if (status != SEGUE_ELIMIT) return status;
+    SG_TRY(ane_restart(p->base.unit, run->host.err));
+    SG_TRY(ane_head_ready(p, run->host.err));
+    return ane_set_of(p, shape, run->all_rows, set, run->host.err);
+}
+
+/* Runs rows [done, done + n) of span s, `from` + these of the batch; they are the next n tokens of its state, and one of them may
+ * be the row that a token is chosen from. The state is uploaded before it is
  * prepared, because the rows that marks must save depend on the rings of that layout. The state does not advance here, so that
  * rows whose results leave the range of fp16 can be computed again on the host. */
-static segue_status dispatch(struct sg_run *run, const struct sg_span *span, const struct sg_ane_shape *shape, uint32_t at,
+static segue_status dispatch(struct sg_run *run, uint32_t s, const struct sg_ane_shape *shape, uint32_t from, uint32_t done,
                              uint32_t n)
 {
+    const struct sg_span *span = &run->common.spans[s];
     struct sg_program *p = run->program;
     struct sg_state *state = span->state;
     struct ane_lora *lora;
     struct ane_set *set;
-    SG_TRY(ane_set_of(p, shape, run->all_rows, &set, run->host.err));
+    uint32_t row = run->on_engine && span->wanted_n ? span->wanted[span->wanted_n - 1] : UINT32_MAX;
+    int chooses = row >= done && row < done + n;
+    p->row_id = 0;
+    SG_TRY(programs_of(run, shape, chooses, &set));
     /* state->copied counts both directions; the difference is what this dispatch copied. */
     uint64_t before = state->copied;
     SG_TRY(ane_state_upload(state, p, shape->keys, set->state_bytes, run->host.err));
@@ -214,10 +132,13 @@ static segue_status dispatch(struct sg_run *run, const struct sg_span *span, con
     SG_TRY(ane_lora_of(p, set, span, &lora, &run->host_bytes, run->host.err));
     SG_TRY(info_write(run, set, state->core.tokens, n));
     struct ane_binding b = {.run = run, .lora = lora, .state = state};
-    segue_status status = run_parts(&b, set, at, n);
-    if (status != SEGUE_EUNSUPPORTED || p->on_helper || p->base.unit->losses != ANE_LOSSES_FP32) return status;
-    p->on_helper = 1;
-    return run_parts(&b, set, at, n);
+    segue_status status = run_parts(&b, set, from + done, n);
+    if (status == SEGUE_EUNSUPPORTED && !p->on_helper && p->base.unit->losses == ANE_LOSSES_FP32) {
+        p->on_helper = 1;
+        status = run_parts(&b, set, from + done, n);
+    }
+    if (status != SEGUE_OK || !chooses) return status;
+    return ane_choose_row(run, s, from + row, row - done, shape, b.turn);
 }
 
 /* Positions that the model attends to and option keys= hides from the last token: the maximum over the layers. */
@@ -247,11 +168,11 @@ static segue_status run_span(struct sg_run *run, uint32_t s, uint32_t at)
         SG_TRY(ane_shape_of(run->program, rows, span->state->core.tokens + n, rank, &shape, run->host.err));
         if (run->common.batch.cancel && atomic_load(run->common.batch.cancel))
             return sg_fail(run->host.err, SEGUE_ECANCELED, "run: ane: canceled by the caller");
-        if (run->program->cut[0].parts_n) SG_TRY(dispatch(run, span, &shape, at + done, n));
+        if (run->program->cut[0].parts_n) SG_TRY(dispatch(run, s, &shape, at, done, n));
         ane_state_advance(span->state, n);
         run->columns += shape.columns;
         done += n;
-        run->common.rows_done[s] = done;
+        run->common.rows_done[s] += n;
     }
     uint64_t unseen = unseen_of(span->state);
     if (unseen > run->unseen) run->unseen = unseen;
@@ -271,46 +192,15 @@ static segue_status host_inputs(struct sg_run *run)
         for (uint32_t i = 0; i < g->inputs_n; i++) {
             const struct sg_value *v = &g->values[g->inputs[i].value];
             if (v->kind != SG_VALUE_ROWS) continue;
-            SG_TRY(value_alloc(run, g->inputs[i].value, &rows));
+            SG_TRY(ane_run_value(run, g->inputs[i].value, &rows));
             memcpy(rows + (size_t)at * v->width, span->values, (size_t)span->rows * v->width * sizeof *rows);
         }
         for (uint32_t i = 0; i < cut->before_n; i++) {
             const struct sg_op *op = &g->ops[cut->before[i]];
-            SG_TRY(value_alloc(run, op->out, &rows));
+            SG_TRY(ane_run_value(run, op->out, &rows));
             SG_TRY(ane_embed(&run->host, op, span->tokens, span->first, span->rows,
                              rows + (size_t)at * g->values[op->out].width));
         }
-    }
-    return SEGUE_OK;
-}
-
-/* SG_OP_ROWS: the wanted rows of all spans, packed, out[R][width]. */
-static void select_rows(struct sg_run *run, const struct sg_op *op, float *out)
-{
-    const struct sg_operand *x = &op->in[0];
-    uint32_t stride = run->host.g->values[x->value].width, at = 0;
-    for (uint32_t s = 0; s < run->common.batch.spans_n; at += run->common.spans[s++].rows)
-        for (uint32_t i = 0; i < run->common.spans[s].wanted_n; i++, out += x->width)
-            memcpy(out, run->host.values[x->value] + (size_t)(at + run->common.spans[s].wanted[i]) * stride + x->at,
-                   x->width * sizeof *out);
-}
-
-/* Operations after the last part, on wanted rows only: selection of the rows, final norm, output projection and its LoRA
- * adapters. A batch without wanted rows needs none of them. */
-static segue_status host_ops(struct sg_run *run)
-{
-    const struct sg_ane_partition *cut = &run->program->cut[run->all_rows];
-    run->host.rows = run->rows_n[1];
-    for (uint32_t i = 0; i < cut->behind_n && run->rows_n[1]; i++) {
-        const struct sg_op *op = &run->host.g->ops[cut->behind[i]];
-        float *out;
-        SG_TRY(value_alloc(run, op->out, &out));
-        if (op->code == SG_OP_ROWS)
-            select_rows(run, op, out);
-        else
-            SG_TRY(ane_host_op(&run->host, op, out));
-        for (uint32_t s = 0, at = 0; s < run->common.batch.spans_n; at += run->common.spans[s++].wanted_n)
-            SG_TRY(ane_host_lora(&run->host, op, &run->common.spans[s], at, out));
     }
     return SEGUE_OK;
 }
@@ -333,17 +223,40 @@ static void copy_results(struct sg_run *run)
         copy_result(run, g->outputs[run->common.batch.outputs[i]].value, run->common.result.values[i]);
 }
 
-/* host.ns covers the host operations before and after the dispatches, not the copies during them. */
-static segue_status run_all(struct sg_run *run)
+/* One pass over the batch, with the choice of tokens. first: the results are copied, which later steps do not. host.ns covers
+ * the host operations before and after the dispatches, not the copies during them. */
+static segue_status pass(struct sg_run *run, int first)
 {
     uint64_t start_ns = sg_now_ns();
+    run->on_engine = ane_chooses_on_engine(run);
+    run->rows_n[0] = run->rows_n[1] = 0;
+    for (uint32_t s = 0; s < run->common.batch.spans_n; s++) {
+        run->rows_n[0] += run->common.spans[s].rows;
+        run->rows_n[1] += run->common.spans[s].wanted_n;
+    }
     SG_TRY(host_inputs(run));
     run->host.ns += sg_now_ns() - start_ns;
     for (uint32_t s = 0, at = 0; s < run->common.batch.spans_n; at += run->common.spans[s++].rows) SG_TRY(run_span(run, s, at));
+    if (run->on_engine) return SEGUE_OK;
     start_ns = sg_now_ns();
-    SG_TRY(host_ops(run));
-    copy_results(run);
+    SG_TRY(ane_run_behind(run, ANE_ALL_SPANS));
+    if (first) copy_results(run);
+    SG_TRY(ane_choose_from_logits(run));
     run->host.ns += sg_now_ns() - start_ns;
+    return SEGUE_OK;
+}
+
+/* steps > 1: each later pass reads the token that was chosen last. A stop token is published but not fed back. */
+static segue_status run_steps(struct sg_run *run)
+{
+    struct sg_generation g;
+    sg_generation_begin(&g, &run->common.spans[0], run->common.history);
+    run->common.spans[0].sampler = &g.sampler; /* its history grows */
+    SG_TRY(pass(run, 1));
+    while (!sg_generation_publish(&g, run->token)) {
+        sg_generation_next(&g);
+        SG_TRY(pass(run, 0));
+    }
     return SEGUE_OK;
 }
 
@@ -351,7 +264,7 @@ static segue_status run_all(struct sg_run *run)
 static void work(struct sg_thread_run *common)
 {
     struct sg_run *run = (struct sg_run *)(void *)common;
-    common->status = run_all(run);
+    common->status = common->batch.spans_n == 1 && common->spans[0].steps > 1 ? run_steps(run) : pass(run, 1);
     sg_state_core_release_all(common->spans, common->batch.spans_n);
 }
 
@@ -375,10 +288,10 @@ static int wants_all_rows(const struct sg_graph *g, const struct sg_batch *b)
     return 0;
 }
 
-/* Sampling and runs of several steps are left to the caller: the logits are in host memory anyway. */
-static segue_status refuse(const struct sg_batch *b, segue_error *err)
+/* Without option head=engine, sampling and runs of several steps are left to the caller: the logits are in host memory anyway. */
+static segue_status refuse(const struct sg_program *p, const struct sg_batch *b, segue_error *err)
 {
-    for (uint32_t i = 0; i < b->spans_n; i++) {
+    for (uint32_t i = 0; i < b->spans_n && !p->head.linear; i++) {
         const struct sg_span *s = &b->spans[i];
         if (s->sampler || s->steps > 1)
             return sg_fail(err, SEGUE_EUNSUPPORTED, "run: ane: this unit does not choose tokens; choose them from the logits");
@@ -396,10 +309,6 @@ static segue_status run_fill(struct sg_run *run, const struct sg_batch *b, struc
     SG_TRY(sg_thread_run_init(&run->common, &p->base, b, r, work, err));
     run->host.values = sg_alloc(g->values_n * sizeof *run->host.values);
     if (!run->host.values) return sg_no_memory("a run of ane", 0, err);
-    for (uint32_t i = 0; i < b->spans_n; i++) {
-        run->rows_n[0] += b->spans[i].rows;
-        run->rows_n[1] += b->spans[i].wanted_n;
-    }
     return SEGUE_OK;
 }
 
@@ -408,7 +317,7 @@ segue_status ane_start(struct sg_program *p, const struct sg_batch *b, struct sg
                        segue_error *err)
 {
     SG_TRY(sg_batch_check(&rules, &p->base, b, err));
-    SG_TRY(refuse(b, err));
+    SG_TRY(refuse(p, b, err));
     struct sg_run *run = sg_alloc(sizeof *run);
     if (!run) return sg_no_memory("a run of ane", sizeof *run, err);
     run->program = p;

@@ -257,6 +257,7 @@ void ane_state_free(struct sg_state *s)
 {
     if (!s) return;
     ane_state_leave(s);
+    sg_free(s->logits);
     for (uint32_t i = 0; i < s->core.slots_n; i++) sg_free(ane_slot_at(s, i)->rows);
     sg_state_core_free(&s->core);
     sg_arena_free(&s->arena);

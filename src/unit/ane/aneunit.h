@@ -5,7 +5,8 @@
  * Programs have fixed shapes, so a graph is compiled again for each shape that a run needs.
  *
  * Files: ane.c: the unit's table; aneprogram.c, anepart.c, aneweights.c, anelora.c: programs and their weights; aneshape.c: the
- * choice of shapes; anestate.c, anestate_engine.c, anerows.c: states; anerun.c, anehost.c, anewide.c: runs.
+ * choice of shapes; anestate.c, anestate_engine.c, anerows.c: states; anerun.c, aneborder.c, anehost.c, anewide.c:
+ * runs; anehead.c, anechoose.c: tokens.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_ANE_ANEUNIT_H
 #define SG_UNIT_ANE_ANEUNIT_H
@@ -14,6 +15,7 @@
 #include "unit/ane/apple/apple.h"
 #include "unit/ane/device.h"
 #include "unit/ane/lower/lower.h"
+#include "unit/ane/lower/lowerhead.h"
 #include "unit/ane/lower/lowerrange.h"
 #include "unit/ane/rules/profile.h"
 #include "unit/batch.h"
@@ -52,6 +54,8 @@ struct sg_unit {
     uint32_t delta;                  /* ANE_DELTA_* */
     uint32_t keys;                   /* option keys=: keys of every program; 0: as many as the sequence needs */
     uint32_t layers;                 /* option layers=: layers per engine program; 0: as many as fit */
+    uint32_t head;                   /* option head=: 1 = the engine computes the output head and chooses greedy tokens */
+    uint64_t row_ids;                /* last sg_program.row_id */
     struct sg_program *programs;     /* all programs of this unit, linked by `next` */
 };
 /* api NULL, or `soft` in the spec: the software NPU; else the real one. */
@@ -88,9 +92,9 @@ struct sg_program {
     struct sg_ane_partition cut[2];      /* [0]: only wanted rows leave the last part; [1]: outputs are written for all rows.
                                           * Both have the same operations in the same parts */
     struct sg_ane_range range;           /* value NULL: no range plan */
-    struct sg_ane_blobs *blobs;          /* [parts_n] weights in fp16, shared by all shapes */
+    struct sg_ane_blobs *blobs;          /* [parts_n + 1] weights in fp16, shared by all shapes; the last: of the head */
     struct sg_ane_cache *cache;          /* NULL: no cache folder */
-    struct sg_ane_cache_entry *cache_entries;    /* [parts_n] mapped entries whose bytes `blobs` uses */
+    struct sg_ane_cache_entry *cache_entries;    /* [parts_n + 1] mapped entries whose bytes `blobs` uses */
     struct sg_hash *source_hashes;       /* [tensors_n] of description and bytes; only with a cache */
     atomic_uint_fast64_t compiles;       /* compiles by the engine; programs found in the cache do not count */
     struct ane_set *sets[ANE_SETS];      /* NULL: free */
@@ -100,6 +104,12 @@ struct sg_program {
     uint64_t info_first;                 /* ... at this position */
     struct ane_lora loras[ANE_LORAS];
     uint64_t uses;                       /* clock for `used` */
+    struct sg_ane_head head;             /* linear NULL: the host computes the output head */
+    struct sg_ane_program *head_program; /* NULL: not loaded */
+    /* Column 0 of x[row_turn] has the row of a token that the engine chose, after row_at tokens of the state with this row_id;
+     * 0: it does not. */
+    uint64_t row_id, row_at;
+    int row_turn;
     int on_helper;                       /* 1: results left the range of fp16, dispatches run on u->wide from then on */
 };
 segue_status ane_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n, const struct sg_weight_cache *keep,
@@ -122,8 +132,17 @@ void ane_sets_drop(struct sg_program *p);
 /* Lowers part i of a set, compiles it unless the cache has it, and loads it on device d: the unit's, or u->wide. */
 segue_status ane_part_load(struct sg_program *p, const struct ane_set *set, uint32_t i, struct sg_ane_device *d,
                            struct sg_ane_program **out, segue_error *err);
+/* The same for the program of the head. */
+segue_status ane_head_load(struct sg_program *p, struct sg_ane_program **out, segue_error *err);
 /* Fills source_hashes. Reads all weights unless the cache has the hashes of exactly these files. */
 segue_status ane_sources_hash(struct sg_program *p, const struct sg_weight_cache *keep, segue_error *err);
+
+/* Loads the program of the head unless it is loaded; unloads it. */
+segue_status ane_head_ready(struct sg_program *p, segue_error *err);
+void ane_head_drop(struct sg_program *p);
+/* The token with the highest logit for the row in column 0 of x[turn]; overwrites x[!turn]. EUNSUPPORTED: the logit exceeds fp16.
+ * ELIMIT: the program is not loaded. */
+segue_status ane_head_evaluate(struct sg_program *p, int turn, int32_t *token, segue_error *err);
 
 /* Member of struct sg_unit_ops. EUNSUPPORTED: host operations read this tensor from the model file. */
 segue_status ane_weight_put(struct sg_program *p, uint32_t tensor, const float *in, segue_error *err);
@@ -163,6 +182,8 @@ struct sg_state {
     uint64_t surface_bytes;          /* of each surface */
     uint64_t copied;                 /* bytes copied between host and surfaces since the state was made */
     int fixed_here;                  /* 1: `fixed` of all slots is up to date */
+    float *logits;                   /* NULL, or [vocab] of the token before position logits_at; owned */
+    uint64_t logits_at, row_id;      /* row_id: see sg_program */
     struct sg_arena arena;           /* owns undo, undo_rows and fixed */
 };
 static inline struct ane_slot *ane_slot_at(const struct sg_state *s, uint32_t i)
@@ -244,5 +265,6 @@ segue_status ane_wide_evaluate(struct sg_program *p, struct ane_set *set, uint32
 segue_status ane_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, struct sg_run **out,
                        segue_error *err);
 segue_status ane_wait(struct sg_run *run, uint64_t timeout_ns, segue_error *err);
+segue_status ane_state_logits(struct sg_state *s, float *out, segue_error *err);
 
 #endif

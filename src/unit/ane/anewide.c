@@ -8,7 +8,7 @@
 #include "unit/ane/aneunit.h"
 #include "unit/ane/npu/npu.h"
 
-/* A device that does not count is checked at the outputs only (rows_from_fp16 in anerun.c). */
+/* A device that does not count is checked at the outputs only (rows_from_fp16 in aneborder.c). */
 segue_status ane_losses_check(struct sg_unit *u, uint64_t *overflows, uint64_t *underflows, segue_error *err)
 {
     const struct sg_ane_device_ops *ops = sg_ane_ops_of(u->device);

@@ -29,6 +29,7 @@ segue_status sg_ane_emit_open(struct sg_ane_emit *out, const struct sg_graph *g,
     for (uint32_t i = 0; i < g->ops_n && status == SEGUE_OK; i++) status = sg_ane_can_lower(g, &g->ops[i], err);
     if (status == SEGUE_OK)
         status = sg_ane_partition_make(&out->cut, g, o->layers, !g->vocab, err);
+    if (status == SEGUE_OK && o->head) status = sg_ane_head_of(&out->head, g, &out->cut, err);
     if (status == SEGUE_OK) status = sg_ane_info_make(&out->info, g, &out->shape, err);
     if (status == SEGUE_OK && o->by_weights) status = sg_ane_range_make(&out->range, g, err);
     if (status == SEGUE_OK && o->by_weights) sg_ane_partition_set_range(&out->cut, &out->range);
@@ -44,6 +45,14 @@ void sg_ane_emit_close(struct sg_ane_emit *e)
     sg_ane_partition_free(&e->cut);
 }
 
+uint32_t sg_ane_emit_count(const struct sg_ane_emit *e) { return e->cut.parts_n + (e->head.linear != NULL); }
+
+/* What comes after the head does not change the choice. */
+int sg_ane_emit_has(const struct sg_ane_emit *e, const struct sg_op *op)
+{
+    return e->head.linear && (op == e->head.norm || op >= e->head.linear);
+}
+
 /* Every call lowers the part again; nothing is cached between calls, because all weights of a model may not
  * fit memory at once. */
 segue_status sg_ane_emit_part(struct sg_ane_emit *e, uint32_t i, struct sg_mil_program **mil, struct sg_ane_blobs *blobs,
@@ -52,7 +61,8 @@ segue_status sg_ane_emit_part(struct sg_ane_emit *e, uint32_t i, struct sg_mil_p
     *mil = NULL;
     *blobs = (struct sg_ane_blobs){.sizes_only = e->sizes_only, .storage = e->storage};
     snprintf(blobs->path, sizeof blobs->path, "weights/p%02u.bin", i);
-    return sg_ane_lower(mil, e->g, &e->cut.parts[i], &e->info, &e->shape, blobs, err);
+    return i < e->cut.parts_n ? sg_ane_lower(mil, e->g, &e->cut.parts[i], &e->info, &e->shape, blobs, err)
+                              : sg_ane_lower_head(mil, e->g, &e->cut.parts[i - 1], &e->head, blobs, err);
 }
 
 /* JSON list of inputs or outputs of a program; values: NULL for the parameters. */
@@ -145,11 +155,23 @@ static void put_info(struct sg_buf *m, const struct sg_ane_emit *e)
     sg_buf_puts(m, "]}");
 }
 
-/* Writes text and blob file of part i and appends its entry to the manifest. */
+/* Values of part i, or those that the head reads and the meaning of its result. */
+static void put_contents(struct sg_buf *m, const struct sg_ane_emit *e, uint32_t i)
+{
+    const struct sg_ane_part *part = &e->cut.parts[i < e->cut.parts_n ? i : i - 1];
+    if (i < e->cut.parts_n) {
+        put_values(m, "x", e, part->in, part->in_n);
+        put_values(m, "out", e, part->out, part->out_n);
+        return;
+    }
+    put_values(m, "x", e, part->out, part->out_n);
+    sg_buf_printf(m, ",\n   \"result\": [\"slice\", \"index\", \"logit\"], \"slice\": %d", SG_ANE_HEAD_SLICE);
+}
+
+/* Writes text and blob file of program i and appends its entry to the manifest. */
 static segue_status write_part(struct sg_ane_emit *e, uint32_t i, const char *folder, struct sg_buf *manifest,
                                segue_error *err)
 {
-    const struct sg_ane_part *part = &e->cut.parts[i];
     struct sg_ane_blobs blobs;
     struct sg_mil_program *mil;
     struct sg_buf text = {0};
@@ -162,14 +184,13 @@ static segue_status write_part(struct sg_ane_emit *e, uint32_t i, const char *fo
     if (status == SEGUE_OK && blobs.file.len)
         status = sg_file_write_in(folder, blobs.path, blobs.file.data, blobs.file.len, err);
     if (status == SEGUE_OK) {
-        /* Layers in the manifest are inclusive. */
         const struct sg_mil_function *f = &mil->functions[0];
-        sg_buf_printf(manifest, "%s\n  {\"file\": \"%s\", \"layers\": [%u, %u]", i ? "," : "", name, part->layer_from,
-                      part->layer_to - 1);
+        sg_buf_printf(manifest, "%s\n  {\"file\": \"%s\"", i && i < e->cut.parts_n ? "," : "", name);
+        if (i < e->cut.parts_n) /* inclusive */
+            sg_buf_printf(manifest, ", \"layers\": [%u, %u]", e->cut.parts[i].layer_from, e->cut.parts[i].layer_to - 1);
         put_ports(manifest, "inputs", f, NULL, f->params_n);
         put_ports(manifest, "outputs", f, f->returns, f->returns_n);
-        put_values(manifest, "x", e, part->in, part->in_n);
-        put_values(manifest, "out", e, part->out, part->out_n);
+        put_contents(manifest, e, i);
         put_tensors(manifest, e->g, &blobs);
         sg_buf_puts(manifest, "}");
     }
@@ -188,12 +209,20 @@ static segue_status write_all(struct sg_ane_emit *e, const char *folder, struct 
     put_info(m, e);
     sg_buf_puts(m, ", \"programs\": [");
     for (uint32_t i = 0; i < e->cut.parts_n; i++) SG_TRY(write_part(e, i, folder, m, err));
+    sg_buf_puts(m, "\n ]");
+    if (e->head.linear) {
+        sg_buf_puts(m, ", \"head\":");
+        SG_TRY(write_part(e, e->cut.parts_n, folder, m, err));
+    }
     /* Operations that the programs do not contain, with the reason, before and after them. */
-    sg_buf_puts(m, "\n ], \"helper\": [");
+    sg_buf_puts(m, ", \"helper\": [");
+    const char *before = "";
     for (uint32_t i = 0; i < e->cut.before_n + e->cut.behind_n; i++) {
         const struct sg_op *op = &g->ops[i < e->cut.before_n ? e->cut.before[i] : e->cut.behind[i - e->cut.before_n]];
-        sg_buf_printf(m, "%s\n  {\"op\": \"%s\", \"layer\": %d, \"reason\": \"%s\"}", i ? "," : "", sg_op_name(op->code),
-                      op->layer, sg_ane_helper_reason(g, op));
+        if (sg_ane_emit_has(e, op)) continue;
+        sg_buf_printf(m, "%s\n  {\"op\": \"%s\", \"layer\": %d, \"reason\": \"%s\"}", before, sg_op_name(op->code), op->layer,
+                      sg_ane_helper_reason(g, op));
+        before = ",";
     }
     sg_buf_puts(m, "]}\n");
     /* Failed appends are remembered by the buffer and tested once. */
@@ -221,7 +250,7 @@ static segue_status package(struct sg_ane_emit *e, uint32_t i, const char *folde
     struct sg_mil_program *mil;
     char name[32];
     snprintf(name, sizeof name, "p%02u.mlpackage", i);
-    char *path = sg_path_join(folder, e->cut.parts_n > 1 ? name : "");
+    char *path = sg_path_join(folder, sg_ane_emit_count(e) > 1 ? name : "");
     segue_status status = sg_ane_emit_part(e, i, &mil, &blobs, err);
     if (status == SEGUE_OK && !path) status = sg_no_memory("a path", 0, err);
     /* A part without weights has an empty blob file, which is not written. */
@@ -236,6 +265,6 @@ static segue_status package(struct sg_ane_emit *e, uint32_t i, const char *folde
 /* One package at a time, so that only the weights of one part are in memory. */
 segue_status sg_ane_emit_packages(struct sg_ane_emit *e, const char *folder, segue_error *err)
 {
-    for (uint32_t i = 0; i < e->cut.parts_n; i++) SG_TRY(package(e, i, folder, err));
+    for (uint32_t i = 0; i < sg_ane_emit_count(e); i++) SG_TRY(package(e, i, folder, err));
     return SEGUE_OK;
 }

@@ -5,6 +5,7 @@
 #define SG_UNIT_ANE_EMIT_H
 
 #include "unit/ane/lower/lower.h"
+#include "unit/ane/lower/lowerhead.h"
 #include "unit/ane/lower/lowerrange.h"
 
 struct sg_ane_emit_opts {
@@ -14,6 +15,7 @@ struct sg_ane_emit_opts {
     int by_weights;  /* 1: scale values by powers of two from a range analysis (lowerrange.h) */
     int sizes_only;  /* 1: do not read weights; blobs have offsets and sizes but no data */
     enum sg_ane_storage storage; /* of matrices */
+    int head;        /* 1: also a program with the output head and the greedy choice (lowerhead.h), after the others */
 };
 /* An open graph. Fields may be read by the caller. */
 struct sg_ane_emit {
@@ -24,13 +26,18 @@ struct sg_ane_emit {
     struct sg_ane_range range; /* all NULL without by_weights */
     int sizes_only;
     enum sg_ane_storage storage;
+    struct sg_ane_head head;   /* linear NULL: no program for it */
 };
 /* Partitions a graph, which must outlive *out. EARG: rows or keys that no program can have. EUNSUPPORTED:
  * an operation that cannot be lowered; the text names it. EMEMORY. */
 segue_status sg_ane_emit_open(struct sg_ane_emit *out, const struct sg_graph *g, const struct sg_ane_emit_opts *o,
                               segue_error *err);
 void sg_ane_emit_close(struct sg_ane_emit *e);
-/* Lowers part i of e->cut.parts_n. The caller frees *mil (may be NULL) and *blobs, also after a failure. */
+/* Programs: e->cut.parts_n, and that of the head. */
+uint32_t sg_ane_emit_count(const struct sg_ane_emit *e);
+/* 1: the program of the head contains the operation. */
+int sg_ane_emit_has(const struct sg_ane_emit *e, const struct sg_op *op);
+/* Lowers program i. The caller frees *mil (may be NULL) and *blobs, also after a failure. */
 segue_status sg_ane_emit_part(struct sg_ane_emit *e, uint32_t i, struct sg_mil_program **mil, struct sg_ane_blobs *blobs,
                               segue_error *err);
 /* Writes pNN.mil, weights/pNN.bin and manifest.json below `folder`, which is created. Errors of

@@ -111,6 +111,13 @@ static const char weight_text[] =
     ONE("        " T " w = const()[name = tensor<string, []>(\"w\"), val = " T
         "(BLOBFILE(path = tensor<string, []>(\"@model_path/weights/w.bin\"), offset = tensor<uint64, "
         "[]>(64)))];\n        " T " z_out = mul(x = a_in, y = w)[name = tensor<string, []>(\"z_out\")];\n");
+/* a_in and the index of the highest of 32 equal channels. */
+static const char argmax_text[] = ONE(
+    NAMED(SCALAR("int32"), "k_ax", "1") NAMED(SCALAR("bool"), "k_kd", "true") NAMED(SCALAR("string"), "k_dt", "\"fp16\"")
+    "        tensor<int32, [1, 1, 1, 32]> i = reduce_argmax(axis = k_ax, keep_dims = k_kd, x = a_in)"
+    "[name = tensor<string, []>(\"i\")];\n"
+    "        tensor<fp16, [1, 1, 1, 32]> f = cast(dtype = k_dt, x = i)[name = tensor<string, []>(\"f\")];\n"
+    "        " T " z_out = add(x = a_in, y = f)[name = tensor<string, []>(\"z_out\")];\n");
 static const char exp_text[] =
     ONE("        " T " z_out = exp(x = a_in)[name = tensor<string, []>(\"z_out\")];\n");
 static const char sqrt_text[] =
@@ -149,6 +156,11 @@ static void probe_concat(struct sg_ane_device *d, struct sg_probe_answer *a)
 static void probe_rsqrt(struct sg_ane_device *d, struct sg_probe_answer *a)
 {
     probe_result(d, a, rsqrt_text, 4, 0.5f);
+}
+
+static void probe_argmax(struct sg_ane_device *d, struct sg_probe_answer *a)
+{
+    probe_result(d, a, argmax_text, 3, 3);
 }
 
 /* 7 - 5 = 2 if the operands of sub are bound as declared, -2 if they are exchanged. The inputs are declared
@@ -279,6 +291,7 @@ static const struct {
      probe_order},
     {"concat", "is concat with named axis and interleave accepted (constraint 9)", probe_concat},
     {"rsqrt", "is rsqrt with epsilon accepted (constraint 11)", probe_rsqrt},
+    {"argmax", "is argmax accepted, and is it the first of equal numbers (constraint 28, head=engine)", probe_argmax},
     {"reload", "do patched weights take effect after unload and load (constraint 8)", probe_reload},
     {"exp", "exp(11.0625): finite or infinite (numerics 4.2)", probe_exp},
     {"sqrt", "sqrt(-1): not a number or zero (numerics 4.2)", probe_sqrt},
