@@ -126,6 +126,7 @@ segue_status sg_train_run(struct segue_trainer *t, const segue_train_batch *b, s
 segue_status sg_train_open(struct segue_trainer **out, struct segue_model *model, struct sg_unit *unit, const char *spec,
                            const segue_trainer_opts *o, segue_error *err);
 void sg_train_close(struct segue_trainer *t);
+segue_status sg_train_angles(struct segue_trainer *t, segue_error *err);  /* of the graph's rotary tables, in the arena */
 segue_status sg_train_params(struct segue_trainer *t, const segue_trainer_opts *o, segue_error *err);
 segue_status sg_train_get(const struct segue_trainer *t, size_t i, segue_param_field field, segue_param_order order, float *out);
 segue_status sg_train_put_field(struct segue_trainer *t, size_t i, segue_param_field field, segue_param_order order,
