@@ -80,10 +80,11 @@ static int32_t norm(struct gradient_case *k, struct sg_builder *b, struct sg_ope
 /* A layer of a transformer; x is read three times, the result of one product by three ops. */
 static int32_t make_layer(struct gradient_case *k, struct sg_builder *b, int32_t x, uint32_t index)
 {
-    struct sg_attend p = {.kv_heads = check_between(&k->rng, 1, 2), .d = 2 * check_between(&k->rng, 1, 6), .sinks = {.tensor = -1}};
+    struct sg_attend p = {.kv_heads = check_between(&k->rng, 1, 2), .sinks = {.tensor = -1}};
     uint32_t d = b->graph->values[x].width, ff = check_between(&k->rng, 3, 40), width;
     float inverse[6];
     p.heads = p.kv_heads * check_between(&k->rng, 1, 3);
+    p.d = 2 * check_between(&k->rng, 1, 6);
     p.dv = p.d;
     p.scale = 1 / sqrtf((float)p.d);
     p.window = index % 2 ? check_between(&k->rng, 1, 20) : 0;
@@ -280,7 +281,8 @@ static segue_status forward_and_back(const struct gradient_case *k, struct sg_tr
     return SEGUE_OK;
 }
 
-static segue_status gradients_of(const struct gradient_case *k, const struct check_unit *u, struct gradient *out, segue_error *err)
+static segue_status gradients_of(const struct gradient_case *k, const struct check_unit *u, struct gradient *out,
+                                 segue_error *err)
 {
     struct segue_trainer t;
     *out = (struct gradient){0};

@@ -1,5 +1,6 @@
 /* goldens.c: loss, every gradient and ten steps of AdamW against torch autograd (tests/golden/make_train.py), for the tiny
- * checkpoint of every family, of all weights and of a LoRA adapter against peft; the same bits with recomputation and with another number of threads; micro-batches add up.
+ * checkpoint of every family, of all weights and of a LoRA adapter against peft; the same bits with recomputation and with
+ * another number of threads; micro-batches add up.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <setjmp.h>
