@@ -282,7 +282,8 @@ static int report(const struct job *j)
     double seconds = (double)(out_now_ns() - j->start_ns) / 1e9;
     if (segue_trainer_info_get(j->trainer, &info, &err)) return out_error(&err, EXIT_UNAVAILABLE);
     if (args_has(j->args, "json")) {
-        json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "path", j->full ? j->result : j->out, "steps", (json_int_t)j->step,
+        json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "path",
+                              j->full ? j->result : j->out, "steps", (json_int_t)j->step,
                               "sequences", (json_int_t)j->samples.n, "held_out", (json_int_t)j->samples.held_out, "cut",
                               (json_int_t)j->samples.cut, "skipped", (json_int_t)j->samples.skipped, "numbers",
                               (json_int_t)info.numbers, "tokens_per_second", out_real((double)j->tokens / seconds), "loss",
@@ -321,7 +322,8 @@ static segue_status check_flags(const struct job *j, segue_error *err)
 
 static int run(struct args *args)
 {
-    struct job j = {.args = args, .full = args_has(args, "full"), .first = NAN, .last = NAN, .out = args_text(args, "output"), .start_ns = out_now_ns()};
+    struct job j = {.args = args, .full = args_has(args, "full"), .out = args_text(args, "output"), .first = NAN, .last = NAN};
+    j.start_ns = out_now_ns();
     segue_error err;
     if (check_flags(&j, &err)) return out_error(&err, EXIT_UNAVAILABLE);
     int code = placement_open_model(&j.placement, args);
@@ -370,8 +372,9 @@ static const struct arg_group *const groups[] = {&command_flags, &flags_model, &
 const struct command cmd_train = {
     .name = "train", .summary = "train a LoRA adapter or all weights", .groups = groups,
     .example = "segue train -m model.gguf --data chats.jsonl -o adapter", .run = run,
-    .about = "Trains a LoRA adapter of a model of any family and storage, also a quantised one, and writes it in the form of "
-             "PEFT, which --lora of run, chat and serve reads. With --full all weights are trained, in fp32 with 16 bytes of memory "
-             "each, and the result is a model in the form of the one that was given: model.gguf, or a Hugging Face folder. Of "
-             "conversations only what the assistant says is trained. Every --checkpoint updates, at the end and on ^C the adapter and a checkpoint are written; the same command continues "
-             "from the checkpoint with the same bits as a run that was not interrupted."};
+    .about = "Trains a LoRA adapter of a model of any family and storage, also a quantised one, and writes it in the form "
+             "of PEFT, which --lora of run, chat and serve reads. With --full all weights are trained, in fp32 with 16 "
+             "bytes of memory each, and the result is a model in the form of the one that was given: model.gguf, or a "
+             "Hugging Face folder. Of conversations only what the assistant says is trained. Every --checkpoint updates, "
+             "at the end and on ^C the adapter and a checkpoint are written; the same command continues from the "
+             "checkpoint with the same bits as a run that was not interrupted."};
