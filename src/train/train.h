@@ -97,7 +97,7 @@ static inline void sg_train_each(const struct sg_train_pass *p, uint32_t items, 
 {
     if (items) p->m->each(p->m, items, work, arg);
 }
-/* The product on all threads, in tiles that do not depend on their number. */
+/* The product on all threads, in tiles. A number of C does not depend on them. */
 void sg_train_gemm(const struct sg_train_math *m, const struct sg_gemm *g);
 
 /* --- operations: forward writes out [rows, width]; backward adds to the gradients of operands and parameters --- */
