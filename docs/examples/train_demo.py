@@ -33,7 +33,8 @@ def story(r):
     like, what, where = r.choice(LIKE), r.choice(WHAT), r.choice(WHERE)
     return " ".join([
         r.choice([f"Once there was a child named {a}.", f"One day {a} woke up early.", f"{a} had a {like} {what}."]),
-        r.choice([f"{a} played with the {like} {what} {where}.", f"{a} lost the {what} {where}.", f"{a} saw a {like} {what} {where}."]),
+        r.choice([f"{a} played with the {like} {what} {where}.", f"{a} lost the {what} {where}.",
+                  f"{a} saw a {like} {what} {where}."]),
         r.choice([f'"Can I have the {what}?" asked {b}.', f"{b} wanted to play too.", f"{b} came and helped {a}."]),
         r.choice([f"{a} gave the {what} to {b}.", f"{a} and {b} looked at the {what} together.", f'"Yes," said {a}.']),
         r.choice(END)]) + "\n"
@@ -96,8 +97,8 @@ def main():
                            "--checkpoint", STEPS, "--unit", "cpu", "--json"], stdout=subprocess.PIPE, text=True, check=True)
     report, bigram = json.loads(done.stdout), bigram_loss(text.encode())
     print(f"{report['numbers']} weights, {report['steps']} steps, {report['tokens_per_second']:.0f} tokens/s")
-    print(f"held-out loss per byte: {report['held_out_loss']:.3f}, at the start {report['held_out_loss_before']:.3f}; a bigram model: "
-          f"{bigram:.3f}")
+    print(f"held-out loss per byte: {report['held_out_loss']:.3f}, at the start {report['held_out_loss_before']:.3f}; "
+          f"a bigram model: {bigram:.3f}")
     for seed in ("1", "2", "3"):
         subprocess.run([SEGUE, "run", "-m", model, "--raw", "-p", "One day ", "-n", "160", "--seed", seed, "--temp", "0.7"],
                        check=True)
