@@ -7,7 +7,7 @@
  *   - 1e-4: angles in fp32 up to position 400
  *   - 3e-2: weights in blocks, on units other than ref: activations may be rounded to int8 per block of 32,
  *     whose step is 1/254 of the block's largest number; with outliers that is a few per cent of a sum
- *   - 1e-2, 3e-2 for recurrences: units that round every number to fp16
+ *   - 1e-2, 3e-2 for recurrences: units that round every number to fp16; times 4 (check_half): to bf16
  *   - 2e-3, 1e-2: attention whose factors a unit may round to fp16 or bf16, as K and V are
  *   - 2e-2: K and V in q8: a unit may place blocks and round halves its own way, half a step of 1/127
  * SPDX-License-Identifier: MIT */
@@ -546,8 +546,8 @@ static void compare(struct check *c, struct check_case *k, const struct check_wo
 {
     double scale, tolerance = !is_ref && m->block_tolerance > 0 ? m->block_tolerance : w->tolerance;
     double half = w->graph->ops[w->graph->ops_n - 1].code == SG_OP_DELTA ? 3e-2 : 1e-2;
-    if (c->half && tolerance < half) tolerance = half;
-    double floor = c->half && m->floor < 6e-5 ? 6e-5 : m->floor; /* fp16's smallest */
+    if (tolerance < half * c->half) tolerance = half * c->half;
+    double floor = c->half > 0 && m->floor < 6e-5 ? 6e-5 : m->floor; /* fp16's smallest */
     k->max_abs = check_distance(a->y, a->y_n, b->y, b->y_n, &scale);
     k->bound = tolerance * (scale > floor ? scale : floor) + DENORMAL;
     k->ns = a->ns;
@@ -605,7 +605,7 @@ static void one_case(struct check *c, const struct check_unit *u, struct shared_
     struct check_result a = {0}, naive = {0};
     segue_error err = s->error;
     int is_ref = u->desc.reference != 0;
-    c->half = u->desc.half != 0;
+    c->half = check_half(u);
     segue_status status = s->made;
     if (status == SEGUE_OK) status = timed_run(c, &s->w, u, &a, &err);
     if (status == SEGUE_OK && is_ref) status = check_world_naive(&s->w, &naive, &err);

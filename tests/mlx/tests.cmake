@@ -1,6 +1,11 @@
 # The unit mlx. Without MLX in the build these tests are skipped with the reason.
 segue_script(mlx_op "mlx;check" sh ${CMAKE_CURRENT_LIST_DIR}/present.sh
   $<TARGET_FILE:check> --level op --unit mlx:cpu --quick)
+segue_script(mlx_op_bf16 "mlx;check" sh ${CMAKE_CURRENT_LIST_DIR}/present.sh
+  $<TARGET_FILE:check> --level op --unit mlx:cpu,type=bf16 --quick)
+# A part: MLX's fp16 products are slow on the CPU. Of the kinds whose arithmetic differs by type, and of results beyond fp16.
+segue_script(mlx_op_f16 "mlx;check" sh ${CMAKE_CURRENT_LIST_DIR}/present.sh sh ${CMAKE_CURRENT_LIST_DIR}/op_f16.sh
+  $<TARGET_FILE:check>)
 segue_script(mlx_handoff "mlx;check" sh ${CMAKE_CURRENT_LIST_DIR}/present.sh $<TARGET_FILE:check> --level handoff --quick
   --unit ref --unit cpu:threads=1 --unit ane:soft,profile=ieee --unit mlx:cpu)
 if(TARGET segue)
@@ -12,7 +17,7 @@ endif()
 if(mlx IN_LIST SEGUE_UNITS)
   segue_test(mlx_repack "mlx;small;quick" ${CMAKE_CURRENT_LIST_DIR}/mlx_repack.c)
 else()
-  foreach(name mlx_op mlx_handoff mlx_tokens mlx_families)
+  foreach(name mlx_op mlx_op_bf16 mlx_op_f16 mlx_handoff mlx_tokens mlx_families)
     if(TEST ${name})
       set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT "SEGUE_NO_MLX=1")
     endif()

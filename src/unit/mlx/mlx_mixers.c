@@ -55,7 +55,7 @@ static mxc_ref append(struct mlx_pass *p, const struct sg_span *span, int32_t sl
     p->states[p->states_n++] = all;
     p->state_bytes += (end - lo) * s->core.row_bytes;
     mxc_ref held = mxc_slice(p->t, all, 2, (uint32_t)lo, (uint32_t)end);
-    return mxc_type_of(p->t, held) == p->unit->type ? held : mxc_cast(p->t, held, p->unit->type);
+    return mlx_cast(p, held, p->unit->type);
 }
 
 /* K and V are written first and read back, so that a token attends to itself and its neighbours as stored. */
@@ -116,10 +116,9 @@ static mxc_ref l2_scaled(struct mlx_pass *p, mxc_ref x, uint32_t width, float ep
 mxc_ref mlx_op_delta(struct mlx_pass *p, const struct sg_op *op)
 {
     const struct sg_delta *d = &op->u.delta;
-    mxc_ref decay = mxc_cast(p->t, mlx_vector(p, &d->decay, MLX_VECTOR), MXC_F32), in[5];
-    mxc_ref dt = mxc_cast(p->t, mlx_vector(p, &d->dt, MLX_VECTOR), MXC_F32);
+    mxc_ref decay = mlx_vector(p, &d->decay, MLX_VECTOR_FP32), dt = mlx_vector(p, &d->dt, MLX_VECTOR_FP32), in[5];
     mxc_ref rate = d->decay_is_log ? mxc_scale(p->t, mxc_activate(p->t, decay, MXC_ACT_EXP), -1) : decay;
-    for (int i = 0; i < 5; i++) in[i] = mxc_cast(p->t, mlx_operand(p, &op->in[i]), MXC_F32);
+    for (int i = 0; i < 5; i++) in[i] = mlx_operand_fp32(p, &op->in[i]);
     mxc_ref steps = mxc_activate(p->t, mxc_add(p->t, in[3], dt), MXC_ACT_SOFTPLUS);
     mxc_ref gates = mxc_activate(p->t, mxc_multiply(p->t, steps, rate), MXC_ACT_EXP);
     mxc_ref beta = mxc_activate(p->t, in[4], MXC_ACT_SIGMOID);

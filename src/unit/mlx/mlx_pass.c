@@ -2,13 +2,22 @@
  * SPDX-License-Identifier: MIT */
 #include "unit/mlx/mlxunit.h"
 
-mxc_ref mlx_operand(struct mlx_pass *p, const struct sg_operand *x)
+mxc_ref mlx_cast(struct mlx_pass *p, mxc_ref x, enum mxc_type type)
+{
+    return mxc_type_of(p->t, x) == type ? x : mxc_cast(p->t, x, type);
+}
+
+static mxc_ref operand_as(struct mlx_pass *p, const struct sg_operand *x, enum mxc_type type)
 {
     if (x->value < 0) return MXC_NONE;
-    uint32_t width = p->graph->values[x->value].width;
-    if (!x->at && x->width == width) return p->values[x->value];
-    return mxc_slice(p->t, p->values[x->value], 1, x->at, x->at + x->width);
+    mxc_ref y = p->values[x->value];
+    if (x->at || x->width != p->graph->values[x->value].width) y = mxc_slice(p->t, y, 1, x->at, x->at + x->width);
+    return mlx_cast(p, y, type);
 }
+
+mxc_ref mlx_operand(struct mlx_pass *p, const struct sg_operand *x) { return operand_as(p, x, p->unit->type); }
+
+mxc_ref mlx_operand_fp32(struct mlx_pass *p, const struct sg_operand *x) { return operand_as(p, x, MXC_F32); }
 
 mxc_ref mlx_vector(struct mlx_pass *p, const struct sg_weight *w, enum mlx_role role)
 {

@@ -49,7 +49,7 @@ static segue_status pass_inputs(struct mlx_pass *p, segue_error *err)
             memcpy(rows + p->from[0][s] * row, from, p->spans[s].rows * row);
         }
         mxc_ref x = mxc_from(p->t, rows, tokens ? MXC_I32 : MXC_F32, shape, tokens ? 1 : 2);
-        p->values[value] = tokens || p->unit->type == MXC_F32 ? x : mxc_cast(p->t, x, p->unit->type);
+        p->values[value] = tokens || p->program->fp32[value] ? x : mlx_cast(p, x, p->unit->type);
         sg_free(rows);
     }
     return SEGUE_OK;
@@ -73,6 +73,14 @@ static void read_results(struct sg_run *run, int first)
     }
 }
 
+static segue_status check_range(struct mlx_pass *p, mxc_ref flag, segue_error *err)
+{
+    float number = 0;
+    if (flag != MXC_NONE) (void)mxc_read(p->t, flag, &number, sizeof number);
+    SG_TRY(mlx_status(p->unit, "run", err));
+    return number == 0 ? SEGUE_OK : mlx_range_fail(p, err);
+}
+
 /* Ops behind `rows` are left out when no row is wanted. */
 static segue_status pass_run(struct sg_run *run, int first)
 {
@@ -93,10 +101,11 @@ static segue_status pass_run(struct sg_run *run, int first)
         p->values[op->out] = mlx_op(p, op);
         if (p->values[op->out] == MXC_NONE && !mxc_error(p->t)) return sg_no_memory("an op of mlx", p->rows_n[0], err);
     }
+    p->states[p->states_n++] = mlx_range_flag(p);
     read_results(run, first);
     (void)mxc_eval(p->t, p->states, p->states_n);
     p->arrays += mxc_count(p->t);
-    SG_TRY(mlx_status(p->unit, "run", err));
+    SG_TRY(check_range(p, p->states[p->states_n - 1], err));
     return canceled(run) ? sg_fail(err, SEGUE_ECANCELED, "run: mlx: canceled by the caller") : SEGUE_OK;
 }
 
@@ -193,7 +202,7 @@ static segue_status run_fill(struct sg_run *run, struct sg_program *program, con
     p->from[1] = sg_alloc((b->spans_n + 1) * sizeof *p->from[1]);
     p->values = sg_alloc(g->values_n * sizeof *p->values);
     p->pieces = sg_alloc(b->spans_n * sizeof *p->pieces);
-    p->states = sg_alloc((size_t)(g->slots_n + 1) * b->spans_n * sizeof *p->states);
+    p->states = sg_alloc(((size_t)g->slots_n * b->spans_n + 1) * sizeof *p->states);
     if (sampled) run->logits = sg_alloc((wanted ? wanted : 1) * g->vocab * sizeof *run->logits);
     if (!p->from[0] || !p->from[1] || !p->values || !p->pieces || !p->states || (sampled && !run->logits))
         return sg_no_memory("a run of mlx", wanted * g->vocab * sizeof *run->logits, err);
@@ -230,6 +239,7 @@ segue_status mlx_wait(struct sg_run *run, uint64_t timeout_ns, segue_error *err)
     run->common.report->dispatches = run->pass.arrays;
     run->common.report->weight_bytes = run->pass.weight_bytes;
     run->common.report->state_bytes = run->pass.state_bytes;
+    run->common.report->overflows = run->pass.overflows;
     run_free(run);
     return status;
 }

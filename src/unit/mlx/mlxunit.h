@@ -1,6 +1,7 @@
 /* mlxunit.h: internal header of the unit `mlx`, which computes graphs with MLX (Apple's GPU, or the CPU). mlx_unit.c: the table;
  * mlx_owner.c: the thread that makes all calls of MLX; mlx_weights.c: weights; mlx_ops.c, mlx_mixers.c: the ops; mlx_pass.c:
- * their helpers; mlx_run.c: runs; mlx_state.c: states; mxc.cpp: the calls of MLX behind the C interface mxc.h.
+ * their helpers; mlx_range.c: results beyond fp16; mlx_run.c: runs; mlx_state.c: states; mxc.cpp: the calls of MLX behind the
+ * C interface mxc.h.
  *
  * A pass over the graph only builds arrays; MLX computes them when the results are read.
  * SPDX-License-Identifier: MIT */
@@ -47,12 +48,13 @@ segue_status mlx_status(const struct sg_unit *u, const char *verb, segue_error *
 
 /* --- weights --- */
 
-/* What an op needs of a tensor: the matrix, the numbers of a vector, or the numbers plus one (norms). */
-enum mlx_role { MLX_MATRIX, MLX_VECTOR, MLX_PLUS_ONE, MLX_ROLES };
+/* What an op needs of a tensor: the matrix, the numbers of a vector, or the numbers plus one (norms). The last two are fp32 with
+ * every type of the unit: what routers and the delta rule compute with. */
+enum mlx_role { MLX_MATRIX, MLX_VECTOR, MLX_PLUS_ONE, MLX_MATRIX_FP32, MLX_VECTOR_FP32, MLX_ROLES };
 struct mlx_weight {
     const struct sg_tensor *tensor;
     enum mlx_role role;
-    struct mxc_held *numbers;        /* dense in the unit's type, or the codes of MLX's affine form ... */
+    struct mxc_held *numbers;        /* dense in the type of its role, or the codes of MLX's affine form ... */
     struct mxc_held *scales, *biases;    /* ... with these, [rows, cols / group]; else NULL */
     uint32_t group, bits;            /* bits 0: dense */
 };
@@ -63,6 +65,8 @@ struct mlx_weights {
     uint32_t n, cap;
     uint64_t bytes;                  /* of all arrays */
 };
+/* 1: the value is fp32 with every type of the unit: router logits, whose rounding would select other experts, and routings. */
+int mlx_is_fp32(const struct sg_graph *g, int32_t value);
 /* On the owner thread. Adds the weights of a graph that are not there yet. */
 segue_status mlx_weights_add(struct mlx_weights *w, struct sg_unit *u, const struct sg_graph *g, segue_error *err);
 void mlx_weights_release(struct mlx_weights *w);
@@ -75,6 +79,7 @@ struct sg_program {
     struct mlx_weights *weights;
     const struct mlx_weight **by_tensor; /* [tensors_n * MLX_ROLES] */
     struct mxc_held **periods;       /* [ropes_n] */
+    uint8_t *fp32;                   /* [values_n] mlx_is_fp32 */
     uint64_t read_per_token, scratch;
 };
 static inline const struct mlx_weight *mlx_weight_of(const struct sg_program *p, int32_t tensor, enum mlx_role role)
@@ -96,11 +101,14 @@ struct mlx_pass {
     uint32_t *from[2];               /* [spans_n + 1] first row of each span */
     mxc_ref *values;                 /* [values_n] [T or R, width] */
     mxc_ref *pieces;                 /* [spans_n] scratch of an op */
-    mxc_ref *states;                 /* [states_n] new arrays of slots, to be computed with the results */
+    mxc_ref *states;                 /* [states_n] new arrays of slots and the range flag, computed with the results */
     uint32_t states_n;
-    uint64_t weight_bytes, state_bytes, arrays;
+    uint64_t weight_bytes, state_bytes, arrays, overflows;
 };
-mxc_ref mlx_operand(struct mlx_pass *p, const struct sg_operand *x);     /* MXC_NONE: absent */
+mxc_ref mlx_cast(struct mlx_pass *p, mxc_ref x, enum mxc_type type);    /* x itself where it has the type */
+/* An operand in the unit's type, or in fp32; MXC_NONE: absent. */
+mxc_ref mlx_operand(struct mlx_pass *p, const struct sg_operand *x);
+mxc_ref mlx_operand_fp32(struct mlx_pass *p, const struct sg_operand *x);
 mxc_ref mlx_vector(struct mlx_pass *p, const struct sg_weight *w, enum mlx_role role);  /* [n], MXC_NONE: absent */
 mxc_ref mlx_rows_of(struct mlx_pass *p, mxc_ref x, uint32_t from, uint32_t to);
 mxc_ref mlx_join_pieces(struct mlx_pass *p);     /* the pieces of all spans, one after the other */
@@ -110,6 +118,12 @@ mxc_ref mlx_op_rope(struct mlx_pass *p, const struct sg_op *op);
 mxc_ref mlx_op_attend(struct mlx_pass *p, const struct sg_op *op);
 mxc_ref mlx_op_conv(struct mlx_pass *p, const struct sg_op *op);
 mxc_ref mlx_op_delta(struct mlx_pass *p, const struct sg_op *op);
+
+/* fp16 only. An array that is NaN if a result of the pass is not finite, else 0: infinite results reach the outputs or the rows
+ * that the last mixer stores. MXC_NONE: the unit's type has the range of fp32. */
+mxc_ref mlx_range_flag(struct mlx_pass *p);
+/* Names the first op of the computed pass with results that are not finite, and counts them. EUNSUPPORTED. */
+segue_status mlx_range_fail(struct mlx_pass *p, segue_error *err);
 
 /* --- states --- */
 

@@ -339,6 +339,31 @@ int mxc_read(struct mxc_tape *t, mxc_ref x, void *out, size_t bytes)
     return 0;
 }
 
+// 0 times a number is 0, or NaN if the number is not finite.
+mxc_ref mxc_flag(struct mxc_tape *t, mxc_ref x, mxc_ref before)
+{
+    return append(t, "range", [&] {
+        mx::Stream s = t->device->stream;
+        mx::array zero = mx::astype(mx::sum(mx::multiply(at(t, x), like(0, at(t, x)), s), s), mx::float32, s);
+        return before == MXC_NONE ? zero : mx::add(zero, at(t, before), s);
+    });
+}
+
+uint64_t mxc_count_infinite(struct mxc_tape *t, mxc_ref x)
+{
+    if (t->failed) return 0;
+    try {
+        mx::Stream s = t->device->stream;
+        mx::array n = mx::sum(mx::astype(mx::logical_not(mx::isfinite(at(t, x), s), s), mx::uint32, s), s);
+        return n.item<uint32_t>();
+    } catch (const std::exception &e) {
+        fail(t, "range", e.what());
+    } catch (...) {
+        fail(t, "range", "unknown exception");
+    }
+    return 0;
+}
+
 // --- shapes ---
 
 mxc_ref mxc_cast(struct mxc_tape *t, mxc_ref x, enum mxc_type type)

@@ -63,6 +63,11 @@ int mxc_eval(struct mxc_tape *t, const mxc_ref *x, uint32_t n);
 /* Computes x, which has `bytes` bytes, and copies its numbers in row order. */
 int mxc_read(struct mxc_tape *t, mxc_ref x, void *out, size_t bytes);
 
+/* fp32 scalar: NaN if x has a number that is not finite, or if `before` (MXC_NONE: none), another flag, is; else 0. */
+mxc_ref mxc_flag(struct mxc_tape *t, mxc_ref x, mxc_ref before);
+/* Computes x; how many numbers are not finite. */
+uint64_t mxc_count_infinite(struct mxc_tape *t, mxc_ref x);
+
 /* --- shapes --- */
 
 mxc_ref mxc_cast(struct mxc_tape *t, mxc_ref x, enum mxc_type type);
