@@ -1,7 +1,7 @@
 /* mlxunit.h: internal header of the unit `mlx`, which computes graphs with MLX (Apple's GPU, or the CPU). mlx_unit.c: the table;
- * mlx_owner.c: the thread that makes all calls of MLX; mlx_weights.c: weights; mlx_ops.c, mlx_mixers.c: the ops; mlx_pass.c:
- * their helpers; mlx_range.c: results beyond fp16; mlx_run.c: runs; mlx_state.c: states; mxc.cpp: the calls of MLX behind the
- * C interface mxc.h.
+ * mlx_owner.c: the thread that makes all calls of MLX; mlx_weights.c: weights; mlx_ops.c, mlx_mixers.c: the ops; mlx_operands.c:
+ * their helpers; mlx_pass.c: passes; mlx_list.c: a list of their arrays; mlx_range.c: results beyond fp16; mlx_run.c: runs;
+ * mlx_state.c: states; mxc.cpp: the calls of MLX behind the C interface mxc.h.
  *
  * A pass over the graph only builds arrays; MLX computes them when the results are read.
  * SPDX-License-Identifier: MIT */
@@ -105,6 +105,21 @@ struct mlx_pass {
     uint32_t states_n;
     uint64_t weight_bytes, state_bytes, arrays, overflows;
 };
+/* close may be called after a failed open. */
+segue_status mlx_pass_open(struct mlx_pass *p, struct sg_program *program, const struct sg_span *spans, uint32_t spans_n,
+                           segue_error *err);
+void mlx_pass_close(struct mlx_pass *p);
+/* On the owner thread: the inputs, then each op that is not left out because no row is wanted. */
+segue_status mlx_pass_begin(struct mlx_pass *p, segue_error *err);
+int mlx_pass_skips(const struct mlx_pass *p, const struct sg_op *op);
+segue_status mlx_pass_op(struct mlx_pass *p, const struct sg_op *op, segue_error *err);
+
+/* Lists the arrays that MLX computes in a pass, op by op, without computing them. The states are afterwards only fit to be freed.
+ * value: 1 for the result of the op. */
+typedef void mlx_list_fn(void *context, const struct sg_op *op, const char *primitive, enum mxc_type type, int value);
+segue_status mlx_list_arrays(struct sg_program *program, const struct sg_span *spans, uint32_t spans_n, mlx_list_fn *each,
+                             void *context, segue_error *err);
+
 mxc_ref mlx_cast(struct mlx_pass *p, mxc_ref x, enum mxc_type type);    /* x itself where it has the type */
 /* An operand in the unit's type, or in fp32; MXC_NONE: absent. */
 mxc_ref mlx_operand(struct mlx_pass *p, const struct sg_operand *x);

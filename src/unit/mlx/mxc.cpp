@@ -9,10 +9,12 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <variant>
 #include <vector>
 
 #include "mlx/mlx.h"
+#include "mlx/primitives.h"
 
 namespace mx = mlx::core;
 
@@ -29,6 +31,7 @@ struct mxc_tape {
     std::vector<std::optional<mx::array>> arrays;
     bool failed = false;
     char text[MXC_TEXT] = "";
+    std::unordered_set<std::uintptr_t> listed; // of mxc_list
 };
 
 namespace {
@@ -75,6 +78,21 @@ mxc_ref append(mxc_tape *t, const char *what, F &&f) noexcept
         fail(t, what, "unknown exception");
     }
     return MXC_NONE;
+}
+
+mxc_type type_of(const mx::array &x)
+{
+    for (int i = 0; i <= MXC_BOOL; i++)
+        if (x.dtype() == types[i]) return static_cast<mxc_type>(i);
+    return MXC_F32;
+}
+
+// Recursion is as deep as the graph of one op: the operands of earlier ones are listed already.
+void list(mxc_tape *t, const mx::array &x, bool last, mxc_list_fn *each, void *context)
+{
+    if (!x.has_primitive() || !t->listed.insert(x.id()).second) return;
+    for (const mx::array &in : x.inputs()) list(t, in, false, each, context);
+    each(context, x.primitive().name(), type_of(x), last);
 }
 
 // A number as an array of the type of x, so that x keeps its type.
@@ -226,6 +244,7 @@ void mxc_tape_free(struct mxc_tape *t) { delete t; }
 void mxc_tape_clear(struct mxc_tape *t)
 {
     t->arrays.clear();
+    t->listed.clear();
     t->failed = false;
 }
 
@@ -270,6 +289,18 @@ void mxc_forget(struct mxc_tape *t, mxc_ref x)
     if (x >= 0 && static_cast<size_t>(x) < t->arrays.size()) t->arrays[static_cast<size_t>(x)].reset();
 }
 
+void mxc_list(struct mxc_tape *t, mxc_ref x, mxc_list_fn *each, void *context)
+{
+    if (t->failed) return;
+    try {
+        list(t, at(t, x), true, each, context);
+    } catch (const std::exception &e) {
+        fail(t, "list", e.what());
+    } catch (...) {
+        fail(t, "list", "unknown exception");
+    }
+}
+
 // --- data ---
 
 mxc_ref mxc_from(struct mxc_tape *t, const void *data, enum mxc_type type, const uint32_t *shape, uint32_t dims)
@@ -294,9 +325,7 @@ mxc_ref mxc_zeros(struct mxc_tape *t, enum mxc_type type, const uint32_t *shape,
 enum mxc_type mxc_type_of(const struct mxc_tape *t, mxc_ref x)
 {
     if (x < 0 || static_cast<size_t>(x) >= t->arrays.size() || !t->arrays[static_cast<size_t>(x)]) return MXC_F32;
-    for (int i = 0; i <= MXC_BOOL; i++)
-        if (t->arrays[static_cast<size_t>(x)]->dtype() == types[i]) return static_cast<mxc_type>(i);
-    return MXC_F32;
+    return type_of(*t->arrays[static_cast<size_t>(x)]);
 }
 
 uint32_t mxc_dim(const struct mxc_tape *t, mxc_ref x, uint32_t axis)

@@ -51,6 +51,10 @@ mxc_ref mxc_use(struct mxc_tape *t, const struct mxc_held *h);
 /* Removes the tape's own reference, so that an update of the array can reuse its memory. */
 void mxc_forget(struct mxc_tape *t, mxc_ref x);
 
+/* The arrays that MLX is to compute for x, operands first, without those that earlier calls listed. last: 1 for x itself. */
+typedef void mxc_list_fn(void *context, const char *primitive, enum mxc_type type, int last);
+void mxc_list(struct mxc_tape *t, mxc_ref x, mxc_list_fn *each, void *context);
+
 /* --- data --- */
 
 /* shape [dims]; the data are copied. */
