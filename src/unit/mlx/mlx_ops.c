@@ -37,6 +37,8 @@ static mxc_ref op_embed(struct mlx_pass *p, const struct sg_op *op)
     mxc_ref y = look_up(p, &e->table, p->values[op->in[0].value]);
     if (e->scale != 1) y = mxc_scale(p->t, y, (double)e->scale);
     if (e->positions.tensor < 0) return y;
+    if (p->position != MXC_NONE)     /* a step issued ahead may be beyond the table; it is never used */
+        return mxc_add(p->t, y, look_up(p, &e->positions, mxc_clip(p->t, p->position, 0, (int32_t)e->positions.rows - 1)));
     int32_t *positions = sg_alloc(n * sizeof *positions);
     if (!positions) return MXC_NONE;
     for (uint32_t s = 0, i = 0; s < p->spans_n; s++)

@@ -10,6 +10,7 @@ segue_status mlx_pass_open(struct mlx_pass *p, struct sg_program *program, const
     const struct sg_graph *g = program->base.graph;
     *p = (struct mlx_pass){.program = program, .graph = g, .unit = program->base.unit, .spans = spans, .spans_n = spans_n};
     p->t = p->unit->tape;
+    p->position = MXC_NONE;
     p->from[0] = sg_alloc((spans_n + 1) * sizeof *p->from[0]);
     p->from[1] = sg_alloc((spans_n + 1) * sizeof *p->from[1]);
     p->values = sg_alloc(g->values_n * sizeof *p->values);
@@ -28,7 +29,7 @@ void mlx_pass_close(struct mlx_pass *p)
     sg_free(p->states);
 }
 
-static void layout(struct mlx_pass *p)
+void mlx_pass_layout(struct mlx_pass *p)
 {
     for (uint32_t s = 0; s < p->spans_n; s++) {
         p->from[0][s + 1] = p->from[0][s] + p->spans[s].rows;
@@ -42,7 +43,7 @@ static void layout(struct mlx_pass *p)
 /* Concatenates the inputs of the spans; tokens are int32 [T]. */
 segue_status mlx_pass_begin(struct mlx_pass *p, segue_error *err)
 {
-    layout(p);
+    mlx_pass_layout(p);
     for (uint32_t i = 0; i < p->graph->inputs_n; i++) {
         int32_t value = p->graph->inputs[i].value;
         int tokens = p->graph->values[value].kind == SG_VALUE_TOKENS;

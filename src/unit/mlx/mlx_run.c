@@ -74,6 +74,31 @@ static segue_status pass_run(struct sg_run *run, int first)
     return canceled(run) ? sg_fail(err, SEGUE_ECANCELED, "run: mlx: canceled by the caller") : SEGUE_OK;
 }
 
+/* 1: one row of a sequence, whose logits are wanted. Adapters and other outputs need a pass. */
+static int is_step(const struct sg_run *run)
+{
+    const struct sg_span *s = &run->common.spans[0];
+    return run->common.batch.spans_n == 1 && s->rows == 1 && s->wanted_n == 1 && !s->loras_n && !run->common.batch.outputs_n &&
+           run->pass.program->step_fits;
+}
+
+/* The best token is probably the next one if the choice is greedy. A result beyond fp16 is named by a pass over the same row. */
+static segue_status step_run(struct sg_run *run, int first, const struct sg_sampler *sampler)
+{
+    const struct sg_span *span = &run->common.spans[0];
+    float *into = first && run->common.result.logits ? run->common.result.logits : run->logits;
+    int infinite = 0, ahead = sampler && sampler->p.temperature <= 0;
+    if (canceled(run)) return sg_fail(&run->common.error, SEGUE_ECANCELED, "run: mlx: canceled by the caller");
+    mlx_pass_layout(&run->pass);
+    SG_TRY(mlx_step_run(&run->pass, span, ahead, into, &infinite, &run->common.error));
+    if (infinite) {
+        mlx_state_discard(span->state);
+        mxc_tape_clear(run->pass.t);
+        return pass_run(run, first);
+    }
+    return canceled(run) ? sg_fail(&run->common.error, SEGUE_ECANCELED, "run: mlx: canceled by the caller") : SEGUE_OK;
+}
+
 /* --- tokens --- */
 
 /* Choosing overwrites the logits, so that those in the caller's buffer are copied. */
@@ -91,7 +116,8 @@ static segue_status choose(struct sg_run *run, uint32_t s, const struct sg_sampl
 /* A pass and the choice of tokens, then all states advance; after a failure none does. */
 static segue_status step(struct sg_run *run, int first, const struct sg_sampler *sampler, int32_t *token)
 {
-    segue_status status = pass_run(run, first);
+    const struct sg_sampler *how = sampler ? sampler : run->common.spans[0].sampler;
+    segue_status status = is_step(run) ? step_run(run, first, how) : pass_run(run, first);
     uint32_t n = run->common.batch.spans_n;
     for (uint32_t s = 0; s < n && status == SEGUE_OK; s++) {
         const struct sg_span *span = &run->common.spans[s];

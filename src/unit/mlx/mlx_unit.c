@@ -125,9 +125,16 @@ static segue_status mlx_can(const struct sg_unit *u, const struct sg_graph *g, c
 
 /* --- compile --- */
 
+static void free_steps(void *arg)
+{
+    struct sg_program *p = arg;
+    for (int i = 0; i < 2; i++) mlx_step_free(p->steps[i]);
+}
+
 static void mlx_discard(struct sg_program *p)
 {
     if (!p) return;
+    if (p->steps[0] || p->steps[1]) mlx_call(p->base.unit, free_steps, p);
     for (uint32_t i = 0; p->periods && i < p->base.graph->ropes_n; i++) mxc_release(p->periods[i]);
     mlx_weights_release(p->weights);
     sg_free(p->periods);
@@ -177,6 +184,8 @@ static segue_status compile_one(struct sg_unit *u, const struct sg_graph *g, str
     if (!p) return sg_no_memory("program of mlx", sizeof *p, err);
     p->base = (struct sg_program_base){&sg_unit_mlx, u, g};
     p->weights = w;
+    p->number = ++u->programs;
+    p->step_fits = mlx_step_fits(g);
     atomic_fetch_add(&w->refs, 1u);
     p->by_tensor = sg_alloc(((size_t)g->tensors_n * MLX_ROLES + 1) * sizeof *p->by_tensor);
     p->periods = sg_alloc((g->ropes_n + 1) * sizeof *p->periods);
