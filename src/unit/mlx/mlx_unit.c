@@ -272,4 +272,5 @@ const struct sg_unit_ops sg_unit_mlx = {
     .state_bytes = mlx_state_bytes,
     .state_get = mlx_state_get,
     .state_put = sg_state_core_put,
+    .state_transfer = mlx_state_transfer,
 };

@@ -1,7 +1,8 @@
 /* mlxunit.h: internal header of the unit `mlx`, which computes graphs with MLX (Apple's GPU, or the CPU). mlx_unit.c: the table;
  * mlx_owner.c: the thread that makes all calls of MLX; mlx_weights.c: weights; mlx_ops.c, mlx_mixers.c: the ops; mlx_operands.c:
  * their helpers; mlx_pass.c: passes; mlx_list.c: a list of their arrays; mlx_range.c: results beyond fp16; mlx_run.c: runs;
- * mlx_step.c: decode steps; mlx_state.c: states; mxc.cpp, mxc_ops.cpp: the calls of MLX behind the C interface mxc.h.
+ * mlx_step.c: decode steps; mlx_state.c, mlx_transfer.c: states; mxc.cpp, mxc_ops.cpp: the calls of MLX behind the C interface
+ * mxc.h.
  *
  * A pass over the graph only builds arrays; MLX computes them when the results are read.
  * SPDX-License-Identifier: MIT */
@@ -192,6 +193,7 @@ void mlx_issued_clear(struct sg_state *s, struct mlx_issued *i);
 segue_status mlx_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32_t slots_n, const struct sg_state_opts *o,
                            struct sg_state **out, segue_error *err);
 void mlx_state_free(struct sg_state *s);
+segue_status mlx_state_transfer(struct sg_state *to, struct sg_state *from, segue_error *err);
 uint64_t mlx_state_bytes(const struct sg_state *s);
 segue_status mlx_state_get(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage, void *out,
                            segue_error *err);

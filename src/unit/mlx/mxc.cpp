@@ -220,6 +220,20 @@ int mxc_issue(struct mxc_tape *t, const mxc_ref *x, uint32_t n)
     return 0;
 }
 
+int mxc_wait(struct mxc_tape *t, const struct mxc_held *h)
+{
+    if (t->failed) return 0;
+    try {
+        mx::array(h->array).eval();
+        return 1;
+    } catch (const std::exception &e) {
+        fail(t, "evaluate", e.what());
+    } catch (...) {
+        fail(t, "evaluate", "unknown exception");
+    }
+    return 0;
+}
+
 int mxc_read(struct mxc_tape *t, mxc_ref x, void *out, size_t bytes)
 {
     if (t->failed) return 0;

@@ -67,6 +67,8 @@ uint32_t mxc_dim(const struct mxc_tape *t, mxc_ref x, uint32_t axis);
 int mxc_eval(struct mxc_tape *t, const mxc_ref *x, uint32_t n);
 /* Begins to compute n arrays and returns; those issued before are computed first. MXC_NONE entries are skipped. */
 int mxc_issue(struct mxc_tape *t, const mxc_ref *x, uint32_t n);
+/* Waits until it is computed; any thread may use it afterwards. */
+int mxc_wait(struct mxc_tape *t, const struct mxc_held *h);
 /* Computes x, or waits until it is computed; x has `bytes` bytes,. Copies its numbers in row order. */
 int mxc_read(struct mxc_tape *t, mxc_ref x, void *out, size_t bytes);
 
