@@ -1,5 +1,5 @@
 # The unit mlx: where MLX is found (Homebrew's package, the Python package in the build's venv, or MLX_DIR, the folder that
-# `python -m mlx --cmake-dir` prints), one C++ file and the unit are built; elsewhere the unit is left out. C++ is needed for
+# `python -m mlx --cmake-dir` prints), two C++ files and the unit are built; elsewhere the unit is left out. C++ is needed for
 # this unit only.
 option(SEGUE_MLX "Build the unit mlx where MLX is found" ON)
 set(mlx_hints "")
@@ -19,7 +19,7 @@ set(mlx_exports "")
 if(SEGUE_MLX AND SEGUE_MLX_INCLUDE AND SEGUE_MLX_LIBRARY AND NOT SEGUE_FUZZ AND NOT SEGUE_SANITIZE)
   enable_language(CXX)
   list(APPEND SEGUE_UNITS mlx)
-  add_library(segue_mlx OBJECT ${PROJECT_SOURCE_DIR}/src/unit/mlx/mxc.cpp)
+  add_library(segue_mlx OBJECT ${PROJECT_SOURCE_DIR}/src/unit/mlx/mxc.cpp ${PROJECT_SOURCE_DIR}/src/unit/mlx/mxc_ops.cpp)
   set_target_properties(segue_mlx PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden CXX_STANDARD 20
     CXX_STANDARD_REQUIRED ON)
   target_compile_options(segue_mlx PRIVATE -Wall -Wextra)

@@ -1,4 +1,4 @@
-/* cmd_train.c: `segue train`: train a LoRA adapter of a model. SPDX-License-Identifier: MIT */
+/* cmd_train.c: `segue train`: train a LoRA adapter, or all weights, of a model. SPDX-License-Identifier: MIT */
 #include "commands.h"
 
 #include <math.h>
@@ -9,6 +9,7 @@
 #include "term/flags.h"
 #include "term/interrupt.h"
 #include "term/progress.h"
+#include "train/model_write.h"
 #include "train/samples.h"
 #include "train/train_files.h"
 
@@ -21,6 +22,8 @@ struct job {
     segue_trainer *trainer;
     FILE *metrics;              /* CSV; NULL: none */
     const char *out;            /* folder */
+    char *result;               /* model that was written with --full; NULL: an adapter, or nothing yet */
+    bool full;                  /* --full */
     char run[33];               /* of data and settings, for the checkpoint */
     uint64_t seed, steps, step; /* steps wanted and done */
     size_t batch;
@@ -28,6 +31,8 @@ struct job {
     double loss;              /* of the last step */
     uint64_t tokens, start_ns;
 };
+
+enum { CONTEXT = 256 };
 
 /* --- the run --- */
 
@@ -41,31 +46,84 @@ static double rate_of(const struct job *j, uint64_t step)
     return peak * (0.55 + 0.45 * cos(3.14159265358979323846 * done));
 }
 
-static segue_status run_sample(struct job *j, const struct train_sample *x, bool loss_only, segue_train_result *out,
-                               segue_error *err)
+/* Sequences that are computed together: all tokens one after the other. */
+struct pack {
+    int32_t *tokens, *labels; /* [context] */
+    size_t *lengths;          /* [n] */
+    size_t n, used;
+};
+
+/* --- packs --- */
+
+static void pack_begin(struct pack *p, size_t context)
+{
+    *p = (struct pack){.tokens = out_alloc(context * sizeof *p->tokens), .labels = out_alloc(context * sizeof *p->labels),
+                       .lengths = out_alloc(context * sizeof *p->lengths)};
+}
+
+static void pack_free(struct pack *p)
+{
+    free(p->tokens);
+    free(p->labels);
+    free(p->lengths);
+}
+
+static void pack_add(struct pack *p, const struct train_sample *x)
+{
+    memcpy(p->tokens + p->used, x->tokens, x->n * sizeof *x->tokens);
+    memcpy(p->labels + p->used, x->labels, x->n * sizeof *x->labels);
+    p->lengths[p->n++] = x->n;
+    p->used += x->n;
+}
+
+/* Every sequence begins at position 0 and sees only itself, so a pack gives the loss of its sequences one by one. */
+static segue_status pack_run(struct job *j, struct pack *p, bool loss_only, segue_train_result *sum, segue_error *err)
 {
     const segue_train_batch batch = {.size = sizeof batch,
-                                     .tokens = x->tokens,
-                                     .labels = x->labels,
-                                     .lengths = &x->n,
-                                     .sequences_n = 1,
+                                     .tokens = p->tokens,
+                                     .labels = p->labels,
+                                     .lengths = p->lengths,
+                                     .sequences_n = p->n,
                                      .loss_only = loss_only};
-    *out = (segue_train_result){.size = sizeof *out};
-    return segue_trainer_run(j->trainer, &batch, out, err);
+    segue_train_result r = {.size = sizeof r};
+    segue_status st = p->n ? segue_trainer_run(j->trainer, &batch, &r, err) : SEGUE_OK;
+    sum->loss += r.loss, sum->labelled += r.labelled, sum->tokens += r.tokens;
+    p->n = p->used = 0;
+    return st;
+}
+
+/* The samples in micro-batches of at most `context` tokens; with --no-pack, each by itself. */
+static segue_status run_samples(struct job *j, const struct train_sample *(*at)(const struct job *j, size_t i), size_t n,
+                                bool loss_only, segue_train_result *sum, segue_error *err)
+{
+    size_t context = (size_t)args_number(j->args, "context", CONTEXT);
+    struct pack p;
+    segue_status st = SEGUE_OK;
+    *sum = (segue_train_result){.size = sizeof *sum};
+    pack_begin(&p, context);
+    for (size_t i = 0; i < n && !st; i++) {
+        const struct train_sample *x = at(j, i);
+        if (p.n && (p.used + x->n > context || args_has(j->args, "no-pack"))) st = pack_run(j, &p, loss_only, sum, err);
+        if (!st) pack_add(&p, x);
+    }
+    if (!st) st = pack_run(j, &p, loss_only, sum, err);
+    pack_free(&p);
+    return st;
+}
+
+static const struct train_sample *held_out_at(const struct job *j, size_t i) { return &j->samples.items[i]; }
+
+static const struct train_sample *step_at(const struct job *j, size_t i)
+{
+    return samples_at(&j->samples, j->seed, j->step * j->batch + i);
 }
 
 /* Mean loss per labelled token of the held-out sequences. */
 static segue_status evaluate(struct job *j, double *loss, segue_error *err)
 {
-    double sum = 0;
-    uint64_t labelled = 0;
-    segue_status st = SEGUE_OK;
-    for (size_t i = 0; i < j->samples.held_out && !st; i++) {
-        segue_train_result r;
-        st = run_sample(j, &j->samples.items[i], true, &r, err);
-        if (!st) sum += r.loss, labelled += r.labelled;
-    }
-    *loss = labelled ? sum / (double)labelled : NAN;
+    segue_train_result sum;
+    segue_status st = run_samples(j, held_out_at, j->samples.held_out, true, &sum, err);
+    *loss = sum.labelled ? sum.loss / (double)sum.labelled : NAN;
     return st;
 }
 
@@ -80,17 +138,12 @@ static void write_metrics(struct job *j, double rate, double norm, double held_o
     fflush(j->metrics);
 }
 
-/* One step of `batch` sequences, one micro-batch each. */
+/* One step of `batch` sequences. */
 static segue_status train_step(struct job *j, double *rate, double *norm, segue_error *err)
 {
-    double sum = 0;
-    uint64_t labelled = 0;
-    segue_status st = SEGUE_OK;
-    for (size_t i = 0; i < j->batch && !st; i++) {
-        segue_train_result r;
-        st = run_sample(j, samples_at(&j->samples, j->seed, j->step * j->batch + i), false, &r, err);
-        if (!st) sum += r.loss, labelled += r.labelled, j->tokens += r.tokens;
-    }
+    segue_train_result sum;
+    segue_status st = run_samples(j, step_at, j->batch, false, &sum, err);
+    j->tokens += sum.tokens;
     *rate = rate_of(j, j->step);
     const segue_adamw adamw = {.size = sizeof adamw,
                                .learning_rate = *rate,
@@ -100,7 +153,7 @@ static segue_status train_step(struct job *j, double *rate, double *norm, segue_
     if (!st) st = segue_trainer_update(j->trainer, &adamw, &u, err);
     if (st) return st;
     j->step++;
-    j->loss = sum / (double)labelled;
+    j->loss = sum.loss / (double)sum.labelled;
     *norm = u.gradient_norm;
     return SEGUE_OK;
 }
@@ -108,7 +161,13 @@ static segue_status train_step(struct job *j, double *rate, double *norm, segue_
 static segue_status keep(struct job *j, segue_error *err)
 {
     segue_status st = checkpoint_write(j->out, j->trainer, j->run, err);
-    return st ? st : adapter_write(j->out, j->trainer, j->placement.path, err);
+    return st || j->full ? st : adapter_write(j->out, j->trainer, j->placement.path, err);
+}
+
+/* All weights are large: they are written when the run ends, also by ^C. */
+static segue_status keep_model(struct job *j, segue_error *err)
+{
+    return j->full ? model_write(j->out, j->trainer, j->placement.path, &j->result, err) : SEGUE_OK;
 }
 
 static segue_status train(struct job *j, segue_error *err)
@@ -135,6 +194,7 @@ static segue_status train(struct job *j, segue_error *err)
         return out_fail(err, st, "train: step %llu: %s; the checkpoint of step %llu is kept in %.200s",
                         (unsigned long long)j->step + 1, why.text, (unsigned long long)kept, j->out);
     }
+    if (!st) st = keep_model(j, err);
     if (!st && j->step < j->steps)
         st = out_fail(err, SEGUE_ECANCELED, "train: interrupted after step %llu, which is kept; repeat the command to go on",
                       (unsigned long long)j->step);
@@ -148,12 +208,15 @@ static void identify(struct job *j)
 {
     static const char *const settings[] = {"rank", "alpha", "targets", "context", "batch",        "lr",  "warmup",
                                            "steps", "epochs", "seed", "held-out", "weight-decay", "clip"};
+    static const char *const switches[] = {"full", "random", "no-pack"};
     uint64_t hash[2] = {14695981039346656037u, 0x9ae16a3b2f90404fu};
     struct out_text text = {0};
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         const char *value = args_text(j->args, settings[i]);
         out_addf(&text, "%s=%s;", settings[i], value ? value : "");
     }
+    for (size_t i = 0; i < sizeof switches / sizeof *switches; i++)
+        if (args_has(j->args, switches[i])) out_addf(&text, "%s;", switches[i]);
     char id[33] = "";
     segue_error err;
     if (!segue_model_weights_id(j->placement.model, NULL, id, &err)) out_addf(&text, "%s", id);
@@ -168,16 +231,17 @@ static void identify(struct job *j)
 static segue_status open_trainer(struct job *j, segue_error *err)
 {
     const segue_trainer_opts o = {.size = sizeof o,
-                                  .kind = SEGUE_TRAIN_LORA,
+                                  .kind = j->full ? SEGUE_TRAIN_FULL : SEGUE_TRAIN_LORA,
                                   .lora_rank = (uint32_t)args_number(j->args, "rank", 8),
                                   .lora_alpha = (float)args_number(j->args, "alpha", 0),
                                   .lora_targets = args_text(j->args, "targets"),
                                   .seed = j->seed,
-                                  .sequence_tokens = (size_t)args_number(j->args, "context", 256),
+                                  .sequence_tokens = (size_t)args_number(j->args, "context", CONTEXT),
                                   .recompute = args_has(j->args, "recompute")};
     segue_status st =
         placement_open_unit(&j->unit, args_text(j->args, "unit"), (unsigned)args_number(j->args, "threads", 0), err);
-    return st ? st : segue_trainer_open(&j->trainer, j->placement.model, j->unit, &o, err);
+    if (!st) st = segue_trainer_open(&j->trainer, j->placement.model, j->unit, &o, err);
+    return st || !args_has(j->args, "random") ? st : segue_trainer_randomize(j->trainer, j->seed, 0, err);
 }
 
 static segue_status open_metrics(struct job *j, segue_error *err)
@@ -193,7 +257,7 @@ static segue_status open_metrics(struct job *j, segue_error *err)
 /* Data, unit, trainer and an earlier checkpoint. */
 static segue_status prepare(struct job *j, segue_error *err)
 {
-    size_t context = (size_t)args_number(j->args, "context", 256);
+    size_t context = (size_t)args_number(j->args, "context", CONTEXT);
     j->seed = (uint64_t)args_number(j->args, "seed", 0);
     j->batch = (size_t)args_number(j->args, "batch", 4);
     segue_status st = samples_read(&j->samples, &j->placement, args_text(j->args, "data"), context,
@@ -218,7 +282,8 @@ static int report(const struct job *j)
     double seconds = (double)(out_now_ns() - j->start_ns) / 1e9;
     if (segue_trainer_info_get(j->trainer, &info, &err)) return out_error(&err, EXIT_UNAVAILABLE);
     if (args_has(j->args, "json")) {
-        json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "path", j->out, "steps", (json_int_t)j->step,
+        json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "path",
+                              j->full ? j->result : j->out, "steps", (json_int_t)j->step,
                               "sequences", (json_int_t)j->samples.n, "held_out", (json_int_t)j->samples.held_out, "cut",
                               (json_int_t)j->samples.cut, "skipped", (json_int_t)j->samples.skipped, "numbers",
                               (json_int_t)info.numbers, "tokens_per_second", out_real((double)j->tokens / seconds), "loss",
@@ -234,35 +299,53 @@ static int report(const struct job *j)
     if (j->samples.held_out) out_print("held out: %zu sequences, loss %.4f, was %.4f\n", j->samples.held_out, j->last, j->first);
     if (j->samples.cut) out_note("train: %zu sequences were cut to the context; see --context", j->samples.cut);
     if (j->samples.skipped) out_note("train: %zu sequences without labels were left out", j->samples.skipped);
-    out_note("use it: segue chat -m %s --lora %s", j->placement.path, j->out);
+    if (j->full) out_note("use it: segue run -m %s", j->result);
+    else out_note("use it: segue chat -m %s --lora %s", j->placement.path, j->out);
     return EXIT_DONE;
+}
+
+/* What is asked for fits together. */
+static segue_status check_flags(const struct job *j, segue_error *err)
+{
+    static const char *const of_adapters[] = {"rank", "alpha", "targets"};
+    if (!j->out || !args_has(j->args, "data"))
+        return out_fail(err, SEGUE_EARG, "train: %s",
+                        j->out ? "--data missing; give a text or a .jsonl file" : "-o missing; give a folder");
+    for (size_t i = 0; i < sizeof of_adapters / sizeof *of_adapters && j->full; i++)
+        if (args_has(j->args, of_adapters[i]))
+            return out_fail(err, SEGUE_EARG, "train: --%s is of adapters and --full trains all weights; leave one out",
+                            of_adapters[i]);
+    if (args_has(j->args, "random") && !j->full)
+        return out_fail(err, SEGUE_EARG, "train: --random starts all weights; add --full");
+    return SEGUE_OK;
 }
 
 static int run(struct args *args)
 {
-    struct job j = {.args = args, .first = NAN, .last = NAN, .out = args_text(args, "output"), .start_ns = out_now_ns()};
+    struct job j = {.args = args, .full = args_has(args, "full"), .out = args_text(args, "output"), .first = NAN, .last = NAN};
+    j.start_ns = out_now_ns();
     segue_error err;
-    if (!j.out || !args_has(args, "data")) {
-        out_fail(&err, SEGUE_EARG, "train: %s",
-                 j.out ? "--data missing; give a text or a .jsonl file" : "-o missing; give a folder");
-        return out_error(&err, EXIT_UNAVAILABLE);
-    }
+    if (check_flags(&j, &err)) return out_error(&err, EXIT_UNAVAILABLE);
     int code = placement_open_model(&j.placement, args);
     if (code) return code;
     interrupt_defer(true);
-    segue_status st = prepare(&j, &err);
+    segue_status st = j.full ? model_can_write(j.placement.path, &err) : SEGUE_OK;
+    if (!st) st = prepare(&j, &err);
     if (!st) st = train(&j, &err);
     code = st ? out_error(&err, EXIT_UNAVAILABLE) : report(&j);
     if (j.metrics) fclose(j.metrics);
     segue_trainer_close(j.trainer);
     segue_unit_close(j.unit);
     samples_free(&j.samples);
+    free(j.result);
     placement_close(&j.placement);
     return code;
 }
 
 static const struct arg_def flag_defs[] = {
-    {"output", 'o', ARG_FOLDER, 0, "FOLDER", NULL, 0, 0, "folder of the adapter and of the checkpoint"},
+    {"output", 'o', ARG_FOLDER, 0, "FOLDER", NULL, 0, 0, "folder of the adapter or model and of the checkpoint"},
+    {"full", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "train all weights instead of an adapter and write a model"},
+    {"random", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "with --full: begin with random weights of the model's shape"},
     {"data", 0, ARG_FILE, 0, "FILE", NULL, 0, 0, "text, or .jsonl with \"text\", \"messages\" or \"tokens\" in each line"},
     {"rank", 0, ARG_COUNT, 0, "N", "8", 1, 1024, "rank of the adapter"},
     {"alpha", 0, ARG_REAL, ARG_ADVANCED, "X", "2 x rank", 0.001, 1e6, "scale of the adapter times its rank"},
@@ -280,15 +363,18 @@ static const struct arg_def flag_defs[] = {
     {"seed", 0, ARG_COUNT, 0, "N", "0", 0, 9007199254740992.0, "seed of the start and of the order"},
     {"metrics", 0, ARG_FILE, 0, "FILE.csv", NULL, 0, 0, "write loss, rate and norm of every update"},
     {"recompute", 0, ARG_SWITCH, ARG_ADVANCED, NULL, NULL, 0, 0, "less memory: compute layers again in the backward pass"},
+    {"no-pack", 0, ARG_SWITCH, ARG_ADVANCED, NULL, NULL, 0, 0, "compute every sequence by itself instead of several at once"},
     {"unit", 0, ARG_UNIT, 0, "SPEC", "the fastest", 0, 0, "unit that computes: cpu or ref"},
     {"threads", 't', ARG_COUNT, 0, "N", "all cores", 1, 1024, "threads of the unit cpu"},
     ARG_END};
 static const struct arg_group command_flags = {"Training", flag_defs};
 static const struct arg_group *const groups[] = {&command_flags, &flags_model, &flags_output, NULL};
 const struct command cmd_train = {
-    .name = "train", .summary = "train a LoRA adapter", .groups = groups,
+    .name = "train", .summary = "train a LoRA adapter or all weights", .groups = groups,
     .example = "segue train -m model.gguf --data chats.jsonl -o adapter", .run = run,
-    .about = "Trains a LoRA adapter of a model of any family and storage, also a quantised one, and writes it in the form of "
-             "PEFT, which --lora of run, chat and serve reads. Of conversations only what the assistant says is trained. Every "
-             "--checkpoint updates, at the end and on ^C the adapter and a checkpoint are written; the same command continues "
-             "from the checkpoint with the same bits as a run that was not interrupted."};
+    .about = "Trains a LoRA adapter of a model of any family and storage, also a quantised one, and writes it in the form "
+             "of PEFT, which --lora of run, chat and serve reads. With --full all weights are trained, in fp32 with 16 "
+             "bytes of memory each, and the result is a model in the form of the one that was given: model.gguf, or a "
+             "Hugging Face folder. Of conversations only what the assistant says is trained. Every --checkpoint updates, "
+             "at the end and on ^C the adapter and a checkpoint are written; the same command continues from the "
+             "checkpoint with the same bits as a run that was not interrupted."};

@@ -97,7 +97,7 @@ static inline void sg_train_each(const struct sg_train_pass *p, uint32_t items, 
 {
     if (items) p->m->each(p->m, items, work, arg);
 }
-/* The product on all threads, in tiles that do not depend on their number. */
+/* The product on all threads, in tiles. A number of C does not depend on them. */
 void sg_train_gemm(const struct sg_train_math *m, const struct sg_gemm *g);
 
 /* --- operations: forward writes out [rows, width]; backward adds to the gradients of operands and parameters --- */
@@ -126,6 +126,7 @@ segue_status sg_train_run(struct segue_trainer *t, const segue_train_batch *b, s
 segue_status sg_train_open(struct segue_trainer **out, struct segue_model *model, struct sg_unit *unit, const char *spec,
                            const segue_trainer_opts *o, segue_error *err);
 void sg_train_close(struct segue_trainer *t);
+segue_status sg_train_angles(struct segue_trainer *t, segue_error *err);  /* of the graph's rotary tables, in the arena */
 segue_status sg_train_params(struct segue_trainer *t, const segue_trainer_opts *o, segue_error *err);
 segue_status sg_train_get(const struct segue_trainer *t, size_t i, segue_param_field field, segue_param_order order, float *out);
 segue_status sg_train_put_field(struct segue_trainer *t, size_t i, segue_param_field field, segue_param_order order,

@@ -49,7 +49,7 @@ static segue_status find_needs(struct segue_trainer *t, segue_error *err)
     return SEGUE_OK;
 }
 
-static segue_status make_angles(struct segue_trainer *t, segue_error *err)
+segue_status sg_train_angles(struct segue_trainer *t, segue_error *err)
 {
     const struct sg_graph *g = t->graph;
     size_t n = t->info.sequence_tokens;
@@ -104,7 +104,7 @@ static segue_status open_all(struct segue_trainer *t, struct sg_unit *unit, cons
     SG_TRY(set_sizes(t, o, err));
     SG_TRY(sg_train_params(t, o, err));
     SG_TRY(find_needs(t, err));
-    SG_TRY(make_angles(t, err));
+    SG_TRY(sg_train_angles(t, err));
     sg_train_figures(t);
     return SEGUE_OK;
 }

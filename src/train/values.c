@@ -107,12 +107,12 @@ float *sg_train_vector_grad(const struct sg_train_pass *p, const struct sg_weigh
 
 /* --- products --- */
 
-enum { TILE_ROWS = 64, TILE_COLS = 192 };
+enum { TILE_ROWS = 128, TILE_COLS = 192, ITEMS_PER_THREAD = 4 };
 
 struct gemm_work {
     const struct sg_train_math *m;
     const struct sg_gemm *g;
-    uint32_t across;
+    uint32_t across, cols;           /* tiles in a row of tiles; columns of a tile */
 };
 
 static void gemm_tile(void *arg, uint32_t item, uint32_t thread)
@@ -120,18 +120,24 @@ static void gemm_tile(void *arg, uint32_t item, uint32_t thread)
     (void)thread;
     const struct gemm_work *w = arg;
     struct sg_gemm g = *w->g;
-    uint32_t r = item / w->across * TILE_ROWS, c = item % w->across * TILE_COLS;
+    uint32_t r = item / w->across * TILE_ROWS, c = item % w->across * w->cols;
     g.a += g.kind == SG_GEMM_TN ? r : r * g.lda;
     g.b += g.kind == SG_GEMM_NT ? c * g.ldb : c;
     g.c += r * g.ldc + c;
     g.rows = g.rows - r < TILE_ROWS ? g.rows - r : TILE_ROWS;
-    g.cols = g.cols - c < TILE_COLS ? g.cols - c : TILE_COLS;
+    g.cols = g.cols - c < w->cols ? g.cols - c : w->cols;
     w->m->gemm(w->m, &g);
 }
 
 void sg_train_gemm(const struct sg_train_math *m, const struct sg_gemm *g)
 {
-    struct gemm_work w = {m, g, (g->cols + TILE_COLS - 1) / TILE_COLS};
-    uint32_t items = (g->rows + TILE_ROWS - 1) / TILE_ROWS * w.across;
+    struct gemm_work w = {.m = m, .g = g, .cols = TILE_COLS};
+    uint32_t down = (g->rows + TILE_ROWS - 1) / TILE_ROWS;
+    w.across = (g->cols + TILE_COLS - 1) / TILE_COLS;
+    if (down * w.across < ITEMS_PER_THREAD * m->threads) { /* so few that threads would wait for each other */
+        w.cols = TILE_COLS / 2;
+        w.across = (g->cols + w.cols - 1) / w.cols;
+    }
+    uint32_t items = down * w.across;
     if (items) m->each(m, items, gemm_tile, &w);
 }

@@ -56,7 +56,7 @@ struct sg_unit_desc {
     uint32_t named_only;             /* 1: used only when named: not validated on a device yet */
     uint32_t select_late;            /* 1: prefers graphs whose op `rows` (selection of wanted rows) comes right before the
                                       * final norm; 0: after the last mixer */
-    uint32_t half;                   /* 1: the result of every operation is rounded to fp16 */
+    uint32_t half;                   /* 1: the result of every operation is rounded to fp16; 2: to bf16 */
     uint32_t kv;                     /* enum sg_kv_storages: how its states may have K and V; where they cannot, they have f16,
                                       * and a hand-off converts them */
     uint32_t invariant;              /* bit for bit, the results of a sequence do not depend 1: on the other spans of the batch,

@@ -34,7 +34,7 @@ struct check {
     uint32_t units_n;                /* to be checked; `ref` is always open beside them */
     struct check_unit ref;
     uint32_t cases_n, failed_n, skipped_n;
-    int half;                        /* the unit at work rounds every number to fp16 */
+    double half;                     /* check_half of the unit at work */
 };
 
 struct check_case {
@@ -63,7 +63,12 @@ void check_tails(struct check *c, const struct check_unit *u); /* of one unit, a
 void check_ranks(struct check *c, const struct check_unit *u); /* checkrank.c, likewise */
 void check_samples(struct check *c, const struct check_unit *u); /* checksample.c, likewise */
 void check_handoffs(struct check *c);
+void check_gradients(struct check *c);   /* checkgradient.c */
 void check_handoff_times(struct check *c, const struct check_unit *u); /* check_handoff_bench.c, with --bench */
+
+/* 0: results are fp32. 1: the unit rounds each to fp16. 4: to bf16, by which bounds for fp16 are multiplied: a rounding is 8
+ * times as large, which is also what the same cases show (median 6.7), and fp16's stay below a third of their bounds. */
+double check_half(const struct check_unit *u);
 
 /* --- random data --- */
 
@@ -133,6 +138,10 @@ void check_alone(const struct check_unit *u, const struct check_world *w, const 
 /* The same y, by a restatement of each op in double that knows no state: a sequence is computed whole. */
 segue_status check_world_naive(const struct check_world *w, struct check_result *out, segue_error *err);
 void check_result_free(struct check_result *r);
+/* The sum of dy y over all sequences of the only run, y in double; dy [rows, output_width]. */
+double check_naive_dot(const struct check_world *w, const float *dy);
+/* Case `index` of the op's cases, without `rows` and adapters, for the rows that w has already. */
+segue_status check_op_world(struct check_world *w, struct check_rng rng, const char *name, uint32_t index, segue_error *err);
 /* Largest |a - b|; INFINITY where only one of them is NaN or the lengths differ. *scale: largest finite |b|.
  */
 double check_distance(const float *a, size_t a_n, const float *b, size_t b_n, double *scale);

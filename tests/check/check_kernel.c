@@ -9,6 +9,7 @@
 
 #include "base/num.h"
 #include "checkkernel.h"
+#include "unit/train_math.h"
 #include "unit/cpu/dispatch.h"
 
 struct kernel_case {
@@ -527,6 +528,45 @@ static void check_conv(struct kernel_case *t, uint64_t index)
     sg_arena_free(&arena);
 }
 
+/* All kinds, edges and row distances, against sums in double; in two parts, the bits are the same. */
+static void check_gemm(struct kernel_case *t, uint64_t index)
+{
+    if (!begin(t, "gemm", index)) return;
+    struct sg_arena arena = {0};
+    uint32_t rows = check_between(&t->rng, 1, 150), cols = check_between(&t->rng, 1, 70), inner = check_between(&t->rng, 1, 400);
+    uint32_t cut = check_below(&t->rng, rows), gap = check_below(&t->rng, 3);
+    struct sg_gemm g = {(enum sg_gemm_kind)(index % 3), rows, cols, inner, data(t, &arena, (rows + 2) * (inner + 2)),
+                        data(t, &arena, (cols + 2) * (inner + 2)), 0, 0, cols, NULL, (int)(index & 1)};
+    g.lda = (g.kind == SG_GEMM_TN ? rows : inner) + gap;
+    g.ldb = (g.kind == SG_GEMM_NT ? inner : cols) + gap;
+    float *want = data(t, &arena, rows * cols), *parts = sg_arena_alloc(&arena, rows * cols * sizeof *parts);
+    struct check_guard guard;
+    float *got = check_guard_new(&guard, rows * cols * sizeof *got, 4);
+    if (g.a && g.b && want && parts && got) {
+        memcpy(parts, want, rows * cols * sizeof *parts);
+        memcpy(got, want, rows * cols * sizeof *got);
+        for (uint32_t i = 0; i < rows; i++)
+            for (uint32_t j = 0; j < cols; j++) {
+                double sum = g.add ? (double)want[i * cols + j] : 0;
+                for (uint32_t k = 0; k < inner; k++)
+                    sum += (double)g.a[g.kind == SG_GEMM_TN ? k * g.lda + i : i * g.lda + k] *
+                           (double)g.b[g.kind == SG_GEMM_NT ? j * g.ldb + k : k * g.ldb + j];
+                want[i * cols + j] = (float)sum;
+            }
+        g.c = got;
+        t->b->gemm(&g);
+        floats(t, want, got, rows * cols, 2e-5);
+        g.c = parts, g.rows = cut;
+        t->b->gemm(&g);
+        g.c = parts + cut * cols, g.rows = rows - cut, g.a += g.kind == SG_GEMM_TN ? cut : cut * g.lda;
+        t->b->gemm(&g);
+        bits(t, got, parts, rows * cols * sizeof *got);
+    }
+    end(t, &guard);
+    check_guard_free(&guard);
+    sg_arena_free(&arena);
+}
+
 void check_kernels(struct check *c)
 {
     struct sg_kernels generic, table;
@@ -551,6 +591,7 @@ void check_kernels(struct check *c)
             check_join(&t, i);
             check_delta(&t, i);
             check_conv(&t, i);
+            check_gemm(&t, i);
         }
         if (c->bench) check_bench_kernels(c, &generic, &table);
     }

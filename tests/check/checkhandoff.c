@@ -520,7 +520,7 @@ static double bound_of(const struct handoff_kind *k, const struct check_unit *a,
                        enum sg_storage kv)
 {
     if (a == b || (k->run != case_handoff && k->run != case_stream && k->run != case_pass)) return 0;
-    if (a->desc.half || b->desc.half) return 3e-2;
+    if (a->desc.half || b->desc.half) return 3e-2 * fmax(check_half(a), check_half(b));
     return kv == SG_F32 ? 2e-5 : kv == SG_Q8_0 ? 2e-2 : 1e-3;
 }
 

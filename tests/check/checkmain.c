@@ -9,11 +9,10 @@
 
 enum { EXIT_USAGE = 2, EXIT_FAILED = 6 };
 
-static void check_gradients(struct check *c) { (void)c; } /* no op has a gradient yet */
-
 #ifdef CHECK_KERNEL_ONLY /* cross builds: the kernels need no library, everything else does */
 void check_ops(struct check *c) { (void)c; }
 void check_handoffs(struct check *c) { (void)c; }
+void check_gradients(struct check *c) { (void)c; }
 int check_open_units(struct check *c, const char *const *specs, uint32_t n)
 {
     (void)c;
@@ -35,7 +34,7 @@ enum { LEVELS = sizeof levels / sizeof *levels };
 static const char help[] =
     "check [--level kernel|op|gradient|handoff]... [--unit U]... [--seed S] [--list] [--json] [--bench] "
     "[--quick] [--case TEXT]...\n"
-    "Compares every op and every state on each unit with `ref`, and `ref` with a plain restatement.\n"
+    "Compares every op, every gradient and every state on each unit with `ref`, and `ref` with a plain restatement.\n"
     "One line a case: level unit against case max_abs bound ok skipped. Exit 0, or 6 when a case failed.\n"
     "  --unit U    only this unit (default: every unit that is built and present, each instruction set)\n"
     "  --seed S    other random cases (default 1); equal seeds give equal cases\n"

@@ -8,19 +8,21 @@
 
 #include "check.h"
 
-/* One sequence and the op: x(i, t, c) is column c of operand i in row t. */
+/* One sequence and an op: x(i, t, c) is column c of operand i in row t. */
 struct naive {
     const struct check_world *w;
     const struct sg_graph *g;
     const struct sg_op *op;
     uint32_t seq, rows, width;
-    double *y;                       /* [rows, width] */
+    double **values;                 /* of the graph; each [rows, its width] */
+    double *y;                       /* [rows, width] of the op */
     struct sg_arena arena;
 };
 
 static double x(const struct naive *n, int i, uint32_t t, uint32_t c)
 {
-    return (double)n->w->values[n->seq][(size_t)t * n->w->input_width + n->op->in[i].at + c];
+    const struct sg_operand *from = &n->op->in[i];
+    return n->values[from->value][(size_t)t * n->g->values[from->value].width + from->at + c];
 }
 
 static double *y(const struct naive *n, uint32_t t) { return n->y + (size_t)t * n->width; }
@@ -127,25 +129,21 @@ static void rope(struct naive *n)
         }
 }
 
-/* Column c of row t of k or v as a state of this storage gives it back. */
-static double stored(struct naive *n, int i, uint32_t t, uint32_t c, uint32_t heads, uint32_t width)
-{
-    struct sg_slot s = {.kind = SG_SLOT_K, .heads = heads, .width = width};
-    float row[512], back[512];
-    unsigned char bytes[4 * 512];
-    for (uint32_t j = 0; j < heads * width; j++) row[j] = (float)x(n, i, t, j);
-    sg_slot_encode(&s, n->w->kv, row, bytes);
-    sg_slot_decode(&s, n->w->kv, bytes, back);
-    return (double)back[c];
-}
-
+/* k or v as a state of this storage gives it back. In fp32 it gives back what came in. */
 static double *stored_all(struct naive *n, int i, uint32_t heads, uint32_t width)
 {
-    double *all = sg_arena_alloc(&n->arena, (size_t)n->rows * heads * width * sizeof *all + 8);
-    for (uint32_t t = 0; t < n->rows; t++)
-        for (uint32_t h = 0; h < heads; h++)
-            for (uint32_t c = 0; c < width; c++)
-                all[((size_t)t * heads + h) * width + c] = stored(n, i, t, h * width + c, heads, width);
+    struct sg_slot s = {.kind = SG_SLOT_K, .heads = heads, .width = width};
+    uint32_t columns = heads * width;
+    double *all = sg_arena_alloc(&n->arena, (size_t)n->rows * columns * sizeof *all + 8);
+    for (uint32_t t = 0; t < n->rows; t++) {
+        float row[512], back[512];
+        unsigned char bytes[4 * 512];
+        for (uint32_t c = 0; c < columns; c++) row[c] = (float)x(n, i, t, c);
+        sg_slot_encode(&s, n->w->kv, row, bytes);
+        sg_slot_decode(&s, n->w->kv, bytes, back);
+        for (uint32_t c = 0; c < columns; c++)
+            all[(size_t)t * columns + c] = n->w->kv == SG_F32 ? x(n, i, t, c) : (double)back[c];
+    }
     return all;
 }
 
@@ -294,7 +292,7 @@ static void experts(struct naive *n)
         }
 }
 
-static void whole_sequence(struct naive *n)
+static void one_op(struct naive *n)
 {
     switch (n->op->code) {
     case SG_OP_EMBED: embed(n); break;
@@ -307,6 +305,23 @@ static void whole_sequence(struct naive *n)
     case SG_OP_ROUTE: route(n); break;
     case SG_OP_EXPERTS: experts(n); break;
     default: elementwise(n); break; /* glu act add scale; rows: what is wanted is picked below */
+    }
+}
+
+/* All ops of the graph; y is that of the last one. */
+static void whole_sequence(struct naive *n)
+{
+    const struct sg_graph *g = n->g;
+    n->values = sg_arena_alloc(&n->arena, g->values_n * sizeof *n->values);
+    for (uint32_t v = 0; v < g->values_n; v++)
+        n->values[v] = sg_arena_alloc(&n->arena, ((size_t)n->rows + 1) * g->values[v].width * sizeof **n->values);
+    for (size_t i = 0; n->w->input_width && i < (size_t)n->rows * n->w->input_width; i++)
+        n->values[g->inputs[0].value][i] = (double)n->w->values[n->seq][i];
+    for (uint32_t i = 0; i < g->ops_n; i++) {
+        n->op = &g->ops[i];
+        n->width = g->values[n->op->out].width;
+        n->y = n->values[n->op->out];
+        one_op(n);
     }
 }
 
@@ -336,12 +351,24 @@ segue_status check_world_naive(const struct check_world *w, struct check_result 
     out->y = sg_alloc(out->y_n * sizeof *out->y);
     if (!out->y) return sg_no_memory("check", out->y_n * sizeof *out->y, err);
     for (uint32_t s = 0; s < w->seqs; s++) {
-        struct naive n = {.w = w, .g = w->graph, .op = op, .seq = s, .rows = check_world_first(w, w->runs, s),
-                          .width = w->output_width};
-        n.y = sg_arena_alloc(&n.arena, ((size_t)n.rows + 1) * n.width * sizeof *n.y);
+        struct naive n = {.w = w, .g = w->graph, .seq = s, .rows = check_world_first(w, w->runs, s)};
         whole_sequence(&n);
         scatter(&n, out, wanted);
         sg_arena_free(&n.arena);
     }
     return SEGUE_OK;
+}
+
+double check_naive_dot(const struct check_world *w, const float *dy)
+{
+    double sum = 0;
+    for (uint32_t s = 0; s < w->seqs; s++) {
+        struct naive n = {.w = w, .g = w->graph, .seq = s, .rows = w->rows[0][s]};
+        size_t many = (size_t)n.rows * w->output_width;
+        whole_sequence(&n);
+        for (size_t i = 0; i < many; i++) sum += n.y[i] * (double)dy[i];
+        dy += many;
+        sg_arena_free(&n.arena);
+    }
+    return sum;
 }

@@ -7,7 +7,7 @@
  *   - 1e-4: angles in fp32 up to position 400
  *   - 3e-2: weights in blocks, on units other than ref: activations may be rounded to int8 per block of 32,
  *     whose step is 1/254 of the block's largest number; with outliers that is a few per cent of a sum
- *   - 1e-2, 3e-2 for recurrences: units that round every number to fp16
+ *   - 1e-2, 3e-2 for recurrences: units that round every number to fp16; times 4 (check_half): to bf16
  *   - 2e-3, 1e-2: attention whose factors a unit may round to fp16 or bf16, as K and V are
  *   - 2e-2: K and V in q8: a unit may place blocks and round halves its own way, half a step of 1/127
  * SPDX-License-Identifier: MIT */
@@ -27,11 +27,15 @@ struct maker {
     int32_t x;                       /* the input, or its wanted rows */
     double block_tolerance;          /* on other units than ref, when weights are in blocks; 0 = as ref */
     double floor;                    /* the least size that y is taken to have */
+    int gradient;                    /* for checkgradient.c: no op `rows`, no adapters, smooth and small */
 };
 
 /* --- parts --- */
 
 static uint32_t between(struct maker *m, uint32_t a, uint32_t b) { return check_between(&m->rng, a, b); }
+/* A width of something that costs its square. What is normalised has 6 numbers or more there: gradients of fewer are all but
+ * 0 or without bound. */
+static uint32_t size(struct maker *m, uint32_t a, uint32_t b) { return between(m, a, m->gradient && b > 24 ? 24 : b); }
 static int sometimes(struct maker *m) { return check_below(&m->rng, 2) == 0; }
 
 /* A column window of the input that is yet to come, with a random gap before it. */
@@ -53,7 +57,7 @@ static void input(struct maker *m, int behind_rows)
     m->w->input_width = m->columns + between(m, 0, 3);
     m->x = sg_input_rows(&m->b, m->w->input_width);
     m->b.layer = 0;
-    if (behind_rows) m->x = sg_rows(&m->b, sg_whole(&m->b, m->x));
+    if (behind_rows && !m->gradient) m->x = sg_rows(&m->b, sg_whole(&m->b, m->x));
 }
 
 static struct sg_operand at(const struct maker *m, struct sg_operand x)
@@ -110,7 +114,7 @@ static int32_t make_norm(struct maker *m)
 {
     struct sg_norm p = {
         .kind = sometimes(m) ? SG_NORM_RMS : SG_NORM_LAYER, .eps = 1e-5f, .groups = between(m, 1, 4)};
-    uint32_t group = between(m, 2, 90), width = p.groups * group;
+    uint32_t group = size(m, m->gradient ? 6 : 2, 90), width = p.groups * group;
     struct sg_operand x = reserve(m, width), gate = maybe_reserve(m, width);
     input(m, sometimes(m));
     p.plus_one = m->index & 1;
@@ -150,7 +154,7 @@ static int32_t make_linear_of(struct maker *m, uint32_t k, uint32_t n)
     input(m, sometimes(m));
     const struct sg_tensor *t = check_tensor(&m->w->arena, &m->rng, m->storage, rows, k, scale, "weight");
     struct sg_weight w = sg_weight_rows(&m->b, t, before, n);
-    if (m->index % 2) add_loras(m, t);
+    if (m->index % 2 && !m->gradient) add_loras(m, t);
     m->w->tolerance = 2e-5;
     m->block_tolerance = in_blocks(m->storage) ? 3e-2 : 0;
     m->floor = m->data == CHECK_OUTLIERS ? 10 : m->data == CHECK_TINY ? 1e-33 : 1; /* denormals may be lost */
@@ -217,7 +221,7 @@ static int32_t make_rope(struct maker *m)
 static int32_t make_attend(struct maker *m)
 {
     static const enum sg_storage storages[] = {SG_F32, SG_F16, SG_BF16, SG_Q8_0};
-    struct sg_attend p = {.kv_heads = between(m, 1, 3), .d = between(m, 1, 80), .dv = between(m, 1, 80)};
+    struct sg_attend p = {.kv_heads = between(m, 1, 3), .d = size(m, 1, 80), .dv = size(m, 1, 80)};
     p.heads = p.kv_heads * between(m, 1, 4);
     p.scale = 1 / sqrtf((float)p.d);
     p.window = sometimes(m) ? 0 : between(m, 1, 150);
@@ -227,7 +231,7 @@ static int32_t make_attend(struct maker *m)
     struct sg_operand gate = maybe_reserve(m, p.heads * p.dv);
     input(m, 0);
     p.sinks = maybe_vector(m, p.heads, 0, 1, "sinks");
-    m->w->kv = storages[m->index % 4];
+    m->w->kv = m->gradient ? SG_F32 : storages[m->index % 4];
     m->w->tolerance = 1e-5;
     m->block_tolerance = m->w->kv == SG_Q8_0 ? 2e-2 : 0;
     return sg_attend(&m->b, at(m, q), at(m, k), at(m, v), p, at(m, gate));
@@ -278,6 +282,7 @@ static int32_t make_attend_deep(struct maker *m)
 static int32_t make_conv(struct maker *m)
 {
     struct sg_conv p = {.taps = between(m, 1, 5), .act = random_act(m)};
+    if (m->gradient && p.act == SG_ACT_RELU) p.act = SG_ACT_RELU2; /* a difference across the bend says nothing */
     uint32_t width = between(m, 1, 90);
     struct sg_operand x = reserve(m, width);
     input(m, 0);
@@ -291,7 +296,7 @@ static int32_t make_conv(struct maker *m)
 static int32_t make_delta(struct maker *m)
 {
     struct sg_delta p = {
-        .k_heads = between(m, 1, 3), .dk = between(m, 1, 40), .dv = between(m, 1, 40), .l2_eps = 1e-6f};
+        .k_heads = between(m, 1, 3), .dk = size(m, m->gradient ? 6 : 1, 40), .dv = size(m, 1, 40), .l2_eps = 1e-6f};
     p.v_heads = p.k_heads * between(m, 1, 3);
     if (m->index % 4 == 2) p.l2_eps = 0;
     struct sg_operand in[5] = {reserve(m, p.k_heads * p.dk), reserve(m, p.k_heads * p.dk),
@@ -516,6 +521,20 @@ static void fill_inputs(struct maker *m)
     if (!(m->floor > 0)) m->floor = width_max;
 }
 
+segue_status check_op_world(struct check_world *w, struct check_rng rng, const char *name, uint32_t index, segue_error *err)
+{
+    struct maker m = {.w = w, .rng = rng, .index = index, .storage = SG_F32, .data = CHECK_NORMAL, .gradient = 1};
+    const struct kind *k = kinds;
+    while (strcmp(k->name, name) != 0) k++;
+    SG_TRY(sg_builder_begin(&m.b, err));
+    int32_t y = k->make(&m);
+    sg_output(&m.b, y, "y");
+    SG_TRY(sg_builder_end(&m.b, &w->graph, err));
+    w->output_width = w->graph->values[y].width;
+    fill_inputs(&m);
+    return SEGUE_OK;
+}
+
 /* The op is the last one of its graph: checknaive.c relies on it. */
 static segue_status make_world(struct maker *m, const struct kind *k, struct check_world *w, segue_error *err)
 {
@@ -546,8 +565,8 @@ static void compare(struct check *c, struct check_case *k, const struct check_wo
 {
     double scale, tolerance = !is_ref && m->block_tolerance > 0 ? m->block_tolerance : w->tolerance;
     double half = w->graph->ops[w->graph->ops_n - 1].code == SG_OP_DELTA ? 3e-2 : 1e-2;
-    if (c->half && tolerance < half) tolerance = half;
-    double floor = c->half && m->floor < 6e-5 ? 6e-5 : m->floor; /* fp16's smallest */
+    if (tolerance < half * c->half) tolerance = half * c->half;
+    double floor = c->half > 0 && m->floor < 6e-5 ? 6e-5 : m->floor; /* fp16's smallest */
     k->max_abs = check_distance(a->y, a->y_n, b->y, b->y_n, &scale);
     k->bound = tolerance * (scale > floor ? scale : floor) + DENORMAL;
     k->ns = a->ns;
@@ -605,7 +624,7 @@ static void one_case(struct check *c, const struct check_unit *u, struct shared_
     struct check_result a = {0}, naive = {0};
     segue_error err = s->error;
     int is_ref = u->desc.reference != 0;
-    c->half = u->desc.half != 0;
+    c->half = check_half(u);
     segue_status status = s->made;
     if (status == SEGUE_OK) status = timed_run(c, &s->w, u, &a, &err);
     if (status == SEGUE_OK && is_ref) status = check_world_naive(&s->w, &naive, &err);

@@ -211,7 +211,8 @@ static void plan_runs(struct rank *t)
 static double tolerance_of(const struct check_unit *u, const struct rank *t)
 {
     if (u->desc.reference) return 0;
-    if (u->desc.half || t->mixer >= PROMPTS) return 4e-2;
+    if (u->desc.half) return 4e-2 * check_half(u);
+    if (t->mixer >= PROMPTS) return 4e-2;
     int blocks = t->storage != SG_F16 && t->storage != SG_BF16;
     if (blocks && t->storage != SG_Q8_0 && strncmp(u->spec, "cuda", 4)) return 1e-1;
     return t->mixer == ATTENTION || t->mixer == GATED ? t->w.kv == SG_BF16 ? 1e-2 : 2e-3 : blocks ? 5e-4 : 1e-4;

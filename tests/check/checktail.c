@@ -179,7 +179,7 @@ static void one_case(struct check *c, const struct check_unit *u, struct tail *t
     segue_error err = {0};
     char why[sizeof err.text];
     int exact = t->storage == SG_F32 || u->desc.reference;
-    double scale, tolerance = u->desc.reference ? 0 : u->desc.half ? 4e-2 : exact ? 1e-4 : 5e-2;
+    double scale, tolerance = u->desc.reference ? 0 : u->desc.half ? 4e-2 * check_half(u) : exact ? 1e-4 : 5e-2;
     t->w.output_width = VOCAB;
     t->w.kv = exact && !u->desc.half ? SG_F32 : SG_F16;
     segue_status status = build(t, 1, &late, &err);

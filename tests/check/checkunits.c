@@ -41,6 +41,8 @@ static void open_all(struct check *c)
     }
 }
 
+double check_half(const struct check_unit *u) { return u->desc.half == 2 ? 4 : u->desc.half ? 1 : 0; }
+
 /* `ref` is always there, as the other side of every comparison. */
 int check_open_units(struct check *c, const char *const *specs, uint32_t n)
 {

@@ -15,6 +15,8 @@ if(SEGUE_SANITIZE)
   endforeach()
 endif()
 segue_script(check_op "check;quick;subset" $<TARGET_FILE:check> --level op --quick ${small_cases})
+segue_script(check_gradient "check;quick" $<TARGET_FILE:check> --level gradient --unit ref --unit cpu:threads=2
+  --unit cpu:isa=generic,threads=1)
 segue_script(check_handoff "check;quick" $<TARGET_FILE:check> --level handoff --quick)
 # Every ordered pair with units in processes of their own, and with the one that rounds to fp16.
 segue_script(check_handoff_pairs "check;slow" $<TARGET_FILE:check> --level handoff --unit ref --unit cpu:threads=1

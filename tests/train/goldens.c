@@ -1,5 +1,6 @@
 /* goldens.c: loss, every gradient and ten steps of AdamW against torch autograd (tests/golden/make_train.py), for the tiny
- * checkpoint of every family; the same bits with recomputation and with another number of threads; micro-batches add up.
+ * checkpoint of every family, of all weights and of a LoRA adapter against peft; the same bits with recomputation and with
+ * another number of threads; micro-batches add up.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <setjmp.h>
@@ -23,13 +24,14 @@ struct training {
     size_t lengths[2];
 };
 
-static void opened(struct training *f, const char *family, const char *unit, uint32_t recompute)
+static void opened_as(struct training *f, const char *family, const char *unit, uint32_t recompute, int adapter)
 {
     segue_error err = {0};
     char path[512];
     snprintf(path, sizeof path, "%s/tests/golden/tiny/%s", SEGUE_SOURCE_DIR, family);
     segue_trainer_opts o = SEGUE_INIT(segue_trainer_opts);
     o.sequence_tokens = 23, o.batch_tokens = 37, o.recompute = recompute;
+    if (adapter) o.kind = SEGUE_TRAIN_LORA, o.lora_rank = 4, o.lora_alpha = 8;
     if (segue_model_open(&f->model, path, NULL, &err) || segue_unit_open(&f->unit, unit, &err) ||
         segue_trainer_open(&f->trainer, f->model, f->unit, &o, &err))
         fail_msg("%s on %s: %s", family, unit, err.text);
@@ -41,6 +43,11 @@ static void opened(struct training *f, const char *family, const char *unit, uin
         state = (state * 1103515245 + 12345) % (1u << 31);
         f->tokens[i] = (int32_t)((state >> 8) % info.vocab);
     }
+}
+
+static void opened(struct training *f, const char *family, const char *unit, uint32_t recompute)
+{
+    opened_as(f, family, unit, recompute, 0);
 }
 
 static void closed(struct training *f)
@@ -62,12 +69,14 @@ static segue_train_result run(struct training *f, size_t first, size_t n)
     return r;
 }
 
-static float *gradient(const struct training *f, size_t i, size_t *n, const char **name)
+static const char *const endings[] = {"", ".lora_A", ".lora_B"};
+
+static float *gradient(const struct training *f, size_t i, size_t *n, char name[256])
 {
     segue_param_info info = SEGUE_INIT(segue_param_info);
     assert_int_equal(segue_trainer_param_info(f->trainer, i, &info, NULL), SEGUE_OK);
     *n = info.rows * info.cols;
-    *name = info.hf_name;
+    snprintf(name, 256, "%s%s", info.hf_name, endings[info.part]);
     float *g = malloc(*n * sizeof *g);
     assert_int_equal(segue_trainer_param_get(f->trainer, i, SEGUE_PARAM_GRADIENT, SEGUE_ORDER_HF, g, *n, NULL), SEGUE_OK);
     return g;
@@ -87,8 +96,8 @@ static int check_grad(const struct training *f, const char *family, const char *
     segue_trainer_info_get(f->trainer, &info, NULL);
     for (size_t i = 0; i < info.params_n; i++) {
         size_t n;
-        const char *hf;
-        float *g = gradient(f, i, &n, &hf);
+        char hf[256];
+        float *g = gradient(f, i, &n, hf);
         double squares = 0, worst = 0;
         int same = same_name(hf, name);
         for (size_t k = 0; k < n; k++) squares += (double)g[k] * g[k];
@@ -120,29 +129,65 @@ static int check_step(struct training *f, const char *family, int step, double l
     return 0;
 }
 
-static int check_family(const char *family, const char *unit, uint32_t recompute)
+/* A and B as make_train.py sets them. The files are in Hugging Face's order already. */
+static void set_adapter(struct training *f)
+{
+    segue_trainer_info all = SEGUE_INIT(segue_trainer_info);
+    segue_trainer_info_get(f->trainer, &all, NULL);
+    for (size_t i = 0; i < all.params_n; i++) {
+        segue_param_info info = SEGUE_INIT(segue_param_info);
+        char name[256];
+        uint64_t s = 1;
+        segue_trainer_param_info(f->trainer, i, &info, NULL);
+        snprintf(name, sizeof name, "%s%s", info.hf_name, endings[info.part]);
+        const char *at = strstr(name, "layers.");
+        if (!at) at = strstr(name, "h.");
+        assert_non_null(at);
+        for (; *at; at++) s = (s * 31 + (unsigned char)*at) % (1u << 31);
+        size_t n = info.rows * info.cols;
+        float *x = malloc(n * sizeof *x);
+        for (size_t k = 0; k < n; k++) {
+            s = (s * 1103515245 + 12345) % (1u << 31);
+            x[k] = (float)((int)((s >> 8) % 1024) - 512) / 4096;
+        }
+        assert_int_equal(segue_trainer_param_put(f->trainer, i, SEGUE_PARAM_VALUE, SEGUE_ORDER_FILE, x, n, NULL), SEGUE_OK);
+        free(x);
+    }
+}
+
+static size_t params_of(const struct training *f)
+{
+    segue_trainer_info info = SEGUE_INIT(segue_trainer_info);
+    assert_int_equal(segue_trainer_info_get(f->trainer, &info, NULL), SEGUE_OK);
+    return info.params_n;
+}
+
+static int check_family(const char *family, const char *unit, uint32_t recompute, int adapter)
 {
     char path[512], line[512], name[256];
     struct training f;
     double a, b, v[3];
-    int step, good = 1, lines = 0;
-    snprintf(path, sizeof path, "%s/tests/golden/train/%s.txt", SEGUE_SOURCE_DIR, family);
+    int step, good = 1;
+    size_t lines = 0, grads = 0;
+    snprintf(path, sizeof path, "%s/tests/golden/train/%s%s.txt", SEGUE_SOURCE_DIR, adapter ? "lora_" : "", family);
     FILE *golden = fopen(path, "r");
     assert_non_null(golden);
-    opened(&f, family, unit, recompute);
+    opened_as(&f, family, unit, recompute, adapter);
+    if (adapter) set_adapter(&f);
     segue_train_result r = run(&f, 0, 2);
     for (; fgets(line, sizeof line, golden); lines++) {
         if (sscanf(line, "loss %lf %lf", &a, &b) == 2) {
             if (fabs(r.loss - a) > 1e-5 * a || r.labelled != (uint64_t)b) print_error("%s: loss %.8g, torch %.8g\n", family,
                     r.loss, a), good = 0;
         } else if (sscanf(line, "grad %255s %lf %lf %lf %lf", name, &a, v, v + 1, v + 2) == 5)
-            good &= check_grad(&f, family, name, a, v);
+            good &= check_grad(&f, family, name, a, v), grads++;
         else if (sscanf(line, "step %d %lf %lf", &step, &a, &b) == 3)
             good &= check_step(&f, family, step, a, b);
     }
     fclose(golden);
+    good &= !adapter || grads == params_of(&f);
     closed(&f);
-    return good && lines > 12;
+    return good && lines == grads + 11;
 }
 
 static const char *const families[] = {"gpt2", "llama", "llama3", "llama_bias", "mistral", "qwen2", "qwen3", "gemma3", "qwen3_5",
@@ -154,7 +199,16 @@ static void torch_agrees(void **state)
     (void)state;
     int good = 1;
     for (int u = 0; u < 3; u++)
-        for (int i = 0; i < FAMILIES; i++) good &= check_family(families[i], units[u], u == 1);
+        for (int i = 0; i < FAMILIES; i++) good &= check_family(families[i], units[u], u == 1, 0);
+    assert_true(good);
+}
+
+static void peft_agrees(void **state)
+{
+    (void)state;
+    int good = 1;
+    for (int u = 0; u < 3; u++)
+        for (int i = 0; i < FAMILIES; i++) good &= check_family(families[i], units[u], u == 1, 1);
     assert_true(good);
 }
 
@@ -167,8 +221,8 @@ static float *all_gradients(const struct training *f, size_t *n)
     *n = 0;
     for (size_t i = 0; i < info.params_n; i++) {
         size_t k;
-        const char *name;
-        float *g = gradient(f, i, &k, &name);
+        char name[256];
+        float *g = gradient(f, i, &k, name);
         memcpy(all + *n, g, k * sizeof *g);
         *n += k;
         free(g);
@@ -231,6 +285,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(torch_agrees),
+        cmocka_unit_test(peft_agrees),
         cmocka_unit_test(recompute_threads_and_parts),
         cmocka_unit_test(not_a_number_is_refused),
     };

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""train_command.py SEGUE TINY: the command `segue train` on a tiny checkpoint.
+"""train_command.py SEGUE TINY: the command `segue train` on a tiny checkpoint, TINY/llama and its neighbours.
 
 The loss falls; a run that was killed continues with the bits of one that was not; the adapter is read by `run --lora` and has
-PEFT's names and shapes; bad data is refused with file and line, and nothing is lost.
+PEFT's names and shapes; all weights are written as a model that gives the loss they had; a pack of sequences gives their losses;
+bad data is refused with file and line, and nothing is lost.
 """
 import json
 import os
@@ -90,6 +91,48 @@ with open("killed/checkpoint.safetensors", "r+b") as f:
 r = segue(*BASE, "-o", "killed", "--steps", "12", "--checkpoint", "4")
 check("a damaged checkpoint is refused", r.returncode in (1, 4), f"{r.returncode} {r.stderr}")
 
+# All weights. What was written is opened again, and a step with rate 0 first evaluates it.
+FULL = ["train", "--full", "--data", "lines.jsonl", "--batch", "4", "-c", "24", "--held-out", "20", "--unit", "cpu", "--json"]
+FILES = os.path.dirname(TINY)
+for form in ("llama", "llama/model.gguf", "llama/model-q8_0.gguf", "gpt2", "gemma3", "qwen3_5", "qwen3_5_asym"):
+    out = "full-" + form.replace("/", "-")
+    r = segue(*FULL, "-m", os.path.join(FILES, form), "-o", out, "--steps", "6", "--lr", "0.003")
+    check(f"full training of {form} ends well", r.returncode == 0, r.stderr)
+    o = json.loads(r.stdout)
+    check("its held-out loss falls", o["held_out_loss"] < 0.9 * o["held_out_loss_before"], r.stdout)
+    r = segue(*FULL, "-m", o["path"], "-o", "again-" + out, "--steps", "1", "--lr", "0")
+    again = json.loads(r.stdout or "{}")
+    check("the model has the loss of the run", again.get("held_out_loss_before") == o["held_out_loss"], f"{o} {again} {r.stderr}")
+    r = segue("run", "-m", o["path"], "--ids", "3,1,4,1", "-n", "4", "--greedy", "--json", "--unit", "cpu")
+    check("run opens it", r.returncode == 0 and len(json.loads(r.stdout)["ids"]) == 4, r.stderr)
+model = read_safetensors("full-gpt2/model.safetensors")
+check("tensors have the names and shapes of the base",
+      {k: v[0] for k, v in model.items()} == {k: v[0] for k, v in read_safetensors(FILES + "/gpt2/model.safetensors").items()})
+
+SLOW = [*FULL[:-1], "-m", TINY, "--lr", "0.003", "--random", "--steps", "12", "--checkpoint", "4", "-o"]
+p = subprocess.Popen([SEGUE, *SLOW, "killed-full"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+while p.poll() is None and not os.path.exists("killed-full/checkpoint.safetensors"):
+    pass
+p.send_signal(signal.SIGKILL)
+p.wait()
+first, second = segue(*SLOW, "killed-full"), segue(*SLOW, "whole-full")
+check("a killed full run has the bits of the whole one", first.returncode == second.returncode == 0 and
+      open("killed-full/model.safetensors", "rb").read() == open("whole-full/model.safetensors", "rb").read(), first.stderr)
+
+# Sequences of 8, 16 and 24 tokens, up to 24 of them at once, or one by one.
+SHORT = ["train", "-m", TINY, "--data", "lines.jsonl", "--batch", "6", "-c", "24", "--lr", "0.02", "--steps", "6", "--held-out",
+         "0", "--unit", "ref"]
+with open("lines.jsonl", "w") as f:
+    for i in range(12):
+        f.write(json.dumps({"tokens": [(7 * i + k * k) % 60 for k in range(8 * (1 + i % 3))]}) + "\n")
+segue(*SHORT, "-o", "packed", "--metrics", "packed.csv")
+r = segue(*SHORT, "-o", "single", "--metrics", "single.csv", "--no-pack")
+pairs = list(zip(losses("packed.csv"), losses("single.csv")))
+check("a pack gives the losses of its sequences", len(pairs) == 6 and abs(pairs[0][0] - pairs[0][1]) < 1e-6 and
+      all(abs(a - b) < 1e-4 for a, b in pairs), f"{pairs} {r.stderr}")
+r = segue(*SHORT, "-o", "packed", "--no-pack")
+check("a packed run does not continue as a single one", r.returncode == 4, r.stderr)
+
 bad = {
     "broken.jsonl": ('{"tokens":[1,2]}\n{"tokens":\n', 4, "line 2"),
     "token.jsonl": ('{"tokens":[1,99999999]}\n', 4, "line 1"),
@@ -106,8 +149,11 @@ for name, (text, code, words) in bad.items():
     check(name + " is refused", r.returncode == code and words in r.stderr and not os.path.exists("bad"),
           f"{r.returncode} {r.stderr}")
 for args, code in ((["--data", "lines.jsonl"], 2), (["-o", "bad"], 2), (["--data", "none.jsonl", "-o", "bad"], 1),
-                   (["--data", "lines.jsonl", "-o", "bad", "--targets", "no_such_module"], 3)):
-    r = segue("train", "-m", TINY, *args, "--unit", "cpu")
+                   (["--data", "lines.jsonl", "-o", "bad", "--targets", "no_such_module"], 3),
+                   (["--data", "lines.jsonl", "-o", "bad", "--full", "--rank", "4"], 2),
+                   (["--data", "lines.jsonl", "-o", "bad", "--random"], 2),
+                   (["--data", "lines.jsonl", "-o", "bad", "--full", "-m", FILES + "/llama_mlx4"], 3)):
+    r = segue("train", *(() if "-m" in args else ("-m", TINY)), *args, "--unit", "cpu")
     check("train " + " ".join(args) + f" ends with {code}", r.returncode == code, f"{r.returncode} {r.stderr}")
 r = segue(*BASE, "-o", "high", "--steps", "30", "--lr", "10", "--clip", "0", "--checkpoint", "1")
 check("a loss that is not finite stops the run by name, or it ends", r.returncode == 0 or "step" in r.stderr, r.stderr)

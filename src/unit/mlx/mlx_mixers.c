@@ -37,7 +37,8 @@ mxc_ref mlx_op_rope(struct mlx_pass *p, const struct sg_op *op)
     for (uint32_t s = 0; s < p->spans_n; s++) {
         uint32_t rows = p->spans[s].rows;
         mxc_ref y = by_head(p, mlx_rows_of(p, x, p->from[0][s], p->from[0][s + 1]), rows, r->heads, r->head_width);
-        y = mxc_rope(p->t, y, periods, table->pairs, (uint32_t)p->spans[s].first);
+        if (p->position != MXC_NONE) y = mxc_rope_at(p->t, y, periods, table->pairs, p->position);
+        else y = mxc_rope(p->t, y, periods, table->pairs, (uint32_t)p->spans[s].first);
         if (table->mscale != 1) y = scale_rotated(p, y, 2 * table->pairs, r->head_width, table->mscale);
         p->pieces[s] = by_row(p, y, rows, op->in[0].width);
     }
@@ -51,11 +52,36 @@ static mxc_ref append(struct mlx_pass *p, const struct sg_span *span, int32_t sl
 {
     struct mlx_slot *s = mlx_slot_at(span->state, (uint32_t)slot);
     uint64_t end = span->first + span->rows;
-    mxc_ref all = mlx_state_append(p->unit, s, span->state->core.storage, rows, span->first, span->rows);
+    mxc_ref all = mlx_state_append(p->unit, span->state, (uint32_t)slot, rows, span->first, span->rows);
     p->states[p->states_n++] = all;
     p->state_bytes += (end - lo) * s->core.row_bytes;
     mxc_ref held = mxc_slice(p->t, all, 2, (uint32_t)lo, (uint32_t)end);
-    return mxc_type_of(p->t, held) == p->unit->type ? held : mxc_cast(p->t, held, p->unit->type);
+    return mlx_cast(p, held, p->unit->type);
+}
+
+/* The same in a compiled step: all positions up to the capacity of the slot, or a window's length of them from *first on. */
+static mxc_ref append_at(struct mlx_pass *p, int32_t slot, mxc_ref row, uint32_t heads, uint32_t width, uint32_t window,
+                         mxc_ref *first)
+{
+    mxc_ref x = mlx_cast(p, by_head(p, row, 1, heads, width), mxc_type_of(p->t, p->before[slot]));
+    if (p->q8) x = mxc_round_q8(p->t, x);
+    mxc_ref all = p->after[slot] = mxc_put_at(p->t, p->before[slot], x, 2, p->position), held = all;
+    uint32_t capacity = mxc_dim(p->t, all, 2);
+    *first = MXC_NONE;
+    if (window && window < capacity) {
+        *first = mxc_clip(p->t, mxc_shift(p->t, p->position, 1 - (double)window), 0, (int32_t)(capacity - window));
+        held = mxc_slice_at(p->t, all, 2, *first, window);
+    }
+    return mlx_cast(p, held, p->unit->type);
+}
+
+static void attend_keys(struct mlx_pass *p, const struct sg_attend *a, mxc_ref k, mxc_ref v, struct mxc_attention *m)
+{
+    mxc_ref first;
+    m->k = append_at(p, a->slot_k, k, a->kv_heads, a->d, a->window, &first);
+    m->v = append_at(p, a->slot_v, v, a->kv_heads, a->dv, a->window, &first);
+    m->last = first == MXC_NONE ? p->position : mxc_add(p->t, p->position, mxc_scale(p->t, first, -1));
+    m->window = 0;                   /* the keys are those of the window */
 }
 
 /* K and V are written first and read back, so that a token attends to itself and its neighbours as stored. */
@@ -68,10 +94,15 @@ mxc_ref mlx_op_attend(struct mlx_pass *p, const struct sg_op *op)
         const struct sg_span *span = &p->spans[s];
         uint32_t from = p->from[0][s], to = p->from[0][s + 1];
         uint64_t lo = a->window && span->first + 1 > a->window ? span->first + 1 - a->window : 0;
-        struct mxc_attention m = {.sinks = sinks, .scale = a->scale, .softcap = a->softcap, .window = a->window};
+        struct mxc_attention m = {.sinks = sinks, .last = MXC_NONE, .scale = a->scale, .softcap = a->softcap};
+        m.window = a->window;
         m.q = by_head(p, mlx_rows_of(p, q, from, to), span->rows, a->heads, a->d);
-        m.k = append(p, span, a->slot_k, mlx_rows_of(p, k, from, to), lo);
-        m.v = append(p, span, a->slot_v, mlx_rows_of(p, v, from, to), lo);
+        if (p->position != MXC_NONE) {
+            attend_keys(p, a, k, v, &m);
+        } else {
+            m.k = append(p, span, a->slot_k, mlx_rows_of(p, k, from, to), lo);
+            m.v = append(p, span, a->slot_v, mlx_rows_of(p, v, from, to), lo);
+        }
         p->pieces[s] = by_row(p, mxc_attend(p->t, &m), span->rows, a->heads * a->dv);
     }
     mxc_ref y = mlx_join_pieces(p);
@@ -79,6 +110,24 @@ mxc_ref mlx_op_attend(struct mlx_pass *p, const struct sg_op *op)
 }
 
 /* --- recurrent ops --- */
+
+static mxc_ref fixed_before(struct mlx_pass *p, uint32_t s, int32_t slot)
+{
+    if (p->position != MXC_NONE) return p->before[slot];
+    struct mlx_slot *of = mlx_slot_at(p->spans[s].state, (uint32_t)slot);
+    p->state_bytes += 2 * of->core.fixed_bytes;
+    return mlx_state_fixed(p->unit, of);
+}
+
+static void fixed_after(struct mlx_pass *p, uint32_t s, int32_t slot, mxc_ref x)
+{
+    if (p->position != MXC_NONE) {
+        p->after[slot] = x;
+        return;
+    }
+    mlx_state_set_next(p->unit, p->spans[s].state, (uint32_t)slot, x);
+    p->states[p->states_n++] = x;
+}
 
 mxc_ref mlx_op_conv(struct mlx_pass *p, const struct sg_op *op)
 {
@@ -88,17 +137,13 @@ mxc_ref mlx_op_conv(struct mlx_pass *p, const struct sg_op *op)
     mxc_ref weight = mxc_reshape(p->t, mlx_vector(p, &c->weight, MLX_VECTOR), shape, 3);
     for (uint32_t s = 0; s < p->spans_n; s++) {
         uint32_t rows = p->spans[s].rows, three[3] = {1, rows, width}, two[2] = {rows, width};
-        struct mlx_slot *slot = mlx_slot_at(p->spans[s].state, (uint32_t)c->slot);
         mxc_ref all = mxc_reshape(p->t, mlx_rows_of(p, x, p->from[0][s], p->from[0][s + 1]), three, 3);
         if (past) {
-            mxc_ref parts[2] = {mxc_cast(p->t, mlx_state_fixed(p->unit, slot), p->unit->type), all};
+            mxc_ref parts[2] = {mlx_cast(p, fixed_before(p, s, c->slot), p->unit->type), all};
             all = mxc_concat(p->t, parts, 2, 1);
-            mxc_ref next = mxc_cast(p->t, mxc_slice(p->t, all, 1, rows, rows + past), MXC_F32);
-            mlx_state_set_next(p->unit, slot, next);
-            p->states[p->states_n++] = next;
+            fixed_after(p, s, c->slot, mlx_cast(p, mxc_slice(p->t, all, 1, rows, rows + past), MXC_F32));
         }
         p->pieces[s] = mxc_reshape(p->t, mxc_convolve(p->t, all, weight), two, 2);
-        p->state_bytes += 2 * slot->core.fixed_bytes;
     }
     mxc_ref y = mlx_join_pieces(p);
     if (bias != MXC_NONE) y = mxc_add(p->t, y, bias);
@@ -116,10 +161,9 @@ static mxc_ref l2_scaled(struct mlx_pass *p, mxc_ref x, uint32_t width, float ep
 mxc_ref mlx_op_delta(struct mlx_pass *p, const struct sg_op *op)
 {
     const struct sg_delta *d = &op->u.delta;
-    mxc_ref decay = mxc_cast(p->t, mlx_vector(p, &d->decay, MLX_VECTOR), MXC_F32), in[5];
-    mxc_ref dt = mxc_cast(p->t, mlx_vector(p, &d->dt, MLX_VECTOR), MXC_F32);
+    mxc_ref decay = mlx_vector(p, &d->decay, MLX_VECTOR_FP32), dt = mlx_vector(p, &d->dt, MLX_VECTOR_FP32), in[5];
     mxc_ref rate = d->decay_is_log ? mxc_scale(p->t, mxc_activate(p->t, decay, MXC_ACT_EXP), -1) : decay;
-    for (int i = 0; i < 5; i++) in[i] = mxc_cast(p->t, mlx_operand(p, &op->in[i]), MXC_F32);
+    for (int i = 0; i < 5; i++) in[i] = mlx_operand_fp32(p, &op->in[i]);
     mxc_ref steps = mxc_activate(p->t, mxc_add(p->t, in[3], dt), MXC_ACT_SOFTPLUS);
     mxc_ref gates = mxc_activate(p->t, mxc_multiply(p->t, steps, rate), MXC_ACT_EXP);
     mxc_ref beta = mxc_activate(p->t, in[4], MXC_ACT_SIGMOID);
@@ -127,7 +171,6 @@ mxc_ref mlx_op_delta(struct mlx_pass *p, const struct sg_op *op)
         uint32_t rows = p->spans[s].rows, from = p->from[0][s], to = p->from[0][s + 1];
         uint32_t keys[4] = {1, rows, d->k_heads, d->dk}, values[4] = {1, rows, d->v_heads, d->dv};
         uint32_t numbers[3] = {1, rows, d->v_heads}, flat[2] = {rows, d->v_heads * d->dv};
-        struct mlx_slot *slot = mlx_slot_at(p->spans[s].state, (uint32_t)d->slot);
         mxc_ref qkv[3], next;
         for (int i = 0; i < 3; i++)
             qkv[i] = mxc_reshape(p->t, mlx_rows_of(p, in[i], from, to), i < 2 ? keys : values, 4);
@@ -135,11 +178,9 @@ mxc_ref mlx_op_delta(struct mlx_pass *p, const struct sg_op *op)
         qkv[1] = l2_scaled(p, qkv[1], d->dk, d->l2_eps, 1);
         mxc_ref decays = mxc_reshape(p->t, mlx_rows_of(p, gates, from, to), numbers, 3);
         mxc_ref rates = mxc_reshape(p->t, mlx_rows_of(p, beta, from, to), numbers, 3);
-        mxc_ref y = mxc_delta(p->t, qkv, decays, rates, mlx_state_fixed(p->unit, slot), &next);
-        mlx_state_set_next(p->unit, slot, next);
-        p->states[p->states_n++] = next;
+        mxc_ref y = mxc_delta(p->t, qkv, decays, rates, fixed_before(p, s, d->slot), &next);
+        fixed_after(p, s, d->slot, next);
         p->pieces[s] = mxc_cast(p->t, mxc_reshape(p->t, y, flat, 2), p->unit->type);
-        p->state_bytes += 2 * slot->core.fixed_bytes;
     }
     return mlx_join_pieces(p);
 }

@@ -1,11 +1,11 @@
-/* mlx_ops.c: the ops that keep no state. A value is a matrix [T or R, width] in the unit's type.
+/* mlx_ops.c: the ops that keep no state. A value is a matrix [T or R, width] in the unit's type, or in fp32 (mlx_is_fp32).
  * SPDX-License-Identifier: MIT */
 #include "unit/mlx/mlxunit.h"
 
 /* Rows [at, at + rows) of a matrix; dense ones have codes only. */
-static struct mxc_affine matrix_rows(struct mlx_pass *p, const struct sg_weight *w)
+static struct mxc_affine matrix_rows(struct mlx_pass *p, const struct sg_weight *w, enum mlx_role role)
 {
-    const struct mlx_weight *m = mlx_weight_of(p->program, w->tensor, MLX_MATRIX);
+    const struct mlx_weight *m = mlx_weight_of(p->program, w->tensor, role);
     struct mxc_affine out = {.scales = MXC_NONE, .biases = MXC_NONE, .group = m->group, .bits = m->bits};
     uint32_t to = w->at + w->rows;
     out.codes = mlx_rows_of(p, mxc_use(p->t, m->numbers), w->at, to);
@@ -21,7 +21,7 @@ static struct mxc_affine matrix_rows(struct mlx_pass *p, const struct sg_weight 
 static mxc_ref look_up(struct mlx_pass *p, const struct sg_weight *w, mxc_ref ids)
 {
     uint64_t before = p->weight_bytes;
-    struct mxc_affine m = matrix_rows(p, w);
+    struct mxc_affine m = matrix_rows(p, w, MLX_MATRIX);
     p->weight_bytes = before + (p->weight_bytes - before) / w->rows * p->rows_n[0];
     m.codes = mxc_take(p->t, m.codes, ids, 0);
     if (!m.bits) return m.codes;
@@ -37,6 +37,8 @@ static mxc_ref op_embed(struct mlx_pass *p, const struct sg_op *op)
     mxc_ref y = look_up(p, &e->table, p->values[op->in[0].value]);
     if (e->scale != 1) y = mxc_scale(p->t, y, (double)e->scale);
     if (e->positions.tensor < 0) return y;
+    if (p->position != MXC_NONE)     /* a step issued ahead may be beyond the table; it is never used */
+        return mxc_add(p->t, y, look_up(p, &e->positions, mxc_clip(p->t, p->position, 0, (int32_t)e->positions.rows - 1)));
     int32_t *positions = sg_alloc(n * sizeof *positions);
     if (!positions) return MXC_NONE;
     for (uint32_t s = 0, i = 0; s < p->spans_n; s++)
@@ -73,7 +75,7 @@ static mxc_ref op_norm(struct mlx_pass *p, const struct sg_op *op)
 static mxc_ref adapter(struct mlx_pass *p, mxc_ref x, const struct sg_lora_pair *pair, const struct sg_weight *w, uint32_t k)
 {
     uint32_t a[2] = {pair->rank, k}, b[2] = {w->rows, pair->rank};
-    enum mxc_type type = p->unit->type;
+    enum mxc_type type = mxc_type_of(p->t, x);
     mxc_ref left = mxc_cast(p->t, mxc_from(p->t, pair->a, MXC_F32, a, 2), type);
     mxc_ref right = mxc_cast(p->t, mxc_from(p->t, pair->b + (size_t)w->at * pair->rank, MXC_F32, b, 2), type);
     return mxc_linear(p->t, mxc_linear(p->t, x, left), right);
@@ -109,9 +111,11 @@ static mxc_ref add_adapters(struct mlx_pass *p, const struct sg_op *op, mxc_ref 
 static mxc_ref op_linear(struct mlx_pass *p, const struct sg_op *op)
 {
     const struct sg_linear *l = &op->u.linear;
-    mxc_ref x = mlx_operand(p, &op->in[0]), residual = mlx_operand(p, &op->in[1]);
-    mxc_ref bias = mlx_vector(p, &l->bias, MLX_VECTOR);
-    struct mxc_affine w = matrix_rows(p, &l->weight);
+    int fp32 = p->program->fp32[op->out];
+    mxc_ref x = fp32 ? mlx_operand_fp32(p, &op->in[0]) : mlx_operand(p, &op->in[0]);
+    mxc_ref residual = fp32 ? mlx_operand_fp32(p, &op->in[1]) : mlx_operand(p, &op->in[1]);
+    mxc_ref bias = mlx_vector(p, &l->bias, fp32 ? MLX_VECTOR_FP32 : MLX_VECTOR);
+    struct mxc_affine w = matrix_rows(p, &l->weight, fp32 ? MLX_MATRIX_FP32 : MLX_MATRIX);
     mxc_ref y = w.bits ? mxc_linear_affine(p->t, x, &w) : mxc_linear(p->t, x, w.codes);
     if (bias != MXC_NONE) y = mxc_add(p->t, y, bias);
     if (residual != MXC_NONE) y = mxc_add(p->t, y, residual);
@@ -124,10 +128,10 @@ static mxc_ref op_linear(struct mlx_pass *p, const struct sg_op *op)
 static mxc_ref op_route(struct mlx_pass *p, const struct sg_op *op)
 {
     const struct sg_route *r = &op->u.route;
-    mxc_ref x = mxc_cast(p->t, mlx_operand(p, &op->in[0]), MXC_F32);
+    mxc_ref x = mlx_operand_fp32(p, &op->in[0]);
     mxc_ref scores = r->sigmoid ? mxc_activate(p->t, x, MXC_ACT_SIGMOID) : mxc_softmax(p->t, x), rank = scores;
-    mxc_ref bias = mlx_vector(p, &r->bias, MLX_VECTOR);
-    if (bias != MXC_NONE) rank = mxc_add(p->t, rank, mxc_cast(p->t, bias, MXC_F32));
+    mxc_ref bias = mlx_vector(p, &r->bias, MLX_VECTOR_FP32);
+    if (bias != MXC_NONE) rank = mxc_add(p->t, rank, bias);
     mxc_ref order = mxc_slice(p->t, mxc_order(p->t, mxc_scale(p->t, rank, -1)), 1, 0, r->k);
     mxc_ref weights = mxc_take_along(p->t, scores, order);
     if (r->renormalise) weights = mxc_divide(p->t, weights, mxc_sum(p->t, weights));
@@ -138,7 +142,7 @@ static mxc_ref op_route(struct mlx_pass *p, const struct sg_op *op)
 /* x [T, e, k] through the matrix of the expert of each row, [experts * n, k]. */
 static mxc_ref expert_linear(struct mlx_pass *p, mxc_ref x, const struct sg_weight *w, uint32_t experts, mxc_ref which)
 {
-    struct mxc_affine m = matrix_rows(p, w);
+    struct mxc_affine m = matrix_rows(p, w, MLX_MATRIX);
     uint32_t shape[3] = {experts, w->rows / experts, mxc_dim(p->t, m.codes, 1)};
     m.codes = mxc_reshape(p->t, m.codes, shape, 3);
     if (!m.bits) return mxc_linear_experts(p->t, x, m.codes, which);
@@ -154,7 +158,7 @@ static mxc_ref op_experts(struct mlx_pass *p, const struct sg_op *op)
     uint32_t rows = p->rows_n[p->graph->values[op->out].wanted], width = p->graph->values[op->out].width;
     uint32_t one[3] = {rows, 1, op->in[0].width}, row[3] = {rows, 1, e->k}, flat[2] = {rows, width};
     static const int swap[3] = {0, 2, 1};
-    mxc_ref x = mxc_reshape(p->t, mlx_operand(p, &op->in[0]), one, 3), routing = mlx_operand(p, &op->in[1]);
+    mxc_ref x = mxc_reshape(p->t, mlx_operand(p, &op->in[0]), one, 3), routing = mlx_operand_fp32(p, &op->in[1]);
     mxc_ref which = mxc_cast(p->t, mxc_slice(p->t, routing, 1, 0, e->k), MXC_U32);
     mxc_ref weights = mxc_cast(p->t, mxc_slice(p->t, routing, 1, e->k, 2 * e->k), p->unit->type);
     mxc_ref gate = mxc_activate(p->t, expert_linear(p, x, &e->gate, e->experts, which), (enum mxc_act)e->act);
@@ -177,7 +181,7 @@ static mxc_ref op_scale(struct mlx_pass *p, const struct sg_op *op)
 static mxc_ref op_rows(struct mlx_pass *p, const struct sg_op *op)
 {
     uint32_t n = p->rows_n[1];
-    mxc_ref x = mlx_operand(p, &op->in[0]);
+    mxc_ref x = p->program->fp32[op->out] ? mlx_operand_fp32(p, &op->in[0]) : mlx_operand(p, &op->in[0]);
     int32_t *ids = sg_alloc(n * sizeof *ids);
     if (!ids) return MXC_NONE;
     for (uint32_t s = 0, i = 0; s < p->spans_n; s++)

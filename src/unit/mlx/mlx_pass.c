@@ -1,26 +1,75 @@
-/* mlx_pass.c: helpers of the ops: operands, vectors, rows of a span.
+/* mlx_pass.c: a pass: its memory, its inputs, its ops one by one.
  * SPDX-License-Identifier: MIT */
+#include <string.h>
+
 #include "unit/mlx/mlxunit.h"
 
-mxc_ref mlx_operand(struct mlx_pass *p, const struct sg_operand *x)
+segue_status mlx_pass_open(struct mlx_pass *p, struct sg_program *program, const struct sg_span *spans, uint32_t spans_n,
+                           segue_error *err)
 {
-    if (x->value < 0) return MXC_NONE;
-    uint32_t width = p->graph->values[x->value].width;
-    if (!x->at && x->width == width) return p->values[x->value];
-    return mxc_slice(p->t, p->values[x->value], 1, x->at, x->at + x->width);
+    const struct sg_graph *g = program->base.graph;
+    *p = (struct mlx_pass){.program = program, .graph = g, .unit = program->base.unit, .spans = spans, .spans_n = spans_n};
+    p->t = p->unit->tape;
+    p->position = MXC_NONE;
+    p->from[0] = sg_alloc((spans_n + 1) * sizeof *p->from[0]);
+    p->from[1] = sg_alloc((spans_n + 1) * sizeof *p->from[1]);
+    p->values = sg_alloc(g->values_n * sizeof *p->values);
+    p->pieces = sg_alloc(spans_n * sizeof *p->pieces);
+    p->states = sg_alloc(((size_t)g->slots_n * spans_n + 1) * sizeof *p->states);
+    if (p->from[0] && p->from[1] && p->values && p->pieces && p->states) return SEGUE_OK;
+    return sg_no_memory("a run of mlx", g->values_n * sizeof *p->values, err);
 }
 
-mxc_ref mlx_vector(struct mlx_pass *p, const struct sg_weight *w, enum mlx_role role)
+void mlx_pass_close(struct mlx_pass *p)
 {
-    return w->tensor < 0 ? MXC_NONE : mxc_use(p->t, mlx_weight_of(p->program, w->tensor, role)->numbers);
+    sg_free(p->from[0]);
+    sg_free(p->from[1]);
+    sg_free(p->values);
+    sg_free(p->pieces);
+    sg_free(p->states);
 }
 
-mxc_ref mlx_rows_of(struct mlx_pass *p, mxc_ref x, uint32_t from, uint32_t to)
+void mlx_pass_layout(struct mlx_pass *p)
 {
-    return from == 0 && to == mxc_dim(p->t, x, 0) ? x : mxc_slice(p->t, x, 0, from, to);
+    for (uint32_t s = 0; s < p->spans_n; s++) {
+        p->from[0][s + 1] = p->from[0][s] + p->spans[s].rows;
+        p->from[1][s + 1] = p->from[1][s] + p->spans[s].wanted_n;
+    }
+    p->rows_n[0] = p->from[0][p->spans_n];
+    p->rows_n[1] = p->from[1][p->spans_n];
+    p->states_n = 0;
 }
 
-mxc_ref mlx_join_pieces(struct mlx_pass *p)
+/* Concatenates the inputs of the spans; tokens are int32 [T]. */
+segue_status mlx_pass_begin(struct mlx_pass *p, segue_error *err)
 {
-    return p->spans_n == 1 ? p->pieces[0] : mxc_concat(p->t, p->pieces, p->spans_n, 0);
+    mlx_pass_layout(p);
+    for (uint32_t i = 0; i < p->graph->inputs_n; i++) {
+        int32_t value = p->graph->inputs[i].value;
+        int tokens = p->graph->values[value].kind == SG_VALUE_TOKENS;
+        uint32_t width = tokens ? 1 : p->graph->values[value].width, shape[2] = {p->rows_n[0], width};
+        char *rows = sg_alloc((size_t)p->rows_n[0] * width * sizeof(float));
+        if (!rows) return sg_no_memory("rows of a run", (size_t)p->rows_n[0] * width * sizeof(float), err);
+        for (uint32_t s = 0; s < p->spans_n; s++) {
+            size_t row = width * sizeof(float);
+            const void *from = tokens ? (const void *)p->spans[s].tokens : (const void *)p->spans[s].values;
+            memcpy(rows + p->from[0][s] * row, from, p->spans[s].rows * row);
+        }
+        mxc_ref x = mxc_from(p->t, rows, tokens ? MXC_I32 : MXC_F32, shape, tokens ? 1 : 2);
+        p->values[value] = tokens || p->program->fp32[value] ? x : mlx_cast(p, x, p->unit->type);
+        sg_free(rows);
+    }
+    return SEGUE_OK;
+}
+
+int mlx_pass_skips(const struct mlx_pass *p, const struct sg_op *op)
+{
+    return p->graph->values[op->out].wanted && !p->rows_n[1];
+}
+
+segue_status mlx_pass_op(struct mlx_pass *p, const struct sg_op *op, segue_error *err)
+{
+    p->values[op->out] = mlx_op(p, op);
+    if (p->values[op->out] == MXC_NONE && !mxc_error(p->t)) return sg_no_memory("an op of mlx", p->rows_n[0], err);
+    return SEGUE_OK;
 }

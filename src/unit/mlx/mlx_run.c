@@ -23,38 +23,6 @@ static int canceled(const struct sg_run *run)
 
 /* --- a pass --- */
 
-static void pass_layout(struct mlx_pass *p)
-{
-    for (uint32_t s = 0; s < p->spans_n; s++) {
-        p->from[0][s + 1] = p->from[0][s] + p->spans[s].rows;
-        p->from[1][s + 1] = p->from[1][s] + p->spans[s].wanted_n;
-    }
-    p->rows_n[0] = p->from[0][p->spans_n];
-    p->rows_n[1] = p->from[1][p->spans_n];
-    p->states_n = 0;
-}
-
-/* Concatenates the inputs of the spans; tokens are int32 [T]. */
-static segue_status pass_inputs(struct mlx_pass *p, segue_error *err)
-{
-    for (uint32_t i = 0; i < p->graph->inputs_n; i++) {
-        int32_t value = p->graph->inputs[i].value;
-        int tokens = p->graph->values[value].kind == SG_VALUE_TOKENS;
-        uint32_t width = tokens ? 1 : p->graph->values[value].width, shape[2] = {p->rows_n[0], width};
-        char *rows = sg_alloc((size_t)p->rows_n[0] * width * sizeof(float));
-        if (!rows) return sg_no_memory("rows of a run", (size_t)p->rows_n[0] * width * sizeof(float), err);
-        for (uint32_t s = 0; s < p->spans_n; s++) {
-            size_t row = width * sizeof(float);
-            const void *from = tokens ? (const void *)p->spans[s].tokens : (const void *)p->spans[s].values;
-            memcpy(rows + p->from[0][s] * row, from, p->spans[s].rows * row);
-        }
-        mxc_ref x = mxc_from(p->t, rows, tokens ? MXC_I32 : MXC_F32, shape, tokens ? 1 : 2);
-        p->values[value] = tokens || p->unit->type == MXC_F32 ? x : mxc_cast(p->t, x, p->unit->type);
-        sg_free(rows);
-    }
-    return SEGUE_OK;
-}
-
 /* The results that the caller asked for, and what tokens are chosen from. */
 static void read_results(struct sg_run *run, int first)
 {
@@ -73,31 +41,62 @@ static void read_results(struct sg_run *run, int first)
     }
 }
 
-/* Ops behind `rows` are left out when no row is wanted. */
+static segue_status check_range(struct mlx_pass *p, mxc_ref flag, segue_error *err)
+{
+    float number = 0;
+    if (flag != MXC_NONE) (void)mxc_read(p->t, flag, &number, sizeof number);
+    SG_TRY(mlx_status(p->unit, "run", err));
+    return number == 0 ? SEGUE_OK : mlx_range_fail(p, err);
+}
+
 static segue_status pass_run(struct sg_run *run, int first)
 {
     struct mlx_pass *p = &run->pass;
     segue_error *err = &run->common.error;
     int32_t layer = -1;
-    pass_layout(p);
-    SG_TRY(pass_inputs(p, err));
+    SG_TRY(mlx_pass_begin(p, err));
     for (uint32_t i = 0; i < p->graph->ops_n && !mxc_error(p->t); i++) {
         const struct sg_op *op = &p->graph->ops[i];
-        if (p->graph->values[op->out].wanted && !p->rows_n[1]) continue;
+        if (mlx_pass_skips(p, op)) continue;
         if (op->layer != layer && p->rows_n[0] >= LAYERWISE_ROWS && i) {
             mxc_ref last = p->values[p->graph->ops[i - 1].out];
             if (last != MXC_NONE) (void)mxc_eval(p->t, &last, 1);
         }
         layer = op->layer;
         if (canceled(run)) return sg_fail(err, SEGUE_ECANCELED, "run: mlx: canceled by the caller");
-        p->values[op->out] = mlx_op(p, op);
-        if (p->values[op->out] == MXC_NONE && !mxc_error(p->t)) return sg_no_memory("an op of mlx", p->rows_n[0], err);
+        SG_TRY(mlx_pass_op(p, op, err));
     }
+    p->states[p->states_n++] = mlx_range_flag(p);
     read_results(run, first);
     (void)mxc_eval(p->t, p->states, p->states_n);
     p->arrays += mxc_count(p->t);
-    SG_TRY(mlx_status(p->unit, "run", err));
+    SG_TRY(check_range(p, p->states[p->states_n - 1], err));
     return canceled(run) ? sg_fail(err, SEGUE_ECANCELED, "run: mlx: canceled by the caller") : SEGUE_OK;
+}
+
+/* 1: one row of a sequence, whose logits are wanted. Adapters and other outputs need a pass. */
+static int is_step(const struct sg_run *run)
+{
+    const struct sg_span *s = &run->common.spans[0];
+    return run->common.batch.spans_n == 1 && s->rows == 1 && s->wanted_n == 1 && !s->loras_n && !run->common.batch.outputs_n &&
+           run->pass.program->step_fits;
+}
+
+/* The best token is probably the next one if the choice is greedy. A result beyond fp16 is named by a pass over the same row. */
+static segue_status step_run(struct sg_run *run, int first, const struct sg_sampler *sampler)
+{
+    const struct sg_span *span = &run->common.spans[0];
+    float *into = first && run->common.result.logits ? run->common.result.logits : run->logits;
+    int infinite = 0, ahead = sampler && sampler->p.temperature <= 0;
+    if (canceled(run)) return sg_fail(&run->common.error, SEGUE_ECANCELED, "run: mlx: canceled by the caller");
+    mlx_pass_layout(&run->pass);
+    SG_TRY(mlx_step_run(&run->pass, span, ahead, into, &infinite, &run->common.error));
+    if (infinite) {
+        mlx_state_discard(span->state);
+        mxc_tape_clear(run->pass.t);
+        return pass_run(run, first);
+    }
+    return canceled(run) ? sg_fail(&run->common.error, SEGUE_ECANCELED, "run: mlx: canceled by the caller") : SEGUE_OK;
 }
 
 /* --- tokens --- */
@@ -117,7 +116,8 @@ static segue_status choose(struct sg_run *run, uint32_t s, const struct sg_sampl
 /* A pass and the choice of tokens, then all states advance; after a failure none does. */
 static segue_status step(struct sg_run *run, int first, const struct sg_sampler *sampler, int32_t *token)
 {
-    segue_status status = pass_run(run, first);
+    const struct sg_sampler *how = sampler ? sampler : run->common.spans[0].sampler;
+    segue_status status = is_step(run) ? step_run(run, first, how) : pass_run(run, first);
     uint32_t n = run->common.batch.spans_n;
     for (uint32_t s = 0; s < n && status == SEGUE_OK; s++) {
         const struct sg_span *span = &run->common.spans[s];
@@ -169,11 +169,7 @@ static void work(struct sg_thread_run *common)
 static void run_free(struct sg_run *run)
 {
     sg_thread_run_free(&run->common);
-    sg_free(run->pass.from[0]);
-    sg_free(run->pass.from[1]);
-    sg_free(run->pass.values);
-    sg_free(run->pass.pieces);
-    sg_free(run->pass.states);
+    mlx_pass_close(&run->pass);
     sg_free(run->logits);
     sg_free(run);
 }
@@ -189,20 +185,9 @@ static segue_status run_fill(struct sg_run *run, struct sg_program *program, con
         wanted += b->spans[s].wanted_n;
         sampled += b->spans[s].sampler != NULL;
     }
-    p->from[0] = sg_alloc((b->spans_n + 1) * sizeof *p->from[0]);
-    p->from[1] = sg_alloc((b->spans_n + 1) * sizeof *p->from[1]);
-    p->values = sg_alloc(g->values_n * sizeof *p->values);
-    p->pieces = sg_alloc(b->spans_n * sizeof *p->pieces);
-    p->states = sg_alloc((size_t)(g->slots_n + 1) * b->spans_n * sizeof *p->states);
+    SG_TRY(mlx_pass_open(p, program, run->common.spans, b->spans_n, err));
     if (sampled) run->logits = sg_alloc((wanted ? wanted : 1) * g->vocab * sizeof *run->logits);
-    if (!p->from[0] || !p->from[1] || !p->values || !p->pieces || !p->states || (sampled && !run->logits))
-        return sg_no_memory("a run of mlx", wanted * g->vocab * sizeof *run->logits, err);
-    p->program = program;
-    p->graph = g;
-    p->unit = program->base.unit;
-    p->t = p->unit->tape;
-    p->spans = run->common.spans;
-    p->spans_n = b->spans_n;
+    if (sampled && !run->logits) return sg_no_memory("a run of mlx", wanted * g->vocab * sizeof *run->logits, err);
     return SEGUE_OK;
 }
 
@@ -230,6 +215,7 @@ segue_status mlx_wait(struct sg_run *run, uint64_t timeout_ns, segue_error *err)
     run->common.report->dispatches = run->pass.arrays;
     run->common.report->weight_bytes = run->pass.weight_bytes;
     run->common.report->state_bytes = run->pass.state_bytes;
+    run->common.report->overflows = run->pass.overflows;
     run_free(run);
     return status;
 }

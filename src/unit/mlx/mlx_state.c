@@ -26,7 +26,7 @@ static segue_status share(const struct mxc_held *from, struct mxc_held **to, seg
 /* --- for runs, on the owner thread --- */
 
 /* Room for positions before `end`: MLX_BLOCK_TOKENS more at a time. */
-static mxc_ref grown(struct sg_unit *u, struct mlx_slot *s, enum sg_storage storage, uint64_t end)
+mxc_ref mlx_state_grown(struct sg_unit *u, struct mlx_slot *s, enum sg_storage storage, uint64_t end)
 {
     uint32_t cap = (uint32_t)((end + MLX_BLOCK_TOKENS - 1) / MLX_BLOCK_TOKENS * MLX_BLOCK_TOKENS);
     uint32_t shape[4] = {1, s->core.slot.heads, cap, s->core.slot.width};
@@ -46,7 +46,7 @@ static mxc_ref grown(struct sg_unit *u, struct mlx_slot *s, enum sg_storage stor
 static mxc_ref put_rows(struct sg_unit *u, struct mlx_slot *s, enum sg_storage storage, mxc_ref rows, uint64_t at, uint64_t n)
 {
     if (storage == SG_Q8_0) rows = mxc_round_q8(u->tape, rows);
-    mxc_ref old = grown(u, s, storage, at + n);
+    mxc_ref old = mlx_state_grown(u, s, storage, at + n);
     mxc_ref now = mxc_put(u->tape, old, rows, 2, (uint32_t)at);
     struct mxc_held *held = mxc_keep(u->tape, now);
     mxc_forget(u->tape, old);
@@ -54,11 +54,14 @@ static mxc_ref put_rows(struct sg_unit *u, struct mlx_slot *s, enum sg_storage s
     return now;
 }
 
-mxc_ref mlx_state_append(struct sg_unit *u, struct mlx_slot *s, enum sg_storage storage, mxc_ref rows, uint64_t at, uint32_t n)
+mxc_ref mlx_state_append(struct sg_unit *u, struct sg_state *st, uint32_t slot, mxc_ref rows, uint64_t at, uint32_t n)
 {
+    struct mlx_slot *s = mlx_slot_at(st, slot);
+    enum sg_storage storage = st->core.storage;
     uint32_t shape[4] = {1, n, s->core.slot.heads, s->core.slot.width};
     mxc_ref x = mxc_transpose(u->tape, mxc_reshape(u->tape, rows, shape, 4), swap_rows, 4);
     if (mxc_type_of(u->tape, x) != type_of(storage)) x = mxc_cast(u->tape, x, type_of(storage));
+    st->version++;
     return put_rows(u, s, storage, x, at, n);
 }
 
@@ -70,7 +73,19 @@ mxc_ref mlx_state_fixed(struct sg_unit *u, struct mlx_slot *s)
     return slot->kind == SG_SLOT_CONV ? mxc_zeros(u->tape, MXC_F32, conv, 3) : mxc_zeros(u->tape, MXC_F32, delta, 4);
 }
 
-void mlx_state_set_next(struct sg_unit *u, struct mlx_slot *s, mxc_ref x) { replace(&s->next, mxc_keep(u->tape, x)); }
+void mlx_state_set_next(struct sg_unit *u, struct sg_state *st, uint32_t slot, mxc_ref x)
+{
+    st->version++;
+    replace(&mlx_slot_at(st, slot)->next, mxc_keep(u->tape, x));
+}
+
+void mlx_issued_clear(struct sg_state *s, struct mlx_issued *i)
+{
+    replace(&i->logits, NULL);
+    replace(&i->token, NULL);
+    replace(&i->flag, NULL);
+    for (uint32_t k = 0; i->fixed && k < s->core.slots_n; k++) replace(&i->fixed[k], NULL);
+}
 
 void mlx_state_commit(struct sg_state *st, uint32_t tokens)
 {
@@ -85,11 +100,30 @@ void mlx_state_commit(struct sg_state *st, uint32_t tokens)
     pthread_mutex_unlock(&st->core.lock);
 }
 
+/* fp16: rows of a failed run may be NaN, and a compiled step multiplies rows beyond the end with 0. */
+static void clear_tail(struct sg_state *st, struct mlx_slot *s)
+{
+    struct sg_unit *u = st->core.base.unit;
+    if (!s->array || !sg_slot_grows(&s->core.slot)) return;
+    mxc_tape_clear(u->tape);
+    mxc_ref all = mxc_use(u->tape, s->array);
+    uint32_t from = (uint32_t)st->core.tokens, capacity = mxc_dim(u->tape, all, 2);
+    uint32_t shape[4] = {1, s->core.slot.heads, capacity - from, s->core.slot.width};
+    if (from >= capacity) return;
+    mxc_ref zeros = mxc_zeros(u->tape, mxc_type_of(u->tape, all), shape, 4);
+    struct mxc_held *held = mxc_keep(u->tape, mxc_put(u->tape, all, zeros, 2, from));
+    if (held) replace(&s->array, held);
+}
+
 void mlx_state_discard(struct sg_state *st)
 {
     pthread_mutex_lock(&st->core.lock);
-    for (uint32_t i = 0; i < st->core.slots_n; i++) replace(&mlx_slot_at(st, i)->next, NULL);
+    for (uint32_t i = 0; i < st->core.slots_n; i++) {
+        replace(&mlx_slot_at(st, i)->next, NULL);
+        if (st->core.base.unit->type == MXC_F16) clear_tail(st, mlx_slot_at(st, i));
+    }
     pthread_mutex_unlock(&st->core.lock);
+    for (int i = 0; i < 2; i++) mlx_issued_clear(st, &st->issued[i]);
 }
 
 /* --- get and put --- */
@@ -139,6 +173,7 @@ static void do_put(void *arg)
     uint32_t conv[3] = {1, slot->heads, slot->width}, delta[4] = {1, slot->heads, slot->depth, slot->width};
     uint32_t rows[4] = {1, (uint32_t)(x->to - x->from), slot->heads, slot->width};
     mxc_ref y;
+    x->state->version++;
     if (sg_slot_grows(slot)) {
         y = mxc_transpose(u->tape, mxc_from(u->tape, x->in, type_of(x->storage), rows, 4), swap_rows, 4);
         y = put_rows(u, x->slot, x->state->core.storage, mxc_cast(u->tape, y, type_of(x->state->core.storage)), x->from,
@@ -218,6 +253,7 @@ static segue_status undo_save(struct sg_state *s, const struct sg_undo_mark *m, 
 
 static segue_status undo_restore(struct sg_state *s, const struct sg_undo_mark *m, segue_error *err)
 {
+    s->version++;
     for (uint32_t i = 0; i < s->core.slots_n; i++)
         if (!sg_slot_grows(&mlx_slot_at(s, i)->core.slot))
             SG_TRY(share(s->undo[(size_t)m->buffer * s->core.slots_n + i], &mlx_slot_at(s, i)->array, err));
@@ -232,6 +268,7 @@ static void undo_release(struct sg_state *s, uint32_t buffer)
 static segue_status clear(struct sg_state *s, segue_error *err)
 {
     (void)err;
+    s->version++;
     for (uint32_t i = 0; i < s->core.slots_n; i++)
         if (!sg_slot_grows(&mlx_slot_at(s, i)->core.slot)) replace(&mlx_slot_at(s, i)->array, NULL);
     return SEGUE_OK;
@@ -267,7 +304,9 @@ segue_status mlx_state_new(struct sg_unit *u, const struct sg_slot *slots, uint3
     segue_status status = sg_state_core_init(&s->core, &core_ops, u, slots, slots_n, o, storage, err);
     if (status == SEGUE_OK) {
         s->undo = sg_alloc(((size_t)s->core.marks_cap * slots_n + 1) * sizeof *s->undo);
-        if (!s->undo) status = sg_no_memory("mlx state", s->core.marks_cap * sizeof *s->undo, err);
+        for (int i = 0; i < 2; i++) s->issued[i].fixed = sg_alloc((slots_n + 1) * sizeof *s->issued[i].fixed);
+        if (!s->undo || !s->issued[0].fixed || !s->issued[1].fixed)
+            status = sg_no_memory("mlx state", s->core.marks_cap * sizeof *s->undo, err);
     }
     if (status != SEGUE_OK) {
         mlx_state_free(s);
@@ -283,6 +322,10 @@ void mlx_state_free(struct sg_state *s)
     for (uint32_t i = 0; i < s->core.slots_n; i++) {
         replace(&mlx_slot_at(s, i)->array, NULL);
         replace(&mlx_slot_at(s, i)->next, NULL);
+    }
+    for (int i = 0; i < 2; i++) {
+        mlx_issued_clear(s, &s->issued[i]);
+        sg_free(s->issued[i].fixed);
     }
     sg_state_core_free(&s->core);
     sg_free(s->undo);

@@ -106,7 +106,7 @@ static segue_status mlx_open(struct sg_unit **out, const struct sg_unit_spec *sp
         return sg_fail(err, SEGUE_EUNIT, "open unit: %s: %s", spec->text, o.text[0] ? o.text : "no memory");
     }
     describe_one(&u->desc, u->gpu);
-    u->desc.half = u->type != MXC_F32;
+    u->desc.half = u->type == MXC_F16 ? 1 : u->type == MXC_BF16 ? 2 : 0;
     if (sg_spec_value(spec, "type"))
         snprintf(u->desc.info.spec, sizeof u->desc.info.spec, "%s,type=%s", devices[u->gpu], names[u->type]);
     *out = u;
@@ -125,12 +125,20 @@ static segue_status mlx_can(const struct sg_unit *u, const struct sg_graph *g, c
 
 /* --- compile --- */
 
+static void free_steps(void *arg)
+{
+    struct sg_program *p = arg;
+    for (int i = 0; i < 2; i++) mlx_step_free(p->steps[i]);
+}
+
 static void mlx_discard(struct sg_program *p)
 {
     if (!p) return;
+    if (p->steps[0] || p->steps[1]) mlx_call(p->base.unit, free_steps, p);
     for (uint32_t i = 0; p->periods && i < p->base.graph->ropes_n; i++) mxc_release(p->periods[i]);
     mlx_weights_release(p->weights);
     sg_free(p->periods);
+    sg_free(p->fp32);
     sg_free(p->by_tensor);
     sg_free(p);
 }
@@ -160,7 +168,8 @@ static void estimate(struct sg_program *p)
         uint64_t width = g->values[op->out].width;
         if (p->scratch < width * TYPICAL_TOKENS * 4 * sizeof(float)) p->scratch = width * TYPICAL_TOKENS * 4 * sizeof(float);
         if (op->code != SG_OP_LINEAR) continue;
-        const struct mlx_weight *w = mlx_weight_of(p, op->u.linear.weight.tensor, MLX_MATRIX);
+        enum mlx_role role = p->fp32[op->out] ? MLX_MATRIX_FP32 : MLX_MATRIX;
+        const struct mlx_weight *w = mlx_weight_of(p, op->u.linear.weight.tensor, role);
         uint64_t bytes = mxc_held_bytes(w->numbers) + mxc_held_bytes(w->scales) + mxc_held_bytes(w->biases);
         p->read_per_token += bytes / w->tensor->rows * op->u.linear.weight.rows;
     }
@@ -175,10 +184,13 @@ static segue_status compile_one(struct sg_unit *u, const struct sg_graph *g, str
     if (!p) return sg_no_memory("program of mlx", sizeof *p, err);
     p->base = (struct sg_program_base){&sg_unit_mlx, u, g};
     p->weights = w;
+    p->number = ++u->programs;
+    p->step_fits = mlx_step_fits(g);
     atomic_fetch_add(&w->refs, 1u);
     p->by_tensor = sg_alloc(((size_t)g->tensors_n * MLX_ROLES + 1) * sizeof *p->by_tensor);
     p->periods = sg_alloc((g->ropes_n + 1) * sizeof *p->periods);
-    segue_status status = p->by_tensor && p->periods ? SEGUE_OK : sg_no_memory("program of mlx", g->tensors_n, err);
+    p->fp32 = sg_alloc((g->values_n + 1) * sizeof *p->fp32);
+    segue_status status = p->by_tensor && p->periods && p->fp32 ? SEGUE_OK : sg_no_memory("program of mlx", g->tensors_n, err);
     if (status == SEGUE_OK) status = add_periods(p, err);
     if (status != SEGUE_OK) {
         mlx_discard(p);
@@ -187,6 +199,7 @@ static segue_status compile_one(struct sg_unit *u, const struct sg_graph *g, str
     for (uint32_t t = 0; t < g->tensors_n; t++)
         for (uint32_t i = 0; i < w->n; i++)
             if (w->list[i].tensor == g->tensors[t]) p->by_tensor[t * MLX_ROLES + w->list[i].role] = &w->list[i];
+    for (uint32_t i = 0; i < g->values_n; i++) p->fp32[i] = (uint8_t)mlx_is_fp32(g, (int32_t)i);
     estimate(p);
     *out = p;
     return SEGUE_OK;
@@ -259,4 +272,5 @@ const struct sg_unit_ops sg_unit_mlx = {
     .state_bytes = mlx_state_bytes,
     .state_get = mlx_state_get,
     .state_put = sg_state_core_put,
+    .state_transfer = mlx_state_transfer,
 };

@@ -1,5 +1,5 @@
 /* mlx_weights.c: weights as MLX arrays. MLX's affine form and GGUF's Q4_0, Q4_1 and Q8_0, which are repacked into it with every
- * value equal, stay quantised; all other storages are converted to the unit's type.
+ * value equal, stay quantised; all other storages are converted to the unit's type, or to fp32 where a role asks for it.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
@@ -67,14 +67,21 @@ int mlx_repack_row(enum sg_storage storage, const void *row, uint64_t cols, uint
 
 static enum mxc_type type_of(enum sg_storage s) { return s == SG_F16 ? MXC_F16 : s == SG_BF16 ? MXC_BF16 : MXC_F32; }
 
-/* 1: the matrix can stay quantised. Scales must be exact in the unit's type, in which MLX computes. */
-static int stays_quantised(const struct sg_unit *u, const struct sg_tensor *t)
+static int is_matrix(const struct mlx_weight *w) { return w->role == MLX_MATRIX || w->role == MLX_MATRIX_FP32; }
+
+static enum mxc_type type_for(const struct sg_unit *u, enum mlx_role role)
+{
+    return role == MLX_MATRIX_FP32 || role == MLX_VECTOR_FP32 ? MXC_F32 : u->type;
+}
+
+/* 1: the matrix can stay quantised. Scales must be exact in the type in which MLX computes. */
+static int stays_quantised(const struct sg_tensor *t, enum mxc_type type)
 {
     int gguf = t->storage == SG_Q4_0 || t->storage == SG_Q4_1 || t->storage == SG_Q8_0;
     if ((!gguf && t->storage != SG_AFFINE) || t->part || t->transposed || t->col_perm.a) return 0;
     uint32_t group = gguf ? GROUP : t->affine.group;
     if (t->cols % group || (group != 32 && group != 64 && group != 128)) return 0;
-    return u->type == MXC_F32 || u->type == type_of(gguf ? SG_F16 : t->affine.storage);
+    return type == MXC_F32 || type == type_of(gguf ? SG_F16 : t->affine.storage);
 }
 
 static struct mxc_held *keep_as(struct sg_unit *u, mxc_ref x, enum mxc_type type)
@@ -130,8 +137,8 @@ static segue_status load_quantised(struct sg_unit *u, struct mlx_weight *w, int 
     } else if ((*done = pack_rows(t, &b))) {
         struct mxc_tape *tape = u->tape;
         w->numbers = mxc_keep(tape, mxc_from(tape, b.codes, MXC_U32, codes, 2));
-        w->scales = keep_as(u, mxc_from(tape, b.scales, type_of(scale), scales, 2), u->type);
-        w->biases = keep_as(u, mxc_from(tape, b.biases, type_of(scale), scales, 2), u->type);
+        w->scales = keep_as(u, mxc_from(tape, b.scales, type_of(scale), scales, 2), type_for(u, w->role));
+        w->biases = keep_as(u, mxc_from(tape, b.biases, type_of(scale), scales, 2), type_for(u, w->role));
         w->group = group;
         w->bits = bits;
     }
@@ -139,6 +146,16 @@ static segue_status load_quantised(struct sg_unit *u, struct mlx_weight *w, int 
     sg_free(b.scales);
     sg_free(b.biases);
     return status;
+}
+
+/* A number that becomes infinite in fp16 is refused. */
+static segue_status check_range(const struct sg_tensor *t, const float *numbers, size_t n, segue_error *err)
+{
+    for (size_t i = 0; i < n; i++)
+        if (numbers[i] >= 65520.0f || numbers[i] <= -65520.0f)
+            return sg_fail(err, SEGUE_EUNSUPPORTED, "compile: mlx: %s: number %zu, %g, exceeds fp16; use type=bf16 or type=f32",
+                           t->name, i, (double)numbers[i]);
+    return SEGUE_OK;
 }
 
 static segue_status load_dense(struct sg_unit *u, struct mlx_weight *w, segue_error *err)
@@ -150,10 +167,12 @@ static segue_status load_dense(struct sg_unit *u, struct mlx_weight *w, segue_er
     if (!numbers) return sg_no_memory("weights of mlx", n * sizeof *numbers, err);
     sg_tensor_read(t, numbers);
     for (size_t i = 0; w->role == MLX_PLUS_ONE && i < n; i++) numbers[i] += 1.0f;
-    mxc_ref x = mxc_from(u->tape, numbers, MXC_F32, w->role == MLX_MATRIX ? matrix : &vector, w->role == MLX_MATRIX ? 2 : 1);
-    w->numbers = keep_as(u, x, u->type);
+    enum mxc_type type = type_for(u, w->role);
+    segue_status status = type == MXC_F16 ? check_range(t, numbers, n, err) : SEGUE_OK;
+    if (status == SEGUE_OK)
+        w->numbers = keep_as(u, mxc_from(u->tape, numbers, MXC_F32, is_matrix(w) ? matrix : &vector, is_matrix(w) ? 2 : 1), type);
     sg_free(numbers);
-    return SEGUE_OK;
+    return status;
 }
 
 static segue_status load(struct mlx_weights *list, struct sg_unit *u, struct mlx_weight *w, segue_error *err)
@@ -161,7 +180,7 @@ static segue_status load(struct mlx_weights *list, struct sg_unit *u, struct mlx
     int done = 0;
     if (w->tensor->rows > INT32_MAX || w->tensor->cols > INT32_MAX)
         return sg_fail(err, SEGUE_EUNSUPPORTED, "compile: mlx: %s has more than 2^31 rows or columns", w->tensor->name);
-    if (w->role == MLX_MATRIX && stays_quantised(u, w->tensor)) SG_TRY(load_quantised(u, w, &done, err));
+    if (is_matrix(w) && stays_quantised(w->tensor, type_for(u, w->role))) SG_TRY(load_quantised(u, w, &done, err));
     if (!done) SG_TRY(load_dense(u, w, err));
     list->bytes += mxc_held_bytes(w->numbers) + mxc_held_bytes(w->scales) + mxc_held_bytes(w->biases);
     segue_status status = mlx_status(u, "compile", err);
@@ -170,6 +189,18 @@ static segue_status load(struct mlx_weights *list, struct sg_unit *u, struct mlx
 }
 
 /* --- all tensors --- */
+
+/* Also where `rows` selects rows of it. */
+int mlx_is_fp32(const struct sg_graph *g, int32_t value)
+{
+    for (uint32_t i = 0; i < g->ops_n; i++) {
+        const struct sg_op *op = &g->ops[i];
+        if (op->code == SG_OP_ROWS && op->in[0].value == value && mlx_is_fp32(g, op->out)) return 1;
+        if (op->code == SG_OP_ROUTE && (op->in[0].value == value || op->out == value)) return 1;
+        if (op->code == SG_OP_EXPERTS && op->in[1].value == value) return 1;
+    }
+    return 0;
+}
 
 static segue_status add(struct mlx_weights *list, struct sg_unit *u, const struct sg_graph *g, const struct sg_weight *w,
                         enum mlx_role role, segue_error *err)
@@ -202,18 +233,20 @@ static segue_status add_op(struct mlx_weights *w, struct sg_unit *u, const struc
     case SG_OP_NORM:
         SG_TRY(add(w, u, g, &op->u.norm.weight, op->u.norm.plus_one ? MLX_PLUS_ONE : MLX_VECTOR, err));
         return add(w, u, g, &op->u.norm.bias, MLX_VECTOR, err);
-    case SG_OP_LINEAR:
-        SG_TRY(add(w, u, g, &op->u.linear.weight, MLX_MATRIX, err));
-        return add(w, u, g, &op->u.linear.bias, MLX_VECTOR, err);
+    case SG_OP_LINEAR: {
+        int fp32 = mlx_is_fp32(g, op->out);
+        SG_TRY(add(w, u, g, &op->u.linear.weight, fp32 ? MLX_MATRIX_FP32 : MLX_MATRIX, err));
+        return add(w, u, g, &op->u.linear.bias, fp32 ? MLX_VECTOR_FP32 : MLX_VECTOR, err);
+    }
     case SG_OP_ATTEND: return add(w, u, g, &op->u.attend.sinks, MLX_VECTOR, err);
     case SG_OP_CONV:
         SG_TRY(add(w, u, g, &op->u.conv.weight, MLX_VECTOR, err));
         return add(w, u, g, &op->u.conv.bias, MLX_VECTOR, err);
     case SG_OP_DELTA:
-        SG_TRY(add(w, u, g, &op->u.delta.decay, MLX_VECTOR, err));
-        return add(w, u, g, &op->u.delta.dt, MLX_VECTOR, err);
+        SG_TRY(add(w, u, g, &op->u.delta.decay, MLX_VECTOR_FP32, err));
+        return add(w, u, g, &op->u.delta.dt, MLX_VECTOR_FP32, err);
     case SG_OP_SCALE: return add(w, u, g, &op->u.scale.weight, MLX_VECTOR, err);
-    case SG_OP_ROUTE: return add(w, u, g, &op->u.route.bias, MLX_VECTOR, err);
+    case SG_OP_ROUTE: return add(w, u, g, &op->u.route.bias, MLX_VECTOR_FP32, err);
     case SG_OP_EXPERTS:
         SG_TRY(add(w, u, g, &op->u.experts.gate, MLX_MATRIX, err));
         SG_TRY(add(w, u, g, &op->u.experts.up, MLX_MATRIX, err));

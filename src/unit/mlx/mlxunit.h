@@ -1,6 +1,8 @@
 /* mlxunit.h: internal header of the unit `mlx`, which computes graphs with MLX (Apple's GPU, or the CPU). mlx_unit.c: the table;
- * mlx_owner.c: the thread that makes all calls of MLX; mlx_weights.c: weights; mlx_ops.c, mlx_mixers.c: the ops; mlx_pass.c:
- * their helpers; mlx_run.c: runs; mlx_state.c: states; mxc.cpp: the calls of MLX behind the C interface mxc.h.
+ * mlx_owner.c: the thread that makes all calls of MLX; mlx_weights.c: weights; mlx_ops.c, mlx_mixers.c: the ops; mlx_operands.c:
+ * their helpers; mlx_pass.c: passes; mlx_list.c: a list of their arrays; mlx_range.c: results beyond fp16; mlx_run.c: runs;
+ * mlx_step.c: decode steps; mlx_state.c, mlx_transfer.c: states; mxc.cpp, mxc_ops.cpp: the calls of MLX behind the C interface
+ * mxc.h.
  *
  * A pass over the graph only builds arrays; MLX computes them when the results are read.
  * SPDX-License-Identifier: MIT */
@@ -41,18 +43,21 @@ struct sg_unit {
     struct mxc_tape *tape;           /* empty between jobs */
     int gpu;
     enum mxc_type type;              /* of all values */
+    uint64_t programs;               /* compiled so far */
+    uint64_t steps_issued;           /* so far, dropped ones too */
 };
 /* The tape's failure as an error; SEGUE_OK when there is none. */
 segue_status mlx_status(const struct sg_unit *u, const char *verb, segue_error *err);
 
 /* --- weights --- */
 
-/* What an op needs of a tensor: the matrix, the numbers of a vector, or the numbers plus one (norms). */
-enum mlx_role { MLX_MATRIX, MLX_VECTOR, MLX_PLUS_ONE, MLX_ROLES };
+/* What an op needs of a tensor: the matrix, the numbers of a vector, or the numbers plus one (norms). The last two are fp32 with
+ * every type of the unit: what routers and the delta rule compute with. */
+enum mlx_role { MLX_MATRIX, MLX_VECTOR, MLX_PLUS_ONE, MLX_MATRIX_FP32, MLX_VECTOR_FP32, MLX_ROLES };
 struct mlx_weight {
     const struct sg_tensor *tensor;
     enum mlx_role role;
-    struct mxc_held *numbers;        /* dense in the unit's type, or the codes of MLX's affine form ... */
+    struct mxc_held *numbers;        /* dense in the type of its role, or the codes of MLX's affine form ... */
     struct mxc_held *scales, *biases;    /* ... with these, [rows, cols / group]; else NULL */
     uint32_t group, bits;            /* bits 0: dense */
 };
@@ -63,6 +68,8 @@ struct mlx_weights {
     uint32_t n, cap;
     uint64_t bytes;                  /* of all arrays */
 };
+/* 1: the value is fp32 with every type of the unit: router logits, whose rounding would select other experts, and routings. */
+int mlx_is_fp32(const struct sg_graph *g, int32_t value);
 /* On the owner thread. Adds the weights of a graph that are not there yet. */
 segue_status mlx_weights_add(struct mlx_weights *w, struct sg_unit *u, const struct sg_graph *g, segue_error *err);
 void mlx_weights_release(struct mlx_weights *w);
@@ -75,6 +82,10 @@ struct sg_program {
     struct mlx_weights *weights;
     const struct mlx_weight **by_tensor; /* [tensors_n * MLX_ROLES] */
     struct mxc_held **periods;       /* [ropes_n] */
+    uint8_t *fp32;                   /* [values_n] mlx_is_fp32 */
+    int step_fits;                   /* mlx_step_fits */
+    struct mlx_step *steps[2];       /* NULL until the first decode step; 1: with K and V in q8_0 */
+    uint64_t number;                 /* among the programs of the unit */
     uint64_t read_per_token, scratch;
 };
 static inline const struct mlx_weight *mlx_weight_of(const struct sg_program *p, int32_t tensor, enum mlx_role role)
@@ -96,11 +107,35 @@ struct mlx_pass {
     uint32_t *from[2];               /* [spans_n + 1] first row of each span */
     mxc_ref *values;                 /* [values_n] [T or R, width] */
     mxc_ref *pieces;                 /* [spans_n] scratch of an op */
-    mxc_ref *states;                 /* [states_n] new arrays of slots, to be computed with the results */
+    /* A compiled step (mlx_step.c) is built for one row at a position that is an array, with slots that are arrays: */
+    mxc_ref position;                /* int32 [1]; MXC_NONE: a pass over the spans, with the members before */
+    const mxc_ref *before;           /* [slots_n] contents of the slots, as in struct mlx_slot ... */
+    mxc_ref *after;                  /* ... and after the step */
+    int q8;                          /* K and V are rounded to q8_0 */
+    mxc_ref *states;                 /* [states_n] new arrays of slots and the range flag, computed with the results */
     uint32_t states_n;
-    uint64_t weight_bytes, state_bytes, arrays;
+    uint64_t weight_bytes, state_bytes, arrays, overflows;
 };
-mxc_ref mlx_operand(struct mlx_pass *p, const struct sg_operand *x);     /* MXC_NONE: absent */
+/* close may be called after a failed open. */
+segue_status mlx_pass_open(struct mlx_pass *p, struct sg_program *program, const struct sg_span *spans, uint32_t spans_n,
+                           segue_error *err);
+void mlx_pass_close(struct mlx_pass *p);
+void mlx_pass_layout(struct mlx_pass *p);
+/* On the owner thread: layout and inputs, then each op that is not left out because no row is wanted. */
+segue_status mlx_pass_begin(struct mlx_pass *p, segue_error *err);
+int mlx_pass_skips(const struct mlx_pass *p, const struct sg_op *op);
+segue_status mlx_pass_op(struct mlx_pass *p, const struct sg_op *op, segue_error *err);
+
+/* Lists the arrays that MLX computes in a pass, op by op, without computing them. The states are afterwards only fit to be freed.
+ * value: 1 for the result of the op. */
+typedef void mlx_list_fn(void *context, const struct sg_op *op, const char *primitive, enum mxc_type type, int value);
+segue_status mlx_list_arrays(struct sg_program *program, const struct sg_span *spans, uint32_t spans_n, mlx_list_fn *each,
+                             void *context, segue_error *err);
+
+mxc_ref mlx_cast(struct mlx_pass *p, mxc_ref x, enum mxc_type type);    /* x itself where it has the type */
+/* An operand in the unit's type, or in fp32; MXC_NONE: absent. */
+mxc_ref mlx_operand(struct mlx_pass *p, const struct sg_operand *x);
+mxc_ref mlx_operand_fp32(struct mlx_pass *p, const struct sg_operand *x);
 mxc_ref mlx_vector(struct mlx_pass *p, const struct sg_weight *w, enum mlx_role role);  /* [n], MXC_NONE: absent */
 mxc_ref mlx_rows_of(struct mlx_pass *p, mxc_ref x, uint32_t from, uint32_t to);
 mxc_ref mlx_join_pieces(struct mlx_pass *p);     /* the pieces of all spans, one after the other */
@@ -111,6 +146,12 @@ mxc_ref mlx_op_attend(struct mlx_pass *p, const struct sg_op *op);
 mxc_ref mlx_op_conv(struct mlx_pass *p, const struct sg_op *op);
 mxc_ref mlx_op_delta(struct mlx_pass *p, const struct sg_op *op);
 
+/* fp16 only. An array that is NaN if a result of the pass is not finite, else 0: infinite results reach the outputs or the rows
+ * that the last mixer stores. MXC_NONE: the unit's type has the range of fp32. */
+mxc_ref mlx_range_flag(struct mlx_pass *p);
+/* Names the first op of the computed pass with results that are not finite, and counts them. EUNSUPPORTED. */
+segue_status mlx_range_fail(struct mlx_pass *p, segue_error *err);
+
 /* --- states --- */
 
 enum { MLX_BLOCK_TOKENS = 256 };     /* K and V grow by this */
@@ -120,28 +161,52 @@ struct mlx_slot {
                                       * NULL: K, V: nothing is held; else zeros */
     struct mxc_held *next;           /* CONV, DELTA: contents after the pass in progress */
 };
+/* A decode step that was issued. Its rows of K and V are in the slots, beyond the end of the sequence. */
+struct mlx_issued {
+    struct mxc_held *logits, *token, *flag;  /* NULL: no step. [1, vocab] fp32; the best token, int32 [1]; mlx_range_flag */
+    struct mxc_held **fixed;         /* [slots_n] recurrent slots after it */
+    /* Valid for this token at this position, the version of the state, and the number of the program: */
+    int32_t input;
+    uint64_t first, version, program;
+};
 struct sg_state {
     struct sg_state_core core;
     struct mxc_held **undo;          /* [marks_cap * slots_n] recurrent slots of the marks */
+    uint64_t version;                /* rises when a slot changes otherwise than by issued steps */
+    struct mlx_issued issued[2];     /* the step of the current run, and the one after it */
 };
 static inline struct mlx_slot *mlx_slot_at(const struct sg_state *s, uint32_t i)
 {
     return (struct mlx_slot *)(void *)sg_core_slot_at(&s->core, i);
 }
 /* On the owner thread. K or V with `rows`, [n, heads * width], written at position `at`; [1, heads, cap, width]. */
-mxc_ref mlx_state_append(struct sg_unit *u, struct mlx_slot *s, enum sg_storage storage, mxc_ref rows, uint64_t at, uint32_t n);
+mxc_ref mlx_state_append(struct sg_unit *u, struct sg_state *s, uint32_t slot, mxc_ref rows, uint64_t at, uint32_t n);
+/* K or V with the capacity for positions before `end`. */
+mxc_ref mlx_state_grown(struct sg_unit *u, struct mlx_slot *s, enum sg_storage storage, uint64_t end);
 /* The contents of a recurrent slot before the pass. */
 mxc_ref mlx_state_fixed(struct sg_unit *u, struct mlx_slot *s);
-void mlx_state_set_next(struct sg_unit *u, struct mlx_slot *s, mxc_ref x);
+void mlx_state_set_next(struct sg_unit *u, struct sg_state *s, uint32_t slot, mxc_ref x);
 void mlx_state_commit(struct sg_state *s, uint32_t tokens);
 void mlx_state_discard(struct sg_state *s);
+void mlx_issued_clear(struct sg_state *s, struct mlx_issued *i);
 
 segue_status mlx_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32_t slots_n, const struct sg_state_opts *o,
                            struct sg_state **out, segue_error *err);
 void mlx_state_free(struct sg_state *s);
+segue_status mlx_state_transfer(struct sg_state *to, struct sg_state *from, segue_error *err);
 uint64_t mlx_state_bytes(const struct sg_state *s);
 segue_status mlx_state_get(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage, void *out,
                            segue_error *err);
+
+/* --- decode steps: one row, compiled, the next one issued before the result of this one is used --- */
+
+/* 1: the graph can be computed so: from tokens to logits. */
+int mlx_step_fits(const struct sg_graph *g);
+/* On the owner thread. Leaves logits [vocab] (NULL: not wanted), and the slots for mlx_state_commit. ahead 1: issues the step
+ * after it, for the best token. *infinite 1: a result exceeds fp16, nothing is left. */
+segue_status mlx_step_run(struct mlx_pass *p, const struct sg_span *span, int ahead, float *logits, int *infinite,
+                          segue_error *err);
+void mlx_step_free(struct mlx_step *s);
 
 /* --- runs --- */
 

@@ -1,152 +1,22 @@
-// mxc.cpp: see mxc.h. Every function catches all exceptions.
+// mxc.cpp: see mxc.h: devices, tapes, data, closures. Every function catches all exceptions.
 // SPDX-License-Identifier: MIT
-#include "unit/mlx/mxc.h"
-
-#include <cmath>
-#include <cstdio>
 #include <cstring>
-#include <limits>
 #include <new>
-#include <optional>
-#include <string>
 #include <variant>
-#include <vector>
 
-#include "mlx/mlx.h"
+#include "mlx/primitives.h"
+#include "unit/mlx/mxc_tape.hpp"
 
-namespace mx = mlx::core;
-
-struct mxc_device {
-    mx::Stream stream;
-};
-
-struct mxc_held {
-    mx::array array;
-};
-
-struct mxc_tape {
-    mxc_device *device;
-    std::vector<std::optional<mx::array>> arrays;
-    bool failed = false;
-    char text[MXC_TEXT] = "";
-};
+using namespace mxc;
 
 namespace {
 
-const mx::Dtype types[] = {mx::float32, mx::float16, mx::bfloat16, mx::uint32, mx::int32, mx::bool_};
-
-void fail(mxc_tape *t, const char *what, const char *why)
+// Recursion is as deep as the graph of one op: the operands of earlier ones are listed already.
+void list(mxc_tape *t, const mx::array &x, bool last, mxc_list_fn *each, void *context)
 {
-    if (t->failed) return;
-    t->failed = true;
-    std::snprintf(t->text, sizeof t->text, "%s: %s", what, why);
-}
-
-const mx::array &at(const mxc_tape *t, mxc_ref x)
-{
-    if (x < 0 || static_cast<size_t>(x) >= t->arrays.size() || !t->arrays[static_cast<size_t>(x)])
-        throw std::runtime_error("an operand is absent");
-    return *t->arrays[static_cast<size_t>(x)];
-}
-
-std::optional<mx::array> maybe(const mxc_tape *t, mxc_ref x)
-{
-    return x == MXC_NONE ? std::nullopt : std::optional<mx::array>(at(t, x));
-}
-
-mx::Shape shape_of(const uint32_t *shape, uint32_t dims)
-{
-    mx::Shape out;
-    for (uint32_t i = 0; i < dims; i++) out.push_back(static_cast<int>(shape[i]));
-    return out;
-}
-
-// Appends the result of f; after a failure nothing is computed.
-template <typename F>
-mxc_ref append(mxc_tape *t, const char *what, F &&f) noexcept
-{
-    if (t->failed) return MXC_NONE;
-    try {
-        t->arrays.emplace_back(f());
-        return static_cast<mxc_ref>(t->arrays.size() - 1);
-    } catch (const std::exception &e) {
-        fail(t, what, e.what());
-    } catch (...) {
-        fail(t, what, "unknown exception");
-    }
-    return MXC_NONE;
-}
-
-// A number as an array of the type of x, so that x keeps its type.
-mx::array like(double value, const mx::array &x) { return mx::array(static_cast<float>(value), x.dtype()); }
-
-mx::array sigmoid_times(const mx::array &x, float factor, mx::Stream s)
-{
-    mx::array inner = factor == 1 ? x : mx::multiply(x, like(factor, x), s);
-    return mx::multiply(x, mx::sigmoid(inner, s), s);
-}
-
-mx::array gelu(const mx::array &x, mx::Stream s)
-{
-    mx::array e = mx::erf(mx::multiply(x, like(0.70710678118654752, x), s), s);
-    return mx::multiply(mx::multiply(like(0.5, x), x, s), mx::add(like(1, x), e, s), s);
-}
-
-mx::array gelu_tanh(const mx::array &x, mx::Stream s)
-{
-    mx::array cube = mx::multiply(mx::multiply(x, x, s), mx::multiply(x, like(0.044715, x), s), s);
-    mx::array inner = mx::multiply(like(0.79788456080286536, x), mx::add(x, cube, s), s);
-    return mx::multiply(mx::multiply(like(0.5, x), x, s), mx::add(like(1, x), mx::tanh(inner, s), s), s);
-}
-
-mx::array act_of(const mx::array &x, mxc_act act, mx::Stream s)
-{
-    switch (act) {
-    case MXC_ACT_SILU: return sigmoid_times(x, 1, s);
-    case MXC_ACT_GELU: return gelu(x, s);
-    case MXC_ACT_GELU_TANH: return gelu_tanh(x, s);
-    case MXC_ACT_GELU_QUICK: return sigmoid_times(x, 1.702f, s);
-    case MXC_ACT_RELU: return mx::maximum(x, like(0, x), s);
-    case MXC_ACT_RELU2: return mx::square(mx::maximum(x, like(0, x), s), s);
-    case MXC_ACT_SIGMOID: return mx::sigmoid(x, s);
-    case MXC_ACT_TANH: return mx::tanh(x, s);
-    case MXC_ACT_SOFTPLUS: return mx::logaddexp(x, like(0, x), s);
-    case MXC_ACT_EXP: return mx::exp(x, s);
-    default: return x;
-    }
-}
-
-// true where query row i of T may attend to key j of S: [T, S].
-mx::array causal_mask(int rows, int keys, uint32_t window, mx::Stream s)
-{
-    mx::array q = mx::expand_dims(mx::arange(keys - rows, keys, 1, mx::int32, s), 1, s);
-    mx::array k = mx::expand_dims(mx::arange(0, keys, 1, mx::int32, s), 0, s);
-    mx::array mask = mx::greater_equal(q, k, s);
-    if (!window) return mask;
-    mx::array last = mx::subtract(q, mx::array(static_cast<int>(window)), s);
-    return mx::logical_and(mask, mx::greater(k, last, s), s);
-}
-
-// Attention with softcap, which MLX has not fused: scores, tanh, mask, softmax, product. Grouped heads are one more axis.
-mx::array attend_softcap(const mxc_tape *t, const mxc_attention *a, const mx::array &mask)
-{
-    mx::Stream s = t->device->stream;
-    const mx::array &q = at(t, a->q), &k = at(t, a->k), &v = at(t, a->v);
-    int heads = q.shape(1), kv = k.shape(1), rows = q.shape(2);
-    mx::array q5 = mx::reshape(q, {1, kv, heads / kv, rows, q.shape(3)}, s);
-    mx::array k5 = mx::expand_dims(k, 2, s), v5 = mx::expand_dims(v, 2, s);
-    mx::array scores = mx::matmul(mx::multiply(q5, like(a->scale, q), s), mx::swapaxes(k5, -1, -2, s), s);
-    scores = mx::multiply(mx::tanh(mx::multiply(scores, like(1.0 / a->softcap, q), s), s), like(a->softcap, q), s);
-    scores = mx::where(mask, scores, like(-std::numeric_limits<float>::infinity(), q), s);
-    if (a->sinks != MXC_NONE) {
-        mx::array sinks = mx::reshape(at(t, a->sinks), {1, kv, heads / kv, 1, 1}, s);
-        sinks = mx::broadcast_to(sinks, {1, kv, heads / kv, rows, 1}, s);
-        mx::array weights = mx::softmax(mx::concatenate({scores, sinks}, -1, s), std::vector<int>{-1}, true, s);
-        scores = mx::slice(weights, {0, 0, 0, 0, 0}, {1, kv, heads / kv, rows, k.shape(2)}, s);
-    } else {
-        scores = mx::softmax(scores, std::vector<int>{-1}, true, s);
-    }
-    return mx::reshape(mx::matmul(scores, v5, s), {1, heads, rows, v.shape(3)}, s);
+    if (!x.has_primitive() || !t->listed.insert(x.id()).second) return;
+    for (const mx::array &in : x.inputs()) list(t, in, false, each, context);
+    each(context, x.primitive().name(), type_of(x), last);
 }
 
 } // namespace
@@ -226,6 +96,7 @@ void mxc_tape_free(struct mxc_tape *t) { delete t; }
 void mxc_tape_clear(struct mxc_tape *t)
 {
     t->arrays.clear();
+    t->listed.clear();
     t->failed = false;
 }
 
@@ -270,6 +141,18 @@ void mxc_forget(struct mxc_tape *t, mxc_ref x)
     if (x >= 0 && static_cast<size_t>(x) < t->arrays.size()) t->arrays[static_cast<size_t>(x)].reset();
 }
 
+void mxc_list(struct mxc_tape *t, mxc_ref x, mxc_list_fn *each, void *context)
+{
+    if (t->failed) return;
+    try {
+        list(t, at(t, x), true, each, context);
+    } catch (const std::exception &e) {
+        fail(t, "list", e.what());
+    } catch (...) {
+        fail(t, "list", "unknown exception");
+    }
+}
+
 // --- data ---
 
 mxc_ref mxc_from(struct mxc_tape *t, const void *data, enum mxc_type type, const uint32_t *shape, uint32_t dims)
@@ -294,9 +177,7 @@ mxc_ref mxc_zeros(struct mxc_tape *t, enum mxc_type type, const uint32_t *shape,
 enum mxc_type mxc_type_of(const struct mxc_tape *t, mxc_ref x)
 {
     if (x < 0 || static_cast<size_t>(x) >= t->arrays.size() || !t->arrays[static_cast<size_t>(x)]) return MXC_F32;
-    for (int i = 0; i <= MXC_BOOL; i++)
-        if (t->arrays[static_cast<size_t>(x)]->dtype() == types[i]) return static_cast<mxc_type>(i);
-    return MXC_F32;
+    return type_of(*t->arrays[static_cast<size_t>(x)]);
 }
 
 uint32_t mxc_dim(const struct mxc_tape *t, mxc_ref x, uint32_t axis)
@@ -322,12 +203,47 @@ int mxc_eval(struct mxc_tape *t, const mxc_ref *x, uint32_t n)
     return 0;
 }
 
+int mxc_issue(struct mxc_tape *t, const mxc_ref *x, uint32_t n)
+{
+    if (t->failed) return 0;
+    try {
+        std::vector<mx::array> list;
+        for (uint32_t i = 0; i < n; i++)
+            if (x[i] != MXC_NONE) list.push_back(at(t, x[i]));
+        mx::async_eval(std::move(list));
+        return 1;
+    } catch (const std::exception &e) {
+        fail(t, "evaluate", e.what());
+    } catch (...) {
+        fail(t, "evaluate", "unknown exception");
+    }
+    return 0;
+}
+
+int mxc_wait(struct mxc_tape *t, const struct mxc_held *h)
+{
+    if (t->failed) return 0;
+    try {
+        mx::array(h->array).eval();
+        return 1;
+    } catch (const std::exception &e) {
+        fail(t, "evaluate", e.what());
+    } catch (...) {
+        fail(t, "evaluate", "unknown exception");
+    }
+    return 0;
+}
+
 int mxc_read(struct mxc_tape *t, mxc_ref x, void *out, size_t bytes)
 {
     if (t->failed) return 0;
     try {
-        mx::array dense = mx::contiguous(at(t, x), false, t->device->stream);
-        mx::eval(dense);
+        mx::array dense = at(t, x);
+        dense.eval();
+        if (!dense.flags().row_contiguous) { // behind everything that was issued before
+            dense = mx::contiguous(dense, false, t->device->stream);
+            dense.eval();
+        }
         if (dense.nbytes() != bytes) throw std::runtime_error("the array has another size");
         std::memcpy(out, dense.data<char>(), bytes);
         return 1;
@@ -339,236 +255,87 @@ int mxc_read(struct mxc_tape *t, mxc_ref x, void *out, size_t bytes)
     return 0;
 }
 
-// --- shapes ---
-
-mxc_ref mxc_cast(struct mxc_tape *t, mxc_ref x, enum mxc_type type)
+// 0 times a number is 0, or NaN if the number is not finite.
+mxc_ref mxc_flag(struct mxc_tape *t, mxc_ref x, mxc_ref before)
 {
-    return append(t, "cast", [&] { return mx::astype(at(t, x), types[type], t->device->stream); });
-}
-
-mxc_ref mxc_reshape(struct mxc_tape *t, mxc_ref x, const uint32_t *shape, uint32_t dims)
-{
-    return append(t, "reshape", [&] { return mx::reshape(at(t, x), shape_of(shape, dims), t->device->stream); });
-}
-
-mxc_ref mxc_transpose(struct mxc_tape *t, mxc_ref x, const int *axes, uint32_t dims)
-{
-    return append(t, "transpose",
-                  [&] { return mx::transpose(at(t, x), std::vector<int>(axes, axes + dims), t->device->stream); });
-}
-
-mxc_ref mxc_slice(struct mxc_tape *t, mxc_ref x, uint32_t axis, uint32_t from, uint32_t to)
-{
-    return append(t, "slice", [&] {
-        const mx::array &a = at(t, x);
-        mx::Shape start(a.ndim(), 0), stop = a.shape();
-        start[axis] = static_cast<int>(from);
-        stop[axis] = static_cast<int>(to);
-        return mx::slice(a, start, stop, t->device->stream);
-    });
-}
-
-mxc_ref mxc_concat(struct mxc_tape *t, const mxc_ref *x, uint32_t n, uint32_t axis)
-{
-    return append(t, "concatenate", [&] {
-        std::vector<mx::array> list;
-        for (uint32_t i = 0; i < n; i++) list.push_back(at(t, x[i]));
-        return mx::concatenate(std::move(list), static_cast<int>(axis), t->device->stream);
-    });
-}
-
-mxc_ref mxc_take(struct mxc_tape *t, mxc_ref x, mxc_ref indices, uint32_t axis)
-{
-    return append(t, "take", [&] { return mx::take(at(t, x), at(t, indices), static_cast<int>(axis), t->device->stream); });
-}
-
-mxc_ref mxc_put(struct mxc_tape *t, mxc_ref x, mxc_ref update, uint32_t axis, uint32_t from)
-{
-    return append(t, "update", [&] {
-        const mx::array &a = at(t, x), &u = at(t, update);
-        mx::Shape start(a.ndim(), 0), stop = a.shape();
-        start[axis] = static_cast<int>(from);
-        stop[axis] = static_cast<int>(from) + u.shape(static_cast<int>(axis));
-        return mx::slice_update(a, u, start, stop, t->device->stream);
-    });
-}
-
-// The scale is the largest magnitude / 127, stored as fp16; codes are rounded with the scale before that.
-mxc_ref mxc_round_q8(struct mxc_tape *t, mxc_ref x)
-{
-    return append(t, "round to q8", [&] {
+    return append(t, "range", [&] {
         mx::Stream s = t->device->stream;
-        const mx::array &a = at(t, x);
-        mx::Shape shape = a.shape(), blocks = a.shape();
-        int width = shape.back(), padded = (width + 31) / 32 * 32;
-        blocks.back() = padded / 32;
-        blocks.push_back(32);
-        mx::array b = padded == width ? a : mx::pad(a, std::vector<int>{-1}, {0}, {padded - width}, mx::array(0.0f), "constant", s);
-        b = mx::reshape(b, blocks, s);
-        mx::array scale = mx::divide(mx::max(mx::abs(b, s), -1, true, s), mx::array(127.0f), s);
-        mx::array divisor = mx::where(mx::equal(scale, mx::array(0.0f), s), mx::array(1.0f), scale, s);
-        mx::array stored = mx::astype(mx::astype(scale, mx::float16, s), mx::float32, s);
-        b = mx::multiply(mx::round(mx::divide(b, divisor, s), 0, s), stored, s);
-        shape.back() = padded;
-        b = mx::reshape(b, shape, s);
-        shape.back() = width;
-        return padded == width ? b : mx::slice(b, mx::Shape(shape.size(), 0), shape, s);
+        mx::array zero = mx::astype(mx::sum(mx::multiply(at(t, x), like(0, at(t, x)), s), s), mx::float32, s);
+        return before == MXC_NONE ? zero : mx::add(zero, at(t, before), s);
     });
 }
 
-// --- arithmetic ---
-
-mxc_ref mxc_add(struct mxc_tape *t, mxc_ref x, mxc_ref y)
+uint64_t mxc_count_infinite(struct mxc_tape *t, mxc_ref x)
 {
-    return append(t, "add", [&] { return mx::add(at(t, x), at(t, y), t->device->stream); });
-}
-
-mxc_ref mxc_multiply(struct mxc_tape *t, mxc_ref x, mxc_ref y)
-{
-    return append(t, "multiply", [&] { return mx::multiply(at(t, x), at(t, y), t->device->stream); });
-}
-
-mxc_ref mxc_scale(struct mxc_tape *t, mxc_ref x, double value)
-{
-    return append(t, "scale", [&] { return mx::multiply(at(t, x), like(value, at(t, x)), t->device->stream); });
-}
-
-mxc_ref mxc_shift(struct mxc_tape *t, mxc_ref x, double value)
-{
-    return append(t, "shift", [&] { return mx::add(at(t, x), like(value, at(t, x)), t->device->stream); });
-}
-
-mxc_ref mxc_divide(struct mxc_tape *t, mxc_ref x, mxc_ref y)
-{
-    return append(t, "divide", [&] { return mx::divide(at(t, x), at(t, y), t->device->stream); });
-}
-
-mxc_ref mxc_activate(struct mxc_tape *t, mxc_ref x, enum mxc_act act)
-{
-    return append(t, "activate", [&] { return act_of(at(t, x), act, t->device->stream); });
-}
-
-mxc_ref mxc_softmax(struct mxc_tape *t, mxc_ref x)
-{
-    return append(t, "softmax", [&] { return mx::softmax(at(t, x), std::vector<int>{-1}, true, t->device->stream); });
-}
-
-mxc_ref mxc_sum(struct mxc_tape *t, mxc_ref x)
-{
-    return append(t, "sum", [&] { return mx::sum(at(t, x), -1, true, t->device->stream); });
-}
-
-mxc_ref mxc_order(struct mxc_tape *t, mxc_ref x)
-{
-    return append(t, "sort", [&] { return mx::argsort(at(t, x), -1, t->device->stream); });
-}
-
-mxc_ref mxc_take_along(struct mxc_tape *t, mxc_ref x, mxc_ref indices)
-{
-    return append(t, "take", [&] { return mx::take_along_axis(at(t, x), at(t, indices), -1, t->device->stream); });
-}
-
-mxc_ref mxc_linear(struct mxc_tape *t, mxc_ref x, mxc_ref w)
-{
-    return append(t, "linear", [&] {
+    if (t->failed) return 0;
+    try {
         mx::Stream s = t->device->stream;
-        return mx::matmul(at(t, x), mx::transpose(at(t, w), s), s);
-    });
+        mx::array n = mx::sum(mx::astype(mx::logical_not(mx::isfinite(at(t, x), s), s), mx::uint32, s), s);
+        return n.item<uint32_t>();
+    } catch (const std::exception &e) {
+        fail(t, "range", e.what());
+    } catch (...) {
+        fail(t, "range", "unknown exception");
+    }
+    return 0;
 }
 
-mxc_ref mxc_linear_affine(struct mxc_tape *t, mxc_ref x, const struct mxc_affine *w)
-{
-    return append(t, "quantised linear", [&] {
-        return mx::quantized_matmul(at(t, x), at(t, w->codes), at(t, w->scales), at(t, w->biases), true,
-                                    static_cast<int>(w->group), static_cast<int>(w->bits), "affine", t->device->stream);
-    });
-}
+// --- closures ---
 
-mxc_ref mxc_decode(struct mxc_tape *t, const struct mxc_affine *w)
-{
-    return append(t, "dequantise", [&] {
-        return mx::dequantize(at(t, w->codes), at(t, w->scales), at(t, w->biases), static_cast<int>(w->group),
-                              static_cast<int>(w->bits), "affine", std::nullopt, std::nullopt, t->device->stream);
-    });
-}
+namespace {
 
-// The product of each row with each of its experts is a product with one row: [T, e, 1, k] x [k, n].
-mxc_ref mxc_linear_experts(struct mxc_tape *t, mxc_ref x, mxc_ref w, mxc_ref which)
+std::vector<mx::array> build(mxc_device *d, mxc_build_fn *f, void *context, uint32_t out_n, const std::vector<mx::array> &in)
 {
-    return append(t, "linear of experts", [&] {
-        mx::Stream s = t->device->stream;
-        mx::Dtype type = at(t, x).dtype(), with = s.device == mx::Device::cpu ? mx::float32 : type; // the CPU has fp32 only
-        mx::array weights = mx::astype(mx::swapaxes(at(t, w), -1, -2, s), with, s);
-        mx::array rows = mx::astype(mx::expand_dims(at(t, x), -2, s), with, s);
-        mx::array y = mx::gather_mm(rows, weights, std::nullopt, at(t, which), false, s);
-        return mx::astype(mx::squeeze(y, -2, s), type, s);
-    });
-}
-
-mxc_ref mxc_affine_experts(struct mxc_tape *t, mxc_ref x, const struct mxc_affine *w, mxc_ref which)
-{
-    return append(t, "quantised linear of experts", [&] {
-        mx::Stream s = t->device->stream;
-        mx::array y = mx::gather_qmm(mx::expand_dims(at(t, x), -2, s), at(t, w->codes), at(t, w->scales), at(t, w->biases),
-                                     std::nullopt, at(t, which), true, static_cast<int>(w->group), static_cast<int>(w->bits),
-                                     "affine", std::nullopt, false, s);
-        return mx::squeeze(y, -2, s);
-    });
-}
-
-// --- fused operations ---
-
-mxc_ref mxc_rms_norm(struct mxc_tape *t, mxc_ref x, mxc_ref weight, float eps)
-{
-    return append(t, "rms norm", [&] { return mx::fast::rms_norm(at(t, x), maybe(t, weight), eps, t->device->stream); });
-}
-
-mxc_ref mxc_layer_norm(struct mxc_tape *t, mxc_ref x, mxc_ref weight, mxc_ref bias, float eps)
-{
-    return append(t, "layer norm", [&] {
-        return mx::fast::layer_norm(at(t, x), maybe(t, weight), maybe(t, bias), eps, t->device->stream);
-    });
-}
-
-mxc_ref mxc_rope(struct mxc_tape *t, mxc_ref x, mxc_ref periods, uint32_t pairs, uint32_t offset)
-{
-    return append(t, "rope", [&] {
-        return mx::fast::rope(at(t, x), static_cast<int>(2 * pairs), false, std::nullopt, 1.0f, static_cast<int>(offset),
-                              at(t, periods), t->device->stream);
-    });
-}
-
-mxc_ref mxc_attend(struct mxc_tape *t, const struct mxc_attention *a)
-{
-    return append(t, "attention", [&] {
-        mx::Stream s = t->device->stream;
-        int rows = at(t, a->q).shape(2), keys = at(t, a->k).shape(2);
-        uint32_t window = a->window && static_cast<int>(a->window) < keys ? a->window : 0;
-        if (a->softcap > 0) return attend_softcap(t, a, causal_mask(rows, keys, window, s));
-        std::optional<mx::array> mask;
-        if (window) mask = causal_mask(rows, keys, window, s);
-        return mx::fast::scaled_dot_product_attention(at(t, a->q), at(t, a->k), at(t, a->v), a->scale,
-                                                      mask || rows == 1 ? "" : "causal", mask, maybe(t, a->sinks), false, s);
-    });
-}
-
-mxc_ref mxc_convolve(struct mxc_tape *t, mxc_ref x, mxc_ref weight)
-{
-    return append(t, "convolution", [&] {
-        return mx::conv1d(at(t, x), at(t, weight), 1, 0, 1, at(t, x).shape(2), t->device->stream);
-    });
-}
-
-mxc_ref mxc_delta(struct mxc_tape *t, const mxc_ref qkv[3], mxc_ref decay, mxc_ref beta, mxc_ref state, mxc_ref *next)
-{
-    mx::array *last = nullptr;
-    std::vector<mx::array> both;
-    mxc_ref out = append(t, "delta rule", [&] {
-        both = mx::fast::gated_delta_update(at(t, qkv[0]), at(t, qkv[1]), at(t, qkv[2]), at(t, decay), at(t, beta), at(t, state),
-                                            std::nullopt, t->device->stream);
-        last = &both[1];
-        return both[0];
-    });
-    *next = append(t, "delta rule", [&] { return *last; });
+    mxc_tape t;
+    t.device = d;
+    std::vector<mxc_ref> from(in.size()), to(out_n, MXC_NONE);
+    for (size_t i = 0; i < in.size(); i++) {
+        t.arrays.emplace_back(in[i]);
+        from[i] = static_cast<mxc_ref>(i);
+    }
+    if (!f(context, &t, from.data(), static_cast<uint32_t>(from.size()), to.data(), out_n))
+        throw std::runtime_error(t.failed ? t.text : "no memory");
+    std::vector<mx::array> out;
+    for (mxc_ref x : to) out.push_back(at(&t, x));
     return out;
+}
+
+} // namespace
+
+struct mxc_closure *mxc_closure_new(struct mxc_device *d, mxc_build_fn *f, void *context, uint32_t out_n)
+{
+    try {
+        std::function<std::vector<mx::array>(const std::vector<mx::array> &)> plain =
+            [=](const std::vector<mx::array> &in) { return build(d, f, context, out_n, in); };
+        int gpu = mxc_gpu_present();
+        if (gpu && d->stream.device == mx::Device::cpu) return new mxc_closure{plain};
+        mx::set_compile_mode(gpu ? mx::CompileMode::enabled : mx::CompileMode::no_fuse);
+        return new mxc_closure{mx::compile(plain)};
+    } catch (...) {
+        return nullptr;
+    }
+}
+
+void mxc_closure_free(struct mxc_closure *c) { delete c; }
+
+int mxc_closure_call(struct mxc_tape *t, struct mxc_closure *c, const mxc_ref *in, uint32_t in_n, mxc_ref *out, uint32_t out_n)
+{
+    if (t->failed) return 0;
+    try {
+        std::vector<mx::array> from;
+        for (uint32_t i = 0; i < in_n; i++) from.push_back(at(t, in[i]));
+        std::vector<mx::array> to = c->call(from);
+        if (to.size() != out_n) throw std::runtime_error("a closure has another number of outputs");
+        for (uint32_t i = 0; i < in_n; i++) mxc_forget(t, in[i]);
+        for (uint32_t i = 0; i < out_n; i++) {
+            t->arrays.emplace_back(to[i]);
+            out[i] = static_cast<mxc_ref>(t->arrays.size() - 1);
+        }
+        return 1;
+    } catch (const std::exception &e) {
+        fail(t, "compiled step", e.what());
+    } catch (...) {
+        fail(t, "compiled step", "unknown exception");
+    }
+    return 0;
 }

@@ -19,6 +19,7 @@ extern "C" {
 struct mxc_device;                   /* a device and a stream on it */
 struct mxc_tape;
 struct mxc_held;
+struct mxc_closure;                  /* a function of arrays that MLX has compiled */
 typedef int32_t mxc_ref;             /* index of an array in a tape */
 
 enum { MXC_NONE = -1, MXC_DIMS = 4, MXC_TEXT = 256 };
@@ -51,6 +52,10 @@ mxc_ref mxc_use(struct mxc_tape *t, const struct mxc_held *h);
 /* Removes the tape's own reference, so that an update of the array can reuse its memory. */
 void mxc_forget(struct mxc_tape *t, mxc_ref x);
 
+/* The arrays that MLX is to compute for x, operands first, without those that earlier calls listed. last: 1 for x itself. */
+typedef void mxc_list_fn(void *context, const char *primitive, enum mxc_type type, int last);
+void mxc_list(struct mxc_tape *t, mxc_ref x, mxc_list_fn *each, void *context);
+
 /* --- data --- */
 
 /* shape [dims]; the data are copied. */
@@ -60,8 +65,17 @@ enum mxc_type mxc_type_of(const struct mxc_tape *t, mxc_ref x);
 uint32_t mxc_dim(const struct mxc_tape *t, mxc_ref x, uint32_t axis);
 /* 1: success. Computes n arrays; MXC_NONE entries are skipped. */
 int mxc_eval(struct mxc_tape *t, const mxc_ref *x, uint32_t n);
-/* Computes x, which has `bytes` bytes, and copies its numbers in row order. */
+/* Begins to compute n arrays and returns; those issued before are computed first. MXC_NONE entries are skipped. */
+int mxc_issue(struct mxc_tape *t, const mxc_ref *x, uint32_t n);
+/* Waits until it is computed; any thread may use it afterwards. */
+int mxc_wait(struct mxc_tape *t, const struct mxc_held *h);
+/* Computes x, or waits until it is computed; x has `bytes` bytes,. Copies its numbers in row order. */
 int mxc_read(struct mxc_tape *t, mxc_ref x, void *out, size_t bytes);
+
+/* fp32 scalar: NaN if x has a number that is not finite, or if `before` (MXC_NONE: none), another flag, is; else 0. */
+mxc_ref mxc_flag(struct mxc_tape *t, mxc_ref x, mxc_ref before);
+/* Computes x; how many numbers are not finite. */
+uint64_t mxc_count_infinite(struct mxc_tape *t, mxc_ref x);
 
 /* --- shapes --- */
 
@@ -73,6 +87,10 @@ mxc_ref mxc_concat(struct mxc_tape *t, const mxc_ref *x, uint32_t n, uint32_t ax
 mxc_ref mxc_take(struct mxc_tape *t, mxc_ref x, mxc_ref indices, uint32_t axis);
 /* x with positions [from, from + length of update) of the axis replaced. */
 mxc_ref mxc_put(struct mxc_tape *t, mxc_ref x, mxc_ref update, uint32_t axis, uint32_t from);
+
+/* Like slice and put at a position that is an array, int32 [1]; it is known when the array is computed. */
+mxc_ref mxc_slice_at(struct mxc_tape *t, mxc_ref x, uint32_t axis, mxc_ref from, uint32_t n);
+mxc_ref mxc_put_at(struct mxc_tape *t, mxc_ref x, mxc_ref update, uint32_t axis, mxc_ref from);
 
 /* x, fp32, rounded to what q8_0 has: blocks of 32 of the last axis, of which the last may be shorter. */
 mxc_ref mxc_round_q8(struct mxc_tape *t, mxc_ref x);
@@ -87,6 +105,8 @@ mxc_ref mxc_divide(struct mxc_tape *t, mxc_ref x, mxc_ref y);
 mxc_ref mxc_activate(struct mxc_tape *t, mxc_ref x, enum mxc_act act);
 mxc_ref mxc_softmax(struct mxc_tape *t, mxc_ref x);                  /* over the last axis */
 mxc_ref mxc_sum(struct mxc_tape *t, mxc_ref x);                      /* over the last axis, which remains with length 1 */
+mxc_ref mxc_clip(struct mxc_tape *t, mxc_ref x, int32_t lowest, int32_t highest);    /* of int32 */
+mxc_ref mxc_argmax(struct mxc_tape *t, mxc_ref x);                   /* int32, over the last axis, which is removed */
 mxc_ref mxc_order(struct mxc_tape *t, mxc_ref x);                    /* indices that sort the last axis, ascending, stable */
 mxc_ref mxc_take_along(struct mxc_tape *t, mxc_ref x, mxc_ref indices);  /* on the last axis */
 mxc_ref mxc_linear(struct mxc_tape *t, mxc_ref x, mxc_ref w);        /* x W^T */
@@ -105,15 +125,27 @@ mxc_ref mxc_rms_norm(struct mxc_tape *t, mxc_ref x, mxc_ref weight, float eps);
 mxc_ref mxc_layer_norm(struct mxc_tape *t, mxc_ref x, mxc_ref weight, mxc_ref bias, float eps);
 /* x [1, heads, T, width]; periods [pairs] = 1 / frequency; columns from 2 * pairs on are copied. */
 mxc_ref mxc_rope(struct mxc_tape *t, mxc_ref x, mxc_ref periods, uint32_t pairs, uint32_t offset);
+mxc_ref mxc_rope_at(struct mxc_tape *t, mxc_ref x, mxc_ref periods, uint32_t pairs, mxc_ref offset);
 /* q [1, heads, T, d], k [1, kv_heads, S, d], v [1, kv_heads, S, dv]. Row i attends to keys up to S - T + i, with window > 0 to
- * the last `window` of them. */
-struct mxc_attention { mxc_ref q, k, v, sinks; float scale, softcap; uint32_t window; };
+ * the last `window` of them. last, int32 [1], other than MXC_NONE: q has one row, which attends to keys up to `last`. */
+struct mxc_attention { mxc_ref q, k, v, sinks, last; float scale, softcap; uint32_t window; };
 mxc_ref mxc_attend(struct mxc_tape *t, const struct mxc_attention *a);
 /* x [1, T + taps - 1, C], weight [C, taps, 1] -> [1, T, C] */
 mxc_ref mxc_convolve(struct mxc_tape *t, mxc_ref x, mxc_ref weight);
 /* q, k [1, T, k_heads, dk], v [1, T, v_heads, dv], decay, beta [1, T, v_heads], state [1, v_heads, dv, dk] ->
  * [1, T, v_heads, dv]; *next: the new state. */
 mxc_ref mxc_delta(struct mxc_tape *t, const mxc_ref qkv[3], mxc_ref decay, mxc_ref beta, mxc_ref state, mxc_ref *next);
+
+/* --- closures --- */
+
+/* Builds out [out_n] from in [in_n] on a tape of its own, which is freed afterwards. 0: failure. */
+typedef int mxc_build_fn(void *context, struct mxc_tape *t, const mxc_ref *in, uint32_t in_n, mxc_ref *out, uint32_t out_n);
+/* build is called again for inputs of other shapes or types. Without a GPU nothing is fused: for the CPU MLX would start a C++
+ * compiler. Where there is a GPU, closures for the CPU are not compiled. */
+struct mxc_closure *mxc_closure_new(struct mxc_device *d, mxc_build_fn *build, void *context, uint32_t out_n);
+void mxc_closure_free(struct mxc_closure *c);        /* on the thread of the device */
+/* Appends the outputs. Inputs are removed from the tape, so that their memory can be reused. 0: failure. */
+int mxc_closure_call(struct mxc_tape *t, struct mxc_closure *c, const mxc_ref *in, uint32_t in_n, mxc_ref *out, uint32_t out_n);
 
 #ifdef __cplusplus
 }

@@ -30,7 +30,7 @@ segue_status sg_wire_desc_take(struct sg_reader *in, struct sg_unit_desc *out, s
                                  &d.kv};
     for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++) *numbers[k] = sg_reader_u32(in);
     if (in->bad || i->built > 1 || i->present > 1 || i->simulated > 1 || d.samples > 1 || d.reference > 1 ||
-        d.streams > 1 || d.half > 1 || d.select_late > 1 || d.invariant > 2 || d.kv > SG_KV_NOT_Q8)
+        d.streams > 1 || d.half > 2 || d.select_late > 1 || d.invariant > 2 || d.kv > SG_KV_NOT_Q8)
         return sg_fail(err, SEGUE_EFORMAT, "message refused: the description of a unit is damaged");
     *out = d;
     return SEGUE_OK;

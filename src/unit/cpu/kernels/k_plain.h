@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/num.h"
+#include "unit/cpu/kernels/k_gemm.h"
 #include "unit/cpu/kernels/k_plain_quant.h"
 
 /* Sum of 16 lanes, pairwise: the order of additions that all row kernels share. */
@@ -410,6 +411,7 @@ static inline void plain_kernels(struct sg_kernels *k)
     k->spread = plain_transpose;
     k->bf16_rows = plain_bf16_rows;
     k->sum = plain_sum;
+    k->gemm = plain_gemm;
 }
 
 #endif

@@ -37,6 +37,8 @@
 
 #include "graph/op.h"
 
+struct sg_gemm;
+
 /* Weight rows of a group; rows of an activation tile; rows up to which `few` is used; keys of an
  * attention chunk */
 enum { SG_GROUP = 16, SG_TILE = 12, SG_FEW = 4, SG_FEW_MAX = 8, SG_CHUNK = 128 };
@@ -283,6 +285,9 @@ struct sg_kernels {
     /* Gated delta rule on the state s [dk][dv], row after row: s *= decay; u = beta * (v - s^T k); s +=
      * k u^T; o = s^T q. */
     void (*delta)(float *s, const struct sg_delta_args *r);
+
+    /* The product of training, in fp32. Sums of 192 numbers each are added in ascending order. */
+    void (*gemm)(const struct sg_gemm *g); /* unit/train_math.h */
 
     uint64_t (*sum)(const uint64_t *x, size_t n);                       /* sum of words, to measure memory bandwidth */
 };

@@ -1,0 +1,152 @@
+/* k_gemm.h: the product of fp32 matrices of training, for the instruction set of the file that includes it (through k_plain.h).
+ *
+ * Blocks of GEMM_ROWS x GEMM_COLS numbers of C are summed in registers, over GEMM_DEPTH numbers of `inner` at a time. Both
+ * factors are copied before: A as [depth][GEMM_ROWS], B as [depth][GEMM_COLS], zeros beyond the edge, so that the inner loop
+ * reads contiguous numbers whatever the kind of the product. A number of C is the sum of its GEMM_DEPTH-long parts, each in
+ * ascending order: it does not depend on the rows and columns beside it.
+ * SPDX-License-Identifier: MIT */
+#ifndef SG_UNIT_CPU_K_GEMM_H
+#define SG_UNIT_CPU_K_GEMM_H
+
+#include <string.h>
+
+#include "unit/train_math.h"
+
+enum { GEMM_ROWS = 12, GEMM_COLS = 32, GEMM_DEPTH = 192, GEMM_ROWS_MAX = 132, GEMM_WIDE = 16 };
+
+/* Numbers that are computed at once; compilers split it for narrower instruction sets. */
+typedef float gemm_wide __attribute__((vector_size(GEMM_WIDE * sizeof(float))));
+
+#if defined(__AVX512F__)
+enum { GEMM_STEP_ROWS = 12, GEMM_STEP_WIDES = 2 }; /* sums in registers: 24 of 32 */
+#else
+enum { GEMM_STEP_ROWS = 6, GEMM_STEP_WIDES = 1 };  /* of half the width: 12 of 16 */
+#endif
+
+/* Sums over depth of a [depth][GEMM_ROWS] times b [depth][GEMM_COLS]: of `rows` rows and 16 * `wides` columns, both constant. */
+static inline __attribute__((always_inline)) void gemm_sums(const float *a, const float *b, uint32_t depth, const int rows,
+                                                            const int wides, gemm_wide sums[][GEMM_STEP_WIDES])
+{
+    gemm_wide s[GEMM_STEP_ROWS][GEMM_STEP_WIDES];
+#pragma GCC unroll 12
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+        for (int w = 0; w < wides; w++) s[i][w] = (gemm_wide){0};
+    for (uint32_t k = 0; k < depth; k++) {
+        gemm_wide right[GEMM_STEP_WIDES];
+#pragma GCC unroll 2
+        for (int w = 0; w < wides; w++) memcpy(&right[w], b + (size_t)k * GEMM_COLS + w * GEMM_WIDE, sizeof right[w]);
+#pragma GCC unroll 12
+        for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+            for (int w = 0; w < wides; w++) s[i][w] += a[(size_t)k * GEMM_ROWS + i] * right[w];
+    }
+#pragma GCC unroll 12
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+        for (int w = 0; w < wides; w++) sums[i][w] = s[i][w];
+}
+
+static void gemm_store(gemm_wide sums[][GEMM_STEP_WIDES], uint32_t rows, uint32_t cols, float *c, size_t ldc, int add)
+{
+    for (uint32_t i = 0; i < rows; i++)
+        for (uint32_t w = 0; w * GEMM_WIDE < cols; w++) {
+            float *to = c + i * ldc + w * GEMM_WIDE;
+            uint32_t n = cols - w * GEMM_WIDE;
+            gemm_wide old;
+            if (n >= GEMM_WIDE) {
+                if (add) memcpy(&old, to, sizeof old), sums[i][w] += old;
+                memcpy(to, &sums[i][w], sizeof old);
+            } else
+                for (uint32_t j = 0; j < n; j++) to[j] = (add ? to[j] : 0) + sums[i][w][j];
+        }
+}
+
+/* One block of C, at most GEMM_ROWS x GEMM_COLS. */
+static void gemm_block(const float *a, const float *b, uint32_t depth, uint32_t rows, uint32_t cols, float *c, size_t ldc,
+                       int add)
+{
+    const uint32_t step = GEMM_STEP_WIDES * GEMM_WIDE;
+    gemm_wide sums[GEMM_STEP_ROWS][GEMM_STEP_WIDES];
+    for (uint32_t i = 0; i < rows; i += GEMM_STEP_ROWS)
+        for (uint32_t j = 0; j < cols; j += step) {
+            uint32_t n = rows - i < GEMM_STEP_ROWS ? rows - i : GEMM_STEP_ROWS, m = cols - j < step ? cols - j : step;
+            if (3 * n > 2 * GEMM_STEP_ROWS) gemm_sums(a + i, b + j, depth, GEMM_STEP_ROWS, GEMM_STEP_WIDES, sums);
+            else if (3 * n > GEMM_STEP_ROWS) gemm_sums(a + i, b + j, depth, GEMM_STEP_ROWS * 2 / 3, GEMM_STEP_WIDES, sums);
+            else gemm_sums(a + i, b + j, depth, GEMM_STEP_ROWS / 3, GEMM_STEP_WIDES, sums);
+            gemm_store(sums, n, m, c + i * ldc + j, ldc, add);
+        }
+}
+
+/* 16 rows of 16 numbers, transposed in four steps that interleave rows i and i + 8. */
+static inline void gemm_turn(const float *x, size_t ldx, uint32_t rows, float *out, size_t ldo)
+{
+    gemm_wide a[16], b[16];
+    for (uint32_t i = 0; i < 16; i++) {
+        a[i] = (gemm_wide){0};
+        if (i < rows) memcpy(&a[i], x + i * ldx, sizeof a[i]);
+    }
+#pragma GCC unroll 4
+    for (int step = 0; step < 4; step++) {
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; i++) {
+            b[2 * i] = __builtin_shufflevector(a[i], a[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+            b[2 * i + 1] = __builtin_shufflevector(a[i], a[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+        }
+        memcpy(a, b, sizeof a);
+    }
+    for (uint32_t i = 0; i < 16; i++) memcpy(out + i * ldo, &a[i], sizeof a[i]); /* behind ldo the next row overwrites it */
+}
+
+/* [lines, depth] of x to out [depth][width], width >= lines. Writes up to 16 numbers behind out. */
+static void gemm_pack_turned(const float *x, size_t ldx, uint32_t lines, uint32_t depth, uint32_t width, float *out)
+{
+    for (uint32_t i = 0; i < width; i += 16)
+        for (uint32_t k = 0; k < depth; k += 16) {
+            uint32_t rows = lines < i ? 0 : lines - i < 16 ? lines - i : 16;
+            if (depth - k >= 16) {
+                gemm_turn(x + i * ldx + k, ldx, rows, out + (size_t)k * width + i, width);
+                continue;
+            }
+            for (uint32_t d = k; d < depth; d++)
+                for (uint32_t r = 0; r < 16 && i + r < width; r++)
+                    out[(size_t)d * width + i + r] = r < rows ? x[(i + r) * ldx + d] : 0;
+        }
+}
+
+/* [depth, lines] of x to out [depth][width]. */
+static void gemm_pack_straight(const float *x, size_t ldx, uint32_t lines, uint32_t depth, uint32_t width, float *out)
+{
+    for (uint32_t k = 0; k < depth; k++)
+        for (uint32_t i = 0; i < width; i++) out[(size_t)k * width + i] = i < lines ? x[k * ldx + i] : 0;
+}
+
+static void gemm_rows(const struct sg_gemm *g, uint32_t i0, uint32_t rows)
+{
+    _Alignas(64) float a[GEMM_ROWS_MAX * GEMM_DEPTH + 16], b[GEMM_COLS * GEMM_DEPTH + 16];
+    for (uint32_t k = 0; k < g->inner || (!g->inner && !k); k += GEMM_DEPTH) {
+        uint32_t depth = g->inner - k < GEMM_DEPTH ? g->inner - k : GEMM_DEPTH;
+        for (uint32_t i = 0; i < rows; i += GEMM_ROWS) {
+            uint32_t n = rows - i < GEMM_ROWS ? rows - i : GEMM_ROWS;
+            float *to = a + (size_t)i * GEMM_DEPTH;
+            if (g->kind == SG_GEMM_TN) gemm_pack_straight(g->a + k * g->lda + i0 + i, g->lda, n, depth, GEMM_ROWS, to);
+            else gemm_pack_turned(g->a + (i0 + i) * g->lda + k, g->lda, n, depth, GEMM_ROWS, to);
+        }
+        for (uint32_t j = 0; j < g->cols; j += GEMM_COLS) {
+            uint32_t cols = g->cols - j < GEMM_COLS ? g->cols - j : GEMM_COLS;
+            if (g->kind == SG_GEMM_NT) gemm_pack_turned(g->b + j * g->ldb + k, g->ldb, cols, depth, GEMM_COLS, b);
+            else gemm_pack_straight(g->b + k * g->ldb + j, g->ldb, cols, depth, GEMM_COLS, b);
+            for (uint32_t i = 0; i < rows; i += GEMM_ROWS)
+                gemm_block(a + (size_t)i * GEMM_DEPTH, b, depth, rows - i < GEMM_ROWS ? rows - i : GEMM_ROWS, cols,
+                           g->c + (i0 + i) * g->ldc + j, g->ldc, g->add || k);
+        }
+    }
+}
+
+static void plain_gemm(const struct sg_gemm *g)
+{
+    for (uint32_t i = 0; i < g->rows; i += GEMM_ROWS_MAX)
+        gemm_rows(g, i, g->rows - i < GEMM_ROWS_MAX ? g->rows - i : GEMM_ROWS_MAX);
+}
+
+#endif
