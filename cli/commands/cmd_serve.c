@@ -7,6 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include "run/prompt.h"
 #include "serve/listener.h"
 #include "routes/routes.h"
@@ -180,6 +183,14 @@ static segue_status serve(struct server *s, struct args *args, segue_error *err)
     return st;
 }
 
+/* Each request has a thread, and glibc would give up to 8 heaps per core to them, each as large as its largest request was. */
+static void share_heaps(void)
+{
+#ifdef M_ARENA_MAX
+    mallopt(M_ARENA_MAX, 2);
+#endif
+}
+
 static int run(struct args *args)
 {
     struct server s = {.args = args, .metrics = false};
@@ -197,6 +208,7 @@ static int run(struct args *args)
     s.models.loaded_max = (size_t)args_number(args, "models-max", 2);
     pthread_mutex_init(&s.kept_lock, NULL);
     prompt_records_open(&s.records);
+    share_heaps();
     interrupt_defer(true);
     if (!st) st = open_log(&log, &s.models, args, &err);
     if (!st) st = model_pool_open(&s.models, args, &err);
