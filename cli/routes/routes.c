@@ -10,6 +10,7 @@ static const struct route routes[] =
       NULL},
      {"GET", "/v1/health", route_health, true, "The same as /health", NULL},
      {"GET", "/v1/models", route_models, true, "The models that requests can name", NULL},
+     {"GET", "/v1/models/{id}", route_model, true, "One of the models", NULL},
      {"GET", "/models", route_models, true, "The same as /v1/models", NULL},
      {"POST", "/v1/chat/completions", route_chat, false, "Answer to a conversation (OpenAI)", "msgto"},
      {"POST", "/chat/completions", route_chat, false, "The same as /v1/chat/completions", "msgto"},

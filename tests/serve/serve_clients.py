@@ -21,7 +21,7 @@ c = openai.OpenAI(base_url=s.url + "/v1", api_key="none", max_retries=1)
 ask = [{"role": "user", "content": "What is the capital of France?"}]
 
 name = c.models.list().data[0].id
-expect("models", name == "SmolLM2-135M-Instruct.Q4_1", name)
+expect("models", name == "SmolLM2-135M-Instruct.Q4_1" and c.models.retrieve(name).id == name, name)
 r = c.chat.completions.create(model=name, messages=ask, max_completion_tokens=24, temperature=0, logprobs=True, top_logprobs=2)
 text = r.choices[0].message.content
 expect("chat", "Paris" in text and r.usage.completion_tokens > 3 and len(r.choices[0].logprobs.content) >= 3, r)
