@@ -1,4 +1,4 @@
-/* cmd_replay.c: `segue replay`: computes a recorded answer (run --record) again, on the recorded units or others, and names the
+/* cmd_replay.c: `segue replay`: computes recorded answers (--record) again, on the recorded units or others, and names the
  * first token, layer and unit that differ. Exit 6: there is a difference.
  * SPDX-License-Identifier: MIT */
 #include "commands.h"
@@ -121,15 +121,16 @@ static segue_status compute(const struct record *r, const struct args *args, str
 {
     segue_session *s = NULL;
     segue_session_opts opts = SEGUE_INIT(segue_session_opts);
-    segue_sampling sampling = record_sampling(r);
+    struct record_sampler sampler;
     opts.context = (size_t)args_number(args, "context", 0);
     opts.plan = placement_plan(p);
-    opts.sampling = &sampling;
+    opts.sampling = &sampler.sampling;
     opts.adapters = p->adapters;
     opts.adapters_n = p->adapters_n;
     opts.no_store = 1;
     struct record_tokens answer = {out_alloc((r->answer.n + 1) * sizeof *answer.ids), 0};
-    segue_status st = segue_session_open(&s, p->engine, &opts, err);
+    segue_status st = record_sampler_read(&sampler, r, p->model, err);
+    if (!st) st = segue_session_open(&s, p->engine, &opts, err);
     if (!st) interrupt_watch(s);
     if (!st) st = record_begin(s, err);
     if (!st) st = segue_session_append(s, r->prompt.ids, r->prompt.n, err);
@@ -149,6 +150,7 @@ static segue_status compute(const struct record *r, const struct args *args, str
     free(answer.ids);
     if (s) interrupt_unwatch(s);
     segue_session_close(s);
+    record_sampler_free(&sampler);
     return st < 0 ? st : SEGUE_OK;
 }
 
@@ -315,6 +317,7 @@ static int run(struct args *args)
 
 static const struct arg_def flag_defs[] = {
     {"context", 'c', ARG_COUNT, 0, "N", "as recorded", 1, 2147483647.0, "context size in tokens"},
+    {"deterministic", 0, ARG_SWITCH, ARG_ADVANCED, NULL, "as recorded", 0, 0, "compute as serve --deterministic does"},
     {"request", 0, ARG_COUNT, 0, "N", "all", 1, 1 << 20, "repeat only the N-th record of the file"},
     ARG_END};
 static const struct arg_group command_flags = {"Session", flag_defs};
@@ -328,8 +331,8 @@ const struct command cmd_replay = {
     .groups = groups,
     .example = "segue replay answer.record --unit ref",
     .run = run,
-    .about = "Computes the answers of a file that --record of run or chat wrote again, with the recorded flags or on other "
-             "units, and compares the tokens, the states after every run and the values between layers, all bit for bit. It "
-             "names the first position, layer and unit that differ; exit 6. Units with other kernels round differently, so "
+    .about = "Computes the answers of a file that --record of run, chat or serve wrote again, with the recorded flags or on "
+             "other units, and compares the tokens, the states after every run and the values between layers, all bit for bit. "
+             "It names the first position, layer and unit that differ; exit 6. Units with other kernels round differently, so "
              "between them only the tokens are expected to be equal.",
 };

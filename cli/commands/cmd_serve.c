@@ -7,6 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include "run/prompt.h"
 #include "serve/listener.h"
 #include "routes/routes.h"
@@ -124,6 +127,29 @@ static void tell_address(const struct args *args, const struct listener_opts *o,
     free(url);
 }
 
+/* --record: the file, and one line that says so. */
+static segue_status open_log(struct record_log *log, struct model_pool *models, const struct args *args, segue_error *err)
+{
+    const char *path = args_text(args, "record");
+    uint64_t mib = (uint64_t)args_number(args, "record-limit", RECORD_BYTES >> 20);
+    if (!path) return SEGUE_OK;
+    if (args_has(args, "memory"))
+        return out_fail(err, SEGUE_EARG,
+                        "flag --record: cannot be combined with --memory, which may compute states again; remove one of them");
+    models->log = log;
+    segue_status st = record_log_open(log, path, mib << 20, err);
+    if (!st)
+        out_note("recording requests to %s, at most %llu MiB; they run one by one and without the prefix cache", path,
+                 (unsigned long long)mib);
+    return st;
+}
+
+static void close_log(struct record_log *log)
+{
+    if (log->fd >= 0 && log->path) out_note("recorded %zu answers in %s", log->records, log->path);
+    record_log_close(log);
+}
+
 static segue_status serve(struct server *s, struct args *args, segue_error *err)
 {
     char *keys[KEYS_MAX];
@@ -157,9 +183,18 @@ static segue_status serve(struct server *s, struct args *args, segue_error *err)
     return st;
 }
 
+/* Each request has a thread, and glibc would give up to 8 heaps per core to them, each as large as its largest request was. */
+static void share_heaps(void)
+{
+#ifdef M_ARENA_MAX
+    mallopt(M_ARENA_MAX, 2);
+#endif
+}
+
 static int run(struct args *args)
 {
     struct server s = {.args = args, .metrics = false};
+    struct record_log log = {0};
     segue_error err;
     segue_status st = read_config(args, &err);
     s.metrics = args_has(args, "metrics");
@@ -173,10 +208,13 @@ static int run(struct args *args)
     s.models.loaded_max = (size_t)args_number(args, "models-max", 2);
     pthread_mutex_init(&s.kept_lock, NULL);
     prompt_records_open(&s.records);
+    share_heaps();
     interrupt_defer(true);
+    if (!st) st = open_log(&log, &s.models, args, &err);
     if (!st) st = model_pool_open(&s.models, args, &err);
     if (!st) st = serve(&s, args, &err);
     model_pool_close(&s.models);
+    close_log(&log);
     responses_free(&s);
     prompt_records_close(&s.records);
     pthread_mutex_destroy(&s.kept_lock);
@@ -198,6 +236,10 @@ static const struct arg_def server_defs[] =
      {"metrics", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "serve counters for Prometheus at /metrics"},
      {"meter", 0, ARG_TEXT, ARG_ADVANCED, "nvml|none", "none", 0, 0,
       "measure the energy of the GPUs and divide it among requests"},
+     {"record", 0, ARG_FILE, ARG_ADVANCED, "FILE", NULL, 0, 0,
+      "append a record of each answer for segue replay; answers run one by one, without the prefix cache"},
+     {"record-limit", 0, ARG_COUNT, ARG_ADVANCED, "MB", "1024", 1, RECORD_BYTES >> 20,
+      "size of the file of --record; later answers are not recorded"},
      {"memory", 0, ARG_COUNT, ARG_ADVANCED, "MB", "no limit", 1, 1 << 30,
       "memory for the states of all requests and the prefix cache"},
      {"store", 0, ARG_CHOICE, ARG_ADVANCED, "memory|on|off", "memory", 0, 0,

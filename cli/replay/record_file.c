@@ -43,6 +43,25 @@ static bool integer_in(const json_t *o, const char *name, json_int_t low, json_i
     return json_is_integer(v) && *out >= low && *out <= high;
 }
 
+/* sampling.bias and sampling.constraint, both optional. NULL: they are valid. */
+static const char *wrong_sampling(const json_t *sampling)
+{
+    const json_t *bias = json_object_get(sampling, "bias"), *constraint = json_object_get(sampling, "constraint"), *entry;
+    json_int_t kind;
+    size_t i;
+    if (bias && (!json_is_array(bias) || json_array_size(bias) > RECORD_BIASES)) return "bias is not a list, or too long";
+    json_array_foreach(bias, i, entry)
+    {
+        const json_t *token = json_array_get(entry, 0);
+        if (!json_is_integer(token) || json_integer_value(token) < 0 || json_integer_value(token) > INT32_MAX ||
+            !json_is_number(json_array_get(entry, 1)))
+            return "bias has an entry that is not a token and a number";
+    }
+    if (!constraint) return NULL;
+    bool known = integer_in(constraint, "kind", SEGUE_GRAMMAR_GBNF, SEGUE_GRAMMAR_REGEX, &kind);
+    return known && json_is_string(json_object_get(constraint, "text")) ? NULL : "constraint has no kind or no text";
+}
+
 static segue_status read_head(const struct record_reader *r, struct record *out, json_t *o, segue_error *err)
 {
     static const char *const texts[] = {"model", "shape_id", "weights_id", "version", "kernels"};
@@ -56,6 +75,8 @@ static segue_status read_head(const struct record_reader *r, struct record *out,
         if (!json_is_string(json_object_get(o, texts[i]))) return bad(r, "a text of the head is missing", err);
     if (!json_is_object(json_object_get(o, "flags")) || !json_is_object(json_object_get(o, "sampling")))
         return bad(r, "flags or sampling is missing", err);
+    const char *wrong = wrong_sampling(json_object_get(o, "sampling"));
+    if (wrong) return bad(r, wrong, err);
     if (!json_is_array(slots) || json_array_size(slots) > RECORD_SLOTS || !json_is_array(units) || !json_array_size(units) ||
         json_array_size(units) > 64)
         return bad(r, "slots or units is not a list, or too long", err);

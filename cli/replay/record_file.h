@@ -6,19 +6,27 @@
 #include "term/out.h"
 
 enum {
-    RECORD_VERSION = 1,
+    RECORD_VERSION = 2, /* 1: without bias and constraint */
     RECORD_BYTES = 1 << 30,
     RECORD_LINE = 64 << 20,
     RECORD_TOKENS = 1 << 24,
     RECORD_SLOTS = 8192,
     RECORD_HIDDEN = 4097,
     RECORD_RUNS = 1 << 20,
-    RECORD_ANSWERS = 1 << 20
+    RECORD_ANSWERS = 1 << 20,
+    RECORD_BIASES = 4096
 };
 
 struct record_tokens {
     int32_t *ids;
     size_t n;
+};
+
+/* What an answer was constrained by. kind: of segue_grammar_open. */
+struct record_constraint {
+    segue_grammar_kind kind;
+    char *text;
+    size_t len;
 };
 
 /* One run, see engine/replay/state_hashes.h. */

@@ -40,8 +40,9 @@ segue_status record_begin(segue_session *session, segue_error *err)
 }
 
 /* Flags that decide what is computed, as the user gave them. */
-static json_t *flags_json(const struct args *args)
+static json_t *flags_json(const struct record_source *source)
 {
+    const struct args *args = source->args;
     static const char *const names[] = {"unit",    "threads", "pipeline", "kv",     "chunk",
                                         "storage", "context", "prefill",  "decode", "lora"};
     json_t *o = json_object();
@@ -52,42 +53,83 @@ static json_t *flags_json(const struct args *args)
         if (json_array_size(list)) json_object_set(o, names[i], list);
         json_decref(list);
     }
-    const char *ctx = args_text(args, "ctx"); /* the name of --context in serve */
-    if (ctx) json_object_set_new(o, "context", json_pack("[s]", ctx));
+    char *context = source->context ? out_printf("%zu", source->context) : NULL;
+    if (context) json_object_set_new(o, "context", json_pack("[s]", context));
+    free(context);
+    if (args_has(args, "deterministic")) json_object_set_new(o, "deterministic", json_pack("[s]", ""));
     return o;
 }
 
 /* Nine digits restore a float. */
-static json_t *sampling_json(const segue_sampling *s)
+static json_t *sampling_json(const segue_sampling *s, const struct record_constraint *constraint)
 {
-    return json_pack("{s:f,s:i,s:f,s:f,s:f,s:f,s:f,s:f,s:i,s:f,s:f,s:i,s:I,s:i}", "temperature", (double)s->temperature, "top_k",
-                     (int)s->top_k, "top_p", (double)s->top_p, "min_p", (double)s->min_p, "typical_p", (double)s->typical_p,
-                     "repeat_penalty", (double)s->repeat_penalty, "presence_penalty", (double)s->presence_penalty,
-                     "frequency_penalty", (double)s->frequency_penalty, "repeat_last_n", (int)s->repeat_last_n, "dry_multiplier",
-                     (double)s->dry_multiplier, "dry_base", (double)s->dry_base, "dry_allowed_length", (int)s->dry_allowed_length,
-                     "seed", (json_int_t)s->seed, "ignore_stops", (int)s->ignore_stops);
+    json_t *o = json_pack("{s:f,s:i,s:f,s:f,s:f,s:f,s:f,s:f,s:i,s:f,s:f,s:i,s:I,s:i}", "temperature", (double)s->temperature,
+                          "top_k", (int)s->top_k, "top_p", (double)s->top_p, "min_p", (double)s->min_p, "typical_p",
+                          (double)s->typical_p, "repeat_penalty", (double)s->repeat_penalty, "presence_penalty",
+                          (double)s->presence_penalty, "frequency_penalty", (double)s->frequency_penalty, "repeat_last_n",
+                          (int)s->repeat_last_n, "dry_multiplier", (double)s->dry_multiplier, "dry_base", (double)s->dry_base,
+                          "dry_allowed_length", (int)s->dry_allowed_length, "seed", (json_int_t)s->seed, "ignore_stops",
+                          (int)s->ignore_stops);
+    json_t *bias = json_array();
+    for (size_t i = 0; i < s->bias_n; i++)
+        json_array_append_new(bias, json_pack("[i,f]", (int)s->bias[i].token, (double)s->bias[i].bias));
+    if (s->bias_n) json_object_set(o, "bias", bias);
+    json_decref(bias);
+    if (constraint)
+        json_object_set_new(o, "constraint", json_pack("{s:i,s:o}", "kind", (int)constraint->kind, "text",
+                                                       out_string(constraint->text, constraint->len)));
+    return o;
 }
 
-segue_sampling record_sampling(const struct record *r)
+/* The list of biases, which record_file.c has checked. */
+static void read_bias(struct record_sampler *out, const json_t *list)
 {
-    const json_t *o = json_object_get(r->head, "sampling");
-    segue_sampling s = SEGUE_INIT(segue_sampling);
+    size_t i, n = json_array_size(list);
+    const json_t *entry;
+    if (!n) return;
+    out->bias = out_alloc(n * sizeof *out->bias);
+    json_array_foreach(list, i, entry)
+        out->bias[i] = (struct segue_bias){(int32_t)json_integer_value(json_array_get(entry, 0)),
+                                           (float)json_number_value(json_array_get(entry, 1))};
+    out->sampling.bias = out->bias;
+    out->sampling.bias_n = n;
+}
+
+segue_status record_sampler_read(struct record_sampler *out, const struct record *r, const segue_model *model, segue_error *err)
+{
+    const json_t *o = json_object_get(r->head, "sampling"), *constraint = json_object_get(o, "constraint");
+    *out = (struct record_sampler){.sampling = SEGUE_INIT(segue_sampling)};
+    segue_sampling *s = &out->sampling;
     const struct {
         const char *name;
         float *to;
-    } reals[] = {{"temperature", &s.temperature},           {"top_p", &s.top_p},
-                 {"min_p", &s.min_p},                       {"typical_p", &s.typical_p},
-                 {"repeat_penalty", &s.repeat_penalty},     {"presence_penalty", &s.presence_penalty},
-                 {"frequency_penalty", &s.frequency_penalty}, {"dry_multiplier", &s.dry_multiplier},
-                 {"dry_base", &s.dry_base}};
+    } reals[] = {{"temperature", &s->temperature},           {"top_p", &s->top_p},
+                 {"min_p", &s->min_p},                       {"typical_p", &s->typical_p},
+                 {"repeat_penalty", &s->repeat_penalty},     {"presence_penalty", &s->presence_penalty},
+                 {"frequency_penalty", &s->frequency_penalty}, {"dry_multiplier", &s->dry_multiplier},
+                 {"dry_base", &s->dry_base}};
     for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
         *reals[i].to = (float)json_number_value(json_object_get(o, reals[i].name));
-    s.top_k = (int32_t)json_integer_value(json_object_get(o, "top_k"));
-    s.repeat_last_n = (int32_t)json_integer_value(json_object_get(o, "repeat_last_n"));
-    s.dry_allowed_length = (int32_t)json_integer_value(json_object_get(o, "dry_allowed_length"));
-    s.seed = (uint64_t)json_integer_value(json_object_get(o, "seed"));
-    s.ignore_stops = json_integer_value(json_object_get(o, "ignore_stops")) != 0;
-    return s;
+    s->top_k = (int32_t)json_integer_value(json_object_get(o, "top_k"));
+    s->repeat_last_n = (int32_t)json_integer_value(json_object_get(o, "repeat_last_n"));
+    s->dry_allowed_length = (int32_t)json_integer_value(json_object_get(o, "dry_allowed_length"));
+    s->seed = (uint64_t)json_integer_value(json_object_get(o, "seed"));
+    s->ignore_stops = json_integer_value(json_object_get(o, "ignore_stops")) != 0;
+    read_bias(out, json_object_get(o, "bias"));
+    if (!constraint) return SEGUE_OK;
+    const json_t *text = json_object_get(constraint, "text");
+    segue_status st = segue_grammar_open(&out->grammar, model,
+                                         (segue_grammar_kind)json_integer_value(json_object_get(constraint, "kind")),
+                                         json_string_value(text), json_string_length(text), err);
+    s->grammar = out->grammar;
+    return st;
+}
+
+void record_sampler_free(struct record_sampler *s)
+{
+    free(s->bias);
+    segue_grammar_close(s->grammar);
+    *s = (struct record_sampler){0};
 }
 
 /* The first line. */
@@ -112,9 +154,9 @@ static json_t *head_json(const struct record_source *source)
     json_object_set_new(o, "shape_id", json_string(p->info.shape_id));
     json_object_set_new(o, "weights_id", json_string(id));
     json_object_set_new(o, "kernels", json_string(p->unit_info[0].features));
-    json_object_set_new(o, "flags", flags_json(source->args));
+    json_object_set_new(o, "flags", flags_json(source));
     json_object_set_new(o, "units", units);
-    json_object_set_new(o, "sampling", sampling_json(source->sampling));
+    json_object_set_new(o, "sampling", sampling_json(source->sampling, source->constraint));
     json_object_set_new(o, "slots", slots);
     json_object_set_new(o, "hidden", json_integer(h->hidden_n));
     json_object_set_new(o, "prompt", out_id_list(source->prompt.ids, source->prompt.n));
@@ -158,8 +200,7 @@ static void add_line(struct out_text *t, json_t *o)
     json_decref(o);
 }
 
-/* The lines of a record. The caller frees data. */
-static struct out_text record_text_of(const struct record_source *source)
+struct out_text record_text_of(const struct record_source *source)
 {
     const struct sg_state_hashes *h = sg_session_hashes(source->session);
     struct out_text t = {0};

@@ -20,8 +20,12 @@ struct record_source {
     const struct placement *placement;
     const segue_session *session;
     const segue_sampling *sampling;
+    const struct record_constraint *constraint; /* source of sampling.grammar; NULL: there is none */
+    size_t context;                             /* of the session; 0: as the flags say */
     struct record_tokens prompt, answer;
 };
+/* The lines of a record. The caller frees data. */
+struct out_text record_text_of(const struct record_source *source);
 /* Write the file of --record. */
 segue_status record_write(const char *path, const struct record_source *source, segue_error *err);
 /* An empty private file for record_append, instead of one that was there. */
@@ -30,7 +34,14 @@ segue_status record_create(const char *path, segue_error *err);
 segue_status record_append(const char *path, const struct record_source *source, segue_error *err);
 /* What the session has recorded so far, in the form of a file that was read. Freed with record_free. */
 void record_of_session(struct record *out, const segue_session *session);
-/* The sampling parameters of a record. */
-segue_sampling record_sampling(const struct record *r);
+/* The sampling parameters of a record, and what they point to. */
+struct record_sampler {
+    segue_sampling sampling;
+    struct segue_bias *bias;
+    segue_grammar *grammar;
+};
+/* EFORMAT, EUNSUPPORTED, ELIMIT: the constraint (segue_grammar_open). Call record_sampler_free in any case. */
+segue_status record_sampler_read(struct record_sampler *out, const struct record *r, const segue_model *model, segue_error *err);
+void record_sampler_free(struct record_sampler *s);
 
 #endif

@@ -1,6 +1,7 @@
 /* kept.c: see kept.h; and GET and DELETE /v1/responses/{id}, GET /v1/responses/{id}/input_items.
  * SPDX-License-Identifier: MIT */
 #include "routes/kept.h"
+#include "serve/compact_text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,39 +13,72 @@ enum { KEPT_MAX = 1024 };
 /* Items of one page of /input_items. */
 enum { ITEMS_DEFAULT = 20, ITEMS_MAX = 100 };
 
+/* One allocation of its size: there may be many, which stay long. */
 struct kept {
     struct kept *next; /* the older one */
-    char id[64], realm[24];
-    json_t *messages; /* with the answer */
-    char *response;   /* JSON of the answer */
-    struct chat_before before;
-    size_t bytes;
+    size_t prompt_n;   /* of struct chat_before */
+    unsigned char prompt_hash[CHAT_HASH_BYTES];
+    uint32_t bytes, messages_n, response_n, answer_n, tokens_n;
+    /* [bytes] id, realm and model, each with a NUL; tokens as numbers of 7 bits a byte; messages, response and answer, compact */
+    char data[];
 };
+
+/* The parts of a kept answer. */
+struct view {
+    const char *id, *realm, *model, *tokens;
+};
+
+static struct view view_of(const struct kept *k)
+{
+    struct view v = {.id = k->data};
+    v.realm = v.id + strlen(v.id) + 1;
+    v.model = v.realm + strlen(v.realm) + 1;
+    v.tokens = v.model + strlen(v.model) + 1;
+    return v;
+}
 
 void kept_free_before(struct chat_before *b)
 {
-    free(b->prompt.data);
     free(b->answer.data);
     free(b->tokens);
     *b = (struct chat_before){0};
 }
 
-static void free_kept(struct kept *k)
+/* The lowest bits first; the highest bit of a byte says that more follow. */
+static void add_number(struct out_text *t, uint32_t v)
 {
-    json_decref(k->messages);
-    free(k->response);
-    kept_free_before(&k->before);
-    free(k);
+    for (; v > 127; v >>= 7) out_add(t, (char[]){(char)(v | 128)}, 1);
+    out_add(t, (char[]){(char)v}, 1);
 }
 
-static void copy_before(struct chat_before *to, const struct chat_before *from)
+static uint32_t read_number(const char **at)
 {
-    if (from->prompt.len) out_add(&to->prompt, from->prompt.data, from->prompt.len);
-    if (from->answer.len) out_add(&to->answer, from->answer.data, from->answer.len);
-    to->tokens = out_alloc((from->tokens_n + 1) * sizeof *to->tokens);
-    to->tokens_n = from->tokens_n;
-    if (from->tokens_n) memcpy(to->tokens, from->tokens, from->tokens_n * sizeof *to->tokens);
-    memcpy(to->model, from->model, sizeof to->model);
+    uint32_t v = 0, byte = 128;
+    for (int shift = 0; byte & 128; shift += 7) {
+        byte = (unsigned char)*(*at)++;
+        v |= (byte & 127) << shift;
+    }
+    return v;
+}
+
+/* Messages, response and answer in one text; freed by the caller. */
+static char *texts_of(const struct kept *k)
+{
+    struct view v = view_of(k);
+    for (size_t i = 0; i < k->tokens_n; i++) read_number(&v.tokens);
+    return expand_text(v.tokens, (size_t)k->messages_n + k->response_n + k->answer_n);
+}
+
+static void copy_before(struct chat_before *to, const struct kept *k, const char *texts)
+{
+    struct view v = view_of(k);
+    to->prompt_n = k->prompt_n;
+    memcpy(to->prompt_hash, k->prompt_hash, sizeof to->prompt_hash);
+    out_add(&to->answer, texts + k->messages_n + k->response_n, k->answer_n);
+    to->tokens = out_alloc((k->tokens_n + 1) * sizeof *to->tokens);
+    to->tokens_n = k->tokens_n;
+    for (size_t i = 0; i < to->tokens_n; i++) to->tokens[i] = (int32_t)read_number(&v.tokens);
+    snprintf(to->model, sizeof to->model, "%s", v.model);
 }
 
 void responses_free(struct server *s)
@@ -52,7 +86,7 @@ void responses_free(struct server *s)
     while (s->kept) {
         struct kept *k = s->kept;
         s->kept = k->next;
-        free_kept(k);
+        free(k);
     }
 }
 
@@ -61,53 +95,76 @@ static void drop_oldest(struct server *s)
 {
     size_t n = 0, bytes = 0;
     for (struct kept **at = &s->kept; *at;) {
-        bytes += (*at)->bytes;
+        bytes += sizeof **at + (*at)->bytes;
         if (++n <= KEPT_MAX && bytes <= KEPT_BYTES) {
             at = &(*at)->next;
             continue;
         }
         struct kept *old = *at;
         *at = old->next;
-        free_kept(old);
+        free(old);
     }
 }
 
-/* The messages are copied as text, in which a model may write NUL. */
-void kept_add(struct server *s, const struct exchange *x, const char *id, const json_t *messages, const json_t *response,
-              struct chat_before *before)
+static size_t add_json(struct out_text *t, const json_t *v)
 {
-    char *text = json_dumps(messages, JSON_COMPACT);
-    struct kept *k = out_alloc(sizeof *k);
-    snprintf(k->id, sizeof k->id, "%s", id);
-    snprintf(k->realm, sizeof k->realm, "%s", x->realm);
-    k->before = *before;
-    k->response = json_dumps(response, JSON_COMPACT | JSON_REAL_PRECISION(9));
-    k->messages = text ? json_loads(text, JSON_ALLOW_NUL, NULL) : NULL;
-    k->bytes = sizeof *k + (text ? strlen(text) : 0) + (k->response ? strlen(k->response) : 0);
-    k->bytes += k->before.prompt.cap + k->before.answer.cap + k->before.tokens_n * sizeof *k->before.tokens;
+    char *text = json_dumps(v, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    size_t n = text ? strlen(text) : 0;
+    out_add(t, text, n);
     free(text);
-    pthread_mutex_lock(&s->kept_lock);
-    k->next = s->kept;
-    s->kept = k;
-    drop_oldest(s);
-    pthread_mutex_unlock(&s->kept_lock);
+    return n;
+}
+
+void kept_add(struct server *s, const struct exchange *x, const char *id, const json_t *messages, const json_t *response,
+              const struct chat_before *before)
+{
+    const char *const names[] = {id, x->realm, before->model};
+    struct kept head = {.prompt_n = before->prompt_n,
+                        .tokens_n = (uint32_t)before->tokens_n,
+                        .answer_n = (uint32_t)before->answer.len};
+    struct out_text t = {0}, texts = {0};
+    memcpy(head.prompt_hash, before->prompt_hash, sizeof head.prompt_hash);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) out_add(&t, names[i], strlen(names[i]) + 1);
+    for (size_t i = 0; i < before->tokens_n; i++) add_number(&t, (uint32_t)before->tokens[i]);
+    head.messages_n = (uint32_t)add_json(&texts, messages);
+    head.response_n = (uint32_t)add_json(&texts, response);
+    out_add(&texts, before->answer.data, before->answer.len);
+    compact_text(&t, texts.data, texts.len);
+    free(texts.data);
+    if (t.len <= KEPT_BYTES) {
+        struct kept *k = out_alloc(sizeof *k + t.len);
+        head.bytes = (uint32_t)t.len;
+        *k = head;
+        memcpy(k->data, t.data, t.len);
+        pthread_mutex_lock(&s->kept_lock);
+        k->next = s->kept;
+        s->kept = k;
+        drop_oldest(s);
+        pthread_mutex_unlock(&s->kept_lock);
+    }
+    free(t.data);
 }
 
 /* With the lock: the place of an answer of this key; NULL: none. id need not end at id_n. */
 static struct kept **find(struct server *s, const struct exchange *x, const char *id, size_t id_n)
 {
-    for (struct kept **at = &s->kept; *at; at = &(*at)->next)
-        if (strlen((*at)->id) == id_n && !memcmp((*at)->id, id, id_n) && !strcmp((*at)->realm, x->realm)) return at;
+    for (struct kept **at = &s->kept; *at; at = &(*at)->next) {
+        struct view v = {.id = (*at)->data};
+        if (strlen(v.id) == id_n && !memcmp(v.id, id, id_n) && !strcmp(v.id + id_n + 1, x->realm)) return at;
+    }
     return NULL;
 }
 
+/* A model may write NUL. */
 json_t *kept_recall(struct server *s, const struct exchange *x, const char *id, struct chat_before *before)
 {
     pthread_mutex_lock(&s->kept_lock);
     struct kept **k = find(s, x, id, strlen(id));
-    json_t *found = k ? json_deep_copy((*k)->messages) : NULL;
-    if (found && before) copy_before(before, &(*k)->before);
+    char *texts = k ? texts_of(*k) : NULL;
+    json_t *found = k ? json_loadb(texts, (*k)->messages_n, JSON_ALLOW_NUL, NULL) : NULL;
+    if (found && before) copy_before(before, *k, texts);
     pthread_mutex_unlock(&s->kept_lock);
+    free(texts);
     return found;
 }
 
@@ -136,10 +193,11 @@ void route_response(struct server *s, struct exchange *x)
     const char *id = path_id(x, &n);
     pthread_mutex_lock(&s->kept_lock);
     struct kept **k = find(s, x, id, n);
-    char *text = k && (*k)->response ? out_strdup((*k)->response) : NULL;
+    char *text = k ? texts_of(*k) : NULL;
+    size_t at = k ? (*k)->messages_n : 0, length = k ? (*k)->response_n : 0;
     pthread_mutex_unlock(&s->kept_lock);
     if (text)
-        exchange_text(x, 200, "application/json; charset=utf-8", text, strlen(text));
+        exchange_text(x, 200, "application/json; charset=utf-8", text + at, length);
     else
         unknown(x);
     free(text);
@@ -157,8 +215,8 @@ void route_response_delete(struct server *s, struct exchange *x)
         unknown(x);
         return;
     }
-    exchange_json(x, 200, json_pack("{s:s, s:s, s:b}", "id", old->id, "object", "response", "deleted", 1));
-    free_kept(old);
+    exchange_json(x, 200, json_pack("{s:s, s:s, s:b}", "id", old->data, "object", "response", "deleted", 1));
+    free(old);
 }
 
 /* --- /v1/responses/{id}/input_items --- */

@@ -5,11 +5,10 @@
 
 #include "routes/routes.h"
 
-/* Keep an answer under its id. messages: the conversation with the answer; response: as it was sent. Both are copied, since
- * other threads read what is kept. before: taken over. */
+/* Keep an answer under its id. messages: the conversation with the answer; response: as it was sent. All are copied. */
 void kept_add(struct server *s, const struct exchange *x, const char *id, const json_t *messages, const json_t *response,
-              struct chat_before *before);
-/* The messages kept under an id by the same key, as a deep copy; NULL: none. before: NULL, or set to a copy. */
+              const struct chat_before *before);
+/* The messages kept under an id by the same key, as a new reference; NULL: none. before: NULL, or set to a copy. */
 json_t *kept_recall(struct server *s, const struct exchange *x, const char *id, struct chat_before *before);
 void kept_free_before(struct chat_before *b);
 

@@ -13,7 +13,7 @@ static void set_before(struct chat_before *b, const struct chat_job *c)
 {
     const struct chat_job_choice *ch = &c->choices[0];
     const struct generate_job *g = &c->job;
-    if (c->prompt.len) out_add(&b->prompt, c->prompt.data, c->prompt.len);
+    chat_before_prompt(b, &c->prompt);
     b->tokens = out_alloc((g->all_n + 1) * sizeof *b->tokens);
     b->tokens_n = g->all_n;
     if (g->all_n) memcpy(b->tokens, g->all, g->all_n * sizeof *g->all);
@@ -301,6 +301,7 @@ static void keep_answer(struct chat_job *c)
     struct chat_before before = {0};
     set_before(&before, c);
     kept_add(st->server, c->x, response_id(c, (char[64]){0}), list, response, &before);
+    kept_free_before(&before);
     json_decref(list), json_decref(response);
 }
 

@@ -48,6 +48,7 @@ void route_detokenize(struct server *s, struct exchange *x);
 void route_apply_template(struct server *s, struct exchange *x);
 void route_health(struct server *s, struct exchange *x);
 void route_models(struct server *s, struct exchange *x);
+void route_model(struct server *s, struct exchange *x);
 void route_props(struct server *s, struct exchange *x);
 void route_slot(struct server *s, struct exchange *x);
 void route_state_export(struct server *s, struct exchange *x);

@@ -274,14 +274,28 @@ static bool render(struct chat_job *c, struct serve_error *e)
     return c->tokens != NULL;
 }
 
+static void hash_text(unsigned char out[CHAT_HASH_BYTES], const char *text, size_t n)
+{
+    crypto_generichash(out, CHAT_HASH_BYTES, (const unsigned char *)(n ? text : ""), n, NULL, 0);
+}
+
+void chat_before_prompt(struct chat_before *b, const struct out_text *prompt)
+{
+    b->prompt_n = prompt->len;
+    hash_text(b->prompt_hash, prompt->data, prompt->len);
+}
+
 static bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
 /* The length of the prompt's text that is prompt and answer of b; 0: it begins otherwise. Templates may trim an answer. */
 static size_t common_text(const struct out_text *p, const struct chat_before *b)
 {
     const char *answer = b->answer.data;
-    size_t at = b->prompt.len, n = b->answer.len;
-    if (p->len < at || (at && memcmp(p->data, b->prompt.data, at) != 0)) return 0;
+    size_t at = b->prompt_n, n = b->answer.len;
+    unsigned char hash[CHAT_HASH_BYTES];
+    if (p->len < at) return 0;
+    hash_text(hash, p->data, at);
+    if (memcmp(hash, b->prompt_hash, sizeof hash) != 0) return 0;
     for (int trimmed = 0; trimmed < 2; trimmed++) {
         if (n <= p->len - at && (!n || !memcmp(p->data + at, answer, n))) return at + n;
         while (n && is_space(*answer)) answer++, n--;

@@ -57,9 +57,13 @@ struct chat_job {
     struct prompt_change change;     /* since the earlier request that has most in common */
 };
 
-/* An answered prompt that the next one may begin with: texts as the template writes them, and the tokens that were computed. */
+enum { CHAT_HASH_BYTES = 16 };
+/* An answered prompt that the next one may begin with: texts as the template writes them, that of the prompt as its length and
+ * BLAKE2b hash, and the tokens that were computed. */
 struct chat_before {
-    struct out_text prompt, answer;
+    size_t prompt_n;
+    unsigned char prompt_hash[CHAT_HASH_BYTES];
+    struct out_text answer;
     int32_t *tokens; /* [tokens_n] of prompt and answer */
     size_t tokens_n;
     char model[128];
@@ -84,6 +88,9 @@ void chat_job_free(struct chat_job *c);
 /* Open, run, write the answer in the form, free. user: for the form. */
 bool chat_job_answer(struct exchange *x, const struct chat_request *r, const struct chat_form *form, void *user,
                      struct serve_error *e);
+
+/* Set prompt_n and prompt_hash. */
+void chat_before_prompt(struct chat_before *b, const struct out_text *prompt);
 
 /* A random name: prefix and 24 letters and digits. */
 void chat_job_id(char *out, size_t cap, const char *prefix);

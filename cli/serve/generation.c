@@ -11,6 +11,9 @@ enum { TOKENS_AT_ONCE = 32, LOGPROBS_ROW = PARAMS_LOGPROBS + 1 };
 /* One choice while it is generated. */
 struct choice {
     segue_request *request;
+    segue_session *session; /* of `request`, if it is recorded; else NULL */
+    segue_sampling sampling;
+    size_t prompt_n; /* tokens of the session when it was submitted */
     segue_text pieces;
     json_t *logprobs;     /* of tokens whose text is not passed on yet */
     int32_t *tokens;      /* [prompt + tokens_n] all tokens so far, for going on after a cut */
@@ -74,23 +77,64 @@ static json_t *logprob_json(const struct generate_job *g, const segue_logprob *r
     return o;
 }
 
+/* A recorded request has a session of its own, which computes all its tokens itself, so that its record can be repeated alone. */
+static segue_status open_recorded(struct generate_job *g, struct choice *c, segue_error *err)
+{
+    const struct placement *p = &g->model->placement;
+    segue_session_opts o = {.size = sizeof o,
+                            .context = g->model->context,
+                            .plan = placement_plan(p),
+                            .sampling = &c->sampling,
+                            .adapters = p->adapters,
+                            .adapters_n = p->adapters_n,
+                            .no_store = 1};
+    segue_status st = segue_session_open(&c->session, p->engine, &o, err);
+    return st ? st : record_begin(c->session, err);
+}
+
+/* Ends the request of a choice. One that has chosen a token is recorded, also if its client has gone. */
+static void close_request(struct generate_job *g, struct choice *c)
+{
+    const struct record_constraint *constraint = &g->params->constraint;
+    const int32_t *tokens = NULL;
+    segue_request_close(c->request);
+    c->request = NULL;
+    size_t n = c->session ? segue_session_tokens(c->session, &tokens) : 0;
+    if (n > c->prompt_n) {
+        struct record_source source = {.args = &g->model->args,
+                                       .placement = &g->model->placement,
+                                       .session = c->session,
+                                       .sampling = &c->sampling,
+                                       .constraint = constraint->text ? constraint : NULL,
+                                       .context = g->model->context,
+                                       .prompt = {c->tokens, c->prompt_n},
+                                       .answer = {(int32_t *)(uintptr_t)tokens + c->prompt_n, n - c->prompt_n}};
+        record_log_add(g->model->log, &source);
+    }
+    segue_session_close(c->session);
+    c->session = NULL;
+}
+
 static bool submit(struct generate_job *g, struct choice *c, size_t index, struct serve_error *e)
 {
     const struct placement *p = &g->model->placement;
-    segue_sampling sampling = g->params->sampling;
     segue_error err = {0};
-    sampling.seed += index; /* choices differ, and the first is that of n = 1 */
+    c->sampling = g->params->sampling;
+    c->prompt_n = g->tokens_n + c->tokens_n;
+    c->sampling.seed += index; /* choices differ, and the first is that of n = 1 */
     size_t max = g->params->max_tokens;
     if (max && c->tokens_n >= max) max = c->tokens_n + 1;
     segue_request_opts o = {.size = sizeof o,
                             .tokens = c->tokens,
-                            .tokens_n = g->tokens_n + c->tokens_n,
+                            .tokens_n = c->prompt_n,
                             .max_tokens = max ? max - c->tokens_n : 0,
-                            .sampling = &sampling,
+                            .sampling = &c->sampling,
                             .adapters = p->adapters,
                             .adapters_n = p->adapters_n,
                             .no_store = g->params->no_store,
                             .realm = g->x->realm};
+    if (record_log_on(g->model->log) && open_recorded(g, c, &err)) return serve_fail_of(e, &err);
+    o.session = c->session;
     /* As llama.cpp does: no answer is longer than its context, and a prompt that fills it is refused. */
     if (segue_request_submit(&c->request, g->model->scheduler, &o, &err) == SEGUE_OK) return true;
     if (err.status == SEGUE_ELIMIT && strstr(err.text, "try again later")) return serve_fail(e, 503, NULL, "%s", err.text);
@@ -197,11 +241,8 @@ static bool close_thinking(struct generate_job *g, struct choice *c, size_t inde
     size_t n;
     int32_t *tokens = generate_tokenize(g->model, close, sizeof close - 1, SEGUE_TEXT_NO_BOS, &n, e);
     if (!tokens) return false;
-    if (!c->ended && c->request) {
-        read_info(g, c);
-        segue_request_close(c->request);
-    }
-    c->request = NULL;
+    if (!c->ended && c->request) read_info(g, c);
+    close_request(g, c);
     c->budget_spent = true;
     for (size_t i = 0; i < n; i++) keep_token(g, c, tokens[i]);
     free(tokens);
@@ -263,13 +304,13 @@ bool generate_run(struct generate_job *g, struct serve_error *e)
     double end_j = model_pool_energy(g->model, false);
     g->joules = begin_j >= 0 && end_j >= begin_j ? end_j - begin_j : -1;
     if (choices[0].request && !choices[0].budget_spent) read_info(g, &choices[0]);
+    for (size_t i = 0; i < n; i++) close_request(g, &choices[i]);
     free(g->all); /* of an earlier prompt */
     g->all = choices[0].tokens;
     g->all_n = g->tokens_n + choices[0].tokens_n;
     if (choices[0].tokens_n && is_stop(g->model, g->all[g->all_n - 1])) g->all_n--;
     choices[0].tokens = NULL;
     for (size_t i = 0; i < n; i++) {
-        segue_request_close(choices[i].request);
         json_decref(choices[i].logprobs);
         free(choices[i].tokens);
     }

@@ -52,6 +52,7 @@ static void add_model(struct model_pool *h, const struct args *args, const char 
     m->name = name_of(path);
     m->path = out_strdup(path);
     m->bytes = bytes_of(path);
+    m->log = h->log;
     m->args = args_copy(args);
     args_unset(&m->args, "model");
     args_set(&m->args, "model", path, &ignored);
@@ -130,7 +131,8 @@ static void load(struct model_pool *h, struct pooled_model *m)
     int code;
     segue_scheduler_opts opts = h->scheduling;
     segue_scheduler *scheduler = NULL;
-    segue_status st = placement_try(&m->placement, &m->args, PLACEMENT_EMBEDDINGS, &code, &err);
+    unsigned flags = PLACEMENT_EMBEDDINGS | (m->log ? record_placement_flags(&m->args) : 0);
+    segue_status st = placement_try(&m->placement, &m->args, flags, &code, &err);
     if (!st) {
         size_t trained = m->placement.info.context;
         if (!opts.context) opts.context = trained && trained < 4096 ? trained : 4096;

@@ -6,6 +6,7 @@
 #include "serve/exchange.h"
 #include "serve/slots.h"
 #include "meter/meter.h"
+#include "replay/record_log.h"
 #include "run/placement.h"
 
 /* STOPPED: was READY; its requests were cancelled. */
@@ -24,6 +25,7 @@ struct pooled_model {
     double energy_j, share_j; /* last reading; what a request that was always in progress would have used */
     struct slots slots;
     size_t context; /* READY: tokens of one request at most */
+    struct record_log *log; /* of the pool */
     size_t users;   /* requests that hold it */
     bool leaving;   /* READY: to be closed for another one once its running answers have ended */
     uint64_t bytes; /* of its weights: those of the files before it was opened */
@@ -38,6 +40,7 @@ struct model_pool {
     size_t models_n;
     segue_scheduler_opts scheduling;  /* context 0: the lesser of the model's and 4096 */
     size_t loaded_max;                /* models open at once */
+    struct record_log *log;           /* --record; NULL: nothing is recorded */
     uint64_t bytes_max;               /* of their weights together; 0: no bound */
     pthread_t loader;                 /* opens the first model */
     bool loader_started, stop, ready; /* ready: the first model was opened once */

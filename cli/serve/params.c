@@ -136,6 +136,9 @@ bool params_constrain(struct params *p, const struct pooled_model *m, segue_gram
     segue_status st = segue_grammar_open(&p->grammar, m->placement.model, kind, text, len, &err);
     if (st) return serve_fail(e, st == SEGUE_EMEMORY ? 503 : 400, where, "%s: %s", where, err.text);
     p->sampling.grammar = p->grammar;
+    if (!m->log) return true;
+    p->constraint = (struct record_constraint){kind, out_alloc(len + 1), len};
+    memcpy(p->constraint.text, text, len);
     return true;
 }
 
@@ -222,5 +225,6 @@ void params_free(struct params *p)
 {
     free(p->bias);
     segue_grammar_close(p->grammar);
+    free(p->constraint.text);
     *p = (struct params){0};
 }

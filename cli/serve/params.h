@@ -4,6 +4,7 @@
 #define SEGUE_CLI_PARAMS_H
 
 #include "serve/fields.h"
+#include "replay/record_file.h"
 #include "serve/model_pool.h"
 
 enum { PARAMS_CHOICES = 16, PARAMS_STOPS = 16, PARAMS_STOP_BYTES = 256, PARAMS_LOGPROBS = 20 };
@@ -12,6 +13,7 @@ struct params {
     segue_sampling sampling; /* bias belongs to `bias` */
     struct segue_bias *bias;
     segue_grammar *grammar;          /* NULL: the text is free. A reference */
+    struct record_constraint constraint; /* its source, for --record; text NULL: none */
     size_t max_tokens;               /* 0: until the context is full */
     size_t choices;                  /* n */
     const char *stops[PARAMS_STOPS]; /* [stops_n] borrowed from the request */

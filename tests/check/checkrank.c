@@ -266,9 +266,9 @@ struct rank_shape {
 };
 
 /* Mean of the norms' weights of a shape. Gates of the delta rule grow with it: fp16 keeps numbers from 16 on to 1/64, bf16 to
- * 1/8, those of several hundred to 1/4 and 2. With a mean of 200 and bf16, of seeds 1 to 6, those fail on cuda in which cpu has the
- * largest errors as well, 5 to 30 times those of the others: the numbers, not the unit, make the difference. On ane, with a mean
- * of 10 no f16 or bf16 case of seeds 1 to 12 exceeds half its bound; with 200 some exceed it several times. */
+ * 1/8, those of several hundred to 1/4 and 2. With a mean of 200 and bf16, of seeds 1 to 6, those fail on cuda in which cpu has
+ * the largest errors as well, 5 to 30 times those of the others: the numbers, not the unit, make the difference. On ane, with a
+ * mean of 10 no f16 or bf16 case of seeds 1 to 12 exceeds half its bound; with 200 some exceed it several times. */
 static float mean_of(const struct check_unit *u, const struct rank_shape *s, enum sg_storage storage)
 {
     if ((u->desc.half || storage == SG_BF16) && s->mixer == PROMPTS && s->mean > 10) return 10;

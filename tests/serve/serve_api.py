@@ -13,6 +13,10 @@ hello = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8, "temp
 expect("health", s.call("GET", "/health") == (200, {"status": "ok"}))
 status, models = s.call("GET", "/v1/models")
 expect("models", status == 200 and [x["id"] for x in models["data"]] == ["tiny", "other"] and models["data"][0]["meta"]["n_ctx"] == 2048, models)
+status, one = s.call("GET", "/v1/models/other")
+expect("one model", status == 200 and one == models["data"][1], one)
+is_error("an unknown one", s.call("GET", "/v1/models/none"), 404)
+is_error("no model named models", s.call("GET", "/v1/models/"), 404)
 expect("props", s.call("GET", "/props")[1]["total_slots"] == 4)
 expect("slots", len(s.call("GET", "/slots")[1]) == 4)
 is_error("an unknown path", s.call("GET", "/nothing"), 404)
@@ -148,7 +152,7 @@ WRONG = {"string": 5, "array": 5, "integer": "x", "number": "x", "boolean": 5, "
 paths = s.call("GET", "/openapi.json")[1]["paths"]
 for path, methods in paths.items():
     for method in methods:
-        kept = s.post("/v1/responses", {"input": "Hi", "max_output_tokens": 1})[1]["id"] if "/responses/" in path else "0"
+        kept = s.post("/v1/responses", {"input": "Hi", "max_output_tokens": 1})[1]["id"] if "/responses/" in path else "tiny" if "/models/" in path else "0"
         got = s.call(method.upper(), path.replace("{id}", kept), {} if method == "post" else None)[0]
         expect(f"{method} {path}", got in ((403,) if "states" in path else (200, 400)), got)
         body = methods[method].get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {}).get("properties", {})

@@ -2,10 +2,11 @@
 """The official Python packages of OpenAI and Anthropic against the server on the default model: chat, stream, tools, parse, errors.
 SPDX-License-Identifier: MIT"""
 import os, sys
+from typing import Annotated
 
 try:
     import anthropic, openai
-    from pydantic import BaseModel
+    from pydantic import BaseModel, Field
 except ImportError as e:
     print(f"SKIP serve_clients: {e}")
     sys.exit(77)
@@ -20,7 +21,7 @@ c = openai.OpenAI(base_url=s.url + "/v1", api_key="none", max_retries=1)
 ask = [{"role": "user", "content": "What is the capital of France?"}]
 
 name = c.models.list().data[0].id
-expect("models", name == "SmolLM2-135M-Instruct.Q4_1", name)
+expect("models", name == "SmolLM2-135M-Instruct.Q4_1" and c.models.retrieve(name).id == name, name)
 r = c.chat.completions.create(model=name, messages=ask, max_completion_tokens=24, temperature=0, logprobs=True, top_logprobs=2)
 text = r.choices[0].message.content
 expect("chat", "Paris" in text and r.usage.completion_tokens > 3 and len(r.choices[0].logprobs.content) >= 3, r)
@@ -31,14 +32,14 @@ expect("completions", "Paris" in r.choices[0].text and len(r.choices[0].logprobs
 
 
 class City(BaseModel):
-    name: str
-    population: int
-    rivers: list[str]
+    name: str = Field(max_length=30)
+    population: int = Field(ge=0, le=99999999)
+    rivers: list[Annotated[str, Field(max_length=30)]] = Field(max_length=3)
 
 
 r = c.chat.completions.parse(model=name, messages=[{"role": "user", "content": "Describe Paris."}], response_format=City, max_completion_tokens=300,
                              temperature=0.7, seed=3)
-if r.choices[0].finish_reason == "stop": expect("parse", isinstance(r.choices[0].message.parsed, City), r)
+expect("parse", r.choices[0].finish_reason == "stop" and isinstance(r.choices[0].message.parsed, City), r)
 tools = [{"type": "function", "function": {"name": "get_weather", "description": "Weather of a city", "parameters": {"type": "object", "properties":
           {"city": {"type": "string", "maxLength": 30}, "unit": {"enum": ["C", "F"]}}, "required": ["city", "unit"], "additionalProperties": False}}}]
 r = c.chat.completions.create(model=name, messages=[{"role": "user", "content": "How is the weather in Rome?"}], tools=tools, tool_choice="required",

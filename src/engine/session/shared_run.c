@@ -5,11 +5,13 @@
 #include "base/clock.h"
 #include "engine/session/shared_run.h"
 
-/* States that wait for their hand-off run alone, since they are sent while they are computed; so do units that cannot sample. */
+/* States that wait for their hand-off run alone, since they are sent while they are computed; so do units that cannot sample, and
+ * sessions of which each run is recorded. */
 const struct sg_layer_range *sg_shared_range(struct segue_session *s)
 {
     const struct sg_layout *l = &s->layouts[s->active];
-    int ready = s->tokens_n > s->computed && l->n == 1 && sg_layout_holds(l) && !(s->split && s->active == SG_PREFILL_LAYOUT);
+    int ready = !s->hashes && s->tokens_n > s->computed && l->n == 1 && sg_layout_holds(l) &&
+                !(s->split && s->active == SG_PREFILL_LAYOUT);
     /* Where no token is allowed, the session's own run says so. */
     ready = ready && sg_session_unit_samples(s) && sg_session_mask(s, NULL) == SEGUE_OK;
     return ready ? l->stages[0].layer_range : NULL;

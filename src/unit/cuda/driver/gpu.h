@@ -156,7 +156,7 @@ struct sg_unit {
     uint32_t part_sms, rest_sms; /* "part", "rest": multiprocessors of decode and of prefill runs while both run. part 0: both use
                                   * all; rest 0: prefill uses what "part" leaves; CU_PART_AUTO: the default */
     uint32_t screen;           /* "screen" 1: greedy choices filter candidates first and read few rows of the output head */
-    uint32_t prepare;          /* "prepare" 1: after its first prompt, the graphs of a large model's prompts are captured; 2: of any */
+    uint32_t prepare;          /* "prepare" 1: graphs of a large model's prompts are captured after its first; 2: of any model */
     uint32_t hopper;           /* "hopper" 0: kernels of compute capability 9 are not used, as on older GPUs (for tests) */
     /* "invariant" 1: one row uses the kernels of several, so results do not depend on the batch size */
     uint32_t invariant;

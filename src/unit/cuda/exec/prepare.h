@@ -6,9 +6,9 @@
 #include "unit/cuda/compile/program.h"
 
 /* After the first prompt of a program: starts a thread that computes prompts of every padded length in a state of its own, twice
- * each: once to allocate scratch and to query cuBLASLt, once to capture. Not at load: it would delay the first answer, and a process
- * that answers once never needs it. The thread begins when no run has been in progress for some time, stops between two runs when
- * one starts, and continues later. Nothing is reported: what could not be prepared is captured when it is used. */
+ * each: once to allocate scratch and to query cuBLASLt, once to capture. Not at load: it would delay the first answer, and a
+ * process that answers once never needs it. The thread begins when no run has been in progress for some time, stops between two
+ * runs when one starts, and continues later. Nothing is reported: what could not be prepared is captured when it is used. */
 void cu_prepare_after(struct sg_program *p);
 /* Stops and joins the thread; before the program is discarded. */
 void cu_prepare_stop(struct sg_program *p);
