@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "engine/planner/learn.h"
 #include "engine/planner/options.h"
 
 /* `slow` reads prompts slowly and decodes well; `fast` the other way round, and starts slowly. */
