@@ -16,7 +16,7 @@ enum { REPEATS = 5, STEPS = 24, NEAR = 1024, DEEP = 4096, SHORT = 16, FEW = 6, M
 #define ENOUGH_NS 300000000u
 static const enum sg_storage class_storage[SG_CLASS_N] = {SG_BF16, SG_Q8_0, SG_Q4_0, SG_Q4_K};
 static const char *const class_names[SG_CLASS_N] = {"16-bit", "8-bit", "4-bit", "superblock"};
-static const struct probe_shape large = {4, 1024, 3072, 16, 4, 4096};
+static const struct probe_shape large = {4, 1024, 3072, 16, 4, 4096, 0};
 
 static int compare(const void *a, const void *b)
 {
@@ -24,8 +24,12 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void add_spread(struct probe_spread *s, const double *sorted, size_t n)
+/* Runs so short that single time slices of the machine decide them tell nothing of longer ones. */
+#define SHORT_MS 20.0
+
+static void add_spread(struct probe_spread *s, const double *sorted, size_t n, double runs)
 {
+    if (sorted[0] * runs < SHORT_MS) return;
     for (size_t i = 0; i < n && s->n < PROBE_SAMPLES && n > 1 && sorted[0] > 0; i++) s->of[s->n++] = log(sorted[i] / sorted[0]);
 }
 
@@ -49,7 +53,8 @@ static segue_status repeat_run(struct probe *p, const struct probe_case *c, stru
     *least = (struct probe_times){.ttft_ms = v[0][0], .token_ms = v[2][0], .handoff_ms = v[3][0]};
     *median = (struct probe_times){.ttft_ms = v[0][n / 2], .token_ms = v[1][n / 2], .handoff_ms = v[3][n / 2]};
     if (c->prefill != c->decode) return SEGUE_OK;
-    add_spread(&p->spread[c->prefill][c->output ? SG_PHASE_STEP : SG_PHASE_PREFILL], v[c->output ? 1 : 0], n);
+    int phase = c->output ? SG_PHASE_STEP : SG_PHASE_PREFILL;
+    add_spread(&p->spread[c->prefill][phase], v[phase == SG_PHASE_STEP], n, phase == SG_PHASE_STEP ? STEPS : 1);
     return SEGUE_OK;
 }
 
@@ -99,7 +104,7 @@ static segue_status open_random(struct probe *p, const char *folder, const struc
 /* What a step and a prefill run cost beside their bytes and products. */
 static segue_status measure_overhead(struct probe *p, const char *folder, struct sg_unit_costs *costs, segue_error *err)
 {
-    struct probe_shape shape = {FEW, 128, 256, 4, 2, 256};
+    struct probe_shape shape = {FEW, 128, 256, 4, 2, 256, 0};
     double step[PROBE_UNITS][2], run[PROBE_UNITS][2];
     for (int k = 0; k < 2; k++) {
         shape.layers = k ? MANY : FEW;
@@ -135,11 +140,11 @@ static segue_status measure_class(struct probe *p, size_t unit, struct sg_unit_c
         SG_TRY(prefill_ms(p, unit, 0, (size_t)sg_rows_of[r], NULL, &ms, err));
         u->tflops[class][r] = 2 * m->shape.body * sg_rows_of[r] / fmax(ms - run - head, ms / 10) * 1e-9;
     }
+    sg_mend_speeds(u, class, m->body_bytes / m->shape.body);
     return SEGUE_OK;
 }
 
-/* Costs of depth from two depths, because a step at depth 0 has costs of its own; and of delta matrices, of which the models of random weights have none: they are read and written at several
- * times the speed of weights, because a head's matrix stays in a cache. */
+/* Costs of depth from two depths, because a step at depth 0 has costs of its own. */
 static segue_status measure_depth(struct probe *p, size_t unit, struct sg_unit_cost *u, segue_error *err)
 {
     const struct sg_model_cost *m = &p->cost;
@@ -150,8 +155,24 @@ static segue_status measure_depth(struct probe *p, size_t unit, struct sg_unit_c
     SG_TRY(prefill_ms(p, unit, NEAR, (size_t)rows, NULL, &near, err));
     SG_TRY(prefill_ms(p, unit, DEEP, (size_t)rows, NULL, &far, err));
     u->attend_tflops = m->attend * rows * (DEEP - NEAR) / fmax(far - near, far / 50) * 1e-9;
-    u->state_gb_s = 4 * u->gb_s[SG_CLASS_NIBBLE];
     u->load_gb_s = p->load_ms > 0 ? m->file_bytes * (double)p->units_n / p->load_ms * 1e-6 : 0;
+    return SEGUE_OK;
+}
+
+/* Delta matrices of prefill: the time beyond products and overheads, of a small model with many of them. */
+static segue_status measure_state(struct probe *p, const char *folder, struct sg_unit_costs *costs, segue_error *err)
+{
+    const struct probe_shape shape = {3, 256, 256, 4, 2, 256, 16};
+    const double rows = sg_rows_of[SG_ROWS_256];
+    SG_TRY(open_random(p, folder, &shape, class_storage[SG_CLASS_NIBBLE], err));
+    for (size_t i = 0; i < p->units_n; i++) {
+        struct sg_unit_cost *u = sg_unit_cost_of(costs, p->specs[i], 1);
+        double ms;
+        SG_TRY(prefill_ms(p, i, 0, (size_t)rows, NULL, &ms, err));
+        u->state_gb_s = 0;
+        double beside = sg_prefill_ms(NULL, u, &p->cost, rows, 0, rows, NULL);
+        u->state_gb_s = 2 * p->cost.state_bytes * rows / fmax(ms - beside, ms / 10) * 1e-6;
+    }
     return SEGUE_OK;
 }
 
@@ -219,6 +240,7 @@ segue_status probe_units(struct probe *p, struct sg_unit_costs *costs, void (*sh
         }
         if (!st && class == SG_CLASS_NIBBLE) st = measure_links(p, costs, err);
     }
+    if (!st) st = measure_state(p, folder, costs, err);
     for (size_t i = 0; i < p->units_n && !st; i++) {
         struct sg_unit_cost *u = sg_unit_cost_of(costs, p->specs[i], 1);
         use_spread(&p->spread[i][SG_PHASE_PREFILL], &u->prefill_drift, &u->prefill_error);

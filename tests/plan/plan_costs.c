@@ -53,6 +53,25 @@ static void few_rows(void **state)
     near(prefill(b, 1), (model.head_bytes + model.body_bytes) / 50 * 1e-6);
 }
 
+/* A speed that other work lowered is raised to that of fewer rows; others stay. */
+static void mended(void **state)
+{
+    double *t = a->tflops[SG_CLASS_WIDE];
+    (void)state;
+    t[SG_ROWS_16] = .2;
+    sg_mend_speeds(a, SG_CLASS_WIDE, 2);
+    near(t[SG_ROWS_1], .1);
+    near(t[SG_ROWS_16], .3);
+    near(t[SG_ROWS_64], 1);
+    near(a->gb_s[SG_CLASS_WIDE], 100);
+    a->gb_s[SG_CLASS_WIDE] = 150;
+    sg_mend_speeds(a, SG_CLASS_WIDE, 2);
+    near(t[SG_ROWS_1], .15);
+    t[SG_ROWS_1] = .2;
+    sg_mend_speeds(a, SG_CLASS_WIDE, 2);
+    near(a->gb_s[SG_CLASS_WIDE], 200);
+}
+
 static void factors(void **state)
 {
     double f[SG_REAL_N] = {0};
@@ -214,7 +233,7 @@ static void file(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {LAW(few_rows),    LAW(factors),   LAW(drift),      LAW(spread), LAW(first_token),
+    const struct CMUnitTest tests[] = {LAW(few_rows),    LAW(mended),    LAW(factors),   LAW(drift),      LAW(spread), LAW(first_token),
                                        LAW(later_turns), LAW(intervals), LAW(unverified), LAW(file)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

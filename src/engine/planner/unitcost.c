@@ -77,6 +77,14 @@ segue_status sg_model_cost_shape(struct sg_model_cost *out, const struct sg_shap
     return SEGUE_OK;
 }
 
+void sg_mend_speeds(struct sg_unit_cost *u, int class, double bytes_per_weight)
+{
+    double *t = u->tflops[class], one = 2 * u->gb_s[class] / bytes_per_weight * 1e-3;
+    t[SG_ROWS_1] = fmax(t[SG_ROWS_1], one);
+    u->gb_s[class] = t[SG_ROWS_1] / 2 * bytes_per_weight * 1e3;
+    for (int r = 1; r < SG_ROWS_N; r++) t[r] = fmax(t[r], t[r - 1]);
+}
+
 static const struct sg_real_factor *real_of(const struct sg_unit_costs *c, const char *unit, const char *model)
 {
     for (size_t i = 0; c && i < c->reals_n; i++)

@@ -76,6 +76,10 @@ struct sg_model_cost {
 segue_status sg_model_cost_shape(struct sg_model_cost *out, const struct sg_shape *shape, const char *storage, segue_error *err);
 int sg_class_of(double bytes, int unpacked);
 
+/* More rows are never slower per row than fewer, and a run of one row is no slower than a step: what other work on the machine
+ * slowed while one of them was measured is mended from the others. class: one with weights per second. */
+void sg_mend_speeds(struct sg_unit_cost *u, int class, double bytes_per_weight);
+
 /* Parts of a time, for --explain. */
 struct sg_cost_terms {
     double overhead, weights, kv, state, products, attention;
