@@ -171,19 +171,24 @@ static struct turn_cost turn_of(const struct sg_plan_source *s, const struct uni
     return c;
 }
 
-/* The factor of an interval of 90 %: spreads weighted by their parts of the time. They are added, not squared: a busy machine slows
- * all parts. */
-static double interval_of(const struct sg_plan_source *s, const struct unit_share *prefill, const struct unit_share *decode,
-                          const struct sg_model_cost *m, double prefill_ms, double handoff_ms, double steps_ms)
+/* Spreads of both phases of a placement. */
+static void spreads_of(double spread[2], const struct sg_plan_source *s, const struct unit_share *prefill,
+                       const struct unit_share *decode, const struct sg_model_cost *m)
 {
-    double spread[2] = {0, 0}, sum = prefill_ms + handoff_ms + steps_ms;
+    spread[0] = spread[1] = 0;
     for (int i = 0; i < 2; i++) {
         if (prefill[i].share > 0) spread[0] = fmax(spread[0], sg_spread(s->costs, prefill[i].unit, m->key, SG_PHASE_PREFILL));
         if (decode[i].share > 0) spread[1] = fmax(spread[1], sg_spread(s->costs, decode[i].unit, m->key, SG_PHASE_STEP));
     }
-    if (!(sum > 0)) return exp(fmax(spread[0], spread[1]));
-    double link = 1.2 * fmax(spread[0], spread[1]);
-    return exp((spread[0] * prefill_ms + link * handoff_ms + spread[1] * steps_ms) / sum);
+}
+
+/* The factor of an interval of 90 %: spreads weighted by their parts of the time. They are added, not squared: a busy machine slows
+ * all parts. */
+static double interval_of(const double spread[2], double prefill_ms, double handoff_ms, double steps_ms, double least)
+{
+    double link = 1.2 * fmax(spread[0], spread[1]), sum = prefill_ms + handoff_ms + steps_ms;
+    if (!(sum > 0)) return fmax(least, exp(link));
+    return fmax(least, exp((spread[0] * prefill_ms + link * handoff_ms + spread[1] * steps_ms) / sum));
 }
 
 static int is_assumed(const struct unit_share *u)
@@ -212,7 +217,7 @@ static void name_unit(char out[64], const struct unit_share *u, double layers)
     if (u[1].share > 0)
         snprintf(out, 64, "%.20s@0-%u|%.20s@%u-%u", u[0].unit->spec, cut - 1, u[1].unit->spec, cut, (unsigned)layers - 1);
     else
-        snprintf(out, 64, "%s", u[0].unit->spec);
+        memcpy(out, u[0].unit->spec, 64);
 }
 
 /* Why the unit cannot hold its share of the task. */
@@ -240,18 +245,18 @@ static void add_measured(struct sg_options *out, const struct sg_plan_source *s,
                             .joules = {-1, -1, -1},
                             .watts = {-1, -1, -1}};
     for (int i = 0; i < t->turns; i++) {
-        struct turn_cost c = turn_of(s, prefill, decode, m, t, i);
+        struct turn_cost c = i ? turn_of(s, prefill, decode, m, t, i) : first;
         sum.prefill += c.prefill * t->sessions, sum.handoff += c.handoff * t->sessions, sum.step += c.step * steps;
         /* With several sessions the units of a layer split work at the same time. */
         if (split && t->sessions > 1) sum.step += (c.slowest_step - c.step) * steps;
     }
     o->unverified = is_assumed(prefill) || is_assumed(decode);
-    double least = o->unverified ? UNVERIFIED : 1;
-    double first_error = fmax(least, interval_of(s, prefill, decode, m, first.prefill, first.handoff, 0));
-    double error = fmax(least, interval_of(s, prefill, decode, m, sum.prefill, sum.handoff, sum.step));
-    o->ttft_ms = figure(first.prefill + first.handoff, first_error);
-    o->token_ms = figure(first.step, fmax(least, interval_of(s, prefill, decode, m, 0, 0, 1)));
-    o->handoff_ms = figure(first.handoff, fmax(least, interval_of(s, prefill, decode, m, 0, 1, 0)));
+    double spread[2], least = o->unverified ? UNVERIFIED : 1;
+    spreads_of(spread, s, prefill, decode, m);
+    double error = interval_of(spread, sum.prefill, sum.handoff, sum.step, least);
+    o->ttft_ms = figure(first.prefill + first.handoff, interval_of(spread, first.prefill, first.handoff, 0, least));
+    o->token_ms = figure(first.step, interval_of(spread, 0, 0, 1, least));
+    o->handoff_ms = figure(first.handoff, interval_of(spread, 0, 1, 0, least));
     o->load_ms = figure(a->load_gb_s > 0 ? m->file_bytes / a->load_gb_s * 1e-6 * (a == b ? 1 : 2) : -1, 2);
     o->total_ms = figure(sum.prefill + sum.handoff + sum.step, error);
     name_unit(o->prefill, prefill, m->shape.layers);
