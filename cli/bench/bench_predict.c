@@ -8,16 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "engine/planner/learn.h"
-#include "engine/planner/options.h"
 #include "host/find_model.h"
 #include "host/folders.h"
-#include "plan/probe_units.h"
+#include "plan/predict.h"
 #include "plan/probe_model.h"
 #include "term/interrupt.h"
 
 enum { ROUNDS = 3, UNITS = 4, PAIRS = UNITS * UNITS, ERRORS = 512 };
-#define CHUNK 512.0
 #define LIMIT_S 600.0 /* tasks that would begin later are left out */
 
 /* pairs: every ordered pair of units; else units alone. */
@@ -52,38 +49,6 @@ struct predict_case {
     struct sg_figure total, ttft, token; /* predicted */
     struct probe_times runs[ROUNDS], median;
 };
-
-/* What the planner says of the placements of a task. */
-static void plan_task(const struct predict *q, const struct predict_task *t)
-{
-    struct sg_plan_source source = {.costs = q->costs};
-    struct sg_plan_task task = {.prompt = (double)t->prompt,
-                                .output = (double)t->output,
-                                .turns = 1,
-                                .sessions = 1,
-                                .chunk = CHUNK,
-                                .depth = (double)t->depth};
-    sg_options_make(q->options, &source, &q->p.cost, &task);
-}
-
-static const struct sg_option *option_of(const struct predict *q, const struct probe_case *c)
-{
-    for (size_t i = 0; i < q->options->n; i++) {
-        const struct sg_option *o = &q->options->list[i];
-        if (!strcmp(o->prefill, q->p.specs[c->prefill]) && !strcmp(o->decode, q->p.specs[c->decode])) return o;
-    }
-    return NULL;
-}
-
-/* The costs learn from the medians of a case. */
-static void learn(struct predict *q, const struct predict_case *k)
-{
-    const struct probe_case *c = &k->c;
-    double prompt = (double)c->prompt, depth = (double)c->depth, steps = (double)c->output - 1;
-    sg_learn_prefill(q->costs, q->p.specs[c->prefill], &q->p.cost, prompt, depth, CHUNK,
-                     fmax(0, k->median.ttft_ms - k->median.handoff_ms));
-    sg_learn_step(q->costs, q->p.specs[c->decode], &q->p.cost, depth + prompt + steps / 2, k->median.token_ms);
-}
 
 static json_t *figure_json(struct sg_figure f) { return json_pack("{s:f,s:f,s:f}", "mid", f.mid, "lo", f.low, "hi", f.high); }
 
@@ -149,9 +114,18 @@ static segue_status finish_task(struct predict *q, struct predict_case *cases, s
     if (q->regrets_n < ERRORS && n > 1) q->regrets[q->regrets_n++] = cases[choice].median.total_ms / least - 1;
     for (size_t i = 0; i < n; i++) {
         SG_TRY(put_row(q, &cases[i], stream, i == choice, err));
-        learn(q, &cases[i]);
+        predict_learn(q->costs, &q->p, &cases[i].c, &cases[i].median);
     }
     return SEGUE_OK;
+}
+
+/* 1: the units compute on the CPU, whose first run of a prompt length takes no longer than others. */
+static bool on_cpu(const struct predict *q, const struct probe_case *c)
+{
+    const char *specs[2] = {q->p.specs[c->prefill], q->p.specs[c->decode]};
+    for (int i = 0; i < 2; i++)
+        if (strncmp(specs[i], "cpu", 3) != 0 && strncmp(specs[i], "proc:cpu", 8) != 0) return false;
+    return true;
 }
 
 static segue_status run_task(struct predict *q, const struct predict_task *t, segue_error *err)
@@ -164,13 +138,13 @@ static segue_status run_task(struct predict *q, const struct predict_task *t, se
         q->left_out++;
         return SEGUE_OK;
     }
-    plan_task(q, t);
+    predict_plan(q->options, q->costs, &q->p, &(struct probe_case){.depth = t->depth, .prompt = t->prompt, .output = t->output});
     for (size_t i = 0; i < q->p.units_n * q->p.units_n; i++) {
         size_t a = i / q->p.units_n, d = i % q->p.units_n;
         if (a != d && !t->pairs) continue;
         cases[n] = (struct predict_case){
             .c = {.prefill = a, .decode = d, .depth = t->depth, .prompt = t->prompt, .output = t->output}};
-        const struct sg_option *o = option_of(q, &cases[n].c);
+        const struct sg_option *o = predict_option(q->options, &q->p, &cases[n].c);
         if (!o) continue;
         cases[n].total = o->total_ms, cases[n].ttft = o->ttft_ms, cases[n].token = o->token_ms;
         n++;
@@ -180,7 +154,7 @@ static segue_status run_task(struct predict *q, const struct predict_task *t, se
         for (size_t i = 0; i < n; i++) {
             if (interrupt_pending()) return out_fail(err, SEGUE_ECANCELED, "bench: --predict: interrupted; run it again");
             /* One run that does not count: a prompt length is new to a GPU only once. Deep contexts are too long for it. */
-            if (r < 0 && t->depth > 4096) continue;
+            if (r < 0 && (t->depth > 4096 || on_cpu(q, &cases[i].c))) continue;
             SG_TRY(probe_run(&q->p, &cases[i].c, r < 0 ? &warm : &cases[i].runs[r], err));
             progress_step(&q->b->progress, q->errors_n + i + 1, q->errors_n + n + 1, false);
         }

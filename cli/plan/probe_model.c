@@ -58,18 +58,23 @@ struct shape_row {
 static uint32_t layer_rows(struct shape_row out[PER_LAYER], const struct probe_shape *s)
 {
     uint32_t kv = s->width / s->heads * s->kv_heads, d = s->delta_heads, inner = d * DELTA;
-    const struct shape_row full[] = {{"attn_norm.weight", 0, s->width},    {"attn_q.weight", s->width, s->width},
-                                     {"attn_k.weight", kv, s->width},      {"attn_v.weight", kv, s->width},
-                                     {"attn_output.weight", s->width, s->width}, {"ffn_norm.weight", 0, s->width},
-                                     {"ffn_gate.weight", s->ff, s->width}, {"ffn_up.weight", s->ff, s->width},
-                                     {"ffn_down.weight", s->width, s->ff}};
-    const struct shape_row delta[PER_LAYER] = {{"attn_norm.weight", 0, s->width},    {"attn_qkv.weight", 3 * inner, s->width},
-                                               {"attn_gate.weight", inner, s->width}, {"ssm_alpha.weight", d, s->width},
-                                               {"ssm_beta.weight", d, s->width},     {"ssm_conv1d.weight", 3 * inner, TAPS},
-                                               {"ssm_a", 0, d},                      {"ssm_dt.bias", 0, d},
-                                               {"ssm_norm.weight", 0, DELTA},        {"ssm_out.weight", s->width, inner},
+    const struct shape_row full[] =
+        {{"attn_norm.weight", 0, s->width},    {"attn_q.weight", s->width, s->width},      {"attn_k.weight", kv, s->width},
+         {"attn_v.weight", kv, s->width},      {"attn_output.weight", s->width, s->width}, {"ffn_norm.weight", 0, s->width},
+         {"ffn_gate.weight", s->ff, s->width}, {"ffn_up.weight", s->ff, s->width},         {"ffn_down.weight", s->width, s->ff}};
+    const struct shape_row delta[PER_LAYER] = {{"attn_norm.weight", 0, s->width},
+                                               {"attn_qkv.weight", 3 * inner, s->width},
+                                               {"attn_gate.weight", inner, s->width},
+                                               {"ssm_alpha.weight", d, s->width},
+                                               {"ssm_beta.weight", d, s->width},
+                                               {"ssm_conv1d.weight", 3 * inner, TAPS},
+                                               {"ssm_a", 0, d},
+                                               {"ssm_dt.bias", 0, d},
+                                               {"ssm_norm.weight", 0, DELTA},
+                                               {"ssm_out.weight", s->width, inner},
                                                {"post_attention_norm.weight", 0, s->width},
-                                               {"ffn_gate.weight", s->ff, s->width}, {"ffn_up.weight", s->ff, s->width},
+                                               {"ffn_gate.weight", s->ff, s->width},
+                                               {"ffn_up.weight", s->ff, s->width},
                                                {"ffn_down.weight", s->width, s->ff}};
     uint32_t n = d ? PER_LAYER : sizeof full / sizeof *full;
     memcpy(out, d ? delta : full, n * sizeof *out);

@@ -58,7 +58,8 @@ static segue_status repeat_run(struct probe *p, const struct probe_case *c, stru
     return SEGUE_OK;
 }
 
-static segue_status step_ms(struct probe *p, size_t unit, size_t depth, struct probe_times *median, double *ms, segue_error *err)
+static segue_status step_ms(struct probe *p, size_t unit, size_t depth, struct probe_times *median, double *ms,
+                            segue_error *err)
 {
     struct probe_times least, ignored;
     struct probe_case c = {.prefill = unit, .decode = unit, .depth = depth, .prompt = SHORT, .output = STEPS};
@@ -77,7 +78,7 @@ static segue_status prefill_ms(struct probe *p, size_t unit, size_t depth, size_
     return SEGUE_OK;
 }
 
-/* What repeats on this machine say: how much longer than the shortest runs usual ones take, and how far 9 of 10 are from these. */
+/* What repeats say: how much longer than the shortest run the usual one takes, and how far 9 of 10 are from the usual one. */
 static void use_spread(struct probe_spread *s, double *drift, double *error)
 {
     if (!s->n) return;

@@ -15,8 +15,8 @@
 static const char measured[] =
     "a.step_ms 1 ms\na.step_error 0.1 1\na.prefill_error 0.5 1\na.run_ms 2 ms\na.wide_gb_s 100 GB/s\na.kv_gb_s 50 GB/s\n"
     "a.wide_1_tflops 0.1 TFLOPS\na.wide_4_tflops 0.3 TFLOPS\na.wide_16_tflops 0.6 TFLOPS\na.wide_64_tflops 1 TFLOPS\n"
-    "a.wide_256_tflops 1.2 TFLOPS\na.wide_512_tflops 1.2 TFLOPS\nb.step_ms 2 ms\nb.wide_gb_s 50 GB/s\nb.wide_16_tflops 0.2 TFLOPS\n"
-    "a>b.ms 3 ms\nb>a.ms 5 ms\n";
+    "a.wide_256_tflops 1.2 TFLOPS\na.wide_512_tflops 1.2 TFLOPS\n"
+    "b.step_ms 2 ms\nb.wide_gb_s 50 GB/s\nb.wide_16_tflops 0.2 TFLOPS\na>b.ms 3 ms\nb>a.ms 5 ms\n";
 static struct sg_unit_costs costs;
 static struct sg_options options;
 static struct sg_model_cost model, other;
@@ -79,18 +79,18 @@ static void factors(void **state)
     near(sg_real_at(f, SG_PHASE_PREFILL, 100), 1);
     assert_false(sg_real_any(f, SG_PHASE_PREFILL));
     /* A first run counts whole and holds for all lengths. */
-    sg_real_learn(f, SG_PHASE_PREFILL, 300, 1.5);
+    sg_real_learn(f, SG_PHASE_PREFILL, 300, 1.5, 1);
     for (double n = 1; n < 5000; n *= 3) near(sg_real_at(f, SG_PHASE_PREFILL, n), 1.5);
     near(sg_real_at(f, SG_PHASE_STEP, 300), 1);
     assert_true(sg_real_knows(f, SG_PHASE_PREFILL, 300));
     assert_false(sg_real_knows(f, SG_PHASE_PREFILL, 100));
-    /* Nodes at 8, 32, 128, 512: half way between them in logarithms, the geometric mean. */
+    /* Nodes at 8, 32, 128, 512: at the geometric mean of two of them, that of their factors. */
     f[0] = 1, f[1] = 4;
     near(sg_real_at(f, SG_PHASE_PREFILL, 16), 2);
     near(sg_real_at(f, SG_PHASE_PREFILL, 3), 1);
     near(sg_real_at(f, SG_PHASE_PREFILL, 64), sqrt(4 * 1.5));
     /* Further runs converge, and leave distant nodes alone. */
-    for (int i = 0; i < 40; i++) sg_real_learn(f, SG_PHASE_PREFILL, 16, 3);
+    for (int i = 0; i < 40; i++) sg_real_learn(f, SG_PHASE_PREFILL, 16, 3, 1);
     assert_true(fabs(sg_real_at(f, SG_PHASE_PREFILL, 16) - 3) < .01);
     near(f[2], 1.5);
     /* Steps: between depths 256 and 2048. */
@@ -111,8 +111,21 @@ static void drift(void **state)
     assert_true(step(&other, 100) > 1.3 * unknown);
     /* Without what runs taught: the measured figures. */
     near(sg_step_ms(NULL, a, &other, 100, 1, NULL), unknown);
-    sg_learn_prefill(&costs, "a", &model, 300, 0, 512, 77);
-    near(prefill(a, 300), 77);
+}
+
+/* One run of a model tells its factor on a quiet machine, and little on a busy one. */
+static void trust(void **state)
+{
+    double before = prefill(a, 300);
+    (void)state;
+    a->prefill_error = 1e-6;
+    sg_learn_prefill(&costs, "a", &model, 300, 0, 512, 2 * before);
+    assert_true(fabs(prefill(a, 300) / before - 2) < 1e-6);
+    b->prefill_error = 1;
+    before = prefill(b, 300);
+    sg_learn_prefill(&costs, "b", &model, 300, 0, 512, 2 * before);
+    assert_true(prefill(b, 300) > 1.1 * before && prefill(b, 300) < 1.3 * before);
+    assert_true(sg_real_trust(.1) > sg_real_trust(.3) && sg_real_trust(.3) > sg_real_trust(1));
 }
 
 /* Any distribution of deviations ends with about 1 of 10 outside. */
@@ -175,7 +188,8 @@ static void intervals(void **state)
 {
     double f[2];
     (void)state;
-    assert_true(fabs(log(option(100, 1, 1, "a", "a")->total_ms.high / option(100, 1, 1, "a", "a")->total_ms.mid) - log(1.5)) < 1e-9);
+    assert_true(fabs(log(option(100, 1, 1, "a", "a")->total_ms.high / option(100, 1, 1, "a", "a")->total_ms.mid) - log(1.5)) <
+                1e-9);
     assert_true(fabs(log(option(1, 1, 1, "a", "a")->token_ms.high / options.list[0].token_ms.mid) - .3) < 1e-9);
     sg_learn_step(&costs, "a", &model, 100, step(&model, 100));
     sg_learn_prefill(&costs, "a", &model, 100, 0, 512, prefill(a, 100));
@@ -233,7 +247,8 @@ static void file(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {LAW(few_rows),    LAW(mended),    LAW(factors),   LAW(drift),      LAW(spread), LAW(first_token),
-                                       LAW(later_turns), LAW(intervals), LAW(unverified), LAW(file)};
+    const struct CMUnitTest tests[] = {LAW(few_rows),  LAW(mended),     LAW(factors),     LAW(drift),
+                                       LAW(trust),     LAW(spread),     LAW(first_token), LAW(later_turns),
+                                       LAW(intervals), LAW(unverified), LAW(file)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

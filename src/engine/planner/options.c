@@ -164,8 +164,7 @@ static struct turn_cost turn_of(const struct sg_plan_source *s, const struct uni
         }
     }
     /* Rows that pass between the units of one phase: a hand-off without state. */
-    if (decode[1].share > 0)
-        c.step += sg_handoff_ms(s->costs, to, decode[1].unit->spec, &(struct sg_model_cost){0}, 0);
+    if (decode[1].share > 0) c.step += sg_handoff_ms(s->costs, to, decode[1].unit->spec, &(struct sg_model_cost){0}, 0);
     if (!stays) c.handoff = sg_handoff_ms(s->costs, from, to, m, depth + t->prompt);
     if (!stays && turn) c.handoff += sg_handoff_ms(s->costs, to, from, m, depth);
     return c;
@@ -182,8 +181,8 @@ static void spreads_of(double spread[2], const struct sg_plan_source *s, const s
     }
 }
 
-/* The factor of an interval of 90 %: spreads weighted by their parts of the time. They are added, not squared: a busy machine slows
- * all parts. */
+/* The factor of an interval of 90 %: spreads weighted by their parts of the time. They are added, not squared: a busy machine
+ * slows all parts. */
 static double interval_of(const double spread[2], double prefill_ms, double handoff_ms, double steps_ms, double least)
 {
     double link = 1.2 * fmax(spread[0], spread[1]), sum = prefill_ms + handoff_ms + steps_ms;

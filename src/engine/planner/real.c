@@ -7,9 +7,11 @@ const double sg_real_nodes[SG_REAL_N] = {8, 32, 128, 512, 2048, 256, 2048, 16384
 
 /* Share of a deviation by which a node moves: runs of a busy machine scatter. */
 #define NODE_GAIN .25
+/* Standard deviation of the factors of models, as a logarithm: kernels differ by the shapes of their matrices. */
+#define MODELS .2
 /* Limits of the learned share: a timer's noise, and a factor of 4. */
-#define SPREAD_LEAST .03
-#define SPREAD_MOST 3.0
+#define SPREAD_MIN .03
+#define SPREAD_MAX 3.0
 
 struct around {
     int node[2];
@@ -44,7 +46,9 @@ double sg_real_at(const double factor[SG_REAL_N], int phase, double x)
     double sum = 0;
     for (int i = 0; i < 2; i++) {
         /* Beside a node without runs, the other one of the two is nearest to x. */
-        int other = a.node[1 - i], k = factor[a.node[i]] > 0 ? a.node[i] : factor[other] > 0 ? other : nearest(factor, phase, a.node[i]);
+        int other = a.node[1 - i], k = factor[a.node[i]] > 0 ? a.node[i]
+                                       : factor[other] > 0   ? other
+                                                             : nearest(factor, phase, a.node[i]);
         if (k < 0) return 1;
         sum += a.weight[i] * log(factor[k]);
     }
@@ -59,20 +63,26 @@ int sg_real_knows(const double factor[SG_REAL_N], int phase, double x)
 
 int sg_real_any(const double factor[SG_REAL_N], int phase) { return nearest(factor, phase, first_of(phase)) >= 0; }
 
-void sg_real_learn(double factor[SG_REAL_N], int phase, double x, double ratio)
+void sg_real_learn(double factor[SG_REAL_N], int phase, double x, double ratio, double trust)
 {
     struct around a = nodes_around(phase, x);
-    double deviation = log(ratio / sg_real_at(factor, phase, x));
+    double now = sg_real_at(factor, phase, x), deviation = log(ratio / now);
     for (int i = 0; i < 2; i++) {
         double *f = &factor[a.node[i]];
         if (a.weight[i] <= 0) continue;
-        *f = *f > 0 ? *f * exp(NODE_GAIN * a.weight[i] * deviation) : ratio;
+        *f = *f > 0 ? *f * exp(NODE_GAIN * a.weight[i] * deviation) : now * exp(trust * deviation);
     }
+}
+
+double sg_real_trust(double share)
+{
+    double run = log1p(share) / 1.645; /* of a normal distribution */
+    return MODELS * MODELS / (MODELS * MODELS + run * run);
 }
 
 double sg_real_spread(double share, double deviation)
 {
     double now = log1p(share), off = fabs(deviation);
     now = off > now ? fmax(now * 1.25, now + .5 * (off - now)) : now * .975;
-    return fmin(SPREAD_MOST, fmax(SPREAD_LEAST, expm1(now)));
+    return fmin(SPREAD_MAX, fmax(SPREAD_MIN, expm1(now)));
 }
