@@ -47,6 +47,7 @@ struct predict {
 struct predict_case {
     struct probe_case c;
     struct sg_figure total, ttft, token; /* predicted */
+    bool chosen;
     struct probe_times runs[ROUNDS], median;
 };
 
@@ -109,7 +110,7 @@ static segue_status finish_task(struct predict *q, struct predict_case *cases, s
     for (size_t i = 0; i < n; i++) {
         take_medians(&cases[i]);
         least = fmin(least, cases[i].median.total_ms);
-        if (cases[i].total.mid < cases[choice].total.mid) choice = i;
+        if (cases[i].chosen) choice = i;
     }
     if (q->regrets_n < ERRORS && n > 1) q->regrets[q->regrets_n++] = cases[choice].median.total_ms / least - 1;
     for (size_t i = 0; i < n; i++) {
@@ -138,7 +139,8 @@ static segue_status run_task(struct predict *q, const struct predict_task *t, se
         q->left_out++;
         return SEGUE_OK;
     }
-    predict_plan(q->options, q->costs, &q->p, &(struct probe_case){.depth = t->depth, .prompt = t->prompt, .output = t->output});
+    predict_plan(q->options, q->costs, &q->p,
+                 &(struct probe_case){.depth = t->depth, .prompt = t->prompt, .output = t->output}, t->pairs);
     for (size_t i = 0; i < q->p.units_n * q->p.units_n; i++) {
         size_t a = i / q->p.units_n, d = i % q->p.units_n;
         if (a != d && !t->pairs) continue;
@@ -146,6 +148,7 @@ static segue_status run_task(struct predict *q, const struct predict_task *t, se
             .c = {.prefill = a, .decode = d, .depth = t->depth, .prompt = t->prompt, .output = t->output}};
         const struct sg_option *o = predict_option(q->options, &q->p, &cases[n].c);
         if (!o) continue;
+        cases[n].chosen = q->options->choice >= 0 && o == &q->options->list[q->options->choice];
         cases[n].total = o->total_ms, cases[n].ttft = o->ttft_ms, cases[n].token = o->token_ms;
         n++;
     }

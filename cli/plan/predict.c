@@ -7,7 +7,8 @@
 
 #define CHUNK 512.0
 
-void predict_plan(struct sg_options *out, const struct sg_unit_costs *costs, const struct probe *p, const struct probe_case *c)
+void predict_plan(struct sg_options *out, const struct sg_unit_costs *costs, const struct probe *p, const struct probe_case *c,
+                  bool pairs)
 {
     struct sg_plan_source source = {.costs = costs};
     struct sg_plan_task task = {.prompt = (double)c->prompt,
@@ -17,6 +18,10 @@ void predict_plan(struct sg_options *out, const struct sg_unit_costs *costs, con
                                 .chunk = CHUNK,
                                 .depth = (double)c->depth};
     sg_options_make(out, &source, &p->cost, &task);
+    for (size_t i = 0; i < out->n; i++)
+        if (strcmp(out->list[i].pipeline, "single") != 0 && !(pairs && !strcmp(out->list[i].pipeline, "split")))
+            out->list[i].excluded = "not measured";
+    out->choice = sg_options_choose(out, &task);
 }
 
 const struct sg_option *predict_option(const struct sg_options *o, const struct probe *p, const struct probe_case *c)

@@ -6,8 +6,10 @@
 #include "engine/planner/options.h"
 #include "plan/probe_units.h"
 
-/* The placements of the task of a case, whatever units it names. */
-void predict_plan(struct sg_options *out, const struct sg_unit_costs *costs, const struct probe *p, const struct probe_case *c);
+/* The placements of the task of a case, whatever units it names, and the choice among units alone, or with pairs also among
+ * splits by phase. */
+void predict_plan(struct sg_options *out, const struct sg_unit_costs *costs, const struct probe *p, const struct probe_case *c,
+                  bool pairs);
 /* That of the units of a case; NULL: none. */
 const struct sg_option *predict_option(const struct sg_options *o, const struct probe *p, const struct probe_case *c);
 /* The costs learn from the median times of a case. */

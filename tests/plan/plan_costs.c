@@ -204,6 +204,26 @@ static void intervals(void **state)
     assert_true(f[0] < 1.5 && f[0] > 1.4 && f[1] > 1.1 && f[1] < 1.15);
 }
 
+/* A placement that is better by less than runs scatter is not chosen before a simpler one; by more, it is. */
+static void not_told_apart(void **state)
+{
+    (void)state;
+    *b = *a;
+    memcpy(b->spec, "b", 2);
+    sg_link_cost_of(&costs, "a", "b", 0)->ms = sg_link_cost_of(&costs, "b", "a", 0)->ms = 0;
+    b->step_ms = .9 * a->step_ms;
+    option(64, 100, 1, "a", "a");
+    assert_string_equal(options.list[options.choice].decode, "a");
+    a->step_error = a->prefill_error = a->new_error = b->step_error = b->prefill_error = b->new_error = .001;
+    option(64, 100, 1, "a", "a");
+    assert_string_equal(options.list[options.choice].decode, "b");
+    assert_string_equal(options.list[options.choice].pipeline, "single");
+    a->step_ms *= 3, b->step_ms *= 2;
+    a->step_error = a->prefill_error = b->step_error = b->prefill_error = .1;
+    option(64, 100, 1, "a", "a");
+    assert_string_equal(options.list[options.choice].decode, "b");
+}
+
 /* Figures with the source `prior` make a placement unverified and its intervals wide. */
 static void unverified(void **state)
 {
@@ -247,8 +267,8 @@ static void file(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {LAW(few_rows),  LAW(mended),     LAW(factors),     LAW(drift),
-                                       LAW(trust),     LAW(spread),     LAW(first_token), LAW(later_turns),
-                                       LAW(intervals), LAW(unverified), LAW(file)};
+    const struct CMUnitTest tests[] = {LAW(few_rows),  LAW(mended),     LAW(factors),        LAW(drift),
+                                       LAW(trust),     LAW(spread),     LAW(first_token),    LAW(later_turns),
+                                       LAW(intervals), LAW(unverified), LAW(not_told_apart), LAW(file)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,6 +13,9 @@ enum { CHECKPOINTS = 8, CROSSOVER_STEPS = 4, PROMPT_MAX = 65536 };
 
 /* Factor of the intervals of a chip of which nothing was measured. */
 #define UNVERIFIED 2.0
+/* Two placements cannot be told apart when they differ by less than this share of the interval: learned factors scatter by a
+ * quarter of what single runs do. */
+#define MARGIN .25
 
 static struct sg_figure figure(double mid, double factor)
 {
@@ -140,8 +143,8 @@ struct turn_cost {
 /* Up to so many new tokens of a later turn are read on the decode unit (src/engine/session/advance.c). */
 enum { FEW_TOKENS = 16 };
 
-/* The first token of an answer comes with the prefill, the others take a step each. A later turn begins with the last token of the
- * answer before, and on the decode unit, so that the state is moved back for a long prompt. */
+/* The first token of an answer comes with the prefill, the others take a step each. A later turn begins with the last token of
+ * the answer before, and on the decode unit, so that the state is moved back for a long prompt. */
 static struct turn_cost turn_of(const struct sg_plan_source *s, const struct unit_share *prefill, const struct unit_share *decode,
                                 const struct sg_model_cost *m, const struct sg_plan_task *t, int turn)
 {
@@ -253,6 +256,7 @@ static void add_measured(struct sg_options *out, const struct sg_plan_source *s,
     double spread[2], least = o->unverified ? UNVERIFIED : 1;
     spreads_of(spread, s, prefill, decode, m);
     double error = interval_of(spread, sum.prefill, sum.handoff, sum.step, least);
+    if (a->prefill_error > 0 && b->step_error > 0) o->margin = MARGIN * (error - 1);
     o->ttft_ms = figure(first.prefill + first.handoff, interval_of(spread, first.prefill, first.handoff, 0, least));
     o->token_ms = figure(first.step, interval_of(spread, 0, 0, 1, least));
     o->handoff_ms = figure(first.handoff, interval_of(spread, 0, 1, 0, least));
@@ -306,19 +310,32 @@ static double value_of(const struct sg_option *o, segue_objective objective)
     return objective == SEGUE_OBJECTIVE_ENERGY ? o->joules.mid : o->total_ms.mid;
 }
 
-/* The least value; equal ones: the first, so that one unit wins against two. */
+static int may_be_chosen(const struct sg_option *p, const struct sg_plan_task *t, segue_objective objective)
+{
+    if (p->excluded || value_of(p, objective) < 0) return 0;
+    return !(t->max_watts > 0) || (p->watts.mid >= 0 && p->watts.mid <= t->max_watts);
+}
+
+/* The first unit alone, else the first placement, whose value is not above the least one by more than its margin. */
 static int best_of(const struct sg_options *o, const struct sg_plan_task *t, segue_objective objective)
 {
-    int best = -1;
-    for (size_t i = 0; i < o->n; i++) {
-        const struct sg_option *p = &o->list[i];
-        double v = value_of(p, objective);
-        if (p->excluded || v < 0) continue;
-        if (t->max_watts > 0 && !(p->watts.mid >= 0 && p->watts.mid <= t->max_watts)) continue;
-        if (best < 0 || v < value_of(&o->list[best], objective) * (1 - 1e-9)) best = (int)i;
-    }
-    return best;
+    int least = -1;
+    for (size_t i = 0; i < o->n; i++)
+        if (may_be_chosen(&o->list[i], t, objective) &&
+            (least < 0 || value_of(&o->list[i], objective) < value_of(&o->list[least], objective)))
+            least = (int)i;
+    if (least < 0) return -1;
+    double limit = value_of(&o->list[least], objective) * (1 + o->list[least].margin + 1e-9);
+    for (int split = 0; split < 2; split++)
+        for (size_t i = 0; i < o->n; i++) {
+            const struct sg_option *p = &o->list[i];
+            if (!split && (strcmp(p->prefill, p->decode) != 0 || strchr(p->prefill, '@'))) continue;
+            if (may_be_chosen(p, t, objective) && value_of(p, objective) <= limit) return (int)i;
+        }
+    return least;
 }
+
+int sg_options_choose(const struct sg_options *o, const struct sg_plan_task *task) { return best_of(o, task, task->objective); }
 
 static void fill(struct sg_options *out, const struct sg_plan_source *s, const struct sg_model_cost *m,
                  const struct sg_plan_task *t)
