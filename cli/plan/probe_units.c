@@ -14,6 +14,7 @@ enum { REPEATS = 5, STEPS = 24, NEAR = 1024, DEEP = 4096, SHORT = 16, FEW = 6, M
 
 #define POWER_NS 800000000u
 #define ENOUGH_NS 300000000u
+#define LONG_NS 800000000u /* after so long, one run is enough */
 static const enum sg_storage class_storage[SG_CLASS_N] = {SG_BF16, SG_Q8_0, SG_Q4_0, SG_Q4_K};
 static const char *const class_names[SG_CLASS_N] = {"16-bit", "8-bit", "4-bit", "superblock"};
 static const struct probe_shape large = {4, 1024, 3072, 16, 4, 4096, 0};
@@ -27,14 +28,15 @@ static int compare(const void *a, const void *b)
 /* Runs so short that single time slices of the machine decide them tell nothing of longer ones. */
 #define SHORT_MS 20.0
 
-static void add_spread(struct probe_spread *s, const double *sorted, size_t n, double runs)
+static void add_spread(struct probe_spread *s, const double *runs, size_t n, double least, double tokens)
 {
-    if (sorted[0] * runs < SHORT_MS) return;
-    for (size_t i = 0; i < n && s->n < PROBE_SAMPLES && n > 1 && sorted[0] > 0; i++) s->of[s->n++] = log(sorted[i] / sorted[0]);
+    if (least * tokens < SHORT_MS || n < 2) return;
+    for (size_t i = 0; i < n && s->n < PROBE_SAMPLES; i++) s->of[s->n++] = log(runs[i] / least);
 }
 
 /* Shortest and median times of REPEATS runs after one that does not count; fewer if runs are so long that one tells enough. Costs
- * come from the shortest: other work on the machine only adds to a time, and differences of two times are small. */
+ * come from the shortest runs and from fast tokens: other work on the machine only adds to a time, and differences of two times
+ * are small. */
 static segue_status repeat_run(struct probe *p, const struct probe_case *c, struct probe_times *least, struct probe_times *median,
                                segue_error *err)
 {
@@ -46,15 +48,18 @@ static segue_status repeat_run(struct probe *p, const struct probe_case *c, stru
         SG_TRY(probe_run(p, c, &t, err));
         bool enough = out_now_ns() - start > ENOUGH_NS;
         if (i < 0 && !enough) continue;
-        v[0][n] = t.ttft_ms, v[1][n] = t.token_ms, v[2][n] = t.median_token_ms, v[3][n++] = t.handoff_ms;
-        if (enough) break;
+        v[0][n] = t.ttft_ms, v[1][n] = t.token_ms, v[2][n] = t.fast_token_ms, v[3][n++] = t.handoff_ms;
+        if (enough && (n > 1 || out_now_ns() - start > LONG_NS)) break;
     }
     for (int k = 0; k < 4; k++) qsort(v[k], n, sizeof v[k][0], compare);
     *least = (struct probe_times){.ttft_ms = v[0][0], .token_ms = v[2][0], .handoff_ms = v[3][0]};
     *median = (struct probe_times){.ttft_ms = v[0][n / 2], .token_ms = v[1][n / 2], .handoff_ms = v[3][n / 2]};
     if (c->prefill != c->decode) return SEGUE_OK;
     int phase = c->output ? SG_PHASE_STEP : SG_PHASE_PREFILL;
-    add_spread(&p->spread[c->prefill][phase], v[phase == SG_PHASE_STEP], n, phase == SG_PHASE_STEP ? STEPS : 1);
+    if (phase == SG_PHASE_STEP)
+        add_spread(&p->spread[c->prefill][phase], v[1], n, least->token_ms, STEPS);
+    else
+        add_spread(&p->spread[c->prefill][phase], v[0], n, least->ttft_ms, 1);
     return SEGUE_OK;
 }
 
@@ -87,7 +92,7 @@ static void use_spread(struct probe_spread *s, double *drift, double *error)
     for (size_t i = 0; i < s->n; i++) s->of[i] = fabs(s->of[i] - usual);
     qsort(s->of, s->n, sizeof *s->of, compare);
     *drift = exp(usual);
-    *error = fmax(.04, expm1(s->of[(s->n - 1) * 9 / 10]));
+    *error = fmax(s->n < 12 ? .15 : .04, expm1(s->of[(s->n - 1) * 9 / 10]));
     s->n = 0;
 }
 
@@ -256,20 +261,22 @@ segue_status probe_units(struct probe *p, struct sg_unit_costs *costs, void (*sh
     return st;
 }
 
+/* Twice, so that the spread also tells how the machine changes from one minute to the next; deep steps once, they take long. */
 segue_status probe_real(struct probe *p, struct sg_unit_costs *costs, segue_error *err)
 {
     static const size_t prompts[] = {8, 32, 128, 512, 1024}, depths[] = {0, 2048};
     const double chunk = 512, middle = SHORT + (STEPS - 1) / 2.0;
-    for (size_t i = 0; i < p->units_n; i++) {
+    for (size_t n = 0; n < 2 * p->units_n; n++) {
         struct probe_times usual;
         double ms;
+        size_t i = n % p->units_n, again = n / p->units_n;
         struct sg_real_factor *r = sg_real_factor_of(costs, p->specs[i], p->cost.key, 1);
-        if (r) memset(r->factor, 0, sizeof r->factor);
+        if (r && !again) memset(r->factor, 0, sizeof r->factor);
         for (size_t k = 0; k < sizeof prompts / sizeof *prompts; k++) {
             SG_TRY(prefill_ms(p, i, 0, prompts[k], &usual, &ms, err));
             sg_learn_prefill(costs, p->specs[i], &p->cost, (double)prompts[k], 0, chunk, usual.ttft_ms);
         }
-        for (size_t k = 0; k < sizeof depths / sizeof *depths; k++) {
+        for (size_t k = 0; k < (again ? 1 : sizeof depths / sizeof *depths); k++) {
             SG_TRY(step_ms(p, i, depths[k], &usual, &ms, err));
             sg_learn_step(costs, p->specs[i], &p->cost, (double)depths[k] + middle, usual.token_ms);
         }

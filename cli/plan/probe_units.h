@@ -35,7 +35,7 @@ void probe_close(struct probe *p);
 /* One run: `depth` tokens unmeasured, then `prompt` tokens and `output` generated ones. */
 struct probe_times {
     double prefill_ms, ttft_ms, handoff_ms; /* handoff: the exposed part */
-    double token_ms, median_token_ms;       /* mean, median, without the first one */
+    double token_ms, fast_token_ms;       /* mean, and what 1 of 10 stays below, without the first one */
     double total_ms, joules;                /* joules: of the units, over the whole run; negative: not known */
 };
 /* prefill, decode: indices of units. split > 0: layers [0, split) on `prefill`, the others on `decode`, in both phases. */

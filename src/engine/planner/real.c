@@ -83,6 +83,6 @@ double sg_real_trust(double share)
 double sg_real_spread(double share, double deviation)
 {
     double now = log1p(share), off = fabs(deviation);
-    now = off > now ? fmax(now * 1.25, now + .5 * (off - now)) : now * .975;
+    now = off > now ? fmax(now * 1.25, off) : now * .975;
     return fmin(SPREAD_MAX, fmax(SPREAD_MIN, expm1(now)));
 }
