@@ -110,7 +110,7 @@ static json_t *compared(const char *spec, const char *path, segue_error *err)
 
 json_t *ane_check_json(const char *spec)
 {
-    static const struct probe_shape shape = {LAYERS, WIDTH, FF, HEADS, HEADS, VOCAB};
+    static const struct probe_shape shape = {LAYERS, WIDTH, FF, HEADS, HEADS, VOCAB, 0};
     char folder[] = "/tmp/segue-check-XXXXXX";
     segue_error err;
     if (!mkdtemp(folder)) {

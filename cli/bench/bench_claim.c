@@ -142,7 +142,7 @@ static segue_status put_rows(struct claim *q, segue_error *err)
 /* A model of random weights; the unit is opened anew, so that no programs of the other case stay loaded. */
 static segue_status run_case(struct claim *q, segue_error *err)
 {
-    const struct probe_shape shape = {LAYERS, WIDTH, FF, HEADS, HEADS, q->c->vocab};
+    const struct probe_shape shape = {LAYERS, WIDTH, FF, HEADS, HEADS, q->c->vocab, 0};
     const char *spec = q->unit ? q->unit : q->c->spec;
     char folder[] = "/tmp/segue-claim-XXXXXX";
     if (!mkdtemp(folder)) return out_fail_errno(err, "bench", folder, NULL);

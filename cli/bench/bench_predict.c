@@ -4,18 +4,18 @@
 #include "bench/bench.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "host/find_model.h"
 #include "host/folders.h"
-#include "plan/probe_units.h"
+#include "plan/predict.h"
 #include "plan/probe_model.h"
 #include "term/interrupt.h"
 
 enum { ROUNDS = 3, UNITS = 4, PAIRS = UNITS * UNITS, ERRORS = 512 };
-#define CHUNK 512.0
-#define LIMIT_S 600.0 /* tasks that would begin later are left out */
+#define LIMIT_S 640.0 /* tasks that would begin later are left out */
 
 /* pairs: every ordered pair of units; else units alone. */
 struct predict_task {
@@ -36,7 +36,8 @@ struct predict {
     struct probe p;
     struct sg_unit_costs *costs;
     const char *model;     /* for the rows */
-    double errors[ERRORS]; /* |log(measured / predicted)| of all cases so far */
+    struct sg_options *options; /* the plan of the task */
+    double errors[ERRORS];      /* |log(measured / predicted)| of all cases so far */
     double regrets[ERRORS];
     size_t errors_n, inside, regrets_n, left_out;
     uint64_t start_ns;
@@ -45,72 +46,38 @@ struct predict {
 /* One placement of a task. */
 struct predict_case {
     struct probe_case c;
-    double predicted, factor, ms[ROUNDS];
-    struct probe_times last;
+    struct sg_figure total, ttft, token; /* predicted */
+    bool chosen;
+    struct probe_times runs[ROUNDS], median;
 };
 
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
+static json_t *figure_json(struct sg_figure f) { return json_pack("{s:f,s:f,s:f}", "mid", f.mid, "lo", f.low, "hi", f.high); }
 
-/* The interval that held 95 % of the last errors; wide until there are some. */
-static double interval_factor(const struct predict *q)
+static segue_status put_row(struct predict *q, const struct predict_case *k, double stream, bool choice, segue_error *err)
 {
-    double last[48];
-    size_t n = q->errors_n < 48 ? q->errors_n : 48;
-    if (n < 8) return 1.35;
-    memcpy(last, q->errors + q->errors_n - n, n * sizeof *last);
-    qsort(last, n, sizeof *last, compare);
-    return exp(fmax(.04, 1.1 * last[(size_t)((double)(n - 1) * .95)]));
-}
-
-static double predict_ms(const struct predict *q, const struct probe_case *c)
-{
-    const struct sg_model_cost *m = &q->p.cost;
-    const char *from = q->p.specs[c->prefill], *to = q->p.specs[c->decode];
-    struct sg_unit_cost *a = sg_unit_cost_of(q->costs, from, 0), *b = sg_unit_cost_of(q->costs, to, 0);
-    double prompt = (double)c->prompt, depth = (double)c->depth, out = (double)c->output;
-    return sg_prefill_ms(q->costs, a, m, fmax(1, prompt - 1), depth, CHUNK, NULL) +
-           sg_handoff_ms(q->costs, from, to, m, prompt + depth) +
-           out * sg_step_ms(q->costs, b, m, depth + prompt + out / 2, 1, NULL);
-}
-
-/* The costs learn from the case: the part of its first token that is not prefill is taken off. */
-static void learn(struct predict *q, const struct predict_case *k)
-{
-    const struct probe_case *c = &k->c;
-    double prompt = (double)c->prompt, depth = (double)c->depth, out = (double)c->output;
-    double prefill = k->last.ttft_ms - k->last.handoff_ms - k->last.token_ms;
-    if (c->prefill == c->decode && prefill > 0)
-        sg_learn_prefill(q->costs, q->p.specs[c->prefill], &q->p.cost, prompt, depth, CHUNK, prefill);
-    sg_learn_step(q->costs, q->p.specs[c->decode], &q->p.cost, depth + prompt + out / 2, k->last.token_ms);
-}
-
-static segue_status put_row(struct predict *q, const struct predict_case *k, double measured, double stream, bool choice,
-                            segue_error *err)
-{
-    double error = fabs(log(measured / k->predicted));
-    bool inside = measured >= k->predicted / k->factor && measured <= k->predicted * k->factor;
+    double measured = k->median.total_ms, error = fabs(log(measured / k->total.mid));
+    bool inside = measured >= k->total.low && measured <= k->total.high;
     json_t *o = json_pack("{s:s,s:s,s:s}", "model", q->model, "prefill", q->p.specs[k->c.prefill], "decode",
                           q->p.specs[k->c.decode]);
     json_object_set_new(o, "storage", json_string(strchr(q->p.cost.key, '-') + 1));
     json_object_set_new(o, "n_prompt", json_integer((json_int_t)k->c.prompt));
     json_object_set_new(o, "n_depth", json_integer((json_int_t)k->c.depth));
     json_object_set_new(o, "n_gen", json_integer((json_int_t)k->c.output));
-    json_object_set_new(o, "predicted",
-                        json_pack("{s:f,s:f,s:f}", "mid", k->predicted, "lo", k->predicted / k->factor, "hi",
-                                  k->predicted * k->factor));
-    json_object_set_new(o, "predicted_ms", out_real(k->predicted));
+    json_object_set_new(o, "predicted", figure_json(k->total));
+    json_object_set_new(o, "predicted_ttft_ms", figure_json(k->ttft));
+    json_object_set_new(o, "predicted_token_ms", figure_json(k->token));
+    json_object_set_new(o, "predicted_ms", out_real(k->total.mid));
+    json_object_set_new(o, "ttft_ms", out_real(k->median.ttft_ms));
+    json_object_set_new(o, "token_ms", out_real(k->median.token_ms));
+    json_object_set_new(o, "handoff_ms", out_real(k->median.handoff_ms));
     json_object_set_new(o, "measured_ms", out_real(measured));
     json_object_set_new(o, "measured", out_real(measured));
-    json_object_set_new(o, "error", out_real(measured / k->predicted - 1));
+    json_object_set_new(o, "error", out_real(measured / k->total.mid - 1));
     json_object_set_new(o, "inside", json_boolean(inside));
     json_object_set_new(o, "choice", json_boolean(choice));
     json_object_set_new(o, "memory_bandwidth_gb_s", out_real(stream));
-    if (k->last.joules >= 0)
-        json_object_set_new(o, "j", out_real(k->last.joules));
+    if (k->median.joules >= 0)
+        json_object_set_new(o, "j", out_real(k->median.joules));
     else
         out_null(o, "j", "a unit has no meter");
     q->inside += inside;
@@ -118,53 +85,80 @@ static segue_status put_row(struct predict *q, const struct predict_case *k, dou
     return bench_out_row(q->b->out, o, err);
 }
 
+/* Median of one field over the rounds. */
+static double median_of(const struct probe_times *runs, size_t field)
+{
+    double v[ROUNDS];
+    for (int r = 0; r < ROUNDS; r++) memcpy(&v[r], (const char *)&runs[r] + field, sizeof v[r]);
+    return bench_median(v, ROUNDS);
+}
+
+static void take_medians(struct predict_case *k)
+{
+    k->median.total_ms = median_of(k->runs, offsetof(struct probe_times, total_ms));
+    k->median.ttft_ms = median_of(k->runs, offsetof(struct probe_times, ttft_ms));
+    k->median.token_ms = median_of(k->runs, offsetof(struct probe_times, token_ms));
+    k->median.handoff_ms = median_of(k->runs, offsetof(struct probe_times, handoff_ms));
+    k->median.joules = median_of(k->runs, offsetof(struct probe_times, joules));
+}
+
 /* Rows of a task, its regret, and what is learned. Predictions of all cases were made before the first run. */
 static segue_status finish_task(struct predict *q, struct predict_case *cases, size_t n, double stream, segue_error *err)
 {
-    double measured[PAIRS], least = INFINITY;
+    double least = INFINITY;
     size_t choice = 0;
     for (size_t i = 0; i < n; i++) {
-        double sorted[ROUNDS];
-        memcpy(sorted, cases[i].ms, sizeof sorted);
-        qsort(sorted, ROUNDS, sizeof *sorted, compare);
-        measured[i] = sorted[ROUNDS / 2];
-        least = fmin(least, measured[i]);
-        if (cases[i].predicted < cases[choice].predicted) choice = i;
+        take_medians(&cases[i]);
+        least = fmin(least, cases[i].median.total_ms);
+        if (cases[i].chosen) choice = i;
     }
-    if (q->regrets_n < ERRORS && n > 1) q->regrets[q->regrets_n++] = measured[choice] / least - 1;
+    if (q->regrets_n < ERRORS && n > 1) q->regrets[q->regrets_n++] = cases[choice].median.total_ms / least - 1;
     for (size_t i = 0; i < n; i++) {
-        SG_TRY(put_row(q, &cases[i], measured[i], stream, i == choice, err));
-        learn(q, &cases[i]);
+        SG_TRY(put_row(q, &cases[i], stream, i == choice, err));
+        predict_learn(q->costs, &q->p, &cases[i].c, &cases[i].median);
     }
     return SEGUE_OK;
+}
+
+/* 1: the units compute on the CPU, whose first run of a prompt length takes no longer than others. */
+static bool on_cpu(const struct predict *q, const struct probe_case *c)
+{
+    const char *specs[2] = {q->p.specs[c->prefill], q->p.specs[c->decode]};
+    for (int i = 0; i < 2; i++)
+        if (strncmp(specs[i], "cpu", 3) != 0 && strncmp(specs[i], "proc:cpu", 8) != 0) return false;
+    return true;
 }
 
 static segue_status run_task(struct predict *q, const struct predict_task *t, segue_error *err)
 {
     struct predict_case cases[PAIRS];
     struct probe_times warm;
-    double stream = 0, factor = interval_factor(q);
+    double stream = 0;
     size_t n = 0;
     if ((double)(out_now_ns() - q->start_ns) * 1e-9 > LIMIT_S) {
         q->left_out++;
         return SEGUE_OK;
     }
+    predict_plan(q->options, q->costs, &q->p,
+                 &(struct probe_case){.depth = t->depth, .prompt = t->prompt, .output = t->output}, t->pairs);
     for (size_t i = 0; i < q->p.units_n * q->p.units_n; i++) {
         size_t a = i / q->p.units_n, d = i % q->p.units_n;
         if (a != d && !t->pairs) continue;
         cases[n] = (struct predict_case){
             .c = {.prefill = a, .decode = d, .depth = t->depth, .prompt = t->prompt, .output = t->output}};
-        cases[n].predicted = predict_ms(q, &cases[n].c);
-        cases[n++].factor = factor;
+        const struct sg_option *o = predict_option(q->options, &q->p, &cases[n].c);
+        if (!o) continue;
+        cases[n].chosen = q->options->choice >= 0 && o == &q->options->list[q->options->choice];
+        cases[n].total = o->total_ms, cases[n].ttft = o->ttft_ms, cases[n].token = o->token_ms;
+        n++;
     }
     if (segue_unit_stream(q->p.units[0], 0, &stream, err)) stream = 0;
     for (int r = -1; r < ROUNDS; r++)
         for (size_t i = 0; i < n; i++) {
             if (interrupt_pending()) return out_fail(err, SEGUE_ECANCELED, "bench: --predict: interrupted; run it again");
             /* One run that does not count: a prompt length is new to a GPU only once. Deep contexts are too long for it. */
-            if (r < 0 && t->depth > 4096) continue;
-            SG_TRY(probe_run(&q->p, &cases[i].c, r < 0 ? &warm : &cases[i].last, err));
-            if (r >= 0) cases[i].ms[r] = cases[i].last.total_ms;
+            if (r < 0 && (t->depth > 4096 || on_cpu(q, &cases[i].c))) continue;
+            SG_TRY(probe_run(&q->p, &cases[i].c, r < 0 ? &warm : &cases[i].runs[r], err));
             progress_step(&q->b->progress, q->errors_n + i + 1, q->errors_n + n + 1, false);
         }
     return finish_task(q, cases, n, stream, err);
@@ -235,7 +229,7 @@ static void show(const char *line) { out_note("bench: calibrating: %s", line); }
 
 static segue_status run_all(struct predict *q, segue_error *err)
 {
-    static const struct probe_shape random = {12, 768, 2048, 12, 4, 8192}, deep = {8, 512, 1536, 8, 2, 4096};
+    static const struct probe_shape random = {12, 768, 2048, 12, 4, 8192, 0}, deep = {8, 512, 1536, 8, 2, 4096, 0};
     char *path = NULL, *cache = folders_home("cache");
     segue_status st = open_units(q, err);
     if (!st) st = probe_units(&q->p, q->costs, show, err);
@@ -270,12 +264,14 @@ int bench_predict(struct bench_run *b)
     segue_error err;
     q->b = b;
     q->costs = out_alloc(sizeof *q->costs);
+    q->options = out_alloc(sizeof *q->options);
     q->start_ns = out_now_ns();
     b->out->columns = columns;
     segue_status st = run_all(q, &err);
     progress_end(&b->progress);
     probe_close(&q->p);
     free(q->costs);
+    free(q->options);
     free(q);
     return st ? out_error(&err, EXIT_UNAVAILABLE) : EXIT_DONE;
 }

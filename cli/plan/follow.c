@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include "engine/planner/learn.h"
 #include "engine/planner/modelcost.h"
 #include "engine/planner/options.h"
 #include "model/model.h"

@@ -7,51 +7,101 @@
 #include "tensor/ggufout.h"
 #include "term/out.h"
 
-/* Rows that differ; the others repeat them. */
-enum { ROWS = 16, PER_LAYER = 9, CONTEXT = 32768 };
+/* ROWS rows differ, the others repeat them. DELTA: rows and columns of a delta matrix. */
+enum { ROWS = 16, PER_LAYER = 14, CONTEXT = 32768, DELTA = 128, TAPS = 4 };
+
+static void put_count(struct sg_gguf_out *o, const char *family, const char *key, uint32_t n)
+{
+    char name[96];
+    snprintf(name, sizeof name, "%s.%s", family, key);
+    sg_gguf_key_u32(o, name, n);
+}
+
+static void put_real(struct sg_gguf_out *o, const char *family, const char *key, float v)
+{
+    char name[96];
+    snprintf(name, sizeof name, "%s.%s", family, key);
+    sg_gguf_key_f32(o, name, v);
+}
 
 static void put_keys(struct sg_gguf_out *o, const struct probe_shape *s)
 {
-    sg_gguf_key_string(o, "general.architecture", "llama", 5);
-    sg_gguf_key_u32(o, "llama.block_count", s->layers);
-    sg_gguf_key_u32(o, "llama.context_length", CONTEXT);
-    sg_gguf_key_u32(o, "llama.embedding_length", s->width);
-    sg_gguf_key_u32(o, "llama.feed_forward_length", s->ff);
-    sg_gguf_key_u32(o, "llama.attention.head_count", s->heads);
-    sg_gguf_key_u32(o, "llama.attention.head_count_kv", s->kv_heads);
-    sg_gguf_key_u32(o, "llama.vocab_size", s->vocab);
-    sg_gguf_key_u32(o, "llama.rope.dimension_count", s->width / s->heads);
-    sg_gguf_key_f32(o, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
-    sg_gguf_key_f32(o, "llama.rope.freq_base", 10000);
+    const char *family = s->delta_heads ? "qwen35" : "llama";
+    sg_gguf_key_string(o, "general.architecture", family, strlen(family));
+    put_count(o, family, "block_count", s->layers);
+    put_count(o, family, "context_length", CONTEXT);
+    put_count(o, family, "embedding_length", s->width);
+    put_count(o, family, "feed_forward_length", s->ff);
+    put_count(o, family, "attention.head_count", s->heads);
+    put_count(o, family, "attention.head_count_kv", s->kv_heads);
+    put_count(o, family, "vocab_size", s->vocab);
+    put_count(o, family, "rope.dimension_count", s->width / s->heads);
+    put_real(o, family, "attention.layer_norm_rms_epsilon", 1e-5f);
+    put_real(o, family, "rope.freq_base", 10000);
+    if (!s->delta_heads) return;
+    put_count(o, family, "attention.key_length", s->width / s->heads);
+    put_count(o, family, "full_attention_interval", s->layers + 1); /* none */
+    put_count(o, family, "ssm.conv_kernel", TAPS);
+    put_count(o, family, "ssm.state_size", DELTA);
+    put_count(o, family, "ssm.group_count", s->delta_heads);
+    put_count(o, family, "ssm.time_step_rank", s->delta_heads);
+    put_count(o, family, "ssm.inner_size", s->delta_heads * DELTA);
+}
+
+/* rows 0: a vector. */
+struct shape_row {
+    const char *name;
+    uint32_t rows, cols;
+};
+
+/* The tensors of a layer; returns their number. */
+static uint32_t layer_rows(struct shape_row out[PER_LAYER], const struct probe_shape *s)
+{
+    uint32_t kv = s->width / s->heads * s->kv_heads, d = s->delta_heads, inner = d * DELTA;
+    const struct shape_row full[] =
+        {{"attn_norm.weight", 0, s->width},    {"attn_q.weight", s->width, s->width},      {"attn_k.weight", kv, s->width},
+         {"attn_v.weight", kv, s->width},      {"attn_output.weight", s->width, s->width}, {"ffn_norm.weight", 0, s->width},
+         {"ffn_gate.weight", s->ff, s->width}, {"ffn_up.weight", s->ff, s->width},         {"ffn_down.weight", s->width, s->ff}};
+    const struct shape_row delta[PER_LAYER] = {{"attn_norm.weight", 0, s->width},
+                                               {"attn_qkv.weight", 3 * inner, s->width},
+                                               {"attn_gate.weight", inner, s->width},
+                                               {"ssm_alpha.weight", d, s->width},
+                                               {"ssm_beta.weight", d, s->width},
+                                               {"ssm_conv1d.weight", 3 * inner, TAPS},
+                                               {"ssm_a", 0, d},
+                                               {"ssm_dt.bias", 0, d},
+                                               {"ssm_norm.weight", 0, DELTA},
+                                               {"ssm_out.weight", s->width, inner},
+                                               {"post_attention_norm.weight", 0, s->width},
+                                               {"ffn_gate.weight", s->ff, s->width},
+                                               {"ffn_up.weight", s->ff, s->width},
+                                               {"ffn_down.weight", s->width, s->ff}};
+    uint32_t n = d ? PER_LAYER : sizeof full / sizeof *full;
+    memcpy(out, d ? delta : full, n * sizeof *out);
+    return n;
 }
 
 /* Fill items and names (64 bytes each); returns their number. */
 static uint32_t list_tensors(struct sg_gguf_item *items, char (*names)[64], const struct probe_shape *s, enum sg_storage storage)
 {
-    uint32_t n = 0, kv = s->width / s->heads * s->kv_heads;
-    const struct {
-        const char *name;
-        uint32_t rows, cols;
-    } layer[PER_LAYER] = {{"attn_norm", 0, s->width},    {"attn_q", s->width, s->width},      {"attn_k", kv, s->width},
-                          {"attn_v", kv, s->width},      {"attn_output", s->width, s->width}, {"ffn_norm", 0, s->width},
-                          {"ffn_gate", s->ff, s->width}, {"ffn_up", s->ff, s->width},         {"ffn_down", s->width, s->ff}};
-    for (uint32_t i = 0; i < s->layers * PER_LAYER + 2; i++) {
-        uint32_t k = i % PER_LAYER, rows = layer[k].rows, cols = layer[k].cols;
-        if (i == s->layers * PER_LAYER) rows = s->vocab, cols = s->width;
-        if (i == s->layers * PER_LAYER + 1) rows = 0, cols = s->width;
-        if (i >= s->layers * PER_LAYER)
-            snprintf(names[i], 64, "%s.weight", rows ? "token_embd" : "output_norm");
+    struct shape_row layer[PER_LAYER];
+    uint32_t n = 0, per_layer = layer_rows(layer, s), body = s->layers * per_layer;
+    const struct shape_row ends[2] = {{"token_embd.weight", s->vocab, s->width}, {"output_norm.weight", 0, s->width}};
+    for (uint32_t i = 0; i < body + 2; i++) {
+        const struct shape_row *r = i < body ? &layer[i % per_layer] : &ends[i - body];
+        if (i < body)
+            snprintf(names[i], 64, "blk.%u.%s", i / per_layer, r->name);
         else
-            snprintf(names[i], 64, "blk.%u.%s.weight", i / PER_LAYER, layer[k].name);
+            snprintf(names[i], 64, "%s", r->name);
         items[n++] = (struct sg_gguf_item){.name = names[i],
-                                           .storage = rows ? storage : SG_F32,
-                                           .rank = rows ? 2 : 1,
-                                           .shape = {rows ? rows : cols, cols}};
+                                           .storage = r->rows && r->cols > TAPS ? storage : SG_F32,
+                                           .rank = r->rows ? 2 : 1,
+                                           .shape = {r->rows ? r->rows : r->cols, r->cols}};
     }
     return n;
 }
 
-/* One tensor: ROWS random rows in turn; norms are ones. */
+/* One tensor: ROWS random rows in turn; vectors are ones, decays minus one. */
 static segue_status put_tensor(struct sg_gguf_out *o, uint32_t i, const struct sg_gguf_item *item, uint64_t *random,
                                segue_error *err)
 {
@@ -59,11 +109,12 @@ static segue_status put_tensor(struct sg_gguf_out *o, uint32_t i, const struct s
     SG_TRY(sg_storage_row_bytes(item->storage, cols, &bytes, err));
     float *row = out_alloc(cols * sizeof *row);
     char *block = out_alloc(ROWS * bytes);
+    float constant = strstr(item->name, "ssm_a") ? -1 : 1;
     segue_status st = SEGUE_OK;
     for (int r = 0; r < ROWS && !st; r++) {
         for (uint64_t c = 0; c < cols; c++) {
             *random = *random * 6364136223846793005u + 1442695040888963407u;
-            row[c] = item->rank > 1 ? ((float)(*random >> 40) / 8388608.0f - 1) * 0.05f : 1;
+            row[c] = item->rank > 1 ? ((float)(*random >> 40) / 8388608.0f - 1) * 0.05f : constant;
         }
         st = sg_quant_row(item->storage, row, NULL, cols, block + (uint64_t)r * bytes, err);
     }

@@ -5,11 +5,12 @@
 #include "segue.h"
 #include "tensor/tensor.h"
 
+/* delta_heads > 0: every layer has so many delta matrices of 128 x 128 in place of attention. */
 struct probe_shape {
-    uint32_t layers, width, ff, heads, kv_heads, vocab;
+    uint32_t layers, width, ff, heads, kv_heads, vocab, delta_heads;
 };
 
-/* Write a llama model without tokenizer as GGUF; rows repeat, so that encoding takes little time. */
+/* Write a llama or qwen35 model without tokenizer as GGUF; rows repeat, so that encoding takes little time. */
 segue_status probe_model_write(const char *path, const struct probe_shape *shape, enum sg_storage storage, segue_error *err);
 
 #endif

@@ -160,7 +160,8 @@ static segue_status time_answer(struct probe *p, segue_session *s, const struct 
     out->handoff_ms = (double)stats.handoff_exposed_ns * 1e-6;
     out->ttft_ms = c->output ? each[0] : out->prefill_ms;
     if (c->output > 1) qsort(each + 1, c->output - 1, sizeof *each, compare);
-    out->token_ms = c->output > 1 ? each[1 + (c->output - 1) / 2] : 0;
+    out->fast_token_ms = c->output > 1 ? each[1 + (c->output - 1) / 10] : 0;
+    out->token_ms = c->output > 1 ? (out->total_ms - each[0]) / (double)(c->output - 1) : 0;
     free(each);
     return st < 0 ? st : SEGUE_OK;
 }

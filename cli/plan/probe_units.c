@@ -6,16 +6,18 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "engine/planner/learn.h"
 #include "plan/probe_model.h"
 #include "term/out.h"
 
-enum { REPEATS = 3, STEPS = 24, DEEP = 2048, SHORT = 16, FEW = 6, MANY = 24 };
+enum { REPEATS = 5, STEPS = 24, NEAR = 1024, DEEP = 4096, SHORT = 16, FEW = 6, MANY = 24 };
 
 #define POWER_NS 800000000u
 #define ENOUGH_NS 300000000u
+#define LONG_NS 800000000u /* after so long, one run is enough */
 static const enum sg_storage class_storage[SG_CLASS_N] = {SG_BF16, SG_Q8_0, SG_Q4_0, SG_Q4_K};
 static const char *const class_names[SG_CLASS_N] = {"16-bit", "8-bit", "4-bit", "superblock"};
-static const struct probe_shape large = {4, 1024, 3072, 16, 4, 4096};
+static const struct probe_shape large = {4, 1024, 3072, 16, 4, 4096, 0};
 
 static int compare(const void *a, const void *b)
 {
@@ -23,8 +25,20 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Median times of REPEATS runs after one that does not count; fewer if runs are so long that one tells enough. */
-static segue_status median_run(struct probe *p, const struct probe_case *c, struct probe_times *out, segue_error *err)
+/* Runs so short that single time slices of the machine decide them tell nothing of longer ones. */
+#define SHORT_MS 20.0
+
+static void add_spread(struct probe_spread *s, const double *runs, size_t n, double least, double tokens)
+{
+    if (least * tokens < SHORT_MS || n < 2) return;
+    for (size_t i = 0; i < n && s->n < PROBE_SAMPLES; i++) s->of[s->n++] = log(runs[i] / least);
+}
+
+/* Shortest and median times of REPEATS runs after one that does not count; fewer if runs are so long that one tells enough. Costs
+ * come from the shortest runs and from fast tokens: other work on the machine only adds to a time, and differences of two times
+ * are small. */
+static segue_status repeat_run(struct probe *p, const struct probe_case *c, struct probe_times *least, struct probe_times *median,
+                               segue_error *err)
 {
     double v[4][REPEATS];
     size_t n = 0;
@@ -34,31 +48,52 @@ static segue_status median_run(struct probe *p, const struct probe_case *c, stru
         SG_TRY(probe_run(p, c, &t, err));
         bool enough = out_now_ns() - start > ENOUGH_NS;
         if (i < 0 && !enough) continue;
-        v[0][n] = t.prefill_ms, v[1][n] = t.ttft_ms, v[2][n] = t.token_ms, v[3][n++] = t.handoff_ms;
-        if (enough) break;
+        v[0][n] = t.ttft_ms, v[1][n] = t.token_ms, v[2][n] = t.fast_token_ms, v[3][n++] = t.handoff_ms;
+        if (enough && (n > 1 || out_now_ns() - start > LONG_NS)) break;
     }
     for (int k = 0; k < 4; k++) qsort(v[k], n, sizeof v[k][0], compare);
-    out->prefill_ms = v[0][n / 2], out->ttft_ms = v[1][n / 2];
-    out->token_ms = v[2][n / 2], out->handoff_ms = v[3][n / 2];
+    *least = (struct probe_times){.ttft_ms = v[0][0], .token_ms = v[2][0], .handoff_ms = v[3][0]};
+    *median = (struct probe_times){.ttft_ms = v[0][n / 2], .token_ms = v[1][n / 2], .handoff_ms = v[3][n / 2]};
+    if (c->prefill != c->decode) return SEGUE_OK;
+    int phase = c->output ? SG_PHASE_STEP : SG_PHASE_PREFILL;
+    if (phase == SG_PHASE_STEP)
+        add_spread(&p->spread[c->prefill][phase], v[1], n, least->token_ms, STEPS);
+    else
+        add_spread(&p->spread[c->prefill][phase], v[0], n, least->ttft_ms, 1);
     return SEGUE_OK;
 }
 
-static segue_status step_ms(struct probe *p, size_t unit, size_t depth, double *ms, segue_error *err)
+static segue_status step_ms(struct probe *p, size_t unit, size_t depth, struct probe_times *median, double *ms,
+                            segue_error *err)
 {
-    struct probe_times t;
+    struct probe_times least, ignored;
     struct probe_case c = {.prefill = unit, .decode = unit, .depth = depth, .prompt = SHORT, .output = STEPS};
-    SG_TRY(median_run(p, &c, &t, err));
-    *ms = t.token_ms;
+    SG_TRY(repeat_run(p, &c, &least, median ? median : &ignored, err));
+    *ms = least.token_ms;
     return SEGUE_OK;
 }
 
-static segue_status prefill_ms(struct probe *p, size_t unit, size_t depth, size_t n, double *ms, segue_error *err)
+static segue_status prefill_ms(struct probe *p, size_t unit, size_t depth, size_t n, struct probe_times *median, double *ms,
+                               segue_error *err)
 {
-    struct probe_times t;
+    struct probe_times least, ignored;
     struct probe_case c = {.prefill = unit, .decode = unit, .depth = depth, .prompt = n};
-    SG_TRY(median_run(p, &c, &t, err));
-    *ms = t.prefill_ms;
+    SG_TRY(repeat_run(p, &c, &least, median ? median : &ignored, err));
+    *ms = least.ttft_ms;
     return SEGUE_OK;
+}
+
+/* What repeats say: how much longer than the shortest run the usual one takes, and how far 9 of 10 are from the usual one. */
+static void use_spread(struct probe_spread *s, double *drift, double *error)
+{
+    if (!s->n) return;
+    qsort(s->of, s->n, sizeof *s->of, compare);
+    double usual = s->of[s->n / 2];
+    for (size_t i = 0; i < s->n; i++) s->of[i] = fabs(s->of[i] - usual);
+    qsort(s->of, s->n, sizeof *s->of, compare);
+    *drift = exp(usual);
+    *error = fmax(s->n < 12 ? .15 : .04, expm1(s->of[(s->n - 1) * 9 / 10]));
+    s->n = 0;
 }
 
 /* A model of random weights in the folder, opened on the units. */
@@ -75,14 +110,14 @@ static segue_status open_random(struct probe *p, const char *folder, const struc
 /* What a step and a prefill run cost beside their bytes and products. */
 static segue_status measure_overhead(struct probe *p, const char *folder, struct sg_unit_costs *costs, segue_error *err)
 {
-    struct probe_shape shape = {FEW, 128, 256, 4, 2, 256};
+    struct probe_shape shape = {FEW, 128, 256, 4, 2, 256, 0};
     double step[PROBE_UNITS][2], run[PROBE_UNITS][2];
     for (int k = 0; k < 2; k++) {
         shape.layers = k ? MANY : FEW;
         SG_TRY(open_random(p, folder, &shape, SG_F32, err));
         for (size_t i = 0; i < p->units_n; i++) {
-            SG_TRY(step_ms(p, i, 0, &step[i][k], err));
-            SG_TRY(prefill_ms(p, i, 0, SHORT, &run[i][k], err));
+            SG_TRY(step_ms(p, i, 0, NULL, &step[i][k], err));
+            SG_TRY(prefill_ms(p, i, 0, SHORT, NULL, &run[i][k], err));
         }
     }
     for (size_t i = 0; i < p->units_n; i++) {
@@ -104,30 +139,46 @@ static segue_status measure_class(struct probe *p, size_t unit, struct sg_unit_c
 {
     const struct sg_model_cost *m = &p->cost;
     double ms, around = u->step_ms + m->shape.layers * u->step_layer_ms, bytes = m->body_bytes + m->head_bytes;
-    SG_TRY(step_ms(p, unit, 0, &ms, err));
+    SG_TRY(step_ms(p, unit, 0, NULL, &ms, err));
     u->gb_s[class] = bytes / fmax(ms - around, ms / 10) * 1e-6;
     double head = m->head_bytes / u->gb_s[class] * 1e-6, run = u->run_ms + m->shape.layers * u->run_layer_ms;
     for (int r = 0; r < SG_ROWS_N; r++) {
-        SG_TRY(prefill_ms(p, unit, 0, (size_t)sg_rows_of[r], &ms, err));
+        SG_TRY(prefill_ms(p, unit, 0, (size_t)sg_rows_of[r], NULL, &ms, err));
         u->tflops[class][r] = 2 * m->shape.body * sg_rows_of[r] / fmax(ms - run - head, ms / 10) * 1e-9;
     }
+    sg_mend_speeds(u, class, m->body_bytes / m->shape.body);
     return SEGUE_OK;
 }
 
-/* Costs of depth, and of delta matrices, of which the models of random weights have none: they are read and written at several
- * times the speed of weights, because a head's matrix stays in a cache. */
+/* Costs of depth from two depths, because a step at depth 0 has costs of its own. */
 static segue_status measure_depth(struct probe *p, size_t unit, struct sg_unit_cost *u, segue_error *err)
 {
     const struct sg_model_cost *m = &p->cost;
-    double near, far;
-    SG_TRY(step_ms(p, unit, 0, &near, err));
-    SG_TRY(step_ms(p, unit, DEEP, &far, err));
-    u->kv_gb_s = m->kv_bytes * DEEP / fmax(far - near, far / 50) * 1e-6;
-    SG_TRY(prefill_ms(p, unit, 0, (size_t)sg_rows_of[SG_ROWS_512], &near, err));
-    SG_TRY(prefill_ms(p, unit, DEEP, (size_t)sg_rows_of[SG_ROWS_512], &far, err));
-    u->attend_tflops = m->attend * sg_rows_of[SG_ROWS_512] * DEEP / fmax(far - near, far / 50) * 1e-9;
-    u->state_gb_s = 4 * u->gb_s[SG_CLASS_NIBBLE];
+    double near, far, rows = sg_rows_of[SG_ROWS_512];
+    SG_TRY(step_ms(p, unit, NEAR, NULL, &near, err));
+    SG_TRY(step_ms(p, unit, DEEP, NULL, &far, err));
+    u->kv_gb_s = m->kv_bytes * (DEEP - NEAR) / fmax(far - near, far / 50) * 1e-6;
+    SG_TRY(prefill_ms(p, unit, NEAR, (size_t)rows, NULL, &near, err));
+    SG_TRY(prefill_ms(p, unit, DEEP, (size_t)rows, NULL, &far, err));
+    u->attend_tflops = m->attend * rows * (DEEP - NEAR) / fmax(far - near, far / 50) * 1e-9;
     u->load_gb_s = p->load_ms > 0 ? m->file_bytes * (double)p->units_n / p->load_ms * 1e-6 : 0;
+    return SEGUE_OK;
+}
+
+/* Delta matrices of prefill: the time beyond products and overheads, of a small model with many of them. */
+static segue_status measure_state(struct probe *p, const char *folder, struct sg_unit_costs *costs, segue_error *err)
+{
+    const struct probe_shape shape = {3, 256, 256, 4, 2, 256, 16};
+    const double rows = sg_rows_of[SG_ROWS_256];
+    SG_TRY(open_random(p, folder, &shape, class_storage[SG_CLASS_NIBBLE], err));
+    for (size_t i = 0; i < p->units_n; i++) {
+        struct sg_unit_cost *u = sg_unit_cost_of(costs, p->specs[i], 1);
+        double ms;
+        SG_TRY(prefill_ms(p, i, 0, (size_t)rows, NULL, &ms, err));
+        u->state_gb_s = 0;
+        double beside = sg_prefill_ms(NULL, u, &p->cost, rows, 0, rows, NULL);
+        u->state_gb_s = 2 * p->cost.state_bytes * rows / fmax(ms - beside, ms / 10) * 1e-6;
+    }
     return SEGUE_OK;
 }
 
@@ -139,9 +190,9 @@ static segue_status measure_links(struct probe *p, struct sg_unit_costs *costs, 
             double ms[2], sizes[2] = {32, 1024};
             if (a == b) continue;
             for (int i = 0; i < 2; i++) {
-                struct probe_times t;
+                struct probe_times t, ignored;
                 struct probe_case c = {.prefill = a, .decode = b, .prompt = (size_t)sizes[i], .output = 2};
-                SG_TRY(median_run(p, &c, &t, err));
+                SG_TRY(repeat_run(p, &c, &ignored, &t, err));
                 ms[i] = t.handoff_ms;
             }
             struct sg_link_cost *l = sg_link_cost_of(costs, p->specs[a], p->specs[b], 1);
@@ -195,6 +246,13 @@ segue_status probe_units(struct probe *p, struct sg_unit_costs *costs, void (*sh
         }
         if (!st && class == SG_CLASS_NIBBLE) st = measure_links(p, costs, err);
     }
+    if (!st) st = measure_state(p, folder, costs, err);
+    for (size_t i = 0; i < p->units_n && !st; i++) {
+        struct sg_unit_cost *u = sg_unit_cost_of(costs, p->specs[i], 1);
+        use_spread(&p->spread[i][SG_PHASE_PREFILL], &u->prefill_drift, &u->prefill_error);
+        use_spread(&p->spread[i][SG_PHASE_STEP], &u->step_drift, &u->step_error);
+        u->new_error = 0;
+    }
     unlink(path);
     rmdir(folder);
     free(path);
@@ -203,22 +261,25 @@ segue_status probe_units(struct probe *p, struct sg_unit_costs *costs, void (*sh
     return st;
 }
 
+/* Twice, so that the spread also tells how the machine changes from one minute to the next; deep steps once, they take long. */
 segue_status probe_real(struct probe *p, struct sg_unit_costs *costs, segue_error *err)
 {
-    static const size_t prompts[] = {24, 96, 384, 1024};
-    const double chunk = 512;
-    for (size_t i = 0; i < p->units_n; i++) {
+    static const size_t prompts[] = {8, 32, 128, 512, 1024}, depths[] = {0, 2048};
+    const double chunk = 512, middle = SHORT + (STEPS - 1) / 2.0;
+    for (size_t n = 0; n < 2 * p->units_n; n++) {
+        struct probe_times usual;
         double ms;
+        size_t i = n % p->units_n, again = n / p->units_n;
         struct sg_real_factor *r = sg_real_factor_of(costs, p->specs[i], p->cost.key, 1);
-        if (r) memset(r->factor, 0, sizeof r->factor);
+        if (r && !again) memset(r->factor, 0, sizeof r->factor);
         for (size_t k = 0; k < sizeof prompts / sizeof *prompts; k++) {
-            SG_TRY(prefill_ms(p, i, 0, prompts[k], &ms, err));
-            sg_learn_prefill(costs, p->specs[i], &p->cost, (double)prompts[k], 0, chunk, ms);
+            SG_TRY(prefill_ms(p, i, 0, prompts[k], &usual, &ms, err));
+            sg_learn_prefill(costs, p->specs[i], &p->cost, (double)prompts[k], 0, chunk, usual.ttft_ms);
         }
-        SG_TRY(step_ms(p, i, 0, &ms, err));
-        sg_learn_step(costs, p->specs[i], &p->cost, SHORT, ms);
-        SG_TRY(step_ms(p, i, 2048, &ms, err));
-        sg_learn_step(costs, p->specs[i], &p->cost, 2048 + SHORT, ms);
+        for (size_t k = 0; k < (again ? 1 : sizeof depths / sizeof *depths); k++) {
+            SG_TRY(step_ms(p, i, depths[k], &usual, &ms, err));
+            sg_learn_step(costs, p->specs[i], &p->cost, (double)depths[k] + middle, usual.token_ms);
+        }
     }
     return SEGUE_OK;
 }

@@ -5,7 +5,13 @@
 #include <stdbool.h>
 #include "engine/planner/modelcost.h"
 
-enum { PROBE_UNITS = 12 };
+enum { PROBE_UNITS = 12, PROBE_SAMPLES = 128 };
+
+/* Repeats of one phase on one unit: logarithms of their times over the shortest of each case. */
+struct probe_spread {
+    double of[PROBE_SAMPLES];
+    size_t n;
+};
 
 /* A model on units. Zero-initialised; closed by probe_close in any case. */
 struct probe {
@@ -18,6 +24,7 @@ struct probe {
     struct sg_model_cost cost; /* sizes of the model */
     uint32_t vocab, layers;
     double load_ms; /* time to place the weights on all units */
+    struct probe_spread spread[PROBE_UNITS][2]; /* by unit and SG_PHASE_* */
 };
 /* Open units by spec; a unit that is already open under its full name is left out. */
 segue_status probe_open_units(struct probe *p, const char *const *specs, size_t n, segue_error *err);
@@ -27,8 +34,9 @@ void probe_close(struct probe *p);
 
 /* One run: `depth` tokens unmeasured, then `prompt` tokens and `output` generated ones. */
 struct probe_times {
-    double prefill_ms, ttft_ms, token_ms, handoff_ms; /* token: median; handoff: the exposed part */
-    double total_ms, joules;                          /* joules: of the units, over the whole run; negative: not known */
+    double prefill_ms, ttft_ms, handoff_ms; /* handoff: the exposed part */
+    double token_ms, fast_token_ms;       /* mean, and what 1 of 10 stays below, without the first one */
+    double total_ms, joules;                /* joules: of the units, over the whole run; negative: not known */
 };
 /* prefill, decode: indices of units. split > 0: layers [0, split) on `prefill`, the others on `decode`, in both phases. */
 struct probe_case {

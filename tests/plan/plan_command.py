@@ -28,7 +28,16 @@ fixed = [s for s in p["splits"] if s["pipeline"] == "fixed"][0]
 expect("no joules where no power was read", fixed["j"] is None and fixed["j_reason"], fixed)
 fixed = [s for s in plan(*shape, "--chip", "m2-ultra", "-p", 600)["splits"] if s["pipeline"] == "fixed"][0]
 expect("fixed-length prefill ends at 512 tokens", "512" in fixed["excluded"], fixed)
-expect("m4 is unverified", all(s["unverified"] for s in plan(*shape, "--chip", "m4")["splits"]))
+# Every chip is marked by the sources in its file, and what is unverified is at least a factor of 2 wide.
+for chip in ("m1", "m1-max", "m2-pro", "m2-ultra", "m4", "m4-max", "m5", "a17-pro", "h100", "h200"):
+    lines = open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "chips", chip + ".chip")).read().splitlines()
+    sources = {l.split("#", 1)[1].split()[0] for l in lines if "#" in l and l.split("#")[0].strip() and not l.startswith(("name ", "ane_"))}
+    units = any(l.startswith("cuda.") for l in lines)
+    guessed = "prior" in sources if units else not sources & {"fitted", "measured"}
+    splits = [s for s in plan(*shape, "--chip", chip)["splits"] if s["total_ms"]]
+    expect(f"{chip}: unverified is {guessed}", splits and all(s["unverified"] == guessed for s in splits), sources)
+    for s in splits if guessed else []:
+        expect(f"{chip}: wide intervals", all(s[k]["hi"] / s[k]["mid"] > 1.999 for k in ("ttft_ms", "token_ms", "total_ms")), s)
 turns = plan(*shape, "--chip", "h200", "--turns", 5)["choice"]["total_ms"]["mid"] / plan(*shape, "--chip", "h200")["choice"]["total_ms"]["mid"]
 expect("five turns cost at least five times one", turns >= 5, turns)
 code, out, err = run("plan", *shape, "--chip", "m2-ultra", "--explain")

@@ -11,6 +11,12 @@
 /* Checkpoints of a session, docs/STATE.md: at most this many of the fixed part. */
 enum { CHECKPOINTS = 8, CROSSOVER_STEPS = 4, PROMPT_MAX = 65536 };
 
+/* Factor of the intervals of a chip of which nothing was measured. */
+#define UNVERIFIED 2.0
+/* Two placements cannot be told apart when they differ by less than this share of the interval: learned factors scatter by a
+ * quarter of what single runs do. */
+#define MARGIN .25
+
 static struct sg_figure figure(double mid, double factor)
 {
     return mid < 0 ? (struct sg_figure){-1, -1, -1} : (struct sg_figure){mid, mid / factor, mid * factor};
@@ -90,7 +96,7 @@ static void add_published(struct sg_options *out, const struct sg_plan_source *s
     sg_published_cost(&task, &gpu);
     if (p->pipeline == SG_PIPE_BATCH_GPU) c.step_ms = gpu.step_ms;
     c.step_gpu_w = gpu.step_gpu_w, c.cpu_w = gpu.cpu_w, c.prefill_gpu_w = gpu.prefill_gpu_w;
-    double factor = o->unverified                                                                    ? 2
+    double factor = o->unverified                                                                    ? UNVERIFIED
                     : s->chip->source[SG_CHIP_NPU_STREAM] < SG_SOURCE_FITTED && p->prefill[0] == 'n' ? 1.7
                                                                                                      : p->factor;
     double decode = c.step_ms * fmax(0, t->output - 1) * t->turns, first = c.prefill_ms + c.handoff_ms;
@@ -128,35 +134,68 @@ static struct sg_model_cost part_of(const struct sg_model_cost *m, double share,
     return p;
 }
 
-/* Sums of one turn at a depth. */
+/* Sums of one turn at a depth. step: one step in the middle of the answer. */
 struct turn_cost {
     double prefill, handoff, step, slowest_step;
     struct sg_cost_terms prefill_terms, step_terms;
 };
 
+/* Up to so many new tokens of a later turn are read on the decode unit (src/engine/session/advance.c). */
+enum { FEW_TOKENS = 16 };
+
+/* The first token of an answer comes with the prefill, the others take a step each. A later turn begins with the last token of
+ * the answer before, and on the decode unit, so that the state is moved back for a long prompt. */
 static struct turn_cost turn_of(const struct sg_plan_source *s, const struct unit_share *prefill, const struct unit_share *decode,
-                                const struct sg_model_cost *m, const struct sg_plan_task *t, double depth)
+                                const struct sg_model_cost *m, const struct sg_plan_task *t, int turn)
 {
     struct turn_cost c = {0};
+    double depth = t->depth + turn * (t->prompt + t->output), rows = t->prompt + (turn > 0), steps = fmax(0, t->output - 1);
+    const char *from = prefill[0].unit->spec, *to = decode[0].unit->spec;
+    int stays = turn && rows <= FEW_TOKENS;
+    const struct unit_share *reads = stays ? decode : prefill;
     for (int i = 0; i < 2; i++) {
-        if (prefill[i].share > 0) {
-            struct sg_model_cost p = part_of(m, prefill[i].share, i || prefill[0].share >= 1);
-            c.prefill += sg_prefill_ms(s->costs, prefill[i].unit, &p, fmax(1, t->prompt - 1), depth, t->chunk,
-                                       i ? NULL : &c.prefill_terms);
+        if (reads[i].share > 0) {
+            struct sg_model_cost p = part_of(m, reads[i].share, i || reads[0].share >= 1);
+            c.prefill += sg_prefill_ms(s->costs, reads[i].unit, &p, rows, depth, t->chunk, i ? NULL : &c.prefill_terms);
         }
         if (decode[i].share > 0) {
             struct sg_model_cost p = part_of(m, decode[i].share, i || decode[0].share >= 1);
-            double middle = depth + t->prompt + t->output / 2;
+            double middle = depth + t->prompt + steps / 2;
             double step = sg_step_ms(s->costs, decode[i].unit, &p, middle, t->sessions, i ? NULL : &c.step_terms);
             c.step += step;
             c.slowest_step = fmax(c.slowest_step, step);
         }
     }
     /* Rows that pass between the units of one phase: a hand-off without state. */
-    if (decode[1].share > 0)
-        c.step += sg_handoff_ms(s->costs, decode[0].unit->spec, decode[1].unit->spec, &(struct sg_model_cost){0}, 0);
-    c.handoff = sg_handoff_ms(s->costs, prefill[0].unit->spec, decode[0].unit->spec, m, t->prompt);
+    if (decode[1].share > 0) c.step += sg_handoff_ms(s->costs, to, decode[1].unit->spec, &(struct sg_model_cost){0}, 0);
+    if (!stays) c.handoff = sg_handoff_ms(s->costs, from, to, m, depth + t->prompt);
+    if (!stays && turn) c.handoff += sg_handoff_ms(s->costs, to, from, m, depth);
     return c;
+}
+
+/* Spreads of both phases of a placement. */
+static void spreads_of(double spread[2], const struct sg_plan_source *s, const struct unit_share *prefill,
+                       const struct unit_share *decode, const struct sg_model_cost *m)
+{
+    spread[0] = spread[1] = 0;
+    for (int i = 0; i < 2; i++) {
+        if (prefill[i].share > 0) spread[0] = fmax(spread[0], sg_spread(s->costs, prefill[i].unit, m->key, SG_PHASE_PREFILL));
+        if (decode[i].share > 0) spread[1] = fmax(spread[1], sg_spread(s->costs, decode[i].unit, m->key, SG_PHASE_STEP));
+    }
+}
+
+/* The factor of an interval of 90 %: spreads weighted by their parts of the time. They are added, not squared: a busy machine
+ * slows all parts. */
+static double interval_of(const double spread[2], double prefill_ms, double handoff_ms, double steps_ms, double least)
+{
+    double link = 1.2 * fmax(spread[0], spread[1]), sum = prefill_ms + handoff_ms + steps_ms;
+    if (!(sum > 0)) return fmax(least, exp(link));
+    return fmax(least, exp((spread[0] * prefill_ms + link * handoff_ms + spread[1] * steps_ms) / sum));
+}
+
+static int is_assumed(const struct unit_share *u)
+{
+    return (u[0].share > 0 && u[0].unit->assumed) || (u[1].share > 0 && u[1].unit->assumed);
 }
 
 static int is_named(const struct sg_plan_task *t, const char *spec)
@@ -180,7 +219,7 @@ static void name_unit(char out[64], const struct unit_share *u, double layers)
     if (u[1].share > 0)
         snprintf(out, 64, "%.20s@0-%u|%.20s@%u-%u", u[0].unit->spec, cut - 1, u[1].unit->spec, cut, (unsigned)layers - 1);
     else
-        snprintf(out, 64, "%s", u[0].unit->spec);
+        memcpy(out, u[0].unit->spec, 64);
 }
 
 /* Why the unit cannot hold its share of the task. */
@@ -199,7 +238,8 @@ static void add_measured(struct sg_options *out, const struct sg_plan_source *s,
     if (out->n == SG_OPTIONS_MAX) return;
     struct sg_option *o = &out->list[out->n++];
     const struct sg_unit_cost *a = prefill[0].unit, *b = decode[0].unit;
-    struct turn_cost first = turn_of(s, prefill, decode, m, t, t->depth), sum = {0};
+    struct turn_cost first = turn_of(s, prefill, decode, m, t, 0), sum = {0};
+    double steps = fmax(0, t->output - 1);
     int split = prefill[1].share > 0 || decode[1].share > 0;
     *o = (struct sg_option){.pipeline = split    ? "layers"
                                         : a == b ? "single"
@@ -207,15 +247,19 @@ static void add_measured(struct sg_options *out, const struct sg_plan_source *s,
                             .joules = {-1, -1, -1},
                             .watts = {-1, -1, -1}};
     for (int i = 0; i < t->turns; i++) {
-        struct turn_cost c = turn_of(s, prefill, decode, m, t, t->depth + i * (t->prompt + t->output));
-        sum.prefill += c.prefill * t->sessions, sum.handoff += c.handoff * t->sessions, sum.step += c.step * t->output;
+        struct turn_cost c = i ? turn_of(s, prefill, decode, m, t, i) : first;
+        sum.prefill += c.prefill * t->sessions, sum.handoff += c.handoff * t->sessions, sum.step += c.step * steps;
         /* With several sessions the units of a layer split work at the same time. */
-        if (split && t->sessions > 1) sum.step += (c.slowest_step - c.step) * t->output;
+        if (split && t->sessions > 1) sum.step += (c.slowest_step - c.step) * steps;
     }
-    double error = 1 + fmax(a->error_share, b->error_share);
-    o->ttft_ms = figure(first.prefill + first.handoff + first.step, error);
-    o->token_ms = figure(first.step, error);
-    o->handoff_ms = figure(first.handoff, error * 1.2);
+    o->unverified = is_assumed(prefill) || is_assumed(decode);
+    double spread[2], least = o->unverified ? UNVERIFIED : 1;
+    spreads_of(spread, s, prefill, decode, m);
+    double error = interval_of(spread, sum.prefill, sum.handoff, sum.step, least);
+    if (a->prefill_error > 0 && b->step_error > 0) o->margin = MARGIN * (error - 1);
+    o->ttft_ms = figure(first.prefill + first.handoff, interval_of(spread, first.prefill, first.handoff, 0, least));
+    o->token_ms = figure(first.step, interval_of(spread, 0, 0, 1, least));
+    o->handoff_ms = figure(first.handoff, interval_of(spread, 0, 1, 0, least));
     o->load_ms = figure(a->load_gb_s > 0 ? m->file_bytes / a->load_gb_s * 1e-6 * (a == b ? 1 : 2) : -1, 2);
     o->total_ms = figure(sum.prefill + sum.handoff + sum.step, error);
     name_unit(o->prefill, prefill, m->shape.layers);
@@ -227,10 +271,10 @@ static void add_measured(struct sg_options *out, const struct sg_plan_source *s,
     add_term(o, "prefill attention", first.prefill_terms.attention * t->turns);
     add_term(o, "prefill overhead", first.prefill_terms.overhead * t->turns);
     add_term(o, "hand-off", sum.handoff);
-    add_term(o, "decode weights", first.step_terms.weights * t->output * t->turns);
-    add_term(o, "decode K and V", first.step_terms.kv * t->output * t->turns);
-    add_term(o, "decode state", first.step_terms.state * t->output * t->turns);
-    add_term(o, "decode overhead", first.step_terms.overhead * t->output * t->turns);
+    add_term(o, "decode weights", first.step_terms.weights * steps * t->turns);
+    add_term(o, "decode K and V", first.step_terms.kv * steps * t->turns);
+    add_term(o, "decode state", first.step_terms.state * steps * t->turns);
+    add_term(o, "decode overhead", first.step_terms.overhead * steps * t->turns);
     if (!split && a->prefill_w >= 0 && b->step_w >= 0) {
         double joules = (a->prefill_w * (sum.prefill + sum.handoff) + b->step_w * sum.step) * 1e-3;
         o->joules = figure(joules, error * 1.1);
@@ -266,19 +310,32 @@ static double value_of(const struct sg_option *o, segue_objective objective)
     return objective == SEGUE_OBJECTIVE_ENERGY ? o->joules.mid : o->total_ms.mid;
 }
 
-/* The least value; equal ones: the first, so that one unit wins against two. */
+static int may_be_chosen(const struct sg_option *p, const struct sg_plan_task *t, segue_objective objective)
+{
+    if (p->excluded || value_of(p, objective) < 0) return 0;
+    return !(t->max_watts > 0) || (p->watts.mid >= 0 && p->watts.mid <= t->max_watts);
+}
+
+/* The first unit alone, else the first placement, whose value is not above the least one by more than its margin. */
 static int best_of(const struct sg_options *o, const struct sg_plan_task *t, segue_objective objective)
 {
-    int best = -1;
-    for (size_t i = 0; i < o->n; i++) {
-        const struct sg_option *p = &o->list[i];
-        double v = value_of(p, objective);
-        if (p->excluded || v < 0) continue;
-        if (t->max_watts > 0 && !(p->watts.mid >= 0 && p->watts.mid <= t->max_watts)) continue;
-        if (best < 0 || v < value_of(&o->list[best], objective) * (1 - 1e-9)) best = (int)i;
-    }
-    return best;
+    int least = -1;
+    for (size_t i = 0; i < o->n; i++)
+        if (may_be_chosen(&o->list[i], t, objective) &&
+            (least < 0 || value_of(&o->list[i], objective) < value_of(&o->list[least], objective)))
+            least = (int)i;
+    if (least < 0) return -1;
+    double limit = value_of(&o->list[least], objective) * (1 + o->list[least].margin + 1e-9);
+    for (int split = 0; split < 2; split++)
+        for (size_t i = 0; i < o->n; i++) {
+            const struct sg_option *p = &o->list[i];
+            if (!split && (strcmp(p->prefill, p->decode) != 0 || strchr(p->prefill, '@'))) continue;
+            if (may_be_chosen(p, t, objective) && value_of(p, objective) <= limit) return (int)i;
+        }
+    return least;
 }
+
+int sg_options_choose(const struct sg_options *o, const struct sg_plan_task *task) { return best_of(o, task, task->objective); }
 
 static void fill(struct sg_options *out, const struct sg_plan_source *s, const struct sg_model_cost *m,
                  const struct sg_plan_task *t)

@@ -5,11 +5,10 @@
 #include <stddef.h>
 #include <string.h>
 
-const double sg_rows_of[SG_ROWS_N] = {16, 64, 256, 512};
+const double sg_rows_of[SG_ROWS_N] = {1, 4, 16, 64, 256, 512};
 
-/* Depth from which steps have a factor of their own, and the limits of the prefill factors. */
-#define DEEP 2048
-static const double prefill_limits[SG_REAL_PREFILL - 1] = {32, 128, 512};
+/* Interval of a model that never ran, until such runs were seen. */
+#define NEW_SPREAD .3
 
 static void copy_name(char *to, size_t cap, const char *from)
 {
@@ -78,15 +77,12 @@ segue_status sg_model_cost_shape(struct sg_model_cost *out, const struct sg_shap
     return SEGUE_OK;
 }
 
-/* A factor of real runs at bin i of [from, to): the nearest bin that has one; 1: none. */
-static double real_factor(const struct sg_real_factor *r, int i, int from, int to)
+void sg_mend_speeds(struct sg_unit_cost *u, int class, double bytes_per_weight)
 {
-    for (int d = 0; r && d < SG_REAL_N; d++)
-        for (int side = -1; side <= 1; side += 2) {
-            int k = i + side * d;
-            if (k >= from && k < to && r->factor[k] > 0) return r->factor[k];
-        }
-    return 1;
+    double *t = u->tflops[class], one = 2 * u->gb_s[class] / bytes_per_weight * 1e-3;
+    t[SG_ROWS_1] = fmax(t[SG_ROWS_1], one);
+    u->gb_s[class] = t[SG_ROWS_1] / 2 * bytes_per_weight * 1e3;
+    for (int r = 1; r < SG_ROWS_N; r++) t[r] = fmax(t[r], t[r - 1]);
 }
 
 static const struct sg_real_factor *real_of(const struct sg_unit_costs *c, const char *unit, const char *model)
@@ -94,13 +90,6 @@ static const struct sg_real_factor *real_of(const struct sg_unit_costs *c, const
     for (size_t i = 0; c && i < c->reals_n; i++)
         if (!strcmp(c->reals[i].unit, unit) && !strcmp(c->reals[i].model, model)) return &c->reals[i];
     return NULL;
-}
-
-static int prefill_bin(double n)
-{
-    int i = 0;
-    while (i < SG_REAL_PREFILL - 1 && n > prefill_limits[i]) i++;
-    return i;
 }
 
 /* A class that was not measured takes the figure of the next wider one. */
@@ -111,16 +100,29 @@ static int class_of(const struct sg_unit_cost *u, int class)
     return class;
 }
 
-/* TFLOPS of products of `rows` rows: log-log between the measured numbers, constant outside of them. */
+/* TFLOPS of products of `rows` rows: log-log between the numbers that were measured, constant outside of them. */
 static double tflops_at(const struct sg_unit_cost *u, int class, double rows)
 {
     const double *t = u->tflops[class];
-    int i = 0;
-    if (rows <= sg_rows_of[0]) return t[0];
-    while (i < SG_ROWS_N - 2 && rows > sg_rows_of[i + 1]) i++;
-    if (rows >= sg_rows_of[SG_ROWS_N - 1] || t[i] <= 0 || t[i + 1] <= 0) return t[SG_ROWS_N - 1] > 0 ? t[SG_ROWS_N - 1] : t[i];
-    double share = log(rows / sg_rows_of[i]) / log(sg_rows_of[i + 1] / sg_rows_of[i]);
-    return t[i] * pow(t[i + 1] / t[i], share);
+    int low = -1, high = -1;
+    for (int i = 0; i < SG_ROWS_N; i++) {
+        if (t[i] <= 0) continue;
+        if (sg_rows_of[i] <= rows) low = i;
+        if (sg_rows_of[i] >= rows && high < 0) high = i;
+    }
+    if (low < 0 || high < 0 || low == high) return low >= 0 ? t[low] : high >= 0 ? t[high] : 0;
+    double share = log(rows / sg_rows_of[low]) / log(sg_rows_of[high] / sg_rows_of[low]);
+    return t[low] * pow(t[high] / t[low], share);
+}
+
+/* What real runs say of a prediction from the measured figures: the drift of the unit times the factor of the model. */
+static double taught(const struct sg_unit_costs *c, const struct sg_unit_cost *u, const struct sg_model_cost *m, int phase,
+                     double x)
+{
+    double drift = phase == SG_PHASE_PREFILL ? u->prefill_drift : u->step_drift;
+    const struct sg_real_factor *r = real_of(c, u->spec, m->key);
+    if (!c) return 1;
+    return (drift > 0 ? drift : 1) * (r ? sg_real_at(r->factor, phase, x) : 1);
 }
 
 static double per(double amount, double rate, double scale) { return rate > 0 ? amount / rate * scale : 0; }
@@ -136,10 +138,8 @@ double sg_step_ms(const struct sg_unit_costs *costs, const struct sg_unit_cost *
         t.weights = fmax(t.weights, per(2 * (m->shape.body + m->shape.head) * sequences, tflops_at(u, class, sequences), 1e-9));
     t.kv = per(m->kv_bytes * depth * sequences, u->kv_gb_s, 1e-6);
     t.state = per(2 * m->state_bytes * sequences, u->gb_s[class], 1e-6);
-    double factor = real_factor(real_of(costs, u->spec, m->key), SG_REAL_PREFILL + (depth >= DEEP), SG_REAL_PREFILL, SG_REAL_N);
-    double sum = t.overhead + t.weights + t.kv + t.state;
     if (terms) *terms = t;
-    return sum * factor;
+    return (t.overhead + t.weights + t.kv + t.state) * taught(costs, u, m, SG_PHASE_STEP, depth);
 }
 
 double sg_prefill_ms(const struct sg_unit_costs *costs, const struct sg_unit_cost *u, const struct sg_model_cost *m, double n,
@@ -151,16 +151,16 @@ double sg_prefill_ms(const struct sg_unit_costs *costs, const struct sg_unit_cos
     for (int i = 0; i < 2; i++) {
         if (runs[i] < 1 || rows[i] < 1) continue;
         t.overhead += runs[i] * (u->run_ms + m->shape.layers * u->run_layer_ms);
+        double products = per(2 * m->shape.body * rows[i], tflops_at(u, class, rows[i]), 1e-9);
         /* Fewer rows than the smallest measured number still read every weight. */
-        t.products += runs[i] * fmax(per(2 * m->shape.body * rows[i], tflops_at(u, class, rows[i]), 1e-9),
-                                     per(m->body_bytes, u->gb_s[class], 1e-6));
+        if (u->tflops[class][SG_ROWS_1] <= 0) products = fmax(products, per(m->body_bytes, u->gb_s[class], 1e-6));
+        t.products += runs[i] * products;
     }
     t.attention = per(m->attend * n * (depth + n / 2), u->attend_tflops, 1e-9);
     t.state = per(2 * m->state_bytes * n, u->state_gb_s, 1e-6);
     t.weights = per(m->head_bytes, u->gb_s[class], 1e-6);
-    double factor = real_factor(real_of(costs, u->spec, m->key), prefill_bin(n), 0, SG_REAL_PREFILL);
     if (terms) *terms = t;
-    return (t.overhead + t.products + t.attention + t.state + t.weights) * factor;
+    return (t.overhead + t.products + t.attention + t.state + t.weights) * taught(costs, u, m, SG_PHASE_PREFILL, n);
 }
 
 double sg_handoff_ms(const struct sg_unit_costs *costs, const char *from, const char *to, const struct sg_model_cost *m, double n)
@@ -173,27 +173,11 @@ double sg_handoff_ms(const struct sg_unit_costs *costs, const char *from, const 
     return .1 + (m->kv_bytes * n + m->state_bytes) / 4e6;
 }
 
-/* Half of the deviation in the logarithm, all of it at the first run. */
-static void learn(struct sg_real_factor *r, int bin, double predicted, double measured)
+double sg_spread(const struct sg_unit_costs *costs, const struct sg_unit_cost *u, const char *model, int phase)
 {
-    if (!r || !(predicted > 0) || !(measured > 0)) return;
-    double ratio = measured / predicted;
-    r->factor[bin] = r->factor[bin] > 0 ? r->factor[bin] * sqrt(ratio / r->factor[bin]) : ratio;
-}
-
-void sg_learn_prefill(struct sg_unit_costs *c, const char *unit, const struct sg_model_cost *m, double n, double depth,
-                      double chunk, double measured_ms)
-{
-    struct sg_unit_cost *u = sg_unit_cost_of(c, unit, 0);
-    if (u)
-        learn(sg_real_factor_of(c, unit, m->key, 1), prefill_bin(n), sg_prefill_ms(NULL, u, m, n, depth, chunk, NULL),
-              measured_ms);
-}
-
-void sg_learn_step(struct sg_unit_costs *c, const char *unit, const struct sg_model_cost *m, double depth, double measured_ms)
-{
-    struct sg_unit_cost *u = sg_unit_cost_of(c, unit, 0);
-    if (u)
-        learn(sg_real_factor_of(c, unit, m->key, 1), SG_REAL_PREFILL + (depth >= DEEP), sg_step_ms(NULL, u, m, depth, 1, NULL),
-              measured_ms);
+    const struct sg_real_factor *r = real_of(costs, u->spec, model);
+    double share = phase == SG_PHASE_PREFILL ? u->prefill_error : u->step_error;
+    double known = log1p(share > 0 ? share : u->error_share);
+    if (r && sg_real_any(r->factor, phase)) return known;
+    return fmax(known, u->new_error > 0 ? log1p(u->new_error) : NEW_SPREAD);
 }

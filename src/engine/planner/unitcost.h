@@ -4,16 +4,15 @@
 #ifndef SG_ENGINE_UNITCOST_H
 #define SG_ENGINE_UNITCOST_H
 
+#include "engine/planner/real.h"
 #include "engine/planner/shape.h"
 
 /* Classes of weights by what their kernels do: 16 or more bits, 8 bits, 4 to 5 bits, superblocks. */
 enum { SG_CLASS_WIDE, SG_CLASS_BYTE, SG_CLASS_NIBBLE, SG_CLASS_SUPER, SG_CLASS_N };
-/* Numbers of tokens of a prefill run at which products were measured; between them the speed is interpolated. */
-enum { SG_ROWS_16, SG_ROWS_64, SG_ROWS_256, SG_ROWS_512, SG_ROWS_N };
+/* Numbers of tokens of a prefill run at which products were measured; between them the speed is interpolated. Files of earlier
+ * versions have none of 1 and 4 rows. */
+enum { SG_ROWS_1, SG_ROWS_4, SG_ROWS_16, SG_ROWS_64, SG_ROWS_256, SG_ROWS_512, SG_ROWS_N };
 extern const double sg_rows_of[SG_ROWS_N];
-/* Runs of real models are kept as factors on the prediction: prefill of up to 32, 128, 512 and more tokens, steps at depths below
- * and from 2048. */
-enum { SG_REAL_PREFILL = 4, SG_REAL_N = 6 };
 
 /* All times in ms. Watts: negative if not known. */
 struct sg_unit_cost {
@@ -27,8 +26,13 @@ struct sg_unit_cost {
     double load_gb_s;                          /* preparing weights that are cached */
     double memory_bytes;                       /* 0: not known */
     double step_w, prefill_w;
-    double error_share; /* 9 of 10 runs deviate less */
+    /* What real runs taught of all models together; 0: nothing yet. drift: they take so many times what the figures above say.
+     * errors: 9 of 10 runs deviate by less than this share, of phases of models that ran before, and of other models. */
+    double prefill_drift, step_drift;
+    double prefill_error, step_error, new_error;
+    double error_share; /* of both phases, where those are 0 */
     double simulated;   /* 1: never chosen unless named */
+    int assumed;        /* 1: a figure has the source `prior` */
 };
 /* A hand-off, beside the prefill: a time and bytes at a rate. */
 struct sg_link_cost {
@@ -37,7 +41,7 @@ struct sg_link_cost {
 };
 struct sg_real_factor {
     char unit[64], model[40];
-    double factor[SG_REAL_N]; /* measured / predicted; 0: no run yet */
+    double factor[SG_REAL_N]; /* measured / predicted at the nodes of real.h; 0: no run yet */
 };
 
 enum { SG_UNITS_MAX = 16, SG_LINKS_MAX = 256, SG_REALS_MAX = 128 };
@@ -72,22 +76,23 @@ struct sg_model_cost {
 segue_status sg_model_cost_shape(struct sg_model_cost *out, const struct sg_shape *shape, const char *storage, segue_error *err);
 int sg_class_of(double bytes, int unpacked);
 
+/* More rows are never slower per row than fewer, and a run of one row is no slower than a step: what other work on the machine
+ * slowed while one of them was measured is mended from the others. class: one with weights per second. */
+void sg_mend_speeds(struct sg_unit_cost *u, int class, double bytes_per_weight);
+
 /* Parts of a time, for --explain. */
 struct sg_cost_terms {
     double overhead, weights, kv, state, products, attention;
 };
-/* One step of `sequences` sequences at a depth; prefill of n tokens from a depth in runs of `chunk`; hand-off at n positions.
- * costs: for the factors of real runs; may be NULL. terms may be NULL. */
+/* One step of `sequences` sequences at a depth; prefill of n tokens from a depth in runs of `chunk`, with the choice of the first
+ * token; hand-off at n positions. costs: for what real runs taught; NULL: without. terms may be NULL. */
 double sg_step_ms(const struct sg_unit_costs *costs, const struct sg_unit_cost *u, const struct sg_model_cost *m, double depth,
                   double sequences, struct sg_cost_terms *terms);
 double sg_prefill_ms(const struct sg_unit_costs *costs, const struct sg_unit_cost *u, const struct sg_model_cost *m, double n,
                      double depth, double chunk, struct sg_cost_terms *terms);
 double sg_handoff_ms(const struct sg_unit_costs *costs, const char *from, const char *to, const struct sg_model_cost *m,
                      double n);
-
-/* A measured run: moves the factor of its model towards measured / predicted, by half, or all of it at the first run. */
-void sg_learn_prefill(struct sg_unit_costs *c, const char *unit, const struct sg_model_cost *m, double n, double depth,
-                      double chunk, double measured_ms);
-void sg_learn_step(struct sg_unit_costs *c, const char *unit, const struct sg_model_cost *m, double depth, double measured_ms);
+/* Half the width of an interval of 90 %, as a logarithm, of prefill or steps of a model. */
+double sg_spread(const struct sg_unit_costs *costs, const struct sg_unit_cost *u, const char *model, int phase);
 
 #endif

@@ -14,6 +14,8 @@
     }
 #define CLASS_KEYS(name, class)                                                        \
     UNIT_KEY(name "_gb_s", gb_s[class], "GB/s", 1e-6, 1e6),                            \
+        UNIT_KEY(name "_1_tflops", tflops[class][SG_ROWS_1], "TFLOPS", 1e-9, 1e5),     \
+        UNIT_KEY(name "_4_tflops", tflops[class][SG_ROWS_4], "TFLOPS", 1e-9, 1e5),     \
         UNIT_KEY(name "_16_tflops", tflops[class][SG_ROWS_16], "TFLOPS", 1e-9, 1e5),   \
         UNIT_KEY(name "_64_tflops", tflops[class][SG_ROWS_64], "TFLOPS", 1e-9, 1e5),   \
         UNIT_KEY(name "_256_tflops", tflops[class][SG_ROWS_256], "TFLOPS", 1e-9, 1e5), \
@@ -40,11 +42,19 @@ static const struct unit_key {
     UNIT_KEY("memory_bytes", memory_bytes, "B", 1, 1e18),
     UNIT_KEY("step_w", step_w, "W", 0, 1e6),
     UNIT_KEY("prefill_w", prefill_w, "W", 0, 1e6),
+    UNIT_KEY("prefill_drift", prefill_drift, "1", 1e-3, 1e3),
+    UNIT_KEY("step_drift", step_drift, "1", 1e-3, 1e3),
+    UNIT_KEY("prefill_error", prefill_error, "1", 0, 10),
+    UNIT_KEY("step_error", step_error, "1", 0, 10),
+    UNIT_KEY("new_error", new_error, "1", 0, 10),
     UNIT_KEY("error_share", error_share, "1", 0, 10),
     UNIT_KEY("simulated", simulated, "1", 0, 1),
 };
 enum { UNIT_KEYS = sizeof unit_keys / sizeof *unit_keys };
-static const char *const real_keys[SG_REAL_N] = {"prefill_32", "prefill_128", "prefill_512", "prefill_more", "step", "step_deep"};
+static const char *const real_keys[SG_REAL_N] = {"prefill_8",    "prefill_32", "prefill_128", "prefill_512",
+                                                 "prefill_2048", "step",       "step_deep",   "step_16384"};
+/* The name of earlier versions for prompts of more than 512 tokens. */
+#define PREFILL_MORE "prefill_more"
 
 static double *field(const struct sg_unit_cost *u, const struct unit_key *k)
 {
@@ -59,6 +69,7 @@ static segue_status read_unit(struct sg_unit_costs *c, const char *owner, const 
         if (strcmp(unit_keys[i].name, key) != 0) continue;
         struct sg_unit_cost *u = sg_unit_cost_of(c, owner, 1);
         if (!u) return sg_line_fail(line, "more than 16 units; remove some", err);
+        if (line->source == SG_SOURCE_PRIOR) u->assumed = 1;
         return sg_line_number(line, unit_keys[i].low, unit_keys[i].high, field(u, &unit_keys[i]), err);
     }
     return sg_chip_has_key(key) ? SEGUE_OK : sg_line_fail(line, "unknown key; docs/PLANNER.md lists the keys", err);
@@ -82,6 +93,7 @@ static segue_status read_real(struct sg_unit_costs *c, char *owner, const char *
     char *model = strchr(owner, '~');
     *model++ = 0;
     struct sg_real_factor *r = sg_real_factor_of(c, owner, model, 1);
+    if (!strcmp(key, PREFILL_MORE)) key = "prefill_2048";
     for (int i = 0; r && i < SG_REAL_N; i++)
         if (!strcmp(real_keys[i], key)) return sg_line_number(line, 1e-3, 1e3, &r->factor[i], err);
     return sg_line_fail(line, "unknown key of a model; docs/PLANNER.md lists the keys", err);

@@ -1,0 +1,18 @@
+/* predict.h: `segue bench --predict`: what the planner says of cases of a probe, and what it learns from them.
+ * SPDX-License-Identifier: MIT */
+#ifndef SEGUE_CLI_PREDICT_H
+#define SEGUE_CLI_PREDICT_H
+
+#include "engine/planner/options.h"
+#include "plan/probe_units.h"
+
+/* The placements of the task of a case, whatever units it names, and the choice among units alone, or with pairs also among
+ * splits by phase. */
+void predict_plan(struct sg_options *out, const struct sg_unit_costs *costs, const struct probe *p, const struct probe_case *c,
+                  bool pairs);
+/* That of the units of a case; NULL: none. */
+const struct sg_option *predict_option(const struct sg_options *o, const struct probe *p, const struct probe_case *c);
+/* The costs learn from the median times of a case. */
+void predict_learn(struct sg_unit_costs *costs, const struct probe *p, const struct probe_case *c, const struct probe_times *t);
+
+#endif

@@ -1,0 +1,13 @@
+/* learn.h: real runs refine the costs of units. SPDX-License-Identifier: MIT */
+#ifndef SG_ENGINE_LEARN_H
+#define SG_ENGINE_LEARN_H
+
+#include "engine/planner/unitcost.h"
+
+/* A measured run: prefill of n tokens to the choice of the first one, or a mean step at a depth. Moves the factors of the model
+ * and the drift and spread of the unit. */
+void sg_learn_prefill(struct sg_unit_costs *c, const char *unit, const struct sg_model_cost *m, double n, double depth,
+                      double chunk, double measured_ms);
+void sg_learn_step(struct sg_unit_costs *c, const char *unit, const struct sg_model_cost *m, double depth, double measured_ms);
+
+#endif
