@@ -100,7 +100,9 @@ static segue_status one_sample(struct bench_run *b, const int32_t *ids, size_t n
         st = out_fail(err, SEGUE_EUNIT, "bench --concurrent: no thread can be started; close other programs");
     else if (!st) {
         start_ns = out_now_ns();
-        while (out_now_ns() - start_ns < duration && !interrupt_pending()) nanosleep(&nap, NULL);
+        /* At least until the thread has decoded a token. */
+        while ((out_now_ns() - start_ns < duration || !atomic_load(&w.tokens_n)) && !interrupt_pending())
+            nanosleep(&nap, NULL);
         uint64_t alone_end = out_now_ns();
         /* Now both at the same time. */
         st = prefill_series(b, ids, n, &out->prefill_concurrent_ms, &from, &to, err);

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "unit/cuda/cu.h"
 #include "unit/cuda/driver/nvml.h"
+#include "unit/cuda/exec/prepare.h"
 #include "unit/cuda/issue/issue.h"
 #include "unit/group/group.h"
 #include "unit/spec.h"
@@ -363,7 +364,7 @@ const struct sg_unit_ops sg_unit_cuda = {
     .discard = cu_discard,
     .footprint = cu_footprint,
     .start = cu_start,
-    .wait = cu_wait,
+    .wait = cu_wait_and_prepare,
     .state_new = cu_state_new,
     .state_free = cu_state_free,
     .state_fork = sg_state_core_fork,

@@ -76,7 +76,7 @@ struct cu_kernels {
     cu_fn packed_rows[2];      /* the same, up to eight rows: up to 512, 1024 columns per warp */
     cu_fn packed[3];           /* packed weights, one row: up to 512, 1024, 2048 columns per warp; Hopper only */
     cu_fn split_any[4], attend_many[4]; /* by K/V storage: f32, f16, bf16, q8 */
-    cu_fn batch[3][2][2]; /* [f16, bf16, fp8][16, 32 weight rows per block][up to 8, 16 rows of x] */
+    cu_fn batch[4][2][2]; /* [f16, bf16, fp8, q8][16, 32 weight rows per block][up to 8, 16 rows of x] */
     /* The fourth type is packed weights: up to 1,024 columns, heads of 128 and 256. */
     cu_fn mlp[4][4];      /* [f16, bf16, Q8_0][up to 512, 1024, 2048, 4096 columns] */
     cu_fn linear[4][3];   /* [f16, bf16, Q8_0][up to 1024, up to 2048 columns; up to 4096 with two value heads per key head] */

@@ -82,10 +82,11 @@ static segue_status find_packed(struct sg_unit *u, segue_error *err)
 /* Products of several rows on tensor cores. */
 static segue_status find_batches(struct sg_unit *u, segue_error *err)
 {
+    static const char *const weights[] = {"f16", "bf16", "f8", "q8"};
     char name[32];
-    /* i: three weight types, 16 or 32 weight rows per block, up to 8 or 16 rows of x. */
-    for (int i = 0; i < 12; i++) {
-        snprintf(name, sizeof name, "batch_%s_%d_%d", i < 8 ? storages[i / 4 + 1] : "f8", i / 2 % 2 ? 32 : 16, i % 2 ? 16 : 8);
+    /* i: weight type, 16 or 32 weight rows per block, up to 8 or 16 rows of x. */
+    for (int i = 0; i < 16; i++) {
+        snprintf(name, sizeof name, "batch_%s_%d_%d", weights[i / 4], i / 2 % 2 ? 32 : 16, i % 2 ? 16 : 8);
         SG_TRY(cu_kernel(u, "k_batch", name, &u->k.batch[i / 4][i / 2 % 2][i % 2], err));
     }
     for (int i = 0; i < 2 && u->major == 9; i++) {

@@ -10,7 +10,6 @@
 
 #include "base/clock.h"
 #include "unit/cuda/exec/cuda_run.h"
-#include "unit/cuda/exec/prepare.h"
 #include "unit/cuda/issue/issue.h"
 #include "unit/rank_sync.h"
 
@@ -128,7 +127,6 @@ segue_status cu_wait(struct sg_run *run, uint64_t timeout_ns, segue_error *err)
     if (run->counted) {
         atomic_store(&run->program->run_end_ns, sg_now_ns());
         atomic_fetch_sub(&run->program->runs, 1u);
-        if (run->lane == &run->program->lanes[CU_LANE_PREFILL]) cu_prepare_after(run->program);
     }
     run_free(run);
     return status;

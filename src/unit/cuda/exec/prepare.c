@@ -62,10 +62,14 @@ static void *prepare(void *arg)
     return NULL;
 }
 
-void cu_prepare_after(struct sg_program *p)
+segue_status cu_wait_and_prepare(struct sg_run *run, uint64_t timeout_ns, segue_error *err)
 {
-    if (!can_prepare(p) || atomic_exchange(&p->prepare_asked, 1)) return;
-    p->preparing = !pthread_create(&p->prepare_thread, NULL, prepare, p);
+    struct sg_program *p = run->program;
+    int is_prompt = run->lane == &p->lanes[CU_LANE_PREFILL];
+    segue_status status = cu_wait(run, timeout_ns, err);
+    if (status != SEGUE_END && is_prompt && can_prepare(p) && !atomic_exchange(&p->prepare_asked, 1))
+        p->preparing = !pthread_create(&p->prepare_thread, NULL, prepare, p);
+    return status;
 }
 
 void cu_prepare_stop(struct sg_program *p)

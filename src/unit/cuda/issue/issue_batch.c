@@ -1,9 +1,10 @@
-/* issue_batch.c: when a product uses k_batch.cu: 2 to 16 rows of 16-bit or fp8 weights, on tensor cores. One row is faster
- * with other kernels. From 2 rows on, the sums of a row do not depend on the batch size; they differ from those of a single
- * row only by the order of fp32 additions. With "invariant=1" a single row is computed here too. SPDX-License-Identifier: MIT */
+/* issue_batch.c: when a product uses k_batch.cu: 2 to 16 rows of 16-bit or fp8 weights, 4 to 16 of Q8_0, on tensor cores. Fewer
+ * are faster with other kernels. Here the sums of a row do not depend on the batch size; they differ from those of fewer rows
+ * only by the order of fp32 additions. With "invariant=1" a single row is computed here too. SPDX-License-Identifier: MIT */
 #include "unit/cuda/issue/issue.h"
 
-enum { FROM = 2, COLUMNS = 32, COLUMNS_F8 = 64 }; /* min. rows; columns are a multiple of these */
+/* Least rows; of Q8_0, whose fewer rows are faster with k_gemv.cu; columns are a multiple of these. */
+enum { FROM = 2, FROM_Q8 = 4, COLUMNS = 32, COLUMNS_F8 = 64 };
 
 /* For the widest linear: two parts of CU_DECODE_ROWS rows. */
 size_t cu_batch_split_bytes(const struct sg_program *p)
@@ -18,9 +19,10 @@ size_t cu_batch_split_bytes(const struct sg_program *p)
 
 int cu_batch_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, uint32_t rows)
 {
-    int wide = (w->kind == CK_F16 || w->kind == CK_BF16) && w->cols % COLUMNS == 0,
+    int wide = (w->kind == CK_F16 || w->kind == CK_BF16 || w->kind == CK_Q8) && w->cols % COLUMNS == 0,
         f8 = w->kind == CK_F8 && w->cols % COLUMNS_F8 == 0;
-    return rows >= (p->program->base.unit->invariant ? 1 : FROM) && rows <= CU_DECODE_ROWS && (wide || f8) &&
+    uint32_t from = p->program->base.unit->invariant ? 1 : w->kind == CK_Q8 ? FROM_Q8 : FROM;
+    return rows >= from && rows <= CU_DECODE_ROWS && (wide || f8) &&
            s->parts_n <= CK_SEGMENTS;
 }
 
@@ -42,6 +44,9 @@ static segue_status split_x(struct cu_pass *p, const struct cu_step *s, const st
     return cu_launch(p, p->program->base.unit->k.narrow, rows, 1, 1, 256, 0, &a);
 }
 
+/* Index of a weight type in the table of kernels. */
+static uint32_t form_of(uint32_t kind) { return kind == CK_Q8 ? 3 : kind == CK_F8 ? 2 : kind == CK_BF16; }
+
 /* A block computes 16 or 32 weight rows. With glu a block has rows of gate and of up, so segment 1 adds none. */
 segue_status cu_issue_batch(struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, const struct ck_gemv *g,
                             uint32_t rows)
@@ -52,6 +57,7 @@ segue_status cu_issue_batch(struct cu_pass *p, const struct cu_step *s, const st
                          .rows = rows,
                          .k = w->cols,
                          .pitch = w->pitch,
+                         .scale_pitch = w->scale_pitch,
                          .segments = g->segments,
                          .glu = g->glu,
                          .act = g->act};
@@ -66,6 +72,5 @@ segue_status cu_issue_batch(struct cu_pass *p, const struct cu_step *s, const st
     }
     /* Two launches: x is split once for all blocks. */
     SG_TRY(split_x(p, s, w, g, rows));
-    return cu_launch(p, u->k.batch[w->kind == CK_F8 ? 2 : w->kind == CK_BF16][wide][rows > 8], blocks, 1, 1, CK_BATCH_THREADS, 0,
-                     &b);
+    return cu_launch(p, u->k.batch[form_of(w->kind)][wide][rows > 8], blocks, 1, 1, CK_BATCH_THREADS, 0, &b);
 }

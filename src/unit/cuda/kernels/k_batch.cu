@@ -1,4 +1,4 @@
-/* k_batch.cu: products of 16-bit or fp8 weights with 2 to 16 rows on tensor cores: several sequences
+/* k_batch.cu: products of 16-bit, fp8 or Q8_0 weights with 2 to 16 rows on tensor cores: several sequences
  * decoded together, where k_tiles.cu does not apply. All architectures. Weights are read once for
  * all rows.
  *
@@ -7,12 +7,13 @@
  * at a time. Columns are permuted so that a lane's 16 bytes of a row are its operands of two
  * products: lane (g, t) reads bytes [16 t, 16 t + 16) of rows g and g + 8 of W, and the same bytes
  * of row g of hi and lo. The first weights are requested before griddepcontrol.wait. fp8: 64 columns
- * at a time, converted exactly to bf16; the row scale is applied to the sum. Sums: columns of a warp
- * ascending, then warps in order; no row of x depends on the others.
+ * at a time, converted exactly to bf16; the row scale is applied to the sum. Q8_0: 8 bytes of a
+ * row, converted exactly to bf16; the sum of a block of 32 columns is multiplied by its scale. Sums:
+ * columns of a warp ascending, then warps in order; no row of x depends on the others.
  * SPDX-License-Identifier: MIT */
 #include "k_mma.cuh"
 
-enum { WARPS = CK_BATCH_THREADS / 32, U = 4, F16 = 0, BF16 = 1, F8 = 2 };
+enum { WARPS = CK_BATCH_THREADS / 32, U = 4, F16 = 0, BF16 = 1, F8 = 2, Q8 = 3 };
 
 /* Streaming load of 16 bytes. */
 __device__ __forceinline__ uint4 load_once(const uint4 *p)
@@ -24,13 +25,39 @@ __device__ __forceinline__ uint4 load_once(const uint4 *p)
     return v;
 }
 
-template <int MT> struct rows_of {
-    const uint4 *at[MT][2]; /* this lane's piece of rows g and g + 8 in each tile of 16 rows */
+/* A lane's part of a row in one column block, and the block's scale. */
+template <int FORM> struct row_piece {
+    uint4 bytes;
+};
+template <> struct row_piece<Q8> {
+    uint2 bytes;
+    __half scale;
 };
 
+template <int MT> struct rows_of {
+    const unsigned char *at[MT][2]; /* this lane's piece of rows g and g + 8 in each tile of 16 rows */
+    const __half *scales[MT][2];    /* Q8_0: of these rows */
+};
+
+template <int FORM>
+__device__ __forceinline__ row_piece<FORM> load_piece(const unsigned char *row, const __half *, uint32_t block)
+{
+    return row_piece<FORM>{load_once(reinterpret_cast<const uint4 *>(row) + (size_t)block * 4)};
+}
+template <>
+__device__ __forceinline__ row_piece<Q8> load_piece<Q8>(const unsigned char *row, const __half *scales, uint32_t block)
+{
+    row_piece<Q8> v;
+    asm volatile("ld.global.L1::no_allocate.L2::128B.v2.u32 {%0,%1}, [%2];"
+                 : "=r"(v.bytes.x), "=r"(v.bytes.y)
+                 : "l"(row + (size_t)block * 32));
+    v.scale = __ldg(scales + block);
+    return v;
+}
+
 /* Loads U column blocks from block b on, WARPS apart. */
-template <int MT>
-__device__ __forceinline__ void load_weights(uint4 (&w)[U][MT][2], const rows_of<MT> &rows, uint32_t b, uint32_t blocks)
+template <int FORM, int MT>
+__device__ __forceinline__ void load_weights(row_piece<FORM> (&w)[U][MT][2], const rows_of<MT> &rows, uint32_t b, uint32_t blocks)
 {
 #pragma unroll
     for (int u = 0; u < U; u++)
@@ -38,8 +65,8 @@ __device__ __forceinline__ void load_weights(uint4 (&w)[U][MT][2], const rows_of
         for (int m = 0; m < MT; m++)
 #pragma unroll
             for (int h = 0; h < 2; h++)
-                w[u][m][h] = b + u * WARPS < blocks ? load_once(rows.at[m][h] + (size_t)(b + u * WARPS) * 4)
-                                                    : make_uint4(0, 0, 0, 0);
+                w[u][m][h] = b + u * WARPS < blocks ? load_piece<FORM>(rows.at[m][h], rows.scales[m][h], b + u * WARPS)
+                                                    : row_piece<FORM>{};
 }
 
 /* Two e4m3, bytes `low` and low + 1 of a word, as two bf16: their bits read as bf16 are the values
@@ -54,13 +81,13 @@ __device__ __forceinline__ uint32_t wide_e4m3(uint32_t word, int low)
 
 /* 64 columns of fp8; x[n]: 16 numbers of hi, 16 of lo. */
 template <int MT, int NT>
-__device__ __forceinline__ void multiply_f8(float (&acc)[NT][MT][4], const uint4 (&w)[MT][2], const uint4 (&x)[NT][4])
+__device__ __forceinline__ void multiply_f8(float (&acc)[NT][MT][4], const row_piece<F8> (&w)[MT][2], const uint4 (&x)[NT][4])
 {
 #pragma unroll
     for (int m = 0; m < MT; m++) /* Four products per 16 bytes; each e4m3 pair becomes one bf16 pair. */
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            uint32_t one = component(w[m][0], j), other = component(w[m][1], j);
+            uint32_t one = component(w[m][0].bytes, j), other = component(w[m][1].bytes, j);
             const uint32_t a[4] = {wide_e4m3(one, 0), wide_e4m3(other, 0), wide_e4m3(one, 2), wide_e4m3(other, 2)};
 #pragma unroll
             for (int n = 0; n < NT; n++)
@@ -70,13 +97,48 @@ __device__ __forceinline__ void multiply_f8(float (&acc)[NT][MT][4], const uint4
         }
 }
 
-/* 32 columns of 16-bit weights with one operand of x. */
-template <int FORM, int MT> __device__ __forceinline__ void multiply(float (&acc)[MT][4], const uint4 (&w)[MT][2], uint4 x)
+/* Two int8, bytes `low` and low + 1 of a word, as two bf16. The bf16 of 128 has steps of 1: with the lower seven bits of a byte
+ * it is 128 more than these, with the sign bit 256, and their difference is the number. */
+__device__ __forceinline__ uint32_t wide_int8(uint32_t word, int low)
+{
+    uint32_t both = __byte_perm(word, 0, low ? 0x4342 : 0x4140), a = (both & 0x007f007fu) | 0x43004300u,
+             b = (both & 0x00800080u) | 0x43004300u;
+    __nv_bfloat162 v = __hsub2(*reinterpret_cast<__nv_bfloat162 *>(&a), *reinterpret_cast<__nv_bfloat162 *>(&b));
+    return *reinterpret_cast<uint32_t *>(&v);
+}
+
+/* A block of 32 columns of Q8_0 with both parts of x. */
+template <int MT, int NT>
+__device__ __forceinline__ void multiply_q8(float (&acc)[NT][MT][4], const row_piece<Q8> (&w)[MT][2], const uint4 (&hi)[NT],
+                                            const uint4 (&lo)[NT])
 {
 #pragma unroll
     for (int m = 0; m < MT; m++) {
-        const uint32_t first[4] = {w[m][0].x, w[m][1].x, w[m][0].y, w[m][1].y},
-                       second[4] = {w[m][0].z, w[m][1].z, w[m][0].w, w[m][1].w};
+        const uint2 one = w[m][0].bytes, other = w[m][1].bytes;
+        const float scale[2] = {__half2float(w[m][0].scale), __half2float(w[m][1].scale)};
+        const uint32_t first[4] = {wide_int8(one.x, 0), wide_int8(other.x, 0), wide_int8(one.x, 2), wide_int8(other.x, 2)},
+                       second[4] = {wide_int8(one.y, 0), wide_int8(other.y, 0), wide_int8(one.y, 2), wide_int8(other.y, 2)};
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+            float sum[4] = {};
+            mma<1>(sum, first, hi[n].x, hi[n].y);
+            mma<1>(sum, second, hi[n].z, hi[n].w);
+            mma<1>(sum, first, lo[n].x, lo[n].y);
+            mma<1>(sum, second, lo[n].z, lo[n].w);
+#pragma unroll
+            for (int i = 0; i < 4; i++) acc[n][m][i] = fmaf(scale[i / 2], sum[i], acc[n][m][i]);
+        }
+    }
+}
+
+/* 32 columns of 16-bit weights with one operand of x. */
+template <int FORM, int MT>
+__device__ __forceinline__ void multiply(float (&acc)[MT][4], const row_piece<FORM> (&w)[MT][2], uint4 x)
+{
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+        const uint4 one = w[m][0].bytes, other = w[m][1].bytes;
+        const uint32_t first[4] = {one.x, other.x, one.y, other.y}, second[4] = {one.z, other.z, one.w, other.w};
         mma<FORM>(acc[m], first, x.x, x.y);
         mma<FORM>(acc[m], second, x.z, x.w);
     }
@@ -84,7 +146,8 @@ template <int FORM, int MT> __device__ __forceinline__ void multiply(float (&acc
 
 /* Addresses that this lane reads: rows from row0 on of segment s, with glu of gate and up; missing
  * rows repeat the last. */
-template <int MT> __device__ __forceinline__ void find_rows(const ck_batch &a, uint32_t s, uint32_t row0, rows_of<MT> &rows)
+template <int FORM, int MT>
+__device__ __forceinline__ void find_rows(const ck_batch &a, uint32_t s, uint32_t row0, rows_of<MT> &rows)
 {
     uint32_t lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
 #pragma unroll
@@ -95,9 +158,9 @@ template <int MT> __device__ __forceinline__ void find_rows(const ck_batch &a, u
             const ck_segment &from = a.segment[a.glu ? m : s];
             uint32_t row = row0 + (a.glu ? 0 : m * 16) + h * 8 + g;
             if (row >= from.n) row = from.n - 1;
-            rows.at[m][h] = reinterpret_cast<const uint4 *>(static_cast<const unsigned char *>(from.data) +
-                                                            (size_t)(from.at + row) * a.pitch) +
-                            t;
+            rows.at[m][h] = static_cast<const unsigned char *>(from.data) + (size_t)(from.at + row) * a.pitch +
+                            t * sizeof row_piece<FORM>().bytes;
+            rows.scales[m][h] = static_cast<const __half *>(from.scales) + (size_t)(from.at + row) * a.scale_pitch;
         }
 }
 
@@ -131,15 +194,15 @@ template <int FORM, int MT, int NT> __device__ __forceinline__ void batch(const 
     __shared__ float part[WARPS][16 * MT][NT * 8 + 1];
     uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3, s = 0, blocks = a.k / BLOCK;
     float acc[NT][MT][4] = {}, rest[NT][MT][4] = {}; /* fp16: products with the remainder, which have another scale */
-    uint4 w[U][MT][2];
+    row_piece<FORM> w[U][MT][2];
     rows_of<MT> rows;
 #pragma unroll
     for (int i = 1; i < CK_SEGMENTS; i++) s += i < a.segments && !a.glu && blockIdx.x >= a.first[i];
     uint32_t row0 = (blockIdx.x - a.first[s]) * (a.glu ? 16 : 16 * MT);
     /* Weight addresses and first loads before the inputs arrive. */
-    find_rows<MT>(a, s, row0, rows);
+    find_rows<FORM, MT>(a, s, row0, rows);
     launch_dependents();
-    load_weights<MT>(w, rows, warp, blocks);
+    load_weights<FORM, MT>(w, rows, warp, blocks);
     wait_for_inputs();
     const uint4 *hi = static_cast<const uint4 *>(a.x) + t * EACH, *lo = static_cast<const uint4 *>(a.low) + t * EACH;
     /* The warp's column blocks, U at a time. */
@@ -147,21 +210,24 @@ template <int FORM, int MT, int NT> __device__ __forceinline__ void batch(const 
 #pragma unroll
         for (int u = 0; u < U; u++) {
             if (b + u * WARPS >= blocks) break;
-            uint4 x[NT][4];
+            uint4 x[NT][4], high[NT], low[NT];
 #pragma unroll
             for (int n = 0; n < NT; n++) {
                 size_t at = (size_t)(n * 8 + g) * (a.k / 8) + (size_t)(b + u * WARPS) * 4 * EACH;
-                if (FORM == F8) {
+                if constexpr (FORM == F8) {
                     x[n][0] = hi[at], x[n][1] = hi[at + 1], x[n][2] = lo[at], x[n][3] = lo[at + 1];
+                } else if constexpr (FORM == Q8) {
+                    high[n] = hi[at], low[n] = lo[at];
                 } else {
                     multiply<FORM, MT>(acc[n], w[u], hi[at]);
                     multiply<FORM, MT>(FORM == F16 ? rest[n] : acc[n], w[u], lo[at]);
                 }
             }
-            if (FORM == F8) multiply_f8<MT, NT>(acc, w[u], x);
+            if constexpr (FORM == F8) multiply_f8<MT, NT>(acc, w[u], x);
+            if constexpr (FORM == Q8) multiply_q8<MT, NT>(acc, w[u], high, low);
         }
         b += U * WARPS;
-        if (b < blocks) load_weights<MT>(w, rows, b, blocks);
+        if (b < blocks) load_weights<FORM, MT>(w, rows, b, blocks);
     }
     /* Partial sums of all warps to shared memory. */
 #pragma unroll
@@ -200,3 +266,7 @@ BATCH(batch_f8_16_8, F8, 1, 1)
 BATCH(batch_f8_16_16, F8, 1, 2)
 BATCH(batch_f8_32_8, F8, 2, 1)
 BATCH(batch_f8_32_16, F8, 2, 2)
+BATCH(batch_q8_16_8, Q8, 1, 1)
+BATCH(batch_q8_16_16, Q8, 1, 2)
+BATCH(batch_q8_32_8, Q8, 2, 1)
+BATCH(batch_q8_32_16, Q8, 2, 2)

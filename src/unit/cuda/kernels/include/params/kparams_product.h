@@ -145,7 +145,7 @@ struct ck_screen {
 enum { CK_BATCH_THREADS = 256 };
 struct ck_batch {
     const void *x, *low;
-    uint32_t rows, k, pitch, segments, glu, act;
+    uint32_t rows, k, pitch, scale_pitch, segments, glu, act; /* scale_pitch: scales of a row, Q8_0 */
     uint32_t first[CK_SEGMENTS]; /* first block of each segment */
     struct ck_segment segment[CK_SEGMENTS];
 };
