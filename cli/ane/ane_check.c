@@ -3,7 +3,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <unistd.h>
 #include "plan/probe_model.h"
 
 enum { LAYERS = 2, WIDTH = 256, FF = 768, HEADS = 4, VOCAB = 4096, PROMPT = 40, TOKENS = 16 };
@@ -111,16 +110,12 @@ static json_t *compared(const char *spec, const char *path, segue_error *err)
 json_t *ane_check_json(const char *spec)
 {
     static const struct probe_shape shape = {LAYERS, WIDTH, FF, HEADS, HEADS, VOCAB, 0};
-    char folder[] = "/tmp/segue-check-XXXXXX";
+    struct probe_folder f;
     segue_error err;
-    if (!mkdtemp(folder)) {
-        out_fail_errno(&err, "check", folder, NULL);
-        return out_error_json(&err, EXIT_UNAVAILABLE);
-    }
-    char *path = out_printf("%s/model.gguf", folder);
-    json_t *o = probe_model_write(path, &shape, SG_F16, &err) ? NULL : compared(spec, path, &err);
-    unlink(path);
-    rmdir(folder);
-    free(path);
+    json_t *o = NULL;
+    segue_status st = probe_folder_open(&f, "ane-report", &err);
+    if (!st) st = probe_model_write(f.path, &shape, SG_F16, &err);
+    if (!st) o = compared(spec, f.path, &err);
+    probe_folder_close(&f);
     return o ? o : out_error_json(&err, EXIT_UNAVAILABLE);
 }

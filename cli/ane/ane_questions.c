@@ -146,3 +146,17 @@ json_t *ane_answers_json(const char *spec)
     }
     return list;
 }
+
+int ane_report_exit(const struct args *args, json_t *report)
+{
+    segue_error err;
+    const char *path = args_text(args, "output");
+    if (path && json_dump_file(report, path, JSON_INDENT(2))) {
+        json_decref(report);
+        out_fail_errno(&err, "writing the report", path, "check the disk");
+        return out_error(&err, EXIT_UNAVAILABLE);
+    }
+    if (args_has(args, "json")) return out_json_exit(report);
+    json_decref(report);
+    return EXIT_DONE;
+}

@@ -8,19 +8,11 @@
 static int run(struct args *args)
 {
     segue_error err;
-    const char *spec = ane_spec(args), *path = args_text(args, "output");
+    const char *spec = ane_spec(args);
     json_t *report = ane_device_json(spec, &err);
     if (!report) return out_error(&err, EXIT_UNAVAILABLE);
     json_object_set_new(report, "answers", ane_answers_json(spec));
-    /* The file is indented, the output of --json is one line. */
-    if (path && json_dump_file(report, path, JSON_INDENT(2))) {
-        json_decref(report);
-        out_fail_errno(&err, "writing the report", path, "check the disk");
-        return out_error(&err, EXIT_UNAVAILABLE);
-    }
-    if (args_has(args, "json")) return out_json_exit(report);
-    json_decref(report);
-    return EXIT_DONE;
+    return ane_report_exit(args, report);
 }
 
 static const struct arg_def flag_defs[] = {

@@ -49,7 +49,7 @@ static void put_part(json_t *report, const char *name, json_t *(*make)(const voi
 static int run(struct args *args)
 {
     segue_error err;
-    const char *spec = ane_spec(args), *path = args_text(args, "output");
+    const char *spec = ane_spec(args);
     json_t *device = ane_device_json(spec, &err);
     if (!device) return out_error(&err, EXIT_UNAVAILABLE);
     json_t *report = json_object();
@@ -67,15 +67,8 @@ static int run(struct args *args)
     out_null(report, "energy", "not measured here; use segue bench --meter powermetrics:FILE");
     json_object_set_new(report, "rules", mil_rules_json(NULL));
     free(head);
-    if (path && json_dump_file(report, path, JSON_INDENT(2))) {
-        json_decref(report);
-        out_fail_errno(&err, "writing the report", path, "check the disk");
-        return out_error(&err, EXIT_UNAVAILABLE);
-    }
     if (software) out_note("ane-report: the software NPU was reported; no engine ran");
-    if (args_has(args, "json")) return out_json_exit(report);
-    json_decref(report);
-    return EXIT_DONE;
+    return ane_report_exit(args, report);
 }
 
 static const struct arg_def flag_defs[] = {

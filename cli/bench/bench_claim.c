@@ -7,7 +7,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include "ane/ane_cost.h"
 #include "host/machine.h"
 #include "plan/probe_model.h"
@@ -144,21 +143,18 @@ static segue_status run_case(struct claim *q, segue_error *err)
 {
     const struct probe_shape shape = {LAYERS, WIDTH, FF, HEADS, HEADS, q->c->vocab, 0};
     const char *spec = q->unit ? q->unit : q->c->spec;
-    char folder[] = "/tmp/segue-claim-XXXXXX";
-    if (!mkdtemp(folder)) return out_fail_errno(err, "bench", folder, NULL);
-    char *path = out_printf("%s/model.gguf", folder);
-    segue_status st = probe_model_write(path, &shape, SG_F16, err);
+    struct probe_folder f;
+    SG_TRY(probe_folder_open(&f, "bench", err));
+    segue_status st = probe_model_write(f.path, &shape, SG_F16, err);
     if (!st) st = probe_open_units(&q->probe, &spec, CELL_UNITS, err);
-    if (!st) st = probe_open_model(&q->probe, path, NULL, err);
+    if (!st) st = probe_open_model(&q->probe, f.path, NULL, err);
     if (!st) st = put_rows(q, err);
     if (!st && q->probe.info[0].simulated && q->c == cases)
         out_note("bench: no engine ran. Rows \"simulated\" are computed by the cost model of docs/ANE.md, without the work of "
                  "the host; \"host\" is the time of the software NPU on this machine. The same command on a Mac measures the "
                  "engine.");
     probe_close(&q->probe);
-    unlink(path);
-    rmdir(folder);
-    free(path);
+    probe_folder_close(&f);
     return st;
 }
 

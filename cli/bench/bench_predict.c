@@ -7,7 +7,6 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include "host/find_model.h"
 #include "host/folders.h"
 #include "plan/predict.h"
@@ -175,15 +174,12 @@ static segue_status run_tasks(struct predict *q, const char *name, const struct 
 static segue_status run_random(struct predict *q, const char *name, const struct probe_shape *shape, enum sg_storage storage,
                                const struct predict_task *tasks, size_t n, segue_error *err)
 {
-    char folder[] = "/tmp/segue-predict-XXXXXX";
-    if (!mkdtemp(folder)) return out_fail_errno(err, "bench", folder, NULL);
-    char *path = out_printf("%s/model.gguf", folder);
-    segue_status st = probe_model_write(path, shape, storage, err);
-    if (!st) st = probe_open_model(&q->p, path, NULL, err);
+    struct probe_folder f;
+    SG_TRY(probe_folder_open(&f, "bench", err));
+    segue_status st = probe_model_write(f.path, shape, storage, err);
+    if (!st) st = probe_open_model(&q->p, f.path, NULL, err);
     if (!st) st = run_tasks(q, name, tasks, n, err);
-    unlink(path);
-    rmdir(folder);
-    free(path);
+    probe_folder_close(&f);
     return st;
 }
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "tensor/ggufout.h"
 #include "term/out.h"
 
@@ -141,4 +142,28 @@ segue_status probe_model_write(const char *path, const struct probe_shape *s, en
     free(items);
     free(names);
     return st;
+}
+
+segue_status probe_folder_open(struct probe_folder *out, const char *command, segue_error *err)
+{
+    const char *tmp = getenv("TMPDIR");
+    *out = (struct probe_folder){.folder = out_printf("%s/segue-%s-XXXXXX", tmp && *tmp ? tmp : "/tmp", command)};
+    if (mkdtemp(out->folder)) {
+        out->path = out_printf("%s/model.gguf", out->folder);
+        return SEGUE_OK;
+    }
+    segue_status st = out_fail_errno(err, command, out->folder, "check TMPDIR");
+    probe_folder_close(out);
+    return st;
+}
+
+void probe_folder_close(struct probe_folder *f)
+{
+    if (f->path) {
+        unlink(f->path);
+        rmdir(f->folder);
+    }
+    free(f->path);
+    free(f->folder);
+    *f = (struct probe_folder){0};
 }

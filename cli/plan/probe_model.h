@@ -13,4 +13,13 @@ struct probe_shape {
 /* Write a llama or qwen35 model without tokenizer as GGUF; rows repeat, so that encoding takes little time. */
 segue_status probe_model_write(const char *path, const struct probe_shape *shape, enum sg_storage storage, segue_error *err);
 
+/* A new folder below $TMPDIR, or /tmp, and the path of a model in it. */
+struct probe_folder {
+    char *folder, *path;
+};
+/* command: for the error. EIO. */
+segue_status probe_folder_open(struct probe_folder *out, const char *command, segue_error *err);
+/* Remove both. Also after a failed open. */
+void probe_folder_close(struct probe_folder *f);
+
 #endif

@@ -5,7 +5,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include "engine/planner/learn.h"
 #include "plan/probe_model.h"
 #include "term/out.h"
@@ -96,25 +95,22 @@ static void use_spread(struct probe_spread *s, double *drift, double *error)
     s->n = 0;
 }
 
-/* A model of random weights in the folder, opened on the units. */
-static segue_status open_random(struct probe *p, const char *folder, const struct probe_shape *shape, enum sg_storage storage,
+/* A model of random weights, opened on the units. */
+static segue_status open_random(struct probe *p, const char *path, const struct probe_shape *shape, enum sg_storage storage,
                                 segue_error *err)
 {
-    char *path = out_printf("%s/model.gguf", folder);
     segue_status st = probe_model_write(path, shape, storage, err);
-    if (!st) st = probe_open_model(p, path, NULL, err);
-    free(path);
-    return st;
+    return st ? st : probe_open_model(p, path, NULL, err);
 }
 
 /* What a step and a prefill run cost beside their bytes and products. */
-static segue_status measure_overhead(struct probe *p, const char *folder, struct sg_unit_costs *costs, segue_error *err)
+static segue_status measure_overhead(struct probe *p, const char *path, struct sg_unit_costs *costs, segue_error *err)
 {
     struct probe_shape shape = {FEW, 128, 256, 4, 2, 256, 0};
     double step[PROBE_UNITS][2], run[PROBE_UNITS][2];
     for (int k = 0; k < 2; k++) {
         shape.layers = k ? MANY : FEW;
-        SG_TRY(open_random(p, folder, &shape, SG_F32, err));
+        SG_TRY(open_random(p, path, &shape, SG_F32, err));
         for (size_t i = 0; i < p->units_n; i++) {
             SG_TRY(step_ms(p, i, 0, NULL, &step[i][k], err));
             SG_TRY(prefill_ms(p, i, 0, SHORT, NULL, &run[i][k], err));
@@ -166,11 +162,11 @@ static segue_status measure_depth(struct probe *p, size_t unit, struct sg_unit_c
 }
 
 /* Delta matrices of prefill: the time beyond products and overheads, of a small model with many of them. */
-static segue_status measure_state(struct probe *p, const char *folder, struct sg_unit_costs *costs, segue_error *err)
+static segue_status measure_state(struct probe *p, const char *path, struct sg_unit_costs *costs, segue_error *err)
 {
     const struct probe_shape shape = {3, 256, 256, 4, 2, 256, 16};
     const double rows = sg_rows_of[SG_ROWS_256];
-    SG_TRY(open_random(p, folder, &shape, class_storage[SG_CLASS_NIBBLE], err));
+    SG_TRY(open_random(p, path, &shape, class_storage[SG_CLASS_NIBBLE], err));
     for (size_t i = 0; i < p->units_n; i++) {
         struct sg_unit_cost *u = sg_unit_cost_of(costs, p->specs[i], 1);
         double ms;
@@ -224,19 +220,13 @@ static segue_status measure_power(struct probe *p, size_t unit, struct sg_unit_c
 
 segue_status probe_units(struct probe *p, struct sg_unit_costs *costs, void (*show)(const char *line), segue_error *err)
 {
-    const char *tmp = getenv("TMPDIR");
-    char *folder = out_printf("%s/segue-calibrate-XXXXXX", tmp && *tmp ? tmp : "/tmp"), *path = NULL;
-    if (!mkdtemp(folder)) {
-        out_fail_errno(err, "calibrate", folder, NULL);
-        free(folder);
-        return SEGUE_EIO;
-    }
-    path = out_printf("%s/model.gguf", folder);
+    struct probe_folder f;
+    SG_TRY(probe_folder_open(&f, "calibrate", err));
     if (show) show("overheads");
-    segue_status st = measure_overhead(p, folder, costs, err);
+    segue_status st = measure_overhead(p, f.path, costs, err);
     for (int class = 0; class < SG_CLASS_N && !st; class ++) {
         if (show) show(class_names[class]);
-        st = open_random(p, folder, &large, class_storage[class], err);
+        st = open_random(p, f.path, &large, class_storage[class], err);
         /* A storage that a unit cannot run has no figures. */
         for (size_t i = 0; i < p->units_n && !st; i++) {
             struct sg_unit_cost *u = sg_unit_cost_of(costs, p->specs[i], 1);
@@ -246,17 +236,14 @@ segue_status probe_units(struct probe *p, struct sg_unit_costs *costs, void (*sh
         }
         if (!st && class == SG_CLASS_NIBBLE) st = measure_links(p, costs, err);
     }
-    if (!st) st = measure_state(p, folder, costs, err);
+    if (!st) st = measure_state(p, f.path, costs, err);
     for (size_t i = 0; i < p->units_n && !st; i++) {
         struct sg_unit_cost *u = sg_unit_cost_of(costs, p->specs[i], 1);
         use_spread(&p->spread[i][SG_PHASE_PREFILL], &u->prefill_drift, &u->prefill_error);
         use_spread(&p->spread[i][SG_PHASE_STEP], &u->step_drift, &u->step_error);
         u->new_error = 0;
     }
-    unlink(path);
-    rmdir(folder);
-    free(path);
-    free(folder);
+    probe_folder_close(&f);
     if (!st) probe_machine(costs->machine);
     return st;
 }

@@ -3,7 +3,7 @@
  * ck_head). A short pass is one graph, and so is a long one whose states no other thread reads while it runs (batch option
  * quiet). Other long passes are split after each layer that writes a state, so that an event can be recorded between two
  * graphs. The choice of a token is part of the graph of a short pass only: so a prompt replays the same graph however its first
- * token is chosen, and graphs of prompts can be prepared before the first one (prepare.c). SPDX-License-Identifier: MIT */
+ * token is chosen, and graphs of other lengths are prepared after the first (prepare.c). SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "unit/cuda/exec/exec_pass.h"

@@ -1,7 +1,8 @@
 /* issue_product.c: products of weights with up to 32 rows, and of fp32 weights with any number. Kernels are tried in this
- * order. Packed weights: issue_packed.c. 2 to 16 rows of 16-bit or fp8 weights: k_tiles.cu, k_batch.cu. One row: candidate
- * filter, k_vocab.cu, k_digits.cu, k_stream.cu. All else: k_wide.cu (one row, large weights) or k_gemv.cu, 16 rows per launch.
- * Norm, gate and best logit are in the same launch. More rows: issue_gemm.c. SPDX-License-Identifier: MIT */
+ * order. Packed weights: issue_packed.c. 2 to 16 rows of 16-bit or fp8 weights, 4 to 16 of Q8_0: k_tiles.cu,
+ * k_batch.cu. One row: candidate filter, k_vocab.cu, k_digits.cu, k_stream.cu. All else: k_wide.cu (one row, large weights) or
+ * k_gemv.cu, 16 rows per launch. Norm, gate and best logit are in the same launch. More rows: issue_gemm.c.
+ * SPDX-License-Identifier: MIT */
 #include "unit/cuda/issue/issue.h"
 
 /* Shared memory of k_gemv.cu and k_wide.cu for `rows` rows of x: the numbers that meet a weight row of `pitch` bytes, one sum for
