@@ -149,8 +149,8 @@ static segue_status open_gpu(struct sg_unit *u, uint32_t index, segue_error *err
     u->major = (uint32_t)value;
     if (!u->hopper && u->major >= 9) u->major = 8;
     u->d.get_attribute(&value, CU_ATTR_SHARED_OPTIN, u->device);
-    /* The opt-in limit of shared memory per block, with 8 KB left for static shared memory. */
-    u->shared_max = value > 65536 ? (uint32_t)value - 8192 : 40960;
+    /* The opt-in limit of shared memory per block, with some left for static shared memory. */
+    u->shared_max = value > 65536 ? (uint32_t)value - CU_SHARED_LEFT : 40960;
     /* Only the kernels for compute capability 9.0 wait for their predecessor themselves (griddepcontrol). */
     if (u->major != 9) u->pdl = 0;
     SG_TRY(cu_check(&u->d, u->d.retain(&u->ctx, u->device), "open unit", err));
