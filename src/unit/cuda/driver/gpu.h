@@ -33,8 +33,8 @@ enum {
     CU_PART_SMS = 64, CU_REST_SMS = 68, CU_PART_OF_SMS = 132,
     CU_PART_AUTO = 1 << 20,   /* part= was not given: use the default above */
     CU_WIDE_STATIC = 128,     /* bytes of static shared memory of k_wide.cu, */
-    CU_SHARED_LEFT = 8192, /* bytes of a block's shared memory that dynamic shared memory leaves to static */
-    CU_PACKED_STATIC = 1024, /* of k_packed.cu and k_packed_rows.cu */
+    CU_SHARED_LEFT = 8192,    /* bytes of a block's shared memory that dynamic shared memory leaves to static */
+    CU_PACKED_STATIC = 1024,  /* of k_packed.cu and k_packed_rows.cu */
     CU_DIGITS_STATIC = 256,   /* and of k_digits.cu; the rest is dynamic */
     CU_VOCAB_SHARED_MAX = CK_VOCAB_BYTES - 1024, /* max. dynamic shared memory of a block of k_vocab.cu */
     CU_CONV_STEP_TAPS = 8,    /* max. taps of a convolution that the decode kernels support */
