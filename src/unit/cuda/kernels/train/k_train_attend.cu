@@ -44,7 +44,11 @@ template <int MODE> __device__ void scores(const ct_attend &a)
     t.each(i0, x.n, j0, x.n, [&](uint32_t i, uint32_t j, float v) { s[(size_t)i * x.n + j] = a.scale * v; });
 }
 
-/* Softmax of a row in place; what it does not attend to becomes 0. Grid: row, item. */
+/* The part of row i that products of tiles read: what the row does not attend to must be 0 there. */
+__device__ uint32_t zero_from(const ct_attend &a, uint32_t i) { return first_key(a, i) > 2 * T ? first_key(a, i) - 2 * T : 0; }
+__device__ uint32_t zero_to(uint32_t i, uint32_t n) { return (i / T + 1) * T < n ? (i / T + 1) * T : n; }
+
+/* Softmax of a row in place. Grid: row, item. */
 extern "C" __global__ void __launch_bounds__(CT_THREADS) train_softmax(const __grid_constant__ ct_attend a)
 {
     __shared__ float scratch[8];
@@ -68,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(CT_THREADS) train_softmax(const __g
         sum += s[j];
     }
     float sink = a.sinks ? expf(a.sinks[x.h] - max) : 0, inverse = 1.0f / (train_block_sum(sum, scratch) + sink);
-    for (uint32_t j = threadIdx.x; j < x.n; j += blockDim.x) s[j] = j < from || j >= to ? 0 : s[j] * inverse;
+    for (uint32_t j = zero_from(a, i) + threadIdx.x; j < zero_to(i, x.n); j += blockDim.x) s[j] = j < from || j >= to ? 0 : s[j] * inverse;
     if (!threadIdx.x && a.sink_parts) a.sink_parts[(size_t)blockIdx.y * a.longest + i] = sink * inverse;
 }
 
@@ -125,7 +129,7 @@ extern "C" __global__ void __launch_bounds__(CT_THREADS) train_softmax_back(cons
     uint32_t from = first_key(a, i), to = i + 1;
     for (uint32_t j = from + threadIdx.x; j < to; j += blockDim.x) sum = fmaf(p[j], d[j], sum);
     sum = train_block_sum(sum, scratch);
-    for (uint32_t j = threadIdx.x; j < x.n; j += blockDim.x) {
+    for (uint32_t j = zero_from(a, i) + threadIdx.x; j < zero_to(i, x.n); j += blockDim.x) {
         float v = j < from || j >= to ? 0 : p[j] * (d[j] - sum) * a.scale;
         d[j] = slope && v != 0 ? v * slope[j] : v;
     }
