@@ -14,9 +14,9 @@
 
 enum { ROWS = 300, COLUMNS = 96, OUTPUTS = 200, RANK = 4 };
 
-struct opened { struct sg_unit *unit; struct sg_train_resident *train; };
+struct train_opened { struct sg_unit *unit; struct sg_train_resident *train; };
 
-static segue_status open_train(struct opened *o, const char *spec, const char *late, segue_error *err)
+static segue_status open_train(struct train_opened *o, const char *spec, const char *late, segue_error *err)
 {
     stub("");
     assert_int_equal(open_unit(&o->unit, spec, err), SEGUE_OK);
@@ -25,7 +25,7 @@ static segue_status open_train(struct opened *o, const char *spec, const char *l
     return sg_ops_of(o->unit)->train_resident(o->unit, &o->train, err);
 }
 
-static void close_train(struct opened *o)
+static void close_train(struct train_opened *o)
 {
     assert_int_equal(setenv("SEGUE_STUB", "", 1), 0);
     if (o->train) sg_resident_ops(o->train)->close(o->train);
@@ -37,7 +37,7 @@ static void close_train(struct opened *o)
 static void ops_without_a_kernel_are_refused(void **state)
 {
     (void)state;
-    struct opened o;
+    struct train_opened o;
     segue_error err;
     assert_int_equal(open_train(&o, "cuda:0", "", &err), SEGUE_OK);
     for (int code = 0; code < SG_OP_N; code++) {
@@ -55,7 +55,7 @@ static void ops_without_a_kernel_are_refused(void **state)
 }
 
 /* A linear op with a pair, forward and back; operands are not read, so their addresses do not matter. */
-static segue_status linear(struct opened *o, uint32_t back, segue_error *err)
+static segue_status linear(struct train_opened *o, uint32_t back, segue_error *err)
 {
     const struct sg_train_resident_ops *ops = sg_resident_ops(o->train);
     struct sg_op op = {.code = SG_OP_LINEAR};
@@ -77,7 +77,7 @@ static segue_status linear(struct opened *o, uint32_t back, segue_error *err)
 static void products_of_a_pair(void **state)
 {
     (void)state;
-    struct opened o;
+    struct train_opened o;
     segue_error err;
     for (int mode = 0; mode < CT_PRODUCTS; mode++) {
         char spec[32], name[3][40];
@@ -99,7 +99,7 @@ static void products_of_a_pair(void **state)
 static void failures_leave_nothing(void **state)
 {
     (void)state;
-    struct opened o;
+    struct train_opened o;
     segue_error err;
     assert_int_equal(open_train(&o, "cuda:0", "memory", &err), SEGUE_OK);
     assert_int_equal(linear(&o, 0, &err), SEGUE_EMEMORY);

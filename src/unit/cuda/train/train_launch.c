@@ -41,8 +41,8 @@ segue_status cu_train_parts(struct cu_train *t, size_t numbers, float **out, seg
 /* Parts of the sum, so that small results occupy the GPU too. Of the shape and the number of multiprocessors alone. */
 static uint32_t splits_of(const struct cu_train *t, const struct ct_gemm *g, uint32_t tiles)
 {
-    uint32_t wanted = cu_pieces(t->u->sms * BLOCKS_PER_SM, tiles), most = g->inner / SPLIT_INNER;
-    if (wanted > most) wanted = most;
+    uint32_t wanted = cu_pieces(t->u->sms * BLOCKS_PER_SM, tiles), max = g->inner / SPLIT_INNER;
+    if (wanted > max) wanted = max;
     return wanted < 2 ? 1 : wanted > SPLITS_MAX ? SPLITS_MAX : wanted;
 }
 

@@ -159,10 +159,10 @@ static segue_status squares(struct sg_train_resident *r, const float *const *x, 
 static segue_status adamw(struct sg_train_resident *r, const struct sg_resident_adamw *a, segue_error *err)
 {
     struct cu_train *t = cu_train_of(r);
-    size_t blocks = (a->n + CT_THREADS - 1) / CT_THREADS, most = (size_t)t->u->sms * 8;
+    size_t blocks = (a->n + CT_THREADS - 1) / CT_THREADS, max = (size_t)t->u->sms * 8;
     struct ct_adamw k = {a->value, a->gradient, a->moment1, a->moment2, a->n, a->scale, a->keep, a->step, a->beta1, a->beta2,
                          a->root, a->eps, 0};
-    return cu_train_launch(t, t->k.adamw, (uint32_t)(blocks < most ? blocks : most), 1, 1, CT_THREADS, &k, err);
+    return cu_train_launch(t, t->k.adamw, (uint32_t)(blocks < max ? blocks : max), 1, 1, CT_THREADS, &k, err);
 }
 
 /* --- opening --- */

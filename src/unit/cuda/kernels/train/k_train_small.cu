@@ -101,7 +101,7 @@ extern "C" __global__ void train_rope(const __grid_constant__ ct_rope a)
     }
 }
 
-/* The gradient: x is dout, out has rows `x.stride` apart in a value's gradient. */
+/* x, the gradient of the operand, += the inverse rotation of out, the gradient of the result. */
 extern "C" __global__ void train_rope_back(const __grid_constant__ ct_rope a)
 {
     uint32_t t = blockIdx.x;

@@ -49,7 +49,7 @@ struct ct_norm {
 };
 
 struct ct_rope { struct ct_matrix x; float *out; const float *cosine, *sine; const uint32_t *position;
-                 uint32_t rows, heads, head_width, pairs, width, add; float sign; };
+                 uint32_t rows, heads, head_width, pairs, width; float sign; };
 
 /* Elementwise: y = f(a, b), see k_train_small.cu. */
 enum ct_small_kind { CT_GLU, CT_ACT, CT_ADD, CT_SCALE, CT_GLU_BACK, CT_ACT_BACK, CT_ADD_TO, CT_SCALE_BACK, CT_BIAS };
