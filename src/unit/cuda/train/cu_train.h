@@ -71,7 +71,7 @@ segue_status cu_train_rope(struct cu_train *t, const struct sg_resident_call *c,
 segue_status cu_train_conv(struct cu_train *t, const struct sg_resident_call *c, segue_error *err);
 segue_status cu_train_elements(struct cu_train *t, const struct sg_resident_call *c, segue_error *err); /* glu, act, add, scale */
 
-/* --- train.c: the unit's train_resident --- */
+/* --- train_open.c: the unit's train_resident --- */
 segue_status cu_train_open(struct sg_unit *u, struct sg_train_resident **out, segue_error *err);
 
 #endif
