@@ -36,6 +36,7 @@ endif()
 if(SEGUE_PYTHON)
   segue_script(api_vocabulary "api;quick;source" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/vocabulary.py ${PROJECT_SOURCE_DIR})
   segue_script(api_line_length "api;quick;source" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/line_length.py ${PROJECT_SOURCE_DIR})
+  segue_script(api_sizes "api;quick;source" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/sizes.py ${PROJECT_SOURCE_DIR})
   segue_script(api_references "api;quick;source" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/references.py ${PROJECT_SOURCE_DIR})
   if(NOT SEGUE_SANITIZE AND NOT SEGUE_FAULTS) # those builds wrap symbols
     segue_script(api_call_cycles "api;quick" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/call_cycles.py
