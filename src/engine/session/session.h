@@ -190,6 +190,8 @@ int sg_session_to_checkpoint(struct segue_session *s, uint64_t pos);
 /* --- store_query.c --- */
 /* Searches the prefix store for a longer prefix of the tokens than is computed, and continues from it. */
 void sg_session_query_store(struct segue_session *s);
+/* 1: the next sg_session_prepare would read states, or names of them, from files. */
+int sg_session_reads_disk(struct segue_session *s);
 
 /* --- rewind.c --- */
 /* Keeps at most the first `pos` tokens of the states: cut, or from a checkpoint, or none. `computed` tells how many remain. */
