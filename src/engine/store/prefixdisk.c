@@ -432,7 +432,9 @@ static void target_free(struct sg_store *s, struct target *t)
 void sg_store_write(struct sg_store *s, struct sg_store_entry *e)
 {
     struct target t;
-    if (!e->checkpoint || e->file || !target_of(s, e, &t)) return;
+    if (!e->checkpoint || e->file) return;
+    e->unwritable = 1;
+    if (!target_of(s, e, &t)) return;
     pthread_mutex_unlock(&s->lock);
     pthread_mutex_lock(&s->disk);
     int written = name_of(s, &t) == SEGUE_OK && free_disk(s, file_bytes(s, &t)) && save(s, &t) == SEGUE_OK;
@@ -441,11 +443,11 @@ void sg_store_write(struct sg_store *s, struct sg_store_entry *e)
     struct sg_store_file *file = !written ? NULL : known_file(s, t.name); /* a scan may have seen it already */
     if (written && !file) file = file_new(s, t.name);
     if (file) {
+        e->unwritable = 0;
         e->file = file;
         e->file_checkpoint = 0;
         supersede(s, t.above, sg_state_can_hold_checkpoints(s->engine->graph) ? t.above_n : 0, file);
         if (!s->exact) supersede_shorter(s, e);
     }
-    e->unwritable = !file;
     target_free(s, &t);
 }
