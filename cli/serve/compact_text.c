@@ -29,13 +29,13 @@ static const char dictionary[] =
 enum { DICTIONARY = sizeof dictionary - 1, MEMORY_LEVEL = 8 /* zlib's default; 268 KB while a text is made compact */ };
 
 /* Memory of zlib: as all of the command's, it is there or the command ends. So no call below fails. */
-static void *take(void *context, unsigned n, unsigned size)
+static void *take_memory(void *context, unsigned n, unsigned size)
 {
     (void)context;
     return out_alloc((size_t)n * size);
 }
 
-static void give(void *context, void *p)
+static void return_memory(void *context, void *p)
 {
     (void)context;
     free(p);
@@ -43,7 +43,7 @@ static void give(void *context, void *p)
 
 void compact_text(struct out_text *out, const char *text, uint32_t n)
 {
-    z_stream z = {.zalloc = take, .zfree = give, .next_in = (const Bytef *)text, .avail_in = n};
+    z_stream z = {.zalloc = take_memory, .zfree = return_memory, .next_in = (const Bytef *)text, .avail_in = n};
     deflateInit2(&z, Z_DEFAULT_COMPRESSION, Z_DEFLATED, -MAX_WBITS, MEMORY_LEVEL, Z_DEFAULT_STRATEGY);
     deflateSetDictionary(&z, (const Bytef *)dictionary, DICTIONARY);
     uLong bound = deflateBound(&z, n);
@@ -59,7 +59,7 @@ void compact_text(struct out_text *out, const char *text, uint32_t n)
 char *expand_text(const char *compact, size_t compact_n, uint32_t n)
 {
     char *text = out_alloc((size_t)n + 1);
-    z_stream z = {.zalloc = take, .zfree = give, .next_in = (const Bytef *)compact, .avail_in = (uInt)compact_n};
+    z_stream z = {.zalloc = take_memory, .zfree = return_memory, .next_in = (const Bytef *)compact, .avail_in = (uInt)compact_n};
     z.next_out = (Bytef *)text;
     z.avail_out = n;
     inflateInit2(&z, -MAX_WBITS);

@@ -1,5 +1,5 @@
-/* compact_text.h: text that is kept long, compressed by zlib with a dictionary of the server's own JSON. For memory only; the format
- * may change. SPDX-License-Identifier: MIT */
+/* compact_text.h: text that is kept long, compressed by zlib with a dictionary of the server's own JSON. For memory only; the
+ * format may change. SPDX-License-Identifier: MIT */
 #ifndef SEGUE_CLI_COMPACT_TEXT_H
 #define SEGUE_CLI_COMPACT_TEXT_H
 

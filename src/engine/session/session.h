@@ -49,7 +49,7 @@ struct segue_session {
     size_t tokens_n, computed, context;
     float *logits;         /* [vocab] after the last computed token, valid when logits_known */
     uint32_t logits_known; /* 0, SG_LOGITS_HERE or SG_LOGITS_LATE */
-    uint32_t drops_logits; /* 1: of a request: nobody can ask for the logits of its answer, so shared runs do not copy them */
+    uint32_t drops_logits; /* 1: of a request: the logits of its answer cannot be asked for, so shared runs do not copy them */
     float *hidden[2];      /* [chunk, width] hidden values between two stages, used in turn; NULL with one stage */
     segue_sampling sampling;
     struct segue_bias *bias; /* [sampling.bias_n], owned */
