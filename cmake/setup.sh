@@ -92,10 +92,6 @@ if [ "$what" = test ]; then
             "$venv/bin/python" -m pip install -q --disable-pip-version-check $packages >"$venv.log" 2>&1 ||
             echo "setup: no Python packages ($packages); the tests that need them will be skipped" >&2
     fi
-    # Frameworks over the server's interfaces, for serve_frameworks.
-    "$venv/bin/python" -c 'import litellm, langchain_openai, langchain_anthropic' >/dev/null 2>&1 ||
-        "$venv/bin/python" -m pip install -q --disable-pip-version-check litellm langchain-openai langchain-anthropic >>"$venv.log" 2>&1 ||
-        echo "setup: no LiteLLM or LangChain; the test of them will be skipped" >&2
     # Core ML's own reader, for ane_mil_package; not every Python has a wheel of it.
     "$venv/bin/python" -c 'import coremltools' >/dev/null 2>&1 ||
         "$venv/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: coremltools >>"$venv.log" 2>&1 ||
