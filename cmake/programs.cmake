@@ -9,8 +9,8 @@ if(SEGUE_CLI_SOURCES)
   add_executable(segue ${SEGUE_CLI_SOURCES})
   add_dependencies(segue segue_commit)
   target_include_directories(segue PRIVATE ${PROJECT_SOURCE_DIR}/cli ${PROJECT_BINARY_DIR}/generated)
-  pkg_check_modules(ZLIB REQUIRED IMPORTED_TARGET zlib) # the server's kept answers
-  target_link_libraries(segue PRIVATE segue_static PkgConfig::ZLIB)
+  find_package(ZLIB REQUIRED) # the server's kept answers
+  target_link_libraries(segue PRIVATE segue_static ZLIB::ZLIB)
   set(device_targets "")
   if(cuda IN_LIST SEGUE_UNITS)
     string(REGEX MATCHALL "code=[a-z0-9_]+" device_targets "${cuda_targets}")

@@ -127,8 +127,6 @@ static void print_history(const struct chat *c)
     }
 }
 
-/* On a terminal signals are deferred, so that ^C stops an answer and not the program. On a pipe a signal or a failed
- * turn ends the conversation. */
 /* Without a writable data folder the chat works without a history file. */
 static void open_line_edit(struct chat *c)
 {
@@ -151,6 +149,8 @@ static int print_json(const struct chat *c)
     return out_json_exit(o);
 }
 
+/* On a terminal signals are deferred, so that ^C stops an answer and not the program. On a pipe a signal or a failed
+ * turn ends the conversation. */
 static int run(struct args *args)
 {
     struct chat c = {.args = args_copy(args), .messages = json_array(), .turns = json_array()};

@@ -1,6 +1,5 @@
 /* scheduler_disk.c: running answers do not wait for the files of the prefix store: states are read by the other worker, and
  * written before memory is short. Orders and counts only. SPDX-License-Identifier: MIT */
-#include <dirent.h>
 #include <unistd.h>
 
 #include "scheduling.h"
@@ -12,18 +11,6 @@
 enum { RUNNING = 5, STORED = 4 }; /* numbers of prompts: of 100 and 81 tokens */
 
 static char folder[512];
-
-static void empty_folder(void)
-{
-    char path[1024];
-    DIR *d = opendir(folder);
-    for (struct dirent *e; d && (e = readdir(d));) {
-        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
-        if (e->d_name[0] != '.') unlink(path);
-    }
-    if (d) closedir(d);
-    rmdir(folder);
-}
 
 static void open_stored(struct fixture *f, const char *model, uint64_t memory)
 {
@@ -92,7 +79,7 @@ static void reading_with(const char *model)
     segue_request_close(stored);
     segue_scheduler_close(s);
     close_fixture(&f);
-    empty_folder();
+    tiny_empty(folder);
 }
 
 static void reading(void **state)
@@ -137,7 +124,7 @@ static void writing(void **state)
     assert_int_equal(store->written_late, 0);
     assert_true(store->written_ahead >= N - 4);
     close_fixture(&f);
-    empty_folder();
+    tiny_empty(folder);
 }
 
 int main(void)

@@ -1,6 +1,6 @@
-/* issue_batch.c: when a product uses k_batch.cu: 2 to 16 rows of 16-bit, fp8 or Q8_0 weights, on tensor cores. Fewer
- * are faster with other kernels. Here the sums of a row do not depend on the batch size; they differ from those of fewer rows
- * only by the order of fp32 additions. With "invariant=1" a single row is computed here too. SPDX-License-Identifier: MIT */
+/* issue_batch.c: when a product uses k_batch.cu: 2 to 16 rows of 16-bit, fp8 or Q8_0 weights, on tensor cores. Fewer are faster
+ * with other kernels. Here the sums of a row do not depend on the batch size; they differ from those of fewer rows only by the
+ * order of fp32 additions. With "invariant=1" a single row is computed here too. SPDX-License-Identifier: MIT */
 #include "unit/cuda/issue/issue.h"
 
 /* Least rows, and those of Q8_0 with more than COLUMNS_Q8 columns (docs/log/CUDA.md); columns are a multiple of COLUMNS. */
@@ -21,11 +21,9 @@ int cu_batch_fits(const struct cu_pass *p, const struct cu_step *s, const struct
 {
     int wide = (w->kind == CK_F16 || w->kind == CK_BF16 || w->kind == CK_Q8) && w->cols % COLUMNS == 0,
         f8 = w->kind == CK_F8 && w->cols % COLUMNS_F8 == 0;
-    uint32_t from = p->program->base.unit->invariant                  ? 1
-                    : w->kind == CK_Q8 && w->cols > COLUMNS_Q8 ? FROM_Q8
-                                                               : FROM;
-    return rows >= from && rows <= CU_DECODE_ROWS && (wide || f8) &&
-           s->parts_n <= CK_SEGMENTS;
+    uint32_t from = w->kind == CK_Q8 && w->cols > COLUMNS_Q8 ? FROM_Q8 : FROM;
+    if (p->program->base.unit->invariant) from = 1;
+    return rows >= from && rows <= CU_DECODE_ROWS && (wide || f8) && s->parts_n <= CK_SEGMENTS;
 }
 
 cu_ptr cu_split_low(const struct cu_pass *p, uint32_t cols)

@@ -111,22 +111,16 @@ static segue_status loss(struct sg_train_resident *r, const struct sg_resident_t
     return cu_train_launch(t, t->k.loss, n, 1, 1, CT_THREADS, &a, err);
 }
 
-/* The sum of n doubles on the GPU, in their order. */
-static segue_status sum_of(struct cu_train *t, cu_ptr from, size_t n, double *sum, segue_error *err)
+/* Added in the order of the rows. */
+static segue_status loss_sum(struct sg_train_resident *r, uint32_t n, double *sum, segue_error *err)
 {
     double *host = sg_alloc(n * sizeof *host);
-    if (!host) return sg_no_memory("sums of training", n * sizeof *host, err);
-    segue_status status = read_numbers((struct sg_train_resident *)(void *)t, host, (const void *)(uintptr_t)from,
-                                       n * sizeof *host, err);
+    if (!host) return sg_no_memory("losses of training", n * sizeof *host, err);
+    segue_status status = read_numbers(r, host, (const void *)(uintptr_t)cu_train_of(r)->losses, n * sizeof *host, err);
     *sum = 0;
     for (size_t i = 0; i < n; i++) *sum += host[i];
     sg_free(host);
     return status;
-}
-
-static segue_status loss_sum(struct sg_train_resident *r, uint32_t n, double *sum, segue_error *err)
-{
-    return sum_of(cu_train_of(r), cu_train_of(r)->losses, n, sum, err);
 }
 
 static size_t blocks_of(size_t n) { return (n + CT_SQUARES - 1) / CT_SQUARES; }
