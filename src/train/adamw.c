@@ -96,5 +96,6 @@ segue_status sg_train_update(struct segue_trainer *t, const segue_adamw *o, segu
         t->math.each(&t->math, blocks_of(w.p), update_block, &w);
     }
     t->labelled = 0;
+    t->version++;
     return SEGUE_OK;
 }

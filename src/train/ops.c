@@ -35,8 +35,8 @@ static segue_status check_finite(struct sg_train_pass *p, const struct sg_op *op
 segue_status sg_train_op(struct sg_train_pass *p, uint32_t i)
 {
     const struct sg_op *op = &p->g->ops[i];
-    if (p->values[op->out]) return SEGUE_OK;
-    p->values[op->out] = sg_train_take_live(p, op->out);
+    if (p->values[op->out] && !(p->early && p->early[i])) return SEGUE_OK;
+    if (!p->values[op->out]) p->values[op->out] = sg_train_take_live(p, op->out);
     if (!p->values[op->out]) return SEGUE_EMEMORY;
     if (sg_train_rows(p, op)) SG_TRY(table[op->code].forward(p, op, p->values[op->out]));
     return p->check ? check_finite(p, op) : SEGUE_OK;
@@ -46,8 +46,9 @@ segue_status sg_train_op_back(struct sg_train_pass *p, uint32_t i)
 {
     const struct sg_op *op = &p->g->ops[i];
     segue_status status = SEGUE_OK;
-    if (p->grads[op->out]) status = table[op->code].backward(p, op, p->grads[op->out]);
-    sg_train_put_live(p, &p->grads[op->out], op->out);
+    int deferred = sg_train_deferred(p, i);
+    if (!deferred && (p->grads[op->out] || sg_train_due(p, i))) status = table[op->code].backward(p, op, p->grads[op->out]);
+    if (!deferred) sg_train_put_live(p, &p->grads[op->out], op->out);
     sg_train_put_live(p, &p->values[op->out], op->out);
     return status;
 }

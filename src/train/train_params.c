@@ -215,6 +215,7 @@ segue_status sg_train_put_field(struct segue_trainer *t, size_t i, segue_param_f
         return sg_fail(err, SEGUE_EUNSUPPORTED, "parameter not set: %s: not in the order of Hugging Face; use another",
                 p->info.name);
     struct param_order o = order_of(t, p, order);
+    t->version++;
     for (size_t r = 0; r < p->info.rows; r++)
         for (size_t c = 0; c < p->info.cols; c++) p->field[field][r * p->info.cols + c] = in[ordered(&o, p, r, c)];
     return SEGUE_OK;
@@ -263,5 +264,6 @@ segue_status sg_train_random(struct segue_trainer *t, uint64_t seed, float devia
     for (size_t i = 0; i < t->info.params_n; i++)
         for (int f = 1; f < 4; f++) memset(t->params[i].field[f], 0, t->params[i].n * sizeof(float));
     t->info.steps = t->labelled = 0;
+    t->version++;
     return SEGUE_OK;
 }

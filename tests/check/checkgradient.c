@@ -223,6 +223,7 @@ static segue_status make_trainer(const struct gradient_case *k, const struct che
         sg_tensor_read(g->tensors[i], t->params[i].field[0]);
     }
     if (k->lora[0]) add_pair(k, t, g->tensors[0]);
+    SG_TRY(sg_train_scratch(t, err));
     return sg_train_angles(t, err);
 }
 
@@ -300,6 +301,7 @@ static segue_status gradients_of(const struct gradient_case *k, const struct che
         out->sizes[i] = t.params[i].n;
         out->tensors[i] = copy(&out->arena, t.params[i].field[1], t.params[i].n);
     }
+    sg_free_aligned(t.math.scratch);
     sg_train_free_blocks(&t);
     sg_arena_free(&t.arena);
     return status;
