@@ -7,7 +7,7 @@
  *
  * One step: segue_trainer_run once per micro-batch, then segue_trainer_update. The operations are those of the graph that
  * inference runs; the backward pass walks them in reverse. All values are fp32. Equal calls on a trainer of equal contents
- * give equal bits on one machine, for every number of threads.
+ * give equal bits on one machine, for every number of threads. A unit with memory of its own (cuda) keeps all of them there.
  *
  * The conventions of segue.h hold: status, error text, size of structs, ownership. A trainer is used by one thread at a time;
  * it holds references to its model and unit. It does not change the model: sessions of the same model are not affected.

@@ -372,7 +372,7 @@ static const struct arg_def flag_defs[] = {
     {"html", 0, ARG_FILE, 0, "FILE.html", NULL, 0, 0, "write a page with charts of the run"},
     {"recompute", 0, ARG_SWITCH, ARG_ADVANCED, NULL, NULL, 0, 0, "less memory: compute layers again in the backward pass"},
     {"no-pack", 0, ARG_SWITCH, ARG_ADVANCED, NULL, NULL, 0, 0, "compute every sequence by itself instead of several at once"},
-    {"unit", 0, ARG_UNIT, 0, "SPEC", "the fastest", 0, 0, "unit that computes: cpu, ref or ane"},
+    {"unit", 0, ARG_UNIT, 0, "SPEC", "the fastest", 0, 0, "unit that computes: cpu, ref, ane, cuda:0"},
     {"host-unit", 0, ARG_UNIT, ARG_ADVANCED, "SPEC", "cpu", 0, 0, "unit beside ane: all but the products with weights"},
     {"threads", 't', ARG_COUNT, 0, "N", "all cores", 1, 1024, "threads of the unit cpu"},
     ARG_END};

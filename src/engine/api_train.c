@@ -85,7 +85,7 @@ segue_status segue_trainer_param_get(const segue_trainer *trainer, size_t i, seg
                                      float *out, size_t n, segue_error *err)
 {
     if (!valid(trainer, i, field, order, out, n)) return refuse("parameter not read", err);
-    return sg_train_get(handle(trainer)->trainer, i, field, order, out);
+    return sg_train_get(handle(trainer)->trainer, i, field, order, out, err);
 }
 
 segue_status segue_trainer_param_put(segue_trainer *trainer, size_t i, segue_param_field field, segue_param_order order,

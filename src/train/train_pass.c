@@ -118,6 +118,7 @@ static void free_all(struct sg_train_pass *p)
 static segue_status pass_compute(struct sg_train_pass *p)
 {
     p->loss = 0;
+    if (p->t->resident) SG_TRY(sg_resident_tokens_put(p));
     SG_TRY(layers_forward(p));
     SG_TRY(sg_train_head(p));
     if (p->loss_only || !p->labelled_n) return SEGUE_OK;
@@ -151,8 +152,10 @@ segue_status sg_train_run(struct segue_trainer *t, const segue_train_batch *b, s
     uint64_t start = sg_now_ns();
     if (t->device) sg_train_device_ops_of(t->device)->count(t->device, &before);
     SG_TRY(check_batch(t, b, &total, err));
-    if (t->block_tokens != total) sg_train_free_blocks(t);
-    t->block_tokens = total;
+    if (t->resident ? total > t->block_tokens : total != t->block_tokens) {
+        sg_train_free_blocks(t);
+        t->block_tokens = total;
+    }
     segue_status status = set_rows(&p, b, total, &arena);
     if (status == SEGUE_OK) status = pass_compute(&p);
     if (p.values && p.grads) free_all(&p);

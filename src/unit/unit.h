@@ -24,6 +24,7 @@
 #include "unit/sample.h"
 #include "unit/train_device.h"
 #include "unit/train_math.h"
+#include "unit/train_resident.h"
 
 /* Each unit defines these four; each begins with its sg_*_base (end of this file). */
 struct sg_unit;                      /* an open device */
@@ -276,6 +277,8 @@ struct sg_unit_ops {
     /* Products of training with weights on this unit; another unit computes the rest. tokens_max: of a micro-batch. Closed before
      * the unit. */
     segue_status (*train_device)(struct sg_unit *u, uint32_t tokens_max, struct sg_train_device **out, segue_error *err);
+    /* Instead of train_math: training whose numbers stay in the unit's memory. Closed before the unit. */
+    segue_status (*train_resident)(struct sg_unit *u, struct sg_train_resident **out, segue_error *err);
 };
 
 /* The first members of each unit's structs, so that callers find the table from any of them. */

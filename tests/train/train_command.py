@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""train_command.py SEGUE TINY: the command `segue train` on a tiny checkpoint, TINY/llama and its neighbours.
+"""train_command.py SEGUE TINY [UNIT]: the command `segue train` on a tiny checkpoint, TINY/llama and its neighbours.
 
 The loss falls; a run that was killed continues with the bits of one that was not; the adapter is read by `run --lora` and has
 PEFT's names and shapes; all weights are written as a model that gives the loss they had; a pack of sequences gives their losses;
@@ -14,6 +14,7 @@ import sys
 import tempfile
 
 SEGUE, TINY = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
+UNIT = sys.argv[3] if len(sys.argv) > 3 else "cpu"
 failed = 0
 
 
@@ -51,7 +52,7 @@ with open("lines.jsonl", "w") as f:
     for i in range(12):
         f.write(json.dumps({"tokens": [3, 1, 4, 1, 5, 9, 2, 6] * (2 + i % 3)}) + "\n")
 BASE = ["train", "-m", TINY, "--data", "lines.jsonl", "--batch", "2", "-c", "24", "--rank", "4", "--lr", "0.02", "--held-out", "20",
-        "--unit", "cpu", "-t", "2"]
+        "--unit", UNIT]
 
 r = segue(*BASE, "-o", "whole", "--steps", "12", "--checkpoint", "4", "--metrics", "whole.csv", "--json",
           "--html", "whole.html")
@@ -131,7 +132,7 @@ r = segue(*BASE, "-o", "killed", "--steps", "12", "--checkpoint", "4")
 check("a damaged checkpoint is refused", r.returncode in (1, 4), f"{r.returncode} {r.stderr}")
 
 # All weights. What was written is opened again, and a step with rate 0 first evaluates it.
-FULL = ["train", "--full", "--data", "lines.jsonl", "--batch", "4", "-c", "24", "--held-out", "20", "--unit", "cpu", "--json"]
+FULL = ["train", "--full", "--data", "lines.jsonl", "--batch", "4", "-c", "24", "--held-out", "20", "--unit", UNIT, "--json"]
 FILES = os.path.dirname(TINY)
 for form in ("llama", "llama/model.gguf", "llama/model-q8_0.gguf", "gpt2", "gemma3", "qwen3_5", "qwen3_5_asym"):
     out = "full-" + form.replace("/", "-")
@@ -142,7 +143,7 @@ for form in ("llama", "llama/model.gguf", "llama/model-q8_0.gguf", "gpt2", "gemm
     r = segue(*FULL, "-m", o["path"], "-o", "again-" + out, "--steps", "1", "--lr", "0")
     again = result(r)
     check("the model has the loss of the run", again.get("held_out_loss_before") == o["held_out_loss"], f"{o} {again} {r.stderr}")
-    r = segue("run", "-m", o["path"], "--ids", "3,1,4,1", "-n", "4", "--greedy", "--json", "--unit", "cpu")
+    r = segue("run", "-m", o["path"], "--ids", "3,1,4,1", "-n", "4", "--greedy", "--json", "--unit", UNIT)
     check("run opens it", r.returncode == 0 and len(json.loads(r.stdout)["ids"]) == 4, r.stderr)
 model = read_safetensors("full-gpt2/model.safetensors")
 check("tensors have the names and shapes of the base",
@@ -184,7 +185,7 @@ bad = {
 }
 for name, (text, code, words) in bad.items():
     open(name, "w").write(text)
-    r = segue("train", "-m", TINY, "--data", name, "-o", "bad", "--unit", "cpu")
+    r = segue("train", "-m", TINY, "--data", name, "-o", "bad", "--unit", UNIT)
     check(name + " is refused", r.returncode == code and words in r.stderr and not os.path.exists("bad"),
           f"{r.returncode} {r.stderr}")
 for args, code in ((["--data", "lines.jsonl"], 2), (["-o", "bad"], 2), (["--data", "none.jsonl", "-o", "bad"], 1),
@@ -192,7 +193,7 @@ for args, code in ((["--data", "lines.jsonl"], 2), (["-o", "bad"], 2), (["--data
                    (["--data", "lines.jsonl", "-o", "bad", "--full", "--rank", "4"], 2),
                    (["--data", "lines.jsonl", "-o", "bad", "--random"], 2),
                    (["--data", "lines.jsonl", "-o", "bad", "--full", "-m", FILES + "/llama_mlx4"], 3)):
-    r = segue("train", *(() if "-m" in args else ("-m", TINY)), *args, "--unit", "cpu")
+    r = segue("train", *(() if "-m" in args else ("-m", TINY)), *args, "--unit", UNIT)
     check("train " + " ".join(args) + f" ends with {code}", r.returncode == code, f"{r.returncode} {r.stderr}")
 r = segue(*BASE, "-o", "high", "--steps", "30", "--lr", "10", "--clip", "0", "--checkpoint", "1")
 check("a loss that is not finite stops the run by name, or it ends", r.returncode == 0 or "step" in r.stderr, r.stderr)

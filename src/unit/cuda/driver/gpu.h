@@ -158,6 +158,7 @@ struct sg_unit {
     uint32_t screen;           /* "screen" 1: greedy choices filter candidates first and read few rows of the output head */
     uint32_t prepare;          /* "prepare" 1: graphs of a large model's prompts are captured after its first; 2: of any model */
     uint32_t hopper;           /* "hopper" 0: kernels of compute capability 9 are not used, as on older GPUs (for tests) */
+    uint32_t products;         /* "products": of training, enum ct_products: 0 fp32, 1 tf32 in three parts, 2 bf16 */
     /* "invariant" 1: one row uses the kernels of several, so results do not depend on the batch size */
     uint32_t invariant;
     /* "rank" 1: with one row, layers run as fusions over thread-block clusters; N > 1: at most N clusters */
