@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "ane/ane_ways.h"
+#include "ane/ane_swaps.h"
 #include "plan/probe_model.h"
 #include "segue_train.h"
 
@@ -126,7 +126,7 @@ static segue_status run_unit(struct bench_run *b, segue_model *model, const char
     return st;
 }
 
-static segue_status put_way(struct bench_run *b, const char *name, const struct ane_way *w, double published, const char *why,
+static segue_status put_swap(struct bench_run *b, const char *name, const struct ane_swap *w, double published, const char *why,
                             segue_error *err)
 {
     json_t *o = json_pack("{s:s, s:s, s:I, s:I, s:I}", "case", name, "unit", "ane:soft", "compiles", (json_int_t)w->compiles,
@@ -139,18 +139,18 @@ static segue_status put_way(struct bench_run *b, const char *name, const struct 
 }
 
 /* The eight products of a layer: forward and back of q, k, v; of the output; of gate and up; of down. */
-static segue_status run_ways(struct bench_run *b, uint64_t input_bytes, double input_ms, segue_error *err)
+static segue_status run_swaps(struct bench_run *b, uint64_t input_bytes, double input_ms, segue_error *err)
 {
-    static const struct ane_way_matrix list[] = {{WIDTH, 3 * WIDTH}, {WIDTH, WIDTH}, {WIDTH, 2 * FF}, {FF, WIDTH},
+    static const struct ane_swap_matrix list[] = {{WIDTH, 3 * WIDTH}, {WIDTH, WIDTH}, {WIDTH, 2 * FF}, {FF, WIDTH},
                                                  {3 * WIDTH, WIDTH}, {WIDTH, WIDTH}, {2 * FF, WIDTH}, {WIDTH, FF}};
     enum { N = sizeof list / sizeof *list };
-    struct ane_way w;
-    segue_status st = ane_way_recompile(list, N, TOKENS, CHIP, &w, err);
-    if (!st) st = put_way(b, "weights compiled again", &w, PUBLISHED_RECOMPILE_MS, NULL, err);
-    if (!st) st = ane_way_reload(list, N, TOKENS, CHIP, &w, err);
-    if (!st) st = put_way(b, "weights reloaded", &w, PUBLISHED_RELOAD_MS, NULL, err);
-    w = (struct ane_way){.bytes = input_bytes, .ms = input_ms};
-    if (!st && input_bytes) st = put_way(b, "weights as inputs", &w, 0, "no figure is published", err);
+    struct ane_swap w;
+    segue_status st = ane_swap_recompile(list, N, TOKENS, CHIP, &w, err);
+    if (!st) st = put_swap(b, "weights compiled again", &w, PUBLISHED_RECOMPILE_MS, NULL, err);
+    if (!st) st = ane_swap_reload(list, N, TOKENS, CHIP, &w, err);
+    if (!st) st = put_swap(b, "weights reloaded", &w, PUBLISHED_RELOAD_MS, NULL, err);
+    w = (struct ane_swap){.bytes = input_bytes, .ms = input_ms};
+    if (!st && input_bytes) st = put_swap(b, "weights as inputs", &w, 0, "no figure is published", err);
     return st;
 }
 
@@ -175,7 +175,7 @@ int bench_train(struct bench_run *b)
     if (!st) st = segue_model_open(&model, f.path, NULL, &err);
     for (size_t i = 0; i < (unit ? 1 : 2) && !st; i++)
         st = run_unit(b, model, unit ? unit : usual[i], &input_bytes, &input_ms, &err);
-    if (!st) st = run_ways(b, input_bytes, input_ms, &err);
+    if (!st) st = run_swaps(b, input_bytes, input_ms, &err);
     if (!st)
         out_note("bench: \"simulated\" is the chip's time for products, compiles and loads by the cost model of docs/ANE.md; the "
                  "host's work is in \"ms\". Published: 9.3 ms for forward and backward with attention on an M4; 4,200 and 494 ms "

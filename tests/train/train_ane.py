@@ -50,7 +50,7 @@ FULL = ["--full", "--random", "--seed", "3", "--lr", "0.004", "--batch", "4", "-
 cpu, _ = train("llama", "cpu", *FULL, "--unit", "cpu")
 ane, result = train("llama", "ane", *FULL, "--unit", "ane:soft")
 check("40 updates of both", len(cpu) == len(ane) == 40, f"{len(cpu)} {len(ane)}")
-check("the loss falls", ane[-1]["loss"] < 0.6 * ane[0]["loss"], f"{ane[0]} {ane[-1]}")
+check("the loss falls", ane[-1]["loss"] < 0.65 * ane[0]["loss"], f"{ane[0]} {ane[-1]}")
 check("every loss is within 2 % of that of cpu", worst(ane, cpu) < 0.02, str(worst(ane, cpu)))
 check("and not equal: the products are rounded to fp16", worst(ane, cpu) > 0)
 step = result["per_step"]

@@ -3,7 +3,7 @@
  *
  * Range of fp16: the operand is multiplied by a power of two so that no result can exceed ANE_TRAIN_SUM, whatever its values: the
  * bound is the largest operand times the largest sum of magnitudes of weights. Results are divided by it. This is exact, so it
- * does for every product what a scaled loss does for all of them at once. What still comes back infinite is clamped and counted.
+ * does for every product what a scaled loss does for all of them at once. What is infinite still is clamped and counted.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 

@@ -29,7 +29,7 @@ struct work {
     const struct sg_train_product *p;
     struct ane_train_slab *s;
     uint8_t *bytes;                  /* of the surface */
-    float *most;                     /* [items] a maximum of each item */
+    float *max;                     /* [items] a maximum of each item */
     uint64_t *clamped;               /* [items] */
     void (*item)(const struct work *w, uint32_t item);
 };
@@ -49,19 +49,19 @@ static void each(struct work *w, uint32_t items, void (*item)(const struct work 
 }
 
 /* The same with room for a maximum and a count of each item, which are reduced. */
-static segue_status each_counted(struct work *w, uint32_t items, void (*item)(const struct work *w, uint32_t item), float *most,
+static segue_status each_counted(struct work *w, uint32_t items, void (*item)(const struct work *w, uint32_t item), float *max,
                                  uint64_t *clamped, segue_error *err)
 {
-    w->most = sg_alloc(items * sizeof *w->most);
+    w->max = sg_alloc(items * sizeof *w->max);
     w->clamped = sg_alloc(items * sizeof *w->clamped);
-    segue_status status = w->most && w->clamped ? SEGUE_OK : sg_no_memory("counts of a surface", items * 12, err);
+    segue_status status = w->max && w->clamped ? SEGUE_OK : sg_no_memory("counts of a surface", items * 12, err);
     if (status == SEGUE_OK) each(w, items, item);
-    *most = 0;
+    *max = 0;
     for (uint32_t i = 0; status == SEGUE_OK && i < items; i++) {
-        if (w->most[i] > *most) *most = w->most[i];
+        if (w->max[i] > *max) *max = w->max[i];
         *clamped += w->clamped[i];
     }
-    sg_free(w->most);
+    sg_free(w->max);
     sg_free(w->clamped);
     return status;
 }
@@ -97,7 +97,7 @@ static void put_rows(const struct work *w, uint32_t item)
     uint16_t *to = (uint16_t *)(void *)w->bytes + w->d->tokens;
     float *buffer = sg_alloc_unset(cols * sizeof *buffer);
     w->clamped[item] = 0;
-    w->most[item] = buffer ? 0 : INFINITY; /* a mark: no memory */
+    w->max[item] = buffer ? 0 : INFINITY; /* a mark: no memory */
     for (uint32_t r = item * LINES; buffer && r < (item + 1) * LINES && r < rows; r++) {
         const float *x = row_of(w->p, s->back ? r : s->at + r, buffer);
         if (s->back)
@@ -115,11 +115,11 @@ static void sum_columns(const struct work *w, uint32_t item)
     const size_t stride = s->program->in_row / sizeof(uint16_t);
     const uint32_t inner = ane_train_inner(w->p), from = item * COLUMNS, n = s->n - from < COLUMNS ? s->n - from : COLUMNS;
     const uint16_t *at = (const uint16_t *)(const void *)w->bytes + w->d->tokens + from;
-    float sums[COLUMNS] = {0}, most = 0;
+    float sums[COLUMNS] = {0}, max = 0;
     for (uint32_t k = 0; k < inner; k++)
         for (uint32_t c = 0; c < n; c++) sums[c] += fabsf(sg_f32_of_f16(at[k * stride + c]));
-    for (uint32_t c = 0; c < n; c++) most = sums[c] <= most ? most : sums[c] >= 0 ? sums[c] : INFINITY; /* NaN: not finite */
-    w->most[item] = most;
+    for (uint32_t c = 0; c < n; c++) max = sums[c] <= max ? max : sums[c] >= 0 ? sums[c] : INFINITY; /* NaN: not finite */
+    w->max[item] = max;
 }
 
 static segue_status put_weights(struct sg_train_device *d, const struct sg_train_product *p, struct ane_train_slab *s,
@@ -130,11 +130,11 @@ static segue_status put_weights(struct sg_train_device *d, const struct sg_train
     struct work w = {.d = d, .p = p, .s = s};
     uint64_t start = sg_now_ns();
     void *bytes;
-    float most;
+    float max;
     SG_TRY(ops->lock(s->in, 1, &bytes, NULL, err));
     w.bytes = bytes;
-    segue_status status = each_counted(&w, blocks(rows, LINES), put_rows, &most, &d->counts.overflows, err);
-    if (status == SEGUE_OK && isinf(most)) status = sg_no_memory("a row of weights", p->w[0].cols * sizeof(float), err);
+    segue_status status = each_counted(&w, blocks(rows, LINES), put_rows, &max, &d->counts.overflows, err);
+    if (status == SEGUE_OK && isinf(max)) status = sg_no_memory("a row of weights", p->w[0].cols * sizeof(float), err);
     if (status == SEGUE_OK) status = each_counted(&w, blocks(s->n, COLUMNS), sum_columns, &s->sum, &d->counts.overflows, err);
     ops->unlock(s->in);
     d->counts.weight_bytes += (uint64_t)ane_train_inner(p) * s->n * sizeof(uint16_t);
@@ -160,7 +160,7 @@ static segue_status slab_new(struct sg_train_device *d, const struct sg_train_pr
 segue_status ane_train_slab_of(struct sg_train_device *d, const struct sg_train_product *p, uint32_t at,
                                struct ane_train_slab **out, segue_error *err)
 {
-    const uint32_t most = ANE_TRAIN_WIDTH - d->tokens, left = ane_train_outer(p) - at, n = left < most ? left : most;
+    const uint32_t max = ANE_TRAIN_WIDTH - d->tokens, left = ane_train_outer(p) - at, n = left < max ? left : max;
     struct ane_train_slab *s = d->slabs;
     while (s && (s->id != p->id || s->back != p->back || s->at != at)) s = s->next;
     if (!s) SG_TRY(slab_new(d, p, at, n, &s, err));
@@ -183,7 +183,7 @@ void ane_train_slabs_free(struct sg_train_device *d)
 
 float ane_train_largest(const struct sg_train_device *d, const struct sg_train_product *p)
 {
-    float most = 0;
+    float max = 0;
     (void)d;
     for (uint32_t i = 0; i < (p->back ? p->parts_n : 1); i++)
         for (uint32_t t = 0; p->in[i] && t < p->tokens; t++) {
@@ -191,10 +191,10 @@ float ane_train_largest(const struct sg_train_device *d, const struct sg_train_p
             for (uint32_t c = 0, n = p->back ? p->w[i].rows : p->w[0].cols; c < n; c++) {
                 float size = fabsf(x[c]);
                 if (!(size <= 3e38f)) return INFINITY;
-                most = size > most ? size : most;
+                max = size > max ? size : max;
             }
         }
-    return most;
+    return max;
 }
 
 /* LINES tokens of the operands; zeros behind the last token. */

@@ -1,5 +1,5 @@
-/* ane_ways.c: see ane_ways.h. SPDX-License-Identifier: MIT */
-#include "ane/ane_ways.h"
+/* ane_swaps.c: see ane_swaps.h. SPDX-License-Identifier: MIT */
+#include "ane/ane_swaps.h"
 
 #include <stdlib.h>
 
@@ -13,13 +13,14 @@
 static const char BLOB[] = "weights/w.bin";
 
 /* A program and its blob file. */
-struct way_program {
+struct swap_program {
     struct sg_buf text, blob;
     struct sg_ane_program *loaded;
 };
 
 /* out [outer, tokens] = W x, with W in the blob at `record`. */
-static segue_status build(const struct ane_way_matrix *m, unsigned tokens, uint64_t record, struct sg_buf *text, segue_error *err)
+static segue_status build(const struct ane_swap_matrix *m, unsigned tokens, uint64_t record, struct sg_buf *text,
+                          segue_error *err)
 {
     struct sg_mil_program *p = sg_mil_program_new(SG_MIL_VERBOSE);
     struct sg_mil_builder b = {0};
@@ -37,7 +38,7 @@ static segue_status build(const struct ane_way_matrix *m, unsigned tokens, uint6
 }
 
 /* A blob file of equal weights; another `value` makes another file. */
-static segue_status fill_blob(const struct ane_way_matrix *m, uint16_t value, struct sg_buf *file, uint64_t *record,
+static segue_status fill_blob(const struct ane_swap_matrix *m, uint16_t value, struct sg_buf *file, uint64_t *record,
                               segue_error *err)
 {
     size_t n = (size_t)m->inner * m->outer;
@@ -50,12 +51,12 @@ static segue_status fill_blob(const struct ane_way_matrix *m, uint16_t value, st
     return st;
 }
 
-static struct sg_ane_file file_of(const struct way_program *p)
+static struct sg_ane_file file_of(const struct swap_program *p)
 {
     return (struct sg_ane_file){BLOB, (const uint8_t *)p->blob.data, p->blob.len};
 }
 
-static segue_status load(struct sg_ane_device *d, struct way_program *p, segue_error *err)
+static segue_status load(struct sg_ane_device *d, struct swap_program *p, segue_error *err)
 {
     const struct sg_ane_file file = file_of(p);
     const struct sg_ane_source source = {.name = "bench.mil", .text = p->text.data, .text_bytes = p->text.len, .files = &file,
@@ -63,14 +64,14 @@ static segue_status load(struct sg_ane_device *d, struct way_program *p, segue_e
     return sg_ane_ops_of(d)->load(d, &source, &p->loaded, err);
 }
 
-static void unload(struct way_program *p)
+static void unload(struct swap_program *p)
 {
     if (p->loaded) sg_ane_ops_of(p->loaded)->unload(p->loaded);
     p->loaded = NULL;
 }
 
 /* Every program with other weights: compiled again, or reloaded. Files are made before the clock starts. */
-static segue_status change(struct sg_ane_device *d, struct way_program *list, unsigned n, bool reload, struct ane_way *out,
+static segue_status change(struct sg_ane_device *d, struct swap_program *list, unsigned n, bool reload, struct ane_swap *out,
                            segue_error *err)
 {
     const struct sg_ane_device_ops *ops = sg_ane_ops_of(d);
@@ -92,16 +93,16 @@ static segue_status change(struct sg_ane_device *d, struct way_program *list, un
     return st;
 }
 
-static segue_status run(const struct ane_way_matrix *list, unsigned n, unsigned tokens, const char *profile, bool reload,
-                        struct ane_way *out, segue_error *err)
+static segue_status run(const struct ane_swap_matrix *list, unsigned n, unsigned tokens, const char *profile, bool reload,
+                        struct ane_swap *out, segue_error *err)
 {
     enum { ONE = 0x3c00, HALF = 0x3800 }; /* fp16 */
     struct sg_npu_opts o = {.delta = reload};
     struct sg_ane_device *d = NULL;
-    struct way_program *programs = out_alloc(n * sizeof *programs);
+    struct swap_program *programs = out_alloc(n * sizeof *programs);
     uint64_t record;
-    *out = (struct ane_way){0};
-    for (unsigned i = 0; i < n; i++) programs[i] = (struct way_program){0};
+    *out = (struct ane_swap){0};
+    for (unsigned i = 0; i < n; i++) programs[i] = (struct swap_program){0};
     segue_status st = sg_ane_profile_named(&o.profile, profile, err);
     if (!st) st = sg_npu_open(&d, &o, err);
     for (unsigned i = 0; i < n && !st; i++) {
@@ -121,14 +122,14 @@ static segue_status run(const struct ane_way_matrix *list, unsigned n, unsigned 
     return st;
 }
 
-segue_status ane_way_recompile(const struct ane_way_matrix *list, unsigned n, unsigned tokens, const char *profile,
-                               struct ane_way *out, segue_error *err)
+segue_status ane_swap_recompile(const struct ane_swap_matrix *list, unsigned n, unsigned tokens, const char *profile,
+                               struct ane_swap *out, segue_error *err)
 {
     return run(list, n, tokens, profile, false, out, err);
 }
 
-segue_status ane_way_reload(const struct ane_way_matrix *list, unsigned n, unsigned tokens, const char *profile,
-                            struct ane_way *out, segue_error *err)
+segue_status ane_swap_reload(const struct ane_swap_matrix *list, unsigned n, unsigned tokens, const char *profile,
+                            struct ane_swap *out, segue_error *err)
 {
     return run(list, n, tokens, profile, true, out, err);
 }
