@@ -82,6 +82,7 @@ int bench_cancel(struct bench_run *b);
 int bench_concurrent(struct bench_run *b);
 int bench_predict(struct bench_run *b);
 int bench_claim(struct bench_run *b);
+int bench_train(struct bench_run *b);
 /* The rows of --claim. unit NULL: the usual ones. */
 segue_status bench_claim_rows(struct bench_run *b, const char *unit, size_t prompt, size_t tokens, segue_error *err);
 

@@ -122,5 +122,6 @@ segue_status sg_train_update(struct segue_trainer *t, const segue_adamw *o, segu
         SG_TRY(update_param(t, &w, err));
     }
     t->labelled = 0;
+    t->version++;
     return SEGUE_OK;
 }

@@ -43,20 +43,20 @@ static segue_status check_finite(struct sg_train_pass *p, const struct sg_op *op
     return status;
 }
 
-/* dout NULL: forward. */
-static segue_status run_op(struct sg_train_pass *p, const struct sg_op *op, float *out, const float *dout)
+/* dout is read with back = 1 only; NULL there: of the op itself nothing, of its group of products something. */
+static segue_status run_op(struct sg_train_pass *p, const struct sg_op *op, int back, float *out, const float *dout)
 {
     if (p->t->resident) return sg_resident_run(p, op, out, dout);
-    return dout ? table[op->code].backward(p, op, dout) : table[op->code].forward(p, op, out);
+    return back ? table[op->code].backward(p, op, dout) : table[op->code].forward(p, op, out);
 }
 
 segue_status sg_train_op(struct sg_train_pass *p, uint32_t i)
 {
     const struct sg_op *op = &p->g->ops[i];
-    if (p->values[op->out]) return SEGUE_OK;
-    p->values[op->out] = sg_train_take_live(p, op->out);
+    if (p->values[op->out] && !(p->early && p->early[i])) return SEGUE_OK;
+    if (!p->values[op->out]) p->values[op->out] = sg_train_take_live(p, op->out);
     if (!p->values[op->out]) return SEGUE_EMEMORY;
-    if (sg_train_rows(p, op)) SG_TRY(run_op(p, op, p->values[op->out], NULL));
+    if (sg_train_rows(p, op)) SG_TRY(run_op(p, op, 0, p->values[op->out], NULL));
     return p->check ? check_finite(p, op) : SEGUE_OK;
 }
 
@@ -64,8 +64,10 @@ segue_status sg_train_op_back(struct sg_train_pass *p, uint32_t i)
 {
     const struct sg_op *op = &p->g->ops[i];
     segue_status status = SEGUE_OK;
-    if (p->grads[op->out]) status = run_op(p, op, p->values[op->out], p->grads[op->out]);
-    sg_train_put_live(p, &p->grads[op->out], op->out);
+    int deferred = sg_train_deferred(p, i);
+    if (!deferred && (p->grads[op->out] || sg_train_due(p, i)))
+        status = run_op(p, op, 1, p->values[op->out], p->grads[op->out]);
+    if (!deferred) sg_train_put_live(p, &p->grads[op->out], op->out);
     sg_train_put_live(p, &p->values[op->out], op->out);
     return status;
 }

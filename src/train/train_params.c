@@ -254,6 +254,7 @@ segue_status sg_train_put_field(struct segue_trainer *t, size_t i, segue_param_f
         return sg_fail(err, SEGUE_EUNSUPPORTED, "parameter not set: %s: not in the order of Hugging Face; use another",
                 p->info.name);
     struct param_order o = order_of(t, p, order);
+    t->version++;
     float *to = values_begin(t, p->field[field], p->n, err);
     if (!to) return SEGUE_EMEMORY;
     for (size_t r = 0; r < p->info.rows; r++)
@@ -311,5 +312,6 @@ segue_status sg_train_random(struct segue_trainer *t, uint64_t seed, float devia
     for (size_t i = 0; i < t->info.params_n; i++)
         for (int f = 1; f < 4; f++) SG_TRY(sg_train_zero(t, t->params[i].field[f], t->params[i].n, err));
     t->info.steps = t->labelled = 0;
+    t->version++;
     return SEGUE_OK;
 }

@@ -121,7 +121,6 @@ struct gemm_work {
 
 static void gemm_tile(void *arg, uint32_t item, uint32_t thread)
 {
-    (void)thread;
     const struct gemm_work *w = arg;
     struct sg_gemm g = *w->g;
     uint32_t r = item / w->across * TILE_ROWS, c = item % w->across * w->cols;
@@ -130,7 +129,7 @@ static void gemm_tile(void *arg, uint32_t item, uint32_t thread)
     g.c += r * g.ldc + c;
     g.rows = g.rows - r < TILE_ROWS ? g.rows - r : TILE_ROWS;
     g.cols = g.cols - c < w->cols ? g.cols - c : w->cols;
-    w->m->gemm(w->m, &g);
+    w->m->gemm(w->m, &g, thread);
 }
 
 void sg_train_gemm(const struct sg_train_math *m, const struct sg_gemm *g)

@@ -237,6 +237,7 @@ static segue_status make_trainer(const struct gradient_case *k, const struct che
         SG_TRY(add_param(t, i, g->tensors[i]->rows, g->tensors[i]->cols, tensor_values(t, g->tensors[i]), err));
     }
     if (k->lora[0]) SG_TRY(add_pair(k, t, g->tensors[0], err));
+    SG_TRY(sg_train_scratch(t, err));
     return sg_train_angles(t, err);
 }
 
@@ -322,6 +323,7 @@ static segue_status gradients_of(const struct gradient_case *k, const struct che
         out->tensors[i] = copy(&t, &out->arena, t.params[i].field[1], t.params[i].n);
     }
     sg_train_free_numbers(&t);
+    sg_free_aligned(t.math.scratch);
     sg_arena_free(&t.arena);
     return status;
 }

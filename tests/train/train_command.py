@@ -37,6 +37,11 @@ def read_safetensors(path):
             for k, v in header.items() if k != "__metadata__"}
 
 
+def result(r):
+    """The last object of --json: one per update comes before it."""
+    return json.loads((r.stdout.splitlines() or ["{}"])[-1])
+
+
 def losses(path):
     return [float(line.split(",")[1]) for line in open(path).read().splitlines()[1:]]
 
@@ -49,12 +54,20 @@ with open("lines.jsonl", "w") as f:
 BASE = ["train", "-m", TINY, "--data", "lines.jsonl", "--batch", "2", "-c", "24", "--rank", "4", "--lr", "0.02", "--held-out", "20",
         "--unit", UNIT]
 
-r = segue(*BASE, "-o", "whole", "--steps", "12", "--checkpoint", "4", "--metrics", "whole.csv", "--json")
+r = segue(*BASE, "-o", "whole", "--steps", "12", "--checkpoint", "4", "--metrics", "whole.csv", "--json",
+          "--html", "whole.html")
 check("a run ends well", r.returncode == 0, r.stderr)
-o = json.loads(r.stdout)
+o = result(r)
+lines = [json.loads(line) for line in r.stdout.splitlines()]
+check("an object per update", [x.get("step") for x in lines[:-1]] == list(range(1, 13)) and
+      all(x["tok_s"] > 0 and x["grad_norm"] > 0 and x["ms"] > 0 for x in lines[:-1]), r.stdout)
+check("held-out losses at the checkpoints", [i for i, x in enumerate(lines[:-1], 1) if "val_loss" in x] == [4, 8, 12], r.stdout)
 check("it counts", o["steps"] == 12 and o["sequences"] == 12 and o["held_out"] == 2 and o["cut"] > 0, r.stdout)
 check("the held-out loss falls", o["held_out_loss"] < 0.9 * o["held_out_loss_before"], r.stdout)
 curve = losses("whole.csv")
+page = open("whole.html").read()
+check("a page that loads nothing", page.count("<svg") == 4 and "<script" not in page and "http" not in page.replace(
+    "http://www.w3.org", ""), page[:300])
 check("one line per update", len(curve) == 12 and curve[-1] < 0.9 * curve[0], str(curve))
 
 adapter = read_safetensors("whole/adapter_model.safetensors")
@@ -69,6 +82,32 @@ RUN = ["run", "-m", TINY, "--ids", "1,2,3,4,5", "-n", "1", "--greedy", "--logpro
 plain, tuned = segue(*RUN), segue(*RUN, "--lora", "whole")
 check("run reads the adapter", tuned.returncode == 0, tuned.stderr)
 check("it changes the answer's log-probability", tuned.returncode == 0 and plain.stdout != tuned.stdout)
+
+# The same run in the forms of MLX and GGUF: another base file, so PEFT once more for GGUF.
+FORMS = {"mlx": ("llama", "mlx"), "peft-gguf": ("llama/model.gguf", "peft"), "gguf": ("llama/model.gguf", "gguf")}
+for out, (model, form) in FORMS.items():
+    base = os.path.join(os.path.dirname(TINY), model)
+    r = segue(*BASE, "-m", base, "-o", out, "--steps", "12", "--checkpoint", "4", "--adapter-form", form)
+    check(out + " is written", r.returncode == 0, r.stderr)
+    FORMS[out] = segue(*RUN[:2], base, *RUN[3:], "--lora", out + ("/adapter.gguf" if form == "gguf" else ""))
+    check(out + " is read", FORMS[out].returncode == 0, FORMS[out].stderr)
+
+
+def choice(r):
+    o = json.loads(r.stdout or "{}")
+    return o.get("ids"), o.get("logprobs")
+
+
+check("MLX gives the answer of PEFT", choice(FORMS["mlx"]) == choice(tuned), FORMS["mlx"].stdout + tuned.stdout)
+check("GGUF gives the answer of PEFT", choice(FORMS["gguf"]) == choice(FORMS["peft-gguf"]), FORMS["gguf"].stdout)
+mlx, config = read_safetensors("mlx/adapters.safetensors"), json.load(open("mlx/adapter_config.json"))
+check("names and shapes of mlx-lm: x A B", mlx["model.layers.0.self_attn.q_proj.lora_a"][0][1] == 4 and
+      mlx["model.layers.0.self_attn.q_proj.lora_b"][0][0] == 4 and len(mlx) == len(adapter), str(sorted(mlx)[:4]))
+check("its configuration", config["fine_tune_type"] == "lora" and config["lora_parameters"]["scale"] == 2 and
+      config["lora_parameters"]["rank"] == 4 and "self_attn.q_proj" in config["lora_parameters"]["keys"] and
+      config["num_layers"] == len({k.split(".")[2] for k in mlx}), str(config))
+r = segue(*BASE, "-o", "bad", "--adapter-form", "gguf")
+check("a GGUF adapter of another model file is refused", r.returncode == 3 and not os.path.exists("bad"), r.stderr)
 
 # Killed after a checkpoint, whatever it was doing.
 p = subprocess.Popen([SEGUE, *BASE, "-o", "killed", "--steps", "12", "--checkpoint", "4", "--metrics", "killed.csv"],
@@ -99,10 +138,10 @@ for form in ("llama", "llama/model.gguf", "llama/model-q8_0.gguf", "gpt2", "gemm
     out = "full-" + form.replace("/", "-")
     r = segue(*FULL, "-m", os.path.join(FILES, form), "-o", out, "--steps", "6", "--lr", "0.003")
     check(f"full training of {form} ends well", r.returncode == 0, r.stderr)
-    o = json.loads(r.stdout)
+    o = result(r)
     check("its held-out loss falls", o["held_out_loss"] < 0.9 * o["held_out_loss_before"], r.stdout)
     r = segue(*FULL, "-m", o["path"], "-o", "again-" + out, "--steps", "1", "--lr", "0")
-    again = json.loads(r.stdout or "{}")
+    again = result(r)
     check("the model has the loss of the run", again.get("held_out_loss_before") == o["held_out_loss"], f"{o} {again} {r.stderr}")
     r = segue("run", "-m", o["path"], "--ids", "3,1,4,1", "-n", "4", "--greedy", "--json", "--unit", UNIT)
     check("run opens it", r.returncode == 0 and len(json.loads(r.stdout)["ids"]) == 4, r.stderr)

@@ -8,6 +8,7 @@
 
 #include "unit/ane/aneunit.h"
 #include "unit/ane/npu/npu.h"
+#include "unit/ane/train/anetrain.h"
 #include "unit/spec.h"
 
 extern const struct sg_unit_ops sg_unit_ane;
@@ -236,4 +237,5 @@ const struct sg_unit_ops sg_unit_ane = {
     .state_get = ane_state_get,
     .state_put = ane_state_put,
     .state_logits = ane_state_logits,
+    .train_device = ane_train_device,
 };
