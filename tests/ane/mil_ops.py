@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Every operation of the software NPU against NumPy under the profile ieee: odd shapes, broadcasts, constants from blobs.
 SPDX-License-Identifier: MIT"""
-import math, os, struct, sys
+import math, os, re, struct, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cli"))
 from clitest import *
 try:
@@ -59,6 +59,50 @@ def case(op, body, inputs, want, rel=2e-3, absolute=1e-6, dtype="fp16"):
     z = got["z"].reshape(w.shape)
     bad = ~((np.abs(z - w) <= absolute + rel * np.abs(w)) | ((z == w) | (np.isnan(z) & np.isnan(w))))
     expect(f"{op}: equals NumPy", not bad.any(), f"{bad.sum()} of {bad.size}: {z[bad][:4]} not {w[bad][:4]}\n{body}")
+    other_places(op, body.replace("$T", f"tensor<{dtype}, [{', '.join(map(str, want.shape))}]>"), inputs, got["z"])
+
+
+# A constant in the text, as `name = type(value)` or `name = type([values])`. `val` belongs to const.
+CONSTANT = re.compile(r"(?P<name>(?!val\b)\w+) = (?P<type>tensor<(?P<tensor>\w+), \[(?P<shape>[^\]]*)\]>|(?P<scalar>fp16|bool|int32|int8|string))"
+                      r"\((?P<values>\[[^\]]*\]|[^()\[\]]*)\)")
+placed = set()
+
+
+def elements(m):
+    """The values of a constant as an array, or None where a blob file cannot have its type."""
+    kind = m["tensor"] or m["scalar"]
+    if kind not in ("fp16", "int32", "int8", "bool"): return None
+    words = [w.strip() for w in m["values"].strip("[]").split(",")]
+    if kind == "bool": return np.array([w == "true" for w in words], np.uint8)
+    numbers = [float.fromhex(w) if "0x" in w else float(w) for w in words]
+    n = int(np.prod([int(d) for d in m["shape"].split(",")])) if m["tensor"] and m["shape"].strip() else 1
+    return np.array(numbers * (n if len(numbers) == 1 else 1)).astype({"fp16": np.float16, "int32": np.int32, "int8": np.int8}[kind])
+
+
+def other_places(op, body, inputs, result):
+    """Every constant operand of an operation from every other place: the same result, or an error that names the operand."""
+    for m in CONSTANT.finditer(body):
+        before = body[:m.start()]
+        kind = (re.findall(r"= (\w+)(?:<\w+>)?\((?=[^;]*$)", before) or [op])[-1]
+        code = {"int32": 14, "bool": 3}.get(m["tensor"] or m["scalar"])
+        values, start = elements(m), before.rfind(";") + 1
+        attribute = ")[" in before[start:]
+        file = None if values is None else blob("place.bin", values, code)
+        places = {"named": f"{m['type']} k_ = const()[val = {m['type']}({m['values']})];"}
+        if file: places["blob"] = f"{m['type']} k_ = const()[val = {m['type']}({file})];"
+        if file: places["inline blob"] = ""
+        if (m["tensor"] or m["scalar"]) == "fp16" and file:
+            places["computed"] = f"{m['type']} j_ = const()[val = {m['type']}({m['values']})]; {m['type']} k_ = mul(x = j_, y = j_);"
+        for place, text in places.items():
+            if (kind, m["name"], place) in placed or (attribute and text): continue
+            placed.add((kind, m["name"], place))
+            given = f"{m['name']} = " + ("k_" if text else f"{m['type']}({file})")
+            got, err = execute(program(body[:start] + text + body[start:m.start()] + given + body[m.end():], inputs, ["z"]), inputs)
+            if place == "computed":  # another value: only its silence would be wrong
+                expect(f"{kind}: {m['name']} {place}", got is not None or m["name"] in err or "k_" in err, err)
+                continue
+            same = got is not None and got["z"].shape == result.shape and np.array_equal(got["z"], result, equal_nan=True)
+            expect(f"{kind}: {m['name']} {place}", same or (got is None and (m["name"] in err or "k_" in err)), (err, body))
 
 
 def x(*shape, scale=1.0): return (rng.standard_normal(shape) * scale).astype(np.float16)
@@ -278,7 +322,13 @@ expect("buffers", got is not None and np.allclose(got["z"], half(f(bb) ** 2)), e
 covered |= {"tensor_buffer_to_tensor", "tensor_to_tensor_buffer"}
 # Every operation that the software NPU computes was tested.
 table = open(os.path.join(source, "src", "unit", "ane", "mil", "milops.c")).read()
-import re
 known = set(re.findall(r'(?:\{|UNARY\(|UNARY_EPS\(|BINARY\(|COMPARE\(|REDUCE\()"([a-z0-9_]+)"', table)) - {"const", "read_state", "coreml_update_state"}
 expect("every operation of the table is tested", known <= covered, sorted(known - covered))
+# Every constant parameter of the table, a name with !, came from a blob file at least once, unless it is a string.
+rows = re.findall(r'\{"(\w+)", "([^"]*)"', table)
+rows += [(n, "axes! keep_dims!") for n in re.findall(r'\n    REDUCE\("(\w+)"', table)] + [(n, "epsilon!") for n in re.findall(r'\n    UNARY_EPS\("(\w+)"', table)]
+strings = {"pad_type", "equation", "mode", "dtype", "output_dtype", "output_indices_dtype"}
+missing = {(kind, a.split("!")[0]) for kind, args in rows for a in args.split() if "!" in a and a.split("!")[0] not in strings}
+missing -= {(kind, name) for kind, name, place in placed if "blob" in place}
+expect("every parameter came from a blob file", not missing, sorted(missing))
 done()
