@@ -63,7 +63,7 @@ def case(op, body, inputs, want, rel=2e-3, absolute=1e-6, dtype="fp16"):
 
 
 # A constant in the text, as `name = type(value)` or `name = type([values])`. `val` belongs to const.
-CONSTANT = re.compile(r"(?P<name>(?!val\b)\w+) = (?P<type>tensor<(?P<tensor>\w+), \[(?P<shape>[^\]]*)\]>|(?P<scalar>fp16|bool|int32|int8|string))"
+CONSTANT = re.compile(r"(?P<name>(?!val\b|path\b)\w+) = (?P<type>tensor<(?P<tensor>\w+), \[(?P<shape>[^\]]*)\]>|(?P<scalar>fp16|bool|int32|int8|string))"
                       r"\((?P<values>\[[^\]]*\]|[^()\[\]]*)\)")
 placed = set()
 
@@ -83,7 +83,8 @@ def other_places(op, body, inputs, result):
     """Every constant operand of an operation from every other place: the same result, or an error that names the operand."""
     for m in CONSTANT.finditer(body):
         before = body[:m.start()]
-        kind = (re.findall(r"= (\w+)(?:<\w+>)?\((?=[^;]*$)", before) or [op])[-1]
+        kinds = [k for k in re.findall(r"= (\w+)(?:<\w+>)?\((?=[^;]*$)", before) if k not in DT.values() and k != "string"]
+        kind = kinds[-1] if kinds else op
         code = {"int32": 14, "bool": 3}.get(m["tensor"] or m["scalar"])
         values, start = elements(m), before.rfind(";") + 1
         attribute = ")[" in before[start:]

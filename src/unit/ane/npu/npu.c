@@ -13,7 +13,7 @@
 #include "unit/ane/npu/npu_plan.h"
 #include "unit/ane/rules/rules.h"
 
-enum { NPU_VERSION = 2 };        /* part of cache keys; raised when the checks accept or refuse other texts than before */
+enum { NPU_VERSION = 3 };        /* part of cache keys; raised when the checks accept or refuse other texts than before */
 
 /* One simulated process. `memory` has the values of the running program, `scratch` the temporary data
  * of its handlers. Both grow and are used again, because a device runs one call at a time. */

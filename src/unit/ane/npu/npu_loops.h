@@ -152,7 +152,7 @@ static inline vec exp2_vec(const float *knot, vec v)
 {
     bits is_low = (bits)(v < all(-25.0f)), is_high = (bits)(v >= all(16.0f)), is_nan = (bits)(v != v);
     bits out_of_range = is_low | is_high | is_nan;
-    vec t = (vec)((bits)v & ~out_of_range) * 32.0f, from, to;
+    vec t = (vec)((bits)v & ~out_of_range) * 32.0f, from = {0}, to = {0};
     ints i = __builtin_convertvector(t, ints);
     i += (ints)(__builtin_convertvector(i, vec) > t); /* -1 where truncation went up */
     ints at = i & 31;
