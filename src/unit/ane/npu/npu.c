@@ -464,7 +464,8 @@ static void count_dispatch(struct sg_ane_device *d, const struct sg_npu_plan *pl
 {
     const struct sg_ane_profile *p = &d->o.profile;
     double int8 = p->int8_tflops > 0 ? p->int8_tflops : p->tflops;
-    double compute = (double)(plan->flops - plan->int8_flops) / (p->tflops * 1e3) + (double)plan->int8_flops / (int8 * 1e3); /* ns */
+    /* ns */
+    double compute = (double)(plan->flops - plan->int8_flops) / (p->tflops * 1e3) + (double)plan->int8_flops / (int8 * 1e3);
     double memory =
         (double)plan->weight_bytes / p->weight_gb_s + (double)plan->activation_bytes / p->activation_gb_s;
     d->c.dispatches++;

@@ -344,9 +344,10 @@ static void binary_row(enum binary code, const float *x, int64_t sx, const float
 /* A number between two tasks of an engine, which is fp16. */
 static float between_tasks(const struct sg_npu_run *r, float v) { return r->wide ? v : sg_f32_of_f16(sg_f16_of_f32(v)); }
 
-/* real_div is two tasks, an inverse and a product; pow is three, log2, a product and 2^x. The square and powers of numbers that are
- * not positive are computed exactly, because nothing is known of them. */
-static void table_row(const struct broadcast_job *j, const float *x, int64_t sx, const float *y, int64_t sy, float *out, int64_t n)
+/* real_div is two tasks, an inverse and a product; pow is three, log2, a product and 2^x. The square and powers of numbers that
+ * are not positive are computed exactly, because nothing is known of them. */
+static void table_row(const struct broadcast_job *j, const float *x, int64_t sx, const float *y, int64_t sy, float *out,
+                      int64_t n)
 {
     const struct sg_npu_tables *t = j->r->tables;
     for (int64_t i = 0; i < n; i++) {
@@ -355,8 +356,10 @@ static void table_row(const struct broadcast_job *j, const float *x, int64_t sx,
             out[i] = a * between_tasks(j->r, sg_npu_table_value(t, SG_NPU_INVERSE, b));
         else if (!(a > 0) || b == 2.0f)
             out[i] = b == 2.0f ? a * a : powf(a, b);
-        else
-            out[i] = sg_npu_table_value(t, SG_NPU_EXP2, between_tasks(j->r, b * between_tasks(j->r, sg_npu_table_value(t, SG_NPU_LOG2, a))));
+        else {
+            float log2_a = between_tasks(j->r, sg_npu_table_value(t, SG_NPU_LOG2, a));
+            out[i] = sg_npu_table_value(t, SG_NPU_EXP2, between_tasks(j->r, b * log2_a));
+        }
     }
 }
 
