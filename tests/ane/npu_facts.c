@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "npu_rig.h"
+#include "unit/ane/npu/npu_kernels.h"
 #include "unit/ane/npu/npu_knots.h"
 
 #define INFO "[buildInfo = dict<string, string>({{\"a\", \"b\"}})]\n"
