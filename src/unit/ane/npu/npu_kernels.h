@@ -34,9 +34,6 @@ struct sg_npu_kernels {
      * (profile.fp16_tiles). */
     void (*tile_rounded)(const float *a, const float *b, size_t k, float *c, size_t ldc, uint32_t m,
                          uint32_t n);
-    /* The same, but each product of two fp16 numbers is rounded to a multiple of a step before it is added (profile.product_bits).
-     * shift: 1.5 * 2^23 steps. */
-    void (*tile_stepped)(const float *a, const float *b, size_t k, float *c, size_t ldc, uint32_t m, uint32_t n, float shift);
 };
 
 extern const struct sg_npu_kernels sg_npu_generic;

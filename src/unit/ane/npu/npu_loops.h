@@ -234,28 +234,5 @@ static void loop_tile_rounded(const float *a, const float *b, size_t k, float *c
     store_tile(acc, c, ldc, m, n);
 }
 
-/* p rounded to a multiple of a step, given as 1.5 * 2^23 steps. A product of two fp16 numbers has at most 22 bits, so it is exact in
- * fp32, and from 2^22 steps on it is a multiple already. */
-static inline vec stepped(vec p, vec shift)
-{
-    vec size = (vec)((bits)p & 0x7fffffffu);
-    bits is_small = (bits)(size * 3.0f < shift), near = (bits)((p + shift) - shift);
-    return (vec)((is_small & near) | (~is_small & (bits)p));
-}
-
-/* The accumulation of profiles with product_bits: each product is rounded to a multiple of a step before it is added in fp32. */
-static void loop_tile_stepped(const float *a, const float *b, size_t k, float *c, size_t ldc, uint32_t m, uint32_t n, float shift)
-{
-    vec acc[MR][2] = {{{0}}}, by = all(shift);
-    for (size_t at = 0; at < k; at++, a += MR, b += NR) {
-        vec b0 = load(b), b1 = load(b + LANES);
-        for (int i = 0; i < MR; i++) {
-            acc[i][0] += stepped(b0 * a[i], by);
-            acc[i][1] += stepped(b1 * a[i], by);
-        }
-    }
-    store_tile(acc, c, ldc, m, n);
-}
-
 const struct sg_npu_kernels NPU_TABLE = {NPU_NAME,     MR,           NR,              loop_round16, loop_widen,        loop_narrow,
-                                         loop_exp_row, loop_exp2_knots, loop_tile,    loop_tile_rounded, loop_tile_stepped};
+                                         loop_exp_row, loop_exp2_knots, loop_tile,    loop_tile_rounded};

@@ -140,11 +140,7 @@ static void product_part(void *arg, uint32_t stage, uint32_t item, uint32_t thre
     for (uint64_t panel = 0; panel < p->panels; panel++) {
         uint64_t at = panel * k->nr, n = p->n - at < k->nr ? p->n - at : k->nr;
         const float *b = p->packed + (matrix * p->panels + panel) * p->k * k->nr;
-        if (p->r->profile->product_bits)
-            k->tile_stepped(rows, b, p->k, c + at, p->n, (uint32_t)m, (uint32_t)n,
-                            ldexpf(1.5f, 23 - (int)p->r->profile->product_bits));
-        else
-            (p->r->profile->fp16_tiles ? k->tile_rounded : k->tile)(rows, b, p->k, c + at, p->n, (uint32_t)m, (uint32_t)n);
+        (p->r->profile->fp16_tiles ? k->tile_rounded : k->tile)(rows, b, p->k, c + at, p->n, (uint32_t)m, (uint32_t)n);
     }
     limit_products(p->r, c, m * p->n);
     sg_npu_round_result(p->r, p->value, c, m * p->n);

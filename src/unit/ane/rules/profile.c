@@ -56,7 +56,6 @@ static const struct sg_ane_profile profiles[] = {
      .undefined_to_zero = 1,
      .unsigned_zero = 1,
      .flush_products = 1,
-     .tables = 1,
      .exp_limit = 11.094f,
      .log_zero = -45440,
      /* The slowest figures of the sources: dispatch and a single matmul of an M1. */
@@ -130,8 +129,8 @@ static const struct sg_ane_profile profiles[] = {
      .activation_gb_s = 24,
      .compile_ms = 25,
      .load_ms = 4},
-    /* H14: as M1, but without the restrictions on channels and port order. Products are kept to 2^-16 and added without groups, and
-     * halves go away from zero, as measured on an M2 Max. */
+    /* H14: as M1, but without the restrictions on channels and port order. Products are added without groups, and halves of
+     * sums go away from zero, as measured on an M2 Max. */
     {.name = "m2",
      .row_bytes = 64,
      .surface_bytes = 16 * KIB,
@@ -157,7 +156,6 @@ static const struct sg_ane_profile profiles[] = {
      .undefined_to_zero = 1,
      .unsigned_zero = 1,
      .tables = 1,
-     .product_bits = 16,
      .ties_away = 1,
      .exp_limit = 11.094f,
      .log_zero = -45440,
@@ -353,7 +351,6 @@ static const struct key {
     KEY("flush_products", flush_products, COUNT, 0, 1),
     KEY("tables", tables, COUNT, 0, 1),
     KEY("fp16_tiles", fp16_tiles, COUNT, 0, 1),
-    KEY("product_bits", product_bits, COUNT, 0, 24),
     KEY("ties_away", ties_away, COUNT, 0, 1),
     KEY("exp_limit", exp_limit, SINGLE, 0, 100),
     KEY("log_zero", log_zero, SINGLE, -65504, 0),
