@@ -33,7 +33,8 @@ static uint32_t int8_columns(struct sg_lowering *l, uint32_t x, uint32_t *scale)
 {
     *scale = SG_ANE_BIN("maximum", sg_mil_build_reduce(&l->b, "reduce_max", SG_ANE_UN("abs", x), 1), SG_ANE_NUM(COLUMN_MIN));
     uint32_t step = SG_ANE_NUM(1.0 / 127);
-    struct sg_mil_operand to[3] = {{.name = "input", .value = SG_ANE_BIN("mul", x, SG_ANE_BIN("real_div", SG_ANE_NUM(1), *scale))},
+    uint32_t scaled = SG_ANE_BIN("mul", x, SG_ANE_BIN("real_div", SG_ANE_NUM(1), *scale));
+    struct sg_mil_operand to[3] = {{.name = "input", .value = scaled},
                                    {.name = "scale", .value = step},
                                    {.name = "output_dtype", .value = sg_mil_build_text(&l->b, "int8")}};
     struct sg_mil_operand back[2] = {{.name = "input", .value = sg_mil_build_op(&l->b, "quantize", to, 3, 1)},

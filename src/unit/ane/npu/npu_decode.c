@@ -155,8 +155,8 @@ static segue_status constexpr_arg(struct constexpr_op *s, const char *name, cons
     return SEGUE_OK;
 }
 
-/* constexpr_affine_dequantize, and dequantize of a constant: (q - zero) * scale, with one scale and zero point for the tensor or one
- * per index of the axis. inner: elements after the axis. */
+/* constexpr_affine_dequantize, and dequantize of a constant: (q - zero) * scale, with one scale and zero point for the tensor or
+ * one per index of the axis. inner: elements after the axis. */
 static segue_status expand_affine(struct constexpr_op *s, float *out, uint64_t n)
 {
     const float *q, *scale, *zero;

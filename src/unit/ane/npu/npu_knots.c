@@ -9,7 +9,7 @@
 enum { KNOTS = 33 };
 
 /* Where the knots are. The value at 0 of silu and gelu is the decoded one; it is not that of the function. */
-static const struct range {
+static const struct knot_range {
     float low, step;
     float at_zero;
 } ranges[SG_NPU_FUNCTIONS] = {
@@ -60,12 +60,12 @@ static float between(const float *knot, float steps)
     return knot[i] + (steps - (float)i) * (knot[i + 1] - knot[i]);
 }
 
-/* Below the range a line from the first knot to 0 at `zero`. Above it: sigmoid goes to 1 at 8.32; silu and gelu are x less what the
- * last knot lacks. */
+/* Below the range a line from the first knot to 0 at `zero`. Above it: sigmoid goes to 1 at 8.32; silu and gelu are x less what
+ * the last knot lacks. */
 static float activation(const struct sg_npu_tables *t, enum sg_npu_function f, float v)
 {
     const float *knot = t->knot[f];
-    const struct range *r = &ranges[f];
+    const struct knot_range *r = &ranges[f];
     float high = -r->low, zero = f == SG_NPU_SIGMOID ? -9.94f : f == SG_NPU_SILU ? -10.2f : -4.4f;
     if (v != v) return v;
     if (v <= zero) return 0;
@@ -100,8 +100,8 @@ static float table_log2(const float *knot, float v)
     return between(knot, (m - 0.5f) * 64) + (float)e;
 }
 
-/* From the bits, because division is frequent: the upper 5 bits of the fraction are the knot, the lower 18 lie between two. Numbers
- * below the range of fp32 count as 0, which has no sign here. */
+/* From the bits, because division is frequent: the upper 5 bits of the fraction are the knot, the lower 18 lie between two.
+ * Numbers below the range of fp32 count as 0, which has no sign here. */
 static float table_inverse(const float *knot, float v)
 {
     uint32_t u = sg_bits_of_f32(v), e = u >> 23 & 255, i = u >> 18 & 31;

@@ -234,5 +234,5 @@ static void loop_tile_rounded(const float *a, const float *b, size_t k, float *c
     store_tile(acc, c, ldc, m, n);
 }
 
-const struct sg_npu_kernels NPU_TABLE = {NPU_NAME,     MR,           NR,              loop_round16, loop_widen,        loop_narrow,
-                                         loop_exp_row, loop_exp2_knots, loop_tile,    loop_tile_rounded};
+const struct sg_npu_kernels NPU_TABLE = {NPU_NAME,    MR,           NR,              loop_round16, loop_widen,
+                                         loop_narrow, loop_exp_row, loop_exp2_knots, loop_tile,    loop_tile_rounded};

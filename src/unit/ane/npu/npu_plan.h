@@ -170,8 +170,8 @@ void sg_npu_exp(const struct sg_npu_run *r, const float *in, float *out, size_t 
 /* Converts the bytes of a surface to a dense fp32 value, and back. surface_bytes: all of them; zeros 1: an output that an engine
  * does not write. */
 void sg_npu_read_port(struct sg_npu_run *r, const struct sg_ane_port *port, const uint8_t *bytes, uint32_t value);
-void sg_npu_write_port(struct sg_npu_run *r, const struct sg_ane_port *port, uint8_t *bytes, uint64_t surface_bytes, uint32_t value,
-                       int zeros);
+void sg_npu_write_port(struct sg_npu_run *r, const struct sg_ane_port *port, uint8_t *bytes, uint64_t surface_bytes,
+                       uint32_t value, int zeros);
 
 /* Adds what operation `o` lost to the totals, and clears the sums. */
 void sg_npu_count_losses(struct sg_npu_run *r, uint32_t o);

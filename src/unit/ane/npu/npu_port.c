@@ -39,8 +39,8 @@ void sg_npu_read_port(struct sg_npu_run *r, const struct sg_ane_port *port, cons
 
 /* Writes a result to its surface. The padding is filled with fp16 NaN (0x7e00), so that a reader of
  * padding is detected. zeros 1: the symptom of an output that an engine does not write. */
-void sg_npu_write_port(struct sg_npu_run *r, const struct sg_ane_port *port, uint8_t *bytes, uint64_t surface_bytes, uint32_t value,
-                       int zeros)
+void sg_npu_write_port(struct sg_npu_run *r, const struct sg_ane_port *port, uint8_t *bytes, uint64_t surface_bytes,
+                       uint32_t value, int zeros)
 {
     uint64_t rows, width = row_elements(&port->type, &rows);
     const float *in = sg_npu_data(r, value);

@@ -224,7 +224,8 @@ static void softmax_part(void *arg, uint32_t item, uint32_t thread)
         for (uint64_t a = 0; a < j->l.along; a++) out[a] = x[a] - max;
         sg_npu_exp(j->r, out, out, (size_t)j->l.along);
         float sum = fold(R_SUM, out, j->l.along);
-        for (uint64_t a = 0; a < j->l.along; a++) out[a] = by ? out[a] * sg_npu_table_value(by, SG_NPU_INVERSE, sum) : out[a] / sum;
+        for (uint64_t a = 0; a < j->l.along; a++)
+            out[a] = by ? out[a] * sg_npu_table_value(by, SG_NPU_INVERSE, sum) : out[a] / sum;
         sg_npu_round_result(j->r, j->value, out, (size_t)j->l.along);
         return;
     }

@@ -254,7 +254,7 @@ static void check_known_faults(const struct op_check *s)
     if (is_kind(s, "tile") && s->c->profile->tile_breaks)
         report(s, 54, "after a tile has run, every later evaluate of the process fails with 0x1d; use concat");
     if (is_kind(s, "atan") && s->c->profile->tables)
-        sg_mil_fault_add(s->c->faults, &at, "errors reach 0.04 to 0.12 where the engine reduces the argument; use another formula");
+        sg_mil_fault_add(s->c->faults, &at, "errors reach 0.04 to 0.12 where the argument is reduced; use another formula");
 }
 
 /* Constraint 33 (softmax axis), 35, 55 and 28 (convolution with weights computed at run time), 36 (long flat

@@ -165,8 +165,8 @@ static const struct sg_ane_profile profiles[] = {
      .activation_gb_s = 35,
      .compile_ms = 25,
      .load_ms = 4},
-    /* H15, as seen on an M3 Max and an M3 Pro: more programs are loaded at once, softmax needs powers of two, tile ends a process,
-     * computed weights of convolutions are ignored. The arithmetic is that of an M4, the times of activations those of an M2. */
+    /* H15, as seen on an M3 Max and an M3 Pro: more programs are loaded at once, softmax needs powers of two, tile ends a
+     * process, computed weights of convolutions are ignored. The arithmetic is that of an M4, the times of activations those of an M2. */
     {.name = "m3",
      .row_bytes = 64,
      .surface_bytes = 16 * KIB,
@@ -234,8 +234,8 @@ static const struct sg_ane_profile profiles[] = {
      .activation_gb_s = 50,
      .compile_ms = 14,
      .load_ms = 2},
-    /* H17: as M4, but rows may need 128 bytes (one source; docs/ANE.md, constraint 1). It has 8-bit products, whose speed nobody has
-     * measured: that of fp16 is assumed. */
+    /* H17: as M4, but rows may need 128 bytes (one source; docs/ANE.md, constraint 1). It has 8-bit products. Their speed is
+     * not measured: that of fp16 is assumed. */
     {.name = "m5",
      .row_bytes = 128,
      .surface_bytes = 16 * KIB,
