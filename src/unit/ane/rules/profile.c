@@ -166,7 +166,8 @@ static const struct sg_ane_profile profiles[] = {
      .compile_ms = 25,
      .load_ms = 4},
     /* H15, as seen on an M3 Max and an M3 Pro: more programs are loaded at once, softmax needs powers of two, tile ends a
-     * process, computed weights of convolutions are ignored. The arithmetic is that of an M4, the times of activations those of an M2. */
+     * process, computed weights of convolutions are ignored.
+     * The arithmetic is that of an M4, the times of activations those of an M2. */
     {.name = "m3",
      .row_bytes = 64,
      .surface_bytes = 16 * KIB,

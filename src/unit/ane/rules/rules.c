@@ -118,8 +118,8 @@ const char *sg_ane_symptom_text(enum sg_ane_symptom symptom)
 {
     static const char *const texts[] = {"refuses", "fails with 0x1d", "fails as an invalid program", "returns zeros",
                                         "binds in another order", "returns only the last output", "ignores the mask",
-                                         "ignores the weights", "computes other values", "does not return",
-                                         "fails later calls with 0x1d", "ends the compiler service", "is slower"};
+                                        "ignores the weights", "computes other values", "does not return",
+                                        "fails later calls with 0x1d", "ends the compiler service", "is slower"};
     return texts[symptom];
 }
 
