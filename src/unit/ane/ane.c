@@ -149,6 +149,9 @@ segue_status ane_open_on(struct sg_unit **out, const struct sg_unit_spec *spec, 
     segue_status status = read_spec(spec, u, &o, err);
     if (!software) u->api = *api;
     if (status == SEGUE_OK) status = software ? sg_npu_open(&u->device, &o, err) : open_engine(u, spec, err);
+    if (status == SEGUE_OK && u->storage == SG_ANE_STORE_W8A8 && !(u->profile.int8_tflops > 0))
+        status = sg_fail(err, SEGUE_EUNSUPPORTED, "open unit: %s: storage=w8a8: the profile %s has no products of 8-bit "
+                         "numbers; use m4, m5 or ieee, or storage=int8", spec->text, u->profile.name);
     if (status == SEGUE_OK) status = sg_pool_open(&u->pool, o.threads, err);
     if (status != SEGUE_OK) {
         ane_close(u);
