@@ -15,6 +15,7 @@ namespace {
 void list(mxc_tape *t, const mx::array &x, bool last, mxc_list_fn *each, void *context)
 {
     if (!x.has_primitive() || !t->listed.insert(x.id()).second) return;
+    for (const mx::array &sibling : x.siblings()) t->listed.insert(sibling.id()); // results of one primitive count once
     for (const mx::array &in : x.inputs()) list(t, in, false, each, context);
     each(context, x.primitive().name(), type_of(x), last);
 }
@@ -326,7 +327,6 @@ int mxc_closure_call(struct mxc_tape *t, struct mxc_closure *c, const mxc_ref *i
         for (uint32_t i = 0; i < in_n; i++) from.push_back(at(t, in[i]));
         std::vector<mx::array> to = c->call(from);
         if (to.size() != out_n) throw std::runtime_error("a closure has another number of outputs");
-        for (uint32_t i = 0; i < in_n; i++) mxc_forget(t, in[i]);
         for (uint32_t i = 0; i < out_n; i++) {
             t->arrays.emplace_back(to[i]);
             out[i] = static_cast<mxc_ref>(t->arrays.size() - 1);
