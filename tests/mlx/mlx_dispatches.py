@@ -3,8 +3,8 @@
 
     mlx_dispatches.py MLX_DISPATCHES FOLDER [UNIT [MODEL...]]
 
-UNIT: mlx:cpu (nothing is fused) or mlx:gpu (what mx.compile fuses counts once). Fails where the unit has more than mlx-lm. Exit 77
-without the Python package mlx-lm. SPDX-License-Identifier: MIT
+UNIT: mlx:cpu (nothing is fused) or mlx:gpu (what mx.compile fuses counts once). Fails where the unit has more than mlx-lm.
+Exit 77 without the Python package mlx-lm. SPDX-License-Identifier: MIT
 """
 import collections
 import io
@@ -36,7 +36,8 @@ def theirs(folder, temporary, fp32):
     mx.eval(model(mx.array([PROMPT]), cache=cache))
     logits = model(mx.array([[PROMPT[0]]]), cache=cache)[:, -1, :]
     token = mx.argmax(logits, axis=-1)
-    arrays = [token] + [a for c in cache for a in (c.state if isinstance(c.state, (list, tuple)) else [c.state]) if isinstance(a, mx.array)]
+    states = [c.state if isinstance(c.state, (list, tuple)) else [c.state] for c in cache]
+    arrays = [token] + [a for state in states for a in state if isinstance(a, mx.array)]
     text = io.StringIO()
     mx.export_to_dot(text, *arrays)
     return collections.Counter(re.findall(r'label ="([^"]*)", shape=rectangle', text.getvalue()))

@@ -47,7 +47,8 @@ void mxc_device_facts(int gpu, char *name, size_t cap, uint64_t *memory)
     name[0] = 0;
     *memory = 0;
     try {
-        const auto &info = mx::device_info(mx::Device(gpu ? mx::Device::gpu : mx::Device::cpu));
+        const mx::Device device(gpu ? mx::Device::gpu : mx::Device::cpu); // named: the facts are a reference
+        const auto &info = mx::device_info(device);
         auto found = info.find("device_name");
         if (found != info.end() && std::holds_alternative<std::string>(found->second))
             std::snprintf(name, cap, "%s", std::get<std::string>(found->second).c_str());

@@ -148,7 +148,8 @@ mxc_ref mxc_round_q8(struct mxc_tape *t, mxc_ref x)
         int width = shape.back(), padded = (width + 31) / 32 * 32;
         blocks.back() = padded / 32;
         blocks.push_back(32);
-        mx::array b = padded == width ? a : mx::pad(a, std::vector<int>{-1}, {0}, {padded - width}, mx::array(0.0f), "constant", s);
+        mx::array b =
+            padded == width ? a : mx::pad(a, std::vector<int>{-1}, {0}, {padded - width}, mx::array(0.0f), "constant", s);
         b = mx::reshape(b, blocks, s);
         mx::array scale = mx::divide(mx::max(mx::abs(b, s), -1, true, s), mx::array(127.0f), s);
         mx::array divisor = mx::where(mx::equal(scale, mx::array(0.0f), s), mx::array(1.0f), scale, s);
