@@ -9,8 +9,33 @@
 #include "term/flags.h"
 #include "host/machine.h"
 
-/* The thread count is an option of the unit, so every count needs its own units and engine. -r defaults to 11 for
- * --handoff and to 4 for --pipelines. */
+/* A mode is chosen by its flag. The first one given wins. */
+static const struct {
+    const char *flag;
+    size_t repeats; /* default of -r; 0: that of the other modes */
+    int (*run)(struct bench_run *b);
+} modes[] = {
+    {"grid", 4, bench_grid},
+    {"pipelines", 4, bench_pipelines},
+    {"handoff", 11, bench_handoff},
+    {"predict", 0, bench_predict},
+    {"claim", 1, bench_claim},
+    {"train", 0, bench_train},
+    {"cancel", 0, bench_cancel},
+    {"concurrent", 0, bench_concurrent},
+};
+
+static int run_mode(struct bench_run *b)
+{
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        if (!args_has(&b->args, modes[i].flag)) continue;
+        if (modes[i].repeats && !args_has(&b->args, "repeat")) b->repeats = modes[i].repeats;
+        return modes[i].run(b);
+    }
+    return bench_cases(b);
+}
+
+/* The thread count is an option of the unit, so every count needs its own units and engine. */
 static int run(struct args *args)
 {
     size_t threads_n;
@@ -28,7 +53,7 @@ static int run(struct args *args)
     if (args_has(args, "html")) out.timelines = json_array();
     int code = EXIT_DONE;
     for (size_t i = 0; i < (threads_n ? threads_n : 1) && !code; i++) {
-        struct bench_run b = {.args = args_copy(args), .out = &out};
+        struct bench_run b = {.args = args_copy(args), .out = &out, .models = args->operands, .models_n = args->operands_n};
         char number[24];
         b.threads = threads_n ? (size_t)threads[i] : machine_cores();
         b.repeats = (size_t)args_number(args, "repeat", 5);
@@ -38,32 +63,7 @@ static int run(struct args *args)
         /* Shown on a terminal only. */
         progress_begin(&b.progress, "bench: sample", false);
         if (threads_n) args_set(&b.args, "threads", number, &err);
-        /* One mode per call; the order decides if several are given. */
-        if (args_has(args, "grid")) {
-            if (!args_has(args, "repeat")) b.repeats = 4;
-            b.models = args->operands;
-            b.models_n = args->operands_n;
-            code = bench_grid(&b);
-        } else if (args_has(args, "pipelines")) {
-            if (!args_has(args, "repeat")) b.repeats = 4;
-            code = bench_pipelines(&b);
-        } else if (args_has(args, "handoff")) {
-            if (!args_has(args, "repeat")) b.repeats = 11;
-            code = bench_handoff(&b);
-        } else if (args_has(args, "predict")) {
-            code = bench_predict(&b);
-        } else if (args_has(args, "claim")) {
-            if (!args_has(args, "repeat")) b.repeats = 1;
-            code = bench_claim(&b);
-        } else if (args_has(args, "train")) {
-            code = bench_train(&b);
-        } else if (args_has(args, "cancel")) {
-            code = bench_cancel(&b);
-        } else if (args_has(args, "concurrent")) {
-            code = bench_concurrent(&b);
-        } else {
-            code = bench_cases(&b);
-        }
+        code = run_mode(&b);
         args_free(&b.args);
     }
     /* With -o json the array is printed only after all thread counts. */

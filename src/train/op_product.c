@@ -1,4 +1,4 @@
-/* op_product.c: products with the weights of the layers on a device (unit/train_device.h). Linear operations of a layer that read
+/* op_product.c: products with the weights of the layers on a device (train_device.h). Linear operations of a layer that read
  * the same operand are one product: their results side by side forward, the sum of their gradients back.
  * SPDX-License-Identifier: MIT */
 #include "train/train.h"

@@ -1,5 +1,5 @@
 /* train_device.h: what a unit offers that computes products with weight matrices for training, beside another unit that computes
- * everything else (unit/train_math.h). Weights are inputs of its programs, so changed weights need no compile. src/train uses it.
+ * everything else (train_math.h). Weights are inputs of its programs, so changed weights need no compile. src/train uses it.
  *
  * Results have the precision of the device. What is not finite in an operand is not finite in the result.
  * SPDX-License-Identifier: MIT */

@@ -1,6 +1,5 @@
 /* train_math.h: what a unit offers for training: a loop over items on its threads, and a product of fp32 matrices. src/train
- * builds
- * all forward and backward operations from these two. Results may not depend on the number of threads.
+ * builds all forward and backward operations from these two. Results may not depend on the number of threads.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_TRAIN_MATH_H
 #define SG_UNIT_TRAIN_MATH_H

@@ -102,7 +102,7 @@ struct sg_batch {
     const atomic_int *cancel;        /* NULL, or polled between ops: 1 = stop */
     const int32_t *outputs;          /* [outputs_n] indices of graph outputs to copy to sg_result.values; logits are separate */
     uint32_t outputs_n;
-    struct sg_rank_sync *rank_sync;  /* NULL, or shared by the runs of all ranks of a group (unit/rank_sync.h); cancel is NULL
+    struct sg_rank_sync *rank_sync;  /* NULL, or shared by the runs of all ranks of a group (group/rank_sync.h); cancel is NULL
                                       * then, rank_sync has it */
     uint32_t rank;                   /* this run's rank in rank_sync */
     uint32_t shapes[SEGUE_PLAN_SHAPES];  /* row counts, rising, 0 ends the list: a unit that pads runs to fixed shapes pads to the

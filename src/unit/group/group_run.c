@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "unit/batch.h"
-#include "unit/rank_sync.h"
+#include "unit/group/rank_sync.h"
 #include "unit/group/group_types.h"
 
 /* One rank's part of a run. Owned by the run; written by the thread of the run only. */

@@ -289,7 +289,7 @@ struct sg_kernels {
     void (*delta)(float *s, const struct sg_delta_args *r);
 
     /* The product of training, in fp32. Sums of 192 numbers each are added in ascending order. */
-    void (*gemm)(const struct sg_gemm *g, float *scratch); /* unit/train_math.h; scratch [SG_GEMM_SCRATCH], 64-byte aligned */
+    void (*gemm)(const struct sg_gemm *g, float *scratch); /* train_math.h; scratch [SG_GEMM_SCRATCH], 64-byte aligned */
 
     uint64_t (*sum)(const uint64_t *x, size_t n);                       /* sum of words, to measure memory bandwidth */
 };

@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "unit/cuda/exec/cuda_run.h"
 #include "unit/cuda/issue/issue.h"
-#include "unit/rank_sync.h"
+#include "unit/group/rank_sync.h"
 
 static const struct sg_batch_rules rules = {
     .unit = "cuda",

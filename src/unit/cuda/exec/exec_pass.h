@@ -6,7 +6,7 @@
 
 #include "unit/cuda/exec/cuda_run.h"
 #include "unit/cuda/issue/issue.h"
-#include "unit/rank_sync.h"
+#include "unit/group/rank_sync.h"
 
 enum { CU_CHUNKS_MIN = 4, CU_CHUNKS_MAX = CU_HEADS_CHUNKS };
 

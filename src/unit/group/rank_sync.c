@@ -1,6 +1,6 @@
 /* rank_sync.c: see rank_sync.h.
  * SPDX-License-Identifier: MIT */
-#include "unit/rank_sync.h"
+#include "unit/group/rank_sync.h"
 
 #include <string.h>
 
