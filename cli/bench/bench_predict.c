@@ -183,7 +183,7 @@ static segue_status run_random(struct predict *q, const char *name, const struct
     return st;
 }
 
-/* The real units, then the CPU with one thread, and in a process of its own; or --unit, and it in a process of its own. */
+/* The real units, then the CPU with one thread, and in a separate process; or --unit, and it in a separate process. */
 static segue_status open_units(struct predict *q, segue_error *err)
 {
     segue_unit_info infos[16];

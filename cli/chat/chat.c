@@ -134,7 +134,7 @@ static segue_status take_read_ahead(struct chat *c, const struct prompt *prompt,
     return chat_apply_sampling(c, err);
 }
 
-/* With --record every turn has a session of its own, so that its record can be repeated without those of earlier turns. */
+/* With --record every turn has a separate session, so that its record can be repeated without those of earlier turns. */
 static segue_status begin_recorded(struct chat *c, segue_error *err)
 {
     if (!args_has(&c->args, "record")) return SEGUE_OK;

@@ -84,7 +84,7 @@ static bool is_greedy(const struct chat *c)
 }
 
 /* /retry: answer the last user message again. The seed is incremented for this answer, unless --seed or /set fixed
- * it, because the same seed would give the same answer; then a note says why it is the same. */
+ * it, because the same seed would give the same answer; then a note explains that. */
 static segue_status do_retry(struct chat *c, const char *operand, bool *running, segue_error *err)
 {
     (void)operand, (void)running;

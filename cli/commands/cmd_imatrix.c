@@ -44,7 +44,7 @@ static segue_status read_text(struct imatrix_job *m, segue_error *err)
     return m->chunk >= 2 ? SEGUE_OK : out_fail(err, SEGUE_EARG, "imatrix: fewer than two tokens; give a longer text");
 }
 
-/* Every chunk is a sequence of its own, whose first token is BOS if the model uses it, as with llama-imatrix. */
+/* Every chunk is a separate sequence, whose first token is BOS if the model uses it, as with llama-imatrix. */
 static segue_status run_chunks(struct imatrix_job *m, segue_error *err)
 {
     struct progress progress;

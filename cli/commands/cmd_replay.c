@@ -115,7 +115,7 @@ static segue_status check_model(const struct record *r, const struct placement *
                     record_text(r, "weights_id"), p->path);
 }
 
-/* Compute prompt and answer again. Stops at the first other token, behind which everything differs. */
+/* Compute prompt and answer again. Stops at the first other token, after which everything differs. */
 static segue_status compute(const struct record *r, const struct args *args, struct placement *p, struct record *now,
                             segue_error *err)
 {
@@ -264,7 +264,7 @@ static void print_result(const struct record *r, const json_t *o, const struct d
         print_differences(r, d, unit, json_string_value(json_object_get(o, "recorded_unit")));
 }
 
-/* One result as an object of its own, several as a list. */
+/* One result as a separate object, several as a list. */
 static int put_results(const struct args *args, json_t *list, bool single, bool cut, bool equal)
 {
     int code = EXIT_DONE;

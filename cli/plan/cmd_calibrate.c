@@ -132,7 +132,7 @@ static size_t choose_units(const struct args *args, segue_unit_info *infos, size
 
 static void show(const char *line) { out_note("calibrate: measuring %s", line); }
 
-/* A bandwidth that moved says that the machine was busy, is throttled, or has changed. */
+/* Another bandwidth than before means that the machine was busy, is throttled, or has changed. */
 static void compare_streams(const struct sg_unit_costs *before, const struct sg_unit_costs *now)
 {
     for (size_t i = 0; i < now->units_n; i++)

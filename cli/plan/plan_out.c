@@ -142,7 +142,7 @@ static void put_bars(struct out_text *t, const struct sg_options *o)
     }
 }
 
-/* Where another placement becomes the choice. */
+/* The prompt length from which, or up to which, another placement is chosen. at 0: none. */
 static void put_change(struct out_text *t, const char *what, double at, double prompt)
 {
     if (at > 0)

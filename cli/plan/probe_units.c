@@ -24,7 +24,7 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Runs so short that single time slices of the machine decide them tell nothing of longer ones. */
+/* Runs that are as short as a time slice of the scheduler do not predict longer ones. */
 #define SHORT_MS 20.0
 
 static void add_spread(struct probe_spread *s, const double *runs, size_t n, double least, double tokens)

@@ -19,7 +19,7 @@ struct record_log {
 /* An empty private file instead of one that was there. bytes_max: at most RECORD_BYTES, which is what replay reads. */
 segue_status record_log_open(struct record_log *log, const char *path, uint64_t bytes_max, segue_error *err);
 /* Append the record of an answer. If it exceeds the bound or cannot be written, nothing is added, the recording ends, and a line
- * on stderr says why. Any thread. */
+ * on stderr has the reason. Any thread. */
 void record_log_add(struct record_log *log, const struct record_source *source);
 /* Whether the next request is to be recorded. log: NULL is allowed. */
 bool record_log_on(struct record_log *log);

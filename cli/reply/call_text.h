@@ -19,7 +19,7 @@ enum call_state {
     CALL_HEAD,       /* before the arguments */
     CALL_VALUE,      /* inside the arguments, which are JSON */
     CALL_PARAMETERS, /* between <parameter=...> */
-    CALL_AFTER,      /* behind the arguments */
+    CALL_AFTER,      /* after the arguments */
     CALL_WHOLE       /* a form that is read when it is complete */
 };
 

@@ -99,7 +99,7 @@ static bool stop_call(struct reply *r, const char *at, const char *close, bool *
     size_t n = r->held.len;
     *more = true;
     if (at) return end_call(r, (size_t)(at - r->held.data), close);
-    /* Text behind a call that no mark closes is content again. */
+    /* Text after a call that no mark closes is content again. */
     bool next = n < sizeof again && !strncmp(r->held.data, again, n);
     if (!close && r->call.state == CALL_AFTER && n && !next) return end_call(r, 0, "");
     *more = false;

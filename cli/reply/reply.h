@@ -13,7 +13,7 @@ struct reply_sink {
     void *context;
     bool (*reasoning)(void *context, const char *text, size_t len);
     bool (*content)(void *context, const char *text, size_t len);
-    struct call_sink call; /* with a context of its own */
+    struct call_sink call; /* with a separate context */
 };
 
 struct reply {

@@ -132,7 +132,7 @@ void chart_lines(struct html_page *p, const char *caption, const struct chart_ax
     draw(p, caption, axes, series, n, 0, crossovers, crossovers_n);
 }
 
-/* Each roof is a rising line up to its ridge and a flat one behind it. Its ends enclose the points and all ridges. */
+/* Each roof is a rising line up to its ridge and a flat one after it. Its ends enclose the points and all ridges. */
 void chart_roofs(struct html_page *p, const char *caption, const struct chart_roof *roofs, size_t roofs_n,
                  const struct chart_series *series, size_t n)
 {

@@ -10,7 +10,7 @@
 enum { TEXTS_MAX = 256 };
 #define WAIT_NS 100000000u
 
-/* Runs a request whose result are values. NULL: e says why. *n values, which the caller frees. */
+/* Runs a request whose result are values. NULL: e has the reason. *n values, which the caller frees. */
 static float *run_values(struct exchange *x, struct pooled_model *m, segue_request_opts *o, size_t cap, size_t *n,
                          struct serve_error *e)
 {
@@ -27,7 +27,7 @@ static float *run_values(struct exchange *x, struct pooled_model *m, segue_reque
     if (st == SEGUE_END)
         st = segue_request_values(request, values, cap, n, &err);
     else if (!st)
-        serve_fail(e, 499, NULL, "the client has gone");
+        serve_fail(e, 499, NULL, "the client disconnected");
     segue_request_close(request);
     if (st) serve_fail_of(e, &err);
     if (!e->status) return values;

@@ -7,7 +7,7 @@
 
 /* --- the request --- */
 
-/* The text of a string or of text blocks. NULL: e says why. */
+/* The text of a string or of text blocks. NULL: e has the reason. */
 static json_t *block_text(json_t *v, const char *where, struct serve_error *e)
 {
     struct out_text text = {0};
@@ -30,7 +30,7 @@ static json_t *block_text(json_t *v, const char *where, struct serve_error *e)
     return out;
 }
 
-/* Blocks of "system" that are not to be cached, behind those that are: what changes with each request, as some agents put it
+/* Blocks of "system" that are not to be cached, after those that are: what changes with each request, as some agents put it
  * first, does not prevent the reuse of the rest. The order depends on the request alone. */
 static json_t *stable_first(json_t *system)
 {
@@ -128,7 +128,7 @@ static bool translate_tools(json_t *body, json_t *o, struct serve_error *e)
     return true;
 }
 
-/* The body in OpenAI's form, as a new reference. NULL: e says why. */
+/* The body in OpenAI's form, as a new reference. NULL: e has the reason. */
 static json_t *translate(json_t *body, bool counting, struct serve_error *e)
 {
     static const char *const same[] = {"model",  "max_tokens", "temperature",     "top_p",   "top_k", "stop_sequences",

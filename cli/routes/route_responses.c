@@ -76,7 +76,7 @@ static json_t *read_messages(struct server *s, struct exchange *x, struct fields
     return NULL;
 }
 
-/* The body in the form of chat completions. NULL: e says why. */
+/* The body in the form of chat completions. NULL: e has the reason. */
 static json_t *translate(struct server *s, struct exchange *x, struct fields f, struct chat_before *before)
 {
     json_t *messages = read_messages(s, x, f, before), *tools = field_array(f, "tools"), *t, *o;

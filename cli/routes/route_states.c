@@ -35,7 +35,7 @@ static bool save(const struct server *s, const struct exchange *x, const struct 
     return !st || serve_fail_of(e, &err);
 }
 
-/* Read a state into the prefix store. NULL: e says why; else its tokens. */
+/* Read a state into the prefix store. NULL: e has the reason; else its tokens. */
 static int32_t *restore(const struct server *s, const struct exchange *x, const struct pooled_model *m, const char *path,
                         size_t *n, struct serve_error *e)
 {
@@ -144,7 +144,7 @@ static bool slot_action(struct server *s, struct exchange *x, json_t *body, stru
 
 /* --- files over HTTP --- */
 
-/* A path for one request in the cache folder. NULL: e says why. */
+/* A path for one request in the cache folder. NULL: e has the reason. */
 static char *passing_file(struct server *s, const struct exchange *x, struct serve_error *e)
 {
     segue_error err = {0};

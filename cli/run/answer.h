@@ -61,7 +61,7 @@ void answer_begin(struct answer *a, const struct placement *p, const struct args
 /* The meter whose energy the report shows. */
 void answer_set_meter(struct answer *a, struct meter *m);
 /* Add the token that segue_session_next or _step returned, with its status and error. Returns true when the answer has
- * ended; then finish or status says why. */
+ * ended; then finish or status has the reason. */
 bool answer_push(struct answer *a, segue_status status, int32_t token, const segue_error *err);
 /* Prefill the prompt and generate until the end. */
 void answer_run(struct answer *a);

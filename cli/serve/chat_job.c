@@ -15,7 +15,7 @@ void chat_job_id(char *out, size_t cap, const char *prefix)
 
 /* --- the request --- */
 
-/* The text of a content: a string, null, or parts of type text. Other parts are refused by name. NULL: e says why. */
+/* The text of a content: a string, null, or parts of type text. Other parts are refused by name. NULL: e has the reason. */
 static json_t *content_text(json_t *content, size_t message, struct serve_error *e)
 {
     json_t *part;
@@ -48,7 +48,7 @@ static json_t *content_text(json_t *content, size_t message, struct serve_error 
     return out;
 }
 
-/* A copy of the messages with plain texts. NULL: e says why. */
+/* A copy of the messages with plain texts. NULL: e has the reason. */
 static json_t *plain_messages(json_t *messages, struct serve_error *e)
 {
     json_t *m;

@@ -28,7 +28,7 @@ enum chat_job_piece { PIECE_REASONING, PIECE_CONTENT, PIECE_CALL, PIECE_ARGUMENT
 
 /* How an API writes an answer. */
 struct chat_form {
-    /* For each piece of a stream. text: of REASONING, CONTENT and ARGUMENTS. False: the client has gone. */
+    /* For each piece of a stream. text: of REASONING, CONTENT and ARGUMENTS. False: the client disconnected. */
     bool (*piece)(struct chat_job *c, struct chat_job_choice *choice, enum chat_job_piece kind, const char *text, size_t len);
     /* The last events of a stream. */
     void (*end)(struct chat_job *c);
@@ -82,7 +82,7 @@ struct chat_request {
 };
 
 /* Acquire the model, read parameters, render and tokenize. o: the body in OpenAI's chat form; borrowed during the call and
- * until chat_job_free (stop strings). False: e says why; call chat_job_free in any case. */
+ * until chat_job_free (stop strings). False: e has the reason; call chat_job_free in any case. */
 bool chat_job_open(struct chat_job *c, struct exchange *x, struct model_pool *models, json_t *o, struct serve_error *e);
 void chat_job_free(struct chat_job *c);
 /* Open, run, write the answer in the form, free. user: for the form. */

@@ -42,10 +42,10 @@ struct exchange {
     struct out_text out;  /* bytes [sent, out.len) are not sent yet; sent ones are dropped now and then */
     size_t sent;
     bool streaming;                   /* out grows until complete */
-    bool complete, closed;            /* the route has finished; the client has gone */
+    bool complete, closed;            /* the route has finished; the client disconnected */
     bool suspended;                   /* the listener waits for wake() */
     void (*wake)(struct exchange *x); /* of the listener, called with lock held */
-    void (*released)(void *context);  /* NULL, or called when the last owner has gone: the answer was sent */
+    void (*released)(void *context);  /* NULL, or called when the last owner has released it: the answer was sent */
     void *released_context;
     void *connection; /* of the listener */
     int owners;
@@ -61,8 +61,8 @@ void exchange_fail(struct exchange *x, const struct serve_error *e);
 /* The error object in the form of the exchange, as a new reference. */
 json_t *exchange_error_json(const struct exchange *x, const struct serve_error *e);
 
-/* A stream of server-sent events. event: its name, or NULL. exchange_event steals data and returns false when the client has
- * gone; it waits while the client is too slow. */
+/* A stream of server-sent events. event: its name, or NULL. exchange_event steals data and returns false when the client
+ * disconnected; it waits while the client is too slow. */
 void exchange_stream(struct exchange *x, const char *content_type);
 bool exchange_event(struct exchange *x, const char *event, json_t *data);
 /* The same for bytes of a stream that has another content type. */

@@ -11,7 +11,7 @@ struct fields {
     struct serve_error *e;
 };
 
-/* Parse the body of a request, which must be a JSON object. NULL: e says why. A new reference. */
+/* Parse the body of a request, which must be a JSON object. NULL: e has the reason. A new reference. */
 json_t *fields_parse(const struct exchange *x, struct serve_error *e);
 
 /* The value of a field, borrowed; NULL: absent or null. */

@@ -77,7 +77,7 @@ static json_t *logprob_json(const struct generate_job *g, const segue_logprob *r
     return o;
 }
 
-/* A recorded request has a session of its own, which computes all its tokens itself, so that its record can be repeated alone. */
+/* A recorded request has a separate session, which computes all its tokens itself, so that its record can be repeated alone. */
 static segue_status open_recorded(struct generate_job *g, struct choice *c, segue_error *err)
 {
     const struct placement *p = &g->model->placement;
@@ -92,7 +92,7 @@ static segue_status open_recorded(struct generate_job *g, struct choice *c, segu
     return st ? st : record_begin(c->session, err);
 }
 
-/* Ends the request of a choice. One that has chosen a token is recorded, also if its client has gone. */
+/* Ends the request of a choice. One that has chosen a token is recorded, also if its client disconnected. */
 static void close_request(struct generate_job *g, struct choice *c)
 {
     const struct record_constraint *constraint = &g->params->constraint;
@@ -185,7 +185,7 @@ static const char *found_stop(const struct generate_job *g, const struct choice 
     return best;
 }
 
-/* One token: its text, and the end if a stop string was found. False: the client has gone, or e says why. */
+/* One token: its text, and the end if a stop string was found. False: the client disconnected, or e has the reason. */
 static bool take(struct generate_job *g, struct choice *c, size_t index, int32_t token, const segue_logprob *row,
                  struct serve_error *e)
 {
@@ -205,11 +205,11 @@ static bool take(struct generate_job *g, struct choice *c, size_t index, int32_t
     }
     segue_status st = segue_text_next(g->model->placement.model, &c->pieces, token, text, sizeof text, &len, &err);
     if (st < 0) return serve_fail_of(e, &err);
-    if (len && !pass(g, c, index, text, len)) return serve_fail(e, 499, NULL, "the client has gone");
+    if (len && !pass(g, c, index, text, len)) return serve_fail(e, 499, NULL, "the client disconnected");
     if (st != SEGUE_END) return true;
     segue_request_cancel(c->request);
     return (pass(g, c, index, "", 0) && finish(g, c, index, "stop", found_stop(g, c))) ||
-           serve_fail(e, 499, NULL, "the client has gone");
+           serve_fail(e, 499, NULL, "the client disconnected");
 }
 
 /* The request of a choice has ended by itself. */
@@ -224,7 +224,7 @@ static bool end(struct generate_job *g, struct choice *c, size_t index, segue_st
     segue_status last = segue_text_next(g->model->placement.model, &c->pieces, -1, text, sizeof text, &len, NULL);
     const char *reason = last != SEGUE_END && info.finish == SEGUE_FINISH_LENGTH ? "length" : "stop";
     if (pass(g, c, index, text, len) && finish(g, c, index, reason, last == SEGUE_END ? found_stop(g, c) : NULL)) return true;
-    return serve_fail(e, 499, NULL, "the client has gone");
+    return serve_fail(e, 499, NULL, "the client disconnected");
 }
 
 /* What the request of the first choice has done so far, for the report. */
@@ -247,7 +247,7 @@ static bool close_thinking(struct generate_job *g, struct choice *c, size_t inde
     for (size_t i = 0; i < n; i++) keep_token(g, c, tokens[i]);
     free(tokens);
     return (g->sink.text(g->sink.context, index, close, sizeof close - 1, NULL) ||
-            serve_fail(e, 499, NULL, "the client has gone")) &&
+            serve_fail(e, 499, NULL, "the client disconnected")) &&
            submit(g, c, index, e);
 }
 
@@ -279,7 +279,7 @@ static bool run_choices(struct generate_job *g, struct choice *choices, struct s
             if (!serve_choice(g, &choices[i], i, open++ ? 0 : POLL_NS, e)) return false;
         }
         if (!open) return true;
-        if (exchange_closed(g->x)) return serve_fail(e, 499, NULL, "the client has gone");
+        if (exchange_closed(g->x)) return serve_fail(e, 499, NULL, "the client disconnected");
     }
 }
 

@@ -9,7 +9,7 @@
 struct generate_sink {
     void *context;
     /* More text of a choice (complete characters; may be empty when logprobs are not), and the entries of logprobs that belong
-     * to it: an array that the sink owns, or NULL. False: the client has gone. */
+     * to it: an array that the sink owns, or NULL. False: the client disconnected. */
     bool (*text)(void *context, size_t choice, const char *text, size_t len, json_t *logprobs);
     /* A choice has ended: "stop" or "length". stop: the stop string that was found, or NULL. */
     bool (*finish)(void *context, size_t choice, const char *reason, const char *stop);
@@ -35,9 +35,9 @@ struct generate_job {
     double joules;           /* its share of the energy (model_pool_energy); negative: not measured */
 };
 
-/* False: e says why; its status is 499 if the client has gone. */
+/* False: e has the reason; its status is 499 if the client disconnected. */
 bool generate_run(struct generate_job *g, struct serve_error *e);
-/* Tokens of a text; flags are SEGUE_TEXT_*. NULL: e says why. *n may be 0. The caller frees them. */
+/* Tokens of a text; flags are SEGUE_TEXT_*. NULL: e has the reason. *n may be 0. The caller frees them. */
 int32_t *generate_tokenize(const struct pooled_model *m, const char *text, size_t len, unsigned flags, size_t *n,
                            struct serve_error *e);
 /* usage of OpenAI, and the extension "segue": units, times, reuse. New references. */

@@ -35,7 +35,7 @@ struct route_call {
     struct exchange *x;
 };
 
-/* A request that had a thread was answered and the answer was sent, or its client has gone. */
+/* A request that had a thread was answered and the answer was sent, or its client disconnected. */
 static void finish_one(void *context)
 {
     struct listener *l = context;
@@ -124,7 +124,7 @@ static bool admit(struct listener *l, struct MHD_Connection *c, struct exchange 
     const char *length = header(c, "Content-Length"), *type = header(c, "Content-Type");
     if (length && strtoull(length, NULL, 10) > l->opts.body_max) {
         refuse(x, 413, "the body is too large; shorten it, or start the server with a larger --body-limit");
-        /* A body that is not much too large is read and dropped, since many clients look for an answer only behind it. */
+        /* A body that is not much too large is read and dropped, since many clients look for an answer only after it. */
         return strtoull(length, NULL, 10) < l->opts.body_max + DROPPED_MAX;
     }
     /* A form that a page of another site may send without asking first. */

@@ -18,7 +18,7 @@ struct listener_opts {
     size_t origins_n;
     const char *const *hosts; /* [hosts_n] further allowed names in Host. Borrowed */
     size_t hosts_n;
-    /* Answers a request, on the listener's thread if quick returned true for it, else on a thread of its own. */
+    /* Answers a request, on the listener's thread if quick returned true for it, else on a separate thread. */
     void (*handle)(void *context, struct exchange *x);
     bool (*quick)(const struct exchange *x);
     void *context;

@@ -53,7 +53,7 @@ segue_status model_pool_open(struct model_pool *h, const struct args *args, segu
 void model_pool_preload(struct model_pool *h);
 /* A model by name (NULL or unknown alias "": the first), opened if necessary, until model_pool_release. If others must be
  * closed for it, those that were not used for the longest time go: they take no new requests and are closed when their
- * answers have ended. NULL: e says why; 503 while it is loading and wait is false. */
+ * answers have ended. NULL: e has the reason; 503 while it is loading and wait is false. */
 struct pooled_model *model_pool_acquire(struct model_pool *h, const char *name, bool wait, struct serve_error *e);
 void model_pool_release(struct model_pool *h, struct pooled_model *m);
 /* A request begins or ends: what one request has used until now, if the energy is divided equally among those in progress at

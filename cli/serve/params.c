@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sodium.h>
 
-/* Largest integer that a JSON number carries exactly. */
+/* Largest integer that a JSON number represents exactly. */
 #define EXACT_MAX 9007199254740991LL
 
 static float or_default(float given, float fallback) { return given >= 0 ? given : fallback; }

@@ -25,7 +25,7 @@ struct params {
     size_t thinking_budget; /* tokens of reasoning at most; SIZE_MAX: no bound */
 };
 
-/* Read a request for a model; false: f.e says why. Call params_free in any case. */
+/* Read a request for a model; false: f.e has the reason. Call params_free in any case. */
 bool params_read(struct params *p, struct fields f, const struct pooled_model *m);
 /* Constrain the text. kind: as for segue_grammar_open. where: the field, for errors. */
 bool params_constrain(struct params *p, const struct pooled_model *m, segue_grammar_kind kind, const char *text, size_t len,

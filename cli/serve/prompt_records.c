@@ -82,7 +82,7 @@ void prompt_parts_of(struct prompt_parts *p, const json_t *body, const char *mod
     json_decref(name), json_decref(others);
 }
 
-/* Parts in common, wherever the first difference is. */
+/* The number of equal parts at equal places, also after the first difference. */
 static size_t common(const struct prompt_parts *a, const struct prompt_parts *b)
 {
     size_t n = 0, max = a->parts_n < b->parts_n ? a->parts_n : b->parts_n;

@@ -310,7 +310,7 @@ static int report(const struct job *j)
     return EXIT_DONE;
 }
 
-/* What is asked for fits together. */
+/* The flags do not contradict each other. */
 static segue_status check_flags(const struct job *j, segue_error *err)
 {
     static const char *const of_adapters[] = {"rank", "alpha", "targets", "adapter-form"};

@@ -77,7 +77,7 @@ static char *mlx_module_of(const char *hf_name)
     return out;
 }
 
-/* The part behind the number of the layer; of a module outside of the layers, all. */
+/* The part after the number of the layer; of a module outside of the layers, all. */
 static const char *key_of(const char *module)
 {
     for (const char *at = strchr(module, '.'); at; at = strchr(at + 1, '.')) {

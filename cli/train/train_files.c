@@ -29,7 +29,7 @@ static const struct {
     segue_param_field field;
 } fields[] = {{"value", SEGUE_PARAM_VALUE}, {"moment1", SEGUE_PARAM_MOMENT1}, {"moment2", SEGUE_PARAM_MOMENT2}};
 
-/* The number of steps is part of a name, because all tensors are fp32; the run is another. */
+/* All tensors are fp32, so other data is part of the name of a tensor of one number: the id of the run, the number of steps. */
 static const char RUN[] = "segue.run.", STEPS[] = "segue.steps.";
 
 segue_status checkpoint_write(const char *folder, const segue_trainer *t, const char *run, segue_error *err)

@@ -107,7 +107,7 @@ static segue_status list_inputs(struct sg_importance *im, const struct segue_mod
     return sg_fail(err, SEGUE_EUNSUPPORTED, "importance matrix: this model has no matrix; use another one");
 }
 
-/* As many rows as fit the buffers. */
+/* Buffers for the input rows of all matrices, BUFFER_BYTES in all; sets the number of rows per run. */
 static segue_status alloc_values(struct sg_importance *im, segue_error *err)
 {
     uint64_t width = 1;

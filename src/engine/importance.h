@@ -12,7 +12,7 @@ struct sg_importance;
 segue_status sg_importance_open(struct sg_importance **out, const segue_model *m, segue_unit *u, uint32_t context,
                                 segue_error *err);
 void sg_importance_close(struct sg_importance *im);
-/* Run tokens[n], n <= context, as a sequence of its own and add its squares. */
+/* Run tokens[n], n <= context, as a separate sequence and add its squares. */
 segue_status sg_importance_add(struct sg_importance *im, const int32_t *tokens, uint32_t n, segue_error *err);
 /* Write the sums as a GGUF file (model/quantize/imatrix.h). */
 segue_status sg_importance_write(const struct sg_importance *im, const char *path, const char *dataset, uint32_t chunks,

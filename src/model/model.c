@@ -244,7 +244,7 @@ static segue_status sum_weights(struct segue_model *m, segue_error *err)
 
 /* shape_id identifies what a state depends on, independent of the file format: the same model as
  * GGUF and as safetensors has the same id. Therefore reals are rounded, layer kinds are used
- * instead of the rules behind them, and the context length is omitted. */
+ * instead of the rules that select them, and the context length is omitted. */
 static segue_status hash_shape(struct segue_model *m, segue_error *err)
 {
     const struct sg_numbers *n = m->numbers;

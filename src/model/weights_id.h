@@ -1,4 +1,4 @@
-/* weights_id.h: the id of a model's weights: a hash of every byte of its files. Large files are hashed in a thread of its own,
+/* weights_id.h: the id of a model's weights: a hash of every byte of its files. Large files are hashed in a separate thread,
  * while units load the weights, and the result is remembered in the cache folder. Any thread.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_MODEL_WEIGHTS_ID_H

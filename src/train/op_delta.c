@@ -22,7 +22,7 @@ struct delta_pass {
     size_t each;
 };
 
-/* One token of one head. q and k are normalised and, q, scaled. */
+/* One token of one head. q and k are normalised, and q is scaled. */
 struct delta_token {
     float *q, *k, *rest;             /* [dk], [dk], [dv]: v - D^T k */
     const float *v;

@@ -176,7 +176,7 @@ struct sg_unit_ops {
     /* --- unit --- */
 
     /* Devices that are present: writes up to cap entries, *n = their number. A kind without a device writes one entry whose
-     * info says why. */
+     * info has the reason. */
     segue_status (*list)(struct sg_unit_desc *out, size_t cap, size_t *n, segue_error *err);
     segue_status (*open)(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err);
     void (*close)(struct sg_unit *u);            /* after all of its programs, states and runs */
@@ -269,7 +269,7 @@ struct sg_unit_ops {
     /* After ELOST: restarts the unit, with no other call in progress. Programs become valid again; states and runs from
      * before stay lost. OK also when it was not lost. */
     segue_status (*restart)(struct sg_unit *u, segue_error *err);
-    /* programs[i], on a unit of its own, is rank i of one graph split by graph/tensor_parallel.h: prepares what op `join`
+    /* programs[i], on a separate unit, is rank i of one graph split by graph/tensor_parallel.h: prepares what op `join`
      * needs between them. Called once before any run; the programs are discarded together. */
     segue_status (*link_ranks)(struct sg_program *const *programs, uint32_t n, segue_error *err);
     /* The loops and products with which src/train trains on this unit; valid while the unit is open. */

@@ -1,4 +1,4 @@
-/* limits.c: see limits.h. Each question is a graph of its own, whose tensors are zeros.
+/* limits.c: see limits.h. Each question is a separate graph, whose tensors are zeros.
  * SPDX-License-Identifier: MIT */
 #include "engine/limits/limits.h"
 
@@ -114,7 +114,7 @@ static int32_t append(struct probing *a, enum question q, uint32_t size, enum sg
     }
 }
 
-/* SEGUE_OK: the unit runs the op. EUNSUPPORTED: *why says why not. */
+/* SEGUE_OK: the unit runs the op. EUNSUPPORTED: *why has the reason. */
 static segue_status probe(struct segue_unit *u, const uint8_t *zeros, enum question q, uint32_t size, enum sg_storage storage,
                         segue_error *why)
 {

@@ -3,10 +3,10 @@
 
 #include <math.h>
 
-/* Share of a deviation by which the drift of a unit moves: it is common to all models, so a few runs tell it. */
+/* Share of a deviation by which the drift of a unit moves: it is common to all models, so a few runs determine it. */
 #define DRIFT_GAIN .2
 
-/* A first run of a model tells its factors, and how far predictions of unknown models are off. Later runs tell drift. */
+/* The first run of a model sets its factors and the error of predictions for unknown models; later runs update the drift. */
 static void learn(struct sg_unit_costs *c, struct sg_unit_cost *u, const struct sg_model_cost *m, int phase, double x,
                   double base, double predicted, double measured)
 {

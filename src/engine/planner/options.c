@@ -13,7 +13,7 @@ enum { CHECKPOINTS = 8, CROSSOVER_STEPS = 4, PROMPT_MAX = 65536 };
 
 /* Factor of the intervals of a chip of which nothing was measured. */
 #define UNVERIFIED 2.0
-/* Two placements cannot be told apart when they differ by less than this share of the interval: learned factors scatter by a
+/* Two placements count as equal when they differ by less than this share of the interval: learned factors scatter by a
  * quarter of what single runs do. */
 #define MARGIN .25
 

@@ -39,7 +39,7 @@ struct sg_option {
     size_t terms_n;
     const char *excluded; /* why it cannot be chosen; NULL: it can */
     int unverified;
-    double margin; /* share by which another placement must be better to be told from this one by runs as they scatter */
+    double margin; /* share by which another placement must be better; less is within the scatter of runs */
 };
 
 enum { SG_OPTIONS_MAX = 320 };
@@ -55,8 +55,8 @@ struct sg_options {
 void sg_options_make(struct sg_options *out, const struct sg_plan_source *source, const struct sg_model_cost *model,
                      const struct sg_plan_task *task);
 
-/* The choice among the options that are not excluded, for the task's objective; -1: none. Of those that cannot be told from the
- * least one, a unit alone wins against a split, then the first in the list. */
+/* The choice among the options that are not excluded, for the task's objective; -1: none. Of those that count as equal to
+ * the least one, a unit alone wins against a split, then the first in the list. */
 int sg_options_choose(const struct sg_options *o, const struct sg_plan_task *task);
 
 #endif

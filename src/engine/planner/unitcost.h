@@ -26,8 +26,8 @@ struct sg_unit_cost {
     double load_gb_s;                          /* preparing weights that are cached */
     double memory_bytes;                       /* 0: not known */
     double step_w, prefill_w;
-    /* What real runs taught of all models together; 0: nothing yet. drift: they take so many times what the figures above say.
-     * errors: 9 of 10 runs deviate by less than this share, of phases of models that ran before, and of other models. */
+    /* Learned from real runs of all models; 0: nothing yet. drift: measured time divided by the time that the figures above give.
+     * errors: 9 of 10 runs deviate by less than this share; new_error: of models that did not run before. */
     double prefill_drift, step_drift;
     double prefill_error, step_error, new_error;
     double error_share; /* of both phases, where those are 0 */
@@ -85,7 +85,7 @@ struct sg_cost_terms {
     double overhead, weights, kv, state, products, attention;
 };
 /* One step of `sequences` sequences at a depth; prefill of n tokens from a depth in runs of `chunk`, with the choice of the first
- * token; hand-off at n positions. costs: for what real runs taught; NULL: without. terms may be NULL. */
+ * token; hand-off at n positions. costs: adds the corrections learned from real runs; NULL: none. terms may be NULL. */
 double sg_step_ms(const struct sg_unit_costs *costs, const struct sg_unit_cost *u, const struct sg_model_cost *m, double depth,
                   double sequences, struct sg_cost_terms *terms);
 double sg_prefill_ms(const struct sg_unit_costs *costs, const struct sg_unit_cost *u, const struct sg_model_cost *m, double n,

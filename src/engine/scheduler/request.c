@@ -95,7 +95,7 @@ static void request_free(struct segue_request *q)
     sg_scheduler_release(s);
 }
 
-/* ELIMIT: the whole request, or without a limit of its own its prompt, can never fit the budget. */
+/* ELIMIT: the whole request, or, when it has no token limit, its prompt, can never fit the budget. */
 static segue_status check_memory(struct segue_request *q, const segue_request_opts *o, segue_error *err)
 {
     uint64_t limit = q->scheduler->opts.memory_bytes;

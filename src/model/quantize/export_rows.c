@@ -1,5 +1,5 @@
 /* export_rows.c: rows are independent, so threads take ranges of them from a counter until none is left. After an error no
- * range behind it is started; of several errors the first row's is reported, as one thread would find it.
+ * range after it is started; of several errors the first row's is reported, as one thread would find it.
  * SPDX-License-Identifier: MIT */
 #include "model/quantize/export_rows.h"
 

@@ -93,7 +93,7 @@ struct digits {
     const char *prefix; /* before the digits */
 };
 
-/* Alternatives for [low, high]: cut until every digit is a range of its own. */
+/* Alternatives for [low, high]: cut until every digit is a separate range. */
 static void build_range(struct sg_grammar_builder *b, uint32_t rule, const struct digits *d, uint32_t low, uint32_t high)
 {
     struct sg_char_range todo[64] = {{low, high}};

@@ -1,5 +1,5 @@
 /* gbnf.c: reads GBNF, llama.cpp's form of BNF: NAME ::= alternatives, "literals", [character classes], ., <tokens>, groups, *
- * + ? {m,n}, comments. Every item is exactly one element, so that an operator behind it applies to the last element. SPDX-
+ * + ? {m,n}, comments. Every item is exactly one element, so that an operator after it applies to the last element. SPDX-
  * License-Identifier: MIT */
 #include <string.h>
 
@@ -70,7 +70,7 @@ static int grow_names(struct gbnf_reader *r)
     return 1;
 }
 
-/* The entry of the name at the position, which moves behind it; NULL: failed. */
+/* The entry of the name at the position, which moves after it; NULL: failed. */
 static struct name *read_name(struct gbnf_reader *r)
 {
     const char *text = r->text + r->at;
@@ -140,7 +140,7 @@ static uint32_t read_char(struct gbnf_reader *r)
     return c;
 }
 
-/* "literal": a rule of its own unless it is one ASCII character. */
+/* "literal": a separate rule unless it is one ASCII character. */
 static void read_literal(struct gbnf_reader *r, uint32_t rule)
 {
     uint32_t inner = sg_build_rule(r->b);

@@ -10,7 +10,7 @@
 struct sg_grammar;
 struct sg_token_trie;
 
-/* The tokens of a vocabulary as a trie of their bytes. Control tokens are found only behind the byte 0xFF, which no text has:
+/* The tokens of a vocabulary as a trie of their bytes. Control tokens are found only after the byte 0xFF, which no text has:
  * a grammar names them that way. vocab: ids below it. The tokenizer must live as long. EMEMORY. */
 segue_status sg_token_trie_new(struct sg_token_trie **out, const struct sg_tokenizer *t, uint32_t vocab, segue_error *err);
 void sg_token_trie_free(struct sg_token_trie *trie);

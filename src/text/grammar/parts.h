@@ -124,7 +124,7 @@ void sg_chars_free(struct sg_char_set *s);
 /* Append one character of the set: its UTF-8, and with b->json its escapes too. */
 void sg_build_chars(struct sg_grammar_builder *b, uint32_t rule, struct sg_char_set *s);
 void sg_build_char(struct sg_grammar_builder *b, uint32_t rule, uint32_t c);
-/* One character of UTF-8 at text[*at]; UINT32_MAX: not valid. *at moves behind it. */
+/* One character of UTF-8 at text[*at]; UINT32_MAX: not valid. *at moves after it. */
 uint32_t sg_utf8_next(const char *text, size_t len, size_t *at);
 
 /* --- readers: append rules, return the root --- */
@@ -141,7 +141,7 @@ struct sg_trie_node {
     uint8_t byte;
     uint8_t depth; /* of the root's children: 1; tokens of more than 255 bytes are never allowed */
     uint16_t reserved;
-    uint32_t end;         /* index of the first node behind the subtree */
+    uint32_t end;         /* index of the first node after the subtree */
     uint32_t first, last; /* tokens that end here: [first, last) of sg_token_trie.tokens */
 };
 struct sg_token_trie {

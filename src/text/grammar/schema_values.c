@@ -336,7 +336,7 @@ void sg_schema_object(struct sg_schema *s, json_t *schema, uint32_t rule)
 
 /* --- arrays --- */
 
-/* An item with the white space behind it; next: with a comma before it. */
+/* An item with the white space after it; next: with a comma before it. */
 static uint32_t build_item(struct sg_schema *s, uint32_t value, int next)
 {
     uint32_t rule = sg_build_rule(s->b);

@@ -8,7 +8,7 @@
 
 static segue_status run_statements(struct sg_jinja *st, struct sg_jinja_frame *f, const struct sg_jinja_node *list, int *jump);
 
-/* The condition of a loop. It assigns the item to the loop's target in a frame of its own, so that the body's
+/* The condition of a loop. It assigns the item to the loop's target in a separate frame, so that the body's
  * variables are not touched when loop.length evaluates the condition ahead. */
 static segue_status loop_filter(struct sg_jinja *st, struct sg_jinja_loop *l, struct sg_val *item, int *pass)
 {
@@ -169,7 +169,7 @@ static segue_status run_generation(struct sg_jinja *st, struct sg_jinja_frame *f
     return sg_emit_value(st, v);
 }
 
-/* The body of a set or filter block in a scope of its own. *out: its output, after the filters of the tag. */
+/* The body of a set or filter block in a separate scope. *out: its output, after the filters of the tag. */
 static segue_status run_capture_block(struct sg_jinja *st, struct sg_jinja_frame *f, const struct sg_jinja_node *n,
                                  struct sg_val *out, int *jump)
 {

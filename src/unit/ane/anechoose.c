@@ -69,7 +69,7 @@ static float *logits_row(const struct sg_run *run, uint32_t r)
     return run->host.values[g->outputs[sg_graph_output(g, "logits")].value] + (size_t)r * g->vocab;
 }
 
-/* Logits of the row that is still in surface x[row_turn], by a run of its own. */
+/* Logits of the row that is still in surface x[row_turn], by a separate run. */
 static segue_status logits_of_surface(struct sg_program *p, float *out, segue_error *err)
 {
     static const uint32_t first;

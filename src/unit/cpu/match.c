@@ -338,7 +338,7 @@ static void experts_stages(struct fusion_match *m, const struct sg_op *op)
     note_write(m, op->out);
 }
 
-/* An op with a stage of its own. */
+/* An op with a separate stage. */
 static void simple_stage(struct fusion_match *m, const struct sg_op *op)
 {
     static const enum sg_cpu_stage_kind kinds[SG_OP_N] = {

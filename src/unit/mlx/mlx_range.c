@@ -1,5 +1,5 @@
-/* mlx_range.c: results beyond fp16. MLX makes them infinite; behind that they stay infinite or become NaN, except where the
- * function has a limit there (sigmoid, tanh, exp), which is then the right value. So the ends of a pass show them.
+/* mlx_range.c: results beyond fp16. MLX makes them infinite; operations on them give infinities or NaN, except those with a
+ * limit there (sigmoid, tanh, exp), whose result is then right. So the results of a pass show them.
  * SPDX-License-Identifier: MIT */
 #include "unit/mlx/mlxunit.h"
 

@@ -221,7 +221,7 @@ struct compilation {
     segue_error *err;
 };
 
-/* All weights first: their list moves while it grows. */
+/* All weights are added before the first program, because programs point into the list, which is reallocated while it grows. */
 static void compile_all(void *arg)
 {
     struct compilation *c = arg;

@@ -210,7 +210,7 @@ uint32_t mlx_pair_inputs(struct mlx_pass *p, const struct mlx_segment *s, mxc_re
 /* A number for the span's list of adapters; 0: none. */
 uint64_t mlx_adapters_of(const struct sg_span *span);
 
-/* The last op that stores rows of all tokens, NULL: none; behind it there are only the wanted rows. */
+/* The last op that stores rows of all tokens, NULL: none; after it there are only the wanted rows. */
 const struct sg_op *mlx_last_mixer(const struct sg_graph *g);
 /* fp16 only. An array that is NaN if a result of the pass is not finite, else 0: infinite results reach the outputs or the rows
  * that the last mixer stores. MXC_NONE: the unit's type has the range of fp32. */

@@ -242,7 +242,7 @@ int mxc_read(struct mxc_tape *t, mxc_ref x, void *out, size_t bytes)
     try {
         mx::array dense = at(t, x);
         dense.eval();
-        if (!dense.flags().row_contiguous) { // behind everything that was issued before
+        if (!dense.flags().row_contiguous) { // after everything that was issued before
             dense = mx::contiguous(dense, false, t->device->stream);
             dense.eval();
         }

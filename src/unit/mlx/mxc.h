@@ -136,7 +136,7 @@ mxc_ref mxc_delta(struct mxc_tape *t, const mxc_ref qkv[3], mxc_ref decay, mxc_r
 
 /* --- closures --- */
 
-/* Builds out [out_n] from in [in_n] on a tape of its own, which is freed afterwards. 0: failure. */
+/* Builds out [out_n] from in [in_n] on a separate tape, which is freed afterwards. 0: failure. */
 typedef int mxc_build_fn(void *context, struct mxc_tape *t, const mxc_ref *in, uint32_t in_n, mxc_ref *out, uint32_t out_n);
 /* build is called again for inputs of other shapes or types. Without a GPU nothing is fused: for the CPU MLX would start a C++
  * compiler. Where there is a GPU, closures for the CPU are not compiled. */

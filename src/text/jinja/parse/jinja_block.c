@@ -41,7 +41,7 @@ static segue_status check_target(struct sg_jinja_parser *p, struct sg_jinja_node
     }
     if (t->kind != SG_N_NAME && !(t->kind == SG_N_NSREF && with_ns))
         return sg_parser_fail(p, t->line, "this cannot be assigned to");
-    /* `with` may bind the name loop, even inside a loop: it opens a scope of its own */
+    /* `with` may bind the name loop, even inside a loop: it opens a separate scope */
     if (t->kind == SG_N_NAME && t->n == 4 && !memcmp(t->s, "loop", 4) && (param == 2 || (!param && p->loops)))
         return sg_parser_fail(p, t->line, "the name 'loop' belongs to the loop and cannot be assigned to");
     t->param = param != 0;

@@ -386,7 +386,7 @@ static segue_status put_field(struct sg_jinja *st, struct sg_buf *b, struct sg_v
 struct braces {
     const struct sg_call_args *args;
     size_t next;
-    int manual; /* -1 not known, 0 {} counted, 1 {0} */
+    int manual; /* 1: fields have numbers, {0}; 0: they are counted, {}; -1: not known yet */
 };
 
 /* The first part of a field name: a keyword, a number, or nothing for the next argument. Automatic

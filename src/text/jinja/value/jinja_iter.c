@@ -45,7 +45,7 @@ segue_status sg_iter_open(struct sg_jinja *st, struct sg_val v, struct sg_val_it
     return sg_jinja_fail(st, "a value of type '%s' cannot be iterated over", sg_val_type(v.kind));
 }
 
-/* Strings iterate over code points; every one becomes a string of its own. */
+/* Strings iterate over code points; every one becomes a separate string. */
 static segue_status next_char(struct sg_jinja *st, struct sg_val_iter *it, struct sg_val *out, int *got)
 {
     const struct sg_str *s = sg_v_str(it->v);

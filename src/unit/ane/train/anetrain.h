@@ -1,5 +1,5 @@
 /* anetrain.h: products of training on the engine, with weights as inputs (train_device.h). One kind of program computes all
- * of them: its input [1, inner, 1, tokens + outer] has the operand in the first columns and the weights behind it, its output
+ * of them: its input [1, inner, 1, tokens + outer] has the operand in the first columns and the weights after it, its output
  * [1, outer, 1, tokens] is their product, summed over `inner`. A wide product is cut into tiles of `outer`.
  *
  * Files: anetrain.c: the device; trainslab.c: surfaces with weights, conversion to and from fp16; trainmil.c: programs.

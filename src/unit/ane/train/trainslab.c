@@ -197,7 +197,7 @@ float ane_train_largest(const struct sg_train_device *d, const struct sg_train_p
     return max;
 }
 
-/* LINES tokens of the operands; zeros behind the last token. */
+/* LINES tokens of the operands; zeros after the last token. */
 static void put_tokens(const struct work *w, uint32_t item)
 {
     const struct sg_train_product *p = w->p;

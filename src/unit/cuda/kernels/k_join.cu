@@ -104,7 +104,7 @@ __device__ void flag_all(const ck_join &a, size_t at, uint32_t turn)
     }
 }
 
-/* Waits until the other ranks have announced theirs. */
+/* Waits until all other ranks have set their flags of this turn. */
 __device__ void wait_flags(const ck_join &a, size_t at, uint32_t turn)
 {
     for (uint32_t r = 0; r < a.ranks; r++) {

@@ -18,7 +18,7 @@ struct cu_kv_memory {
 
 struct cu_kv_range {
     atomic_uint refs;          /* slots that use it */
-    atomic_uint_fast64_t read; /* bytes from the start that slots other than the writing one use */
+    atomic_uint_fast64_t read; /* the first bytes, which slots other than the writing one read */
     cu_ptr base;
     size_t bytes;
     struct cu_kv_memory *memory;

@@ -75,7 +75,7 @@ __device__ __forceinline__ void warm_packed(const ring &r, const ck_packed_kind 
     mbar_wait(&r.full[0], 0);
     const packed_x x = packed_x_at(r.stages, CK_PACKED_CHUNK);
     float2 v = packed_product(k, smem_addr(r.stages), chunks * k.block, x, 0);
-    asm volatile("" ::"f"(v.x), "f"(v.y)); /* keeps the call */
+    asm volatile("" ::"f"(v.x), "f"(v.y)); /* keeps the compiler from removing the call */
 }
 
 /* Producer: eight rows of the first product, all chunks. SHARED: other clusters read the same rows. */
