@@ -224,7 +224,7 @@ static void identify(struct job *j)
     free(text.data);
 }
 
-/* The unit, and beside one that does not train alone the one that computes the rest. */
+/* Opens the unit, and for units other than cpu and ref also the host unit, which computes what the unit does not. */
 static segue_status open_units(struct job *j, segue_error *err)
 {
     unsigned threads = (unsigned)args_number(j->args, "threads", 0);

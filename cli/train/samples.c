@@ -216,8 +216,8 @@ void samples_free(struct train_data *s)
     *s = (struct train_data){0};
 }
 
-/* A permutation without memory: a Feistel network of four rounds over the next power of four; places beyond n are walked
- * through. */
+/* A permutation that needs no table: a Feistel network of four rounds over the next power of four, applied again while the
+ * result is not below n (cycle walking). */
 const struct train_sample *samples_at(const struct train_data *s, uint64_t seed, uint64_t at)
 {
     const uint64_t n = s->n - s->held_out, epoch = at / n;

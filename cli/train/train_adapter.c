@@ -26,7 +26,7 @@ segue_status adapter_form_of(const char *name, const char *base, enum adapter_fo
 
 /* --- PEFT --- */
 
-/* "model.layers.0.self_attn.q_proj" of a parameter of that module. */
+/* The module of a parameter: "model.layers.0.self_attn.q_proj" from that name with ".weight". */
 static char *module_of(const char *name)
 {
     size_t n = strlen(name), end = n > 7 && !strcmp(name + n - 7, ".weight") ? n - 7 : n;
@@ -77,7 +77,7 @@ static char *mlx_module_of(const char *hf_name)
     return out;
 }
 
-/* The part after the number of the layer; of a module outside of the layers, all. */
+/* The name after the number of the layer; the whole name for a module outside of the layers. */
 static const char *key_of(const char *module)
 {
     for (const char *at = strchr(module, '.'); at; at = strchr(at + 1, '.')) {

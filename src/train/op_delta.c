@@ -58,7 +58,7 @@ static void token_read(const struct delta_pass *w, size_t row, uint32_t h, struc
     x->forget = expf(x->rate * x->soft);
 }
 
-/* S from the one before, and y (may be NULL). */
+/* S after this token from S before it, and the result y (may be NULL). */
 static void token_step(const struct sg_delta *d, struct delta_token *x, const float *before, float *S, float *y)
 {
     for (uint32_t j = 0; j < d->dv; j++) x->rest[j] = x->v[j];

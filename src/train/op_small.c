@@ -123,7 +123,7 @@ segue_status sg_train_embed_back(struct sg_train_pass *p, const struct sg_op *op
 
 /* --- rope --- */
 
-/* One row, turned by sign times its angle; add 1: to what is there. */
+/* Rotates one row by sign times the angle of its position. add 1: y += the result; 0: y = the result. */
 static void rope_row(const struct small_work *w, uint32_t t, const float *x, float *y, float sign, int add)
 {
     const struct sg_rope *r = &w->op->u.rope;
@@ -252,7 +252,7 @@ static void element_backward(void *arg, uint32_t t, uint32_t thread)
         }
 }
 
-/* For a weight of one number, bias marks it. */
+/* Sets the weight of a scale. w->bias is not NULL when the weight is one number, which then scales all columns. */
 static void scale_weight(struct sg_train_pass *p, struct small_work *w)
 {
     const struct sg_weight *s = &w->op->u.scale.weight;

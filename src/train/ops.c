@@ -43,7 +43,7 @@ static segue_status check_finite(struct sg_train_pass *p, const struct sg_op *op
     return status;
 }
 
-/* dout is read with back = 1 only; NULL there: of the op itself nothing, of its group of products something. */
+/* dout: gradient of the result, read with back = 1 only. NULL: none reached this op, but one reached another op of its group. */
 static segue_status run_op(struct sg_train_pass *p, const struct sg_op *op, int back, float *out, const float *dout)
 {
     if (p->t->resident) return sg_resident_run(p, op, out, dout);

@@ -14,7 +14,7 @@ struct sg_param {
     segue_param_info info;
     const struct sg_tensor *tensor;
     const struct sg_tensor_row *row; /* of the family's table; NULL: unknown */
-    uint32_t bias, minus_one, log;   /* 1: the row's bias; Hugging Face stores w - 1; ... the logarithm of -w */
+    uint32_t bias, minus_one, log;   /* each 1: it is the bias of `row`; Hugging Face stores w - 1; it stores log(-w) */
     size_t n;
     float *field[4];                 /* by segue_param_field, [n] */
 };

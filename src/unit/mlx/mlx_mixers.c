@@ -19,7 +19,7 @@ static mxc_ref by_row(struct mlx_pass *p, mxc_ref x, uint32_t rows, uint32_t col
     return mxc_reshape(p->t, mxc_transpose(p->t, x, axes, 4), shape, 2);
 }
 
-/* Cosine and sine times mscale is the rotated columns times mscale. */
+/* The rotated columns times mscale, which equals scaling cosine and sine. */
 static mxc_ref scale_rotated(struct mlx_pass *p, mxc_ref x, const struct sg_rope_table *table, uint32_t width)
 {
     uint32_t rotated = 2 * table->pairs;
@@ -146,7 +146,8 @@ mxc_ref mlx_op_conv(struct mlx_pass *p, const struct sg_op *op)
             mxc_ref parts[2] = {mlx_cast(p, fixed_before(p, s, c->slot), p->type), all};
             all = mxc_concat(p->t, parts, 2, 1);
             mxc_ref last = mxc_slice(p->t, all, 1, rows, rows + past);
-            fixed_after(p, s, c->slot, rows > past ? mxc_copy(p->t, last) : last);   /* without the memory of the prompt */
+            /* A copy, since a slice would keep the memory of all rows. */
+            fixed_after(p, s, c->slot, rows > past ? mxc_copy(p->t, last) : last);
         }
         p->pieces[s] = mxc_reshape(p->t, mxc_convolve(p->t, all, weight), two, 2);
     }

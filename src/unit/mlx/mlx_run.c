@@ -211,7 +211,7 @@ static void discard_all(struct sg_run *run)
     forget_results(run);
 }
 
-/* What a compiled pass found to exceed fp16 is named by a pass op by op. */
+/* If a result of a compiled pass exceeds fp16, the pass is repeated op by op, which finds and names the op. */
 static segue_status compute(struct sg_run *run, int first, const struct sg_sampler *how)
 {
     int compiled = mlx_compiles(run->pass.program, run->common.spans, run->common.batch.spans_n);

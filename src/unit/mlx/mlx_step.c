@@ -76,7 +76,7 @@ segue_status mlx_step_run(struct mlx_pass *p, const struct sg_span *span, int ah
     struct sg_span after = *span;
     struct mlx_issued taken = *next;
     after.first++;
-    *next = *now;                    /* empty: a run clears it */
+    *next = *now;                    /* holds no arrays: they were released by the run */
     *now = taken;
     if (!is_expected(p->program, span, now)) {
         mlx_issued_clear(st, now);

@@ -38,7 +38,7 @@ void mlx_owner_stop(struct mlx_owner *o);
 /* The matrices of an adapter on the device. */
 enum { MLX_ADAPTERS = 16 };
 struct mlx_adapter {
-    uint64_t id, used;               /* of struct sg_lora; 0, or when it was used last */
+    uint64_t id, used;               /* id of struct sg_lora; value of adapters_used at its last use, 0: free */
     enum mxc_type type;
     uint32_t pairs_n;
     struct mxc_held **matrices;      /* [2 * pairs_n] A and B of each pair; NULL: not used yet */
@@ -52,8 +52,8 @@ struct sg_unit {
     struct mxc_device *device;       /* this and the tape: used on the owner thread */
     struct mxc_tape *tape;           /* empty between jobs */
     int gpu;
-    enum mxc_type type;              /* of all values ... */
-    int follows;                     /* ... 1: of those whose model has no prevailing type; else that of the model's weights */
+    enum mxc_type type;              /* of all values, unless `follows` */
+    int follows;                     /* 1: values have the prevailing type of the model's weights, or `type` if there is none */
     struct mlx_adapter adapters[MLX_ADAPTERS];
     uint64_t adapters_used;
     uint64_t programs;               /* compiled so far */

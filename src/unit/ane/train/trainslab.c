@@ -48,7 +48,7 @@ static void each(struct work *w, uint32_t items, void (*item)(const struct work 
     sg_pool_run(w->d->unit->pool, &(struct sg_job){.items = &items, .stages = 1, .work = call_item, .arg = w});
 }
 
-/* The same with room for a maximum and a count of each item, which are reduced. */
+/* The same, where each item writes a maximum and a count; *max and *clamped become their maximum and sum. */
 static segue_status each_counted(struct work *w, uint32_t items, void (*item)(const struct work *w, uint32_t item), float *max,
                                  uint64_t *clamped, segue_error *err)
 {
@@ -97,7 +97,7 @@ static void put_rows(const struct work *w, uint32_t item)
     uint16_t *to = (uint16_t *)(void *)w->bytes + w->d->tokens;
     float *buffer = sg_alloc_unset(cols * sizeof *buffer);
     w->clamped[item] = 0;
-    w->max[item] = buffer ? 0 : INFINITY; /* a mark: no memory */
+    w->max[item] = buffer ? 0 : INFINITY; /* infinity: no memory */
     for (uint32_t r = item * LINES; buffer && r < (item + 1) * LINES && r < rows; r++) {
         const float *x = row_of(w->p, s->back ? r : s->at + r, buffer);
         if (s->back)
@@ -228,7 +228,7 @@ segue_status ane_train_put(struct sg_train_device *d, const struct sg_train_prod
 
 /* --- results --- */
 
-/* What an engine made infinite becomes the largest number. */
+/* An infinite result of the engine becomes the largest fp16 number of its sign. */
 static float result(uint16_t h, uint64_t *clamped)
 {
     float x = sg_f32_of_f16(h);
