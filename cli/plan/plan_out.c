@@ -33,6 +33,10 @@ static json_t *option_json(const struct sg_option *p)
     put_figure(o, "total_ms", p->total_ms, why);
     put_figure(o, "j", p->joules, why);
     put_figure(o, "w", p->watts, why);
+    if (p->joules_least > 0)
+        json_object_set_new(o, "j_at_least", out_real(p->joules_least));
+    else
+        out_null(o, "j_at_least", p->joules.mid >= 0 ? "j is known" : why);
     json_object_set_new(o, "memory_bytes",
                         json_pack("{s:f,s:f,s:f,s:f}", "prefill_weights", p->prefill_bytes, "decode_weights", p->decode_bytes,
                                   "state", p->kv_bytes, "checkpoints", p->checkpoint_bytes));
@@ -115,6 +119,7 @@ static void put_option(struct out_text *t, const struct sg_option *p, bool chose
     put_range(t, p->token_ms, "ms");
     put_range(t, p->total_ms, "ms");
     if (p->joules.mid >= 0) out_addf(t, "  %.3g J at %.3g W", p->joules.mid, p->watts.mid);
+    if (p->joules_least > 0) out_addf(t, "  at least %.3g J: a unit has no meter", p->joules_least);
     if (p->unverified) out_addf(t, "  unverified");
     out_addf(t, "\n");
 }

@@ -5,8 +5,10 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include "engine/planner/learn.h"
 #include "plan/probe_model.h"
+#include "term/interrupt.h"
 #include "term/out.h"
 
 enum { REPEATS = 5, STEPS = 24, NEAR = 1024, DEEP = 4096, SHORT = 16, FEW = 6, MANY = 24 };
@@ -200,10 +202,27 @@ static segue_status measure_links(struct probe *p, struct sg_unit_costs *costs, 
     return SEGUE_OK;
 }
 
+/* Power of a unit that waits with a model in its memory. */
+static segue_status measure_idle(struct probe *p, size_t unit, struct sg_unit_cost *u, segue_error *err)
+{
+    const struct timespec part = {.tv_nsec = 20000000};
+    double before = probe_joules(p, unit, unit);
+    if (before < 0) return SEGUE_OK;
+    uint64_t start = out_now_ns();
+    while (out_now_ns() - start < POWER_NS) {
+        if (interrupt_pending()) return out_fail(err, SEGUE_ECANCELED, "calibrate: interrupted; run it again");
+        nanosleep(&part, NULL);
+    }
+    double after = probe_joules(p, unit, unit);
+    if (after >= before) u->idle_w = (after - before) / ((double)(out_now_ns() - start) * 1e-9);
+    return SEGUE_OK;
+}
+
 /* Power while steps, and prefill, run. Counters of GPUs move every 20 to 100 ms, so that single runs cannot be told apart. */
 static segue_status measure_power(struct probe *p, size_t unit, struct sg_unit_cost *u, segue_error *err)
 {
     double *watts[2] = {&u->prefill_w, &u->step_w};
+    SG_TRY(measure_idle(p, unit, u, err));
     for (int k = 0; k < 2; k++) {
         struct probe_case c = {.prefill = unit, .decode = unit, .prompt = k ? SHORT : 2048, .output = k ? 400 : 0};
         struct probe_times t;

@@ -115,6 +115,32 @@ static void limits(void **state)
     sg_unit_cost_of(&costs, "fast", 0)->simulated = 0;
 }
 
+/* Units that wait draw power too; without a meter of the unit that works, the others are a lower bound. */
+static void waiting_units_draw_power(void **state)
+{
+    struct sg_plan_task t = task_of(2000, 200);
+    struct sg_unit_cost *slow = sg_unit_cost_of(&costs, "slow", 0), *fast = sg_unit_cost_of(&costs, "fast", 0);
+    (void)state;
+    choose(t);
+    const struct sg_option alone = options.list[0];
+    assert_string_equal(alone.decode, "slow");
+    assert_true(fabs(alone.joules.mid - 10 * alone.total_ms.mid * 1e-3) < 1e-6 && alone.joules_least < 0);
+    fast->idle_w = 30;
+    choose(t);
+    assert_true(fabs(options.list[0].joules.mid - 40 * alone.total_ms.mid * 1e-3) < 1e-6);
+    /* Prefill on `fast` at 100 W while `slow` waits at 0 W, then decode on `slow` at 10 W beside `fast` at 30 W. */
+    const struct sg_option *split = &options.list[2];
+    double steps = split->token_ms.mid * 199, first = split->total_ms.mid - steps;
+    assert_string_equal(split->prefill, "fast");
+    assert_string_equal(split->decode, "slow");
+    assert_true(fabs(split->joules.mid / ((100 * first + 40 * steps) * 1e-3) - 1) < 1e-9);
+    slow->prefill_w = slow->step_w = -1;
+    choose(t);
+    assert_true(options.list[0].joules.mid < 0);
+    assert_true(options.list[0].joules_least > 0 && options.list[0].joules_least < 30 * alone.total_ms.mid * 1e-3);
+    slow->prefill_w = slow->step_w = 10, fast->idle_w = -1;
+}
+
 /* Real runs move the predictions to what was measured. */
 static void learns(void **state)
 {
@@ -156,6 +182,7 @@ int main(void)
                                        cmocka_unit_test(choice_is_least),
                                        cmocka_unit_test(same_inputs_same_plan),
                                        cmocka_unit_test(limits),
+                                       cmocka_unit_test(waiting_units_draw_power),
                                        cmocka_unit_test(learns),
                                        cmocka_unit_test(written_and_read)};
     return cmocka_run_group_tests(tests, setup, NULL);

@@ -31,6 +31,7 @@ struct sg_option {
     const char *pipeline;         /* single, split, gpu, fixed, ane-seq, ane-batch, ... */
     char prefill[64], decode[64]; /* units; @A-B: layers */
     struct sg_figure ttft_ms, token_ms, handoff_ms, load_ms, total_ms, joules, watts;
+    double joules_least; /* of the units that have a meter, where another has none and joules are not known; else negative */
     double prefill_bytes, decode_bytes, kv_bytes, checkpoint_bytes, disk_bytes;
     struct {
         const char *name;

@@ -24,7 +24,7 @@ struct sg_unit_cost *sg_unit_cost_of(struct sg_unit_costs *c, const char *spec, 
         if (!strcmp(c->units[i].spec, spec)) return &c->units[i];
     if (!add || c->units_n == SG_UNITS_MAX || strlen(spec) >= sizeof c->units[0].spec) return NULL;
     struct sg_unit_cost *u = &c->units[c->units_n++];
-    *u = (struct sg_unit_cost){.step_w = -1, .prefill_w = -1, .error_share = .15};
+    *u = (struct sg_unit_cost){.step_w = -1, .prefill_w = -1, .idle_w = -1, .error_share = .15};
     copy_name(u->spec, sizeof u->spec, spec);
     return u;
 }

@@ -26,6 +26,7 @@ struct sg_unit_cost {
     double load_gb_s;                          /* preparing weights that are cached */
     double memory_bytes;                       /* 0: not known */
     double step_w, prefill_w;
+    double idle_w; /* waiting with a model in memory; negative if not known */
     /* What real runs taught of all models together; 0: nothing yet. drift: they take so many times what the figures above say.
      * errors: 9 of 10 runs deviate by less than this share, of phases of models that ran before, and of other models. */
     double prefill_drift, step_drift;

@@ -42,6 +42,7 @@ static const struct unit_key {
     UNIT_KEY("memory_bytes", memory_bytes, "B", 1, 1e18),
     UNIT_KEY("step_w", step_w, "W", 0, 1e6),
     UNIT_KEY("prefill_w", prefill_w, "W", 0, 1e6),
+    UNIT_KEY("idle_w", idle_w, "W", 0, 1e6),
     UNIT_KEY("prefill_drift", prefill_drift, "1", 1e-3, 1e3),
     UNIT_KEY("step_drift", step_drift, "1", 1e-3, 1e3),
     UNIT_KEY("prefill_error", prefill_error, "1", 0, 10),
