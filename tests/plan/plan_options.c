@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/buf.h"
@@ -141,6 +142,45 @@ static void waiting_units_draw_power(void **state)
     slow->prefill_w = slow->step_w = 10, fast->idle_w = -1;
 }
 
+/* A model in two storages has twice the placements; fp8 halves the weights of each, and the file on disk stays. */
+static void storages_are_placements(void **state)
+{
+    struct sg_model_cost two[2] = {model};
+    struct sg_plan_task t = task_of(16, 64);
+    segue_error err;
+    (void)state;
+    choose(t);
+    size_t n = options.n;
+    assert_int_equal(sg_model_cost_as(&two[1], &model, "q99", &err), SEGUE_EARG);
+    assert_int_equal(sg_model_cost_as(&two[1], &model, "fp8", &err), SEGUE_OK);
+    assert_true(fabs(two[1].body_bytes * 2 / model.body_bytes - 1) < 1e-9);
+    two[0].also = &two[1];
+    sg_options_make(&options, &source, two, &t);
+    assert_int_equal(options.n, 2 * n);
+    for (size_t i = 0; i < n; i++) {
+        const struct sg_option *a = &options.list[i], *b = &options.list[n + i];
+        assert_string_equal(a->storage, "bf16");
+        assert_string_equal(b->storage, "fp8");
+        assert_true(!a->converted && b->converted && b->prefill_bytes < .6 * a->prefill_bytes && b->disk_bytes == a->disk_bytes);
+        assert_string_equal(a->prefill, b->prefill);
+        assert_true(b->token_ms.mid < a->token_ms.mid);
+    }
+    assert_true(options.choice >= (int)n);
+}
+
+/* Layers are divided at the quarters of 24 layers, in both orders of the two units. */
+static void layers_are_divided(void **state)
+{
+    int seen[24] = {0};
+    (void)state;
+    choose(task_of(16, 64));
+    for (size_t i = 0; i < options.n; i++) {
+        const char *at = strchr(options.list[i].prefill, '@');
+        if (!strcmp(options.list[i].pipeline, "layers")) seen[atoi(at + 3)]++;
+    }
+    assert_true(seen[5] == 2 && seen[11] == 2 && seen[17] == 2);
+}
+
 /* Real runs move the predictions to what was measured. */
 static void learns(void **state)
 {
@@ -183,6 +223,8 @@ int main(void)
                                        cmocka_unit_test(same_inputs_same_plan),
                                        cmocka_unit_test(limits),
                                        cmocka_unit_test(waiting_units_draw_power),
+                                       cmocka_unit_test(storages_are_placements),
+                                       cmocka_unit_test(layers_are_divided),
                                        cmocka_unit_test(learns),
                                        cmocka_unit_test(written_and_read)};
     return cmocka_run_group_tests(tests, setup, NULL);

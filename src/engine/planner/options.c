@@ -36,7 +36,7 @@ static void memory_of(struct sg_option *o, const struct sg_model_cost *m, const 
     double positions = t->depth + t->turns * (t->prompt + t->output);
     o->kv_bytes = t->sessions * (m->kv_bytes * positions + m->state_bytes);
     o->checkpoint_bytes = m->state_bytes > 0 ? CHECKPOINTS * m->state_bytes * t->sessions : 0;
-    o->disk_bytes = m->file_bytes;
+    o->disk_bytes = m->disk_bytes > 0 ? m->disk_bytes : m->file_bytes;
 }
 
 /* --- published pipelines --- */
@@ -322,13 +322,17 @@ static void all_measured(struct sg_options *out, const struct sg_plan_source *s,
             struct unit_share prefill[2] = {{&c->units[a], 1}, {NULL, 0}}, decode[2] = {{&c->units[b], 1}, {NULL, 0}};
             add_measured(out, s, prefill, decode, m, t);
         }
-    /* Layers in halves over two units: the only legal placement where no unit holds the model. */
-    for (size_t a = 0; a < c->units_n && m->shape.layers >= 2; a++)
-        for (size_t b = 0; b < c->units_n; b++) {
-            double half = floor(m->shape.layers / 2) / m->shape.layers;
-            struct unit_share parts[2] = {{&c->units[a], half}, {&c->units[b], 1 - half}};
-            if (a != b && c->units_n <= 8) add_measured(out, s, parts, parts, m, t);
-        }
+    /* Layers divided over two units in quarters: the only legal placements where no unit holds the model. */
+    for (size_t a = 0; a < c->units_n && c->units_n <= 8; a++)
+        for (size_t b = 0; b < c->units_n; b++)
+            for (int quarter = 1, last = -1; quarter < 4 && a != b; quarter++) {
+                int cut = (int)(m->shape.layers * quarter / 4);
+                if (cut < 1 || cut == last || (c->units_n > 4 && quarter != 2)) continue;
+                last = cut;
+                double share = cut / m->shape.layers;
+                struct unit_share parts[2] = {{&c->units[a], share}, {&c->units[b], 1 - share}};
+                add_measured(out, s, parts, parts, m, t);
+            }
 }
 
 /* --- choice --- */
@@ -368,14 +372,21 @@ int sg_options_choose(const struct sg_options *o, const struct sg_plan_task *tas
 static void fill(struct sg_options *out, const struct sg_plan_source *s, const struct sg_model_cost *m,
                  const struct sg_plan_task *t)
 {
+    const struct sg_model_cost *first = m;
     out->n = 0;
-    if (s->costs) all_measured(out, s, m, t);
-    for (size_t i = 0; !s->costs && i < sizeof published / sizeof *published; i++) add_published(out, s, &published[i], m, t);
+    for (; m; m = m->also) {
+        size_t from = out->n;
+        if (s->costs) all_measured(out, s, m, t);
+        for (size_t i = 0; !s->costs && i < sizeof published / sizeof *published && out->n < SG_OPTIONS_MAX; i++)
+            add_published(out, s, &published[i], m, t);
+        for (size_t i = from; i < out->n; i++) out->list[i].storage = m->storage, out->list[i].converted = m != first;
+    }
 }
 
 static int same_option(const struct sg_option *a, const struct sg_option *b)
 {
-    return !strcmp(a->pipeline, b->pipeline) && !strcmp(a->prefill, b->prefill) && !strcmp(a->decode, b->decode);
+    return !strcmp(a->pipeline, b->pipeline) && !strcmp(a->prefill, b->prefill) && !strcmp(a->decode, b->decode) &&
+           !strcmp(a->storage, b->storage);
 }
 
 /* The smallest prompt length above the task's at which another option wins; if there is none above, the largest below. The costs

@@ -71,10 +71,16 @@ struct sg_model_cost {
     double kv_bytes;               /* per position */
     double attend;                 /* operations per token and position of attention */
     double state_bytes, file_bytes;
-    int class; /* SG_CLASS_* */
+    double disk_bytes; /* of the file, where its weights are converted when loading; 0: file_bytes */
+    int class;         /* SG_CLASS_* */
+    char storage[16];  /* of the weights */
+    const struct sg_model_cost *also; /* the same model with its weights in another storage; NULL: no more */
 };
 /* Of a published shape in a storage. EARG: the storage is not known. */
 segue_status sg_model_cost_shape(struct sg_model_cost *out, const struct sg_shape *shape, const char *storage, segue_error *err);
+/* The same model with the matrices of its layers and its head in another storage: fp8, which is made when loading, or one that
+ * segue quantize writes. EARG: the storage is not known. */
+segue_status sg_model_cost_as(struct sg_model_cost *out, const struct sg_model_cost *m, const char *storage, segue_error *err);
 int sg_class_of(double bytes, int unpacked);
 
 /* More rows are never slower per row than fewer, and a run of one row is no slower than a step: what other work on the machine
