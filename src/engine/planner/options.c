@@ -82,7 +82,8 @@ static void add_published(struct sg_options *out, const struct sg_plan_source *s
                                      .output = t->output};
     task.bytes = (m->body_bytes + m->head_bytes) / (m->shape.body + m->shape.head);
     task.unpacked = m->class == SG_CLASS_SUPER;
-    *o = (struct sg_option){.pipeline = p->name, .joules = {-1, -1, -1}, .watts = {-1, -1, -1}, .joules_least = -1};
+    *o = (struct sg_option){.pipeline = p->name, .joules = {-1, -1, -1}, .watts = {-1, -1, -1}, .joules_least = -1,
+                            .alone = !strcmp(p->prefill, p->decode)};
     snprintf(o->prefill, sizeof o->prefill, "%s", p->prefill);
     snprintf(o->decode, sizeof o->decode, "%s", p->decode);
     o->excluded = sg_published_cost(&task, &c);
@@ -249,12 +250,14 @@ static void measured_energy(struct sg_option *o, const struct sg_unit_costs *c, 
                             const struct sg_unit_cost *b, const double ms[2], double error)
 {
     double joules = (fmax(0, a->prefill_w) * ms[0] + fmax(0, b->step_w) * ms[1]) * 1e-3;
-    if (!same_meter(a->spec, b->spec)) joules += (fmax(0, b->idle_w) * ms[0] + fmax(0, a->idle_w) * ms[1]) * 1e-3;
+    if ((a->idle_w > 0 || b->idle_w > 0) && !same_meter(a->spec, b->spec))
+        joules += (fmax(0, b->idle_w) * ms[0] + fmax(0, a->idle_w) * ms[1]) * 1e-3;
     for (size_t i = 0; i < c->units_n; i++) {
         const struct sg_unit_cost *u = &c->units[i];
+        if (!(u->idle_w > 0)) continue;
         int counted = same_meter(u->spec, a->spec) || same_meter(u->spec, b->spec);
         for (size_t k = 0; k < i && !counted; k++) counted = same_meter(u->spec, c->units[k].spec);
-        if (!counted) joules += fmax(0, u->idle_w) * (ms[0] + ms[1]) * 1e-3;
+        if (!counted) joules += u->idle_w * (ms[0] + ms[1]) * 1e-3;
     }
     if (a->prefill_w >= 0 && b->step_w >= 0) {
         o->joules = figure(joules, error * 1.1);
@@ -277,7 +280,8 @@ static void add_measured(struct sg_options *out, const struct sg_plan_source *s,
                                                  : "split",
                             .joules = {-1, -1, -1},
                             .watts = {-1, -1, -1},
-                            .joules_least = -1};
+                            .joules_least = -1,
+                            .alone = !split && a == b};
     for (int i = 0; i < t->turns; i++) {
         struct turn_cost c = i ? turn_of(s, prefill, decode, m, t, i) : first;
         sum.prefill += c.prefill * t->sessions, sum.handoff += c.handoff * t->sessions, sum.step += c.step * steps;
@@ -294,8 +298,10 @@ static void add_measured(struct sg_options *out, const struct sg_plan_source *s,
     o->handoff_ms = figure(first.handoff, interval_of(spread, 0, 1, 0, least));
     o->load_ms = figure(a->load_gb_s > 0 ? m->file_bytes / a->load_gb_s * 1e-6 * (a == b ? 1 : 2) : -1, 2);
     o->total_ms = figure(sum.prefill + sum.handoff + sum.step, error);
-    name_unit(o->prefill, prefill, m->shape.layers);
-    name_unit(o->decode, decode, m->shape.layers);
+    if (!out->unnamed) {
+        name_unit(o->prefill, prefill, m->shape.layers);
+        name_unit(o->decode, decode, m->shape.layers);
+    }
     memory_of(o, m, t);
     o->prefill_bytes = m->file_bytes;
     o->decode_bytes = a == b ? 0 : m->file_bytes;
@@ -361,7 +367,7 @@ static int best_of(const struct sg_options *o, const struct sg_plan_task *t, seg
     for (int split = 0; split < 2; split++)
         for (size_t i = 0; i < o->n; i++) {
             const struct sg_option *p = &o->list[i];
-            if (!split && (strcmp(p->prefill, p->decode) != 0 || strchr(p->prefill, '@'))) continue;
+            if (!split && !p->alone) continue;
             if (may_be_chosen(p, t, objective) && value_of(p, objective) <= limit) return (int)i;
         }
     return least;
@@ -383,41 +389,55 @@ static void fill(struct sg_options *out, const struct sg_plan_source *s, const s
     }
 }
 
-static int same_option(const struct sg_option *a, const struct sg_option *b)
+/* Best placements for time and energy at a prompt length, as indices: the list has the same order at every length. */
+struct best {
+    int of[2];
+};
+static const segue_objective best_for[2] = {SEGUE_OBJECTIVE_LATENCY, SEGUE_OBJECTIVE_ENERGY};
+
+static struct best best_at(double prompt, const struct sg_plan_source *s, const struct sg_model_cost *m,
+                           const struct sg_plan_task *task, struct sg_options *scratch)
 {
-    return !strcmp(a->pipeline, b->pipeline) && !strcmp(a->prefill, b->prefill) && !strcmp(a->decode, b->decode) &&
-           !strcmp(a->storage, b->storage);
+    struct sg_plan_task t = *task;
+    t.prompt = prompt;
+    fill(scratch, s, m, &t);
+    return (struct best){{best_of(scratch, &t, best_for[0]), best_of(scratch, &t, best_for[1])}};
 }
 
-/* The smallest prompt length above the task's at which another option wins; if there is none above, the largest below. The costs
- * have steps, so lengths are tried one after the other, closer together than the steps, then halved. 0: none. */
-static double crossover(const struct sg_plan_source *s, const struct sg_model_cost *m, const struct sg_plan_task *task,
-                        segue_objective objective, const struct sg_option *now, struct sg_options *scratch)
+/* The length between low, where `now` is the best one, and high, where it is not. */
+static double change_between(double low, double high, int k, int now, const struct sg_plan_source *s,
+                             const struct sg_model_cost *m, const struct sg_plan_task *task, struct sg_options *scratch)
 {
-    for (int up = 1; up >= 0; up--) {
-        double at = fmax(1, task->prompt), next;
-        for (; at >= 1 && at <= PROMPT_MAX; at = next) {
-            struct sg_plan_task t = *task;
-            next = up ? at + fmax(1, floor(at / CROSSOVER_STEPS)) : at - fmax(1, floor(at / CROSSOVER_STEPS));
-            if (next < 1 || next > PROMPT_MAX) break;
-            t.prompt = next;
-            fill(scratch, s, m, &t);
-            int best = best_of(scratch, &t, objective);
-            if (best < 0 || same_option(&scratch->list[best], now)) continue;
-            for (double low = at, high = next; fabs(high - low) > 1;) {
-                t.prompt = floor((low + high) / 2);
-                fill(scratch, s, m, &t);
-                best = best_of(scratch, &t, objective);
-                if (best >= 0 && same_option(&scratch->list[best], now))
-                    low = t.prompt;
-                else
-                    high = t.prompt;
-                next = high;
-            }
-            return next;
-        }
+    while (fabs(high - low) > 1) {
+        double middle = floor((low + high) / 2);
+        int best = best_at(middle, s, m, task, scratch).of[k];
+        if (best == now)
+            low = middle;
+        else
+            high = middle;
     }
-    return 0;
+    return high;
+}
+
+/* at: for time and energy the smallest prompt length above the task's at which another placement wins; if there is none above, the
+ * largest below; 0: none. The costs have steps, so lengths are tried one after the other, closer together than the steps, then
+ * halved. */
+static void crossovers(double at[2], struct best now, const struct sg_plan_source *s, const struct sg_model_cost *m,
+                       const struct sg_plan_task *task, struct sg_options *scratch)
+{
+    for (int up = 1; up >= 0; up--)
+        for (double here = fmax(1, task->prompt), next;; here = next) {
+            double step = fmax(1, floor(here / CROSSOVER_STEPS));
+            next = up ? here + step : here - step;
+            if (next < 1 || next > PROMPT_MAX) break;
+            int open = 0;
+            for (int k = 0; k < 2; k++) open |= now.of[k] >= 0 && !(at[k] > 0);
+            if (!open) return;
+            struct best best = best_at(next, s, m, task, scratch);
+            for (int k = 0; k < 2; k++)
+                if (now.of[k] >= 0 && !(at[k] > 0) && best.of[k] >= 0 && best.of[k] != now.of[k])
+                    at[k] = change_between(here, next, k, now.of[k], s, m, task, scratch);
+        }
 }
 
 void sg_options_make(struct sg_options *out, const struct sg_plan_source *source, const struct sg_model_cost *model,
@@ -425,18 +445,21 @@ void sg_options_make(struct sg_options *out, const struct sg_plan_source *source
 {
     struct sg_options *scratch = sg_alloc(sizeof *scratch);
     double largest = 0;
+    out->unnamed = 0;
     fill(out, source, model, task);
     out->choice = best_of(out, task, task->objective);
     out->dominant = NULL;
-    out->crossover = out->energy_crossover = 0;
     for (size_t i = 0; out->choice >= 0 && i < out->list[out->choice].terms_n; i++)
         if (out->list[out->choice].terms[i].ms > largest) {
             largest = out->list[out->choice].terms[i].ms;
             out->dominant = out->list[out->choice].terms[i].name;
         }
-    int time = best_of(out, task, SEGUE_OBJECTIVE_LATENCY), energy = best_of(out, task, SEGUE_OBJECTIVE_ENERGY);
-    if (scratch && time >= 0) out->crossover = crossover(source, model, task, SEGUE_OBJECTIVE_LATENCY, &out->list[time], scratch);
-    if (scratch && energy >= 0)
-        out->energy_crossover = crossover(source, model, task, SEGUE_OBJECTIVE_ENERGY, &out->list[energy], scratch);
+    struct best now = {{best_of(out, task, best_for[0]), best_of(out, task, best_for[1])}};
+    double at[2] = {0, 0};
+    if (scratch) {
+        scratch->unnamed = 1;
+        crossovers(at, now, source, model, task, scratch);
+    }
+    out->crossover = at[0], out->energy_crossover = at[1];
     sg_free(scratch);
 }

@@ -31,6 +31,7 @@ struct sg_option {
     char prefill[64], decode[64]; /* units; @A-B: layers */
     const char *storage;          /* of the weights: that of the model or of one `also` */
     int converted;                /* 1: of an `also` */
+    int alone;                    /* 1: one unit does all */
     struct sg_figure ttft_ms, token_ms, handoff_ms, load_ms, total_ms, joules, watts;
     double joules_least; /* of the units that have a meter, where another has none and joules are not known; else negative */
     double prefill_bytes, decode_bytes, kv_bytes, checkpoint_bytes, disk_bytes;
@@ -48,6 +49,7 @@ enum { SG_OPTIONS_MAX = 640 };
 struct sg_options {
     struct sg_option list[SG_OPTIONS_MAX];
     size_t n;
+    int unnamed;                        /* 1: without the names of units */
     int choice;                         /* -1: none can be chosen */
     const char *dominant;               /* the largest term of the choice */
     double crossover, energy_crossover; /* prompt length at which the choice for time or energy changes; 0: none */
