@@ -135,6 +135,17 @@ static void waiting_units_draw_power(void **state)
     assert_string_equal(split->prefill, "fast");
     assert_string_equal(split->decode, "slow");
     assert_true(fabs(split->joules.mid / ((100 * first + 40 * steps) * 1e-3) - 1) < 1e-9);
+    /* A load adds joules per weight; runs of the model with a meter replace both. */
+    slow->step_j_gweight = .1;
+    double before = options.list[0].joules.mid;
+    choose(t);
+    assert_true(fabs(options.list[0].joules.mid - before - .1 * (model.shape.body + model.shape.head) * 199e-9) < 1e-6);
+    struct sg_real_factor *real = sg_real_factor_of(&costs, "slow", model.key, 1);
+    real->watts[SG_PHASE_STEP] = 77;
+    choose(t);
+    steps = options.list[0].token_ms.mid * 199, first = options.list[0].total_ms.mid - steps;
+    assert_true(fabs(options.list[0].joules.mid / ((40 * first + 107 * steps) * 1e-3) - 1) < 1e-9);
+    real->watts[SG_PHASE_STEP] = 0, slow->step_j_gweight = 0;
     slow->prefill_w = slow->step_w = -1;
     choose(t);
     assert_true(options.list[0].joules.mid < 0);
@@ -192,6 +203,10 @@ static void learns(void **state)
     assert_true(fabs(sg_step_ms(&costs, u, &model, 10, 1, NULL) / before - 1.5) < 1e-6);
     sg_learn_prefill(&costs, "slow", &model, 300, 0, 512, 1234);
     assert_true(fabs(sg_prefill_ms(&costs, u, &model, 300, 0, 512, NULL) - 1234) < 1e-6);
+    sg_learn_watts(&costs, "slow", &model, SG_PHASE_STEP, 0);
+    sg_learn_watts(&costs, "slow", &model, SG_PHASE_STEP, 60);
+    sg_learn_watts(&costs, "slow", &model, SG_PHASE_STEP, 100);
+    assert_true(sg_real_factor_of(&costs, "slow", model.key, 0)->watts[SG_PHASE_STEP] == 70);
 }
 
 static void written_and_read(void **state)
@@ -204,6 +219,7 @@ static void written_and_read(void **state)
     assert_int_equal(sg_unit_costs_read(&got, text.data, text.len, "x", &err), SEGUE_OK);
     assert_int_equal(got.units_n, costs.units_n);
     assert_int_equal(got.reals_n, costs.reals_n);
+    assert_true(got.reals[0].watts[SG_PHASE_STEP] == 70);
     for (size_t i = 0; i < got.units_n; i++) {
         double a = sg_step_ms(&costs, &costs.units[i], &model, 100, 1, NULL),
                b = sg_step_ms(&got, &got.units[i], &model, 100, 1, NULL);

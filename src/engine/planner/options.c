@@ -3,11 +3,11 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "engine/planner/published.h"
+#include "engine/planner/unitenergy.h"
 
 /* Checkpoints of a session, docs/STATE.md: at most this many of the fixed part. */
 enum { CHECKPOINTS = 8, CROSSOVER_STEPS = 4, PROMPT_MAX = 65536 };
@@ -17,6 +17,8 @@ enum { CHECKPOINTS = 8, CROSSOVER_STEPS = 4, PROMPT_MAX = 65536 };
 /* Two placements cannot be told apart when they differ by less than this share of the interval: learned factors scatter by a
  * quarter of what single runs do. */
 #define MARGIN .25
+/* Watts are off by so much beside the times. */
+#define ENERGY_ERROR 1.1
 
 static struct sg_figure figure(double mid, double factor)
 {
@@ -234,38 +236,6 @@ static const char *does_not_fit(const struct unit_share *u, const struct sg_opti
     return NULL;
 }
 
-/* 1: both units read the same energy counter: of the processor, or of one GPU. */
-static int same_meter(const char *a, const char *b)
-{
-    if (!strncmp(a, "proc:", 5)) a += 5;
-    if (!strncmp(b, "proc:", 5)) b += 5;
-    size_t kind = strcspn(a, ":");
-    if (strncmp(a, b, kind) != 0 || (b[kind] && b[kind] != ':')) return 0;
-    unsigned long x = a[kind] ? strtoul(a + kind + 1, NULL, 10) : 0, y = b[kind] ? strtoul(b + kind + 1, NULL, 10) : 0;
-    return x == y;
-}
-
-/* Units at work, and all others waiting: they draw power while the user waits. Of a unit without a meter only the others count. */
-static void measured_energy(struct sg_option *o, const struct sg_unit_costs *c, const struct sg_unit_cost *a,
-                            const struct sg_unit_cost *b, const double ms[2], double error)
-{
-    double joules = (fmax(0, a->prefill_w) * ms[0] + fmax(0, b->step_w) * ms[1]) * 1e-3;
-    if ((a->idle_w > 0 || b->idle_w > 0) && !same_meter(a->spec, b->spec))
-        joules += (fmax(0, b->idle_w) * ms[0] + fmax(0, a->idle_w) * ms[1]) * 1e-3;
-    for (size_t i = 0; i < c->units_n; i++) {
-        const struct sg_unit_cost *u = &c->units[i];
-        if (!(u->idle_w > 0)) continue;
-        int counted = same_meter(u->spec, a->spec) || same_meter(u->spec, b->spec);
-        for (size_t k = 0; k < i && !counted; k++) counted = same_meter(u->spec, c->units[k].spec);
-        if (!counted) joules += u->idle_w * (ms[0] + ms[1]) * 1e-3;
-    }
-    if (a->prefill_w >= 0 && b->step_w >= 0) {
-        o->joules = figure(joules, error * 1.1);
-        o->watts = figure(joules / o->total_ms.mid * 1e3, 1.15);
-    } else if (joules > 0)
-        o->joules_least = joules / (error * 1.1);
-}
-
 static void add_measured(struct sg_options *out, const struct sg_plan_source *s, const struct unit_share *prefill,
                          const struct unit_share *decode, const struct sg_model_cost *m, const struct sg_plan_task *t)
 {
@@ -313,7 +283,17 @@ static void add_measured(struct sg_options *out, const struct sg_plan_source *s,
     add_term(o, "decode K and V", first.step_terms.kv * steps * t->turns);
     add_term(o, "decode state", first.step_terms.state * steps * t->turns);
     add_term(o, "decode overhead", first.step_terms.overhead * steps * t->turns);
-    if (!split) measured_energy(o, s->costs, a, b, (const double[2]){sum.prefill + sum.handoff, sum.step}, error);
+    if (!split) {
+        const double many = t->turns * t->sessions;
+        struct sg_energy_task task = {{sum.prefill + sum.handoff, sum.step}, {t->prompt * many, steps * many}};
+        int known;
+        double joules = sg_placement_joules(s->costs, a, b, m, &task, &known);
+        if (known > 0) {
+            o->joules = figure(joules, error * ENERGY_ERROR);
+            o->watts = figure(joules / o->total_ms.mid * 1e3, 1.15);
+        } else if (known == 0 && joules > 0)
+            o->joules_least = joules / (error * ENERGY_ERROR);
+    }
     if (needs_name(prefill, t) || needs_name(decode, t)) o->excluded = "simulated; chosen only when named";
     if (!o->excluded) o->excluded = does_not_fit(prefill, o, m);
     if (!o->excluded) o->excluded = does_not_fit(decode, o, m);

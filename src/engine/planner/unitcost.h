@@ -26,6 +26,7 @@ struct sg_unit_cost {
     double load_gb_s;                          /* preparing weights that are cached */
     double memory_bytes;                       /* 0: not known */
     double step_w, prefill_w;
+    double step_j_gweight, prefill_j_gweight; /* on top of these watts: joules per 10^9 weights and row */
     double idle_w; /* waiting with a model in memory; negative if not known */
     /* What real runs taught of all models together; 0: nothing yet. drift: they take so many times what the figures above say.
      * errors: 9 of 10 runs deviate by less than this share, of phases of models that ran before, and of other models. */
@@ -43,6 +44,7 @@ struct sg_link_cost {
 struct sg_real_factor {
     char unit[64], model[40];
     double factor[SG_REAL_N]; /* measured / predicted at the nodes of real.h; 0: no run yet */
+    double watts[2];          /* by SG_PHASE_*; 0: no run with a meter yet */
 };
 
 enum { SG_UNITS_MAX = 16, SG_LINKS_MAX = 256, SG_REALS_MAX = 128 };
