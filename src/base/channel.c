@@ -135,8 +135,6 @@ segue_status sg_channel_send(struct sg_channel *c, uint32_t kind, uint64_t numbe
 
 /* --- receiving --- */
 
-int sg_channel_readable(const struct sg_channel *c) { return c->fd < 0 || ready(c->fd, POLLIN, 0); }
-
 /* Keep the first descriptor of the current message. All others are closed, so that a peer cannot
  * exhaust this process's descriptors. */
 static void store_fds(struct sg_channel *c, struct msghdr *m)

@@ -44,8 +44,4 @@ segue_status sg_channel_send(struct sg_channel *c, uint32_t kind, uint64_t numbe
 segue_status sg_channel_receive(struct sg_channel *c, struct sg_message *m, size_t limit, uint64_t timeout_ns,
                                 segue_error *err);
 
-/* 1: sg_channel_receive has bytes to read, or will report that the connection is closed. Does not
- * block. */
-int sg_channel_readable(const struct sg_channel *c);
-
 #endif

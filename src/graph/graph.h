@@ -98,6 +98,8 @@ uint64_t sg_slot_first_needed(const struct sg_slot *s, uint64_t rows);
  * that units exchange. */
 void sg_slot_encode(const struct sg_slot *s, enum sg_storage storage, const float *row, void *out);
 void sg_slot_decode(const struct sg_slot *s, enum sg_storage storage, const void *in, float *row);
+/* One position from storage a to storage b, through fp32 in `row` ([heads * width]) unless they are equal. */
+void sg_slot_convert(const struct sg_slot *s, enum sg_storage a, const void *from, enum sg_storage b, void *to, float *row);
 
 /* Builder of a graph: each function below appends one op and returns its result value. The first
  * failure (memory, invalid shapes) is kept in the builder: later calls do nothing and return -1,

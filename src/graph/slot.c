@@ -118,3 +118,13 @@ void sg_slot_decode(const struct sg_slot *s, enum sg_storage storage, const void
         }
     }
 }
+
+void sg_slot_convert(const struct sg_slot *s, enum sg_storage a, const void *from, enum sg_storage b, void *to, float *row)
+{
+    if (a == b) {
+        memcpy(to, from, sg_slot_row_bytes(s, a));
+        return;
+    }
+    sg_slot_decode(s, a, from, row);
+    sg_slot_encode(s, b, row, to);
+}

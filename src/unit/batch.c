@@ -6,6 +6,8 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "unit/generate.h"
+#include "unit/state_core.h"
 
 /* --- validation --- */
 
@@ -158,12 +160,14 @@ segue_status sg_thread_run_chooser(struct sg_thread_run *run, uint32_t vocab, se
     return run->chooser ? SEGUE_OK : sg_chooser_new(&run->chooser, vocab, err);
 }
 
-/* Thread function, also called directly; `done` is set last, since wait frees the run. */
+/* Thread function, also called directly. States are released before the run is done, so that a caller whose wait returned finds
+ * them free; `done` is set last, since wait frees the run. */
 static void *run_main(void *arg)
 {
     struct sg_thread_run *run = arg;
     uint64_t start_ns = sg_now_ns();
     run->work(run);
+    if (run->ops) sg_state_core_release_all(run->spans, run->batch.spans_n);
     run->ns = sg_now_ns() - start_ns;
     pthread_mutex_lock(&run->lock);
     run->done = 1;
@@ -201,6 +205,60 @@ void sg_thread_run_free(struct sg_thread_run *run)
     sg_free(run->spans);
     sg_free(run->history);
     sg_free(run->rows_done);
+}
+
+static void run_free(struct sg_thread_run *run)
+{
+    run->ops->release(run);
+    sg_thread_run_free(run);
+    sg_free(run);
+}
+
+segue_status sg_thread_run_open(const struct sg_thread_run_ops *ops, struct sg_program *p, const struct sg_batch *b,
+                                struct sg_result *r, struct sg_run **out, segue_error *err)
+{
+    const struct sg_program_base *base = (const struct sg_program_base *)(const void *)p;
+    SG_TRY(sg_batch_check(&ops->rules, base, b, err));
+    struct sg_thread_run *run = sg_alloc(ops->size);
+    if (!run) return sg_no_memory("a run", ops->size, err);
+    run->ops = ops;
+    segue_status status = sg_thread_run_init(run, base, b, r, ops->work, err);
+    if (status == SEGUE_OK) status = ops->fill(run, p, err);
+    if (status == SEGUE_OK) status = sg_state_core_acquire_all(b->spans, b->spans_n, err);
+    if (status != SEGUE_OK) {
+        run_free(run);
+        return status;
+    }
+    if (ops->acquired) ops->acquired(run);
+    *out = (struct sg_run *)(void *)run;
+    sg_thread_run_start(run);
+    return SEGUE_OK;
+}
+
+void sg_thread_run_steps(struct sg_thread_run *run)
+{
+    struct sg_generation g;
+    int32_t token = -1;
+    if (run->batch.spans_n > 1 || run->spans[0].steps <= 1) {
+        run->status = run->ops->step(run, 1, NULL, &token);
+        return;
+    }
+    sg_generation_begin(&g, &run->spans[0], run->history);
+    run->status = run->ops->step(run, 1, &g.sampler, &token);
+    while (run->status == SEGUE_OK && !sg_generation_publish(&g, token)) {
+        sg_generation_next(&g);
+        run->status = run->ops->step(run, 0, &g.sampler, &token);
+    }
+}
+
+segue_status sg_thread_run_end(struct sg_run *unit_run, uint64_t timeout_ns, segue_error *err)
+{
+    struct sg_thread_run *run = (struct sg_thread_run *)(void *)unit_run;
+    segue_status status = sg_thread_run_wait(run, timeout_ns, err);
+    if (status == SEGUE_END) return status;
+    run->ops->report(run, run->report);
+    run_free(run);
+    return status;
 }
 
 /* A program whose weights were mapped from the cache was compiled by an earlier process. */

@@ -1,4 +1,5 @@
 /* batch.h: shared by the units: validation of a batch, a run that computes on the caller's or on a new thread, waiting for it.
+ * A unit that computes one run at a time per program implements struct sg_thread_run_ops and nothing else of start and wait.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_BATCH_H
 #define SG_UNIT_BATCH_H
@@ -36,13 +37,42 @@ struct sg_thread_run {
     segue_status status;             /* result of work ... */
     segue_error error;               /* ... and its text */
     void (*work)(struct sg_thread_run *run);    /* the whole run; sets status and error */
+    const struct sg_thread_run_ops *ops;        /* NULL: not made by sg_thread_run_open */
     pthread_t thread;
     int threaded;                    /* 1: `thread` was started and is to be joined */
     int done;
     pthread_mutex_t lock;            /* guards done */
     pthread_cond_t finished;
 };
-/* Copies batch and spans. Also after a failure the run is to be freed with sg_thread_run_free. */
+
+/* What a unit adds to a run. `run` is the unit's struct sg_run, whose first member is struct sg_thread_run. */
+struct sg_thread_run_ops {
+    struct sg_batch_rules rules;
+    size_t size;                     /* of the unit's struct sg_run, which is zeroed */
+    /* Allocates what the run needs. The common part is complete, no state is acquired yet. */
+    segue_status (*fill)(struct sg_thread_run *run, struct sg_program *p, segue_error *err);
+    /* The states of all spans were acquired, before any thread computes; optional. */
+    void (*acquired)(struct sg_thread_run *run);
+    /* The whole run; usually calls sg_thread_run_steps. The states are released afterwards. */
+    void (*work)(struct sg_thread_run *run);
+    /* One pass over the batch and the choice of tokens. first 1: logits and values are copied to the result. sampler NULL: that
+     * of each span. *token: the one chosen last. */
+    segue_status (*step)(struct sg_thread_run *run, int first, const struct sg_sampler *sampler, int32_t *token);
+    /* Copies the unit's counters to the caller's result, also after a failure. */
+    void (*report)(const struct sg_thread_run *run, struct sg_result *r);
+    void (*release)(struct sg_thread_run *run);  /* what fill and the run allocated, also when fill failed */
+};
+/* Checks the batch, allocates the run, acquires all states and starts it. For the member start of struct sg_unit_ops. */
+segue_status sg_thread_run_open(const struct sg_thread_run_ops *ops, struct sg_program *p, const struct sg_batch *b,
+                                struct sg_result *r, struct sg_run **out, segue_error *err);
+/* The member wait of struct sg_unit_ops for such a run. */
+segue_status sg_thread_run_end(struct sg_run *run, uint64_t timeout_ns, segue_error *err);
+/* Calls step once or, with steps > 1, until the generation is complete: each later step reads the token that was chosen last. A
+ * stop token is published but not read. Sets status. */
+void sg_thread_run_steps(struct sg_thread_run *run);
+
+/* For units with more to do between these. Copies batch and spans. Also after a failure the run is to be freed with
+ * sg_thread_run_free. */
 segue_status sg_thread_run_init(struct sg_thread_run *run, const struct sg_program_base *p, const struct sg_batch *b,
                               struct sg_result *r, void (*work)(struct sg_thread_run *run), segue_error *err);
 /* Allocates `chooser` on first use: about 40 bytes per token of the vocabulary. */

@@ -8,6 +8,16 @@
 
 enum { SPARE_ENTRIES = 16 };         /* so that short sequences grow the table once */
 
+static void lock_table(pthread_mutex_t *lock)
+{
+    if (lock) pthread_mutex_lock(lock);
+}
+
+static void unlock_table(pthread_mutex_t *lock)
+{
+    if (lock) pthread_mutex_unlock(lock);
+}
+
 static void release(struct sg_shared_block *b, const struct sg_block_ops *ops, void *owner)
 {
     if (b && atomic_fetch_sub(&b->refs, 1u) == 1) ops->destroy(owner, b);
@@ -24,10 +34,10 @@ segue_status sg_block_table_grow(struct sg_block_table *t, uint64_t index, pthre
     struct sg_shared_block **wider = sg_alloc(cap * sizeof(struct sg_shared_block *)), **old = t->blocks;
     if (!wider) return sg_no_memory("block table of a state", cap * sizeof(struct sg_shared_block *), err);
     if (t->cap) memcpy(wider, old, t->cap * sizeof(struct sg_shared_block *));
-    pthread_mutex_lock(lock);
+    lock_table(lock);
     t->blocks = wider;
     t->cap = cap;
-    pthread_mutex_unlock(lock);
+    unlock_table(lock);
     sg_free(old);
     return SEGUE_OK;
 }
@@ -40,12 +50,12 @@ segue_status sg_block_table_own(struct sg_block_table *t, uint64_t index, pthrea
     struct sg_shared_block *shared = t->blocks[index], *copy;
     if (shared && atomic_load(&shared->refs) == 1) return SEGUE_OK;
     SG_TRY(ops->create(owner, shared, &copy, err));
-    pthread_mutex_lock(lock);
+    lock_table(lock);
     t->blocks[index] = copy;
     if (t->from == t->to) t->from = t->to = index;
     if (index < t->from) t->from = index;
     if (index >= t->to) t->to = index + 1;
-    pthread_mutex_unlock(lock);
+    unlock_table(lock);
     release(shared, ops, owner);
     return SEGUE_OK;
 }

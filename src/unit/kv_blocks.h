@@ -3,7 +3,8 @@
  * from is the unit's: its block struct begins with struct sg_shared_block.
  *
  * Threads: a table belongs to one slot of one state. Changes of the table take the state's lock, because another thread may
- * read it beside a run; reference counts are atomic, because states that share a block belong to different threads.
+ * read it beside a run; lock NULL: no thread does, or the caller has the lock. Reference counts are
+ * atomic, because states that share a block belong to different threads.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_KV_BLOCKS_H
 #define SG_UNIT_KV_BLOCKS_H

@@ -10,6 +10,9 @@ enum { DEFAULT_MARKS = 8 };
 
 typedef unsigned long long ull;      /* the argument type of %llu */
 
+/* The core is the first member of the unit's struct sg_state. */
+static struct sg_state *state_of(struct sg_state_core *c) { return (struct sg_state *)(void *)c; }
+
 /* --- life --- */
 
 /* Sizes come from a graph, whose numbers come from a file: every product is checked. */
@@ -51,8 +54,21 @@ segue_status sg_state_core_init(struct sg_state_core *c, const struct sg_state_c
     return SEGUE_OK;
 }
 
-/* The core is the first member of the unit's struct sg_state. */
-static struct sg_state *state_of(struct sg_state_core *c) { return (struct sg_state *)(void *)c; }
+segue_status sg_state_core_new(const struct sg_state_core_ops *ops, struct sg_unit *u, const struct sg_slot *slots,
+                               uint32_t slots_n, const struct sg_state_opts *o, enum sg_storage storage,
+                               struct sg_state **out, segue_error *err)
+{
+    struct sg_state_core *c = sg_alloc(ops->state_size);
+    if (!c) return sg_no_memory("state", ops->state_size, err);
+    segue_status status = sg_state_core_init(c, ops, u, slots, slots_n, o, storage, err);
+    if (status == SEGUE_OK) status = ops->init(state_of(c), o, err);
+    if (status != SEGUE_OK) {
+        c->base.ops->state_free(state_of(c));
+        return status;
+    }
+    *out = state_of(c);
+    return SEGUE_OK;
+}
 
 /* Forget the marks from index n on. */
 static void marks_truncate(struct sg_state_core *c, uint32_t n)

@@ -52,8 +52,11 @@ struct sg_state_core_ops {
     const char *unit;                /* named in errors */
     uint32_t block_tokens;           /* K, V: positions per block, in which memory is released; 0: never while the state lives */
     size_t slot_size;                /* of the unit's slot struct, which begins with struct sg_core_slot */
+    size_t state_size;               /* of the unit's struct sg_state; 0: the unit does not use sg_state_core_new */
     int fork_shares;                 /* 1: `copy` shares K and V, so that a fork needs no memory for its tokens in advance */
 
+    /* Allocates the memory of a new state, whose core is complete. With state_size only. */
+    segue_status (*init)(struct sg_state *s, const struct sg_state_opts *o, segue_error *err);
     /* Copy all recurrent slots into or from undo buffer m->buffer, which the unit allocates when it needs it. */
     segue_status (*undo_save)(struct sg_state *s, const struct sg_undo_mark *m, segue_error *err);
     segue_status (*undo_restore)(struct sg_state *s, const struct sg_undo_mark *m, segue_error *err);
@@ -96,6 +99,11 @@ static inline int sg_slot_grows(const struct sg_slot *s) { return s->kind == SG_
 
 /* --- life --- */
 
+/* Allocates a state and fills its core, then calls `init`. After a failure the unit's state_free is called. storage: of K and V
+ * when o is NULL. Errors: those of sg_state_core_init and of `init`. */
+segue_status sg_state_core_new(const struct sg_state_core_ops *ops, struct sg_unit *u, const struct sg_slot *slots,
+                               uint32_t slots_n, const struct sg_state_opts *o, enum sg_storage storage,
+                               struct sg_state **out, segue_error *err);
 /* Fills a zeroed core: sizes, slots (zeroed after the core's part), marks. o NULL: `storage`, 8 marks. EUNSUPPORTED: a storage
  * that no K or V has. After a failure sg_state_core_free is still to be called. */
 segue_status sg_state_core_init(struct sg_state_core *c, const struct sg_state_core_ops *ops, struct sg_unit *u,
@@ -146,5 +154,10 @@ void sg_state_core_retain(struct sg_state_core *c);
 /* For struct sg_batch_rules. */
 uint64_t sg_state_core_tokens(const struct sg_state *s);
 const struct sg_slot *sg_state_core_slot_info(const struct sg_state *s, uint32_t i);
+
+/* The members of struct sg_unit_ops that the core implements whole, for the initialiser of a unit's table. */
+#define SG_STATE_CORE_MEMBERS                                                                                                    \
+    .state_fork = sg_state_core_fork, .state_mark = sg_state_core_mark, .state_back = sg_state_core_back,                        \
+    .state_drop = sg_state_core_drop, .state_cut = sg_state_core_cut, .state_held = sg_state_core_held
 
 #endif

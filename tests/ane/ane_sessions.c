@@ -170,6 +170,47 @@ static void sessions_grow(void **state)
     }
 }
 
+/* A fork shares K and V with its original, which reports half of them; the rows that both then write differ, the shared ones do
+ * not. Afterwards the original has all of its blocks again. */
+static void forks_share_rows(void **state)
+{
+    (void)state;
+    enum { SHARED = 700, KV_WIDTH = WIDTH / 2 };
+    struct setup p = setup_on("ane:soft,layers=2,threads=2", 0);
+    segue_session *s = session_of(p.engine, SHARED), *r = session_of(references[0], SHARED), *fork = NULL, *other = NULL;
+    segue_stats stats = SEGUE_INIT(segue_stats);
+    uint64_t alone, shared;
+    OK(segue_session_fork(&fork, s, &err)); /* brings the state to the host */
+    segue_session_close(fork);
+    OK(segue_session_stats_get(s, &stats, &err));
+    alone = stats.state_bytes;
+    OK(segue_session_fork(&fork, s, &err));
+    OK(segue_session_stats_get(s, &stats, &err));
+    shared = stats.state_bytes;
+    const uint64_t rows = 2ull * 2 * LAYERS * SHARED * KV_WIDTH; /* K and V, fp16 */
+    if (alone - shared < rows / 2 || alone - shared > rows)
+        fail_msg("%llu bytes alone, %llu with a fork", (unsigned long long)alone, (unsigned long long)shared);
+    OK(segue_session_fork(&other, r, &err));
+    for (size_t k = 0; k < 3; k++) {
+        OK(segue_session_append(s, text + k, 1, &err));
+        OK(segue_session_append(r, text + k, 1, &err));
+        OK(segue_session_append(fork, text + 40 + k, 1, &err));
+        OK(segue_session_append(other, text + 40 + k, 1, &err));
+        OK(segue_session_prefill(s, 0, NULL, &err));
+        OK(segue_session_prefill(r, 0, NULL, &err));
+        OK(segue_session_prefill(fork, 0, NULL, &err));
+        OK(segue_session_prefill(other, 0, NULL, &err));
+        same_logits(s, r, "original");
+        same_logits(fork, other, "fork");
+    }
+    segue_session_close(fork);
+    same_logits(s, r, "original without its fork");
+    segue_session_close(s);
+    segue_session_close(r);
+    segue_session_close(other);
+    close_setup(&p);
+}
+
 /* Host copies per token, in fp16 elements: a row in and a row out, the RoPE angles of one position, two elements per ring for
  * the entry of K and V, one per kind of mask, and another where a full window moves. States are not copied. */
 static void host_bytes_of_a_token(void **state)
@@ -337,6 +378,7 @@ int main(void)
         cmocka_unit_test(prompts_in_batches),
         cmocka_unit_test(prompts_token_by_token),
         cmocka_unit_test(sessions_grow),
+        cmocka_unit_test(forks_share_rows),
         cmocka_unit_test(host_bytes_of_a_token),
         cmocka_unit_test(windows_are_rings),
         cmocka_unit_test(all_windows_have_no_limit),

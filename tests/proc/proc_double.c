@@ -122,6 +122,7 @@ int main(void)
     if (getenv("PROC_DOUBLE_RECORD")) record = fopen(getenv("PROC_DOUBLE_RECORD"), "wb");
     if (sg_server_new(&v, open_unit, NULL) != SEGUE_OK) return 1;
     sg_channel_init(&first, 0);
+    v->first = &first;
     while ((s = sg_channel_receive(&first, &m, SG_WIRE_REQUEST, UINT64_MAX / 4, NULL)) == SEGUE_OK || s == SEGUE_END) {
         if (s == SEGUE_END) continue;
         answer(v, &first, 0, &m);

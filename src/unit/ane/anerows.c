@@ -1,12 +1,12 @@
-/* anerows.c: K and V rows of a state in host memory: one fp16 buffer per slot, which holds a contiguous range of positions; and
- * which positions the next token attends to. See aneunit.h.
+/* anerows.c: K and V rows of a state in host memory: reference-counted blocks of fp16 rows, which forks share until one of them
+ * writes; and which positions the next token attends to. See aneunit.h.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "base/num.h"
 #include "unit/ane/aneunit.h"
 
-enum { GROW_ROWS = 64 };         /* spare rows when a buffer grows, besides half of its size */
+enum { ANE_BLOCK_TOKENS = 32 };  /* positions per block */
 
 /* The window of the model, or option keys= when that is smaller. */
 uint32_t ane_reach(const struct sg_state *st, const struct sg_slot *s)
@@ -23,44 +23,64 @@ uint64_t ane_first_needed(const struct sg_state *st, uint32_t slot, uint64_t tok
     return reach && tokens + 1 > reach ? tokens + 1 - reach : 0;
 }
 
-uint16_t *ane_row(const struct ane_slot *s, uint64_t pos) { return s->rows + (size_t)(pos - s->rows_base) * s->elems; }
+/* --- blocks --- */
 
-/* A buffer that is large enough is reused: the rows are moved to its start. Otherwise it grows by half, so that a sequence that
- * grows token by token is copied rarely. */
-segue_status ane_rows_reserve(struct ane_slot *s, uint64_t from, uint64_t to, segue_error *err)
+struct ane_block {
+    struct sg_shared_block shared;
+    uint16_t rows[];                 /* [ANE_BLOCK_TOKENS][elems] fp16 */
+};
+
+static size_t block_bytes(const struct ane_slot *s) { return (size_t)ANE_BLOCK_TOKENS * s->elems * sizeof(uint16_t); }
+
+/* owner: the slot. */
+static segue_status block_create(void *owner, const struct sg_shared_block *from, struct sg_shared_block **out, segue_error *err)
 {
-    /* [first, last) are the rows to preserve, [begin, end) the positions to make space for. */
-    uint64_t first = s->core.first, last = s->host_end, cap;
-    uint64_t begin = first == last || from < first ? from : first, end = to > last ? to : last;
-    size_t held = (size_t)(last - first) * s->elems * sizeof *s->rows, bytes;
-    if (begin >= s->rows_base && end - s->rows_base <= s->rows_cap) return SEGUE_OK;
-    if (end - begin <= s->rows_cap) {
-        if (held) memmove(s->rows + (size_t)(first - begin) * s->elems, ane_row(s, first), held);
-        s->rows_base = begin;
-        return SEGUE_OK;
-    }
-    cap = end - begin + GROW_ROWS + s->rows_cap / 2;
-    SG_TRY(sg_mul((size_t)cap, s->elems * sizeof *s->rows, &bytes, "ane state", err));
-    uint16_t *more = sg_alloc(bytes);
-    if (!more) return sg_no_memory("ane state", bytes, err);
-    if (held) memcpy(more + (size_t)(first - begin) * s->elems, ane_row(s, first), held);
-    sg_free(s->rows);
-    s->rows = more;
-    s->rows_cap = cap;
-    s->rows_base = begin;
+    size_t bytes = block_bytes(owner);
+    struct ane_block *b = sg_alloc(sizeof *b + bytes);
+    if (!b) return sg_no_memory("ane state", bytes, err);
+    atomic_init(&b->shared.refs, 1u);
+    if (from) memcpy(b->rows, ((const struct ane_block *)(const void *)from)->rows, bytes);
+    *out = &b->shared;
     return SEGUE_OK;
 }
 
-/* Converts one row between storages, through fp32 in `row` ([elems]) unless they are equal. */
-static void row_convert(const struct sg_slot *slot, const void *from, enum sg_storage a, void *to, enum sg_storage b, float *row)
+static void block_destroy(void *owner, struct sg_shared_block *b)
 {
-    if (a == b) {
-        memcpy(to, from, sg_slot_row_bytes(slot, a));
-        return;
-    }
-    sg_slot_decode(slot, a, from, row);
-    sg_slot_encode(slot, b, row, to);
+    (void)owner;
+    sg_free(b);
 }
+
+static const struct sg_block_ops block_ops = {.create = block_create, .destroy = block_destroy};
+
+uint16_t *ane_row(const struct ane_slot *s, uint64_t pos)
+{
+    struct ane_block *b = (struct ane_block *)(void *)s->blocks.blocks[pos / ANE_BLOCK_TOKENS];
+    return b->rows + (size_t)(pos % ANE_BLOCK_TOKENS) * s->elems;
+}
+
+/* Without a lock: a get waits until no run uses the state, and holds the lock while it copies rows from the engine. */
+segue_status ane_rows_own(struct ane_slot *s, uint64_t from, uint64_t to, segue_error *err)
+{
+    for (uint64_t b = from / ANE_BLOCK_TOKENS; from < to && b <= (to - 1) / ANE_BLOCK_TOKENS; b++)
+        SG_TRY(sg_block_table_own(&s->blocks, b, NULL, &block_ops, s, err));
+    return SEGUE_OK;
+}
+
+void ane_rows_trim(struct ane_slot *s)
+{
+    sg_block_table_trim(&s->blocks, s->core.first, s->host_end, ANE_BLOCK_TOKENS, &block_ops, s);
+}
+
+segue_status ane_rows_share(struct ane_slot *to, const struct ane_slot *from, segue_error *err)
+{
+    return sg_block_table_share(&to->blocks, &from->blocks, err);
+}
+
+void ane_rows_free(struct ane_slot *s) { sg_block_table_free(&s->blocks, &block_ops, s); }
+
+uint64_t ane_rows_bytes(const struct ane_slot *s) { return sg_block_table_bytes(&s->blocks, block_bytes(s)); }
+
+/* --- the canonical layout --- */
 
 /* The caller has checked that the positions are held. */
 segue_status ane_rows_read(const struct ane_slot *s, uint64_t from, uint64_t to, enum sg_storage storage, char *out,
@@ -70,7 +90,7 @@ segue_status ane_rows_read(const struct ane_slot *s, uint64_t from, uint64_t to,
     float *row = sg_alloc(s->elems * sizeof *row);
     if (!row) return sg_no_memory("a row of state", s->elems * sizeof *row, err);
     for (uint64_t pos = from; pos < to; pos++, out += bytes)
-        row_convert(&s->core.slot, ane_row(s, pos), SG_F16, out, storage, row);
+        sg_slot_convert(&s->core.slot, SG_F16, ane_row(s, pos), storage, out, row);
     sg_free(row);
     return SEGUE_OK;
 }
@@ -80,11 +100,11 @@ segue_status ane_rows_write(struct ane_slot *s, uint64_t from, uint64_t to, enum
                             segue_error *err)
 {
     size_t bytes = sg_slot_row_bytes(&s->core.slot, storage);
-    SG_TRY(ane_rows_reserve(s, from, to, err));
+    SG_TRY(ane_rows_own(s, from, to, err));
     float *row = sg_alloc(s->elems * sizeof *row);
     if (!row) return sg_no_memory("a row of state", s->elems * sizeof *row, err);
     for (uint64_t pos = from; pos < to; pos++, in += bytes)
-        row_convert(&s->core.slot, in, storage, ane_row(s, pos), SG_F16, row);
+        sg_slot_convert(&s->core.slot, storage, in, SG_F16, ane_row(s, pos), row);
     sg_free(row);
     return SEGUE_OK;
 }

@@ -9,9 +9,8 @@
 
 #include "base/clock.h"
 #include "unit/ane/anerun.h"
-#include "unit/generate.h"
 
-static const struct sg_batch_rules rules = {.unit = "ane", .rows = sg_state_core_tokens, .slot = sg_state_core_slot_info};
+static struct sg_run *run_of(struct sg_thread_run *common) { return (struct sg_run *)(void *)common; }
 
 /* --- a dispatch --- */
 
@@ -246,36 +245,23 @@ static segue_status pass(struct sg_run *run, int first)
     return SEGUE_OK;
 }
 
-/* steps > 1: each later pass reads the token that was chosen last. A stop token is published but not fed back. */
-static segue_status run_steps(struct sg_run *run)
+/* A sampler of several steps replaces that of the span: its history grows. */
+static segue_status step(struct sg_thread_run *common, int first, const struct sg_sampler *sampler, int32_t *token)
 {
-    struct sg_generation g;
-    sg_generation_begin(&g, &run->common.spans[0], run->common.history);
-    run->common.spans[0].sampler = &g.sampler; /* its history grows */
-    SG_TRY(pass(run, 1));
-    while (!sg_generation_publish(&g, run->token)) {
-        sg_generation_next(&g);
-        SG_TRY(pass(run, 0));
-    }
+    struct sg_run *run = run_of(common);
+    if (sampler) common->spans[0].sampler = sampler;
+    SG_TRY(pass(run, first));
+    *token = run->token;
     return SEGUE_OK;
 }
 
-/* States are released before the run is done, so that a caller whose wait returned finds them free. */
-static void work(struct sg_thread_run *common)
-{
-    struct sg_run *run = (struct sg_run *)(void *)common;
-    common->status = common->batch.spans_n == 1 && common->spans[0].steps > 1 ? run_steps(run) : pass(run, 1);
-    sg_state_core_release_all(common->spans, common->batch.spans_n);
-}
+/* --- what the common run calls --- */
 
-/* --- start and wait --- */
-
-static void run_free(struct sg_run *run)
+static void release(struct sg_thread_run *common)
 {
-    for (uint32_t i = 0; run->host.values && i < run->host.g->values_n; i++) sg_free(run->host.values[i]);
-    sg_free(run->host.values);
-    sg_thread_run_free(&run->common);
-    sg_free(run);
+    struct ane_host *host = &run_of(common)->host;
+    for (uint32_t i = 0; host->values && i < host->g->values_n; i++) sg_free(host->values[i]);
+    sg_free(host->values);
 }
 
 /* 1: the caller requests an output for all rows that is computed on the engine. Only programs of cut[1] write it to a surface. */
@@ -299,53 +285,44 @@ static segue_status refuse(const struct sg_program *p, const struct sg_batch *b,
     return SEGUE_OK;
 }
 
-/* Allocates what the run needs except the values. */
-static segue_status run_fill(struct sg_run *run, const struct sg_batch *b, struct sg_result *r, segue_error *err)
+/* Everything is checked before a state is acquired. */
+static segue_status fill(struct sg_thread_run *common, struct sg_program *p, segue_error *err)
 {
-    struct sg_program *p = run->program;
+    struct sg_run *run = run_of(common);
     const struct sg_graph *g = p->base.graph;
-    run->host = (struct ane_host){.g = g, .pool = p->base.unit->pool, .err = &run->common.error};
-    run->all_rows = wants_all_rows(g, b);
-    SG_TRY(sg_thread_run_init(&run->common, &p->base, b, r, work, err));
-    run->host.values = sg_alloc(g->values_n * sizeof *run->host.values);
-    if (!run->host.values) return sg_no_memory("a run of ane", 0, err);
-    return SEGUE_OK;
-}
-
-/* Everything is checked before a state is acquired. With inline_hint the run computes within this call. */
-segue_status ane_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, struct sg_run **out,
-                       segue_error *err)
-{
-    SG_TRY(sg_batch_check(&rules, &p->base, b, err));
-    SG_TRY(refuse(p, b, err));
-    struct sg_run *run = sg_alloc(sizeof *run);
-    if (!run) return sg_no_memory("a run of ane", sizeof *run, err);
+    SG_TRY(refuse(p, &common->batch, err));
     run->program = p;
-    segue_status status = run_fill(run, b, r, err);
-    if (status == SEGUE_OK) status = sg_state_core_acquire_all(b->spans, b->spans_n, err);
-    if (status != SEGUE_OK) {
-        run_free(run);
-        return status;
-    }
-    sg_thread_run_start(&run->common);
-    *out = run;
-    return SEGUE_OK;
+    run->host = (struct ane_host){.g = g, .pool = p->base.unit->pool, .err = &common->error};
+    run->all_rows = wants_all_rows(g, &common->batch);
+    run->host.values = sg_alloc(g->values_n * sizeof *run->host.values);
+    return run->host.values ? SEGUE_OK : sg_no_memory("a run of ane", g->values_n * sizeof *run->host.values, err);
 }
 
-/* The counters are copied to the caller's result also after a failure. */
-segue_status ane_wait(struct sg_run *run, uint64_t timeout_ns, segue_error *err)
+static void report(const struct sg_thread_run *common, struct sg_result *r)
 {
-    segue_status status = sg_thread_run_wait(&run->common, timeout_ns, err);
-    if (status == SEGUE_END) return status;
-    run->common.report->dispatches = run->dispatches;
-    run->common.report->host_bytes = run->host_bytes;
-    run->common.report->columns = run->columns;
-    run->common.report->overflows = run->overflows;
-    run->common.report->underflows = run->underflows;
-    run->common.report->unseen = run->unseen;
-    run->common.report->weight_bytes = run->host.weight_bytes;
-    run->common.report->helper_ns = run->host.ns;
-    run->common.report->state_bytes = 0;
-    run_free(run);
-    return status;
+    const struct sg_run *run = (const struct sg_run *)(const void *)common;
+    r->dispatches = run->dispatches;
+    r->host_bytes = run->host_bytes;
+    r->columns = run->columns;
+    r->overflows = run->overflows;
+    r->underflows = run->underflows;
+    r->unseen = run->unseen;
+    r->weight_bytes = run->host.weight_bytes;
+    r->helper_ns = run->host.ns;
+    r->state_bytes = 0;
+}
+
+static const struct sg_thread_run_ops run_ops = {
+    .rules = {.unit = "ane", .rows = sg_state_core_tokens, .slot = sg_state_core_slot_info},
+    .size = sizeof(struct sg_run),
+    .fill = fill,
+    .work = sg_thread_run_steps,
+    .step = step,
+    .report = report,
+    .release = release,
+};
+
+segue_status ane_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, struct sg_run **out, segue_error *err)
+{
+    return sg_thread_run_open(&run_ops, p, b, r, out, err);
 }

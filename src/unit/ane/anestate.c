@@ -73,10 +73,11 @@ static segue_status undo_rows_restore(struct sg_state *s, const struct sg_undo_m
         size_t n = undo_rows_n(s, m, i);
         if (!n) continue;
         slot->core.first = slot->host_end = m->tokens - n;
-        SG_TRY(ane_rows_reserve(slot, slot->core.first, m->tokens, err));
-        memcpy(ane_row(slot, slot->core.first), from, n * slot->elems * sizeof *slot->rows);
+        ane_rows_trim(slot);
+        SG_TRY(ane_rows_own(slot, slot->core.first, m->tokens, err));
+        for (uint64_t pos = slot->core.first; pos < m->tokens; pos++, from += slot->elems)
+            memcpy(ane_row(slot, pos), from, slot->elems * sizeof *from);
         slot->host_end = m->tokens;
-        from += n * slot->elems;
     }
     return SEGUE_OK;
 }
@@ -101,7 +102,9 @@ static void forget_rows(struct sg_state *s)
             uint64_t first = ane_first_needed(s, i, s->core.marks[k].tokens);
             if (!s->undo_rows[s->core.marks[k].buffer] && first < needed) needed = first;
         }
-        if (slot->core.first < needed) slot->core.first = needed < slot->host_end ? needed : slot->host_end;
+        if (slot->core.first >= needed) continue;
+        slot->core.first = needed < slot->host_end ? needed : slot->host_end;
+        ane_rows_trim(slot);
     }
 }
 
@@ -130,6 +133,7 @@ static void trim(struct sg_state *s)
         struct ane_slot *slot = ane_slot_at(s, i);
         if (slot->host_end > tokens) slot->host_end = tokens;
         if (slot->ring_first > tokens) slot->ring_first = tokens;
+        ane_rows_trim(slot);
     }
     if (s->synced > tokens) s->synced = tokens;
     if (tokens) return;
@@ -161,17 +165,15 @@ static segue_status write_slot(struct sg_state *st, uint32_t slot, uint64_t from
     return SEGUE_OK;
 }
 
-/* The copy is made on the host and is not resident. */
+/* The fork shares the rows of K and V on the host and is not resident. */
 static segue_status copy(struct sg_state *to, struct sg_state *from, segue_error *err)
 {
     SG_TRY(ane_state_sync(from, err));
     for (uint32_t i = 0; i < from->core.slots_n; i++) {
         const struct ane_slot *a = ane_slot_at(from, i);
         struct ane_slot *b = ane_slot_at(to, i);
-        uint64_t first = a->core.first, n = a->host_end - first;
         if (a->fixed) memcpy(b->fixed, a->fixed, a->core.fixed_bytes);
-        if (n) SG_TRY(ane_rows_reserve(b, first, a->host_end, err));
-        if (n) memcpy(b->rows, ane_row(a, first), (size_t)n * a->elems * sizeof *a->rows);
+        SG_TRY(ane_rows_share(b, a, err));
         b->host_end = a->host_end;
     }
     to->synced = from->core.tokens;
@@ -185,20 +187,6 @@ static uint64_t first_held(const struct sg_state *s, uint32_t i)
     int ring_only = slot->host_end < slot->ring_first || slot->core.first == slot->host_end;
     return s->parts_n && ring_only ? slot->ring_first : slot->core.first;
 }
-
-static const struct sg_state_core_ops core_ops = {
-    .unit = "ane",
-    .slot_size = sizeof(struct ane_slot),
-    .undo_save = undo_save,
-    .undo_restore = undo_restore,
-    .undo_release = undo_release,
-    .clear = clear,
-    .trim = trim,
-    .write = write_slot,
-    .copy = copy,
-    .first_held = first_held,
-    .first_needed = ane_first_needed,
-};
 
 /* --- new and free --- */
 
@@ -218,38 +206,45 @@ static segue_status slot_init(struct sg_state *st, struct ane_slot *s, segue_err
     return s->fixed ? SEGUE_OK : sg_no_memory("ane state", n * sizeof *s->fixed, err);
 }
 
-/* After a failure ane_state_free releases what was made. */
-static segue_status state_init(struct sg_state *st, struct sg_unit *u, const struct sg_slot *slots, uint32_t slots_n,
-                               const struct sg_state_opts *o, segue_error *err)
+/* A state has no surfaces until its first run. */
+static segue_status state_init(struct sg_state *st, const struct sg_state_opts *o, segue_error *err)
 {
-    SG_TRY(sg_state_core_init(&st->core, &core_ops, u, slots, slots_n, o, SG_F16, err));
+    (void)o;
+    st->fixed_here = 1;
     st->undo = sg_arena_alloc(&st->arena, st->core.marks_cap * sizeof *st->undo);
     st->undo_rows = sg_arena_alloc(&st->arena, st->core.marks_cap * sizeof *st->undo_rows);
     if (!st->undo || !st->undo_rows) return sg_no_memory("ane state", st->core.marks_cap * sizeof *st->undo, err);
-    for (uint32_t i = 0; i < slots_n; i++) SG_TRY(slot_init(st, ane_slot_at(st, i), err));
+    for (uint32_t i = 0; i < st->core.slots_n; i++) SG_TRY(slot_init(st, ane_slot_at(st, i), err));
     return SEGUE_OK;
 }
 
-/* The engine computes with fp16 K and V; other storages are refused before anything is allocated. A state has no surfaces until
- * its first run. */
-segue_status ane_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32_t slots_n,
-                           const struct sg_state_opts *o, struct sg_state **out, segue_error *err)
+static const struct sg_state_core_ops core_ops = {
+    .unit = "ane",
+    .slot_size = sizeof(struct ane_slot),
+    .fork_shares = 1,
+    .state_size = sizeof(struct sg_state),
+    .init = state_init,
+    .undo_save = undo_save,
+    .undo_restore = undo_restore,
+    .undo_release = undo_release,
+    .clear = clear,
+    .trim = trim,
+    .write = write_slot,
+    .copy = copy,
+    .first_held = first_held,
+    .first_needed = ane_first_needed,
+};
+
+/* The engine computes with fp16 K and V; other storages are refused before anything is allocated. */
+segue_status ane_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32_t slots_n, const struct sg_state_opts *o,
+                           struct sg_state **out, segue_error *err)
 {
     enum sg_storage storage = o ? o->kv : SG_F16;
     for (uint32_t i = 0; i < slots_n && storage != SG_F16; i++)
         if (sg_slot_grows(&slots[i]))
             return sg_fail(err, SEGUE_EUNSUPPORTED, "new state: ane: K and V as %s are not supported; use f16",
                            (unsigned)storage < SG_STORAGE_N ? sg_storage_info(storage)->name : "unknown storage");
-    struct sg_state *st = sg_alloc(sizeof *st);
-    if (!st) return sg_no_memory("ane state", sizeof *st, err);
-    st->fixed_here = 1;
-    segue_status status = state_init(st, u, slots, slots_n, o, err);
-    if (status != SEGUE_OK) {
-        ane_state_free(st);
-        return status;
-    }
-    *out = st;
-    return SEGUE_OK;
+    return sg_state_core_new(&core_ops, u, slots, slots_n, o, SG_F16, out, err);
 }
 
 /* The core releases the undo marks, so the arena with their buffers is freed after it. */
@@ -258,18 +253,18 @@ void ane_state_free(struct sg_state *s)
     if (!s) return;
     ane_state_leave(s);
     sg_free(s->logits);
-    for (uint32_t i = 0; i < s->core.slots_n; i++) sg_free(ane_slot_at(s, i)->rows);
+    for (uint32_t i = 0; i < s->core.slots_n; i++) ane_rows_free(ane_slot_at(s, i));
     sg_state_core_free(&s->core);
     sg_arena_free(&s->arena);
     sg_free(s);
 }
 
-/* Recurrent slots exist once and once per mark; rows that marks have saved are not counted. */
+/* Recurrent slots exist once and once per mark; blocks shared with forks count by their share; rows that marks have saved are not
+ * counted. */
 uint64_t ane_state_bytes(const struct sg_state *s)
 {
     uint64_t bytes = (uint64_t)s->core.fixed_bytes * (1 + s->core.marks_n);
-    for (uint32_t i = 0; i < s->core.slots_n; i++)
-        bytes += ane_slot_at(s, i)->rows_cap * ane_slot_at(s, i)->elems * sizeof(uint16_t);
+    for (uint32_t i = 0; i < s->core.slots_n; i++) bytes += ane_rows_bytes(ane_slot_at(s, i));
     for (uint32_t i = 0; i < s->parts_n; i++) bytes += s->now[i] ? 2 * s->surface_bytes : 0;
     return bytes;
 }

@@ -88,8 +88,11 @@ segue_status ane_state_sync(struct sg_state *s, segue_error *err)
     for (uint32_t i = 0; i < s->core.slots_n; i++) {
         struct ane_slot *slot = ane_slot_at(s, i);
         if (!sg_slot_grows(&slot->core.slot)) continue;
-        if (slot->host_end < slot->ring_first) slot->core.first = slot->host_end = slot->ring_first;
-        SG_TRY(ane_rows_reserve(slot, slot->host_end, s->core.tokens, err));
+        if (slot->host_end < slot->ring_first) {
+            slot->core.first = slot->host_end = slot->ring_first;
+            ane_rows_trim(slot);
+        }
+        SG_TRY(ane_rows_own(slot, slot->host_end, s->core.tokens, err));
     }
     /* Memory was reserved for all slots first, so that a failure leaves no slot half copied. */
     for (uint32_t i = 0; i < s->parts_n; i++) SG_TRY(copy_part(s, i, !s->fixed_here, 0, err));

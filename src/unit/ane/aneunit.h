@@ -19,6 +19,7 @@
 #include "unit/ane/lower/lowerrange.h"
 #include "unit/ane/rules/profile.h"
 #include "unit/batch.h"
+#include "unit/kv_blocks.h"
 #include "unit/pool.h"
 #include "unit/state_core.h"
 #include "unit/unit.h"
@@ -165,9 +166,9 @@ void ane_lora_free(struct sg_program *p, struct ane_lora *l);
 struct ane_slot {
     struct sg_core_slot core;
     uint32_t elems;                  /* K, V: per position (heads * width); CONV, DELTA: of the whole slot */
-    uint16_t *rows;                  /* K, V: [rows_cap][elems] fp16, from position rows_base on; owned */
+    struct sg_block_table blocks;    /* K, V: rows on the host, ANE_BLOCK_TOKENS positions per block; forks share blocks */
     float *fixed;                    /* CONV, DELTA: [elems] fp32 (fp16 on the engine); in the arena */
-    uint64_t rows_cap, rows_base, host_end;
+    uint64_t host_end;
     /* While resident: */
     uint32_t part, channel, ring;    /* part, first channel in its state surface, positions of the ring */
     uint64_t ring_first;
@@ -219,11 +220,18 @@ void ane_state_advance(struct sg_state *s, uint32_t rows);
 uint32_t ane_reach(const struct sg_state *st, const struct sg_slot *s);
 /* First position that the token after `tokens` tokens attends to. Member of struct sg_state_core_ops. */
 uint64_t ane_first_needed(const struct sg_state *st, uint32_t slot, uint64_t tokens);
-/* The row of a position within the buffer. */
+/* The row [elems] of a position whose block exists. To write to it, own the block first. */
 uint16_t *ane_row(const struct ane_slot *s, uint64_t pos);
-/* Capacity for positions [from, to), which touch those held; rows from core.first to host_end keep their contents. EMEMORY. */
-segue_status ane_rows_reserve(struct ane_slot *s, uint64_t from, uint64_t to, segue_error *err);
-/* Copy held positions [from, to) to or from the canonical layout. write reserves memory; the caller then updates host_end. */
+/* Makes the blocks of positions [from, to) exist with this slot as their only user; shared ones are copied. EMEMORY. */
+segue_status ane_rows_own(struct ane_slot *s, uint64_t from, uint64_t to, segue_error *err);
+/* Releases the blocks outside of [core.first, host_end). */
+void ane_rows_trim(struct ane_slot *s);
+/* `to`, a slot without blocks, refers to the blocks of `from`. EMEMORY. */
+segue_status ane_rows_share(struct ane_slot *to, const struct ane_slot *from, segue_error *err);
+void ane_rows_free(struct ane_slot *s);
+/* Memory of the blocks; a shared one counts by this slot's share. */
+uint64_t ane_rows_bytes(const struct ane_slot *s);
+/* Copy held positions [from, to) to or from the canonical layout. write owns the blocks; the caller then updates host_end. */
 segue_status ane_rows_read(const struct ane_slot *s, uint64_t from, uint64_t to, enum sg_storage storage, char *out,
                            segue_error *err);
 segue_status ane_rows_write(struct ane_slot *s, uint64_t from, uint64_t to, enum sg_storage storage, const char *in,
@@ -264,7 +272,6 @@ segue_status ane_wide_evaluate(struct sg_program *p, struct ane_set *set, uint32
 
 segue_status ane_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, struct sg_run **out,
                        segue_error *err);
-segue_status ane_wait(struct sg_run *run, uint64_t timeout_ns, segue_error *err);
 segue_status ane_state_logits(struct sg_state *s, float *out, segue_error *err);
 
 #endif

@@ -22,7 +22,7 @@ struct sg_run {
     int stepped;                     /* 1: the last step was one of mlx_step.c, which holds its logits */
 };
 
-static const struct sg_batch_rules rules = {.unit = "mlx", .rows = sg_state_core_tokens, .slot = sg_state_core_slot_info};
+static struct sg_run *run_of(struct sg_thread_run *common) { return (struct sg_run *)(void *)common; }
 
 static int canceled(const struct sg_run *run)
 {
@@ -223,8 +223,9 @@ static segue_status compute(struct sg_run *run, int first, const struct sg_sampl
 }
 
 /* A pass and the choice of tokens, then all states advance; after a failure none does. */
-static segue_status step(struct sg_run *run, int first, const struct sg_sampler *sampler, int32_t *token)
+static segue_status step(struct sg_thread_run *common, int first, const struct sg_sampler *sampler, int32_t *token)
 {
+    struct sg_run *run = run_of(common);
     uint32_t n = run->common.batch.spans_n;
     segue_status status = compute(run, first, sampler ? sampler : run->common.spans[0].sampler);
     for (uint32_t s = 0; s < n && status == SEGUE_OK; s++) {
@@ -245,89 +246,56 @@ static segue_status step(struct sg_run *run, int first, const struct sg_sampler 
     return SEGUE_OK;
 }
 
-static segue_status run_steps(struct sg_run *run)
-{
-    struct sg_generation g;
-    int32_t token;
-    sg_generation_begin(&g, &run->common.spans[0], run->common.history);
-    SG_TRY(step(run, 1, &g.sampler, &token));
-    while (!sg_generation_publish(&g, token)) {
-        sg_generation_next(&g);
-        SG_TRY(step(run, 0, &g.sampler, &token));
-    }
-    return SEGUE_OK;
-}
+static void work_on_owner(void *arg) { sg_thread_run_steps(arg); }
 
-static void work_on_owner(void *arg)
-{
-    struct sg_run *run = arg;
-    int32_t token = -1;
-    int many = run->common.batch.spans_n == 1 && run->common.spans[0].steps > 1;
-    run->common.status = many ? run_steps(run) : step(run, 1, NULL, &token);
-    sg_state_core_release_all(run->common.spans, run->common.batch.spans_n);
-}
+static void work(struct sg_thread_run *common) { mlx_call(run_of(common)->pass.unit, work_on_owner, common); }
 
-static void work(struct sg_thread_run *common)
-{
-    struct sg_run *run = (struct sg_run *)(void *)common;
-    mlx_call(run->pass.unit, work_on_owner, run);
-}
+/* --- what the common run calls --- */
 
-/* --- start and wait --- */
-
-static void run_free(struct sg_run *run)
+static void release(struct sg_thread_run *common)
 {
-    sg_thread_run_free(&run->common);
+    struct sg_run *run = run_of(common);
     mlx_pass_close(&run->pass);
     sg_free(run->logits);
     sg_free(run->best);
-    sg_free(run);
 }
 
-static segue_status run_fill(struct sg_run *run, struct sg_program *program, const struct sg_batch *b, struct sg_result *r,
-                             segue_error *err)
+/* Buffers for the choice of tokens only if a span has a sampler. */
+static segue_status fill(struct sg_thread_run *common, struct sg_program *program, segue_error *err)
 {
-    struct mlx_pass *p = &run->pass;
-    const struct sg_graph *g = program->base.graph;
-    size_t wanted = 0, sampled = 0;
-    SG_TRY(sg_thread_run_init(&run->common, &program->base, b, r, work, err));
-    for (uint32_t s = 0; s < b->spans_n; s++) {
-        wanted += b->spans[s].wanted_n;
-        sampled += b->spans[s].sampler != NULL;
+    struct sg_run *run = run_of(common);
+    size_t wanted = 0, sampled = 0, vocab = program->base.graph->vocab;
+    for (uint32_t s = 0; s < common->batch.spans_n; s++) {
+        wanted += common->spans[s].wanted_n;
+        sampled += common->spans[s].sampler != NULL;
     }
-    SG_TRY(mlx_pass_open(p, program, run->common.spans, b->spans_n, err));
-    if (sampled) run->logits = sg_alloc((wanted ? wanted : 1) * g->vocab * sizeof *run->logits);
+    SG_TRY(mlx_pass_open(&run->pass, program, common->spans, common->batch.spans_n, err));
+    if (sampled) run->logits = sg_alloc((wanted ? wanted : 1) * vocab * sizeof *run->logits);
     if (sampled) run->best = sg_alloc((wanted ? wanted : 1) * sizeof *run->best);
-    if (sampled && (!run->logits || !run->best))
-        return sg_no_memory("a run of mlx", wanted * g->vocab * sizeof *run->logits, err);
+    if (sampled && (!run->logits || !run->best)) return sg_no_memory("a run of mlx", wanted * vocab * sizeof *run->logits, err);
     return SEGUE_OK;
 }
 
-segue_status mlx_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, struct sg_run **out,
-                       segue_error *err)
+static void report(const struct sg_thread_run *common, struct sg_result *r)
 {
-    SG_TRY(sg_batch_check(&rules, &p->base, b, err));
-    struct sg_run *run = sg_alloc(sizeof *run);
-    if (!run) return sg_no_memory("a run of mlx", sizeof *run, err);
-    segue_status status = run_fill(run, p, b, r, err);
-    if (status == SEGUE_OK) status = sg_state_core_acquire_all(b->spans, b->spans_n, err);
-    if (status != SEGUE_OK) {
-        run_free(run);
-        return status;
-    }
-    sg_thread_run_start(&run->common);
-    *out = run;
-    return SEGUE_OK;
+    const struct mlx_pass *pass = &((const struct sg_run *)(const void *)common)->pass;
+    r->dispatches = pass->arrays;
+    r->weight_bytes = pass->weight_bytes;
+    r->state_bytes = pass->state_bytes;
+    r->overflows = pass->overflows;
 }
 
-segue_status mlx_wait(struct sg_run *run, uint64_t timeout_ns, segue_error *err)
+static const struct sg_thread_run_ops run_ops = {
+    .rules = {.unit = "mlx", .rows = sg_state_core_tokens, .slot = sg_state_core_slot_info},
+    .size = sizeof(struct sg_run),
+    .fill = fill,
+    .work = work,
+    .step = step,
+    .report = report,
+    .release = release,
+};
+
+segue_status mlx_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, struct sg_run **out, segue_error *err)
 {
-    segue_status status = sg_thread_run_wait(&run->common, timeout_ns, err);
-    if (status == SEGUE_END) return status;
-    run->common.report->dispatches = run->pass.arrays;
-    run->common.report->weight_bytes = run->pass.weight_bytes;
-    run->common.report->state_bytes = run->pass.state_bytes;
-    run->common.report->overflows = run->pass.overflows;
-    run_free(run);
-    return status;
+    return sg_thread_run_open(&run_ops, p, b, r, out, err);
 }

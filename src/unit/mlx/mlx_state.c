@@ -263,10 +263,26 @@ static segue_status copy(struct sg_state *to, struct sg_state *from, segue_error
     return SEGUE_OK;
 }
 
+/* --- new and free --- */
+
+/* Arrays are made by the first write. */
+static segue_status state_init(struct sg_state *s, const struct sg_state_opts *o, segue_error *err)
+{
+    (void)o;
+    uint32_t n = s->core.slots_n;
+    s->undo = sg_alloc(((size_t)s->core.marks_cap * n + 1) * sizeof *s->undo);
+    for (int i = 0; i < 2; i++) s->issued[i].fixed = sg_alloc((n + 1) * sizeof *s->issued[i].fixed);
+    if (!s->undo || !s->issued[0].fixed || !s->issued[1].fixed)
+        return sg_no_memory("mlx state", s->core.marks_cap * sizeof *s->undo, err);
+    return SEGUE_OK;
+}
+
 static const struct sg_state_core_ops core_ops = {
     .unit = "mlx",
     .slot_size = sizeof(struct mlx_slot),
+    .state_size = sizeof(struct sg_state),
     .fork_shares = 1,
+    .init = state_init,
     .undo_save = undo_save,
     .undo_restore = undo_restore,
     .undo_release = undo_release,
@@ -275,27 +291,11 @@ static const struct sg_state_core_ops core_ops = {
     .copy = copy,
 };
 
-/* --- new and free --- */
-
 segue_status mlx_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32_t slots_n, const struct sg_state_opts *o,
                            struct sg_state **out, segue_error *err)
 {
-    struct sg_state *s = sg_alloc(sizeof *s);
-    if (!s) return sg_no_memory("mlx state", sizeof *s, err);
     enum sg_storage storage = u->type == MXC_F32 ? SG_F32 : u->type == MXC_BF16 ? SG_BF16 : SG_F16;
-    segue_status status = sg_state_core_init(&s->core, &core_ops, u, slots, slots_n, o, storage, err);
-    if (status == SEGUE_OK) {
-        s->undo = sg_alloc(((size_t)s->core.marks_cap * slots_n + 1) * sizeof *s->undo);
-        for (int i = 0; i < 2; i++) s->issued[i].fixed = sg_alloc((slots_n + 1) * sizeof *s->issued[i].fixed);
-        if (!s->undo || !s->issued[0].fixed || !s->issued[1].fixed)
-            status = sg_no_memory("mlx state", s->core.marks_cap * sizeof *s->undo, err);
-    }
-    if (status != SEGUE_OK) {
-        mlx_state_free(s);
-        return status;
-    }
-    *out = s;
-    return SEGUE_OK;
+    return sg_state_core_new(&core_ops, u, slots, slots_n, o, storage, out, err);
 }
 
 void mlx_state_free(struct sg_state *s)

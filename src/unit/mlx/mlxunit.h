@@ -281,6 +281,5 @@ mxc_ref mlx_step_logits(const struct mlx_pass *p, const struct sg_span *span);
 
 segue_status mlx_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, struct sg_run **out,
                        segue_error *err);
-segue_status mlx_wait(struct sg_run *run, uint64_t timeout_ns, segue_error *err);
 
 #endif

@@ -140,6 +140,8 @@ segue_status proc_send(struct sg_unit *u, int connection, uint32_t kind, int fd,
  * rest of it. */
 segue_status proc_reply(struct sg_unit *u, int connection, uint32_t kind, const atomic_int *cancel, uint64_t timeout_ns,
                         uint64_t start_ns, uint64_t limit_ns, struct sg_reader *in, segue_error *err);
+/* Waits for SG_WIRE_ACCEPTED of the run that was sent last, under the same limits. */
+segue_status proc_accepted(struct sg_unit *u, const atomic_int *cancel, uint64_t start_ns, uint64_t limit_ns, segue_error *err);
 /* proc_send and proc_reply; limit_ns 0: the limit for short requests. */
 segue_status proc_call(struct sg_unit *u, int connection, uint32_t kind, int fd, uint64_t limit_ns, struct sg_reader *in,
                       segue_error *err);

@@ -116,19 +116,19 @@ static segue_status check_alive(struct sg_unit *u, int connection, uint64_t star
     return SEGUE_END;
 }
 
-segue_status proc_reply(struct sg_unit *u, int connection, uint32_t kind, const atomic_int *cancel, uint64_t timeout_ns,
-                        uint64_t start_ns, uint64_t limit_ns, struct sg_reader *in, segue_error *err)
+/* The next message of a connection. END: none within timeout_ns. ELOST, EMEMORY. */
+static segue_status receive(struct sg_unit *u, int connection, const atomic_int *cancel, uint64_t timeout_ns, uint64_t start_ns,
+                            uint64_t limit_ns, struct sg_message *m, segue_error *err)
 {
     uint64_t wait_start_ns = sg_now_ns();
     for (;;) {
-        struct sg_message m;
         segue_error why;
         uint64_t spent = sg_now_ns() - wait_start_ns, left = timeout_ns > spent ? timeout_ns - spent : 0;
         uint64_t slice = cancel ? CANCEL_POLL_NS : IDLE_POLL_NS;
         if (slice > u->silence_ns / 4) slice = u->silence_ns / 4;
-        segue_status status = sg_channel_receive(&u->child.channels[connection], &m, SG_WIRE_ANSWER,
+        segue_status status = sg_channel_receive(&u->child.channels[connection], m, SG_WIRE_ANSWER,
                                                  left < slice ? left : slice, &why);
-        if (status == SEGUE_OK) return reply_check(u, connection, kind, &m, in, err);
+        if (status == SEGUE_OK) return status;
         if (status == SEGUE_EMEMORY) { /* of this process; the rest of the reply cannot be skipped */
             proc_lose(u, why.text, NULL);
             return sg_fail(err, status, "%s", why.text);
@@ -138,6 +138,23 @@ segue_status proc_reply(struct sg_unit *u, int connection, uint32_t kind, const 
         status = check_alive(u, connection, start_ns, limit_ns, err);
         if (status != SEGUE_END || sg_now_ns() - wait_start_ns >= timeout_ns) return status;
     }
+}
+
+segue_status proc_reply(struct sg_unit *u, int connection, uint32_t kind, const atomic_int *cancel, uint64_t timeout_ns,
+                        uint64_t start_ns, uint64_t limit_ns, struct sg_reader *in, segue_error *err)
+{
+    struct sg_message m;
+    SG_TRY(receive(u, connection, cancel, timeout_ns, start_ns, limit_ns, &m, err));
+    return reply_check(u, connection, kind, &m, in, err);
+}
+
+segue_status proc_accepted(struct sg_unit *u, const atomic_int *cancel, uint64_t start_ns, uint64_t limit_ns, segue_error *err)
+{
+    struct sg_message m;
+    SG_TRY(receive(u, PROC_FIRST, cancel, UINT64_MAX, start_ns, limit_ns, &m, err));
+    if (m.fd >= 0) close(m.fd);
+    if (m.fd < 0 && m.kind == SG_WIRE_ACCEPTED && m.number == u->numbers[PROC_FIRST] && !m.body_n) return SEGUE_OK;
+    return proc_lose(u, "it replied before it accepted the run", err);
 }
 
 segue_status proc_call(struct sg_unit *u, int connection, uint32_t kind, int fd, uint64_t limit_ns, struct sg_reader *in,

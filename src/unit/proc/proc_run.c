@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "unit/proc/proc.h"
 
-enum { ALIGN = 64, POLL_NS = 20000 };
+enum { ALIGN = 64 };
 
 /* --- buffers --- */
 
@@ -168,8 +168,9 @@ static segue_status spans_put(struct sg_run *run, uint64_t input_at, segue_error
     return SEGUE_OK;
 }
 
-/* Writes and sends the request of one step. The cancel flag of the page is reset to the caller's value first. */
-static segue_status send(struct sg_run *run, segue_error *err)
+/* Writes and sends the request of one step. announce 1: the child sends SG_WIRE_ACCEPTED before the reply. The cancel flag of the
+ * page is reset to the caller's value first. */
+static segue_status send(struct sg_run *run, uint32_t announce, segue_error *err)
 {
     struct sg_unit *u = run->program->base.unit;
     uint64_t input_at;
@@ -180,6 +181,7 @@ static segue_status send(struct sg_run *run, segue_error *err)
             SG_TRY(proc_lora_number(u, run->program, run->spans[i].loras[k], &number, err));
     SG_TRY(layout_area(run, &input_at, err));
     struct sg_buf *b = proc_request(u, PROC_FIRST);
+    sg_put_u32(b, announce);
     sg_put_u32(b, run->program->id);
     sg_put_u32(b, run->batch.priority);
     sg_put_u32(b, !run->batch.inline_hint);
@@ -278,18 +280,6 @@ static segue_status choose_all(struct sg_run *run, segue_error *err)
 
 /* --- start and wait --- */
 
-/* Waits until the child's unit has accepted or refused the run: from then on, a state_get waits there for what the run writes. It
- * also returns on an early reply, a loss or a timeout, which wait reports. */
-static void wait_accepted(struct sg_unit *u)
-{
-    const struct sg_wire_page *page = (struct sg_wire_page *)(void *)u->child.page.data;
-    uint64_t until = sg_now_ns() + u->silence_ns;
-    uint32_t number = (uint32_t)u->numbers[PROC_FIRST];
-    while (page && atomic_load(&page->accepted) != number && !sg_channel_readable(&u->child.channels[PROC_FIRST]) &&
-           sg_now_ns() < until)
-        sg_pause_ns(POLL_NS);
-}
-
 /* Resets the unit's run and sends the first step. */
 static segue_status run_begin(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, segue_error *err)
 {
@@ -316,9 +306,9 @@ static segue_status run_begin(struct sg_program *p, const struct sg_batch *b, st
     run->generation = (struct sg_generation){0};
     if (b->spans[0].steps > 1) sg_generation_begin(&run->generation, &run->spans[0], run->history);
     u->runs++;
-    SG_TRY(send(run, err));
-    if (!b->inline_hint) wait_accepted(u);
-    return SEGUE_OK;
+    SG_TRY(send(run, !b->inline_hint, err));
+    /* After the acceptance, a state_get waits in the child for what this run writes. */
+    return b->inline_hint ? SEGUE_OK : proc_accepted(u, b->cancel, run->start_ns, run->limit_ns, err);
 }
 
 segue_status proc_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, struct sg_run **out,
@@ -353,7 +343,7 @@ static segue_status step_end(struct sg_run *run, segue_status status, struct sg_
     SG_TRY(choose_all(run, err));
     if (run->spans[0].steps <= 1 || sg_generation_publish(&run->generation, run->token)) return SEGUE_OK;
     sg_generation_next(&run->generation);
-    SG_TRY(send(run, err));
+    SG_TRY(send(run, 0, err));
     return SEGUE_END;
 }
 

@@ -9,7 +9,7 @@
 
 enum { HEARTBEAT_NS = 50000000, AREA_MAX = 1 << 30 };
 
-static const uint64_t forever_ns = UINT64_MAX / 4, send_limit_ns = (uint64_t)60 * 1000000000u;
+static const uint64_t forever_ns = UINT64_MAX / 4;
 
 /* --- one message --- */
 
@@ -197,7 +197,8 @@ static segue_status answer_one(struct sg_server *v, struct sg_channel *c, int co
     SG_TRY(status);
     sg_server_answer(v, connection, &m, reply);
     if (reply->failed) return sg_no_memory("reply", reply->len, err);
-    return sg_channel_send(c, m.kind + SG_WIRE_REPLY, m.number, reply->data, reply->len, -1, send_limit_ns, err);
+    return sg_channel_send(c, m.kind + SG_WIRE_REPLY, m.number, reply->data, reply->len, -1,
+                           SG_SERVER_SEND_S * (uint64_t)1000000000, err);
 }
 
 /* Serves requests until the peer closes. setup 1: only until the page is mapped, after which the other threads can start. */
@@ -271,6 +272,7 @@ segue_status sg_serve(int fd, sg_serve_open open, segue_error *err)
         return status;
     }
     sg_channel_init(&first, fd);
+    v->first = &first;
     status = serve(v, &first, err);
     sg_channel_close(&first);
     sg_server_free(v);

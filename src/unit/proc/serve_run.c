@@ -148,21 +148,22 @@ static segue_status request_read(struct sg_server *v, struct sg_reader *in, stru
     return result_buffers(v, q, err);
 }
 
-/* From now on a get on the second connection waits in the unit for what the run writes. */
-static void set_accepted(struct sg_server *v)
+/* From now on a get on the second connection waits in the unit for what the run writes. A failure to send is found again when
+ * the reply is sent. */
+static void send_accepted(struct sg_server *v, uint32_t asked)
 {
-    struct sg_wire_page *page = (struct sg_wire_page *)(void *)v->page.data;
-    if (page) atomic_store(&page->accepted, (uint32_t)v->number);
+    if (asked && v->first)
+        sg_channel_send(v->first, SG_WIRE_ACCEPTED, v->number, NULL, 0, -1, SG_SERVER_SEND_S * (uint64_t)1000000000, NULL);
 }
 
 /* The page has the cancel flag that the peer sets. */
-static segue_status run(struct sg_server *v, struct request *q, segue_error *err)
+static segue_status run(struct sg_server *v, struct request *q, uint32_t asked, segue_error *err)
 {
     struct sg_run *started = NULL;
     struct sg_wire_page *page = (struct sg_wire_page *)(void *)v->page.data;
     q->batch.cancel = page ? &page->cancel : &v->own_cancel;
     segue_status status = v->ops->start(q->program->program, &q->batch, &q->result, &started, err);
-    set_accepted(v);
+    send_accepted(v, asked);
     SG_TRY(status);
     /* 1 s per call; the peer enforces the time limit of the run. */
     do status = v->ops->wait(started, 1000000000, err);
@@ -190,11 +191,12 @@ static segue_status results_check(const struct request *q, segue_error *err)
 segue_status sg_serve_run(struct sg_server *v, struct sg_reader *in, struct sg_buf *out, segue_error *err)
 {
     struct request q = {0};
+    uint32_t asked = sg_reader_u32(in);
     segue_status status = request_read(v, in, &q, err);
-    /* Also after a rejected request, or the peer would wait for the acceptance until its time limit. */
-    if (status != SEGUE_OK) set_accepted(v);
+    /* Also after a rejected request: the peer expects the message before the reply. */
+    if (status != SEGUE_OK) send_accepted(v, asked);
     SG_TRY(status);
-    status = run(v, &q, err);
+    status = run(v, &q, asked, err);
     if (status == SEGUE_OK) status = results_check(&q, err);
     uint64_t *counters[SG_WIRE_COUNTERS];
     sg_wire_counters(&q.result, counters);

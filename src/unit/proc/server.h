@@ -11,6 +11,8 @@
 #include "unit/proc/wire.h"
 #include "unit/serve.h"
 
+enum { SG_SERVER_SEND_S = 60 };   /* a peer that does not read a message for so long is lost */
+
 struct sg_server_region {
     struct sg_shared memory;     /* fd -1 and data NULL: the number is free */
     uint32_t users;              /* arrays of tensors in it */
@@ -62,6 +64,7 @@ struct sg_server {
     pthread_cond_t ending;       /* signalled when `closed` is set, to end the heartbeat */
     atomic_int own_cancel;       /* used instead of page->cancel before there is a page */
     atomic_int closed;           /* 1: the peer closed a connection */
+    struct sg_channel *first;    /* NULL: no messages are sent beside replies */
     struct sg_channel second;    /* fd -1 before the handshake */
 };
 
@@ -86,6 +89,7 @@ segue_status sg_serve_lora(struct sg_server *v, struct sg_reader *in, int fd, se
 segue_status sg_serve_lora_drop(struct sg_server *v, struct sg_reader *in, segue_error *err);
 void sg_serve_objects_free(struct sg_server *v);
 
+/* Sends SG_WIRE_ACCEPTED on the first connection when the request asks for it, also when the run fails. */
 segue_status sg_serve_run(struct sg_server *v, struct sg_reader *in, struct sg_buf *out, segue_error *err);
 
 segue_status sg_serve_state(struct sg_server *v, uint32_t kind, struct sg_reader *in, struct sg_buf *out, segue_error *err);

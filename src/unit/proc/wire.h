@@ -8,7 +8,11 @@
 #include "graph/graphwire.h"
 #include "unit/unit.h"
 
-enum { SG_WIRE_VERSION = 5, SG_WIRE_REPLY = 0x100 };
+enum {
+    SG_WIRE_VERSION = 6,
+    SG_WIRE_REPLY = 0x100,       /* added to the kind of a request: the kind of its reply */
+    SG_WIRE_ACCEPTED = 0x200     /* before the reply of a run that asks for it: its unit accepted or refused the run; no body */
+};
 
 enum sg_wire_kind {
     SG_WIRE_HANDSHAKE = 1,   /* version, library, spec; passes the second connection -> description */
@@ -23,7 +27,7 @@ enum sg_wire_kind {
     SG_WIRE_FOOTPRINT,   /* program -> own, read per token, scratch */
     SG_WIRE_LORA,        /* number, pairs; passes the matrices */
     SG_WIRE_LORA_DROP,
-    SG_WIRE_RUN,         /* one batch -> counters, states */
+    SG_WIRE_RUN,         /* 1: send ACCEPTED; one batch -> counters, states */
     SG_WIRE_STATE_NEW,
     SG_WIRE_STATE_FREE,
     SG_WIRE_STATE_FORK,
@@ -53,7 +57,6 @@ enum {
 struct sg_wire_page {
     atomic_int cancel;           /* 1: stop the run */
     atomic_uint heartbeat;       /* incremented while the serving process lives */
-    atomic_uint accepted;        /* low word of the number of the last run that its unit accepted or refused */
 };
 
 /* Properties of a state that replies repeat, so that they need no request. */

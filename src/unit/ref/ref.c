@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "unit/batch.h"
 #include "unit/ref/ref.h"
 #include "unit/finite.h"
 #include "unit/spec.h"
@@ -209,15 +210,10 @@ const struct sg_unit_ops sg_unit_ref = {
     .discard = ref_discard,
     .footprint = ref_footprint,
     .start = ref_start,
-    .wait = ref_wait,
+    .wait = sg_thread_run_end,
     .state_new = ref_state_new,
     .state_free = ref_state_free,
-    .state_fork = sg_state_core_fork,
-    .state_mark = sg_state_core_mark,
-    .state_back = sg_state_core_back,
-    .state_drop = sg_state_core_drop,
-    .state_cut = sg_state_core_cut,
-    .state_held = sg_state_core_held,
+    SG_STATE_CORE_MEMBERS,
     .state_bytes = ref_state_bytes,
     .state_get = ref_state_get,
     .state_put = sg_state_core_put,

@@ -119,6 +119,5 @@ void ref_state_discard(struct sg_state *s);
 segue_status ref_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r,
                        struct sg_run **out, segue_error *err);
 void ref_train_math(struct sg_unit *u, struct sg_train_math *out);
-segue_status ref_wait(struct sg_run *run, uint64_t timeout_ns, segue_error *err);
 
 #endif

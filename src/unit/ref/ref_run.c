@@ -15,7 +15,7 @@ struct sg_run {
     struct ref_pass pass;
 };
 
-static const struct sg_batch_rules rules = {.unit = "ref", .rows = sg_state_core_tokens, .slot = sg_state_core_slot_info};
+static struct sg_run *run_of(struct sg_thread_run *common) { return (struct sg_run *)(void *)common; }
 
 /* --- a pass --- */
 
@@ -131,125 +131,100 @@ static segue_status choose(struct sg_run *run, uint32_t s, const struct sg_sampl
                               run->pass.err);
 }
 
-/* A pass, the choice of tokens, and then all states advance; after a failure none does. sampler NULL: each span's. */
-static segue_status step(struct sg_run *run, int first, const struct sg_sampler *sampler, int32_t *token)
+/* A pass, the choice of tokens, and then all states advance; after a failure none does. */
+static segue_status step(struct sg_thread_run *common, int first, const struct sg_sampler *sampler, int32_t *token)
 {
+    struct sg_run *run = run_of(common);
     segue_status status = pass_run(run, first);
-    uint32_t n = run->common.batch.spans_n;
+    uint32_t n = common->batch.spans_n;
     for (uint32_t s = 0; s < n && status == SEGUE_OK; s++) {
-        const struct sg_span *span = &run->common.spans[s];
+        const struct sg_span *span = &common->spans[s];
         if (span->sampler) status = choose(run, s, sampler ? sampler : span->sampler, token);
     }
     pass_free(&run->pass);
     for (uint32_t s = 0; s < n; s++) {
-        const struct sg_span *span = &run->common.spans[s];
+        const struct sg_span *span = &common->spans[s];
         if (status != SEGUE_OK) {
             ref_state_discard(span->state);
             continue;
         }
         ref_state_commit(span->state, span->rows);
-        run->common.rows_done[s] += span->rows;
+        common->rows_done[s] += span->rows;
     }
     return status;
 }
 
-/* steps > 1: the first pass reads the span, each later one the token that was chosen last. A stop token is published but not
- * fed back. */
-static segue_status run_steps(struct sg_run *run)
-{
-    struct sg_generation g;
-    int32_t token;
-    sg_generation_begin(&g, &run->common.spans[0], run->common.history);
-    SG_TRY(step(run, 1, &g.sampler, &token));
-    while (!sg_generation_publish(&g, token)) {
-        sg_generation_next(&g);
-        SG_TRY(step(run, 0, &g.sampler, &token));
-    }
-    return SEGUE_OK;
-}
-
-/* States are released before the run is done, so that a caller whose wait returned finds them free. */
+/* A rank of a group begins when all ranks have arrived; its failure ends the others. */
 static void work(struct sg_thread_run *common)
 {
-    struct sg_run *run = (struct sg_run *)(void *)common;
-    int32_t token = -1;
-    int many = common->batch.spans_n == 1 && common->spans[0].steps > 1;
-    struct sg_rank_sync *rank_sync = run->pass.rank_sync;
+    struct sg_rank_sync *rank_sync = common->batch.rank_sync;
     if (rank_sync && !sg_rank_sync_arrive(rank_sync))
         common->status = sg_fail(&common->error, SEGUE_ELOST, "run: ref: another rank of this run failed; try again");
     else
-        common->status = many ? run_steps(run) : step(run, 1, NULL, &token);
+        sg_thread_run_steps(common);
     if (rank_sync && common->status != SEGUE_OK) sg_rank_sync_abort(rank_sync);
-    sg_state_core_release_all(common->spans, common->batch.spans_n);
 }
 
-/* --- start and wait --- */
+/* --- what the common run calls --- */
 
-static void run_free(struct sg_run *run)
+static void release(struct sg_thread_run *common)
 {
-    sg_thread_run_free(&run->common);
-    sg_free(run->pass.from[0]);
-    sg_free(run->pass.from[1]);
-    sg_free(run->pass.values);
-    sg_free(run);
+    struct ref_pass *pass = &run_of(common)->pass;
+    sg_free(pass->from[0]);
+    sg_free(pass->from[1]);
+    sg_free(pass->values);
 }
 
-/* Allocates what the run needs except values and scratch. */
-static segue_status run_fill(struct sg_run *run, const struct sg_batch *b, struct sg_result *r, segue_error *err)
+/* Values and scratch are allocated by the pass. */
+static segue_status fill(struct sg_thread_run *common, struct sg_program *p, segue_error *err)
 {
-    struct sg_program *p = run->program;
+    struct sg_run *run = run_of(common);
     struct ref_pass *pass = &run->pass;
-    SG_TRY(sg_thread_run_init(&run->common, &p->base, b, r, work, err));
+    const struct sg_batch *b = &common->batch;
     pass->from[0] = sg_alloc((b->spans_n + 1) * sizeof *pass->from[0]);
     pass->from[1] = sg_alloc((b->spans_n + 1) * sizeof *pass->from[1]);
     pass->values = sg_alloc(p->base.graph->values_n * sizeof *pass->values);
     if (!pass->from[0] || !pass->from[1] || !pass->values)
         return sg_no_memory("a run of ref", p->base.graph->values_n * sizeof *pass->values, err);
+    run->program = p;
     pass->program = p;
     pass->graph = p->base.graph;
-    pass->spans = run->common.spans;
+    pass->spans = common->spans;
     pass->spans_n = b->spans_n;
     pass->threads = p->base.unit->threads;
     pass->cancel = b->cancel;
     pass->rank_sync = b->rank_sync;
     pass->rank = b->rank;
-    pass->err = &run->common.error;
+    pass->err = &common->error;
     return SEGUE_OK;
 }
 
 /* `next` of every state is set from its contents. */
-static segue_status acquire_states(const struct sg_batch *b, segue_error *err)
+static void acquired(struct sg_thread_run *common)
 {
-    SG_TRY(sg_state_core_acquire_all(b->spans, b->spans_n, err));
-    for (uint32_t i = 0; i < b->spans_n; i++) ref_state_discard(b->spans[i].state);
-    return SEGUE_OK;
+    for (uint32_t i = 0; i < common->batch.spans_n; i++) ref_state_discard(common->spans[i].state);
 }
 
-segue_status ref_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r,
-                       struct sg_run **out, segue_error *err)
+static void report(const struct sg_thread_run *common, struct sg_result *r)
 {
-    SG_TRY(sg_batch_check(&rules, &p->base, b, err));
-    struct sg_run *run = sg_alloc(sizeof *run);
-    if (!run) return sg_no_memory("a run of ref", sizeof *run, err);
-    run->program = p;
-    segue_status status = run_fill(run, b, r, err);
-    if (status == SEGUE_OK) status = acquire_states(b, err);
-    if (status != SEGUE_OK) {
-        run_free(run);
-        return status;
-    }
-    sg_thread_run_start(&run->common);
-    *out = run;
-    return SEGUE_OK;
+    const struct ref_pass *pass = &((const struct sg_run *)(const void *)common)->pass;
+    r->dispatches = pass->ops;
+    r->weight_bytes = pass->weight_bytes;
+    r->state_bytes = pass->state_bytes;
 }
 
-segue_status ref_wait(struct sg_run *run, uint64_t timeout_ns, segue_error *err)
+static const struct sg_thread_run_ops run_ops = {
+    .rules = {.unit = "ref", .rows = sg_state_core_tokens, .slot = sg_state_core_slot_info},
+    .size = sizeof(struct sg_run),
+    .fill = fill,
+    .acquired = acquired,
+    .work = work,
+    .step = step,
+    .report = report,
+    .release = release,
+};
+
+segue_status ref_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, struct sg_run **out, segue_error *err)
 {
-    segue_status status = sg_thread_run_wait(&run->common, timeout_ns, err);
-    if (status == SEGUE_END) return status;
-    run->common.report->dispatches = run->pass.ops;
-    run->common.report->weight_bytes = run->pass.weight_bytes;
-    run->common.report->state_bytes = run->pass.state_bytes;
-    run_free(run);
-    return status;
+    return sg_thread_run_open(&run_ops, p, b, r, out, err);
 }

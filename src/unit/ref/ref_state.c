@@ -107,17 +107,6 @@ static segue_status copy(struct sg_state *to, struct sg_state *from, segue_error
 
 /* --- get and put --- */
 
-/* Converts one row between storages, through fp32 in `row` ([heads * width]) unless they are equal. */
-static void row_convert(const struct sg_slot *slot, const void *from, enum sg_storage a, void *to, enum sg_storage b, float *row)
-{
-    if (a == b) {
-        memcpy(to, from, sg_slot_row_bytes(slot, a));
-        return;
-    }
-    sg_slot_decode(slot, a, from, row);
-    sg_slot_encode(slot, b, row, to);
-}
-
 static float *row_buffer(const struct ref_slot *s, segue_error *err)
 {
     float *row = sg_alloc((size_t)s->core.slot.heads * s->core.slot.width * sizeof *row);
@@ -139,7 +128,8 @@ static segue_status write_slot(struct sg_state *st, uint32_t slot, uint64_t from
     for (uint64_t pos = from; pos < to && status == SEGUE_OK; pos++) {
         status = sg_block_table_own(&s->blocks, pos / REF_BLOCK_TOKENS, &st->core.lock, &block_ops, s, err);
         if (status == SEGUE_OK)
-            row_convert(&s->core.slot, (const char *)in + (pos - from) * bytes, storage, row_at(s, pos), st->core.storage, row);
+            sg_slot_convert(&s->core.slot, storage, (const char *)in + (pos - from) * bytes, st->core.storage, row_at(s, pos),
+                            row);
     }
     sg_free(row);
     return status;
@@ -163,35 +153,21 @@ segue_status ref_state_get(struct sg_state *st, uint32_t slot, uint64_t from, ui
     else
         status = sg_state_core_check_get(&st->core, slot, from, to, c->first, c->end, err);
     for (uint64_t pos = from; !s->fixed && status == SEGUE_OK && pos < to; pos++)
-        row_convert(&c->slot, row_at(s, pos), st->core.storage, (char *)out + (pos - from) * bytes, storage, row);
+        sg_slot_convert(&c->slot, st->core.storage, row_at(s, pos), storage, (char *)out + (pos - from) * bytes, row);
     pthread_mutex_unlock(&st->core.lock);
     sg_free(row);
     return status;
 }
 
-static const struct sg_state_core_ops core_ops = {
-    .unit = "ref",
-    .block_tokens = REF_BLOCK_TOKENS,
-    .slot_size = sizeof(struct ref_slot),
-    .fork_shares = 1,
-    .undo_save = undo_save,
-    .undo_restore = undo_restore,
-    .undo_release = undo_release,
-    .clear = clear,
-    .trim = trim,
-    .write = write_slot,
-    .copy = copy,
-};
-
 /* --- new and free --- */
 
-static segue_status state_init(struct sg_state *st, struct sg_unit *u, const struct sg_slot *slots, uint32_t slots_n,
-                               const struct sg_state_opts *o, segue_error *err)
+/* Recurrent slots are allocated at once, K and V block by block. */
+static segue_status state_init(struct sg_state *st, const struct sg_state_opts *o, segue_error *err)
 {
-    SG_TRY(sg_state_core_init(&st->core, &core_ops, u, slots, slots_n, o, SG_F32, err));
+    (void)o;
     st->undo = sg_arena_alloc(&st->arena, st->core.marks_cap * sizeof *st->undo);
     if (!st->undo) return sg_no_memory("ref state", st->core.marks_cap * sizeof *st->undo, err);
-    for (uint32_t i = 0; i < slots_n; i++) {
+    for (uint32_t i = 0; i < st->core.slots_n; i++) {
         struct ref_slot *s = ref_slot_at(st, i);
         if (sg_slot_grows(&s->core.slot)) continue;
         s->fixed = sg_arena_alloc(&st->arena, s->core.fixed_bytes);
@@ -201,18 +177,26 @@ static segue_status state_init(struct sg_state *st, struct sg_unit *u, const str
     return SEGUE_OK;
 }
 
-segue_status ref_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32_t slots_n,
-                           const struct sg_state_opts *o, struct sg_state **out, segue_error *err)
+static const struct sg_state_core_ops core_ops = {
+    .unit = "ref",
+    .block_tokens = REF_BLOCK_TOKENS,
+    .slot_size = sizeof(struct ref_slot),
+    .state_size = sizeof(struct sg_state),
+    .fork_shares = 1,
+    .init = state_init,
+    .undo_save = undo_save,
+    .undo_restore = undo_restore,
+    .undo_release = undo_release,
+    .clear = clear,
+    .trim = trim,
+    .write = write_slot,
+    .copy = copy,
+};
+
+segue_status ref_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32_t slots_n, const struct sg_state_opts *o,
+                           struct sg_state **out, segue_error *err)
 {
-    struct sg_state *st = sg_alloc(sizeof *st);
-    if (!st) return sg_no_memory("ref state", sizeof *st, err);
-    segue_status status = state_init(st, u, slots, slots_n, o, err);
-    if (status != SEGUE_OK) {
-        ref_state_free(st);
-        return status;
-    }
-    *out = st;
-    return SEGUE_OK;
+    return sg_state_core_new(&core_ops, u, slots, slots_n, o, SG_F32, out, err);
 }
 
 void ref_state_free(struct sg_state *st)
