@@ -48,6 +48,7 @@ static segue_status evaluate(struct ane_binding *b, struct ane_set *set)
     for (uint32_t i = 0; i < in_n && i < 4; i++) ins[i] = bound(b, sg_ane_role_of(in[i].name), 0);
     for (uint32_t i = 0; i < out_n && i < 2; i++) outs[i] = bound(b, sg_ane_role_of(out[i].name), 1);
     run->dispatches++;
+    run->layout_ops += set->layout_ops[b->part];
     return ops->evaluate(set->programs[b->part], 0, ins, outs, run->host.err);
 }
 
@@ -340,6 +341,7 @@ segue_status ane_wait(struct sg_run *run, uint64_t timeout_ns, segue_error *err)
     run->common.report->dispatches = run->dispatches;
     run->common.report->host_bytes = run->host_bytes;
     run->common.report->columns = run->columns;
+    run->common.report->layout_ops = run->layout_ops;
     run->common.report->overflows = run->overflows;
     run->common.report->underflows = run->underflows;
     run->common.report->unseen = run->unseen;
