@@ -60,7 +60,7 @@ static segue_status run_steps(const struct probe *p, segue_session *s, size_t pr
     segue_status st = segue_session_score(s, ids, prompt, NULL, logits, err);
     if (!st) text_add(t, best_of(logits + (prompt - 1) * p->vocab, p->vocab));
     uint64_t start = out_now_ns();
-    for (; !st && t->n < prompt + tokens; out->steps++) st = step(s, p->vocab, t, logits, &out->accepted, err);
+    for (; !st && t->n < prompt + tokens + 1; out->steps++) st = step(s, p->vocab, t, logits, &out->accepted, err);
     out->step_ms = out->steps ? (double)(out_now_ns() - start) * 1e-6 / (double)out->steps : 0;
     free(ids);
     free(logits);

@@ -19,16 +19,16 @@ enum engine { ENGINE_MAC, ENGINE_LINUX, ENGINE_SOFTWARE };
 /* The description of a unit. `half`: it computes in fp16. */
 static void describe_one(struct sg_unit_desc *d, const char *spec, const char *profile, enum engine engine)
 {
-    static const char *const features[] = {"neural engine, limits of %s, fp16; private interface",
-                                           "neural engine, limits of %s, fp16; open Linux driver",
-                                           "software NPU, profile %s, fp16; simulated"};
+    static const char *const texts[][2] = {{"neural engine, limits of", "private interface"},
+                                           {"neural engine, limits of", "open Linux driver"},
+                                           {"software NPU, profile", "simulated"}};
     *d = (struct sg_unit_desc){.lanes = 1, .half = 1, .kv = SG_KV_F16_ONLY, .named_only = 1, .select_late = 1};
     d->info.size = sizeof d->info;
     d->info.built = d->info.present = 1;
     d->info.simulated = engine == ENGINE_SOFTWARE;
     snprintf(d->info.spec, sizeof d->info.spec, "%.63s", spec);
     snprintf(d->info.kind, sizeof d->info.kind, "ane");
-    snprintf(d->info.features, sizeof d->info.features, features[engine], profile);
+    snprintf(d->info.features, sizeof d->info.features, "%s %s, fp16; %s", texts[engine][0], profile, texts[engine][1]);
 }
 
 /* There is one engine per machine; the software NPU is listed in its place where there is none. */

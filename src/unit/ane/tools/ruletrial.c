@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "unit/ane/mil/milparse.h"
 #include "unit/ane/mil/milprint.h"
 #include "unit/ane/npu/npu.h"
