@@ -11,8 +11,8 @@ struct ane_cost {
     unsigned dispatches;                   /* of the layers; the head is one more */
     unsigned rule;                         /* the first rule of the chip that refuses a program (docs/ANE.md); 0: none */
 };
-/* profile: of a chip, such as m4. rows: of a dispatch. keys: positions that a token can attend to, a power of two from 32 to 4096. No weights are
- * read. */
+/* profile: of a chip, such as m4. rows: of a dispatch. keys: positions that a token can attend to, a power of two from 32 to
+ * 4096. No weights are read. */
 segue_status ane_cost_of(const segue_model *model, const char *profile, unsigned rows, unsigned keys, struct ane_cost *out,
                          segue_error *err);
 

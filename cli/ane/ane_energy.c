@@ -150,7 +150,8 @@ static json_t *read_log(const char *log, const json_t *times, char **why)
         *why = out_strdup(err.text);
         return NULL;
     }
-    struct meter_phase idle = phase_of(&s, times, "idle"), prefill = phase_of(&s, times, "prefill"), decode = phase_of(&s, times, "decode");
+    struct meter_phase idle = phase_of(&s, times, "idle"), prefill = phase_of(&s, times, "prefill"),
+                       decode = phase_of(&s, times, "decode");
     json_t *o = meter_series_json(&s, "powermetrics", &idle.use, &prefill, &decode, true);
     energy_free(&s);
     return o;

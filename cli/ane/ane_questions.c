@@ -43,7 +43,7 @@ static json_t *methods_json(const struct sg_apple_api *api)
     return list;
 }
 
-/* A spec; mac: the engine is reached through api, the private interface; else through the open Linux driver, or it is software. */
+/* A spec; mac: the engine is reached through api, the private interface; else through the open Linux driver, or software. */
 struct engine {
     struct sg_unit_spec spec;
     bool software, mac;
@@ -62,8 +62,8 @@ static segue_status find_engine(const char *text, struct engine *out, segue_erro
     return out->mac ? sg_apple_api_here(&out->api, err) : SEGUE_OK;
 }
 
-/* Opens the software NPU or the Linux driver, so that the options are checked. The engine of a Mac is not opened: on a system with
- * other methods that fails, and the description shows why. */
+/* Opens the software NPU or the Linux driver, so that the options are checked. The engine of a Mac is not opened: on a system
+ * with other methods that fails, and the description shows why. */
 static json_t *describe(const struct engine *e)
 {
     const char *none = e->software ? "the software NPU has no chip" : "the Linux driver does not tell it";
@@ -132,8 +132,8 @@ static json_t *run_trial(const struct engine *e, size_t i)
     segue_status st = sg_trial_run(u->device, &u->profile, i, &a, &err);
     u->base.ops->close(u);
     if (st) return out_error_json(&err, EXIT_UNAVAILABLE);
-    return json_pack("{s:i,s:s,s:o,s:o,s:b}", "rule", (int)sg_trial_rule(i), "what", sg_trial_what(i), "within", side_json(&a.within),
-                     "beyond", side_json(&a.beyond), "agrees", (int)a.agrees);
+    return json_pack("{s:i,s:s,s:o,s:o,s:b}", "rule", (int)sg_trial_rule(i), "what", sg_trial_what(i), "within",
+                     side_json(&a.within), "beyond", side_json(&a.beyond), "agrees", (int)a.agrees);
 }
 
 /* In a child. Errors become an error object. */

@@ -99,6 +99,6 @@ const struct command cmd_ane_report = {
     .example = "segue ane-report -o report.json",
     .run = run,
     .about = "Runs the tests of ane-probe, programs within and beyond the rules of the chip, a small model on the engine and on "
-             "ref, and the cell of bench --claim, and writes the results with the rules that segue assumes to one file. As root it "
-             "also measures energy with powermetrics. Takes some minutes. The file has the processor, the memory "
+             "ref, and the cell of bench --claim, and writes the results with the rules that segue assumes to one file. As root "
+             "it also measures energy with powermetrics. Takes some minutes. The file has the processor, the memory "
              "and the system of the machine and nothing else about it. Exit 3 on other machines, except with --unit ane:soft."};

@@ -16,8 +16,8 @@
 enum { PAIR_ROWS = 32 }; /* a dispatch of two rows is one of 32 */
 enum { LAYERS = 6, WIDTH = 768, FF = 2048, HEADS = 12, CONTEXT = 256, PROMPT = 128, SMALL_VOCAB = 32, CELL_UNITS = 1 };
 
-/* A case: with an output head on the engine, or with one of SMALL_VOCAB tokens that the host computes; token by token, or by steps
- * of two (bench_two_tokens.c). */
+/* A case: with an output head on the engine, or with one of SMALL_VOCAB tokens that the host computes; token by token, or by
+ * steps of two (bench_two_tokens.c). */
 static const struct claim_case {
     const char *name, *claim, *criterion;
     uint32_t vocab;

@@ -84,7 +84,8 @@ static segue_status compare(segue_session *s, size_t prompt, const struct text *
 segue_status bench_two_tokens(const struct probe *p, size_t prompt, size_t tokens, struct two_tokens *out, segue_error *err)
 {
     segue_session *s = NULL, *plain = NULL;
-    struct text t = {.tokens = out_alloc((prompt + tokens + 2) * sizeof(int32_t)), .after = out_alloc(p->vocab * sizeof(int32_t))};
+    struct text t = {.tokens = out_alloc((prompt + tokens + 2) * sizeof(int32_t)),
+                     .after = out_alloc(p->vocab * sizeof(int32_t))};
     memset(t.after, 0xff, p->vocab * sizeof(int32_t));
     *out = (struct two_tokens){.steps = 0};
     segue_status st = open_session(p, &s, prompt + tokens + 3, err);

@@ -132,8 +132,8 @@ static segue_status refuse_software_options(const struct sg_unit_spec *spec, seg
                    spec->text);
 }
 
-/* Opens the real engine of a Mac. Without option profile= the limits follow the chip: the first three characters of its architecture are
- * an alias of a profile; "h13g" gives h13, the profile m1. An unknown one keeps the strict profile, the limits of all chips. */
+/* Opens the real engine of a Mac. Without option profile= the limits follow the chip: the first three characters of its
+ * architecture are an alias of a profile; "h13g" gives h13, the profile m1. An unknown one keeps the strict profile, the limits of all chips. */
 static segue_status open_mac(struct sg_unit *u, const struct sg_unit_spec *spec, segue_error *err)
 {
     char architecture[32];
@@ -151,7 +151,8 @@ static segue_status open_linux(struct sg_unit *u, const struct sg_unit_spec *spe
     const char *folder = sg_spec_value(spec, "programs");
     SG_TRY(refuse_software_options(spec, err));
     if (!folder)
-        return sg_fail(err, SEGUE_EARG, "open unit: %s: programs=FOLDER is missing; give the folder of compiled programs", spec->text);
+        return sg_fail(err, SEGUE_EARG, "open unit: %s: programs=FOLDER is missing; give the folder of compiled programs",
+                       spec->text);
     SG_TRY(sg_libane_find(&api, err));
     return sg_libane_open(&u->device, &api, folder, err);
 }

@@ -58,8 +58,8 @@ struct sg_unit {
     uint64_t row_ids;                /* last sg_program.row_id */
     struct sg_program *programs;     /* all programs of this unit, linked by `next` */
 };
-/* api: of the private interface; NULL: the machine has none. `soft` in the spec, or NULL and no word: the software NPU; `linux`: the
- * open driver. */
+/* api: of the private interface; NULL: the machine has none. `soft` in the spec, or NULL and no word: the software NPU; `linux`:
+ * the open driver. */
 segue_status ane_open_on(struct sg_unit **out, const struct sg_unit_spec *spec, const struct sg_apple_api *api,
                          segue_error *err);
 /* Unloads the programs of all models and resets the compile budget, which a real engine counts per process. ELIMIT: a real

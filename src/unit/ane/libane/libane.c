@@ -101,7 +101,8 @@ static void number_ports(struct side *s)
 static segue_status list_ports(struct sg_ane_program *p, struct side *s, const uint32_t *values, uint32_t n, segue_error *err)
 {
     const struct sg_mil_function *f = &p->mil->functions[0];
-    if (n > SG_ANEC_CHANNELS) return sg_fail(err, SEGUE_ELIMIT, "load: more than %d inputs or outputs; pack them", SG_ANEC_CHANNELS);
+    if (n > SG_ANEC_CHANNELS)
+        return sg_fail(err, SEGUE_ELIMIT, "load: more than %d inputs or outputs; pack them", SG_ANEC_CHANNELS);
     s->n = n;
     for (uint32_t i = 0; i < n; i++) {
         const struct sg_mil_value *v = &f->values[values ? values[i] : i];
@@ -122,7 +123,8 @@ static segue_status read_text(struct sg_ane_program *p, const struct sg_ane_sour
     if (status != SEGUE_OK) return status;
     const struct sg_mil_function *f = &p->mil->functions[0];
     if (p->mil->functions_n != 1)
-        return sg_fail(err, SEGUE_EUNSUPPORTED, "load: %.60s: a compiled file has one function; write one text for each", s->name);
+        return sg_fail(err, SEGUE_EUNSUPPORTED, "load: %.60s: a compiled file has one function; write one text for each",
+                       s->name);
     SG_TRY(list_ports(p, &p->in, NULL, f->params_n, err));
     return list_ports(p, &p->out, f->returns, f->returns_n, err);
 }
@@ -155,9 +157,9 @@ static segue_status check_rows(const struct side *s, const struct sg_anec *a, ui
 {
     const struct sg_ane_port *port = &s->ports[i];
     if (a->shape[at][5] && a->shape[at][5] != port->row_bytes)
-        return sg_fail(err, SEGUE_EUNSUPPORTED, "load: port %.60s: rows of %llu bytes, the compiled program has %llu; pad the last "
-                                                "dimension", port->name, (unsigned long long)port->row_bytes,
-                       (unsigned long long)a->shape[at][5]);
+        return sg_fail(err, SEGUE_EUNSUPPORTED,
+                       "load: port %.60s: rows of %llu bytes, the compiled program has %llu; pad the last dimension", port->name,
+                       (unsigned long long)port->row_bytes, (unsigned long long)a->shape[at][5]);
     return SEGUE_OK;
 }
 
@@ -170,9 +172,9 @@ static segue_status fit_side(struct sg_ane_program *p, struct side *s, const str
         uint64_t has = (out ? api->dst_size : api->src_size)(p->network, s->channel[i]);
         SG_TRY(check_rows(s, a, i, out ? sg_anec_output(s->channel[i]) : sg_anec_input(a, s->channel[i]), err));
         if (has < port->surface_bytes)
-            return sg_fail(err, SEGUE_EUNSUPPORTED, "load: port %.60s: %llu bytes, the compiled program has %llu at index %u; "
-                                                    "compile this text again", port->name,
-                           (unsigned long long)port->surface_bytes, (unsigned long long)has, s->channel[i]);
+            return sg_fail(err, SEGUE_EUNSUPPORTED,
+                           "load: port %.60s: %llu bytes, the compiled program has %llu at index %u; compile this text again",
+                           port->name, (unsigned long long)port->surface_bytes, (unsigned long long)has, s->channel[i]);
         port->surface_bytes = has;
     }
     return SEGUE_OK;
@@ -183,12 +185,14 @@ static segue_status load_compiled(struct sg_ane_program *p, const struct sg_ane_
     struct sg_anec a;
     SG_TRY(sg_anec_read(&a, path, err));
     if (a.inputs != p->in.n || a.outputs != p->out.n)
-        return sg_fail(err, SEGUE_EUNSUPPORTED, "load: %.300s: %u inputs and %u outputs, the text has %u and %u; compile this text",
-                       path, a.inputs, a.outputs, p->in.n, p->out.n);
+        return sg_fail(err, SEGUE_EUNSUPPORTED,
+                       "load: %.300s: %u inputs and %u outputs, the text has %u and %u; compile this text", path, a.inputs,
+                       a.outputs, p->in.n, p->out.n);
     p->network = p->base.device->api.init(path, 0);
     if (!p->network)
-        return sg_fail(err, SEGUE_EUNIT, "load: %.60s: libane cannot load %.300s; see its message and the permissions of /dev/accel",
-                       s->name, path);
+        return sg_fail(err, SEGUE_EUNIT,
+                       "load: %.60s: libane cannot load %.300s; see its message and the permissions of /dev/accel", s->name,
+                       path);
     SG_TRY(fit_side(p, &p->in, &a, err));
     return fit_side(p, &p->out, &a, err);
 }
@@ -297,8 +301,9 @@ static segue_status check_surfaces(const struct side *s, struct sg_ane_surface *
 {
     for (uint32_t i = 0; i < s->n; i++)
         if (!surfaces[i] || surfaces[i]->locked || surfaces[i]->n < s->ports[i].surface_bytes)
-            return sg_fail(err, SEGUE_EARG, "evaluate: port %.60s: its surface is missing, locked or too small; bind an unlocked one "
-                                            "of %llu bytes", s->ports[i].name, (unsigned long long)s->ports[i].surface_bytes);
+            return sg_fail(err, SEGUE_EARG,
+                           "evaluate: port %.60s: its surface is missing, locked or too small; bind one of %llu bytes",
+                           s->ports[i].name, (unsigned long long)s->ports[i].surface_bytes);
     return SEGUE_OK;
 }
 
@@ -315,7 +320,8 @@ static segue_status exec(struct sg_ane_program *p, segue_error *err)
     struct sg_ane_device *d = p->base.device;
     if (d->lost || !sg_timed_call_run(d->worker, exec_task, p, EVALUATE_NS)) {
         d->lost = 1;
-        return sg_fail(err, SEGUE_ELOST, "evaluate: the driver did not answer within 2 s; the unit is lost, use another or restart");
+        return sg_fail(err, SEGUE_ELOST,
+                       "evaluate: the driver did not answer within 2 s; the unit is lost, use another or restart");
     }
     if (p->result >= 0) return SEGUE_OK;
     return sg_fail(err, SEGUE_EUNIT, "evaluate: ane_exec failed (%d): %s; see the messages of the kernel", p->result,

@@ -1,7 +1,7 @@
 /* libane.h: the Neural Engine under Linux, through libane, the library of the open driver (MIT licence). The library loads
  * programs that were compiled before, and has no compiler. A folder has them: HASH.anec, where HASH is of text and weights. When
- * one is missing, its text and weights are written to HASH/ in the folder, and the error names both. This code has run only against
- * a double, see docs/ANE.md.
+ * one is missing, its text and weights are written to HASH/ in the folder, and the error names both. Has not run on a device,
+ * see docs/ANE.md.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_ANE_LIBANE_H
 #define SG_UNIT_ANE_LIBANE_H

@@ -18,8 +18,9 @@ segue_status sg_libane_find(struct sg_libane_api *out, segue_error *err)
 {
     void *library = dlopen("libane.so", RTLD_NOW | RTLD_LOCAL);
     if (!library)
-        return sg_fail(err, SEGUE_EUNIT, "neural engine: libane.so: not on this machine; install the Linux driver with its library "
-                                         "as a shared object, or use ane:soft");
+        return sg_fail(err, SEGUE_EUNIT,
+                       "neural engine: libane.so: not on this machine; install the Linux driver with its library as a shared "
+                       "object, or use ane:soft");
     for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
         void *found = dlsym(library, symbols[i].name);
         if (!found)

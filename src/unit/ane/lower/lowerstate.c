@@ -126,8 +126,8 @@ static uint32_t select_rows(struct sg_lowering *l, uint32_t port, int64_t at, in
 
 /* Depthwise causal convolution: the taps - 1 remembered rows and the new rows are concatenated and
  * convolved. A product with the identity turns the remembered rows into columns: engines transpose
- * operands of products without an operation of its own. The new memory is selected from both by products with 0/1 matrices of info, so that padding
- * rows are never remembered. */
+ * operands of products without an operation of its own. The new memory is selected from both by products
+ * with 0/1 matrices of info, so that padding rows are never remembered. */
 uint32_t sg_ane_lower_conv(struct sg_lowering *l, const struct sg_op *op)
 {
     const struct sg_conv *c = &op->u.conv;

@@ -29,15 +29,18 @@
     "tensor<int32, [1, 32, 1, 1]> i = reduce_argmax(x = a, axis = ax, keep_dims = k); " \
     "string h = const()[val = string(\"fp16\")]; " T("1, 32, 1, 1") " f = cast(x = i, dtype = h); " \
     T("1, 32, 1, " n) " z = add(x = a, y = f);", "z", NULL
-#define SOFTMAX(n) T("1, 32, 1, " n) " a", "int32 ax = const()[val = int32(3)]; " T("1, 32, 1, " n) " z = softmax(x = a, axis = ax);", "z", NULL
+#define SOFTMAX(n) T("1, 32, 1, " n) " a", \
+    "int32 ax = const()[val = int32(3)]; " T("1, 32, 1, " n) " z = softmax(x = a, axis = ax);", "z", NULL
 #define TILE(n, out) A " a", INTS("r", "4", "1, 1, 1, " n) T(out) " z = tile(x = a, reps = r);", "z", NULL
-#define TALL(rows) A " a", SPLAT("w", rows ", 32, 1, 1", "0x1p-6") INTS("st", "2", "1, 1") INTS("pd", "4", "0, 0, 0, 0") \
-    INTS("dl", "2", "1, 1") "string pt = const()[val = string(\"valid\")]; int32 gr = const()[val = int32(1)]; " T("1, " rows ", 1, 32") \
-    " z = conv(strides = st, pad_type = pt, pad = pd, dilations = dl, groups = gr, x = a, weight = w);", "z", NULL
+#define TALL(rows) A " a", \
+    SPLAT("w", rows ", 32, 1, 1", "0x1p-6") INTS("st", "2", "1, 1") INTS("pd", "4", "0, 0, 0, 0") \
+    INTS("dl", "2", "1, 1") "string pt = const()[val = string(\"valid\")]; int32 gr = const()[val = int32(1)]; " \
+    T("1, " rows ", 1, 32") " z = conv(strides = st, pad_type = pt, pad = pd, dilations = dl, groups = gr, x = a, weight = w);", "z", NULL
 #define JOIN(axis) A " a", "int32 ax = const()[val = int32(" axis ")]; bool il = const()[val = bool(false)]; " \
     T("1, 64, 1, 32") " z = concat(axis = ax, interleave = il, values = (a, a));", "z", NULL
 #define EPS "fp16 e = const()[val = fp16(0x1p-20)]; "
-#define PRODUCT(rows) T("1, 1, " rows ", 8192") " a", SPLAT("w", "1, 1, 8192, 32", "0x1p-10") "bool f = const()[val = bool(false)]; " \
+#define PRODUCT(rows) T("1, 1, " rows ", 8192") " a", \
+    SPLAT("w", "1, 1, 8192, 32", "0x1p-10") "bool f = const()[val = bool(false)]; " \
     T("1, 1, " rows ", 32") " z = matmul(x = a, y = w, transpose_x = f, transpose_y = f);", "z", NULL
 
 enum { TEXT = 4096, PORTS = 4 };
@@ -62,7 +65,8 @@ static const struct {
     {13, "the axis of softmax as a named and as an unnamed constant", {SOFTMAX("32")}, {LINE("softmax(x = a, axis = int32(3))")}},
     {17, "a result that is an input", {LINE("identity(x = a)")}, {A " a", A " z = identity(x = a);", "a", NULL}},
     {23, "an input of fp32", {LINE("relu(x = a)")},
-     {"tensor<fp32, [1, 32, 1, 32]> a", "string h = const()[val = string(\"fp16\")]; " A " z = cast(x = a, dtype = h);", "z", NULL}},
+     {"tensor<fp32, [1, 32, 1, 32]> a",
+      "string h = const()[val = string(\"fp16\")]; " A " z = cast(x = a, dtype = h);", "z", NULL}},
     {26, "32 and 33 channels", {LINE("relu(x = a)")}, {MAP("1, 33, 1, 32", "relu(x = a)")}},
     {27, "16,384 and 16,416 columns", {MAP("1, 32, 1, 16384", "relu(x = a)")}, {MAP("1, 32, 1, 16416", "relu(x = a)")}},
     {28, "argmax over 2,048 and 2,080", {ARGMAX("2048")}, {ARGMAX("2080")}},
@@ -75,8 +79,10 @@ static const struct {
     {49, "a product of 64 and of 128 rows with a constant of 8,192", {PRODUCT("64")}, {PRODUCT("128")}},
     {50, "an input named a and one named state", {LINE("relu(x = a)")}, {A " state", A " z = relu(x = state);", "z", NULL}},
     {53, "clip with bounds of fp16 and of fp32",
-     {A " a", "fp16 lo = const()[val = fp16(-1)]; fp16 hi = const()[val = fp16(1)]; " A " z = clip(x = a, alpha = lo, beta = hi);", "z", NULL},
-     {A " a", "fp16 lo = const()[val = fp16(-1)]; fp32 hi = const()[val = fp32(1)]; " A " z = clip(x = a, alpha = lo, beta = hi);", "z", NULL}},
+     {A " a", "fp16 lo = const()[val = fp16(-1)]; fp16 hi = const()[val = fp16(1)]; "
+      A " z = clip(x = a, alpha = lo, beta = hi);", "z", NULL},
+     {A " a", "fp16 lo = const()[val = fp16(-1)]; fp32 hi = const()[val = fp32(1)]; "
+      A " z = clip(x = a, alpha = lo, beta = hi);", "z", NULL}},
 };
 
 size_t sg_trial_count(void) { return sizeof trials / sizeof *trials; }
