@@ -133,7 +133,8 @@ static segue_status refuse_software_options(const struct sg_unit_spec *spec, seg
 }
 
 /* Opens the real engine of a Mac. Without option profile= the limits follow the chip: the first three characters of its
- * architecture are an alias of a profile; "h13g" gives h13, the profile m1. An unknown one keeps the strict profile, the limits of all chips. */
+ * architecture are an alias of a profile; "h13g" gives h13, the profile m1. An unknown one keeps the strict profile, the
+ * limits of all chips. */
 static segue_status open_mac(struct sg_unit *u, const struct sg_unit_spec *spec, segue_error *err)
 {
     char architecture[32];

@@ -35,7 +35,8 @@
 #define TALL(rows) A " a", \
     SPLAT("w", rows ", 32, 1, 1", "0x1p-6") INTS("st", "2", "1, 1") INTS("pd", "4", "0, 0, 0, 0") \
     INTS("dl", "2", "1, 1") "string pt = const()[val = string(\"valid\")]; int32 gr = const()[val = int32(1)]; " \
-    T("1, " rows ", 1, 32") " z = conv(strides = st, pad_type = pt, pad = pd, dilations = dl, groups = gr, x = a, weight = w);", "z", NULL
+    T("1, " rows ", 1, 32") " z = conv(strides = st, pad_type = pt, pad = pd, dilations = dl, groups = gr, x = a, weight = w);", \
+    "z", NULL
 #define JOIN(axis) A " a", "int32 ax = const()[val = int32(" axis ")]; bool il = const()[val = bool(false)]; " \
     T("1, 64, 1, 32") " z = concat(axis = ax, interleave = il, values = (a, a));", "z", NULL
 #define EPS "fp16 e = const()[val = fp16(0x1p-20)]; "
