@@ -31,6 +31,7 @@ want libjansson-dev jansson lib jansson
 want libpcre2-dev pcre2 lib libpcre2-8
 want libxxhash-dev xxhash lib libxxhash
 want libsodium-dev libsodium lib libsodium
+want zlib1g-dev - lib zlib
 want libcurl4-openssl-dev curl lib libcurl
 want libmicrohttpd-dev libmicrohttpd lib libmicrohttpd
 want libedit-dev libedit lib libedit

@@ -1,4 +1,4 @@
-/* segue_train.h: train the weights of a model, or a LoRA adapter of it, on one unit.
+/* segue_train.h: train the weights of a model, or a LoRA adapter of it, on one unit, or on one beside a host unit.
  *
  *   trainer     a model on one unit, with fp32 parameters, their gradients and the moments of AdamW.
  *   parameter   a matrix that is trained: a tensor of the model, or matrix A or B of a LoRA pair.
@@ -7,7 +7,7 @@
  *
  * One step: segue_trainer_run once per micro-batch, then segue_trainer_update. The operations are those of the graph that
  * inference runs; the backward pass walks them in reverse. All values are fp32. Equal calls on a trainer of equal contents
- * give equal bits on one machine, for every number of threads.
+ * give equal bits on one machine, for every number of threads. A unit with memory of its own (cuda) keeps all of them there.
  *
  * The conventions of segue.h hold: status, error text, size of structs, ownership. A trainer is used by one thread at a time;
  * it holds references to its model and unit. It does not change the model: sessions of the same model are not affected.
@@ -41,6 +41,8 @@ typedef struct segue_trainer_opts {
     size_t batch_tokens;         /* tokens of a micro-batch at most, all sequences together; 0 = sequence_tokens */
     uint32_t recompute;          /* 1: keep only the inputs of the layers and compute each layer a second time in the backward
                                   * pass: less memory, about a third more time. The same bits */
+    segue_unit *host;            /* computes what the unit cannot: with a unit that only multiplies with weights, everything else.
+                                  * NULL: none. Ignored by units that train alone */
 } segue_trainer_opts;
 
 typedef struct segue_trainer_info {
@@ -145,6 +147,16 @@ typedef struct segue_train_result {
     uint64_t labelled;           /* labelled positions */
     uint64_t tokens;
     uint64_t ns;
+    /* Beside a host unit; else 0. */
+    uint64_t dispatches;         /* programs of the unit that ran */
+    uint64_t compiles;
+    uint64_t simulated_ns;       /* time of the dispatches on the chip that the unit stands for; 0: measured only */
+    uint64_t device_ns;          /* measured time of the dispatches ... */
+    uint64_t overlap_ns;         /* ... in which the host computed */
+    uint64_t weight_bytes;       /* weights that were written to the unit's inputs ... */
+    uint64_t weight_ns;          /* ... and the time that took */
+    uint64_t overflows;          /* results and weights that were clamped to the unit's range */
+    uint64_t underflows;         /* numbers that lost bits below its smallest normal number */
 } segue_train_result;
 
 /* Compute the loss of a micro-batch and, unless loss_only, add the gradients of the summed loss to those that wait for the next

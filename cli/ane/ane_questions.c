@@ -16,7 +16,7 @@ enum { TIMEOUT_MS = 150000 };
 /* What a child is asked: to describe the device, or to run test or rule trial `number`. */
 struct question {
     const char *spec;
-    enum { ASK_DEVICE, ASK_TEST, ASK_TRIAL } what;
+    enum { QUESTION_DEVICE, QUESTION_TEST, QUESTION_TRIAL } what;
     size_t number;
 };
 
@@ -143,12 +143,13 @@ static json_t *answer_of(const void *context)
     struct engine e;
     segue_error err;
     if (find_engine(q->spec, &e, &err)) return out_error_json(&err, EXIT_UNAVAILABLE);
-    return q->what == ASK_DEVICE ? describe(&e) : q->what == ASK_TEST ? run_test(&e, q->number) : run_trial(&e, q->number);
+    if (q->what == QUESTION_DEVICE) return describe(&e);
+    return q->what == QUESTION_TEST ? run_test(&e, q->number) : run_trial(&e, q->number);
 }
 
 json_t *ane_device_json(const char *spec, segue_error *err)
 {
-    const struct question q = {spec, ASK_DEVICE, 0};
+    const struct question q = {spec, QUESTION_DEVICE, 0};
     json_t *o = child_json(answer_of, &q, TIMEOUT_MS), *error = o ? json_object_get(o, "error") : NULL;
     if (o && !error) return o;
     const char *text = error ? json_string_value(json_object_get(error, "text"))
@@ -164,7 +165,7 @@ json_t *ane_answers_json(const char *spec)
 {
     json_t *list = json_array();
     for (size_t i = 0; i < sg_probe_count(); i++) {
-        const struct question q = {spec, ASK_TEST, i};
+        const struct question q = {spec, QUESTION_TEST, i};
         json_t *o = child_json(answer_of, &q, TIMEOUT_MS);
         const char *error = json_string_value(json_object_get(json_object_get(o, "error"), "text"));
         if (!o || error) {
@@ -185,7 +186,7 @@ json_t *ane_trials_json(const char *spec)
     json_t *list = json_array();
     size_t agree = 0;
     for (size_t i = 0; i < sg_trial_count(); i++) {
-        const struct question q = {spec, ASK_TRIAL, i};
+        const struct question q = {spec, QUESTION_TRIAL, i};
         json_t *o = child_json(answer_of, &q, TIMEOUT_MS);
         if (!o || json_object_get(o, "error")) {
             const char *error = json_string_value(json_object_get(json_object_get(o, "error"), "text"));

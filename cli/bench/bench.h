@@ -21,7 +21,7 @@ struct bench_run {
     uint64_t seed;             /* of the random prompts */
     struct timespec opened;    /* --pipelines: before the placement was opened, on the clock of file times */
     size_t intervals;          /* runs that sessions record; 0: none */
-    const char *const *models; /* [models_n] of --grid; of the command line */
+    const char *const *models; /* --grid: [models_n] names, owned by the command line */
     size_t models_n;
     const char *case_name;     /* --grid: the model, for the field `case` of rows; else NULL */
     /* Decode rows at depth 0 so far, for the ratio of deeper rows. */
@@ -82,6 +82,7 @@ int bench_cancel(struct bench_run *b);
 int bench_concurrent(struct bench_run *b);
 int bench_predict(struct bench_run *b);
 int bench_claim(struct bench_run *b);
+int bench_train(struct bench_run *b);
 /* The rows of --claim. unit NULL: the usual ones. */
 segue_status bench_claim_rows(struct bench_run *b, const char *unit, size_t prompt, size_t tokens, segue_error *err);
 

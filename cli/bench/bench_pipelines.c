@@ -109,8 +109,8 @@ static json_t *units_json(const struct bench_run *b, const struct session_work *
     return list;
 }
 
-/* Set disk_bytes: the model file or folder plus the entries of the cache folder that this process used: names of entries are
- * hashes of more than the weights, so they do not tell the model. */
+/* Set disk_bytes: the model file or folder, plus the entries of the cache folder that this process used. Entries are found by the
+ * time of their last use, since their names are hashes that do not reveal the model. */
 static void put_disk(json_t *o, const struct placement *p, struct timespec opened)
 {
     uint64_t counted = 0, model = 0;

@@ -55,6 +55,8 @@ static int run(struct args *args)
         } else if (args_has(args, "claim")) {
             if (!args_has(args, "repeat")) b.repeats = 1;
             code = bench_claim(&b);
+        } else if (args_has(args, "train")) {
+            code = bench_train(&b);
         } else if (args_has(args, "cancel")) {
             code = bench_cancel(&b);
         } else if (args_has(args, "concurrent")) {
@@ -105,6 +107,8 @@ static const struct arg_def flag_defs[] = {
      "predict and measure about 100 cases on the units of this machine, in at most 12 minutes"},
     {"claim", 0, ARG_SWITCH, ARG_ADVANCED, NULL, NULL, 0, 0,
      "measure the cell of a published 1.08 ms a token on the Neural Engine, or simulate it (-p 128 -n 128 -r 1)"},
+    {"train", 0, ARG_SWITCH, ARG_ADVANCED, NULL, NULL, 0, 0,
+     "measure an update of a layer of width 768, and three ways to change its weights on the Neural Engine, or simulate it"},
     {"grid", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0,
      "--pipelines for each MODEL of the command line: the protocol of published work"},
     ARG_END};

@@ -127,6 +127,28 @@ static void print_history(const struct chat *c)
     }
 }
 
+/* Without a writable data folder the chat works without a history file. */
+static void open_line_edit(struct chat *c)
+{
+    segue_error err;
+    char *data = folders_home("data"), *history = out_printf("%s/chat_history", data);
+    if (folders_make(data, &err) == SEGUE_OK) c->line_edit = line_edit_open(history);
+    if (!c->line_edit) c->line_edit = line_edit_open(NULL);
+    free(history);
+    free(data);
+    line_edit_set_commands(c->line_edit, chat_command_name);
+    c->interactive = line_edit_interactive(c->line_edit);
+}
+
+/* The JSON object of --json. After a failure it contains the error and the turns before it. Returns the exit code. */
+static int print_json(const struct chat *c)
+{
+    json_t *o = c->failure.status ? out_error_json(&c->failure, EXIT_UNAVAILABLE) : json_object();
+    json_object_set(o, "messages", c->messages);
+    json_object_set(o, "turns", c->turns);
+    return out_json_exit(o);
+}
+
 /* On a terminal signals are deferred, so that ^C stops an answer and not the program. On a pipe a signal or a failed
  * turn ends the conversation. */
 static int run(struct args *args)
@@ -157,14 +179,7 @@ static int run(struct args *args)
         close_chat(&c);
         return code;
     }
-    /* Without a writable data folder the chat works without a history file. */
-    char *data = folders_home("data"), *history = out_printf("%s/chat_history", data);
-    if (folders_make(data, &err) == SEGUE_OK) c.line_edit = line_edit_open(history);
-    if (!c.line_edit) c.line_edit = line_edit_open(NULL);
-    free(history);
-    free(data);
-    line_edit_set_commands(c.line_edit, chat_command_name);
-    c.interactive = line_edit_interactive(c.line_edit);
+    open_line_edit(&c);
     interrupt_defer(c.interactive); /* ^C stops the answer, not the program */
     if (c.interactive)
         out_note("%s on %s; /help: list of commands, /exit or ^D: quit", c.placement.path, c.placement.unit_info[0].spec);
@@ -183,11 +198,7 @@ static int run(struct args *args)
     trace_append(&c.trace, &c.placement, c.session, json_array_size(c.turns));
     if (trace_end(&c.trace, &c.placement, &err) && !code) code = out_error(&err, EXIT_UNAVAILABLE);
     if (args_has(args, "json")) {
-        /* After a failure the object contains the error and the turns before it. */
-        json_t *o = c.failure.status ? out_error_json(&c.failure, EXIT_UNAVAILABLE) : json_object();
-        json_object_set(o, "messages", c.messages);
-        json_object_set(o, "turns", c.turns);
-        int printed = out_json_exit(o);
+        int printed = print_json(&c);
         if (!code) code = printed;
     }
     close_chat(&c);

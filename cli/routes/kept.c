@@ -66,7 +66,8 @@ static char *texts_of(const struct kept *k)
 {
     struct view v = view_of(k);
     for (size_t i = 0; i < k->tokens_n; i++) read_number(&v.tokens);
-    return expand_text(v.tokens, (size_t)k->messages_n + k->response_n + k->answer_n);
+    size_t compact_n = k->bytes - (size_t)(v.tokens - k->data);
+    return expand_text(v.tokens, compact_n, k->messages_n + k->response_n + k->answer_n);
 }
 
 static void copy_before(struct chat_before *to, const struct kept *k, const char *texts)
@@ -129,9 +130,10 @@ void kept_add(struct server *s, const struct exchange *x, const char *id, const 
     head.messages_n = (uint32_t)add_json(&texts, messages);
     head.response_n = (uint32_t)add_json(&texts, response);
     out_add(&texts, before->answer.data, before->answer.len);
-    compact_text(&t, texts.data, texts.len);
+    bool counted = texts.len <= UINT32_MAX; /* the type of the lengths above */
+    if (counted) compact_text(&t, texts.data, (uint32_t)texts.len);
     free(texts.data);
-    if (t.len <= KEPT_BYTES) {
+    if (counted && t.len <= KEPT_BYTES) {
         struct kept *k = out_alloc(sizeof *k + t.len);
         head.bytes = (uint32_t)t.len;
         *k = head;

@@ -58,8 +58,8 @@ struct chat_job {
 };
 
 enum { CHAT_HASH_BYTES = 16 };
-/* An answered prompt that the next one may begin with: texts as the template writes them, that of the prompt as its length and
- * BLAKE2b hash, and the tokens that were computed. */
+/* The previous prompt and its answer. If the next prompt begins with both texts, their tokens are reused and only the rest is
+ * tokenized. Both texts are as the template renders them; of the prompt only length and BLAKE2b hash are kept. */
 struct chat_before {
     size_t prompt_n;
     unsigned char prompt_hash[CHAT_HASH_BYTES];

@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -34,14 +35,22 @@ void progress_step(struct progress *p, uint64_t done, uint64_t total, bool bytes
     if (total)
         fprintf(stderr, " of %.*f (%.0f %%, %.0f s left)", bytes ? 1 : 0, (double)total / unit,
                 100.0 * (double)done / (double)total, done ? s * (double)(total - done) / (double)done : 0.0);
-    fprintf(stderr, "%s   ", plain ? "" : "\033[0m");
+    fprintf(stderr, "%s%s%s   ", *p->detail ? ", " : "", p->detail, plain ? "" : "\033[0m");
     fflush(stderr);
+}
+
+void progress_detail(struct progress *p, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    vsnprintf(p->detail, sizeof p->detail, format, list);
+    va_end(list);
 }
 
 /* Overwrites the line with blanks. The line has no newline, so the next output starts in its first column. */
 void progress_end(struct progress *p)
 {
-    if (p->visible) fprintf(stderr, "\r%78s\r", "");
+    if (p->visible) fprintf(stderr, "\r%*s\r", *p->detail ? 140 : 78, "");
     p->enabled = false;
 }
 

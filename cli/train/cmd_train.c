@@ -11,25 +11,27 @@
 #include "term/progress.h"
 #include "train/model_write.h"
 #include "train/samples.h"
+#include "train/train_adapter.h"
 #include "train/train_files.h"
+#include "train/train_log.h"
 
 /* One run. */
 struct job {
     const struct args *args;
     struct placement placement;
     struct train_data samples;
-    segue_unit *unit;
+    segue_unit *unit, *host;    /* host NULL: the unit computes everything */
     segue_trainer *trainer;
-    FILE *metrics;              /* CSV; NULL: none */
+    struct train_log log;
     const char *out;            /* folder */
     char *result;               /* model that was written with --full; NULL: an adapter, or nothing yet */
     bool full;                  /* --full */
+    enum adapter_form form;
     char run[33];               /* of data and settings, for the checkpoint */
     uint64_t seed, steps, step; /* steps wanted and done */
     size_t batch;
     double first, last, best; /* mean loss per token of the held-out part; NAN: nothing is held out */
     double loss;              /* of the last step */
-    uint64_t tokens, start_ns;
 };
 
 enum { CONTEXT = 256 };
@@ -88,6 +90,9 @@ static segue_status pack_run(struct job *j, struct pack *p, bool loss_only, segu
     segue_train_result r = {.size = sizeof r};
     segue_status st = p->n ? segue_trainer_run(j->trainer, &batch, &r, err) : SEGUE_OK;
     sum->loss += r.loss, sum->labelled += r.labelled, sum->tokens += r.tokens;
+    sum->dispatches += r.dispatches, sum->compiles += r.compiles, sum->simulated_ns += r.simulated_ns;
+    sum->device_ns += r.device_ns, sum->overlap_ns += r.overlap_ns, sum->weight_bytes += r.weight_bytes;
+    sum->overflows += r.overflows, sum->underflows += r.underflows;
     p->n = p->used = 0;
     return st;
 }
@@ -127,41 +132,30 @@ static segue_status evaluate(struct job *j, double *loss, segue_error *err)
     return st;
 }
 
-static void write_metrics(struct job *j, double rate, double norm, double held_out)
-{
-    double seconds = (double)(out_now_ns() - j->start_ns) / 1e9;
-    if (!j->metrics) return;
-    fprintf(j->metrics, "%llu,%.9g,%.9g,%.9g,%llu,%.3f,", (unsigned long long)j->step, j->loss, rate, norm,
-            (unsigned long long)j->tokens, seconds);
-    if (isfinite(held_out)) fprintf(j->metrics, "%.9g", held_out);
-    fprintf(j->metrics, "\n");
-    fflush(j->metrics);
-}
-
 /* One step of `batch` sequences. */
-static segue_status train_step(struct job *j, double *rate, double *norm, segue_error *err)
+static segue_status train_step(struct job *j, struct train_step *out, segue_error *err)
 {
     segue_train_result sum;
+    uint64_t start = out_now_ns();
     segue_status st = run_samples(j, step_at, j->batch, false, &sum, err);
-    j->tokens += sum.tokens;
-    *rate = rate_of(j, j->step);
     const segue_adamw adamw = {.size = sizeof adamw,
-                               .learning_rate = *rate,
+                               .learning_rate = rate_of(j, j->step),
                                .weight_decay = args_number(j->args, "weight-decay", 0),
                                .clip_norm = args_number(j->args, "clip", 1)};
     segue_update_result u = {.size = sizeof u};
     if (!st) st = segue_trainer_update(j->trainer, &adamw, &u, err);
     if (st) return st;
-    j->step++;
     j->loss = sum.loss / (double)sum.labelled;
-    *norm = u.gradient_norm;
+    *out = (struct train_step){.step = ++j->step, .loss = j->loss, .rate = adamw.learning_rate, .norm = u.gradient_norm,
+                               .held_out = NAN, .ms = (double)(out_now_ns() - start) / 1e6, .tokens = sum.tokens,
+                               .device = sum};
     return SEGUE_OK;
 }
 
 static segue_status keep(struct job *j, segue_error *err)
 {
     segue_status st = checkpoint_write(j->out, j->trainer, j->run, err);
-    return st || j->full ? st : adapter_write(j->out, j->trainer, j->placement.path, err);
+    return st || j->full ? st : adapter_write(j->out, j->trainer, j->placement.path, j->form, err);
 }
 
 /* All weights are large: they are written when the run ends, also by ^C. */
@@ -178,15 +172,16 @@ static segue_status train(struct job *j, segue_error *err)
     j->last = j->first;
     progress_begin(&progress, "train: steps", args_has(j->args, "json"));
     while (j->step < j->steps && !st && !interrupt_pending()) {
-        double rate = NAN, norm = NAN, held_out = NAN;
+        struct train_step step;
         progress_step(&progress, j->step, j->steps, false);
-        st = train_step(j, &rate, &norm, err);
+        st = train_step(j, &step, err);
         bool due = j->step % every == 0 || j->step == j->steps || interrupt_pending();
-        if (!st && due) st = evaluate(j, &held_out, err);
+        if (!st && due) st = evaluate(j, &step.held_out, err);
         if (!st && due) st = keep(j, err);
         if (st) break;
-        if (due) j->last = held_out, kept = j->step;
-        write_metrics(j, rate, norm, held_out);
+        if (due) j->last = step.held_out, kept = j->step;
+        train_log_add(&j->log, &step);
+        progress_detail(&progress, "loss %.4f, %.0f tokens/s", step.loss, (double)step.tokens / step.ms * 1e3);
     }
     progress_end(&progress);
     if (st == SEGUE_EFORMAT) {
@@ -195,6 +190,7 @@ static segue_status train(struct job *j, segue_error *err)
                         (unsigned long long)j->step + 1, why.text, (unsigned long long)kept, j->out);
     }
     if (!st) st = keep_model(j, err);
+    if (!st) st = train_log_page(&j->log, j->out, err);
     if (!st && j->step < j->steps)
         st = out_fail(err, SEGUE_ECANCELED, "train: interrupted after step %llu, which is kept; repeat the command to go on",
                       (unsigned long long)j->step);
@@ -228,8 +224,21 @@ static void identify(struct job *j)
     free(text.data);
 }
 
+/* The unit, and beside one that does not train alone the one that computes the rest. */
+static segue_status open_units(struct job *j, segue_error *err)
+{
+    unsigned threads = (unsigned)args_number(j->args, "threads", 0);
+    const char *host = args_text(j->args, "host-unit");
+    segue_unit_info info = SEGUE_INIT(segue_unit_info);
+    segue_status st = placement_open_unit(&j->unit, args_text(j->args, "unit"), threads, err);
+    if (!st) st = segue_unit_info_get(j->unit, &info, err);
+    if (st || !strcmp(info.kind, "cpu") || !strcmp(info.kind, "ref")) return st;
+    return placement_open_unit(&j->host, host ? host : "cpu", threads, err);
+}
+
 static segue_status open_trainer(struct job *j, segue_error *err)
 {
+    segue_status st = open_units(j, err);
     const segue_trainer_opts o = {.size = sizeof o,
                                   .kind = j->full ? SEGUE_TRAIN_FULL : SEGUE_TRAIN_LORA,
                                   .lora_rank = (uint32_t)args_number(j->args, "rank", 8),
@@ -237,21 +246,10 @@ static segue_status open_trainer(struct job *j, segue_error *err)
                                   .lora_targets = args_text(j->args, "targets"),
                                   .seed = j->seed,
                                   .sequence_tokens = (size_t)args_number(j->args, "context", CONTEXT),
-                                  .recompute = args_has(j->args, "recompute")};
-    segue_status st =
-        placement_open_unit(&j->unit, args_text(j->args, "unit"), (unsigned)args_number(j->args, "threads", 0), err);
+                                  .recompute = args_has(j->args, "recompute"),
+                                  .host = j->host};
     if (!st) st = segue_trainer_open(&j->trainer, j->placement.model, j->unit, &o, err);
     return st || !args_has(j->args, "random") ? st : segue_trainer_randomize(j->trainer, j->seed, 0, err);
-}
-
-static segue_status open_metrics(struct job *j, segue_error *err)
-{
-    const char *path = args_text(j->args, "metrics");
-    if (!path) return SEGUE_OK;
-    j->metrics = fopen(path, j->step ? "a" : "w");
-    if (!j->metrics) return out_fail_errno(err, "train: metrics", path, NULL);
-    if (!j->step) fprintf(j->metrics, "step,loss,learning_rate,gradient_norm,tokens,seconds,held_out_loss\n");
-    return SEGUE_OK;
 }
 
 /* Data, unit, trainer and an earlier checkpoint. */
@@ -266,48 +264,56 @@ static segue_status prepare(struct job *j, segue_error *err)
     uint64_t all = j->samples.n - j->samples.held_out, epochs = (uint64_t)args_number(j->args, "epochs", 1);
     j->steps = (uint64_t)args_number(j->args, "steps", (double)((all * epochs + j->batch - 1) / j->batch));
     identify(j);
-    st = open_trainer(j, err);
+    if (!j->full) st = adapter_form_of(args_text(j->args, "adapter-form"), j->placement.path, &j->form, err);
+    if (!st) st = open_trainer(j, err);
     if (!st) st = checkpoint_read(j->out, j->trainer, j->run, err);
     if (st && st != SEGUE_END) return st;
     segue_trainer_info info = {.size = sizeof info};
     st = segue_trainer_info_get(j->trainer, &info, err);
     j->step = info.steps;
-    return st ? st : open_metrics(j, err);
+    j->log.json = args_has(j->args, "json");
+    j->log.html = args_text(j->args, "html");
+    j->log.device = j->host != NULL;
+    return st ? st : train_log_open(&j->log, args_text(j->args, "metrics"), j->step > 0, err);
 }
 
 static int report(const struct job *j)
 {
     segue_trainer_info info = {.size = sizeof info};
     segue_error err;
-    double seconds = (double)(out_now_ns() - j->start_ns) / 1e9;
+    double seconds = (double)(out_now_ns() - j->log.start_ns) / 1e9;
     if (segue_trainer_info_get(j->trainer, &info, &err)) return out_error(&err, EXIT_UNAVAILABLE);
     if (args_has(j->args, "json")) {
         json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "path",
                               j->full ? j->result : j->out, "steps", (json_int_t)j->step,
                               "sequences", (json_int_t)j->samples.n, "held_out", (json_int_t)j->samples.held_out, "cut",
                               (json_int_t)j->samples.cut, "skipped", (json_int_t)j->samples.skipped, "numbers",
-                              (json_int_t)info.numbers, "tokens_per_second", out_real((double)j->tokens / seconds), "loss",
+                              (json_int_t)info.numbers, "tokens_per_second", out_real((double)j->log.tokens / seconds), "loss",
                               out_real(j->loss));
         json_object_set_new(o, "held_out_loss_before", out_real(j->first));
         json_object_set_new(o, "held_out_loss", out_real(j->last));
         if (!j->samples.held_out) out_null(o, "held_out_loss", "no sequence was held out; use --held-out");
         if (!j->samples.held_out) out_null(o, "held_out_loss_before", "no sequence was held out; use --held-out");
+        json_object_set_new(o, "val_loss", out_real(j->last));
+        if (!j->samples.held_out) out_null(o, "val_loss", "no sequence was held out; use --held-out");
+        train_log_put(&j->log, o);
         return out_json_exit(o);
     }
     out_print("%s: %llu steps, %llu numbers, %.0f tokens/s, loss %.4f\n", j->out, (unsigned long long)j->step,
-              (unsigned long long)info.numbers, (double)j->tokens / seconds, j->loss);
+              (unsigned long long)info.numbers, (double)j->log.tokens / seconds, j->loss);
     if (j->samples.held_out) out_print("held out: %zu sequences, loss %.4f, was %.4f\n", j->samples.held_out, j->last, j->first);
     if (j->samples.cut) out_note("train: %zu sequences were cut to the context; see --context", j->samples.cut);
     if (j->samples.skipped) out_note("train: %zu sequences without labels were left out", j->samples.skipped);
     if (j->full) out_note("use it: segue run -m %s", j->result);
-    else out_note("use it: segue chat -m %s --lora %s", j->placement.path, j->out);
+    else out_note("use it: segue chat -m %s --lora %s%s", j->placement.path, j->out,
+                  j->form == ADAPTER_AS_GGUF ? "/adapter.gguf" : "");
     return EXIT_DONE;
 }
 
 /* What is asked for fits together. */
 static segue_status check_flags(const struct job *j, segue_error *err)
 {
-    static const char *const of_adapters[] = {"rank", "alpha", "targets"};
+    static const char *const of_adapters[] = {"rank", "alpha", "targets", "adapter-form"};
     if (!j->out || !args_has(j->args, "data"))
         return out_fail(err, SEGUE_EARG, "train: %s",
                         j->out ? "--data missing; give a text or a .jsonl file" : "-o missing; give a folder");
@@ -323,7 +329,6 @@ static segue_status check_flags(const struct job *j, segue_error *err)
 static int run(struct args *args)
 {
     struct job j = {.args = args, .full = args_has(args, "full"), .out = args_text(args, "output"), .first = NAN, .last = NAN};
-    j.start_ns = out_now_ns();
     segue_error err;
     if (check_flags(&j, &err)) return out_error(&err, EXIT_UNAVAILABLE);
     int code = placement_open_model(&j.placement, args);
@@ -333,9 +338,10 @@ static int run(struct args *args)
     if (!st) st = prepare(&j, &err);
     if (!st) st = train(&j, &err);
     code = st ? out_error(&err, EXIT_UNAVAILABLE) : report(&j);
-    if (j.metrics) fclose(j.metrics);
+    train_log_close(&j.log);
     segue_trainer_close(j.trainer);
     segue_unit_close(j.unit);
+    segue_unit_close(j.host);
     samples_free(&j.samples);
     free(j.result);
     placement_close(&j.placement);
@@ -350,6 +356,7 @@ static const struct arg_def flag_defs[] = {
     {"rank", 0, ARG_COUNT, 0, "N", "8", 1, 1024, "rank of the adapter"},
     {"alpha", 0, ARG_REAL, ARG_ADVANCED, "X", "2 x rank", 0.001, 1e6, "scale of the adapter times its rank"},
     {"targets", 0, ARG_TEXT, 0, "LIST", "all", 0, 0, "modules that get a pair: q_proj,v_proj"},
+    {"adapter-form", 0, ARG_CHOICE, 0, "peft|mlx|gguf", "peft", 0, 0, "form of the adapter's files"},
     {"steps", 0, ARG_COUNT, 0, "N", "one epoch", 1, 1e9, "number of updates"},
     {"epochs", 0, ARG_COUNT, 0, "N", "1", 1, 1e6, "passes over the data"},
     {"batch", 0, ARG_COUNT, 0, "N", "4", 1, 65536, "sequences per update"},
@@ -362,9 +369,11 @@ static const struct arg_def flag_defs[] = {
     {"checkpoint", 0, ARG_COUNT, 0, "N", "50", 1, 1e9, "write a checkpoint every N updates"},
     {"seed", 0, ARG_COUNT, 0, "N", "0", 0, 9007199254740992.0, "seed of the start and of the order"},
     {"metrics", 0, ARG_FILE, 0, "FILE.csv", NULL, 0, 0, "write loss, rate and norm of every update"},
+    {"html", 0, ARG_FILE, 0, "FILE.html", NULL, 0, 0, "write a page with charts of the run"},
     {"recompute", 0, ARG_SWITCH, ARG_ADVANCED, NULL, NULL, 0, 0, "less memory: compute layers again in the backward pass"},
     {"no-pack", 0, ARG_SWITCH, ARG_ADVANCED, NULL, NULL, 0, 0, "compute every sequence by itself instead of several at once"},
-    {"unit", 0, ARG_UNIT, 0, "SPEC", "the fastest", 0, 0, "unit that computes: cpu or ref"},
+    {"unit", 0, ARG_UNIT, 0, "SPEC", "the fastest", 0, 0, "unit that computes: cpu, ref, ane, cuda:0"},
+    {"host-unit", 0, ARG_UNIT, ARG_ADVANCED, "SPEC", "cpu", 0, 0, "unit beside ane: all but the products with weights"},
     {"threads", 't', ARG_COUNT, 0, "N", "all cores", 1, 1024, "threads of the unit cpu"},
     ARG_END};
 static const struct arg_group command_flags = {"Training", flag_defs};

@@ -8,14 +8,7 @@
 #include "base/file.h"
 #include "tensor/archive.h"
 
-/* Tensors to write; each owns its name and numbers. */
-struct file_tensors {
-    struct sg_st_item *items; /* [n] */
-    size_t n;
-};
-
-/* A matrix of rows x cols numbers to fill; name is taken over. */
-static float *add(struct file_tensors *t, char *name, size_t rows, size_t cols)
+float *file_tensors_add(struct file_tensors *t, char *name, size_t rows, size_t cols)
 {
     t->items = out_realloc(t->items, (t->n + 1) * sizeof *t->items);
     float *data = out_alloc(rows * cols * sizeof *data);
@@ -23,7 +16,7 @@ static float *add(struct file_tensors *t, char *name, size_t rows, size_t cols)
     return data;
 }
 
-static void free_tensors(struct file_tensors *t)
+void file_tensors_free(struct file_tensors *t)
 {
     for (size_t i = 0; i < t->n; i++) free((void *)(uintptr_t)t->items[i].name), free((void *)(uintptr_t)t->items[i].data);
     free(t->items);
@@ -45,19 +38,19 @@ segue_status checkpoint_write(const char *folder, const segue_trainer *t, const 
     segue_trainer_info info = {.size = sizeof info};
     segue_param_info param = {.size = sizeof param};
     segue_status st = segue_trainer_info_get(t, &info, err);
-    *add(&list, out_printf("%s%s", RUN, run), 1, 1) = 1;
-    *add(&list, out_printf("%s%llu", STEPS, (unsigned long long)info.steps), 1, 1) = 1;
+    *file_tensors_add(&list, out_printf("%s%s", RUN, run), 1, 1) = 1;
+    *file_tensors_add(&list, out_printf("%s%llu", STEPS, (unsigned long long)info.steps), 1, 1) = 1;
     for (size_t i = 0; i < 3 * info.params_n && !st; i++) {
         st = segue_trainer_param_info(t, i / 3, &param, err);
         if (st) break;
-        float *data = add(&list, out_printf("%s.%s", param.name, fields[i % 3].name), param.rows, param.cols);
+        float *data = file_tensors_add(&list, out_printf("%s.%s", param.name, fields[i % 3].name), param.rows, param.cols);
         st = segue_trainer_param_get(t, i / 3, fields[i % 3].field, SEGUE_ORDER_MATRIX, data, param.rows * param.cols, err);
     }
     char *path = out_printf("%s/checkpoint.safetensors", folder);
     if (!st) st = sg_make_folders(folder, err);
     if (!st) st = sg_safetensors_write(path, list.items, list.n, err);
     free(path);
-    free_tensors(&list);
+    file_tensors_free(&list);
     return st;
 }
 
@@ -113,60 +106,5 @@ segue_status checkpoint_read(const char *folder, segue_trainer *t, const char *r
     }
     sg_archive_close(a);
     free(path);
-    return st;
-}
-
-/* --- adapters --- */
-
-/* "model.layers.0.self_attn.q_proj" of a parameter of that module. */
-static char *module_of(const segue_param_info *p)
-{
-    size_t n = strlen(p->hf_name), end = n > 7 && !strcmp(p->hf_name + n - 7, ".weight") ? n - 7 : n;
-    return out_printf("%.*s", (int)end, p->hf_name);
-}
-
-/* Add the module's last word to the list, once. */
-static void add_target(json_t *list, const char *module)
-{
-    const char *dot = strrchr(module, '.');
-    size_t i;
-    json_t *known;
-    json_array_foreach(list, i, known) if (!strcmp(json_string_value(known), dot ? dot + 1 : module)) return;
-    json_array_append_new(list, json_string(dot ? dot + 1 : module));
-}
-
-static segue_status add_pair_part(struct file_tensors *list, json_t *targets, const segue_trainer *t, size_t i, segue_error *err)
-{
-    segue_param_info p = {.size = sizeof p};
-    segue_status st = segue_trainer_param_info(t, i, &p, err);
-    if (st) return st;
-    char *module = module_of(&p);
-    float *data = add(list, out_printf("base_model.model.%s.lora_%s.weight", module, p.part == SEGUE_PARAM_LORA_A ? "A" : "B"),
-                      p.rows, p.cols);
-    add_target(targets, module);
-    free(module);
-    return segue_trainer_param_get(t, i, SEGUE_PARAM_VALUE, SEGUE_ORDER_HF, data, p.rows * p.cols, err);
-}
-
-segue_status adapter_write(const char *folder, const segue_trainer *t, const char *base, segue_error *err)
-{
-    struct file_tensors list = {0};
-    segue_trainer_info info = {.size = sizeof info};
-    json_t *targets = json_array();
-    segue_status st = segue_trainer_info_get(t, &info, err);
-    for (size_t i = 0; i < info.params_n && !st; i++) st = add_pair_part(&list, targets, t, i, err);
-    json_t *config = json_pack("{s:s, s:s, s:s, s:i, s:f, s:f, s:s, s:b, s:b, s:o}", "peft_type", "LORA", "task_type",
-                               "CAUSAL_LM", "base_model_name_or_path", base, "r", (int)info.lora_rank, "lora_alpha",
-                               (double)info.lora_scale * info.lora_rank, "lora_dropout", 0.0, "bias", "none", "fan_in_fan_out", 0,
-                               "inference_mode", 1, "target_modules", targets);
-    char *path = out_printf("%s/adapter_model.safetensors", folder), *text = json_dumps(config, JSON_INDENT(2));
-    if (!st && !text) st = out_fail(err, SEGUE_EMEMORY, "train: %.200s: no memory for the configuration", folder);
-    if (!st) st = sg_make_folders(folder, err);
-    if (!st) st = sg_safetensors_write(path, list.items, list.n, err);
-    if (!st) st = sg_file_write_in(folder, "adapter_config.json", text, strlen(text), err);
-    free(path);
-    free(text);
-    json_decref(config);
-    free_tensors(&list);
     return st;
 }

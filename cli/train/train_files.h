@@ -1,17 +1,25 @@
-/* train_files.h: files of a training run: the checkpoint, from which a run resumes with the same bits, and the adapter in PEFT's
- * form. Both appear whole or not at all. SPDX-License-Identifier: MIT */
+/* train_files.h: the checkpoint of a training run, from which it resumes with the same bits. It appears whole or not at all.
+ * SPDX-License-Identifier: MIT */
 #ifndef SEGUE_CLI_TRAIN_FILES_H
 #define SEGUE_CLI_TRAIN_FILES_H
 
 #include "segue_train.h"
+#include "tensor/archive.h"
 #include "term/out.h"
+
+/* fp32 matrices to write; each owns its name and numbers. Zero-initialise. */
+struct file_tensors {
+    struct sg_st_item *items; /* [n] */
+    size_t n;
+};
+/* A matrix of rows x cols numbers to fill; name is taken over. */
+float *file_tensors_add(struct file_tensors *t, char *name, size_t rows, size_t cols);
+void file_tensors_free(struct file_tensors *t);
 
 /* FOLDER/checkpoint.safetensors: values and moments of all parameters and the number of steps. run: 32 hexadecimal digits that
  * identify data and settings. The folder is made if it is missing. EIO, EMEMORY. */
 segue_status checkpoint_write(const char *folder, const segue_trainer *t, const char *run, segue_error *err);
 /* SEGUE_END: there is none. EFORMAT: it is damaged, or of another run. */
 segue_status checkpoint_read(const char *folder, segue_trainer *t, const char *run, segue_error *err);
-/* FOLDER/adapter_model.safetensors and adapter_config.json. base: the model's path, as a note. */
-segue_status adapter_write(const char *folder, const segue_trainer *t, const char *base, segue_error *err);
 
 #endif

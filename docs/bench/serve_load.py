@@ -10,8 +10,8 @@
 load  starts the servers and lets N clients send --requests requests each, one after the other, streamed, as lists of token ids;
       the first --shared of --prompt tokens are the same for all. Clients begin together, or one after the other within --stagger
       seconds, and are spread over --processes processes. Servers take turns, --pairs times, in alternating order. Printed:
-      generated tokens per second, all tokens per second, time to the first token and time between tokens (p50, p95), and
-      the median of the per-pair ratios to the last server.
+      generated tokens per second, all tokens per second, time to the first token and time between tokens (p50, p95), generated
+      tokens per second of the server's processor time, and the median of the per-pair ratios to the last server.
 soak  sends a mix of requests (streamed or not, chats, constraints, bad ones; every fifth is left before its end) and reports errors,
       the resident memory after a tenth and at the end, and requests that still run.
 idle  opens connections that send nothing, others that were used once, and reports the memory per connection.
@@ -49,6 +49,11 @@ class Server:
         """Resident bytes that are not pages of files."""
         with open(f"/proc/{self.process.pid}/status") as f: text = f.read()
         return int(re.search(r"RssAnon:\s+(\d+)", text)[1]) * 1024
+
+    def cpu_s(self):
+        """Processor time of all threads so far, which other load on the machine disturbs less than the clock."""
+        with open(f"/proc/{self.process.pid}/stat") as f: fields = f.read().rsplit(") ", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def get(self, path):
         with urllib.request.urlopen(self.url(path), timeout=30) as r: return r.read().decode()
@@ -164,15 +169,18 @@ def load(a, servers):
         for i in range(a.pairs):
             got = {}
             for s in servers if i % 2 == 0 else servers[::-1]:
+                before = s.cpu_s()
                 got[s.name] = row = {"server": s.name, "pair": i, **run_load(s.port, a, clients, random.Random(1000 + i))}
+                row["answer_tok_cpu_s"] = row["answer_tok_s"] * row["wall_s"] / max(s.cpu_s() - before, 1e-9)
                 rows.append(row)
                 print(f"{s.name:12} {clients:4} clients: {row['answer_tok_s']:9.1f} generated, {row['all_tok_s']:9.1f} all tok/s; first token "
                       f"{row['first_p50_ms']:7.1f} p50 {row['first_p95_ms']:7.1f} p95 ms; between {row['between_p50_ms']:6.2f} p50 "
-                      f"{row['between_p95_ms']:6.2f} p95 {row['between_p99_ms']:6.2f} p99 {row['between_max_ms']:6.1f} max ms", flush=True)
+                      f"{row['between_p95_ms']:6.2f} p95 {row['between_p99_ms']:6.2f} p99 {row['between_max_ms']:6.1f} max ms; "
+                      f"{row['answer_tok_cpu_s']:8.1f} generated per second of processor time", flush=True)
             pairs.append(got)
         last = servers[-1].name
         for s in servers[:-1]:
-            for key in ("answer_tok_s", "first_p95_ms", "between_p95_ms"):
+            for key in ("answer_tok_s", "answer_tok_cpu_s", "first_p95_ms", "between_p95_ms"):
                 r = [p[s.name][key] / p[last][key] for p in pairs]
                 print(f"{s.name} / {last}, {clients} clients, {key}: {statistics.median(r):.2f} (from {min(r):.2f} to {max(r):.2f}, {len(r)} pairs)", flush=True)
     if a.json:

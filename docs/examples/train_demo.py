@@ -95,7 +95,7 @@ def main():
     done = subprocess.run([SEGUE, "train", "--full", "--random", "-m", shape, "--data", data, "-o", model, "--steps", STEPS,
                            "--batch", "16", "-c", "128", "--lr", "0.003", "--weight-decay", "0.1", "--held-out", "2",
                            "--checkpoint", STEPS, "--unit", "cpu", "--json"], stdout=subprocess.PIPE, text=True, check=True)
-    report, bigram = json.loads(done.stdout), bigram_loss(text.encode())
+    report, bigram = json.loads(done.stdout.splitlines()[-1]), bigram_loss(text.encode())
     print(f"{report['numbers']} weights, {report['steps']} steps, {report['tokens_per_second']:.0f} tokens/s")
     print(f"held-out loss per byte: {report['held_out_loss']:.3f}, at the start {report['held_out_loss_before']:.3f}; "
           f"a bigram model: {bigram:.3f}")

@@ -6,10 +6,10 @@
 #include "engine/sized.h"
 #include "train/train.h"
 
-/* The handle: the trainer and its unit. */
+/* The handle: the trainer and its units; host NULL: none. */
 struct train_handle {
     struct segue_trainer *trainer;
-    struct segue_unit *unit;
+    struct segue_unit *unit, *host;
 };
 
 static struct train_handle *handle(const segue_trainer *t) { return (struct train_handle *)(uintptr_t)t; }
@@ -27,14 +27,31 @@ segue_status segue_trainer_open(segue_trainer **out, segue_model *model, segue_u
     SG_TRY(sg_sized_in(&o, sizeof o, opts, "trainer options", err));
     struct train_handle *h = sg_alloc(sizeof *h);
     if (!h) return sg_no_memory("trainer", sizeof *h, err);
-    segue_status status = sg_train_open(&h->trainer, model, unit->unit, unit->desc.info.spec, &o, err);
+    segue_status status = sg_train_open(&h->trainer, model, unit->unit, o.host ? o.host->unit : NULL, unit->desc.info.spec, &o,
+                                        err);
     if (status != SEGUE_OK) {
         sg_free(h);
         return status;
     }
     h->unit = sg_unit_share(unit);
+    if (o.host) h->host = sg_unit_share(o.host);
     *out = (segue_trainer *)(void *)h;
     return SEGUE_OK;
+}
+
+/* A lane of each unit. */
+static segue_status enter(const struct train_handle *h, segue_error *err)
+{
+    SG_TRY(sg_unit_enter(h->unit, NULL, err));
+    segue_status status = h->host ? sg_unit_enter(h->host, NULL, err) : SEGUE_OK;
+    if (status != SEGUE_OK) sg_unit_leave(h->unit);
+    return status;
+}
+
+static void leave(const struct train_handle *h)
+{
+    if (h->host) sg_unit_leave(h->host);
+    sg_unit_leave(h->unit);
 }
 
 segue_status segue_trainer_info_get(const segue_trainer *trainer, segue_trainer_info *out, segue_error *err)
@@ -48,6 +65,7 @@ void segue_trainer_close(segue_trainer *trainer)
     if (!trainer) return;
     sg_train_close(handle(trainer)->trainer);
     segue_unit_close(handle(trainer)->unit);
+    segue_unit_close(handle(trainer)->host);
     sg_free(handle(trainer));
 }
 
@@ -67,7 +85,7 @@ segue_status segue_trainer_param_get(const segue_trainer *trainer, size_t i, seg
                                      float *out, size_t n, segue_error *err)
 {
     if (!valid(trainer, i, field, order, out, n)) return refuse("parameter not read", err);
-    return sg_train_get(handle(trainer)->trainer, i, field, order, out);
+    return sg_train_get(handle(trainer)->trainer, i, field, order, out, err);
 }
 
 segue_status segue_trainer_param_put(segue_trainer *trainer, size_t i, segue_param_field field, segue_param_order order,
@@ -96,9 +114,9 @@ segue_status segue_trainer_run(segue_trainer *trainer, const segue_train_batch *
     segue_train_result result;
     if (!trainer || !batch || !out) return refuse("micro-batch not run", err);
     SG_TRY(sg_sized_in(&b, sizeof b, batch, "micro-batch", err));
-    SG_TRY(sg_unit_enter(handle(trainer)->unit, NULL, err));
+    SG_TRY(enter(handle(trainer), err));
     segue_status status = sg_train_run(handle(trainer)->trainer, &b, &result, err);
-    sg_unit_leave(handle(trainer)->unit);
+    leave(handle(trainer));
     SG_TRY(status);
     return sg_sized_out(out, &result, sizeof result, "result of a micro-batch", err);
 }
@@ -109,9 +127,9 @@ segue_status segue_trainer_update(segue_trainer *trainer, const segue_adamw *opt
     segue_update_result result;
     if (!trainer || !opts || !out) return refuse("parameters not updated", err);
     SG_TRY(sg_sized_in(&o, sizeof o, opts, "options of AdamW", err));
-    SG_TRY(sg_unit_enter(handle(trainer)->unit, NULL, err));
+    SG_TRY(enter(handle(trainer), err));
     segue_status status = sg_train_update(handle(trainer)->trainer, &o, &result, err);
-    sg_unit_leave(handle(trainer)->unit);
+    leave(handle(trainer));
     SG_TRY(status);
     return sg_sized_out(out, &result, sizeof result, "result of an update", err);
 }

@@ -1,7 +1,6 @@
 /* adamw.c: the update. Blocks of numbers are independent, and sums of blocks are added in ascending order.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
-#include <string.h>
 
 #include "train/train.h"
 
@@ -41,37 +40,64 @@ static void update_block(void *arg, uint32_t item, uint32_t thread)
 
 static uint32_t blocks_of(const struct sg_param *p) { return (uint32_t)((p->n + BLOCK - 1) / BLOCK); }
 
-/* *out: sum of squares over all gradients. EFORMAT names the first parameter with a NaN or infinity. */
-static segue_status norm_of(struct segue_trainer *t, double *out, segue_error *err)
+/* sums[i]: of the squares of the gradient of parameter i. */
+static segue_status squares_of(struct segue_trainer *t, double *sums, segue_error *err)
 {
-    *out = 0;
+    if (t->resident) return sg_resident_squares(t, sums, err);
     for (size_t i = 0; i < t->info.params_n; i++) {
         struct update_work w = {.p = &t->params[i]};
         uint32_t n = blocks_of(w.p);
-        double sum = 0;
         w.sums = sg_alloc(n * sizeof *w.sums);
         if (!w.sums) return sg_no_memory("sums of gradients", n * sizeof *w.sums, err);
         t->math.each(&t->math, n, square_block, &w);
-        for (uint32_t k = 0; k < n; k++) sum += w.sums[k];
+        sums[i] = 0;
+        for (uint32_t k = 0; k < n; k++) sums[i] += w.sums[k];
         sg_free(w.sums);
-        if (!isfinite(sum))
-            return sg_fail(err, SEGUE_EFORMAT, "parameters not updated: step %llu: the gradient of %s is not finite; lower the "
-                           "learning rate, or go back to an earlier checkpoint", (unsigned long long)t->info.steps + 1,
-                           w.p->info.name);
-        *out += sum;
     }
     return SEGUE_OK;
 }
 
+/* *out: sum of squares over all gradients. EFORMAT names the first parameter with a NaN or infinity. */
+static segue_status norm_of(struct segue_trainer *t, double *out, segue_error *err)
+{
+    double *sums = sg_alloc(t->info.params_n * sizeof *sums);
+    if (!sums) return sg_no_memory("sums of gradients", t->info.params_n * sizeof *sums, err);
+    segue_status status = squares_of(t, sums, err);
+    *out = 0;
+    for (size_t i = 0; i < t->info.params_n && status == SEGUE_OK; i++) {
+        *out += sums[i];
+        if (!isfinite(sums[i]))
+            status = sg_fail(err, SEGUE_EFORMAT, "parameters not updated: step %llu: the gradient of %s is not finite; lower the "
+                             "learning rate, or go back to an earlier checkpoint", (unsigned long long)t->info.steps + 1,
+                             t->params[i].info.name);
+    }
+    sg_free(sums);
+    return status;
+}
+
+/* A unit that was lost reports it at the next call. */
 void sg_train_drop(struct segue_trainer *t)
 {
-    for (size_t i = 0; i < t->info.params_n; i++) memset(t->params[i].field[1], 0, t->params[i].n * sizeof(float));
+    segue_error ignored;
+    for (size_t i = 0; i < t->info.params_n; i++) (void)sg_train_zero(t, t->params[i].field[1], t->params[i].n, &ignored);
     t->labelled = 0;
+}
+
+static segue_status update_param(struct segue_trainer *t, const struct update_work *w, segue_error *err)
+{
+    const struct sg_param *p = w->p;
+    struct sg_resident_adamw a = {p->field[0], p->field[1], p->field[2], p->field[3], p->n, (float)w->scale,
+                                  (float)(1 - w->rate * w->decay), (float)(w->rate / w->correct1), (float)w->beta1,
+                                  (float)w->beta2, (float)(1 / sqrt(w->correct2)), (float)w->eps};
+    if (t->resident) return sg_resident_ops(t->resident)->adamw(t->resident, &a, err);
+    struct update_work copy = *w;
+    t->math.each(&t->math, blocks_of(p), update_block, &copy);
+    return SEGUE_OK;
 }
 
 segue_status sg_train_update(struct segue_trainer *t, const segue_adamw *o, segue_update_result *out, segue_error *err)
 {
-    double squares, divisor = o->divisor > 0 ? o->divisor : (double)t->labelled;
+    double squares = 0, divisor = o->divisor > 0 ? o->divisor : (double)t->labelled;
     if (!t->labelled)
         return sg_fail(err, SEGUE_EARG,
                 "parameters not updated: no position had a label since the last update; run a micro-batch");
@@ -93,8 +119,9 @@ segue_status sg_train_update(struct segue_trainer *t, const segue_adamw *o, segu
     for (size_t i = 0; i < t->info.params_n; i++) {
         w.p = &t->params[i];
         w.decay = w.p->info.matrix ? o->weight_decay : 0;
-        t->math.each(&t->math, blocks_of(w.p), update_block, &w);
+        SG_TRY(update_param(t, &w, err));
     }
     t->labelled = 0;
+    t->version++;
     return SEGUE_OK;
 }

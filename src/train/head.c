@@ -6,12 +6,14 @@
 
 #include "train/train.h"
 
-enum { HEAD_NUMBERS = 1 << 24, HEAD_ROWS_MIN = 16, HEAD_ROWS_MAX = 256 };
+/* A resident unit needs more rows to be busy. */
+enum { HEAD_NUMBERS = 1 << 24, HEAD_ROWS_MIN = 16, HEAD_ROWS_MAX = 256, RESIDENT_NUMBERS = 1 << 27, RESIDENT_ROWS_MAX = 2048 };
 
-uint32_t sg_train_head_rows(const struct sg_graph *g)
+uint32_t sg_train_head_rows(const struct segue_trainer *t)
 {
-    uint32_t rows = HEAD_NUMBERS / (g->vocab ? g->vocab : 1);
-    return rows < HEAD_ROWS_MIN ? HEAD_ROWS_MIN : rows > HEAD_ROWS_MAX ? HEAD_ROWS_MAX : rows;
+    uint32_t vocab = t->graph->vocab ? t->graph->vocab : 1, max = t->resident ? RESIDENT_ROWS_MAX : HEAD_ROWS_MAX;
+    uint32_t rows = (t->resident ? RESIDENT_NUMBERS : HEAD_NUMBERS) / vocab;
+    return rows < HEAD_ROWS_MIN ? HEAD_ROWS_MIN : rows > max ? max : rows;
 }
 
 struct loss_work {
@@ -52,9 +54,32 @@ static segue_status loss_part(struct sg_train_pass *p, const uint32_t *rows, uin
     struct sg_train_grad grad = {0};
     struct sg_operand whole = {.value = p->t->logits, .at = 0, .width = p->g->vocab};
     if (!p->loss_only) SG_TRY(sg_train_grad_of(p, &whole, &grad));
+    if (p->t->resident)
+        return sg_resident_ops(p->t->resident)->loss(p->t->resident, &p->on_unit, (uint32_t)(rows - p->labelled), n, p->g->vocab,
+                                                     p->values[p->t->logits], grad.data, p->err);
     struct loss_work w = {p, rows, p->values[p->t->logits], grad.data, each, p->g->vocab};
     sg_train_each(p, n, loss_row, &w);
     for (uint32_t i = 0; i < n; i++) p->loss += each[i];
+    return SEGUE_OK;
+}
+
+/* selected [n, width] = rows of x. */
+static segue_status select_rows(struct sg_train_pass *p, struct sg_train_view x, const uint32_t *rows, uint32_t n,
+                                float *selected)
+{
+    if (p->t->resident) return sg_resident_select(p, x, rows, n, selected);
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(selected + (size_t)i * x.width, x.data + rows[i] * x.stride, x.width * sizeof *selected);
+    return SEGUE_OK;
+}
+
+static segue_status select_back(struct sg_train_pass *p, struct sg_train_grad dx, const uint32_t *rows, uint32_t n,
+                                const float *dout)
+{
+    if (!dx.data) return SEGUE_OK;
+    if (p->t->resident) return sg_resident_select_back(p, dx, rows, n, dout);
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t c = 0; c < dx.width; c++) dx.data[rows[i] * dx.stride + c] += dout[(size_t)i * dx.width + c];
     return SEGUE_OK;
 }
 
@@ -65,8 +90,7 @@ static segue_status head_part(struct sg_train_pass *p, const uint32_t *rows, uin
     struct sg_train_view x = sg_train_in(p, &select->in[0]);
     float *selected = sg_train_take(p, (size_t)n * x.width);
     if (!selected) return SEGUE_EMEMORY;
-    for (uint32_t i = 0; i < n; i++) memcpy(selected + (size_t)i * x.width, x.data + rows[i] * x.stride,
-            x.width * sizeof *selected);
+    SG_TRY(select_rows(p, x, rows, n, selected));
     p->values[select->out] = selected;
     p->rows[1] = n;
     for (uint32_t i = p->t->rows_op + 1; i < p->g->ops_n; i++) SG_TRY(sg_train_op(p, i));
@@ -76,9 +100,7 @@ static segue_status head_part(struct sg_train_pass *p, const uint32_t *rows, uin
     struct sg_train_grad dx;
     if (p->grads[select->out]) {
         SG_TRY(sg_train_grad_of(p, &select->in[0], &dx));
-        for (uint32_t i = 0; dx.data && i < n; i++)
-            for (uint32_t c = 0; c < x.width; c++) dx.data[rows[i] * dx.stride + c] += p->grads[select->out][(size_t)i *
-                    x.width + c];
+        SG_TRY(select_back(p, dx, rows, n, p->grads[select->out]));
         sg_train_put(p, p->grads[select->out]);
         p->t->live_bytes -= (uint64_t)n * x.width * sizeof(float);
         p->grads[select->out] = NULL;
@@ -90,8 +112,9 @@ static segue_status head_part(struct sg_train_pass *p, const uint32_t *rows, uin
 
 segue_status sg_train_head(struct sg_train_pass *p)
 {
-    uint32_t step = sg_train_head_rows(p->g);
+    uint32_t step = sg_train_head_rows(p->t);
     for (uint32_t at = 0; at < p->labelled_n; at += step)
         SG_TRY(head_part(p, p->labelled + at, p->labelled_n - at < step ? p->labelled_n - at : step));
-    return SEGUE_OK;
+    if (!p->t->resident || !p->labelled_n) return SEGUE_OK;
+    return sg_resident_ops(p->t->resident)->loss_sum(p->t->resident, p->labelled_n, &p->loss, p->err);
 }

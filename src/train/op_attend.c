@@ -29,6 +29,7 @@ struct attend_block {
     float *weights;                  /* [i1 - i0, i1 - lo] */
     float *slopes;                   /* NULL, or 1 - tanh^2 of the soft cap, the same shape */
     float sink[QUERY_ROWS];          /* weight of the sink per row */
+    uint32_t thread;
 };
 
 static void softmax_row(const struct attend_pass *w, struct attend_block *b, uint32_t r)
@@ -62,7 +63,7 @@ static void block_weights(const struct attend_pass *w, struct attend_block *b)
             w->q.data + (b->first + b->i0) * w->q.stride + b->h * a->d,
                                              w->k.data + (b->first + b->lo) * w->k.stride + kv * a->d, w->q.stride, w->k.stride,
                                                      keys,
-                                             b->weights, 0});
+                                             b->weights, 0}, b->thread);
     for (uint32_t r = 0; r < rows; r++) softmax_row(w, b, r);
 }
 
@@ -72,19 +73,20 @@ static void block_out(const struct attend_pass *w, const struct attend_block *b,
     uint32_t rows = b->i1 - b->i0, keys = b->i1 - b->lo, kv = b->h / (a->heads / a->kv_heads);
     w->p->m->gemm(w->p->m, &(struct sg_gemm){SG_GEMM_NN, rows, a->dv, keys, b->weights,
                                              w->v.data + (b->first + b->lo) * w->v.stride + kv * a->dv, keys, w->v.stride, ld,
-                                                     out, 0});
+                                                     out, 0}, b->thread);
 }
 
 /* The blocks of one item, in a fixed order. */
-static void each_block(const struct attend_pass *w, uint32_t item, float *scratch,
+static void each_block(const struct attend_pass *w, uint32_t item, uint32_t thread,
                        void (*run)(const struct attend_pass *w, struct attend_block *b, float *scratch))
 {
     const struct sg_attend *a = w->a;
     uint32_t s = item / a->kv_heads, kv = item % a->kv_heads, group = a->heads / a->kv_heads;
     size_t first = w->p->from[s], n = w->p->from[s + 1] - first;
+    float *scratch = w->scratch + thread * w->each;
     for (uint32_t h = kv * group; h < (kv + 1) * group; h++)
         for (uint32_t i = 0; i < n; i += QUERY_ROWS) {
-            struct attend_block b = {.first = first, .i0 = i, .h = h};
+            struct attend_block b = {.first = first, .i0 = i, .h = h, .thread = thread};
             b.i1 = i + QUERY_ROWS < n ? i + QUERY_ROWS : (uint32_t)n;
             b.lo = a->window && i + 1 > a->window ? i + 1 - a->window : 0;
             b.weights = scratch;
@@ -134,9 +136,9 @@ static void block_backward(const struct attend_pass *w, struct attend_block *b, 
     block_gate(w, b, dO, O);
     if (w->dv.data)
         m->gemm(m, &(struct sg_gemm){SG_GEMM_TN, keys, a->dv, rows, b->weights, dO, keys, a->dv, w->dv.stride,
-                                     w->dv.data + k0 * w->dv.stride + kv * a->dv, 1});
+                                     w->dv.data + k0 * w->dv.stride + kv * a->dv, 1}, b->thread);
     m->gemm(m, &(struct sg_gemm){SG_GEMM_NT, rows, keys, a->dv, dO, w->v.data + k0 * w->v.stride + kv * a->dv, a->dv, w->v.stride,
-                                 keys, dP, 0});
+                                 keys, dP, 0}, b->thread);
     for (uint32_t r = 0; r < rows; r++) {
         float *P = b->weights + (size_t)r * keys, *d = dP + (size_t)r * keys;
         double sum = 0;
@@ -150,24 +152,24 @@ static void block_backward(const struct attend_pass *w, struct attend_block *b, 
     if (w->dq.data)
         m->gemm(m, &(struct sg_gemm){SG_GEMM_NN, rows, a->d, keys, dP, w->k.data + k0 * w->k.stride + kv * a->d, keys,
                 w->k.stride,
-                                     w->dq.stride, w->dq.data + q0 * w->dq.stride + b->h * a->d, 1});
+                                     w->dq.stride, w->dq.data + q0 * w->dq.stride + b->h * a->d, 1}, b->thread);
     if (w->dk.data)
         m->gemm(m, &(struct sg_gemm){SG_GEMM_TN, keys, a->d, rows, dP, w->q.data + q0 * w->q.stride + b->h * a->d, keys,
                 w->q.stride,
-                                     w->dk.stride, w->dk.data + k0 * w->dk.stride + kv * a->d, 1});
+                                     w->dk.stride, w->dk.data + k0 * w->dk.stride + kv * a->d, 1}, b->thread);
 }
 
 static void forward_item(void *arg, uint32_t item, uint32_t thread)
 {
     const struct attend_pass *w = arg;
-    each_block(w, item, w->scratch + thread * w->each, block_forward);
+    each_block(w, item, thread, block_forward);
 }
 
 static void backward_item(void *arg, uint32_t item, uint32_t thread)
 {
     struct attend_pass w = *(const struct attend_pass *)arg;
     if (w.dsinks) w.dsinks += (size_t)(item / w.a->kv_heads) * w.a->heads;
-    each_block(&w, item, w.scratch + thread * w.each, block_backward);
+    each_block(&w, item, thread, block_backward);
 }
 
 static segue_status attend_work(struct sg_train_pass *p, const struct sg_op *op, struct attend_pass *w)

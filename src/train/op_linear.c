@@ -69,7 +69,7 @@ segue_status sg_train_linear(struct sg_train_pass *p, const struct sg_op *op, fl
     struct sg_train_view x = sg_train_in(p, &op->in[0]);
     uint32_t rows = sg_train_rows(p, op), n = w->rows;
     struct sg_gemm g = {.rows = rows, .cols = n, .inner = x.width, .a = x.data, .lda = x.stride, .c = out, .ldc = n};
-    SG_TRY(weight_product(p, w, g, 0));
+    SG_TRY(sg_train_group_of(p, op) ? sg_train_device_forward(p, op) : weight_product(p, w, g, 0));
     int32_t pair = p->t->tensors[w->tensor].pair;
     if (pair >= 0) {
         const struct sg_param *a = &p->t->params[pair], *b = a + 1;
@@ -127,26 +127,57 @@ static segue_status pair_back(struct sg_train_pass *p, const struct sg_op *op, c
     return status;
 }
 
-segue_status sg_train_linear_back(struct sg_train_pass *p, const struct sg_op *op, const float *dout)
+/* Everything but the product with the weights: dr, db, dW, the pair. */
+static segue_status rest_back(struct sg_train_pass *p, const struct sg_op *op, const float *dout, struct sg_train_grad dx)
 {
     const struct sg_weight *w = &op->u.linear.weight;
     const struct sg_train_tensor *s = &p->t->tensors[w->tensor];
     struct sg_train_view x = sg_train_in(p, &op->in[0]);
-    struct sg_train_grad dx, dr;
+    struct sg_train_grad dr;
     uint32_t rows = sg_train_rows(p, op), n = w->rows;
-    SG_TRY(sg_train_grad_of(p, &op->in[0], &dx));
     SG_TRY(sg_train_grad_of(p, &op->in[1], &dr));
     for (uint32_t t = 0; dr.data && t < rows; t++)
         for (uint32_t c = 0; c < n; c++) dr.data[t * dr.stride + c] += dout[(size_t)t * n + c];
     struct sum_work sum = {sg_train_vector_grad(p, &op->u.linear.bias), dout, rows, n};
     if (sum.out) sg_train_each(p, (n + COLUMN_BLOCK - 1) / COLUMN_BLOCK, sum_columns, &sum);
-    if (dx.data) {
-        struct sg_gemm g = {.rows = rows, .cols = x.width, .inner = n, .a = dout, .lda = n, .c = dx.data, .ldc = dx.stride,
-                .add = 1};
-        SG_TRY(weight_product(p, w, g, 1));
-    }
     if (s->param >= 0)
         sg_train_gemm(p->m, &(struct sg_gemm){SG_GEMM_TN, n, x.width, rows, dout, x.data, n, x.stride, x.width,
                                               p->t->params[s->param].field[1] + (size_t)w->at * x.width, 1});
     return s->pair >= 0 ? pair_back(p, op, dout, x, dx) : SEGUE_OK;
+}
+
+/* All ops of a group: the device computes dx while this thread computes the gradients of weights. */
+static segue_status group_back(struct sg_train_pass *p, const struct sg_train_group *group)
+{
+    const struct sg_op *first = &p->g->ops[group->ops[0]];
+    struct sg_train_grad dx;
+    SG_TRY(sg_train_grad_of(p, &first->in[0], &dx));
+    if (dx.data) SG_TRY(sg_train_device_back(p, group, dx));
+    segue_status status = SEGUE_OK;
+    for (uint32_t i = 0; i < group->n; i++) {
+        const struct sg_op *op = &p->g->ops[group->ops[i]];
+        if (!p->grads[op->out]) continue;
+        if (status == SEGUE_OK) status = rest_back(p, op, p->grads[op->out], dx);
+    }
+    segue_status waited = dx.data ? sg_train_device_wait(p) : SEGUE_OK;
+    for (uint32_t i = 1; i < group->n; i++) {
+        int32_t v = p->g->ops[group->ops[i]].out;
+        sg_train_put_live(p, &p->grads[v], v);
+    }
+    return status != SEGUE_OK ? status : waited;
+}
+
+segue_status sg_train_linear_back(struct sg_train_pass *p, const struct sg_op *op, const float *dout)
+{
+    const struct sg_train_group *group = sg_train_group_of(p, op);
+    struct sg_train_grad dx;
+    if (group) return group_back(p, group);
+    SG_TRY(sg_train_grad_of(p, &op->in[0], &dx));
+    if (dx.data) {
+        uint32_t n = op->u.linear.weight.rows;
+        struct sg_gemm g = {.rows = sg_train_rows(p, op), .cols = dx.width, .inner = n, .a = dout, .lda = n, .c = dx.data,
+                            .ldc = dx.stride, .add = 1};
+        SG_TRY(weight_product(p, &op->u.linear.weight, g, 1));
+    }
+    return rest_back(p, op, dout, dx);
 }

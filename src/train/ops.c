@@ -21,10 +21,9 @@ static const struct {
     [SG_OP_SCALE] = {sg_train_scale, sg_train_scale_back},
 };
 
-static segue_status check_finite(struct sg_train_pass *p, const struct sg_op *op)
+static segue_status all_finite(struct sg_train_pass *p, const struct sg_op *op, const float *x, size_t n)
 {
-    const float *x = p->values[op->out];
-    for (size_t i = 0, n = sg_train_numbers(p, op->out); i < n; i++)
+    for (size_t i = 0; i < n; i++)
         if (!isfinite(x[i]))
             return sg_fail(p->err, SEGUE_EFORMAT,
                            "micro-batch not run: the loss is not finite: first in %s of layer %d; lower the learning rate, or go "
@@ -32,13 +31,32 @@ static segue_status check_finite(struct sg_train_pass *p, const struct sg_op *op
     return SEGUE_OK;
 }
 
+static segue_status check_finite(struct sg_train_pass *p, const struct sg_op *op)
+{
+    size_t n = sg_train_numbers(p, op->out);
+    if (!p->t->resident) return all_finite(p, op, p->values[op->out], n);
+    float *host = sg_alloc_unset(n * sizeof *host);
+    if (!host) return sg_no_memory("a value", n * sizeof *host, p->err);
+    segue_status status = sg_train_read(p->t, host, p->values[op->out], n, p->err);
+    if (status == SEGUE_OK) status = all_finite(p, op, host, n);
+    sg_free_aligned(host);
+    return status;
+}
+
+/* dout is read with back = 1 only; NULL there: of the op itself nothing, of its group of products something. */
+static segue_status run_op(struct sg_train_pass *p, const struct sg_op *op, int back, float *out, const float *dout)
+{
+    if (p->t->resident) return sg_resident_run(p, op, out, dout);
+    return back ? table[op->code].backward(p, op, dout) : table[op->code].forward(p, op, out);
+}
+
 segue_status sg_train_op(struct sg_train_pass *p, uint32_t i)
 {
     const struct sg_op *op = &p->g->ops[i];
-    if (p->values[op->out]) return SEGUE_OK;
-    p->values[op->out] = sg_train_take_live(p, op->out);
+    if (p->values[op->out] && !(p->early && p->early[i])) return SEGUE_OK;
+    if (!p->values[op->out]) p->values[op->out] = sg_train_take_live(p, op->out);
     if (!p->values[op->out]) return SEGUE_EMEMORY;
-    if (sg_train_rows(p, op)) SG_TRY(table[op->code].forward(p, op, p->values[op->out]));
+    if (sg_train_rows(p, op)) SG_TRY(run_op(p, op, 0, p->values[op->out], NULL));
     return p->check ? check_finite(p, op) : SEGUE_OK;
 }
 
@@ -46,8 +64,10 @@ segue_status sg_train_op_back(struct sg_train_pass *p, uint32_t i)
 {
     const struct sg_op *op = &p->g->ops[i];
     segue_status status = SEGUE_OK;
-    if (p->grads[op->out]) status = table[op->code].backward(p, op, p->grads[op->out]);
-    sg_train_put_live(p, &p->grads[op->out], op->out);
+    int deferred = sg_train_deferred(p, i);
+    if (!deferred && (p->grads[op->out] || sg_train_due(p, i)))
+        status = run_op(p, op, 1, p->values[op->out], p->grads[op->out]);
+    if (!deferred) sg_train_put_live(p, &p->grads[op->out], op->out);
     sg_train_put_live(p, &p->values[op->out], op->out);
     return status;
 }

@@ -23,8 +23,11 @@ struct sg_param {
 struct sg_train_tensor {
     int32_t param;                   /* trained: its parameter; -1: frozen */
     int32_t pair;                    /* parameter of A, followed by that of B; -1: no LoRA pair */
-    float *frozen;                   /* small frozen tensors as fp32; NULL: large, or trained */
+    float *frozen;                   /* small frozen tensors as fp32, on a resident unit all; NULL: large, or trained */
 };
+
+/* Linear operations of one layer with the same operand: one product of the device. */
+struct sg_train_group { uint32_t ops[SG_TRAIN_PARTS], n; };
 
 /* Memory blocks that are used again by the next operation or pass. */
 struct sg_train_block {
@@ -38,6 +41,13 @@ struct segue_trainer {
     struct segue_model *model;
     struct sg_graph *graph;
     struct sg_train_math math;
+    struct sg_train_device *device;  /* NULL, or computes the products of the layers with their weights; owned */
+    struct sg_train_group *groups;   /* [groups_n] with a device */
+    int32_t *group_of;               /* [ops_n] -1: in no group */
+    uint32_t groups_n;
+    uint64_t version;                /* of the values of all parameters */
+    struct sg_train_resident *resident;  /* NULL: numbers are in host memory. Else every float * below, of params, blocks, angles
+                                      * and passes is an address of the unit, for resident.c only */
     segue_trainer_info info;
     struct sg_param *params;         /* [info.params_n] */
     struct sg_train_tensor *tensors; /* [graph->tensors_n] */
@@ -65,8 +75,11 @@ struct sg_train_pass {
     uint32_t sequences, labelled_n, rows[2];
     size_t longest;
     float **values, **grads;         /* [values_n]; NULL: not computed, or freed */
+    uint8_t *early;                  /* NULL, or [ops_n] 1: the product of the op is in its value, the rest is not added yet */
+    struct sg_train_product product; /* of the backward pass, while the device computes it */
     uint32_t loss_only, check;       /* check 1: fail after the first op whose result is not finite */
     double loss;
+    struct sg_resident_tokens on_unit;   /* the lists above, with a resident unit */
     segue_error *err;
 };
 
@@ -100,6 +113,34 @@ static inline void sg_train_each(const struct sg_train_pass *p, uint32_t items, 
 /* The product on all threads, in tiles. A number of C does not depend on them. */
 void sg_train_gemm(const struct sg_train_math *m, const struct sg_gemm *g);
 
+/* --- op_product.c: products on the device --- */
+segue_status sg_train_groups(struct segue_trainer *t, segue_error *err);
+/* NULL: the op is computed without the device. */
+const struct sg_train_group *sg_train_group_of(const struct sg_train_pass *p, const struct sg_op *op);
+/* The product of a linear op in its value. The first op of a group computes those of all. */
+segue_status sg_train_device_forward(struct sg_train_pass *p, const struct sg_op *op);
+/* Starts dx += the products of the gradients of all ops of a group; wait ends it. */
+segue_status sg_train_device_back(struct sg_train_pass *p, const struct sg_train_group *group, struct sg_train_grad dx);
+segue_status sg_train_device_wait(struct sg_train_pass *p);
+/* 1: the backward pass of op i is that of the first op of its group, and the gradient of its result stays until then. */
+int sg_train_deferred(const struct sg_train_pass *p, uint32_t i);
+/* 1: op i is the first of its group, and one of them has a gradient. */
+int sg_train_due(const struct sg_train_pass *p, uint32_t i);
+/* --- train_memory.c: numbers in host memory or on the resident unit --- */
+segue_status sg_train_new(struct segue_trainer *t, size_t n, const char *what, float **out, segue_error *err);
+void sg_train_delete(struct segue_trainer *t, float *p);
+segue_status sg_train_zero(struct segue_trainer *t, float *p, size_t n, segue_error *err);
+segue_status sg_train_write(struct segue_trainer *t, float *to, const float *host, size_t n, segue_error *err);
+segue_status sg_train_read(const struct segue_trainer *t, float *host, const float *from, size_t n, segue_error *err);
+
+/* --- resident.c: the calls of a resident unit (t->resident is not NULL) --- */
+segue_status sg_resident_run(struct sg_train_pass *p, const struct sg_op *op, float *out, const float *dout);
+segue_status sg_resident_select(struct sg_train_pass *p, struct sg_train_view x, const uint32_t *rows, uint32_t n, float *out);
+segue_status sg_resident_select_back(struct sg_train_pass *p, struct sg_train_grad dx, const uint32_t *rows, uint32_t n,
+                                     const float *dout);
+segue_status sg_resident_tokens_put(struct sg_train_pass *p);    /* fills p->on_unit */
+segue_status sg_resident_squares(struct segue_trainer *t, double *sums, segue_error *err); /* of each parameter's gradient */
+
 /* --- operations: forward writes out [rows, width]; backward adds to the gradients of operands and parameters --- */
 typedef segue_status sg_train_forward(struct sg_train_pass *p, const struct sg_op *op, float *out);
 typedef segue_status sg_train_backward(struct sg_train_pass *p, const struct sg_op *op, const float *dout);
@@ -113,7 +154,7 @@ float sg_train_sigmoid(float x);
 
 /* --- head.c: the ops after `rows` on some labelled rows at a time, with the loss --- */
 segue_status sg_train_head(struct sg_train_pass *p);
-uint32_t sg_train_head_rows(const struct sg_graph *g);
+uint32_t sg_train_head_rows(const struct segue_trainer *t);
 /* --- ops.c --- */
 segue_status sg_train_op(struct sg_train_pass *p, uint32_t i);       /* one op forward */
 segue_status sg_train_op_back(struct sg_train_pass *p, uint32_t i);  /* backward; frees value and gradient of its result */
@@ -123,12 +164,16 @@ void sg_train_free_value(struct sg_train_pass *p, int32_t value);
 segue_status sg_train_run(struct segue_trainer *t, const segue_train_batch *b, segue_train_result *out, segue_error *err);
 
 /* --- trainer.c, train_params.c, adamw.c, figures.c --- */
-segue_status sg_train_open(struct segue_trainer **out, struct segue_model *model, struct sg_unit *unit, const char *spec,
-                           const segue_trainer_opts *o, segue_error *err);
+/* host NULL, or the unit that computes what `unit` cannot. */
+segue_status sg_train_open(struct segue_trainer **out, struct segue_model *model, struct sg_unit *unit, struct sg_unit *host,
+                           const char *spec, const segue_trainer_opts *o, segue_error *err);
 void sg_train_close(struct segue_trainer *t);
+segue_status sg_train_scratch(struct segue_trainer *t, segue_error *err); /* of products, in t->math */
+void sg_train_free_numbers(struct segue_trainer *t);  /* parameters, frozen tensors, blocks, and the resident unit */
 segue_status sg_train_angles(struct segue_trainer *t, segue_error *err);  /* of the graph's rotary tables, in the arena */
 segue_status sg_train_params(struct segue_trainer *t, const segue_trainer_opts *o, segue_error *err);
-segue_status sg_train_get(const struct segue_trainer *t, size_t i, segue_param_field field, segue_param_order order, float *out);
+segue_status sg_train_get(const struct segue_trainer *t, size_t i, segue_param_field field, segue_param_order order, float *out,
+                          segue_error *err);
 segue_status sg_train_put_field(struct segue_trainer *t, size_t i, segue_param_field field, segue_param_order order,
                                 const float *in, segue_error *err);
 segue_status sg_train_random(struct segue_trainer *t, uint64_t seed, float deviation, segue_error *err);

@@ -58,6 +58,30 @@ static int ends_with_target(const char *name, const char *targets)
 
 /* --- the list --- */
 
+/* A host array for n numbers of `field`, to be filled and given to values_end; NULL: EMEMORY. In host memory it is the field. */
+static float *values_begin(const struct segue_trainer *t, float *field, size_t n, segue_error *err)
+{
+    float *host = t->resident ? sg_alloc_unset(n * sizeof *host) : field;
+    if (!host) (void)sg_no_memory("parameters", n * sizeof *host, err);
+    return host;
+}
+
+static segue_status values_end(struct segue_trainer *t, float *field, float *host, size_t n, segue_error *err)
+{
+    if (!t->resident) return SEGUE_OK;
+    segue_status status = sg_train_write(t, field, host, n, err);
+    sg_free_aligned(host);
+    return status;
+}
+
+static segue_status read_tensor(struct segue_trainer *t, const struct sg_tensor *x, float *field, segue_error *err)
+{
+    float *host = values_begin(t, field, (size_t)(x->rows * x->cols), err);
+    if (!host) return SEGUE_EMEMORY;
+    sg_tensor_read(x, host);
+    return values_end(t, field, host, (size_t)(x->rows * x->cols), err);
+}
+
 static segue_status add_param(struct segue_trainer *t, uint32_t tensor, segue_param_part part, uint64_t rows, uint64_t cols,
                               segue_error *err)
 {
@@ -77,11 +101,11 @@ static segue_status add_param(struct segue_trainer *t, uint32_t tensor, segue_pa
         for (uint32_t i = 0; i < 4; i++) p->info.shape[i] = (size_t)stored->shape[i];
     }
     for (int f = 0; f < 4; f++) {
-        p->field[f] = p->n <= SIZE_MAX / sizeof(float) ? sg_alloc_aligned(p->n * sizeof(float)) : NULL;
-        if (!p->field[f]) {
-            while (f) sg_free_aligned(p->field[--f]);
-            return sg_no_memory("parameters", p->n * sizeof(float), err);
-        }
+        segue_status status = sg_train_new(t, p->n, "parameters", &p->field[f], err);
+        if (status == SEGUE_OK) status = sg_train_zero(t, p->field[f], p->n, err);
+        if (status == SEGUE_OK) continue;
+        for (; f >= 0; f--) sg_train_delete(t, p->field[f]);
+        return status;
     }
     t->info.params_n++;
     t->info.numbers += p->n;
@@ -106,11 +130,14 @@ static segue_status add_pair(struct segue_trainer *t, const struct sg_op *op, co
     SG_TRY(add_param(t, i, SEGUE_PARAM_LORA_B, x->rows, t->info.lora_rank, err));
     struct sg_param *a = &t->params[t->tensors[i].pair];
     double bound = 1.0 / sqrt((double)x->cols);
-    for (size_t k = 0; k < a->n; k++) a->field[0][k] = (float)(bound * (2 * sg_train_uniform(random) - 1));
-    return SEGUE_OK;
+    float *values = values_begin(t, a->field[0], a->n, err);
+    if (!values) return SEGUE_EMEMORY;
+    for (size_t k = 0; k < a->n; k++) values[k] = (float)(bound * (2 * sg_train_uniform(random) - 1));
+    return values_end(t, a->field[0], values, a->n, err);
 }
 
-/* Tensors that an op multiplies with as a matrix are read in parts when they are frozen; all others become fp32 now. */
+/* Tensors that an op multiplies with as a matrix are read in parts when they are frozen; all others become fp32 now. On a
+ * resident unit all do. */
 static segue_status add_frozen(struct segue_trainer *t, segue_error *err)
 {
     uint8_t *large = sg_arena_alloc(&t->arena, t->graph->tensors_n);
@@ -124,10 +151,9 @@ static segue_status add_frozen(struct segue_trainer *t, segue_error *err)
     }
     for (uint32_t i = 0; i < t->graph->tensors_n; i++) {
         const struct sg_tensor *x = t->graph->tensors[i];
-        if (large[i]) continue;
-        float *frozen = t->tensors[i].frozen = sg_arena_alloc(&t->arena, (size_t)(x->rows * x->cols) * sizeof *frozen);
-        if (!frozen) return sg_no_memory("vectors of the model", (size_t)(x->rows * x->cols) * sizeof *frozen, err);
-        sg_tensor_read(x, frozen);
+        if (large[i] && !t->resident) continue;
+        SG_TRY(sg_train_new(t, (size_t)(x->rows * x->cols), "weights of the model", &t->tensors[i].frozen, err));
+        SG_TRY(read_tensor(t, x, t->tensors[i].frozen, err));
     }
     return SEGUE_OK;
 }
@@ -153,7 +179,7 @@ segue_status sg_train_params(struct segue_trainer *t, const segue_trainer_opts *
         const struct sg_tensor *x = g->tensors[i];
         t->tensors[i].param = (int32_t)t->info.params_n;
         SG_TRY(add_param(t, i, SEGUE_PARAM_TENSOR, x->rows, x->cols, err));
-        sg_tensor_read(x, t->params[t->tensors[i].param].field[0]);
+        SG_TRY(read_tensor(t, x, t->params[t->tensors[i].param].field[0], err));
     }
     for (uint32_t i = 0; i < g->ops_n; i++) {
         const struct sg_delta *d = &g->ops[i].u.delta;
@@ -192,18 +218,31 @@ static size_t ordered(const struct param_order *o, const struct sg_param *p, siz
     return o->transposed ? col * p->info.rows + row : row * p->info.cols + col;
 }
 
-segue_status sg_train_get(const struct segue_trainer *t, size_t i, segue_param_field field, segue_param_order order, float *out)
+segue_status sg_train_get(const struct segue_trainer *t, size_t i, segue_param_field field, segue_param_order order, float *out,
+                          segue_error *err)
 {
     const struct sg_param *p = &t->params[i];
+    const float *from = p->field[field];
+    float *copy = NULL;
+    if (t->resident) {
+        from = copy = sg_alloc_unset(p->n * sizeof *copy);
+        if (!copy) return sg_no_memory("a parameter", p->n * sizeof *copy, err);
+        segue_status status = sg_train_read(t, copy, p->field[field], p->n, err);
+        if (status != SEGUE_OK) {
+            sg_free_aligned(copy);
+            return status;
+        }
+    }
     struct param_order o = order_of(t, p, order);
     int value = order == SEGUE_ORDER_HF && field == SEGUE_PARAM_VALUE && p->info.part == SEGUE_PARAM_TENSOR;
     for (size_t r = 0; r < p->info.rows; r++)
         for (size_t c = 0; c < p->info.cols; c++) {
-            float x = p->field[field][r * p->info.cols + c];
+            float x = from[r * p->info.cols + c];
             if (value && p->minus_one) x -= 1;
             if (value && p->log) x = logf(-x);
             out[ordered(&o, p, r, c)] = x;
         }
+    sg_free_aligned(copy);
     return SEGUE_OK;
 }
 
@@ -215,27 +254,37 @@ segue_status sg_train_put_field(struct segue_trainer *t, size_t i, segue_param_f
         return sg_fail(err, SEGUE_EUNSUPPORTED, "parameter not set: %s: not in the order of Hugging Face; use another",
                 p->info.name);
     struct param_order o = order_of(t, p, order);
+    t->version++;
+    float *to = values_begin(t, p->field[field], p->n, err);
+    if (!to) return SEGUE_EMEMORY;
     for (size_t r = 0; r < p->info.rows; r++)
-        for (size_t c = 0; c < p->info.cols; c++) p->field[field][r * p->info.cols + c] = in[ordered(&o, p, r, c)];
-    return SEGUE_OK;
+        for (size_t c = 0; c < p->info.cols; c++) to[r * p->info.cols + c] = in[ordered(&o, p, r, c)];
+    return values_end(t, p->field[field], to, p->n, err);
 }
 
 /* --- random start --- */
 
-static void fill(struct segue_trainer *t, const struct sg_weight *w, float value)
+static segue_status fill(struct segue_trainer *t, const struct sg_weight *w, float value, segue_error *err)
 {
-    if (w->tensor < 0) return;
+    if (w->tensor < 0) return SEGUE_OK;
     struct sg_param *p = &t->params[t->tensors[w->tensor].param];
-    for (size_t i = 0; i < p->n; i++) p->field[0][i] = value;
+    float *to = values_begin(t, p->field[0], p->n, err);
+    if (!to) return SEGUE_EMEMORY;
+    for (size_t i = 0; i < p->n; i++) to[i] = value;
+    return values_end(t, p->field[0], to, p->n, err);
 }
 
-static void fill_normal(struct segue_trainer *t, const struct sg_weight *w, uint64_t *random, double deviation)
+static segue_status fill_normal(struct segue_trainer *t, const struct sg_weight *w, uint64_t *random, double deviation,
+                                segue_error *err)
 {
-    if (w->tensor < 0) return;
+    if (w->tensor < 0) return SEGUE_OK;
     struct sg_param *p = &t->params[t->tensors[w->tensor].param];
+    float *to = values_begin(t, p->field[0], p->n, err);
+    if (!to) return SEGUE_EMEMORY;
     for (size_t i = 0; i < p->n; i++)
-        p->field[0][i] = (float)(deviation * sqrt(-2 * log(1 - sg_train_uniform(random))) *
-                                 cos(6.283185307179586 * sg_train_uniform(random)));
+        to[i] = (float)(deviation * sqrt(-2 * log(1 - sg_train_uniform(random))) *
+                        cos(6.283185307179586 * sg_train_uniform(random)));
+    return values_end(t, p->field[0], to, p->n, err);
 }
 
 segue_status sg_train_random(struct segue_trainer *t, uint64_t seed, float deviation, segue_error *err)
@@ -247,21 +296,22 @@ segue_status sg_train_random(struct segue_trainer *t, uint64_t seed, float devia
     for (uint32_t i = 0; i < t->graph->ops_n; i++) {
         const struct sg_op *op = &t->graph->ops[i];
         if (op->code == SG_OP_EMBED) {
-            fill_normal(t, &op->u.embed.table, &random, sigma);
-            fill_normal(t, &op->u.embed.positions, &random, sigma);
+            SG_TRY(fill_normal(t, &op->u.embed.table, &random, sigma, err));
+            SG_TRY(fill_normal(t, &op->u.embed.positions, &random, sigma, err));
         } else if (op->code == SG_OP_LINEAR) {
-            fill_normal(t, &op->u.linear.weight, &random, op->in[1].value >= 0 ? residual : sigma);
-            fill(t, &op->u.linear.bias, 0);
+            SG_TRY(fill_normal(t, &op->u.linear.weight, &random, op->in[1].value >= 0 ? residual : sigma, err));
+            SG_TRY(fill(t, &op->u.linear.bias, 0, err));
         } else if (op->code == SG_OP_NORM) {
-            fill(t, &op->u.norm.weight, op->u.norm.plus_one ? 0 : 1);
-            fill(t, &op->u.norm.bias, 0);
+            SG_TRY(fill(t, &op->u.norm.weight, op->u.norm.plus_one ? 0 : 1, err));
+            SG_TRY(fill(t, &op->u.norm.bias, 0, err));
         } else if (op->code == SG_OP_CONV) {
-            fill_normal(t, &op->u.conv.weight, &random, 1.0 / sqrt(op->u.conv.taps));
-            fill(t, &op->u.conv.bias, 0);
+            SG_TRY(fill_normal(t, &op->u.conv.weight, &random, 1.0 / sqrt(op->u.conv.taps), err));
+            SG_TRY(fill(t, &op->u.conv.bias, 0, err));
         }
     }
     for (size_t i = 0; i < t->info.params_n; i++)
-        for (int f = 1; f < 4; f++) memset(t->params[i].field[f], 0, t->params[i].n * sizeof(float));
+        for (int f = 1; f < 4; f++) SG_TRY(sg_train_zero(t, t->params[i].field[f], t->params[i].n, err));
     t->info.steps = t->labelled = 0;
+    t->version++;
     return SEGUE_OK;
 }

@@ -88,7 +88,8 @@ static segue_status set_rows(struct sg_train_pass *p, const segue_train_batch *b
     p->labelled = sg_arena_alloc(arena, total * sizeof *p->labelled);
     p->values = sg_arena_alloc(arena, p->g->values_n * sizeof *p->values);
     p->grads = sg_arena_alloc(arena, p->g->values_n * sizeof *p->grads);
-    if (!labels || !p->from || !p->position || !p->labelled || !p->values || !p->grads)
+    if (p->t->device) p->early = sg_arena_alloc(arena, p->g->ops_n);
+    if (!labels || !p->from || (p->t->device && !p->early) || !p->position || !p->labelled || !p->values || !p->grads)
         return sg_no_memory("rows of a micro-batch", total * 16, p->err);
     p->tokens = b->tokens;
     p->labels = labels;
@@ -117,6 +118,7 @@ static void free_all(struct sg_train_pass *p)
 static segue_status pass_compute(struct sg_train_pass *p)
 {
     p->loss = 0;
+    if (p->t->resident) SG_TRY(sg_resident_tokens_put(p));
     SG_TRY(layers_forward(p));
     SG_TRY(sg_train_head(p));
     if (p->loss_only || !p->labelled_n) return SEGUE_OK;
@@ -124,15 +126,36 @@ static segue_status pass_compute(struct sg_train_pass *p)
     return SEGUE_OK;
 }
 
+/* What the device did since `from`. */
+static void count_device(const struct segue_trainer *t, const struct sg_train_counts *from, segue_train_result *out)
+{
+    struct sg_train_counts now;
+    sg_train_device_ops_of(t->device)->count(t->device, &now);
+    out->dispatches = now.dispatches - from->dispatches;
+    out->compiles = now.compiles - from->compiles;
+    out->simulated_ns = now.simulated_ns - from->simulated_ns;
+    out->device_ns = now.busy_ns - from->busy_ns;
+    out->overlap_ns = out->device_ns - (now.waited_ns - from->waited_ns < out->device_ns ? now.waited_ns - from->waited_ns
+                                                                                          : out->device_ns);
+    out->weight_bytes = now.weight_bytes - from->weight_bytes;
+    out->weight_ns = now.weight_ns - from->weight_ns;
+    out->overflows = now.overflows - from->overflows;
+    out->underflows = now.underflows - from->underflows;
+}
+
 segue_status sg_train_run(struct segue_trainer *t, const segue_train_batch *b, segue_train_result *out, segue_error *err)
 {
     struct sg_train_pass p = {.t = t, .g = t->graph, .m = &t->math, .loss_only = b->loss_only, .err = err};
     struct sg_arena arena = {0};
+    struct sg_train_counts before;
     size_t total;
     uint64_t start = sg_now_ns();
+    if (t->device) sg_train_device_ops_of(t->device)->count(t->device, &before);
     SG_TRY(check_batch(t, b, &total, err));
-    if (t->block_tokens != total) sg_train_free_blocks(t);
-    t->block_tokens = total;
+    if (t->resident ? total > t->block_tokens : total != t->block_tokens) {
+        sg_train_free_blocks(t);
+        t->block_tokens = total;
+    }
     segue_status status = set_rows(&p, b, total, &arena);
     if (status == SEGUE_OK) status = pass_compute(&p);
     if (p.values && p.grads) free_all(&p);
@@ -151,5 +174,6 @@ segue_status sg_train_run(struct segue_trainer *t, const segue_train_batch *b, s
     if (!b->loss_only) t->labelled += p.labelled_n;
     *out = (segue_train_result){.size = sizeof *out, .loss = p.loss, .labelled = p.labelled_n, .tokens = total,
                                 .ns = sg_now_ns() - start};
+    if (t->device) count_device(t, &before, out);
     return SEGUE_OK;
 }

@@ -1,23 +1,27 @@
 /* values.c: values, gradients and products of a pass. Memory is taken from a list of blocks that the next pass uses again.
  * SPDX-License-Identifier: MIT */
-#include <string.h>
-
 #include "train/train.h"
 
 /* --- memory --- */
+
+/* Blocks of a resident unit are kept for micro-batches of any size, because its allocations wait for all work. */
+static int block_fits(const struct segue_trainer *t, const struct sg_train_block *b, size_t n)
+{
+    return !b->used && b->n >= n && (t->resident || b->n <= n + n / 4 + 1024);
+}
 
 float *sg_train_take(struct sg_train_pass *p, size_t n)
 {
     struct segue_trainer *t = p->t;
     struct sg_train_block *best = NULL;
     for (struct sg_train_block *b = t->blocks; b; b = b->next)
-        if (!b->used && b->n >= n && b->n <= n + n / 4 + 1024 && (!best || b->n < best->n)) best = b;
+        if (block_fits(t, b, n) && (!best || b->n < best->n)) best = b;
     if (!best) {
+        float *data;
         best = sg_alloc(sizeof *best);
-        float *data = best && n <= SIZE_MAX / 8 ? sg_alloc_unset(n * sizeof *data) : NULL;
-        if (!data) {
+        if (!best) (void)sg_no_memory("a value of training", sizeof *best, p->err);
+        if (!best || sg_train_new(t, n, "a value of training", &data, p->err) != SEGUE_OK) {
             sg_free(best);
-            (void)sg_no_memory("a value of training", n * sizeof *data, p->err);
             return NULL;
         }
         *best = (struct sg_train_block){.next = t->blocks, .data = data, .n = n};
@@ -37,7 +41,7 @@ void sg_train_free_blocks(struct segue_trainer *t)
 {
     while (t->blocks) {
         struct sg_train_block *next = t->blocks->next;
-        sg_free_aligned(t->blocks->data);
+        sg_train_delete(t, t->blocks->data);
         sg_free(t->blocks);
         t->blocks = next;
     }
@@ -86,7 +90,7 @@ segue_status sg_train_grad_of(struct sg_train_pass *p, const struct sg_operand *
     if (!*grad) {
         *grad = sg_train_take_live(p, x->value);
         if (!*grad) return SEGUE_EMEMORY;
-        memset(*grad, 0, sg_train_numbers(p, x->value) * sizeof **grad);
+        SG_TRY(sg_train_zero(p->t, *grad, sg_train_numbers(p, x->value), p->err));
     }
     *out = (struct sg_train_grad){*grad + x->at, p->g->values[x->value].width, x->width};
     return SEGUE_OK;
@@ -117,7 +121,6 @@ struct gemm_work {
 
 static void gemm_tile(void *arg, uint32_t item, uint32_t thread)
 {
-    (void)thread;
     const struct gemm_work *w = arg;
     struct sg_gemm g = *w->g;
     uint32_t r = item / w->across * TILE_ROWS, c = item % w->across * w->cols;
@@ -126,7 +129,7 @@ static void gemm_tile(void *arg, uint32_t item, uint32_t thread)
     g.c += r * g.ldc + c;
     g.rows = g.rows - r < TILE_ROWS ? g.rows - r : TILE_ROWS;
     g.cols = g.cols - c < w->cols ? g.cols - c : w->cols;
-    w->m->gemm(w->m, &g);
+    w->m->gemm(w->m, &g, thread);
 }
 
 void sg_train_gemm(const struct sg_train_math *m, const struct sg_gemm *g)

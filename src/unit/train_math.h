@@ -28,8 +28,10 @@ struct sg_train_math {
     /* Calls work once for each item < items, on any thread, and returns when all are done. */
     void (*each)(const struct sg_train_math *m, uint32_t items, void (*work)(void *arg, uint32_t item, uint32_t thread),
                  void *arg);
-    /* The product on the calling thread; may be called from work. */
-    void (*gemm)(const struct sg_train_math *m, const struct sg_gemm *g);
+    /* The product on the calling thread; may be called from work, with its `thread`; outside with 0. */
+    void (*gemm)(const struct sg_train_math *m, const struct sg_gemm *g, uint32_t thread);
+    size_t scratch_n;                /* numbers that gemm needs for each thread; 0: none */
+    float *scratch;                  /* [threads, scratch_n] 64-byte aligned; the caller's */
 };
 
 #endif

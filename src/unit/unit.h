@@ -22,7 +22,9 @@
 #include "graph/graph.h"
 #include "graph/lora.h"
 #include "unit/sample.h"
+#include "unit/train_device.h"
 #include "unit/train_math.h"
+#include "unit/train_resident.h"
 
 /* Each unit defines these four; each begins with its sg_*_base (end of this file). */
 struct sg_unit;                      /* an open device */
@@ -273,6 +275,11 @@ struct sg_unit_ops {
     segue_status (*link_ranks)(struct sg_program *const *programs, uint32_t n, segue_error *err);
     /* The loops and products with which src/train trains on this unit; valid while the unit is open. */
     void (*train_math)(struct sg_unit *u, struct sg_train_math *out);
+    /* Products of training with weights on this unit; another unit computes the rest. tokens_max: of a micro-batch. Closed before
+     * the unit. */
+    segue_status (*train_device)(struct sg_unit *u, uint32_t tokens_max, struct sg_train_device **out, segue_error *err);
+    /* Instead of train_math: training whose numbers stay in the unit's memory. Closed before the unit. */
+    segue_status (*train_resident)(struct sg_unit *u, struct sg_train_resident **out, segue_error *err);
 };
 
 /* The first members of each unit's structs, so that callers find the table from any of them. */

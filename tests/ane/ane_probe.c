@@ -46,6 +46,13 @@ static void every_question_is_answered(void **state)
     assert_string_equal(ask("exp", "ieee", 0, 0).verdict, "finite");
     assert_string_equal(ask("sqrt", "ieee", 0, 0).verdict, "not a number");
     assert_true(ask("sqrt", "m1", 1, 0).value == 0);
+    assert_string_equal(ask("products", "m1", 1, 0).verdict, "subnormal operands count as 0");
+    assert_string_equal(ask("products", "m2", 1, 0).verdict, "products are exact and added in a wide sum");
+    assert_string_equal(ask("products", "m4", 1, 0).verdict, "products are exact and added in a wide sum");
+    assert_string_equal(ask("ties", "m1", 1, 0).verdict, "halves go to even");
+    assert_string_equal(ask("ties", "m2", 1, 0).verdict, "halves go away from zero");
+    assert_string_equal(ask("tanh", "m4", 1, 0).verdict, "33 knots from 0 to 4");
+    assert_string_equal(ask("tanh", "ieee", 0, 0).verdict, "exact");
     assert_true(ask("compiles", "m1", 1, 0).value == 16);
     assert_non_null(ask("dispatch", "ieee", 0, 0).value_name);
 }

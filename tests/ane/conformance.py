@@ -11,7 +11,7 @@ SPDX-License-Identifier: MIT"""
 import csv, json, os, re, struct, subprocess, sys, tempfile
 
 command = os.environ.get("SEGUE_COMMAND", "segue")
-generations = ("h13", "h14", "h16", "h17")
+generations = ("h13", "h14", "h15", "h16", "h17")
 texts = {}
 INFO = '[buildInfo = dict<tensor<string, []>, tensor<string, []>>({{"coremlc-version", "3505.4.1"}})]'
 
@@ -25,7 +25,7 @@ def text(name, verdict, source, params, body, results, target="ios16", info=True
 def T(s): return f"tensor<fp16, [{s}]>"
 def const(ty,name,val): return f'{ty} {name} = const()[name = tensor<string, []>("{name}"), val = {ty}({val})];'
 I="tensor<int32, []>"; B="tensor<bool, []>"
-ALL=" ".join(f"h{g}={{}}" for g in (13,14,16,17))
+ALL=" ".join(f"h{g}={{}}" for g in (13,14,15,16,17))
 def all_(v): return ALL.replace("{}",v)
 A="a_in"; P=T("1, 64, 1, 64")+" a_in"
 C="H, compiler of macOS 26.6.2"

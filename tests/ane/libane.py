@@ -38,7 +38,7 @@ def model(path):
 def ports(text):
     """Inputs and outputs of the function: name -> shape, in alphabetical order."""
     inputs = text[text.index("func main"):text.index(") {")]
-    shapes = {name: [int(d) for d in dims.split(",")] for dims, name in re.findall(r"tensor<fp16, \[([^\]]*)\]> (\w+)", text)}
+    shapes = {name: [int(d) for d in dims.split(",")] for dims, name in re.findall(r"tensor<\w+, \[([\d, ]+)\]> (\w+)", text)}
     names = [re.findall(r"\]> (\w+)", inputs), re.findall(r"\w+", text[text.rindex("->") + 2:].split(")")[0])]
     return [{n: shapes[n] for n in sorted(side)} for side in names]
 

@@ -33,7 +33,7 @@ EXPORT uint64_t __ane_dst_size(struct ane_nn *nn, const uint32_t idx);
 EXPORT void __ane_send(struct ane_nn *nn, void *from, const uint32_t idx);
 EXPORT void __ane_read(struct ane_nn *nn, void *to, const uint32_t idx);
 
-static int told(const char *what)
+static int fault_is(const char *what)
 {
     const char *s = getenv("SEGUE_LIBANE");
     return s && !strcmp(s, what);
@@ -73,7 +73,7 @@ static int load(struct ane_nn *nn)
 struct ane_nn *__ane_init(const char *path, int dev_id)
 {
     struct ane_nn *nn = calloc(1, sizeof *nn);
-    if (dev_id || told("init") || !read_file(nn, path) || !load(nn)) {
+    if (dev_id || fault_is("init") || !read_file(nn, path) || !load(nn)) {
         free(nn);
         return NULL;
     }
@@ -117,8 +117,8 @@ int ane_exec(struct ane_nn *nn)
     struct sg_ane_surface *from[CHANNELS] = {0}, *to[CHANNELS] = {0};
     segue_error err = {0};
     uint32_t in_n, out_n;
-    while (told("hang")) pause();
-    if (told("exec")) {
+    while (fault_is("hang")) pause();
+    if (fault_is("exec")) {
         errno = ENODEV;
         return -1;
     }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Every operation of the software NPU against NumPy under the profile ieee: odd shapes, broadcasts, constants from blobs.
 SPDX-License-Identifier: MIT"""
-import math, os, struct, sys
+import math, os, re, struct, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cli"))
 from clitest import *
 try:
@@ -59,6 +59,51 @@ def case(op, body, inputs, want, rel=2e-3, absolute=1e-6, dtype="fp16"):
     z = got["z"].reshape(w.shape)
     bad = ~((np.abs(z - w) <= absolute + rel * np.abs(w)) | ((z == w) | (np.isnan(z) & np.isnan(w))))
     expect(f"{op}: equals NumPy", not bad.any(), f"{bad.sum()} of {bad.size}: {z[bad][:4]} not {w[bad][:4]}\n{body}")
+    other_places(op, body.replace("$T", f"tensor<{dtype}, [{', '.join(map(str, want.shape))}]>"), inputs, got["z"])
+
+
+# A constant in the text, as `name = type(value)` or `name = type([values])`. `val` belongs to const.
+CONSTANT = re.compile(r"(?P<name>(?!val\b|path\b)\w+) = (?P<type>tensor<(?P<tensor>\w+), \[(?P<shape>[^\]]*)\]>|(?P<scalar>fp16|bool|int32|int8|string))"
+                      r"\((?P<values>\[[^\]]*\]|[^()\[\]]*)\)")
+placed = set()
+
+
+def elements(m):
+    """The values of a constant as an array, or None where a blob file cannot have its type."""
+    kind = m["tensor"] or m["scalar"]
+    if kind not in ("fp16", "int32", "int8", "bool"): return None
+    words = [w.strip() for w in m["values"].strip("[]").split(",")]
+    if kind == "bool": return np.array([w == "true" for w in words], np.uint8)
+    numbers = [float.fromhex(w) if "0x" in w else float(w) for w in words]
+    n = int(np.prod([int(d) for d in m["shape"].split(",")])) if m["tensor"] and m["shape"].strip() else 1
+    return np.array(numbers * (n if len(numbers) == 1 else 1)).astype({"fp16": np.float16, "int32": np.int32, "int8": np.int8}[kind])
+
+
+def other_places(op, body, inputs, result):
+    """Every constant operand of an operation from every other place: the same result, or an error that names the operand."""
+    for m in CONSTANT.finditer(body):
+        before = body[:m.start()]
+        kinds = [k for k in re.findall(r"= (\w+)(?:<\w+>)?\((?=[^;]*$)", before) if k not in DT.values() and k != "string"]
+        kind = kinds[-1] if kinds else op
+        code = {"int32": 14, "bool": 3}.get(m["tensor"] or m["scalar"])
+        values, start = elements(m), before.rfind(";") + 1
+        attribute = ")[" in before[start:]
+        file = None if values is None else blob("place.bin", values, code)
+        places = {"named": f"{m['type']} k_ = const()[val = {m['type']}({m['values']})];"}
+        if file: places["blob"] = f"{m['type']} k_ = const()[val = {m['type']}({file})];"
+        if file: places["inline blob"] = ""
+        if (m["tensor"] or m["scalar"]) == "fp16" and file:
+            places["computed"] = f"{m['type']} j_ = const()[val = {m['type']}({m['values']})]; {m['type']} k_ = mul(x = j_, y = j_);"
+        for place, text in places.items():
+            if (kind, m["name"], place) in placed or (attribute and text): continue
+            placed.add((kind, m["name"], place))
+            given = f"{m['name']} = " + ("k_" if text else f"{m['type']}({file})")
+            got, err = execute(program(body[:start] + text + body[start:m.start()] + given + body[m.end():], inputs, ["z"]), inputs)
+            if place == "computed":  # another value: only its silence would be wrong
+                expect(f"{kind}: {m['name']} {place}", got is not None or m["name"] in err or "k_" in err, err)
+                continue
+            same = got is not None and got["z"].shape == result.shape and np.array_equal(got["z"], result, equal_nan=True)
+            expect(f"{kind}: {m['name']} {place}", same or (got is None and (m["name"] in err or "k_" in err)), (err, body))
 
 
 def x(*shape, scale=1.0): return (rng.standard_normal(shape) * scale).astype(np.float16)
@@ -201,6 +246,8 @@ case("batch_norm", f"{typ(b_)} m = const()[val = {typ(b_)}({blob('w.bin', b_)})]
      (A - f(b_)[:, None, None]) / np.sqrt(f(pv)[:, None, None] + 2 ** -10), absolute=4e-3)
 top_v = -np.sort(-A, axis=3)[..., :5]
 case("topk", "$T z, tensor<int32, [1, 32, 3, 5]> i = topk(x = a, k = int32(5), axis = int32(3), ascending = bool(false));", {"a": a}, top_v)
+case("topk", "$T z, tensor<int32, [1, 32, 3, 5]> i = topk(x = a, k = int32(5), axis = int32(3), ascending = bool(false), sort = bool(true), "
+     "return_indices = bool(true));", {"a": a}, top_v)
 case("argsort", "tensor<int32, [1, 32, 3, 64]> t = argsort(x = a, axis = int32(3), ascending = bool(true)); $T z = cast(x = t, dtype = string(\"fp16\"));",
      {"a": a}, np.argsort(A, axis=3, kind="stable"))
 # Data movement.
@@ -214,9 +261,15 @@ case("slice_by_size", f"$T z = slice_by_size(x = a, begin = {ints(0, 3, 1, 5)}, 
 case("slice_by_index", f"$T z = slice_by_index(x = a, begin = {ints(0, 30, 1, 60)}, end = {ints(1, 2, 2, 0)}, stride = {ints(1, -3, 1, -4)}, "
      "end_mask = tensor<bool, [4]>([true, false, false, false]), squeeze_mask = tensor<bool, [4]>([false, false, true, false]));", {"a": a},
      A[:, 30:2:-3, 1, 60:0:-4])
+masks = [f"{m}_mask = tensor<bool, [4]>([{', '.join('true' if i == k else 'false' for i in range(4))}])" for k, m in ((0, "begin"), (3, "end"), (9, "squeeze"))]
+case("slice_by_index", f"$T z = slice_by_index(x = a, begin = {ints(1, 4, 0, 8)}, end = {ints(1, 20, 3, 9)}, {', '.join(masks)});", {"a": a}, A[:, 4:20, :, 8:])
 u = x(1, 4, 3, 16)
 want = A.copy(); want[:, 2:10:2, :, 8:24] = f(u)
 case("slice_update", f"$T z = slice_update(x = a, update = u, begin = {ints(0, 2, 0, 8)}, end = {ints(1, 10, 3, 24)}, stride = {ints(1, 2, 1, 1)});",
+     {"a": a, "u": u}, want)
+u = x(1, 4, 3, 56)
+want = A.copy(); want[:, 2:6, :, 8:] = f(u)
+case("slice_update", f"$T z = slice_update(x = a, update = u, begin = {ints(1, 2, 0, 8)}, end = {ints(1, 6, 3, 9)}, {', '.join(masks)});",
      {"a": a, "u": u}, want)
 for axis, other in ((1, x(1, 7, 3, 64)), (3, x(1, 32, 3, 9)), (2, b)):
     case("concat", f"$T z = concat(values = (a, b, a), axis = int32({axis}), interleave = bool(false));", {"a": a, "b": other},
@@ -226,6 +279,7 @@ case("concat", "$T z = concat(values = (a, b), axis = int32(1), interleave = boo
      np.stack([A, f(d)], 2).reshape(1, 64, 3, 64))
 case("split", "tensor<fp16, [1, 16, 3, 64]> s, tensor<fp16, [1, 16, 3, 64]> t = split(x = a, num_splits = int32(2), axis = int32(1)); "
      "$T z = sub(x = t, y = s);", {"a": a}, A[:, 16:] - A[:, :16])
+case("split", f"tensor<fp16, [1, 10, 3, 64]> s, $T z = split(x = a, split_sizes = {ints(10, 22)}, axis = int32(1));", {"a": a}, A[:, 10:])
 case("stack", "$T z = stack(values = (a, b), axis = int32(1));", {"a": a, "b": d}, np.stack([A, f(d)], 1))
 case("tile", f"$T z = tile(x = a, reps = {ints(2, 1, 3, 2)});", {"a": a}, np.tile(A, (2, 1, 3, 2)))
 for mode, how in (("constant", {"constant_values": 1.5}), ("reflect", {}), ("replicate", {})):
@@ -238,10 +292,21 @@ case("space_to_depth", "$T z = space_to_depth(x = a, block_size = int32(2));", {
 case("pixel_shuffle", "$T z = pixel_shuffle(x = a, upscale_factor = int32(2));", {"a": a},
      A.reshape(1, 8, 2, 2, 3, 64).transpose(0, 1, 4, 2, 5, 3).reshape(1, 8, 6, 128))
 case("gather", "$T z = gather(x = a, indices = tensor<int32, [3]>([5, 0, -1]), axis = int32(1));", {"a": a}, A[:, [5, 0, -1]])
+case("gather", "$T z = gather(x = a, indices = tensor<int32, [2]>([7, 1]), axis = int32(1), batch_dims = int32(0), validate_indices = bool(false));",
+     {"a": a}, A[:, [7, 1]])
 # Conversions and compressed constants.
 case("quantize", "tensor<int8, [1, 32, 3, 64]> t = quantize(input = a, scale = fp16(0x1p-5), zero_point = int8(3), output_dtype = string(\"int8\")); "
      "$T z = dequantize(input = t, scale = fp16(0x1p-5), zero_point = int8(3));", {"a": a}, (np.clip(np.rint(A * 32) + 3, -128, 127) - 3) / 32)
 covered.add("dequantize")
+steps = np.array([2.0 ** -(4 + i % 3) for i in range(32)], np.float16)
+by = f"scale = {typ(steps)}([{', '.join(map(str, steps))}]), axis = int32(1)"
+case("quantize", f"tensor<int8, [1, 32, 3, 64]> t = quantize(input = a, {by}, output_dtype = string(\"int8\")); $T z = dequantize(input = t, {by});",
+     {"a": a}, np.clip(np.rint(A / f(steps)[:, None, None]), -128, 127) * f(steps)[:, None, None])
+# A dequantize of a constant is a constant.
+q8 = rng.integers(-127, 128, (32, 1, 1)).astype(np.int8)
+case("dequantize", f"{typ(q8)} q = const()[val = {typ(q8)}({blob('w.bin', q8)})]; {typ(steps)} s = const()[val = {typ(steps)}({blob('b.bin', steps)})]; "
+     f"{typ(q8).replace('int8', 'fp16')} w = dequantize(input = q, scale = s, axis = int32(0)); $T z = mul(x = a, y = w);", {"a": a},
+     A * half(f(q8) * f(steps)[:, None, None]), rel=4e-3)
 qw, sc = rng.integers(-127, 128, (32, 64)).astype(np.int8), np.abs(x(32, scale=0.01))
 la = x(1, 1, 8, 64)
 case("constexpr_affine_dequantize", f"tensor<fp16, [32, 64]> w = constexpr_affine_dequantize()[axis = int32(0), quantized_data = {typ(qw)}({blob('w.bin', qw)}), "
@@ -278,7 +343,19 @@ expect("buffers", got is not None and np.allclose(got["z"], half(f(bb) ** 2)), e
 covered |= {"tensor_buffer_to_tensor", "tensor_to_tensor_buffer"}
 # Every operation that the software NPU computes was tested.
 table = open(os.path.join(source, "src", "unit", "ane", "mil", "milops.c")).read()
-import re
 known = set(re.findall(r'(?:\{|UNARY\(|UNARY_EPS\(|BINARY\(|COMPARE\(|REDUCE\()"([a-z0-9_]+)"', table)) - {"const", "read_state", "coreml_update_state"}
 expect("every operation of the table is tested", known <= covered, sorted(known - covered))
+# Every constant parameter of the table, a name with !, but four, came from a blob file at least once, unless it is a string.
+rows = re.findall(r'\{"(\w+)", "([^"]*)"', table)
+rows += [(n, "axes! keep_dims!") for n in re.findall(r'\n    REDUCE\("(\w+)"', table)] + [(n, "epsilon!") for n in re.findall(r'\n    UNARY_EPS\("(\w+)"', table)]
+strings = {"pad_type", "equation", "mode", "dtype", "output_dtype", "output_indices_dtype"}
+missing = {(kind, a.split("!")[0]) for kind, args in rows for a in args.split() if "!" in a and a.split("!")[0] not in strings}
+missing -= {(kind, name) for kind, name, place in placed if "blob" in place}
+# Those above that are vectors, and data of compressed constants; an offset and a vector axis are not in any program.
+data = {"gamma", "beta", "mean", "variance", "quantized_data", "indices", "lut", "nonzero_data", "mask", "data", "offset", "vector_axis"}
+missing -= {(kind, name) for kind, name in missing if name in data or (kind.startswith("constexpr_") and name in ("scale", "zero_point"))}
+# Not covered: no case writes these in a form that other_places moves to a blob file.
+missing -= {("constexpr_lut_to_dense", "shape"), ("constexpr_sparse_to_dense", "shape"), ("tensor_to_tensor_buffer", "interleave_factors"),
+            ("tensor_to_tensor_buffer", "strides")}
+expect("every other parameter came from a blob file", not missing, sorted(missing))
 done()

@@ -24,18 +24,29 @@ for kind, storage in (("q8_0", "int8"), ("q4_0", "int4")):
     kl = divergence(path, f"ane:soft,profile=ieee,storage={storage}")
     expect(f"{storage} of {kind} is exact", abs(kl) < 1e-6, kl)
 run("eval", "-m", m, "--ids", ids, "-c", 64, "--unit", "ref", "--kl-out", base, "-q")
-for storage, bound in (("lut6", 0.02), ("int8", 0.005), ("lut4", 0.2), ("int4", 0.3)):
+for storage, bound in (("lut6", 0.02), ("int8", 0.005), ("lut4", 0.2), ("int4", 0.3), ("w8a8", 0.02)):
     kl = divergence(m, "ane:soft,profile=ieee", "--storage", storage)
     expect(f"{storage}: KL", 0 < kl < bound, kl)
     print(f"{storage}: KL {kl:.2g} against ref")
 refused(3, ["run", "-m", m, "--ids", "1,2", "--unit", "ane:soft,storage=lut4"], "constraint 52")
 refused(3, ["run", "-m", m, "--ids", "1,2", "--unit", "cpu", "--storage", "lut4"], "ane")
+refused(3, ["run", "-m", m, "--ids", "1,2", "--unit", "ane:soft,profile=m1,storage=w8a8"], "8-bit", "m4")
 folders = {}
-for storage in ("fp16", "lut4", "lut6", "int8", "int4"):
+for storage in ("fp16", "lut4", "lut6", "int8", "int4", "w8a8"):
     folders[storage] = os.path.join(top.name, storage)
     code, out, err = run("mil", "emit", "-m", m, "-o", folders[storage], "--storage", storage, "--profile", "ieee")
     expect(f"emit {storage}", code == 0, err)
     stored[storage] = json.loads(run("mil", "explain", folders[storage], "--json", "--profile", "ieee")[1])["weight_bytes"]
+expect("w8a8 stores what int8 stores", stored["w8a8"] <= stored["int8"] * 1.05, stored)
+for profile in ("m4", "m5"):  # dequantize is an operation of the private interface, other than constexpr
+    code, out, err = run("mil", "check", folders["w8a8"], "--profile", profile)
+    expect(f"w8a8 passes {profile}", code == 0 or "constraint 1 " in out, out[:300])
+times = {}
+for storage in ("fp16", "w8a8"):  # wide products, so that they decide the time
+    chip = os.path.join(top.name, "slow.chip")
+    with open(chip, "w") as f: f.write("ane_tflops 0.001 TFLOPS\nane_int8_tflops 0.002 TFLOPS\nane_dispatch_us 1 us\n")
+    times[storage] = json.loads(run("mil", "explain", folders[storage], "--json", "--profile", "ieee", "--chip", chip)[1])["estimated_us"]
+expect("products in 8 bits are faster", times["w8a8"] < times["fp16"], times)
 expect("compressed weights have fewer bytes", stored["int4"] < stored["lut6"] < stored["int8"] < stored["fp16"] and stored["lut4"] < stored["lut6"], stored)
 code, out, err = run("mil", "check", folders["lut4"], "--profile", "m4", "--json")
 expect("the private interface does not take them", code == 6 and {v["constraint"] for v in json.loads(out)["violations"]} == {52}, out[:300])

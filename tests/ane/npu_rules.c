@@ -281,7 +281,7 @@ static void profiles_and_chip_files(void **state)
     (void)state;
     assert_int_equal(sg_ane_profile_named(&p, "h16", NULL), SEGUE_OK);
     assert_string_equal(p.name, "m4");
-    assert_int_equal(sg_ane_profile_named(&p, "m3", &err), SEGUE_EARG);
+    assert_int_equal(sg_ane_profile_named(&p, "m9", &err), SEGUE_EARG);
     assert_int_equal(sg_ane_profile_read(&p, good, strlen(good), "m9.chip", &err), SEGUE_OK);
     assert_int_equal(p.row_bytes, 128);
     assert_true(p.exp_limit == 11.5f && p.dispatch_us == 128);

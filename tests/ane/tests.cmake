@@ -2,6 +2,7 @@
 segue_test(ane_mil_text "small;quick" ane/mil_text.c)
 segue_test(ane_weight_blob "small;quick" ane/weight_blob.c)
 segue_test(ane_npu_rules "small;quick" ane/npu_rules.c)
+segue_test(ane_npu_facts "small;quick" ane/npu_facts.c)
 segue_test(ane_rule_table "small;quick" ane/rule_table.c)
 segue_test(ane_passes "small;quick" ane/passes.c)
 segue_test(ane_lower_alone "small;quick" ane/lower_alone.c)

@@ -22,6 +22,9 @@ if(TARGET segue) # the library is whole
   segue_test(api_scheduler "api;quick;threads" ${CMAKE_CURRENT_LIST_DIR}/scheduler.c)
   target_link_libraries(api_scheduler PRIVATE Threads::Threads)
   segue_test(api_scheduler_memory "api;quick" ${CMAKE_CURRENT_LIST_DIR}/scheduler_memory.c)
+  segue_test(api_scheduler_disk "api;quick;threads" ${CMAKE_CURRENT_LIST_DIR}/scheduler_disk.c)
+  target_include_directories(api_scheduler_disk PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(api_scheduler_disk PRIVATE Threads::Threads)
   segue_test(api_threads "api;quick;threads" ${CMAKE_CURRENT_LIST_DIR}/threads.c)
   target_link_libraries(api_threads PRIVATE Threads::Threads)
 endif()
@@ -36,6 +39,7 @@ endif()
 if(SEGUE_PYTHON)
   segue_script(api_vocabulary "api;quick;source" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/vocabulary.py ${PROJECT_SOURCE_DIR})
   segue_script(api_line_length "api;quick;source" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/line_length.py ${PROJECT_SOURCE_DIR})
+  segue_script(api_sizes "api;quick;source" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/sizes.py ${PROJECT_SOURCE_DIR})
   segue_script(api_references "api;quick;source" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/references.py ${PROJECT_SOURCE_DIR})
   if(NOT SEGUE_SANITIZE AND NOT SEGUE_FAULTS) # those builds wrap symbols
     segue_script(api_call_cycles "api;quick" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/call_cycles.py

@@ -4,6 +4,7 @@
 #ifndef SG_TESTS_TINY_H
 #define SG_TESTS_TINY_H
 
+#include <dirent.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -176,6 +177,19 @@ static inline const char *tiny_folder(char *out, size_t cap, const char *test, c
                *memory = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp"; /* syncs are slow */
     snprintf(out, cap, "%s/segue-%s-%ld/%s", base && *base ? base : memory, test, (long)getpid(), model);
     return out;
+}
+
+/* Removes a folder of files, such as a prefix store. */
+static inline void tiny_empty(const char *folder)
+{
+    char path[2048];
+    DIR *d = opendir(folder);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+        if (e->d_name[0] != '.') unlink(path);
+    }
+    if (d) closedir(d);
+    rmdir(folder);
 }
 
 static inline void tiny_remove(const char *test)

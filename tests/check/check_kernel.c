@@ -541,8 +541,8 @@ static void check_gemm(struct kernel_case *t, uint64_t index)
     g.ldb = (g.kind == SG_GEMM_NT ? inner : cols) + gap;
     float *want = data(t, &arena, rows * cols), *parts = sg_arena_alloc(&arena, rows * cols * sizeof *parts);
     struct check_guard guard;
-    float *got = check_guard_new(&guard, rows * cols * sizeof *got, 4);
-    if (g.a && g.b && want && parts && got) {
+    float *got = check_guard_new(&guard, rows * cols * sizeof *got, 4), *scratch = data(t, &arena, SG_GEMM_SCRATCH);
+    if (g.a && g.b && want && parts && got && scratch) {
         memcpy(parts, want, rows * cols * sizeof *parts);
         memcpy(got, want, rows * cols * sizeof *got);
         for (uint32_t i = 0; i < rows; i++)
@@ -554,12 +554,12 @@ static void check_gemm(struct kernel_case *t, uint64_t index)
                 want[i * cols + j] = (float)sum;
             }
         g.c = got;
-        t->b->gemm(&g);
+        t->b->gemm(&g, scratch);
         floats(t, want, got, rows * cols, 2e-5);
         g.c = parts, g.rows = cut;
-        t->b->gemm(&g);
+        t->b->gemm(&g, scratch);
         g.c = parts + cut * cols, g.rows = rows - cut, g.a += g.kind == SG_GEMM_TN ? cut : cut * g.lda;
-        t->b->gemm(&g);
+        t->b->gemm(&g, scratch);
         bits(t, got, parts, rows * cols * sizeof *got);
     }
     end(t, &guard);

@@ -183,25 +183,39 @@ static segue_status make_case(struct gradient_case *k, const char *name, int op,
 
 /* --- a unit's gradients --- */
 
-/* Parameter i of n numbers, [rows, cols]. */
-static void add_param(struct segue_trainer *t, size_t i, uint64_t rows, uint64_t cols)
+/* Parameter i, [rows, cols], with these numbers. */
+static segue_status add_param(struct segue_trainer *t, size_t i, uint64_t rows, uint64_t cols, const float *values,
+                              segue_error *err)
 {
     struct sg_param *p = &t->params[i];
     p->n = (size_t)(rows * cols);
     p->info.rows = (size_t)rows;
-    for (int f = 0; f < 2; f++) p->field[f] = sg_arena_alloc(&t->arena, p->n * sizeof(float));
     if (i >= t->info.params_n) t->info.params_n = i + 1;
+    for (int f = 0; f < 2; f++) SG_TRY(sg_train_new(t, p->n, "parameter", &p->field[f], err));
+    SG_TRY(sg_train_write(t, p->field[0], values, p->n, err));
+    return sg_train_zero(t, p->field[1], p->n, err);
 }
 
-static void add_pair(const struct gradient_case *k, struct segue_trainer *t, const struct sg_tensor *x)
+static float *tensor_values(struct segue_trainer *t, const struct sg_tensor *x)
 {
+    float *all = sg_arena_alloc(&t->arena, (size_t)(x->rows * x->cols) * sizeof *all);
+    sg_tensor_read(x, all);
+    return all;
+}
+
+static segue_status add_pair(const struct gradient_case *k, struct segue_trainer *t, const struct sg_tensor *x, segue_error *err)
+{
+    size_t n = (size_t)(x->rows * x->cols);
+    float *half = sg_arena_alloc(&t->arena, (size_t)x->rows * RANK * sizeof *half);
     t->tensors[0] = (struct sg_train_tensor){.param = -1, .pair = 0};
     t->info.lora_rank = RANK;
     t->info.lora_scale = 2;
-    add_param(t, 0, RANK, x->cols);
-    add_param(t, 1, x->rows, RANK);
-    memcpy(t->params[0].field[0], k->lora[0], t->params[0].n * sizeof(float));
-    for (size_t i = 0; i < t->params[1].n; i++) t->params[1].field[0][i] = k->lora[1][i] / 2;
+    for (size_t i = 0; i < (size_t)x->rows * RANK; i++) half[i] = k->lora[1][i] / 2;
+    SG_TRY(add_param(t, 0, RANK, x->cols, k->lora[0], err));
+    SG_TRY(add_param(t, 1, x->rows, RANK, half, err));
+    if (!t->resident) return SEGUE_OK;
+    SG_TRY(sg_train_new(t, n, "weight", &t->tensors[0].frozen, err));
+    return sg_train_write(t, t->tensors[0].frozen, tensor_values(t, x), n, err);
 }
 
 /* A trainer of the graph alone: what src/train reads of it. */
@@ -210,7 +224,8 @@ static segue_status make_trainer(const struct gradient_case *k, const struct che
 {
     struct sg_graph *g = k->w.graph;
     *t = (struct segue_trainer){.graph = g};
-    u->ops->train_math(u->unit, &t->math);
+    if (u->ops->train_resident) SG_TRY(u->ops->train_resident(u->unit, &t->resident, err));
+    else u->ops->train_math(u->unit, &t->math);
     for (uint32_t s = 0; s < k->w.seqs; s++)
         if (k->w.rows[0][s] > t->info.sequence_tokens) t->info.sequence_tokens = k->w.rows[0][s];
     t->needs = sg_arena_alloc(&t->arena, g->values_n);
@@ -219,10 +234,10 @@ static segue_status make_trainer(const struct gradient_case *k, const struct che
     memset(t->needs, 1, g->values_n);
     for (uint32_t i = 0; i < g->tensors_n && !k->lora[0]; i++) {
         t->tensors[i] = (struct sg_train_tensor){.param = (int32_t)i, .pair = -1};
-        add_param(t, i, g->tensors[i]->rows, g->tensors[i]->cols);
-        sg_tensor_read(g->tensors[i], t->params[i].field[0]);
+        SG_TRY(add_param(t, i, g->tensors[i]->rows, g->tensors[i]->cols, tensor_values(t, g->tensors[i]), err));
     }
-    if (k->lora[0]) add_pair(k, t, g->tensors[0]);
+    if (k->lora[0]) SG_TRY(add_pair(k, t, g->tensors[0], err));
+    SG_TRY(sg_train_scratch(t, err));
     return sg_train_angles(t, err);
 }
 
@@ -258,10 +273,12 @@ static float *all_values(const struct gradient_case *k, struct sg_arena *arena)
     return all;
 }
 
-static float *copy(struct sg_arena *arena, const float *x, size_t n)
+/* Numbers of the trainer; zeros for NULL, and after an error, which the unit reports again. */
+static float *copy(const struct segue_trainer *t, struct sg_arena *arena, const float *x, size_t n)
 {
+    segue_error err;
     float *to = sg_arena_alloc(arena, (n + 1) * sizeof *to);
-    if (x) memcpy(to, x, n * sizeof *to);
+    if (x) (void)sg_train_read(t, to, x, n, &err);
     return to;
 }
 
@@ -269,15 +286,20 @@ static segue_status forward_and_back(const struct gradient_case *k, struct sg_tr
 {
     const struct sg_graph *g = k->w.graph;
     int32_t x = g->inputs[0].value, y = g->ops[g->ops_n - 1].out;
-    size_t n = (size_t)k->rows * k->w.output_width;
-    p->values[x] = k->w.input_width ? all_values(k, &out->arena) : NULL;
+    size_t n = (size_t)k->rows * k->w.output_width, inputs = (size_t)k->rows * k->w.input_width;
+    if (p->t->resident) SG_TRY(sg_resident_tokens_put(p));
+    if (inputs) {
+        p->values[x] = sg_train_take(p, inputs);
+        if (!p->values[x]) return SEGUE_EMEMORY;
+        SG_TRY(sg_train_write(p->t, p->values[x], all_values(k, &out->arena), inputs, p->err));
+    }
     for (uint32_t i = 0; i < g->ops_n; i++) SG_TRY(sg_train_op(p, i));
-    out->y = copy(&out->arena, p->values[y], n);
+    out->y = copy(p->t, &out->arena, p->values[y], n);
     p->grads[y] = sg_train_take_live(p, y);
     if (!p->grads[y]) return SEGUE_EMEMORY;
-    memcpy(p->grads[y], k->dy, n * sizeof *k->dy);
+    SG_TRY(sg_train_write(p->t, p->grads[y], k->dy, n, p->err));
     for (uint32_t i = g->ops_n; i-- > 0;) SG_TRY(sg_train_op_back(p, i));
-    out->dx = copy(&out->arena, p->grads[x], (size_t)k->rows * k->w.input_width);
+    out->dx = copy(p->t, &out->arena, p->grads[x], inputs);
     return SEGUE_OK;
 }
 
@@ -286,7 +308,7 @@ static segue_status gradients_of(const struct gradient_case *k, const struct che
 {
     struct segue_trainer t;
     *out = (struct gradient){0};
-    if (!u->ops->train_math) return sg_fail(err, SEGUE_EUNSUPPORTED, "unit %s cannot train", u->spec);
+    if (!u->ops->train_math && !u->ops->train_resident) return sg_fail(err, SEGUE_EUNSUPPORTED, "unit %s cannot train", u->spec);
     segue_status status = make_trainer(k, u, &t, err);
     if (status == SEGUE_OK) {
         struct sg_train_pass p = {.t = &t, .g = t.graph, .m = &t.math, .err = err};
@@ -298,9 +320,10 @@ static segue_status gradients_of(const struct gradient_case *k, const struct che
     out->sizes = sg_arena_alloc(&out->arena, (out->tensors_n + 1) * sizeof *out->sizes);
     for (size_t i = 0; i < out->tensors_n; i++) {
         out->sizes[i] = t.params[i].n;
-        out->tensors[i] = copy(&out->arena, t.params[i].field[1], t.params[i].n);
+        out->tensors[i] = copy(&t, &out->arena, t.params[i].field[1], t.params[i].n);
     }
-    sg_train_free_blocks(&t);
+    sg_train_free_numbers(&t);
+    sg_free_aligned(t.math.scratch);
     sg_arena_free(&t.arena);
     return status;
 }

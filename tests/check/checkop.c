@@ -139,7 +139,8 @@ static void add_loras(struct maker *m, const struct sg_tensor *t)
             check_fill(&m->rng, a, rank * t->cols, CHECK_NORMAL, 1 / sqrtf((float)t->cols));
             check_fill(&m->rng, b, rank * t->rows, CHECK_NORMAL, 0.5f);
             *pair = (struct sg_lora_pair){.tensor = t, .rank = rank, .a = a, .b = b};
-            *l = (struct sg_lora){.id = 1 + s * CHECK_LORAS + i, .pairs = pair, .pairs_n = 1};
+            *l = (struct sg_lora){.pairs = pair, .pairs_n = 1};
+            memcpy(&l->id, a, sizeof l->id); /* random: units keep matrices by it */
             m->w->loras[s][m->w->loras_n[s]++] = l;
         }
 }

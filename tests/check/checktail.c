@@ -166,6 +166,7 @@ static void add_loras(struct tail *t)
             pairs[at] = (struct sg_lora_pair){.tensor = m, .rank = rank, .a = a, .b = b};
         }
         *l = (struct sg_lora){.id = 1 + s, .pairs = pairs, .pairs_n = l->pairs_n};
+        if (l->pairs_n) memcpy(&l->id, pairs[0].a, sizeof l->id); /* random: units keep matrices by it */
         t->w.loras[s][t->w.loras_n[s]++] = l;
     }
 }

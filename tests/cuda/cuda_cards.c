@@ -81,20 +81,24 @@ static segue_status run(enum sg_storage storage, int biased, int late, uint32_t 
     return live(&of, g, err);
 }
 
-static int hopper, gated_tiles; /* launches of kernels that only compute capability 9.0 has; of k_tiles.cu with gate and up */
+/* Launches of kernels that only compute capability 9.0 has; of k_tiles.cu with gate and up; of packed weights with one row, with
+ * several. */
+static int hopper, gated_tiles, packed, batches;
 
 static void see(const char *name, const void *args)
 {
-    static const char *const names[] = {"mlp_",    "heads_", "stream_",  "digits_", "vocab_",
-                                        "packed_", "tiles_", "glu_rows", "wgflash"};
+    static const char *const names[] = {"mlp_",        "heads_", "stream_",  "digits_", "vocab_",
+                                        "packed_gemm", "tiles_", "glu_rows", "wgflash"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) hopper += !strncmp(name, names[i], strlen(names[i]));
     if (!strncmp(name, "tiles_", 6)) gated_tiles += ((const struct ck_tiles *)args)->g.glu != 0;
+    packed += !strcmp(name, "packed_4") || !strcmp(name, "packed_8") || !strcmp(name, "packed_16");
+    batches += !strncmp(name, "packed_batch_", 13);
 }
 
 static void check_run(enum sg_storage storage, int biased, int late, uint32_t rows)
 {
     segue_error err = {0};
-    hopper = gated_tiles = 0;
+    hopper = gated_tiles = packed = batches = 0;
     watch(see);
     segue_status status = run(storage, biased, late, rows, &err);
     watch(NULL);
@@ -117,6 +121,21 @@ static void other_cards_use_common_kernels(void **state)
     unsetenv("SEGUE_STUB_CARD");
 }
 
+/* Quantised weights keep their bits on every card. */
+static void other_cards_keep_packed_weights(void **state)
+{
+    static const char *const cards[] = {"8,0,166912,108", "8,6,101376,84", "12,0,101376,170", "9,0,232448,132"};
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(setenv("SEGUE_STUB_CARD", cards[i], 1), 0);
+        check_run(SG_Q4_K, 0, 0, 1);
+        if (cards[i][0] != '9') assert_true(packed > 0); /* on Hopper fusions */
+        check_run(SG_Q4_K, 0, 0, 4);
+        assert_true(batches > 0);
+    }
+    unsetenv("SEGUE_STUB_CARD");
+}
+
 /* Only gate and up in one block use the kernel that needs up after gate: elsewhere their order is the allocator's choice. */
 static void addresses_choose_no_kernel(void **state)
 {
@@ -130,6 +149,7 @@ static void addresses_choose_no_kernel(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(other_cards_use_common_kernels),
+                                       cmocka_unit_test(other_cards_keep_packed_weights),
                                        cmocka_unit_test(addresses_choose_no_kernel)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -60,6 +60,8 @@ static struct kernel *kernel_of(const char *name)
 int stub_alive(void), stub_launches(void), stub_crossings(void), stub_launches_of(const char *name),
     stub_blocks_of(const char *name);
 void stub_reset(void), stub_watch(void (*see)(const char *name, const void *args));
+/* Executes training kernels, where it is linked in (emulate/emulate.cpp). */
+__attribute__((weak)) void stub_emulate(const char *name, const unsigned *launch, const void *args);
 static void (*watcher)(const char *name, const void *args);
 void stub_watch(void (*see)(const char *name, const void *args)) { watcher = see; }
 int stub_alive(void) { return alive; }
@@ -132,6 +134,7 @@ static int take(unsigned long long *p, size_t n)
     if (mode("memory") || (number("alloc") && ++allocations >= number("alloc")) || n > card_bytes() - used) return NO_MEMORY;
     struct block *block = calloc(1, n + 64);
     if (!block) return NO_MEMORY;
+    if (stub_emulate) memset(block, 0xff, n + 64); /* not a number, until a kernel writes it */
     pthread_mutex_lock(&blocks_lock);
     *block = (struct block){n, all_blocks};
     all_blocks = block;
@@ -292,6 +295,7 @@ API(cuLaunchKernelEx, (const void *l, void *f, void **a, void **x),
     /* Of the launch: blocks and threads in three dimensions, then dynamic shared memory. */
     if (((const unsigned *)l)[6] > (unsigned)claim(2)) return BAD_VALUE;
     if (watcher) watcher(((struct kernel *)f)->name, *a);
+    if (stub_emulate) stub_emulate(((struct kernel *)f)->name, l, *a);
     return launch();)
 /* The checks of the driver: 4-byte elements, up to five dimensions, strides in multiples of 16 bytes, boxes of at most 256, and
  * rows of at most 128 bytes with a swizzle of 128. */

@@ -5,9 +5,7 @@
 
 Exit 77 without the Python package mlx-lm. SPDX-License-Identifier: MIT
 """
-import json
 import pathlib
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,9 +13,8 @@ import tempfile
 try:
     import mlx.core as mx
     import numpy as np
-    from mlx.utils import tree_map
     from mlx_lm.models.cache import make_prompt_cache
-    from mlx_lm.utils import load_model
+    from mlx_lm_folder import load
     from safetensors.numpy import save_file
 except ImportError as why:
     print(f"SKIP mlx_lm: {why}; `pip install mlx-lm` in the build's venv")
@@ -29,25 +26,8 @@ BOUNDS = {"gemma3": "5e-4"}
 PROMPT, STEPS = [7, 3, 11, 23, 42, 5, 5, 19, 31, 2, 57, 13], 8
 
 
-def old_names(config):
-    """The rotary parameters of transformers 5 as mlx-lm reads them, by the names of transformers 4."""
-    rope = config.get("rope_parameters", {})
-    full = rope.get("full_attention", rope)
-    new = {"rope_theta": full["rope_theta"]} if "rope_theta" in full else {}
-    if full.get("rope_type", "default") != "default":
-        new["rope_scaling"] = full
-    if "sliding_attention" in rope:
-        new["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
-    return new
-
-
-# mlx-lm would also read the goldens beside the weights.
-def golden(folder, alone, out):
-    alone.mkdir()
-    for name in ("config.json", "model.safetensors"):
-        shutil.copy(folder / name, alone)
-    model, _ = load_model(alone, model_config=old_names(json.loads((alone / "config.json").read_text())))
-    model.update(tree_map(lambda p: p.astype(mx.float32) if mx.issubdtype(p.dtype, mx.floating) else p, model.parameters()))
+def golden(folder, temporary, out):
+    model = load(folder, temporary, True)
     cache = make_prompt_cache(model)
     logits = np.array(model(mx.array([PROMPT]), cache=cache)[0])
     greedy, steps = [int(logits[-1].argmax())], []
@@ -64,6 +44,6 @@ with tempfile.TemporaryDirectory() as temporary:
     arguments = []
     for name in MODELS:
         folder, out = pathlib.Path(sys.argv[2]) / name, f"{temporary}/{name}.safetensors"
-        golden(folder, pathlib.Path(temporary) / name, out)
+        golden(folder, pathlib.Path(temporary), out)
         arguments += [str(folder), out, BOUNDS.get(name, "1e-5")]
     sys.exit(subprocess.run([sys.argv[1], *arguments]).returncode)

@@ -67,7 +67,7 @@ static void list_rows(struct sg_program *p, const struct sg_unit_ops *ops, uint3
     for (uint32_t i = 0; i < rows; i++) tokens[i] = (int32_t)i + 1;
     assert_int_equal(ops->state_new(p->base.unit, p->base.graph->slots, p->base.graph->slots_n, NULL, &state, &err), SEGUE_OK);
     struct sg_span span = {.state = state, .rows = rows, .tokens = tokens, .wanted = &last, .wanted_n = 1};
-    if (mlx_list_arrays(p, &span, 1, look, s, &err) != SEGUE_OK) fail_msg("%s", err.text);
+    if (mlx_list_arrays(p, &span, 1, 0, look, s, &err) != SEGUE_OK) fail_msg("%s", err.text);
     assert_true(s->arrays > arrays + p->base.graph->ops_n && s->values > 0);
     ops->state_free(state);
 }

@@ -13,14 +13,14 @@
 static size_t there_and_back(const char *text, size_t n)
 {
     struct out_text c = {0};
-    compact_text(&c, text, n);
+    compact_text(&c, text, (uint32_t)n);
     char *exact = malloc(c.len + 1), *back; /* of its size, so that a sanitizer sees reads beyond it */
     assert_non_null(exact);
     memcpy(exact, c.data ? c.data : "", c.len);
-    back = expand_text(exact, n);
+    back = expand_text(exact, c.len, (uint32_t)n);
     assert_memory_equal(back, text, n);
     assert_int_equal(back[n], 0);
-    assert_true(c.len <= n + n / 128 + 1);
+    assert_true(c.len <= n + n / 1000 + 16); /* deflate stores what does not get shorter */
     size_t len = c.len;
     free(back), free(exact), free(c.data);
     return len;
@@ -30,7 +30,7 @@ static void edges(void **state)
 {
     char same[1000];
     (void)state;
-    assert_int_equal(there_and_back("", 0), 0);
+    there_and_back("", 0);
     for (size_t n = 1; n < 9; n++) there_and_back("abababab", n);
     memset(same, 'x', sizeof same);
     for (size_t n = 120; n < 140; n++) there_and_back(same, n);
@@ -50,7 +50,7 @@ static void answers(void **state)
     assert_true(there_and_back(text, sizeof text - 1) < sizeof text / 2);
 }
 
-/* Words from a small set, and bytes without any order, of lengths beyond the distance of a copy. */
+/* Words from a small set, and bytes without any order, of lengths beyond the window of deflate. */
 static void made_up(void **state)
 {
     enum { TEXT_MAX = 200000 };
@@ -67,7 +67,7 @@ static void made_up(void **state)
             there_and_back(text, n);
         }
     }
-    memmove(text + 70000, text, 60000); /* further back than a copy reaches, then within it */
+    memmove(text + 70000, text, 60000); /* further back than the window of deflate, which is 32 KB */
     memmove(text + 150000, text + 110000, 40000);
     there_and_back(text, TEXT_MAX);
     free(text);

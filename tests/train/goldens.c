@@ -1,6 +1,7 @@
 /* goldens.c: loss, every gradient and ten steps of AdamW against torch autograd (tests/golden/make_train.py), for the tiny
  * checkpoint of every family, of all weights and of a LoRA adapter against peft; the same bits with recomputation and with
- * another number of threads; micro-batches add up.
+ * another number of threads; micro-batches add up. SEGUE_TEST_TRAIN_UNIT: one unit that is tested instead, such as cuda:0;
+ * SEGUE_TEST_TRAIN_FAMILY: one family.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <setjmp.h>
@@ -14,7 +15,15 @@
 
 #include "segue_train.h"
 
-static const char *const units[] = {"ref", "cpu:threads=1", "cpu:threads=2"};
+static const char *unit_at(int i)
+{
+    static const char *const units[] = {"ref", "cpu:threads=1", "cpu:threads=2"};
+    const char *other = getenv("SEGUE_TEST_TRAIN_UNIT");
+    return other ? other : units[i];
+}
+
+/* With one unit: without and with recomputation. */
+static int units_n(void) { return getenv("SEGUE_TEST_TRAIN_UNIT") ? 2 : 3; }
 
 struct training {
     segue_model *model;
@@ -194,12 +203,18 @@ static const char *const families[] = {"gpt2", "llama", "llama3", "llama_bias", 
                                        "qwen3_5_asym"};
 enum { FAMILIES = sizeof families / sizeof *families };
 
+static int is_wanted(const char *family)
+{
+    const char *one = getenv("SEGUE_TEST_TRAIN_FAMILY");
+    return !one || !strcmp(one, family);
+}
+
 static void torch_agrees(void **state)
 {
     (void)state;
     int good = 1;
-    for (int u = 0; u < 3; u++)
-        for (int i = 0; i < FAMILIES; i++) good &= check_family(families[i], units[u], u == 1, 0);
+    for (int u = 0; u < units_n(); u++)
+        for (int i = 0; i < FAMILIES; i++) good &= !is_wanted(families[i]) || check_family(families[i], unit_at(u), u == 1, 0);
     assert_true(good);
 }
 
@@ -207,8 +222,8 @@ static void peft_agrees(void **state)
 {
     (void)state;
     int good = 1;
-    for (int u = 0; u < 3; u++)
-        for (int i = 0; i < FAMILIES; i++) good &= check_family(families[i], units[u], u == 1, 1);
+    for (int u = 0; u < units_n(); u++)
+        for (int i = 0; i < FAMILIES; i++) good &= !is_wanted(families[i]) || check_family(families[i], unit_at(u), u == 1, 1);
     assert_true(good);
 }
 
@@ -234,13 +249,15 @@ static float *all_gradients(const struct training *f, size_t *n)
 static void recompute_threads_and_parts(void **state)
 {
     (void)state;
+    const char *other = getenv("SEGUE_TEST_TRAIN_UNIT");
     for (int i = 0; i < FAMILIES; i++) {
+        if (!is_wanted(families[i])) continue;
         struct training f[3];
         float *g[3];
         size_t n;
-        opened(&f[0], families[i], "ref:threads=2", 0);
-        opened(&f[1], families[i], "ref:threads=1", 1);
-        opened(&f[2], families[i], "ref", 0);
+        opened(&f[0], families[i], other ? other : "ref:threads=2", 0);
+        opened(&f[1], families[i], other ? other : "ref:threads=1", 1);
+        opened(&f[2], families[i], unit_at(0), 0);
         run(&f[0], 0, 2);
         run(&f[1], 0, 2);
         run(&f[2], 0, 1);
@@ -264,7 +281,7 @@ static void not_a_number_is_refused(void **state)
     segue_train_result r = SEGUE_INIT(segue_train_result);
     segue_adamw o = SEGUE_INIT(segue_adamw);
     segue_update_result u = SEGUE_INIT(segue_update_result);
-    opened(&f, "llama", "ref", 0);
+    opened(&f, "llama", unit_at(0), 0);
     assert_int_equal(segue_trainer_update(f.trainer, &o, &u, &err), SEGUE_EARG);
     b.tokens = f.tokens, b.lengths = f.lengths, b.sequences_n = 2;
     segue_param_info info = SEGUE_INIT(segue_param_info);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""train_command.py SEGUE TINY: the command `segue train` on a tiny checkpoint, TINY/llama and its neighbours.
+"""train_command.py SEGUE TINY [UNIT]: the command `segue train` on a tiny checkpoint, TINY/llama and its neighbours.
 
 The loss falls; a run that was killed continues with the bits of one that was not; the adapter is read by `run --lora` and has
 PEFT's names and shapes; all weights are written as a model that gives the loss they had; a pack of sequences gives their losses;
@@ -14,6 +14,7 @@ import sys
 import tempfile
 
 SEGUE, TINY = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
+UNIT = sys.argv[3] if len(sys.argv) > 3 else "cpu"
 failed = 0
 
 
@@ -36,6 +37,11 @@ def read_safetensors(path):
             for k, v in header.items() if k != "__metadata__"}
 
 
+def result(r):
+    """The last object of --json: one per update comes before it."""
+    return json.loads((r.stdout.splitlines() or ["{}"])[-1])
+
+
 def losses(path):
     return [float(line.split(",")[1]) for line in open(path).read().splitlines()[1:]]
 
@@ -46,14 +52,22 @@ with open("lines.jsonl", "w") as f:
     for i in range(12):
         f.write(json.dumps({"tokens": [3, 1, 4, 1, 5, 9, 2, 6] * (2 + i % 3)}) + "\n")
 BASE = ["train", "-m", TINY, "--data", "lines.jsonl", "--batch", "2", "-c", "24", "--rank", "4", "--lr", "0.02", "--held-out", "20",
-        "--unit", "cpu", "-t", "2"]
+        "--unit", UNIT]
 
-r = segue(*BASE, "-o", "whole", "--steps", "12", "--checkpoint", "4", "--metrics", "whole.csv", "--json")
+r = segue(*BASE, "-o", "whole", "--steps", "12", "--checkpoint", "4", "--metrics", "whole.csv", "--json",
+          "--html", "whole.html")
 check("a run ends well", r.returncode == 0, r.stderr)
-o = json.loads(r.stdout)
+o = result(r)
+lines = [json.loads(line) for line in r.stdout.splitlines()]
+check("an object per update", [x.get("step") for x in lines[:-1]] == list(range(1, 13)) and
+      all(x["tok_s"] > 0 and x["grad_norm"] > 0 and x["ms"] > 0 for x in lines[:-1]), r.stdout)
+check("held-out losses at the checkpoints", [i for i, x in enumerate(lines[:-1], 1) if "val_loss" in x] == [4, 8, 12], r.stdout)
 check("it counts", o["steps"] == 12 and o["sequences"] == 12 and o["held_out"] == 2 and o["cut"] > 0, r.stdout)
 check("the held-out loss falls", o["held_out_loss"] < 0.9 * o["held_out_loss_before"], r.stdout)
 curve = losses("whole.csv")
+page = open("whole.html").read()
+check("a page that loads nothing", page.count("<svg") == 4 and "<script" not in page and "http" not in page.replace(
+    "http://www.w3.org", ""), page[:300])
 check("one line per update", len(curve) == 12 and curve[-1] < 0.9 * curve[0], str(curve))
 
 adapter = read_safetensors("whole/adapter_model.safetensors")
@@ -68,6 +82,32 @@ RUN = ["run", "-m", TINY, "--ids", "1,2,3,4,5", "-n", "1", "--greedy", "--logpro
 plain, tuned = segue(*RUN), segue(*RUN, "--lora", "whole")
 check("run reads the adapter", tuned.returncode == 0, tuned.stderr)
 check("it changes the answer's log-probability", tuned.returncode == 0 and plain.stdout != tuned.stdout)
+
+# The same run in the forms of MLX and GGUF: another base file, so PEFT once more for GGUF.
+FORMS = {"mlx": ("llama", "mlx"), "peft-gguf": ("llama/model.gguf", "peft"), "gguf": ("llama/model.gguf", "gguf")}
+for out, (model, form) in FORMS.items():
+    base = os.path.join(os.path.dirname(TINY), model)
+    r = segue(*BASE, "-m", base, "-o", out, "--steps", "12", "--checkpoint", "4", "--adapter-form", form)
+    check(out + " is written", r.returncode == 0, r.stderr)
+    FORMS[out] = segue(*RUN[:2], base, *RUN[3:], "--lora", out + ("/adapter.gguf" if form == "gguf" else ""))
+    check(out + " is read", FORMS[out].returncode == 0, FORMS[out].stderr)
+
+
+def choice(r):
+    o = json.loads(r.stdout or "{}")
+    return o.get("ids"), o.get("logprobs")
+
+
+check("MLX gives the answer of PEFT", choice(FORMS["mlx"]) == choice(tuned), FORMS["mlx"].stdout + tuned.stdout)
+check("GGUF gives the answer of PEFT", choice(FORMS["gguf"]) == choice(FORMS["peft-gguf"]), FORMS["gguf"].stdout)
+mlx, config = read_safetensors("mlx/adapters.safetensors"), json.load(open("mlx/adapter_config.json"))
+check("names and shapes of mlx-lm: x A B", mlx["model.layers.0.self_attn.q_proj.lora_a"][0][1] == 4 and
+      mlx["model.layers.0.self_attn.q_proj.lora_b"][0][0] == 4 and len(mlx) == len(adapter), str(sorted(mlx)[:4]))
+check("its configuration", config["fine_tune_type"] == "lora" and config["lora_parameters"]["scale"] == 2 and
+      config["lora_parameters"]["rank"] == 4 and "self_attn.q_proj" in config["lora_parameters"]["keys"] and
+      config["num_layers"] == len({k.split(".")[2] for k in mlx}), str(config))
+r = segue(*BASE, "-o", "bad", "--adapter-form", "gguf")
+check("a GGUF adapter of another model file is refused", r.returncode == 3 and not os.path.exists("bad"), r.stderr)
 
 # Killed after a checkpoint, whatever it was doing.
 p = subprocess.Popen([SEGUE, *BASE, "-o", "killed", "--steps", "12", "--checkpoint", "4", "--metrics", "killed.csv"],
@@ -92,18 +132,18 @@ r = segue(*BASE, "-o", "killed", "--steps", "12", "--checkpoint", "4")
 check("a damaged checkpoint is refused", r.returncode in (1, 4), f"{r.returncode} {r.stderr}")
 
 # All weights. What was written is opened again, and a step with rate 0 first evaluates it.
-FULL = ["train", "--full", "--data", "lines.jsonl", "--batch", "4", "-c", "24", "--held-out", "20", "--unit", "cpu", "--json"]
+FULL = ["train", "--full", "--data", "lines.jsonl", "--batch", "4", "-c", "24", "--held-out", "20", "--unit", UNIT, "--json"]
 FILES = os.path.dirname(TINY)
 for form in ("llama", "llama/model.gguf", "llama/model-q8_0.gguf", "gpt2", "gemma3", "qwen3_5", "qwen3_5_asym"):
     out = "full-" + form.replace("/", "-")
     r = segue(*FULL, "-m", os.path.join(FILES, form), "-o", out, "--steps", "6", "--lr", "0.003")
     check(f"full training of {form} ends well", r.returncode == 0, r.stderr)
-    o = json.loads(r.stdout)
+    o = result(r)
     check("its held-out loss falls", o["held_out_loss"] < 0.9 * o["held_out_loss_before"], r.stdout)
     r = segue(*FULL, "-m", o["path"], "-o", "again-" + out, "--steps", "1", "--lr", "0")
-    again = json.loads(r.stdout or "{}")
+    again = result(r)
     check("the model has the loss of the run", again.get("held_out_loss_before") == o["held_out_loss"], f"{o} {again} {r.stderr}")
-    r = segue("run", "-m", o["path"], "--ids", "3,1,4,1", "-n", "4", "--greedy", "--json", "--unit", "cpu")
+    r = segue("run", "-m", o["path"], "--ids", "3,1,4,1", "-n", "4", "--greedy", "--json", "--unit", UNIT)
     check("run opens it", r.returncode == 0 and len(json.loads(r.stdout)["ids"]) == 4, r.stderr)
 model = read_safetensors("full-gpt2/model.safetensors")
 check("tensors have the names and shapes of the base",
@@ -145,7 +185,7 @@ bad = {
 }
 for name, (text, code, words) in bad.items():
     open(name, "w").write(text)
-    r = segue("train", "-m", TINY, "--data", name, "-o", "bad", "--unit", "cpu")
+    r = segue("train", "-m", TINY, "--data", name, "-o", "bad", "--unit", UNIT)
     check(name + " is refused", r.returncode == code and words in r.stderr and not os.path.exists("bad"),
           f"{r.returncode} {r.stderr}")
 for args, code in ((["--data", "lines.jsonl"], 2), (["-o", "bad"], 2), (["--data", "none.jsonl", "-o", "bad"], 1),
@@ -153,7 +193,7 @@ for args, code in ((["--data", "lines.jsonl"], 2), (["-o", "bad"], 2), (["--data
                    (["--data", "lines.jsonl", "-o", "bad", "--full", "--rank", "4"], 2),
                    (["--data", "lines.jsonl", "-o", "bad", "--random"], 2),
                    (["--data", "lines.jsonl", "-o", "bad", "--full", "-m", FILES + "/llama_mlx4"], 3)):
-    r = segue("train", *(() if "-m" in args else ("-m", TINY)), *args, "--unit", "cpu")
+    r = segue("train", *(() if "-m" in args else ("-m", TINY)), *args, "--unit", UNIT)
     check("train " + " ".join(args) + f" ends with {code}", r.returncode == code, f"{r.returncode} {r.stderr}")
 r = segue(*BASE, "-o", "high", "--steps", "30", "--lr", "10", "--clip", "0", "--checkpoint", "1")
 check("a loss that is not finite stops the run by name, or it ends", r.returncode == 0 or "step" in r.stderr, r.stderr)

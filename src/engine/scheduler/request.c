@@ -44,7 +44,11 @@ static segue_status take_session(struct segue_request *q, const segue_request_op
     q->borrowed = o->session != NULL;
     q->session = o->session;
     if (q->borrowed) sg_session_begin_call(q->session);
-    if (!q->borrowed) return segue_session_open(&q->session, s->engine, &x, err);
+    if (!q->borrowed) {
+        SG_TRY(segue_session_open(&q->session, s->engine, &x, err));
+        q->session->drops_logits = 1;
+        return SEGUE_OK;
+    }
     return o->sampling ? segue_session_sampling(q->session, o->sampling, err) : SEGUE_OK;
 }
 

@@ -146,9 +146,22 @@ static int awaits_prefix(struct segue_request *const *list, uint32_t n, const st
     return 0;
 }
 
+/* Ends the claim of a request, whose next round is of this worker. */
+static void pass_to(struct segue_request *q, uint32_t worker)
+{
+    struct segue_scheduler *s = q->scheduler;
+    pthread_mutex_lock(&s->lock);
+    q->worker = worker;
+    q->claimed = 0;
+    pthread_cond_broadcast(&q->changed);
+    pthread_cond_broadcast(&s->work);
+    pthread_mutex_unlock(&s->lock);
+}
+
 /* Ends canceled requests and those that cannot be prepared; returns how many remain in the list. A prompt is not started
- * while other prompts have enough pending tokens for a run, or while another one computes its first tokens. */
-static uint32_t prepare_all(struct segue_request **list, uint32_t n)
+ * while other prompts have enough pending tokens for a run, or while another one computes its first tokens. The worker `prefill`
+ * prepares requests whose states are in files, so that running answers do not wait for them. */
+static uint32_t prepare_all(struct segue_request **list, uint32_t n, uint32_t worker)
 {
     uint32_t kept = 0;
     size_t pending = 0;
@@ -163,6 +176,11 @@ static uint32_t prepare_all(struct segue_request **list, uint32_t n)
         if (later) pthread_cond_broadcast(&q->changed);
         pthread_mutex_unlock(&s->lock);
         if (later) continue;
+        if (worker == SG_WORKER_SHARED && !canceled && !q->prepared && q->opts.kind == SEGUE_GENERATE &&
+            sg_session_reads_disk(q->session)) {
+            pass_to(q, SG_WORKER_PREFILL);
+            continue;
+        }
         segue_status status = canceled ? sg_fail(&err, SEGUE_ECANCELED,
                                                  "request ended: canceled after %zu tokens; submit it again", q->out_n)
                                        : prepare(q, &err);
@@ -328,6 +346,13 @@ static void run_all(struct segue_scheduler *s, struct segue_request **list, uint
     }
 }
 
+/* The request of a round of the worker `prefill`: a chunk of its prompt, unless only its states had to be read. */
+static void run_prefill(struct segue_request *q)
+{
+    if (worker_of(q->session) == SG_WORKER_PREFILL) run_alone(q, 0);
+    else pass_to(q, SG_WORKER_SHARED);
+}
+
 int sg_scheduler_round(struct segue_scheduler *s, uint32_t worker)
 {
     if (s->busy[worker]) return 0;
@@ -340,9 +365,9 @@ int sg_scheduler_round(struct segue_scheduler *s, uint32_t worker)
         return 0;
     }
     pthread_mutex_unlock(&s->lock);
-    n = prepare_all(s->round[worker], n);
+    n = prepare_all(s->round[worker], n, worker);
     if (worker == SG_WORKER_SHARED) run_all(s, s->round[worker], n);
-    else if (n) run_alone(s->round[worker][0], 0);
+    else if (n) run_prefill(s->round[worker][0]);
     pthread_mutex_lock(&s->lock);
     s->busy[worker] = 0;
     pthread_cond_broadcast(&s->work);

@@ -3,8 +3,8 @@
  * held while a unit computes. No other lock is taken while it is held.
  *
  * Work is divided between two workers. The worker `prefill` computes prompts of plans with two units, one chunk after the other,
- * with the hand-off; the worker `shared` computes everything else, in runs that all its requests share. One round of each may be
- * in progress at once, so that two units work at the same time. SPDX-License-Identifier: MIT */
+ * with the hand-off, and reads states from files; the worker `shared` computes everything else, in runs that all its requests
+ * share. One round of each may be in progress at once, so that two units work at the same time. SPDX-License-Identifier: MIT */
 #ifndef SG_ENGINE_SCHEDULER_H
 #define SG_ENGINE_SCHEDULER_H
 

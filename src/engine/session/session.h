@@ -49,6 +49,7 @@ struct segue_session {
     size_t tokens_n, computed, context;
     float *logits;         /* [vocab] after the last computed token, valid when logits_known */
     uint32_t logits_known; /* 0, SG_LOGITS_HERE or SG_LOGITS_LATE */
+    uint32_t drops_logits; /* 1: of a request: the logits of its answer cannot be asked for, so shared runs do not copy them */
     float *hidden[2];      /* [chunk, width] hidden values between two stages, used in turn; NULL with one stage */
     segue_sampling sampling;
     struct segue_bias *bias; /* [sampling.bias_n], owned */
@@ -189,6 +190,8 @@ int sg_session_to_checkpoint(struct segue_session *s, uint64_t pos);
 /* --- store_query.c --- */
 /* Searches the prefix store for a longer prefix of the tokens than is computed, and continues from it. */
 void sg_session_query_store(struct segue_session *s);
+/* 1: the next sg_session_prepare would read states, or names of them, from files. */
+int sg_session_reads_disk(struct segue_session *s);
 
 /* --- rewind.c --- */
 /* Keeps at most the first `pos` tokens of the states: cut, or from a checkpoint, or none. `computed` tells how many remain. */

@@ -73,11 +73,12 @@ static void take_result(struct sg_step *t, uint32_t i, uint32_t row, const struc
     count(s, p->tokens_n, f);
     s->computed += p->tokens_n;
     sg_recovery_after_run(s, p->tokens_n);
-    s->logits_known = !p->choose ? 0 : f->result->logits ? SG_LOGITS_HERE : SG_LOGITS_LATE;
+    int keeps = p->choose && !(s->drops_logits && s->computed > s->input_n); /* those of a prompt go to the prefix store */
+    s->logits_known = !keeps ? 0 : f->result->logits ? SG_LOGITS_HERE : SG_LOGITS_LATE;
     sg_session_after_run(s);
     sg_session_free_stale(s);
     if (!p->choose) return;
-    if (f->result->logits) memcpy(s->logits, t->logits + row * vocab, vocab * sizeof *s->logits);
+    if (keeps && f->result->logits) memcpy(s->logits, t->logits + row * vocab, vocab * sizeof *s->logits);
     memcpy(s->logprobs, t->logprobs + (size_t)i * SG_LOGPROBS_MAX, sizeof s->logprobs);
     s->logprobs_n = t->logprobs_n[i];
     p->error.status = sg_session_accept(s, t->tokens[i], &p->token);

@@ -30,20 +30,32 @@ static void report(struct segue_session *s, const struct sg_store_hit *hit)
     s->stats.reuse_reason = hit->reason ? hit->reason : whole ? "all" : "edited";
 }
 
+static struct sg_store_query query_of(struct segue_session *s, struct sg_state_origin *origin)
+{
+    sg_session_store_origin(s, origin);
+    return (struct sg_store_query){.origin = origin,
+                                   .tokens = s->tokens,
+                                   .tokens_n = s->tokens_n,
+                                   .computed = s->computed,
+                                   .layout = &s->layouts[SG_PREFILL_LAYOUT],
+                                   .logits = s->logits};
+}
+
+int sg_session_reads_disk(struct segue_session *s)
+{
+    struct sg_state_origin origin;
+    if (!s->uses_store || s->store_queried || !sg_session_pending(s)) return 0;
+    struct sg_store_query q = query_of(s, &origin);
+    return sg_store_reads_disk(s->engine->store, &q);
+}
+
 void sg_session_query_store(struct segue_session *s)
 {
     struct sg_state_origin origin;
     struct sg_store_hit hit;
     segue_status status = SEGUE_END;
-    sg_session_store_origin(s, &origin);
-    sg_store_find(s->engine->store,
-                  &(struct sg_store_query){.origin = &origin,
-                                           .tokens = s->tokens,
-                                           .tokens_n = s->tokens_n,
-                                           .computed = s->computed,
-                                           .layout = &s->layouts[SG_PREFILL_LAYOUT],
-                                           .logits = s->logits},
-                  &hit);
+    struct sg_store_query q = query_of(s, &origin);
+    sg_store_find(s->engine->store, &q, &hit);
     s->store_matched = hit.matched_n;
     if (hit.read_disk) s->logits_known = 0; /* the buffer was overwritten */
     if (hit.checkpoint) {

@@ -23,11 +23,11 @@ static char *path_of(const struct sg_store *s, const char *name) { return sg_pat
 
 /* --- reading the folder --- */
 
-static int is_known(const struct sg_store *s, const char *name)
+static struct sg_store_file *known_file(const struct sg_store *s, const char *name)
 {
-    const struct sg_store_file *f = s->files;
+    struct sg_store_file *f = s->files;
     while (f && strcmp(f->name, name) != 0) f = f->next;
-    return f != NULL;
+    return f;
 }
 
 static struct sg_store_file *file_new(struct sg_store *s, const char *name)
@@ -58,13 +58,10 @@ static void add_entry(struct sg_store *s, struct sg_store_file *file, struct sg_
 /* Adds the entries of a file of this model. The name selects candidates; the id of all weight bytes decides, so the first file
  * waits until it is known. States of another library version are not used, because its kernels may round
  * differently; `stale` remembers that there are some. */
-static void add_file(struct sg_store *s, const char *name, const struct sg_statefile *f)
+static void add_file(struct sg_store *s, const char *name, const struct sg_statefile *f, const char weights_id[33])
 {
     const segue_model_info *info = &s->engine->model->info;
-    char weights_id[33];
-    if (sg_engine_weights_id(s->engine, weights_id, NULL) != SEGUE_OK || memcmp(f->head.shape_id, info->shape_id, 32) != 0 ||
-        memcmp(f->head.weights_id, weights_id, 32) != 0)
-        return;
+    if (memcmp(f->head.shape_id, info->shape_id, 32) != 0 || memcmp(f->head.weights_id, weights_id, 32) != 0) return;
     struct sg_state_origin origin = {.adapters = f->head.adapters};
     memcpy(origin.unit, f->head.unit, sizeof origin.unit);
     memcpy(origin.kernels, f->head.kernels, sizeof origin.kernels);
@@ -74,45 +71,71 @@ static void add_file(struct sg_store *s, const char *name, const struct sg_state
         class->stale = 1;
         return;
     }
-    struct sg_store_file *file = file_new(s, name);
+    struct sg_store_file *file = known_file(s, name) ? NULL : file_new(s, name);
     for (uint32_t p = 0; file && p <= f->head.checkpoints_n; p++) add_entry(s, file, class, f, p);
 }
 
-/* Reads the header of a file of the folder. A file of a newer format counts as stale. */
+/* Reads the header of a file of the folder, without the lock. A file of a newer format counts as stale. */
 static void read_header(struct sg_store *s, const char *name)
 {
     struct sg_statefile f;
-    char *path = path_of(s, name);
+    char weights_id[33], *path = path_of(s, name);
     if (!path) return;
     if (sg_statefile_peek(&f, path, NULL) == SEGUE_OK) {
-        if (sg_file_check_owner(&f.map.id, path, NULL) == SEGUE_OK) add_file(s, name, &f);
+        int ours = sg_file_check_owner(&f.map.id, path, NULL) == SEGUE_OK &&
+                   sg_engine_weights_id(s->engine, weights_id, NULL) == SEGUE_OK;
+        pthread_mutex_lock(&s->lock);
+        if (ours) add_file(s, name, &f, weights_id);
+        pthread_mutex_unlock(&s->lock);
         sg_statefile_close(&f);
     } else {
+        pthread_mutex_lock(&s->lock);
         for (struct sg_store_class *c = s->classes; c; c = c->next) c->stale |= f.head.version > SG_STATE_VERSION;
+        pthread_mutex_unlock(&s->lock);
     }
     sg_free(path);
 }
 
-/* Does nothing while the folder's modification time is unchanged. Temporary files of dead writers are removed. */
+/* One name of the folder, without the lock. Temporary files of dead writers are removed. */
+static void scan_name(struct sg_store *s, const char *name)
+{
+    size_t len = strlen(name), end = sizeof suffix - 1;
+    char *path = sg_file_abandoned(name) ? path_of(s, name) : NULL;
+    if (path) sg_file_remove(path);
+    sg_free(path);
+    if (len <= end || strcmp(name + len - end, suffix) != 0 || strncmp(name, s->engine->sample_id, NAME_WEIGHTS) != 0) return;
+    pthread_mutex_lock(&s->lock);
+    int known = known_file(s, name) != NULL;
+    pthread_mutex_unlock(&s->lock);
+    if (!known) read_header(s, name);
+}
+
+int sg_store_folder_changed(const struct sg_store *s)
+{
+    uint64_t bytes, changed;
+    return sg_file_stat(s->folder, &bytes, &changed, NULL) == SEGUE_OK && changed != s->seen_ns;
+}
+
+/* Does nothing while the folder's modification time is unchanged. Two threads do not scan at once, and both see the result. */
 void sg_store_scan(struct sg_store *s)
 {
     char **names = NULL;
     size_t n = 0;
     uint64_t bytes, changed;
+    while (s->scanning) pthread_cond_wait(&s->changed, &s->lock);
     if (sg_file_stat(s->folder, &bytes, &changed, NULL) != SEGUE_OK || changed == s->seen_ns) return;
-    if (sg_folder_list(s->folder, "", FILES_MAX, &names, &n, NULL) != SEGUE_OK) return;
-    s->seen_ns = changed;
-    for (size_t i = 0; i < n; i++) {
-        size_t len = strlen(names[i]), end = sizeof suffix - 1;
-        char *path = sg_file_abandoned(names[i]) ? path_of(s, names[i]) : NULL;
-        if (path) sg_file_remove(path);
-        sg_free(path);
-        if (len > end && !strcmp(names[i] + len - end, suffix) &&
-            !strncmp(names[i], s->engine->sample_id, NAME_WEIGHTS) && !is_known(s, names[i]))
-            read_header(s, names[i]);
+    s->scanning = 1;
+    pthread_mutex_unlock(&s->lock);
+    segue_status status = sg_folder_list(s->folder, "", FILES_MAX, &names, &n, NULL);
+    for (size_t i = 0; status == SEGUE_OK && i < n; i++) {
+        scan_name(s, names[i]);
         sg_free(names[i]);
     }
     sg_free(names);
+    pthread_mutex_lock(&s->lock);
+    if (status == SEGUE_OK) s->seen_ns = changed;
+    s->scanning = 0;
+    pthread_cond_broadcast(&s->changed);
 }
 
 /* Drops a file from the index, and its entries that are not in memory. remove: also deletes it. */
@@ -136,42 +159,63 @@ static void forget_file(struct sg_store *s, struct sg_store_file *file, int remo
 
 /* --- reading a state --- */
 
-/* The file name contains only a hash, and another process may have replaced the file: compares the tokens and the origin. */
-static segue_status check_file(const struct sg_statefile *f, const struct sg_store_entry *e, const int32_t *tokens,
-                              segue_error *err)
+/* What reading needs of an entry, so that the lock is not held meanwhile. */
+struct source {
+    char *name, *path;
+    const struct sg_state_origin *origin; /* of the class, which stays */
+    int32_t *tokens;                      /* [n] */
+    size_t n;
+    uint32_t checkpoint; /* sg_store_entry.file_checkpoint */
+};
+
+static void source_free(struct source *from)
 {
-    size_t n = e->node->depth;
-    uint64_t rows = e->file_checkpoint > f->head.checkpoints_n ? 0
-                    : e->file_checkpoint                  ? f->checkpoints[e->file_checkpoint - 1].rows
+    sg_free(from->name);
+    sg_free(from->path);
+    sg_free(from->tokens);
+}
+
+/* With the lock held. 0: out of memory. */
+static int source_of(const struct sg_store *s, const struct sg_store_entry *e, struct source *from)
+{
+    *from = (struct source){.origin = &e->class->origin, .n = e->node->depth, .checkpoint = e->file_checkpoint};
+    from->name = sg_strndup(e->file->name, strlen(e->file->name));
+    from->path = path_of(s, e->file->name);
+    from->tokens = sg_alloc(from->n * sizeof *from->tokens);
+    if (from->tokens) sg_tree_tokens(e->node, from->tokens);
+    if (from->name && from->path && from->tokens) return 1;
+    source_free(from);
+    return 0;
+}
+
+/* The file name contains only a hash, and another process may have replaced the file: compares the tokens and the origin. */
+static segue_status check_file(const struct sg_statefile *f, const struct source *from, segue_error *err)
+{
+    uint64_t rows = from->checkpoint > f->head.checkpoints_n ? 0
+                    : from->checkpoint                  ? f->checkpoints[from->checkpoint - 1].rows
                                                      : f->head.rows;
-    if (rows == n && !memcmp(sg_statefile_tokens(f), tokens, n * sizeof *tokens) &&
-        f->head.library == segue_version() && !strcmp(f->head.unit, e->class->origin.unit) &&
-        !strcmp(f->head.kernels, e->class->origin.kernels))
+    if (rows == from->n && !memcmp(sg_statefile_tokens(f), from->tokens, from->n * sizeof *from->tokens) &&
+        f->head.library == segue_version() && !strcmp(f->head.unit, from->origin->unit) &&
+        !strcmp(f->head.kernels, from->origin->kernels))
         return SEGUE_OK;
     return sg_fail(err, SEGUE_EFORMAT, "state not loaded: %s: the file changed since it was indexed; compute the tokens again",
                    f->path);
 }
 
 /* Loads the state or checkpoint of an entry. Its tokens match the query as far as the tree matched; the caller cuts the rest. */
-static segue_status read_file(const struct sg_store *s, struct sg_store_entry *e, const char *path,
-                              struct sg_layout *l, float *logits, int *logits_known, segue_error *err)
+static segue_status read_file(const struct sg_store *s, const struct source *from, struct sg_layout *l, float *logits,
+                              int *logits_known, segue_error *err)
 {
     struct sg_statefile f;
-    int32_t *tokens = sg_alloc(e->node->depth * sizeof *tokens);
-    if (!tokens) return sg_no_memory("tokens", e->node->depth * sizeof *tokens, err);
-    sg_tree_tokens(e->node, tokens);
-    segue_status status = sg_statefile_open(&f, path, 0, err);
-    if (status == SEGUE_OK) {
-        status = sg_file_check_owner(&f.map.id, path, err);
-        if (status == SEGUE_OK) status = check_file(&f, e, tokens, err);
-        if (status == SEGUE_OK) status = sg_statefile_fits(&f, s->engine, e->class->origin.adapters, err);
-        if (status == SEGUE_OK) status = sg_statefile_fill(&f, s->engine, l, e->file_checkpoint, NULL, NULL, err);
-        const float *known = status == SEGUE_OK ? sg_statefile_logits(&f, e->file_checkpoint) : NULL;
-        if (known) memcpy(logits, known, f.head.vocab * sizeof *logits);
-        *logits_known = known != NULL;
-        sg_statefile_close(&f);
-    }
-    sg_free(tokens);
+    SG_TRY(sg_statefile_open(&f, from->path, 0, err));
+    segue_status status = sg_file_check_owner(&f.map.id, from->path, err);
+    if (status == SEGUE_OK) status = check_file(&f, from, err);
+    if (status == SEGUE_OK) status = sg_statefile_fits(&f, s->engine, from->origin->adapters, err);
+    if (status == SEGUE_OK) status = sg_statefile_fill(&f, s->engine, l, from->checkpoint, NULL, NULL, err);
+    const float *known = status == SEGUE_OK ? sg_statefile_logits(&f, from->checkpoint) : NULL;
+    if (known) memcpy(logits, known, f.head.vocab * sizeof *logits);
+    *logits_known = known != NULL;
+    sg_statefile_close(&f);
     return status;
 }
 
@@ -179,28 +223,43 @@ segue_status sg_store_read(struct sg_store *s, struct sg_store_entry *e, struct 
                            int *logits_known)
 {
     segue_error err = {0};
-    char *path = path_of(s, e->file->name);
-    if (!path) return SEGUE_EMEMORY;
-    segue_status status = read_file(s, e, path, l, logits, logits_known, &err);
-    if (status == SEGUE_OK) sg_file_touch(path);
-    sg_free(path);
+    struct source from;
+    if (!e->file) return SEGUE_EIO; /* dropped, and still in the tree because another thread uses it */
+    if (!source_of(s, e, &from)) return SEGUE_EMEMORY;
+    pthread_mutex_unlock(&s->lock);
+    segue_status status = read_file(s, &from, l, logits, logits_known, &err);
+    if (status == SEGUE_OK) sg_file_touch(from.path);
+    pthread_mutex_lock(&s->lock);
     /* EIO: another process may have removed it */
-    if (status == SEGUE_EFORMAT || status == SEGUE_EUNSUPPORTED || status == SEGUE_EIO)
-        forget_file(s, e->file, status != SEGUE_EIO);
+    struct sg_store_file *file = known_file(s, from.name);
+    if (file && (status == SEGUE_EFORMAT || status == SEGUE_EUNSUPPORTED || status == SEGUE_EIO))
+        forget_file(s, file, status != SEGUE_EIO);
+    source_free(&from);
     return status;
 }
 
 /* --- writing --- */
 
+/* What writing needs of an entry, so that the lock is not held meanwhile. The entries are pinned. */
+struct target {
+    struct sg_store_entry *entry, *above[SG_STATE_CHECKPOINTS]; /* [above_n] ancestors whose checkpoints the file also has */
+    uint32_t above_n;
+    struct sg_checkpoint *checkpoint, *checkpoints[SG_STATE_CHECKPOINTS]; /* references */
+    int32_t *tokens;                                                      /* [n] */
+    size_t n;
+    uint64_t prefill_ns;
+    char name[64];
+};
+
 /* Upper estimate of the size of the file to write. */
-static uint64_t file_bytes(const struct sg_store *s, const struct sg_store_entry *e, uint32_t checkpoints)
+static uint64_t file_bytes(const struct sg_store *s, const struct target *t)
 {
     const struct sg_graph *g = s->engine->graph;
-    uint64_t rows = e->node->depth, vocab = s->engine->model->info.vocab, bytes = 4096;
+    uint64_t rows = t->n, vocab = s->engine->model->info.vocab, bytes = 4096;
     for (uint32_t i = 0; i < g->slots_n; i++)
-        bytes += (1 + (uint64_t)checkpoints) * (sg_slot_fixed_bytes(&g->slots[i]) + 256) +
-                 rows * sg_slot_row_bytes(&g->slots[i], e->checkpoint->layout.stages[0].kv);
-    return bytes + rows * 4 + (1 + (uint64_t)checkpoints) * vocab * 4;
+        bytes += (1 + (uint64_t)t->above_n) * (sg_slot_fixed_bytes(&g->slots[i]) + 256) +
+                 rows * sg_slot_row_bytes(&g->slots[i], t->checkpoint->layout.stages[0].kv);
+    return bytes + rows * 4 + (1 + (uint64_t)t->above_n) * vocab * 4;
 }
 
 /* A file that may be deleted. */
@@ -228,15 +287,16 @@ static void rate(const struct sg_store *s, struct candidate *c, uint64_t now)
 
 static void remove_candidate(struct sg_store *s, struct candidate *c)
 {
-    struct sg_store_file *f = s->files;
-    while (f && strcmp(f->name, c->name) != 0) f = f->next;
-    char *path = f ? NULL : path_of(s, c->name);
+    pthread_mutex_lock(&s->lock);
+    struct sg_store_file *f = known_file(s, c->name);
     if (f) forget_file(s, f, 1);
+    pthread_mutex_unlock(&s->lock);
+    char *path = f ? NULL : path_of(s, c->name);
     if (path) sg_file_remove(path);
     sg_free(path);
 }
 
-/* Deletes the least valuable files, of any model, until `wanted` more bytes fit into the budget. 1: they fit. */
+/* Without the lock: deletes the least valuable files, of any model, until `wanted` more bytes fit. 1: they fit the budget. */
 static int free_disk(struct sg_store *s, uint64_t wanted)
 {
     char **names = NULL;
@@ -283,36 +343,34 @@ static uint32_t ancestors_of(const struct sg_store_entry *e, struct sg_store_ent
 }
 
 /* File name: the first characters of the engine's sample_id and a hash of tokens, origin and weights. */
-static segue_status name_of(const struct sg_store *s, const struct sg_store_entry *e, const int32_t *tokens, char out[64])
+static segue_status name_of(const struct sg_store *s, struct target *t)
 {
+    const struct sg_state_origin *origin = &t->entry->class->origin;
     char hex[33];
     SG_TRY(sg_engine_weights_id(s->engine, hex, NULL));
-    struct sg_hash h = sg_hash_bytes(tokens, e->node->depth * sizeof *tokens, 0);
-    h = sg_hash_join(h, sg_hash_bytes(e->class->origin.unit, sizeof e->class->origin.unit, 0));
+    struct sg_hash h = sg_hash_bytes(t->tokens, t->n * sizeof *t->tokens, 0);
+    h = sg_hash_join(h, sg_hash_bytes(origin->unit, sizeof origin->unit, 0));
     h = sg_hash_join(h, sg_hash_bytes(hex, 32, 0));
-    h = sg_hash_join(h, sg_hash_bytes(e->class->origin.kernels, sizeof e->class->origin.kernels, 0));
-    sg_hash_hex(sg_hash_join(h, e->class->origin.adapters), hex);
-    snprintf(out, 64, "%.*s-%s%s", NAME_WEIGHTS, s->engine->sample_id, hex, suffix);
+    h = sg_hash_join(h, sg_hash_bytes(origin->kernels, sizeof origin->kernels, 0));
+    sg_hash_hex(sg_hash_join(h, origin->adapters), hex);
+    snprintf(t->name, sizeof t->name, "%.*s-%s%s", NAME_WEIGHTS, s->engine->sample_id, hex, suffix);
     return SEGUE_OK;
 }
 
-static segue_status save(const struct sg_store *s, struct sg_store_entry *e, const int32_t *tokens,
-                         struct sg_store_entry *const *above, uint32_t n, const char *name)
+static segue_status save(const struct sg_store *s, const struct target *t)
 {
-    struct sg_checkpoint *checkpoints[SG_STATE_CHECKPOINTS];
-    char *path = path_of(s, name);
+    char *path = path_of(s, t->name);
     if (!path) return SEGUE_EMEMORY;
-    for (uint32_t i = 0; i < n; i++) checkpoints[i] = above[i]->checkpoint;
     struct sg_state_contents v = {.engine = s->engine,
-                        .origin = &e->class->origin,
-                        .tokens = tokens,
-                        .tokens_n = e->node->depth,
-                        .layout = &e->checkpoint->layout,
-                        .computed = e->node->depth,
-                        .prefill_ns = e->prefill_ns,
-                        .logits = e->checkpoint->logits,
-                        .checkpoints = checkpoints,
-                        .checkpoints_n = n};
+                        .origin = &t->entry->class->origin,
+                        .tokens = t->tokens,
+                        .tokens_n = t->n,
+                        .layout = &t->checkpoint->layout,
+                        .computed = t->n,
+                        .prefill_ns = t->prefill_ns,
+                        .logits = t->checkpoint->logits,
+                        .checkpoints = t->checkpoints,
+                        .checkpoints_n = t->above_n};
     segue_status status = sg_state_save(&v, path, NULL);
     sg_free(path);
     return status;
@@ -346,24 +404,50 @@ static void supersede_shorter(struct sg_store *s, const struct sg_store_entry *e
     }
 }
 
+/* Pins the entries of a file to write and takes references to their checkpoints. 0: out of memory. */
+static int target_of(const struct sg_store *s, struct sg_store_entry *e, struct target *t)
+{
+    *t = (struct target){.entry = e, .n = e->node->depth, .prefill_ns = e->prefill_ns};
+    if (!(t->tokens = sg_alloc(t->n * sizeof *t->tokens))) return 0;
+    sg_tree_tokens(e->node, t->tokens);
+    t->checkpoint = sg_checkpoint_share(e->checkpoint);
+    t->above_n = s->exact ? ancestors_of(e, t->above) : 0;
+    for (uint32_t i = 0; i < t->above_n; i++) {
+        t->above[i]->pins++;
+        t->checkpoints[i] = sg_checkpoint_share(t->above[i]->checkpoint);
+    }
+    return 1;
+}
+
+static void target_free(struct sg_store *s, struct target *t)
+{
+    for (uint32_t i = 0; i < t->above_n; i++) {
+        sg_checkpoint_release(t->checkpoints[i]);
+        sg_store_unpin(s, t->above[i]);
+    }
+    sg_checkpoint_release(t->checkpoint);
+    sg_free(t->tokens);
+}
+
 void sg_store_write(struct sg_store *s, struct sg_store_entry *e)
 {
-    struct sg_store_entry *above[SG_STATE_CHECKPOINTS];
-    char name[64];
-    if (!e->checkpoint) return;
-    uint32_t n = s->exact ? ancestors_of(e, above) : 0;
-    int32_t *tokens = sg_alloc(e->node->depth * sizeof *tokens);
-    if (!tokens) return;
-    sg_tree_tokens(e->node, tokens);
-    if (name_of(s, e, tokens, name) == SEGUE_OK && free_disk(s, file_bytes(s, e, n)) &&
-        save(s, e, tokens, above, n, name) == SEGUE_OK) {
-        struct sg_store_file *file = file_new(s, name);
-        if (file) {
-            e->file = file;
-            e->file_checkpoint = 0;
-            supersede(s, above, sg_state_can_hold_checkpoints(s->engine->graph) ? n : 0, file);
-            if (!s->exact) supersede_shorter(s, e);
-        }
+    struct target t;
+    if (!e->checkpoint || e->file) return;
+    e->unwritable = 1;
+    if (!target_of(s, e, &t)) return;
+    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_lock(&s->disk);
+    int written = name_of(s, &t) == SEGUE_OK && free_disk(s, file_bytes(s, &t)) && save(s, &t) == SEGUE_OK;
+    pthread_mutex_unlock(&s->disk);
+    pthread_mutex_lock(&s->lock);
+    struct sg_store_file *file = !written ? NULL : known_file(s, t.name); /* a scan may have seen it already */
+    if (written && !file) file = file_new(s, t.name);
+    if (file) {
+        e->unwritable = 0;
+        e->file = file;
+        e->file_checkpoint = 0;
+        supersede(s, t.above, sg_state_can_hold_checkpoints(s->engine->graph) ? t.above_n : 0, file);
+        if (!s->exact) supersede_shorter(s, e);
     }
-    sg_free(tokens);
+    target_free(s, &t);
 }

@@ -51,9 +51,17 @@ struct sg_store_entry *sg_store_get_entry(struct sg_store *s, struct sg_store_cl
 void sg_store_remove_entry(struct sg_store *s, struct sg_store_entry *e)
 {
     struct sg_store_entry **at = &s->entries;
+    if (e->pins) return;
     while (*at != e) at = &(*at)->next;
     *at = e->next;
     e->node->entry = NULL;
     sg_tree_remove_unused(e->node);
     sg_free(e);
+}
+
+void sg_store_unpin(struct sg_store *s, struct sg_store_entry *e)
+{
+    if (--e->pins) return;
+    if (!e->checkpoint && !e->file) sg_store_remove_entry(s, e);
+    pthread_cond_broadcast(&s->changed);
 }

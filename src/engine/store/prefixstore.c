@@ -46,46 +46,125 @@ static void leave_ghost(struct sg_store_entry *e)
     e->node->ghost = 1;
 }
 
+/* 1: eviction has to write the entry first. */
+static int needs_write(const struct sg_store *s, const struct sg_store_entry *e)
+{
+    return s->folder && !e->file && is_leaf(e);
+}
+
 /* Drops the checkpoint. A leaf is written to disk first if the store has a folder; an inner entry is written with its leaf. */
 static void evict(struct sg_store *s, struct sg_store_entry *e)
 {
+    e->pins++;
     /* before the id of the weights is known an evicted entry is not kept: waiting here would stop all sessions */
-    if (s->folder && !e->file && is_leaf(e) && sg_engine_weights_known(s->engine)) sg_store_write(s, e);
+    if (needs_write(s, e) && sg_engine_weights_known(s->engine)) {
+        sg_store_write(s, e);
+        s->written_late += e->file != NULL;
+    }
     sg_checkpoint_release(e->checkpoint);
     e->checkpoint = NULL;
-    if (e->file) return;
-    leave_ghost(e);
-    sg_store_remove_entry(s, e);
+    if (!e->file) leave_ghost(e);
+    sg_store_unpin(s, e);
 }
 
-/* Evicts the least valuable entries until both limits, bytes and number of entries, are met. Returns the bytes in memory. */
+static uint64_t entry_bytes(const struct sg_store *s, const struct sg_store_entry *e)
+{
+    return sg_checkpoint_bytes(e->checkpoint, s->engine->model->info.vocab) + e->node->n * sizeof(int32_t);
+}
+
+/* Evicts the least valuable entries until both limits, bytes and number of entries, are met; entries that need no write come
+ * first, so that the caller seldom waits for one. Returns the bytes in memory. If only an entry that is being written is left
+ * to evict, waits for it. */
 static uint64_t trim_to(struct sg_store *s, uint64_t limit)
 {
     for (;;) {
         uint64_t bytes = 0, n = 0;
+        int pinned = 0, least_writes = 0;
         struct sg_store_entry *least = NULL;
         double least_worth = 0;
         for (struct sg_store_entry *e = s->entries; e; e = e->next) {
             if (!e->checkpoint) continue;
             double w = worth(s, e);
-            bytes += sg_checkpoint_bytes(e->checkpoint, s->engine->model->info.vocab) + e->node->n * sizeof(int32_t);
+            bytes += entry_bytes(s, e);
             n++;
-            if (least && w >= least_worth) continue;
+            pinned |= e->pins != 0;
+            int writes = needs_write(s, e);
+            if (e->pins || (least && (writes > least_writes || (writes == least_writes && w >= least_worth)))) continue;
             least = e;
+            least_writes = writes;
             least_worth = w;
         }
-        if (!least || (bytes <= limit && n <= ENTRIES_MAX)) return bytes;
+        if ((!least && !pinned) || (bytes <= limit && n <= ENTRIES_MAX)) return bytes;
+        if (!least) {
+            pthread_cond_wait(&s->changed, &s->lock);
+            continue;
+        }
         s->clock = least_worth;
         evict(s, least);
     }
 }
 
-static void trim(struct sg_store *s) { (void)trim_to(s, s->memory_budget); }
+/* --- writing ahead --- */
+
+/* The least valuable entry that its eviction would write, if such entries take more than half of the memory; else NULL. */
+static struct sg_store_entry *to_write(const struct sg_store *s)
+{
+    struct sg_store_entry *least = NULL;
+    double least_worth = 0;
+    uint64_t bytes = 0;
+    for (struct sg_store_entry *e = s->entries; e; e = e->next) {
+        if (!e->checkpoint || e->pins || e->unwritable || !needs_write(s, e)) continue;
+        double w = worth(s, e);
+        bytes += entry_bytes(s, e);
+        if (least && w >= least_worth) continue;
+        least = e;
+        least_worth = w;
+    }
+    return bytes > s->limit / 2 ? least : NULL;
+}
+
+static void *writer_main(void *arg)
+{
+    struct sg_store *s = arg;
+    pthread_mutex_lock(&s->lock);
+    while (!s->closing) {
+        struct sg_store_entry *e = sg_engine_weights_known(s->engine) ? to_write(s) : NULL;
+        if (!e) {
+            s->writer_idle = 1;
+            pthread_cond_broadcast(&s->changed);
+            while (s->writer_idle && !s->closing) pthread_cond_wait(&s->changed, &s->lock);
+            continue;
+        }
+        e->pins++;
+        sg_store_write(s, e);
+        s->written_ahead += e->file != NULL;
+        sg_store_unpin(s, e);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+/* Lets the writer look for work. Without a thread for it, entries are written when they are evicted. */
+static void wake_writer(struct sg_store *s)
+{
+    if (!s->folder) return;
+    if (!s->writer_started && to_write(s)) s->writer_started = !pthread_create(&s->writer, NULL, writer_main, s);
+    s->writer_idle = 0;
+    pthread_cond_broadcast(&s->changed);
+}
+
+static void trim(struct sg_store *s)
+{
+    (void)trim_to(s, s->limit);
+    wake_writer(s);
+}
 
 uint64_t sg_store_shrink(struct sg_store *s, uint64_t limit)
 {
     pthread_mutex_lock(&s->lock);
-    uint64_t bytes = trim_to(s, limit < s->memory_budget ? limit : s->memory_budget);
+    s->limit = limit < s->memory_budget ? limit : s->memory_budget;
+    uint64_t bytes = trim_to(s, s->limit);
+    wake_writer(s);
     pthread_mutex_unlock(&s->lock);
     return bytes;
 }
@@ -171,7 +250,7 @@ static struct prefix_match find(const struct sg_store *s, struct sg_store_class 
     return h;
 }
 
-/* Reads an entry's file into new states of the query's layout. A fork of them stays in memory for the next query. */
+/* Reads a pinned entry's file into new states of the query's layout. A fork of them stays in memory for the next query. */
 static segue_status load_from_disk(struct sg_store *s, struct sg_store_entry *e, const struct sg_store_query *q,
                                    struct sg_store_hit *out)
 {
@@ -180,19 +259,44 @@ static segue_status load_from_disk(struct sg_store *s, struct sg_store_entry *e,
     size_t n = e->node->depth;
     *l = *q->layout;
     for (uint32_t i = 0; i < l->n; i++) l->stages[i].state = NULL;
-    SG_TRY(sg_layout_states(l, n + AHEAD_TOKENS, NULL));
+    pthread_mutex_unlock(&s->lock);
+    segue_status status = sg_layout_states(l, n + AHEAD_TOKENS, NULL);
+    pthread_mutex_lock(&s->lock);
+    if (status != SEGUE_OK) return status;
     out->read_disk = 1;
-    segue_status status = sg_store_read(s, e, l, q->logits, &out->logits_known);
+    status = sg_store_read(s, e, l, q->logits, &out->logits_known);
     if (status != SEGUE_OK) {
         out->logits_known = 0;
         sg_layout_drop_states(l);
         return status;
     }
     out->states_n = n;
-    if (sg_checkpoint_new(&checkpoint, l, n, out->logits_known ? q->logits : NULL, s->engine->model->info.vocab,
-                          NULL) == SEGUE_OK)
-        e->checkpoint = checkpoint;
+    pthread_mutex_unlock(&s->lock);
+    status = sg_checkpoint_new(&checkpoint, l, n, out->logits_known ? q->logits : NULL, s->engine->model->info.vocab, NULL);
+    pthread_mutex_lock(&s->lock);
+    if (status == SEGUE_OK && !e->checkpoint) e->checkpoint = checkpoint;
+    else if (status == SEGUE_OK) sg_checkpoint_release(checkpoint); /* another thread was faster */
     return SEGUE_OK;
+}
+
+/* 1: the match saves enough tokens. */
+static int is_hit(const struct prefix_match *m, const struct sg_store_query *q)
+{
+    return m->entry && m->usable_n >= q->computed + TOKENS_MIN;
+}
+
+int sg_store_reads_disk(struct sg_store *s, const struct sg_store_query *q)
+{
+    if (!s->folder) return 0;
+    pthread_mutex_lock(&s->lock);
+    int reads = s->scanning || sg_store_folder_changed(s);
+    struct sg_store_class *c = reads ? NULL : sg_store_get_class(s, q->origin);
+    if (c) {
+        struct prefix_match m = find(s, c, q->tokens, q->tokens_n);
+        reads = is_hit(&m, q) && !m.entry->checkpoint;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return reads;
 }
 
 /* The caller forks a checkpoint outside of the lock, because forking waits for the unit. */
@@ -204,13 +308,15 @@ void sg_store_find(struct sg_store *s, const struct sg_store_query *q, struct sg
     if (s->folder) sg_store_scan(s);
     struct sg_store_class *c = sg_store_get_class(s, q->origin);
     if (c) m = find(s, c, q->tokens, q->tokens_n);
-    if (m.entry && m.usable_n >= q->computed + TOKENS_MIN) {
+    if (is_hit(&m, q)) {
         m.entry->hits++;
+        m.entry->pins++;
         m.entry->clock = s->clock;
         if (m.entry->checkpoint)
             out->checkpoint = sg_checkpoint_share(m.entry->checkpoint);
-        else if (load_from_disk(s, m.entry, q, out) == SEGUE_OK)
-            trim(s); /* the loaded checkpoint may exceed the budget */
+        else (void)load_from_disk(s, m.entry, q, out);
+        sg_store_unpin(s, m.entry);
+        if (out->read_disk) trim(s); /* the loaded checkpoint may exceed the budget */
         if (out->checkpoint || out->states_n) out->tokens_n = m.usable_n;
     }
     pthread_mutex_unlock(&s->lock);
@@ -236,7 +342,7 @@ segue_status sg_store_open(struct sg_store **out, const struct segue_engine *e, 
     if (!s) return sg_no_memory("prefix store", sizeof *s, err);
     s->engine = e;
     s->exact = needs_checkpoints(e->graph);
-    s->memory_budget = memory_bytes ? memory_bytes : MEMORY_BYTES;
+    s->memory_budget = s->limit = memory_bytes ? memory_bytes : MEMORY_BYTES;
     s->disk_budget = disk_bytes ? disk_bytes : disk_bytes_default;
     if (*folder && !(s->folder = sg_strndup(folder, strlen(folder)))) {
         sg_free(s);
@@ -244,8 +350,9 @@ segue_status sg_store_open(struct sg_store **out, const struct segue_engine *e, 
     }
     segue_status status = s->folder ? sg_make_folders(s->folder, err) : SEGUE_OK;
     if (status == SEGUE_OK && s->folder) status = sg_folder_private(s->folder, err);
-    if (status == SEGUE_OK && pthread_mutex_init(&s->lock, NULL))
-        status = sg_no_memory("lock of a prefix store", sizeof s->lock, err);
+    if (status == SEGUE_OK && (pthread_mutex_init(&s->lock, NULL) || pthread_mutex_init(&s->disk, NULL) ||
+                               pthread_cond_init(&s->changed, NULL)))
+        status = sg_no_memory("locks of a prefix store", sizeof s->lock, err);
     if (status != SEGUE_OK) {
         sg_free(s->folder);
         sg_free(s);
@@ -258,8 +365,19 @@ segue_status sg_store_open(struct sg_store **out, const struct segue_engine *e, 
 void sg_store_close(struct sg_store *s)
 {
     if (!s) return;
-    for (struct sg_store_entry *e = s->entries; s->folder && e; e = e->next)
+    pthread_mutex_lock(&s->lock);
+    s->closing = 1;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    if (s->writer_started) pthread_join(s->writer, NULL);
+    pthread_mutex_lock(&s->lock); /* which the functions below release meanwhile */
+    for (struct sg_store_entry *e = s->entries, *next; s->folder && e; e = next) {
+        e->pins++;
         if (e->checkpoint && !e->file && is_leaf(e)) sg_store_write(s, e);
+        next = e->next; /* writing may remove others */
+        sg_store_unpin(s, e);
+    }
+    pthread_mutex_unlock(&s->lock);
     while (s->entries) {
         struct sg_store_entry *e = s->entries;
         sg_checkpoint_release(e->checkpoint);
@@ -277,6 +395,8 @@ void sg_store_close(struct sg_store *s)
         sg_tree_free(&k->root);
         sg_free(k);
     }
+    pthread_cond_destroy(&s->changed);
+    pthread_mutex_destroy(&s->disk);
     pthread_mutex_destroy(&s->lock);
     sg_free(s->folder);
     sg_free(s);

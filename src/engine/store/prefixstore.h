@@ -25,6 +25,8 @@ struct sg_store_entry {
     struct sg_store_file *file;       /* NULL: in memory only */
     uint32_t file_checkpoint;         /* 0: the file's state, n: its checkpoint n - 1 */
     uint32_t has_logits;              /* 1: the logits after the last token are stored */
+    uint32_t pins;                    /* threads that read or write its file; it stays in the tree meanwhile */
+    uint32_t unwritable;              /* 1: it could not be written, for example because it exceeds the disk budget */
     uint32_t hits;
     double clock;        /* the store's clock at the last use */
     uint64_t prefill_ns; /* time to compute it from the first token; 0: unknown */
@@ -40,11 +42,18 @@ struct sg_store_class {
 };
 
 struct sg_store {
-    pthread_mutex_t lock;
+    pthread_mutex_t lock;              /* not held while files are read or written, nor while states are copied */
+    pthread_mutex_t disk;              /* held while a file is written, so that the disk budget holds; taken before `lock` */
+    pthread_cond_t changed;            /* an entry is not pinned any more, a scan ended, or the writer may have work */
+    pthread_t writer;                  /* writes entries before memory is short; started when it first has work */
+    uint32_t writer_started, writer_idle, closing; /* idle: it has seen everything since it was last woken */
+    uint32_t scanning;                 /* 1: a thread reads the folder */
     const struct segue_engine *engine; /* owns the store; no reference */
     int exact;                         /* 1: states cannot be cut, so a checkpoint is usable only at its own position */
     char *folder;                      /* NULL: memory only */
     uint64_t memory_budget, disk_budget; /* bytes */
+    uint64_t limit;                      /* bytes of entries in memory: the budget, or less after sg_store_shrink */
+    uint64_t written_ahead, written_late; /* files by the writer, and by threads that had to wait for them */
     struct sg_store_class *classes;
     struct sg_store_entry *entries;
     struct sg_store_file *files;
@@ -80,6 +89,8 @@ struct sg_store_hit {
     int diverges;                     /* 1: stored prefixes continue with other tokens than the query */
     const char *reason;               /* why fewer tokens than matched are reused (segue_stats.reuse_reason); NULL: none */
 };
+/* 1: sg_store_find would read files, so a thread that computes answers should leave it to another one. */
+int sg_store_reads_disk(struct sg_store *s, const struct sg_store_query *q);
 /* Never fails: an entry that cannot be read is a miss. */
 void sg_store_find(struct sg_store *s, const struct sg_store_query *q, struct sg_store_hit *out);
 /* Stores the checkpoint of the first checkpoint->tokens_n tokens; takes a separate reference. prefill_ns: 0 = unknown. */
@@ -93,10 +104,14 @@ uint64_t sg_store_shrink(struct sg_store *s, uint64_t limit);
 struct sg_store_class *sg_store_get_class(struct sg_store *s, const struct sg_state_origin *origin);
 /* The entry of these tokens, made if missing. NULL: out of memory. */
 struct sg_store_entry *sg_store_get_entry(struct sg_store *s, struct sg_store_class *c, const int32_t *tokens, size_t n);
-/* Unlinks and frees an entry that has neither checkpoint nor file. */
+/* Unlinks and frees an entry that has neither checkpoint nor file; if it is pinned, its last unpin does. */
 void sg_store_remove_entry(struct sg_store *s, struct sg_store_entry *e);
 
-/* --- prefixdisk.c: with the lock held --- */
+void sg_store_unpin(struct sg_store *s, struct sg_store_entry *e);
+
+/* --- prefixdisk.c: with the lock held, which is released while files are read or written; the caller has pinned the entry --- */
+/* 1: files appeared in the folder or went away. */
+int sg_store_folder_changed(const struct sg_store *s);
 /* Adds entries for files that appeared in the folder. */
 void sg_store_scan(struct sg_store *s);
 /* Writes an entry's checkpoint to disk together with its ancestors' checkpoints, if the budget allows. */

@@ -226,7 +226,7 @@ static void compile_any(struct sg_schema *s, uint32_t rule)
     json_decref(empty);
 }
 
-/* The types of a schema that does not say them: from its keywords; none: any value. */
+/* The types of a schema without `type`, derived from its keywords. Without such a keyword any value is allowed. */
 static const char *guess_type(json_t *schema)
 {
     static const struct {

@@ -132,8 +132,8 @@ static int may_end(const struct range *r, uint32_t tight, uint32_t k)
     return !(tight & 2 && r->high->strict && all_zero(r->high->fraction, r->high->fraction_n, k));
 }
 
-/* The rules of fractions after k digits: the end, or one more digit. Behind the digits of both bounds nothing changes any
- * more. */
+/* The rules of fractions after k digits: the end, or one more digit. After the last digit of both bounds all rules are
+ * equal. */
 static void build_fractions(struct range *r)
 {
     struct sg_schema *s = r->s;

@@ -9,6 +9,7 @@
 #include "unit/ane/aneunit.h"
 #include "unit/ane/libane/libane.h"
 #include "unit/ane/npu/npu.h"
+#include "unit/ane/train/anetrain.h"
 #include "unit/spec.h"
 
 extern const struct sg_unit_ops sg_unit_ane;
@@ -186,6 +187,9 @@ segue_status ane_open_on(struct sg_unit **out, const struct sg_unit_spec *spec, 
         status = engine == ENGINE_SOFTWARE ? sg_npu_open(&u->device, &o, err)
                  : engine == ENGINE_MAC    ? open_mac(u, spec, err)
                                            : open_linux(u, spec, err);
+    if (status == SEGUE_OK && u->storage == SG_ANE_STORE_W8A8 && !(u->profile.int8_tflops > 0))
+        status = sg_fail(err, SEGUE_EUNSUPPORTED, "open unit: %s: storage=w8a8: the profile %s has no products of 8-bit "
+                         "numbers; use m4, m5 or ieee, or storage=int8", spec->text, u->profile.name);
     if (status == SEGUE_OK) status = sg_pool_open(&u->pool, o.threads, err);
     if (status != SEGUE_OK) {
         ane_close(u);
@@ -274,4 +278,5 @@ const struct sg_unit_ops sg_unit_ane = {
     .state_get = ane_state_get,
     .state_put = ane_state_put,
     .state_logits = ane_state_logits,
+    .train_device = ane_train_device,
 };

@@ -42,11 +42,12 @@ static void costs_of(const struct sg_program *p, uint32_t keys, double cost[ROW_
 {
     const struct sg_ane_profile *c = &p->base.unit->profile;
     const struct sg_ane_partition *cut = &p->cut[0];
-    double weights, per_key;
+    double weights, per_key, products = p->base.unit->storage == SG_ANE_STORE_W8A8 ? c->int8_tflops : c->tflops;
     count_work(p->base.graph, &weights, &per_key);
     for (int k = 0; k < ROW_COUNTS; k++) {
         uint32_t columns = row_counts[k] < SG_ANE_PAD ? SG_ANE_PAD : row_counts[k];
-        double compute = 2 * (weights + per_key * keys) * row_counts[k] / (c->tflops * 1e3), activations = 0;
+        double flops = 2 * (weights * c->tflops / products + per_key * keys) * row_counts[k]; /* as many of fp16 */
+        double compute = flops / (c->tflops * 1e3), activations = 0;
         for (uint32_t i = 0; i < cut->parts_n; i++)
             activations += (double)sg_ane_part_bytes(p->base.graph, &cut->parts[i], columns, keys);
         double memory = 2 * weights / c->weight_gb_s + activations / c->activation_gb_s;

@@ -233,29 +233,12 @@ static void read_q8_group(const struct sg_tensor *t, uint64_t row, uint64_t at, 
     set_dm(o, d, -128.0f * d);
 }
 
-void sg_block_read(const struct sg_tensor *t, uint64_t row, uint64_t at, struct sg_block32 *o)
+/* 32 columns of a GGUF block at b; sub: which of the block's runs of 32 columns. */
+static void read_file_block(enum sg_storage storage, const uint8_t *b, uint32_t sub, struct sg_block32 *o)
 {
     static const int8_t iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
     static const int8_t fp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-    const struct sg_storage_info *info = sg_storage_info(t->storage);
-    const uint8_t *b = t->data;
-    if (t->storage == SG_AFFINE) {
-        read_affine(t, row, at, o);
-        return;
-    }
-    if (t->storage == SG_CODED) {
-        sg_coded_block(t, row, at * 32, o->q, o->d, o->m);
-        return;
-    }
-    if (t->storage == SG_Q8_GROUP) {
-        read_q8_group(t, row, at, o);
-        return;
-    }
-    /* file blocks of a row, and runs of 32 columns per block */
-    uint64_t blocks = t->cols / info->block, per = info->block / 32;
-    b += (row * blocks + at / per) * info->bytes;
-    uint32_t sub = (uint32_t)(at % per);
-    switch (t->storage) {
+    switch (storage) {
     case SG_Q4_0:
         set_half_dm(o, b, NULL);
         read_nibbles(b + 2, o->q);
@@ -291,7 +274,28 @@ void sg_block_read(const struct sg_tensor *t, uint64_t row, uint64_t at, struct 
     case SG_Q6_K: read_q6_k(b, sub, o); break;
     case SG_Q2_K: read_q2_k(b, sub, o); break;
     case SG_Q3_K: read_q3_k(b, sub, o); break;
-    /* formats that are packed as float never come here */
-    default: read_iquant(t->storage, b, sub, o); break;
+    /* formats that are packed as float are not read here */
+    default: read_iquant(storage, b, sub, o); break;
     }
+}
+
+void sg_block_read(const struct sg_tensor *t, uint64_t row, uint64_t at, struct sg_block32 *o)
+{
+    const struct sg_storage_info *info = sg_storage_info(t->storage);
+    if (t->storage == SG_AFFINE) {
+        read_affine(t, row, at, o);
+        return;
+    }
+    if (t->storage == SG_CODED) {
+        sg_coded_block(t, row, at * 32, o->q, o->d, o->m);
+        return;
+    }
+    if (t->storage == SG_Q8_GROUP) {
+        read_q8_group(t, row, at, o);
+        return;
+    }
+    /* file blocks of a row, and runs of 32 columns per block */
+    uint64_t blocks = t->cols / info->block, per = info->block / 32;
+    const uint8_t *b = (const uint8_t *)t->data + (row * blocks + at / per) * info->bytes;
+    read_file_block(t->storage, b, (uint32_t)(at % per), o);
 }

@@ -23,13 +23,14 @@ static void each(const struct sg_train_math *m, uint32_t items,
     pthread_mutex_unlock(&u->work);
 }
 
-static void gemm(const struct sg_train_math *m, const struct sg_gemm *g)
+static void gemm(const struct sg_train_math *m, const struct sg_gemm *g, uint32_t thread)
 {
-    ((struct sg_cpu_unit *)(void *)m->unit)->k.gemm(g);
+    ((struct sg_cpu_unit *)(void *)m->unit)->k.gemm(g, m->scratch + thread * m->scratch_n);
 }
 
 void sg_cpu_train_math(struct sg_unit *unit, struct sg_train_math *out)
 {
     struct sg_cpu_unit *u = (struct sg_cpu_unit *)(void *)unit;
-    *out = (struct sg_train_math){.unit = unit, .threads = sg_pool_threads(u->pool), .each = each, .gemm = gemm};
+    *out = (struct sg_train_math){.unit = unit, .threads = sg_pool_threads(u->pool), .each = each, .gemm = gemm,
+                                  .scratch_n = SG_GEMM_SCRATCH};
 }

@@ -1,8 +1,8 @@
 /* cuda.c: the table of operations of the unit `cuda`: listing the GPUs, opening one GPU (cuda:N) or a group (cuda:A-B), limits
  * of ops, memory footprint, and the measurement of memory bandwidth.
  *
- * Options of the spec: pdl, waves, graphs, stream, part, rest, screen, rank, invariant, packed, prepare, hopper; see struct
- * sg_unit in driver/gpu.h.
+ * Options of the spec: pdl, waves, graphs, stream, part, rest, screen, rank, invariant, packed, prepare, hopper, products; see
+ * struct sg_unit in driver/gpu.h.
  * SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +13,7 @@
 #include "unit/cuda/driver/nvml.h"
 #include "unit/cuda/exec/prepare.h"
 #include "unit/cuda/issue/issue.h"
+#include "unit/cuda/train/cu_train.h"
 #include "unit/group/group.h"
 #include "unit/spec.h"
 
@@ -149,8 +150,8 @@ static segue_status open_gpu(struct sg_unit *u, uint32_t index, segue_error *err
     u->major = (uint32_t)value;
     if (!u->hopper && u->major >= 9) u->major = 8;
     u->d.get_attribute(&value, CU_ATTR_SHARED_OPTIN, u->device);
-    /* The opt-in limit of shared memory per block, with 8 KB left for static shared memory. */
-    u->shared_max = value > 65536 ? (uint32_t)value - 8192 : 40960;
+    /* The opt-in limit of shared memory per block, with some left for static shared memory. */
+    u->shared_max = value > 65536 ? (uint32_t)value - CU_SHARED_LEFT : 40960;
     /* Only the kernels for compute capability 9.0 wait for their predecessor themselves (griddepcontrol). */
     if (u->major != 9) u->pdl = 0;
     SG_TRY(cu_check(&u->d, u->d.retain(&u->ctx, u->device), "open unit", err));
@@ -174,7 +175,8 @@ static segue_status open_gpu(struct sg_unit *u, uint32_t index, segue_error *err
 static segue_status open_one(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
 {
     static const char *const keys[] = {"",     "pdl",    "waves", "graphs",    "stream", "part",
-                                       "rest", "screen", "rank",  "invariant", "packed", "prepare", "hopper", NULL};
+                                       "rest", "screen", "rank",  "invariant", "packed", "prepare", "hopper",
+                                       "products", NULL};
     uint32_t index = 0;
     struct sg_unit *u;
     SG_TRY(sg_spec_only(spec, keys, err));
@@ -190,6 +192,7 @@ static segue_status open_one(struct sg_unit **out, const struct sg_unit_spec *sp
     /* Defaults of the options. */
     u->pdl = u->graphs = u->cluster_fusion = u->packed = u->prepare = u->hopper = 1;
     u->waves = 4;
+    u->products = CT_TF32;
     u->stream = 100;
     u->part_sms = CU_PART_AUTO;
     segue_status status = parse_number(spec, "pdl", 1, &u->pdl, err);
@@ -204,6 +207,7 @@ static segue_status open_one(struct sg_unit **out, const struct sg_unit_spec *sp
     if (status == SEGUE_OK) status = parse_number(spec, "invariant", 1, &u->invariant, err);
     if (status == SEGUE_OK) status = parse_number(spec, "prepare", 2, &u->prepare, err);
     if (status == SEGUE_OK) status = parse_number(spec, "hopper", 1, &u->hopper, err);
+    if (status == SEGUE_OK) status = parse_number(spec, "products", CT_PRODUCTS - 1, &u->products, err);
     if (status == SEGUE_OK && u->invariant && (u->screen || (sg_spec_value(spec, "rank") && u->cluster_fusion)))
         status = sg_fail(err, SEGUE_EUNSUPPORTED,
                          "open unit: %s: screen and rank change results of single rows; use them without invariant", spec->text);
@@ -385,4 +389,5 @@ const struct sg_unit_ops sg_unit_cuda = {
     .meter = cu_energy,
     .progress = cu_progress,
     .link_ranks = cu_link_ranks,
+    .train_resident = cu_train_open,
 };

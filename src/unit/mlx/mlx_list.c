@@ -1,4 +1,4 @@
-/* mlx_list.c: the types of all arrays of a pass. Tests see with it that nothing is computed in fp32 unintentionally.
+/* mlx_list.c: all arrays of a pass. Tests see with it that nothing is computed in fp32 unintentionally, and count them.
  * SPDX-License-Identifier: MIT */
 #include "unit/mlx/mlxunit.h"
 
@@ -8,6 +8,7 @@ struct listing {
     uint32_t spans_n;
     mlx_list_fn *each;
     void *context;
+    int compiled;
     const struct sg_op *op;
     int is_value;                    /* 0: an array of a slot is listed */
     segue_status status;
@@ -36,20 +37,32 @@ static segue_status list_pass(struct listing *l, struct mlx_pass *p)
     return mlx_status(p->unit, "list", l->err);
 }
 
+/* The graph as MLX computes it for a decode step: results and states. */
+static segue_status list_compiled(struct listing *l, struct mlx_pass *p)
+{
+    SG_TRY(mlx_pass_begin(p, l->err));
+    SG_TRY(mlx_pass_compiled(p, l->err));
+    struct mlx_best best = mlx_best_of(p);
+    mxc_list(p->t, best.token, each_array, l);
+    for (uint32_t k = 0; k < p->states_n; k++) mxc_list(p->t, p->states[k], each_array, l);
+    return mlx_status(p->unit, "list", l->err);
+}
+
 static void list_on_owner(void *arg)
 {
     struct listing *l = arg;
     struct mlx_pass p;
     l->status = mlx_pass_open(&p, l->program, l->spans, l->spans_n, l->err);
-    if (l->status == SEGUE_OK) l->status = list_pass(l, &p);
+    if (l->status == SEGUE_OK) l->status = l->compiled ? list_compiled(l, &p) : list_pass(l, &p);
     mlx_pass_close(&p);
     mxc_tape_clear(p.unit->tape);
 }
 
-segue_status mlx_list_arrays(struct sg_program *program, const struct sg_span *spans, uint32_t spans_n, mlx_list_fn *each,
-                             void *context, segue_error *err)
+segue_status mlx_list_arrays(struct sg_program *program, const struct sg_span *spans, uint32_t spans_n, int compiled,
+                             mlx_list_fn *each, void *context, segue_error *err)
 {
-    struct listing l = {.program = program, .spans = spans, .spans_n = spans_n, .each = each, .context = context, .err = err};
+    struct listing l = {.program = program, .spans = spans, .spans_n = spans_n, .each = each, .context = context,
+                        .compiled = compiled, .err = err};
     mlx_call(program->base.unit, list_on_owner, &l);
     return l.status;
 }

@@ -20,12 +20,23 @@ static mxc_ref by_row(struct mlx_pass *p, mxc_ref x, uint32_t rows, uint32_t col
 }
 
 /* Cosine and sine times mscale is the rotated columns times mscale. */
-static mxc_ref scale_rotated(struct mlx_pass *p, mxc_ref x, uint32_t rotated, uint32_t width, float mscale)
+static mxc_ref scale_rotated(struct mlx_pass *p, mxc_ref x, const struct sg_rope_table *table, uint32_t width)
 {
-    mxc_ref parts[2] = {mxc_scale(p->t, mxc_slice(p->t, x, 3, 0, rotated), (double)mscale), MXC_NONE};
+    uint32_t rotated = 2 * table->pairs;
+    if (table->mscale == 1) return x;
+    mxc_ref parts[2] = {mxc_scale(p->t, mxc_slice(p->t, x, 3, 0, rotated), (double)table->mscale), MXC_NONE};
     if (rotated == width) return parts[0];
     parts[1] = mxc_slice(p->t, x, 3, rotated, width);
     return mxc_concat(p->t, parts, 2, 3);
+}
+
+/* One row per sequence, each at its position: the sequences are the batch. */
+static mxc_ref rope_rows(struct mlx_pass *p, const struct sg_rope *r, mxc_ref x, mxc_ref periods)
+{
+    const struct sg_rope_table *table = &p->graph->ropes[r->table];
+    uint32_t shape[4] = {p->rows_n[0], r->heads, 1, r->head_width}, flat[2] = {p->rows_n[0], r->heads * r->head_width};
+    mxc_ref y = mxc_rope_at(p->t, mxc_reshape(p->t, x, shape, 4), periods, table->pairs, p->positions);
+    return mxc_reshape(p->t, scale_rotated(p, y, table, r->head_width), flat, 2);
 }
 
 mxc_ref mlx_op_rope(struct mlx_pass *p, const struct sg_op *op)
@@ -34,12 +45,11 @@ mxc_ref mlx_op_rope(struct mlx_pass *p, const struct sg_op *op)
     const struct sg_rope_table *table = &p->graph->ropes[r->table];
     mxc_ref x = mlx_operand(p, &op->in[0]), periods = mxc_use(p->t, p->program->periods[r->table]);
     if (r->sign < 0) periods = mxc_scale(p->t, periods, -1);
+    if (p->segment) return rope_rows(p, r, x, periods);
     for (uint32_t s = 0; s < p->spans_n; s++) {
         uint32_t rows = p->spans[s].rows;
         mxc_ref y = by_head(p, mlx_rows_of(p, x, p->from[0][s], p->from[0][s + 1]), rows, r->heads, r->head_width);
-        if (p->position != MXC_NONE) y = mxc_rope_at(p->t, y, periods, table->pairs, p->position);
-        else y = mxc_rope(p->t, y, periods, table->pairs, (uint32_t)p->spans[s].first);
-        if (table->mscale != 1) y = scale_rotated(p, y, 2 * table->pairs, r->head_width, table->mscale);
+        y = scale_rotated(p, mxc_rope(p->t, y, periods, table->pairs, (uint32_t)p->spans[s].first), table, r->head_width);
         p->pieces[s] = by_row(p, y, rows, op->in[0].width);
     }
     return mlx_join_pieces(p);
@@ -47,7 +57,15 @@ mxc_ref mlx_op_rope(struct mlx_pass *p, const struct sg_op *op)
 
 /* --- attend --- */
 
-/* Appends the rows of a span to a slot and returns positions [lo, end) in the unit's type. */
+/* The type in which attention is computed: that of K and V where both it and the unit's have 16 bits, so that only q is
+ * converted; else the unit's. */
+static enum mxc_type attended_type(const struct mlx_pass *p, mxc_ref held)
+{
+    enum mxc_type type = mxc_type_of(p->t, held);
+    return type == MXC_F32 || p->type == MXC_F32 ? p->type : type;
+}
+
+/* Appends the rows of a span to a slot and returns positions [lo, end). */
 static mxc_ref append(struct mlx_pass *p, const struct sg_span *span, int32_t slot, mxc_ref rows, uint64_t lo)
 {
     struct mlx_slot *s = mlx_slot_at(span->state, (uint32_t)slot);
@@ -56,32 +74,7 @@ static mxc_ref append(struct mlx_pass *p, const struct sg_span *span, int32_t sl
     p->states[p->states_n++] = all;
     p->state_bytes += (end - lo) * s->core.row_bytes;
     mxc_ref held = mxc_slice(p->t, all, 2, (uint32_t)lo, (uint32_t)end);
-    return mlx_cast(p, held, p->unit->type);
-}
-
-/* The same in a compiled step: all positions up to the capacity of the slot, or a window's length of them from *first on. */
-static mxc_ref append_at(struct mlx_pass *p, int32_t slot, mxc_ref row, uint32_t heads, uint32_t width, uint32_t window,
-                         mxc_ref *first)
-{
-    mxc_ref x = mlx_cast(p, by_head(p, row, 1, heads, width), mxc_type_of(p->t, p->before[slot]));
-    if (p->q8) x = mxc_round_q8(p->t, x);
-    mxc_ref all = p->after[slot] = mxc_put_at(p->t, p->before[slot], x, 2, p->position), held = all;
-    uint32_t capacity = mxc_dim(p->t, all, 2);
-    *first = MXC_NONE;
-    if (window && window < capacity) {
-        *first = mxc_clip(p->t, mxc_shift(p->t, p->position, 1 - (double)window), 0, (int32_t)(capacity - window));
-        held = mxc_slice_at(p->t, all, 2, *first, window);
-    }
-    return mlx_cast(p, held, p->unit->type);
-}
-
-static void attend_keys(struct mlx_pass *p, const struct sg_attend *a, mxc_ref k, mxc_ref v, struct mxc_attention *m)
-{
-    mxc_ref first;
-    m->k = append_at(p, a->slot_k, k, a->kv_heads, a->d, a->window, &first);
-    m->v = append_at(p, a->slot_v, v, a->kv_heads, a->dv, a->window, &first);
-    m->last = first == MXC_NONE ? p->position : mxc_add(p->t, p->position, mxc_scale(p->t, first, -1));
-    m->window = 0;                   /* the keys are those of the window */
+    return mlx_cast(p, held, attended_type(p, held));
 }
 
 /* K and V are written first and read back, so that a token attends to itself and its neighbours as stored. */
@@ -89,31 +82,41 @@ mxc_ref mlx_op_attend(struct mlx_pass *p, const struct sg_op *op)
 {
     const struct sg_attend *a = &op->u.attend;
     mxc_ref q = mlx_operand(p, &op->in[0]), k = mlx_operand(p, &op->in[1]), v = mlx_operand(p, &op->in[2]);
-    mxc_ref gate = mlx_operand(p, &op->in[3]), sinks = mlx_vector(p, &a->sinks, MLX_VECTOR);
+    mxc_ref sinks = mlx_vector(p, &a->sinks, MLX_VECTOR);
     for (uint32_t s = 0; s < p->spans_n; s++) {
         const struct sg_span *span = &p->spans[s];
         uint32_t from = p->from[0][s], to = p->from[0][s + 1];
         uint64_t lo = a->window && span->first + 1 > a->window ? span->first + 1 - a->window : 0;
-        struct mxc_attention m = {.sinks = sinks, .last = MXC_NONE, .scale = a->scale, .softcap = a->softcap};
-        m.window = a->window;
-        m.q = by_head(p, mlx_rows_of(p, q, from, to), span->rows, a->heads, a->d);
-        if (p->position != MXC_NONE) {
-            attend_keys(p, a, k, v, &m);
-        } else {
-            m.k = append(p, span, a->slot_k, mlx_rows_of(p, k, from, to), lo);
-            m.v = append(p, span, a->slot_v, mlx_rows_of(p, v, from, to), lo);
-        }
+        struct mxc_attention m = {.scale = a->scale, .softcap = a->softcap, .window = a->window};
+        m.k = append(p, span, a->slot_k, mlx_rows_of(p, k, from, to), lo);
+        m.v = append(p, span, a->slot_v, mlx_rows_of(p, v, from, to), lo);
+        enum mxc_type type = mxc_type_of(p->t, m.k);
+        m.q = mlx_cast(p, by_head(p, mlx_rows_of(p, q, from, to), span->rows, a->heads, a->d), type);
+        m.sinks = sinks == MXC_NONE ? MXC_NONE : mlx_cast(p, sinks, type);
         p->pieces[s] = by_row(p, mxc_attend(p->t, &m), span->rows, a->heads * a->dv);
     }
-    mxc_ref y = mlx_join_pieces(p);
+    return mlx_cast(p, mlx_join_pieces(p), p->type);
+}
+
+mxc_ref mlx_op_gate(struct mlx_pass *p, const struct sg_op *op, mxc_ref y)
+{
+    mxc_ref gate = mlx_operand(p, &op->in[3]);
     return gate == MXC_NONE ? y : mxc_multiply(p->t, y, mxc_activate(p->t, gate, MXC_ACT_SIGMOID));
 }
 
 /* --- recurrent ops --- */
 
+/* The index of a slot among the arrays of a compiled segment. */
+static uint32_t index_of(const struct mlx_pass *p, uint32_t s, int32_t slot)
+{
+    uint32_t i = 0;
+    while (p->segment->slots[i] != (uint32_t)slot) i++;
+    return i * p->spans_n + s;
+}
+
 static mxc_ref fixed_before(struct mlx_pass *p, uint32_t s, int32_t slot)
 {
-    if (p->position != MXC_NONE) return p->before[slot];
+    if (p->segment) return p->before[index_of(p, s, slot)];
     struct mlx_slot *of = mlx_slot_at(p->spans[s].state, (uint32_t)slot);
     p->state_bytes += 2 * of->core.fixed_bytes;
     return mlx_state_fixed(p->unit, of);
@@ -121,14 +124,15 @@ static mxc_ref fixed_before(struct mlx_pass *p, uint32_t s, int32_t slot)
 
 static void fixed_after(struct mlx_pass *p, uint32_t s, int32_t slot, mxc_ref x)
 {
-    if (p->position != MXC_NONE) {
-        p->after[slot] = x;
+    if (p->segment) {
+        p->after[index_of(p, s, slot)] = x;
         return;
     }
     mlx_state_set_next(p->unit, p->spans[s].state, (uint32_t)slot, x);
     p->states[p->states_n++] = x;
 }
 
+/* The slot has the numbers of the unit's type, in which they came. */
 mxc_ref mlx_op_conv(struct mlx_pass *p, const struct sg_op *op)
 {
     const struct sg_conv *c = &op->u.conv;
@@ -139,9 +143,10 @@ mxc_ref mlx_op_conv(struct mlx_pass *p, const struct sg_op *op)
         uint32_t rows = p->spans[s].rows, three[3] = {1, rows, width}, two[2] = {rows, width};
         mxc_ref all = mxc_reshape(p->t, mlx_rows_of(p, x, p->from[0][s], p->from[0][s + 1]), three, 3);
         if (past) {
-            mxc_ref parts[2] = {mlx_cast(p, fixed_before(p, s, c->slot), p->unit->type), all};
+            mxc_ref parts[2] = {mlx_cast(p, fixed_before(p, s, c->slot), p->type), all};
             all = mxc_concat(p->t, parts, 2, 1);
-            fixed_after(p, s, c->slot, mlx_cast(p, mxc_slice(p->t, all, 1, rows, rows + past), MXC_F32));
+            mxc_ref last = mxc_slice(p->t, all, 1, rows, rows + past);
+            fixed_after(p, s, c->slot, rows > past ? mxc_copy(p->t, last) : last);   /* without the memory of the prompt */
         }
         p->pieces[s] = mxc_reshape(p->t, mxc_convolve(p->t, all, weight), two, 2);
     }
@@ -157,13 +162,13 @@ static mxc_ref l2_scaled(struct mlx_pass *p, mxc_ref x, uint32_t width, float ep
     return mxc_scale(p->t, mxc_rms_norm(p->t, x, MXC_NONE, eps / (float)width), scale / sqrt((double)width));
 }
 
-/* The memory and what multiplies it are fp32. */
+/* The memory, decays and rates are fp32; q, k, v have the unit's type. */
 mxc_ref mlx_op_delta(struct mlx_pass *p, const struct sg_op *op)
 {
     const struct sg_delta *d = &op->u.delta;
     mxc_ref decay = mlx_vector(p, &d->decay, MLX_VECTOR_FP32), dt = mlx_vector(p, &d->dt, MLX_VECTOR_FP32), in[5];
     mxc_ref rate = d->decay_is_log ? mxc_scale(p->t, mxc_activate(p->t, decay, MXC_ACT_EXP), -1) : decay;
-    for (int i = 0; i < 5; i++) in[i] = mlx_operand_fp32(p, &op->in[i]);
+    for (int i = 0; i < 5; i++) in[i] = i < 3 ? mlx_operand(p, &op->in[i]) : mlx_operand_fp32(p, &op->in[i]);
     mxc_ref steps = mxc_activate(p->t, mxc_add(p->t, in[3], dt), MXC_ACT_SOFTPLUS);
     mxc_ref gates = mxc_activate(p->t, mxc_multiply(p->t, steps, rate), MXC_ACT_EXP);
     mxc_ref beta = mxc_activate(p->t, in[4], MXC_ACT_SIGMOID);
@@ -180,7 +185,7 @@ mxc_ref mlx_op_delta(struct mlx_pass *p, const struct sg_op *op)
         mxc_ref rates = mxc_reshape(p->t, mlx_rows_of(p, beta, from, to), numbers, 3);
         mxc_ref y = mxc_delta(p->t, qkv, decays, rates, fixed_before(p, s, d->slot), &next);
         fixed_after(p, s, d->slot, next);
-        p->pieces[s] = mxc_cast(p->t, mxc_reshape(p->t, y, flat, 2), p->unit->type);
+        p->pieces[s] = mlx_cast(p, mxc_reshape(p->t, y, flat, 2), p->type);
     }
     return mlx_join_pieces(p);
 }

@@ -15,7 +15,7 @@ static mxc_ref operand_as(struct mlx_pass *p, const struct sg_operand *x, enum m
     return mlx_cast(p, y, type);
 }
 
-mxc_ref mlx_operand(struct mlx_pass *p, const struct sg_operand *x) { return operand_as(p, x, p->unit->type); }
+mxc_ref mlx_operand(struct mlx_pass *p, const struct sg_operand *x) { return operand_as(p, x, p->type); }
 
 mxc_ref mlx_operand_fp32(struct mlx_pass *p, const struct sg_operand *x) { return operand_as(p, x, MXC_F32); }
 

@@ -37,8 +37,8 @@ static mxc_ref op_embed(struct mlx_pass *p, const struct sg_op *op)
     mxc_ref y = look_up(p, &e->table, p->values[op->in[0].value]);
     if (e->scale != 1) y = mxc_scale(p->t, y, (double)e->scale);
     if (e->positions.tensor < 0) return y;
-    if (p->position != MXC_NONE)     /* a step issued ahead may be beyond the table; it is never used */
-        return mxc_add(p->t, y, look_up(p, &e->positions, mxc_clip(p->t, p->position, 0, (int32_t)e->positions.rows - 1)));
+    if (p->segment)                  /* a step issued ahead may be beyond the table; it is never used */
+        return mxc_add(p->t, y, look_up(p, &e->positions, mxc_clip(p->t, p->positions, 0, (int32_t)e->positions.rows - 1)));
     int32_t *positions = sg_alloc(n * sizeof *positions);
     if (!positions) return MXC_NONE;
     for (uint32_t s = 0, i = 0; s < p->spans_n; s++)
@@ -71,43 +71,6 @@ static mxc_ref op_norm(struct mlx_pass *p, const struct sg_op *op)
 
 /* --- linear --- */
 
-/* x A^T B^T of one adapter, for the rows of the weight that the op uses. */
-static mxc_ref adapter(struct mlx_pass *p, mxc_ref x, const struct sg_lora_pair *pair, const struct sg_weight *w, uint32_t k)
-{
-    uint32_t a[2] = {pair->rank, k}, b[2] = {w->rows, pair->rank};
-    enum mxc_type type = mxc_type_of(p->t, x);
-    mxc_ref left = mxc_cast(p->t, mxc_from(p->t, pair->a, MXC_F32, a, 2), type);
-    mxc_ref right = mxc_cast(p->t, mxc_from(p->t, pair->b + (size_t)w->at * pair->rank, MXC_F32, b, 2), type);
-    return mxc_linear(p->t, mxc_linear(p->t, x, left), right);
-}
-
-static const struct sg_lora_pair *pair_of(const struct mlx_pass *p, uint32_t s, uint32_t i, const struct sg_tensor *t)
-{
-    return sg_lora_find(p->spans[s].loras[i], t);
-}
-
-static mxc_ref add_adapters(struct mlx_pass *p, const struct sg_op *op, mxc_ref x, mxc_ref y)
-{
-    const struct sg_weight *w = &op->u.linear.weight;
-    const struct sg_tensor *t = p->graph->tensors[w->tensor];
-    const uint32_t *from = p->from[p->graph->values[op->out].wanted];
-    int any = 0;
-    for (uint32_t s = 0; s < p->spans_n; s++)
-        for (uint32_t i = 0; i < p->spans[s].loras_n; i++) any |= pair_of(p, s, i, t) != NULL;
-    if (!any) return y;
-    uint32_t n = 0;
-    for (uint32_t s = 0; s < p->spans_n; s++) {
-        if (from[s] == from[s + 1]) continue;
-        mxc_ref piece = mlx_rows_of(p, y, from[s], from[s + 1]), rows = mlx_rows_of(p, x, from[s], from[s + 1]);
-        for (uint32_t i = 0; i < p->spans[s].loras_n; i++) {
-            const struct sg_lora_pair *pair = pair_of(p, s, i, t);
-            if (pair) piece = mxc_add(p->t, piece, adapter(p, rows, pair, w, op->in[0].width));
-        }
-        p->pieces[n++] = piece;
-    }
-    return n == 1 ? p->pieces[0] : mxc_concat(p->t, p->pieces, n, 0);
-}
-
 static mxc_ref op_linear(struct mlx_pass *p, const struct sg_op *op)
 {
     const struct sg_linear *l = &op->u.linear;
@@ -119,7 +82,7 @@ static mxc_ref op_linear(struct mlx_pass *p, const struct sg_op *op)
     mxc_ref y = w.bits ? mxc_linear_affine(p->t, x, &w) : mxc_linear(p->t, x, w.codes);
     if (bias != MXC_NONE) y = mxc_add(p->t, y, bias);
     if (residual != MXC_NONE) y = mxc_add(p->t, y, residual);
-    return add_adapters(p, op, x, y);
+    return mlx_add_adapters(p, op, x, y);
 }
 
 /* --- experts --- */
@@ -160,7 +123,7 @@ static mxc_ref op_experts(struct mlx_pass *p, const struct sg_op *op)
     static const int swap[3] = {0, 2, 1};
     mxc_ref x = mxc_reshape(p->t, mlx_operand(p, &op->in[0]), one, 3), routing = mlx_operand_fp32(p, &op->in[1]);
     mxc_ref which = mxc_cast(p->t, mxc_slice(p->t, routing, 1, 0, e->k), MXC_U32);
-    mxc_ref weights = mxc_cast(p->t, mxc_slice(p->t, routing, 1, e->k, 2 * e->k), p->unit->type);
+    mxc_ref weights = mxc_cast(p->t, mxc_slice(p->t, routing, 1, e->k, 2 * e->k), p->type);
     mxc_ref gate = mxc_activate(p->t, expert_linear(p, x, &e->gate, e->experts, which), (enum mxc_act)e->act);
     mxc_ref hidden = mxc_multiply(p->t, gate, expert_linear(p, x, &e->up, e->experts, which));
     mxc_ref y = expert_linear(p, hidden, &e->down, e->experts, which);
@@ -198,7 +161,7 @@ mxc_ref mlx_op(struct mlx_pass *p, const struct sg_op *op)
     case SG_OP_NORM: return op_norm(p, op);
     case SG_OP_LINEAR: return op_linear(p, op);
     case SG_OP_ROPE: return mlx_op_rope(p, op);
-    case SG_OP_ATTEND: return mlx_op_attend(p, op);
+    case SG_OP_ATTEND: return mlx_op_gate(p, op, mlx_op_attend(p, op));
     case SG_OP_CONV: return mlx_op_conv(p, op);
     case SG_OP_DELTA: return mlx_op_delta(p, op);
     case SG_OP_GLU:

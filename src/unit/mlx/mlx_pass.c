@@ -10,12 +10,12 @@ segue_status mlx_pass_open(struct mlx_pass *p, struct sg_program *program, const
     const struct sg_graph *g = program->base.graph;
     *p = (struct mlx_pass){.program = program, .graph = g, .unit = program->base.unit, .spans = spans, .spans_n = spans_n};
     p->t = p->unit->tape;
-    p->position = MXC_NONE;
+    p->type = program->type;
     p->from[0] = sg_alloc((spans_n + 1) * sizeof *p->from[0]);
     p->from[1] = sg_alloc((spans_n + 1) * sizeof *p->from[1]);
     p->values = sg_alloc(g->values_n * sizeof *p->values);
     p->pieces = sg_alloc(spans_n * sizeof *p->pieces);
-    p->states = sg_alloc(((size_t)g->slots_n * spans_n + 1) * sizeof *p->states);
+    p->states = sg_alloc(((size_t)g->slots_n * spans_n + 2) * sizeof *p->states);
     if (p->from[0] && p->from[1] && p->values && p->pieces && p->states) return SEGUE_OK;
     return sg_no_memory("a run of mlx", g->values_n * sizeof *p->values, err);
 }
@@ -46,6 +46,10 @@ segue_status mlx_pass_begin(struct mlx_pass *p, segue_error *err)
     mlx_pass_layout(p);
     for (uint32_t i = 0; i < p->graph->inputs_n; i++) {
         int32_t value = p->graph->inputs[i].value;
+        if (p->token) {
+            p->values[value] = mxc_use(p->t, p->token);
+            continue;
+        }
         int tokens = p->graph->values[value].kind == SG_VALUE_TOKENS;
         uint32_t width = tokens ? 1 : p->graph->values[value].width, shape[2] = {p->rows_n[0], width};
         char *rows = sg_alloc((size_t)p->rows_n[0] * width * sizeof(float));
@@ -56,10 +60,19 @@ segue_status mlx_pass_begin(struct mlx_pass *p, segue_error *err)
             memcpy(rows + p->from[0][s] * row, from, p->spans[s].rows * row);
         }
         mxc_ref x = mxc_from(p->t, rows, tokens ? MXC_I32 : MXC_F32, shape, tokens ? 1 : 2);
-        p->values[value] = tokens || p->program->fp32[value] ? x : mlx_cast(p, x, p->unit->type);
+        p->values[value] = tokens || p->program->fp32[value] ? x : mlx_cast(p, x, p->type);
         sg_free(rows);
     }
     return SEGUE_OK;
+}
+
+struct mlx_best mlx_best_of(struct mlx_pass *p)
+{
+    struct mlx_best b = {.flag = mlx_range_flag(p)};
+    b.logits = p->values[p->graph->outputs[sg_graph_output(p->graph, "logits")].value];
+    b.token = mxc_argmax(p->t, b.logits);
+    if (b.flag == MXC_NONE) b.flag = mxc_flag(p->t, b.logits, MXC_NONE);
+    return b;
 }
 
 int mlx_pass_skips(const struct mlx_pass *p, const struct sg_op *op)

@@ -3,8 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "unit/mlx/mlxunit.h"
 
-/* The last op that stores rows of all tokens; behind it there are only the wanted rows. */
-static const struct sg_op *last_mixer(const struct sg_graph *g)
+const struct sg_op *mlx_last_mixer(const struct sg_graph *g)
 {
     for (uint32_t i = g->ops_n; i-- > 0;)
         if (g->ops[i].code == SG_OP_ATTEND || g->ops[i].code == SG_OP_CONV || g->ops[i].code == SG_OP_DELTA) return &g->ops[i];
@@ -13,9 +12,9 @@ static const struct sg_op *last_mixer(const struct sg_graph *g)
 
 mxc_ref mlx_range_flag(struct mlx_pass *p)
 {
-    const struct sg_op *mixer = last_mixer(p->graph);
+    const struct sg_op *mixer = mlx_last_mixer(p->graph);
     mxc_ref flag = MXC_NONE;
-    if (p->unit->type != MXC_F16) return MXC_NONE;
+    if (p->type != MXC_F16) return MXC_NONE;
     for (uint32_t i = 0; i < p->graph->outputs_n; i++) {
         int32_t value = p->graph->outputs[i].value;
         if (p->graph->values[value].wanted && !p->rows_n[1]) continue;

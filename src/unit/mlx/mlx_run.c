@@ -6,12 +6,20 @@
 #include "unit/generate.h"
 #include "unit/mlx/mlxunit.h"
 
-enum { LAYERWISE_ROWS = 64 };        /* passes of this many rows are computed layer by layer */
+enum {
+    LAYERWISE_ROWS = 64,             /* passes of this many rows are computed layer by layer */
+    BEST_ROWS = 64                   /* of so many rows the best tokens are chosen on the device */
+};
 
 struct sg_run {
     struct sg_thread_run common;
     struct mlx_pass pass;
     float *logits;                   /* [R, vocab], or NULL: computed into the caller's buffer */
+    int32_t *best;                   /* [R] the best token of each row ... */
+    int best_known;                  /* ... 1: read, and all logits are finite */
+    int logits_read;
+    int infinite;                    /* 1: a result exceeds fp16 */
+    int stepped;                     /* 1: the last step was one of mlx_step.c, which holds its logits */
 };
 
 static const struct sg_batch_rules rules = {.unit = "mlx", .rows = sg_state_core_tokens, .slot = sg_state_core_slot_info};
@@ -21,40 +29,71 @@ static int canceled(const struct sg_run *run)
     return run->common.batch.cancel && atomic_load(run->common.batch.cancel);
 }
 
-/* --- a pass --- */
+/* --- results --- */
 
-/* The results that the caller asked for, and what tokens are chosen from. */
-static void read_results(struct sg_run *run, int first)
+static mxc_ref logits_of(const struct sg_run *run)
+{
+    const struct mlx_pass *p = &run->pass;
+    int32_t logits = p->graph->vocab ? sg_graph_output(p->graph, "logits") : -1;
+    if (run->stepped) return mlx_step_logits(&run->pass, &run->common.spans[0]);
+    return logits >= 0 && p->rows_n[1] ? p->values[p->graph->outputs[logits].value] : MXC_NONE;
+}
+
+/* Reads the logits once per step. */
+static void read_logits(struct sg_run *run, int first)
+{
+    struct mlx_pass *p = &run->pass;
+    float *into = first && run->common.result.logits ? run->common.result.logits : run->logits;
+    mxc_ref logits = run->logits_read || !into ? MXC_NONE : logits_of(run);
+    if (logits == MXC_NONE) return;
+    (void)mxc_read(p->t, mlx_cast(p, logits, MXC_F32), into, (size_t)p->rows_n[1] * p->graph->vocab * sizeof *into);
+    run->logits_read = 1;
+}
+
+static void read_values(struct sg_run *run)
 {
     struct mlx_pass *p = &run->pass;
     const struct sg_graph *g = p->graph;
-    int32_t logits = g->vocab ? sg_graph_output(g, "logits") : -1;
-    float *into = first && run->common.result.logits ? run->common.result.logits : run->logits;
-    if (logits >= 0 && into && p->rows_n[1])
-        (void)mxc_read(p->t, mxc_cast(p->t, p->values[g->outputs[logits].value], MXC_F32), into,
-                       (size_t)p->rows_n[1] * g->vocab * sizeof *into);
-    for (uint32_t i = 0; first && run->common.result.values && i < run->common.batch.outputs_n; i++) {
+    for (uint32_t i = 0; run->common.result.values && i < run->common.batch.outputs_n; i++) {
         int32_t value = g->outputs[run->common.batch.outputs[i]].value;
         size_t n = (size_t)p->rows_n[g->values[value].wanted] * g->values[value].width;
         if (run->common.result.values[i] && n)
-            (void)mxc_read(p->t, mxc_cast(p->t, p->values[value], MXC_F32), run->common.result.values[i], n * sizeof(float));
+            (void)mxc_read(p->t, mlx_cast(p, p->values[value], MXC_F32), run->common.result.values[i], n * sizeof(float));
     }
 }
 
-static segue_status check_range(struct mlx_pass *p, mxc_ref flag, segue_error *err)
+/* 1: the sampler chooses the best token of those that it does not exclude. */
+static int takes_best(const struct sg_sampler *s)
 {
-    float number = 0;
-    if (flag != MXC_NONE) (void)mxc_read(p->t, flag, &number, sizeof number);
-    SG_TRY(mlx_status(p->unit, "run", err));
-    return number == 0 ? SEGUE_OK : mlx_range_fail(p, err);
+    const segue_sampling *p = &s->p;
+    int as_they_are = !(p->repeat_penalty > 0 && (p->repeat_penalty < 1 || p->repeat_penalty > 1)) &&
+                      !(p->presence_penalty > 0 || p->presence_penalty < 0) &&
+                      !(p->frequency_penalty > 0 || p->frequency_penalty < 0) &&
+                      !(p->dry_multiplier > 0 || p->dry_multiplier < 0);
+    return p->temperature <= 0 && as_they_are && !p->bias_n && !p->logprobs && !s->allowed;
 }
 
-static segue_status pass_run(struct sg_run *run, int first)
+static int is_among(const int32_t *list, size_t n, int32_t token)
+{
+    for (size_t i = 0; i < n; i++)
+        if (list[i] == token) return 1;
+    return 0;
+}
+
+static int excludes(const struct sg_sampler *s, int32_t token)
+{
+    if (s->limit && (uint32_t)token >= s->limit) return 1;
+    return s->p.ignore_stops && is_among(s->stops, s->stops_n, token);
+}
+
+/* --- a pass --- */
+
+/* All ops, one by one. */
+static segue_status pass_ops(struct sg_run *run)
 {
     struct mlx_pass *p = &run->pass;
     segue_error *err = &run->common.error;
     int32_t layer = -1;
-    SG_TRY(mlx_pass_begin(p, err));
     for (uint32_t i = 0; i < p->graph->ops_n && !mxc_error(p->t); i++) {
         const struct sg_op *op = &p->graph->ops[i];
         if (mlx_pass_skips(p, op)) continue;
@@ -66,46 +105,96 @@ static segue_status pass_run(struct sg_run *run, int first)
         if (canceled(run)) return sg_fail(err, SEGUE_ECANCELED, "run: mlx: canceled by the caller");
         SG_TRY(mlx_pass_op(p, op, err));
     }
-    p->states[p->states_n++] = mlx_range_flag(p);
-    read_results(run, first);
+    return SEGUE_OK;
+}
+
+static int any_takes_best(const struct sg_run *run)
+{
+    if (logits_of(run) == MXC_NONE || run->pass.rows_n[1] > BEST_ROWS) return 0;
+    for (uint32_t s = 0; s < run->common.batch.spans_n; s++)
+        if (run->common.spans[s].sampler && takes_best(run->common.spans[s].sampler)) return 1;
+    return 0;
+}
+
+/* Has MLX compute the results, and reads those that are certainly needed. */
+static segue_status pass_results(struct sg_run *run, int first)
+{
+    struct mlx_pass *p = &run->pass;
+    struct mlx_best best = {.token = MXC_NONE};
+    float flag = 0;
+    if (any_takes_best(run)) best = mlx_best_of(p);
+    else best.flag = mlx_range_flag(p);
+    p->states[p->states_n++] = best.token;
+    p->states[p->states_n++] = best.flag;
+    if (first && run->common.result.logits) read_logits(run, first);
+    if (first) read_values(run);
     (void)mxc_eval(p->t, p->states, p->states_n);
     p->arrays += mxc_count(p->t);
-    SG_TRY(check_range(p, p->states[p->states_n - 1], err));
+    if (best.flag != MXC_NONE) (void)mxc_read(p->t, best.flag, &flag, sizeof flag);
+    if (best.token != MXC_NONE) (void)mxc_read(p->t, best.token, run->best, p->rows_n[1] * sizeof *run->best);
+    run->infinite = p->type == MXC_F16 && !(flag == 0);
+    run->best_known = best.token != MXC_NONE && flag == 0;
+    return mlx_status(p->unit, "run", &run->common.error);
+}
+
+static segue_status pass_run(struct sg_run *run, int first, int compiled)
+{
+    struct mlx_pass *p = &run->pass;
+    segue_error *err = &run->common.error;
+    SG_TRY(mlx_pass_begin(p, err));
+    if (canceled(run)) return sg_fail(err, SEGUE_ECANCELED, "run: mlx: canceled by the caller");
+    SG_TRY(compiled ? mlx_pass_compiled(p, err) : pass_ops(run));
+    SG_TRY(pass_results(run, first));
+    if (run->infinite && !compiled) return mlx_range_fail(p, err);
     return canceled(run) ? sg_fail(err, SEGUE_ECANCELED, "run: mlx: canceled by the caller") : SEGUE_OK;
 }
 
-/* 1: one row of a sequence, whose logits are wanted. Adapters and other outputs need a pass. */
+/* 1: one row of a sequence, whose logits are wanted. */
 static int is_step(const struct sg_run *run)
 {
     const struct sg_span *s = &run->common.spans[0];
-    return run->common.batch.spans_n == 1 && s->rows == 1 && s->wanted_n == 1 && !s->loras_n && !run->common.batch.outputs_n &&
+    return run->common.batch.spans_n == 1 && s->rows == 1 && s->wanted_n == 1 && !run->common.batch.outputs_n &&
            run->pass.program->step_fits;
 }
 
-/* The best token is probably the next one if the choice is greedy. A result beyond fp16 is named by a pass over the same row. */
+/* The best token is probably the next one if the choice is greedy. */
 static segue_status step_run(struct sg_run *run, int first, const struct sg_sampler *sampler)
 {
-    const struct sg_span *span = &run->common.spans[0];
-    float *into = first && run->common.result.logits ? run->common.result.logits : run->logits;
-    int infinite = 0, ahead = sampler && sampler->p.temperature <= 0;
+    struct mlx_choice best;
+    int ahead = sampler && sampler->p.temperature <= 0;
     if (canceled(run)) return sg_fail(&run->common.error, SEGUE_ECANCELED, "run: mlx: canceled by the caller");
     mlx_pass_layout(&run->pass);
-    SG_TRY(mlx_step_run(&run->pass, span, ahead, into, &infinite, &run->common.error));
-    if (infinite) {
-        mlx_state_discard(span->state);
-        mxc_tape_clear(run->pass.t);
-        return pass_run(run, first);
-    }
+    run->stepped = 1;
+    SG_TRY(mlx_step_run(&run->pass, &run->common.spans[0], ahead, &best, &run->common.error));
+    run->infinite = !best.finite && run->pass.type == MXC_F16;
+    run->best_known = best.finite && run->best;
+    if (run->best_known) run->best[0] = best.token;
+    if (first && run->common.result.logits) read_logits(run, first);
+    SG_TRY(mlx_status(run->pass.unit, "run", &run->common.error));
     return canceled(run) ? sg_fail(&run->common.error, SEGUE_ECANCELED, "run: mlx: canceled by the caller") : SEGUE_OK;
 }
 
 /* --- tokens --- */
 
+static void use_token(struct sg_run *run, uint32_t s, int32_t token)
+{
+    if (run->common.result.logprobs_n) run->common.result.logprobs_n[s] = 0;
+    if (run->common.result.tokens) run->common.result.tokens[s] = token;
+}
+
 /* Choosing overwrites the logits, so that those in the caller's buffer are copied. */
 static segue_status choose(struct sg_run *run, uint32_t s, const struct sg_sampler *sampler, int first, int32_t *token)
 {
     const struct sg_graph *g = run->pass.graph;
-    size_t at = (size_t)(run->pass.from[1][s + 1] - 1) * g->vocab;
+    uint32_t row = run->pass.from[1][s + 1] - 1;
+    size_t at = (size_t)row * g->vocab;
+    if (run->best_known && takes_best(sampler) && !excludes(sampler, run->best[row])) {
+        *token = run->best[row];
+        use_token(run, s, *token);
+        return SEGUE_OK;
+    }
+    read_logits(run, first);
+    SG_TRY(mlx_status(run->pass.unit, "run", &run->common.error));
     if (first && run->common.result.logits)
         memcpy(run->logits + at, run->common.result.logits + at, g->vocab * sizeof *run->logits);
     SG_TRY(sg_thread_run_chooser(&run->common, g->vocab, &run->common.error));
@@ -113,27 +202,47 @@ static segue_status choose(struct sg_run *run, uint32_t s, const struct sg_sampl
                               token, &run->common.error);
 }
 
+static void forget_results(struct sg_run *run) { run->stepped = run->best_known = run->logits_read = run->infinite = 0; }
+
+static void discard_all(struct sg_run *run)
+{
+    for (uint32_t s = 0; s < run->common.batch.spans_n; s++) mlx_state_discard(run->common.spans[s].state);
+    mxc_tape_clear(run->pass.t);
+    forget_results(run);
+}
+
+/* What a compiled pass found to exceed fp16 is named by a pass op by op. */
+static segue_status compute(struct sg_run *run, int first, const struct sg_sampler *how)
+{
+    int compiled = mlx_compiles(run->pass.program, run->common.spans, run->common.batch.spans_n);
+    forget_results(run);
+    segue_status status = compiled && is_step(run) ? step_run(run, first, how) : pass_run(run, first, compiled);
+    if (status != SEGUE_OK || !run->infinite) return status;
+    discard_all(run);
+    return pass_run(run, first, 0);
+}
+
 /* A pass and the choice of tokens, then all states advance; after a failure none does. */
 static segue_status step(struct sg_run *run, int first, const struct sg_sampler *sampler, int32_t *token)
 {
-    const struct sg_sampler *how = sampler ? sampler : run->common.spans[0].sampler;
-    segue_status status = is_step(run) ? step_run(run, first, how) : pass_run(run, first);
     uint32_t n = run->common.batch.spans_n;
+    segue_status status = compute(run, first, sampler ? sampler : run->common.spans[0].sampler);
     for (uint32_t s = 0; s < n && status == SEGUE_OK; s++) {
         const struct sg_span *span = &run->common.spans[s];
         if (span->sampler) status = choose(run, s, sampler ? sampler : span->sampler, first, token);
     }
+    if (status != SEGUE_OK) {
+        discard_all(run);
+        return status;
+    }
     for (uint32_t s = 0; s < n; s++) {
         const struct sg_span *span = &run->common.spans[s];
-        if (status != SEGUE_OK) {
-            mlx_state_discard(span->state);
-            continue;
-        }
+        if (run->stepped) mlx_issued_clear(span->state, &span->state->issued[0]);
         mlx_state_commit(span->state, span->rows);
         run->common.rows_done[s] += span->rows;
     }
     mxc_tape_clear(run->pass.t);
-    return status;
+    return SEGUE_OK;
 }
 
 static segue_status run_steps(struct sg_run *run)
@@ -171,6 +280,7 @@ static void run_free(struct sg_run *run)
     sg_thread_run_free(&run->common);
     mlx_pass_close(&run->pass);
     sg_free(run->logits);
+    sg_free(run->best);
     sg_free(run);
 }
 
@@ -187,7 +297,9 @@ static segue_status run_fill(struct sg_run *run, struct sg_program *program, con
     }
     SG_TRY(mlx_pass_open(p, program, run->common.spans, b->spans_n, err));
     if (sampled) run->logits = sg_alloc((wanted ? wanted : 1) * g->vocab * sizeof *run->logits);
-    if (sampled && !run->logits) return sg_no_memory("a run of mlx", wanted * g->vocab * sizeof *run->logits, err);
+    if (sampled) run->best = sg_alloc((wanted ? wanted : 1) * sizeof *run->best);
+    if (sampled && (!run->logits || !run->best))
+        return sg_no_memory("a run of mlx", wanted * g->vocab * sizeof *run->logits, err);
     return SEGUE_OK;
 }
 

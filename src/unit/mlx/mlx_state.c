@@ -100,28 +100,10 @@ void mlx_state_commit(struct sg_state *st, uint32_t tokens)
     pthread_mutex_unlock(&st->core.lock);
 }
 
-/* fp16: rows of a failed run may be NaN, and a compiled step multiplies rows beyond the end with 0. */
-static void clear_tail(struct sg_state *st, struct mlx_slot *s)
-{
-    struct sg_unit *u = st->core.base.unit;
-    if (!s->array || !sg_slot_grows(&s->core.slot)) return;
-    mxc_tape_clear(u->tape);
-    mxc_ref all = mxc_use(u->tape, s->array);
-    uint32_t from = (uint32_t)st->core.tokens, capacity = mxc_dim(u->tape, all, 2);
-    uint32_t shape[4] = {1, s->core.slot.heads, capacity - from, s->core.slot.width};
-    if (from >= capacity) return;
-    mxc_ref zeros = mxc_zeros(u->tape, mxc_type_of(u->tape, all), shape, 4);
-    struct mxc_held *held = mxc_keep(u->tape, mxc_put(u->tape, all, zeros, 2, from));
-    if (held) replace(&s->array, held);
-}
-
 void mlx_state_discard(struct sg_state *st)
 {
     pthread_mutex_lock(&st->core.lock);
-    for (uint32_t i = 0; i < st->core.slots_n; i++) {
-        replace(&mlx_slot_at(st, i)->next, NULL);
-        if (st->core.base.unit->type == MXC_F16) clear_tail(st, mlx_slot_at(st, i));
-    }
+    for (uint32_t i = 0; i < st->core.slots_n; i++) replace(&mlx_slot_at(st, i)->next, NULL);
     pthread_mutex_unlock(&st->core.lock);
     for (int i = 0; i < 2; i++) mlx_issued_clear(st, &st->issued[i]);
 }
@@ -158,7 +140,7 @@ static void do_get(void *arg)
         y = mxc_slice(u->tape, mxc_use(u->tape, x->slot->array), 2, (uint32_t)x->from, (uint32_t)x->to);
         y = mxc_transpose(u->tape, mxc_cast(u->tape, y, type_of(x->storage)), swap_rows, 4);
     } else {
-        y = mlx_state_fixed(u, x->slot);
+        y = mxc_cast(u->tape, mlx_state_fixed(u, x->slot), MXC_F32);
         if (slot->kind == SG_SLOT_DELTA) y = mxc_transpose(u->tape, y, swap_matrix, 4);
     }
     if (bytes) (void)mxc_read(u->tape, y, x->out, bytes);
@@ -300,7 +282,7 @@ segue_status mlx_state_new(struct sg_unit *u, const struct sg_slot *slots, uint3
 {
     struct sg_state *s = sg_alloc(sizeof *s);
     if (!s) return sg_no_memory("mlx state", sizeof *s, err);
-    enum sg_storage storage = u->type == MXC_F16 ? SG_F16 : u->type == MXC_BF16 ? SG_BF16 : SG_F32;
+    enum sg_storage storage = u->type == MXC_F32 ? SG_F32 : u->type == MXC_BF16 ? SG_BF16 : SG_F16;
     segue_status status = sg_state_core_init(&s->core, &core_ops, u, slots, slots_n, o, storage, err);
     if (status == SEGUE_OK) {
         s->undo = sg_alloc(((size_t)s->core.marks_cap * slots_n + 1) * sizeof *s->undo);

@@ -53,6 +53,7 @@ static void open_device(void *arg)
 static void close_device(void *arg)
 {
     struct sg_unit *u = arg;
+    for (int i = 0; i < MLX_ADAPTERS; i++) mlx_adapter_clear(&u->adapters[i]);
     mxc_tape_free(u->tape);
     mxc_device_free(u->device);
 }
@@ -64,7 +65,7 @@ static void mlx_close(struct sg_unit *u)
     sg_free(u);
 }
 
-/* type=: of all values. On the CPU fp32 is faster than the 16-bit types. */
+/* type=: of all values. Without it, that of the model's weights; on the CPU fp32, which is faster than the 16-bit types. */
 static segue_status options_of(struct sg_unit *u, const struct sg_unit_spec *spec, segue_error *err)
 {
     static const char *const keys[] = {"", "type", NULL};
@@ -79,6 +80,7 @@ static segue_status options_of(struct sg_unit *u, const struct sg_unit_spec *spe
         return sg_fail(err, SEGUE_EUNIT, "open unit: %s: MLX %s of this build has no GPU; use %s", spec->text, mxc_version(),
                        devices[0]);
     u->type = u->gpu ? MXC_F16 : MXC_F32;
+    u->follows = u->gpu && !type;
     if (!type) return SEGUE_OK;
     if (!strcmp(type, "f32")) u->type = MXC_F32;
     else if (!strcmp(type, "f16")) u->type = MXC_F16;
@@ -106,7 +108,7 @@ static segue_status mlx_open(struct sg_unit **out, const struct sg_unit_spec *sp
         return sg_fail(err, SEGUE_EUNIT, "open unit: %s: %s", spec->text, o.text[0] ? o.text : "no memory");
     }
     describe_one(&u->desc, u->gpu);
-    u->desc.half = u->type == MXC_F16 ? 1 : u->type == MXC_BF16 ? 2 : 0;
+    u->desc.half = u->follows || u->type == MXC_BF16 ? 2 : u->type == MXC_F16 ? 1 : 0;    /* 2: the coarsest that it may choose */
     if (sg_spec_value(spec, "type"))
         snprintf(u->desc.info.spec, sizeof u->desc.info.spec, "%s,type=%s", devices[u->gpu], names[u->type]);
     *out = u;
@@ -125,16 +127,17 @@ static segue_status mlx_can(const struct sg_unit *u, const struct sg_graph *g, c
 
 /* --- compile --- */
 
-static void free_steps(void *arg)
+static void free_variants(void *arg)
 {
     struct sg_program *p = arg;
-    for (int i = 0; i < 2; i++) mlx_step_free(p->steps[i]);
+    for (int i = 0; i < MLX_VARIANTS; i++) mlx_variant_free(p->variants[i]);
 }
 
 static void mlx_discard(struct sg_program *p)
 {
     if (!p) return;
-    if (p->steps[0] || p->steps[1]) mlx_call(p->base.unit, free_steps, p);
+    if (p->variants_used) mlx_call(p->base.unit, free_variants, p);
+    mlx_segments_free(p->segments, p->segments_n);
     for (uint32_t i = 0; p->periods && i < p->base.graph->ropes_n; i++) mxc_release(p->periods[i]);
     mlx_weights_release(p->weights);
     sg_free(p->periods);
@@ -185,13 +188,16 @@ static segue_status compile_one(struct sg_unit *u, const struct sg_graph *g, str
     p->base = (struct sg_program_base){&sg_unit_mlx, u, g};
     p->weights = w;
     p->number = ++u->programs;
+    p->type = w->type;
     p->step_fits = mlx_step_fits(g);
+    for (uint32_t i = 0; i < g->values_n; i++) p->selects |= g->values[i].wanted != 0;
     atomic_fetch_add(&w->refs, 1u);
     p->by_tensor = sg_alloc(((size_t)g->tensors_n * MLX_ROLES + 1) * sizeof *p->by_tensor);
     p->periods = sg_alloc((g->ropes_n + 1) * sizeof *p->periods);
     p->fp32 = sg_alloc((g->values_n + 1) * sizeof *p->fp32);
     segue_status status = p->by_tensor && p->periods && p->fp32 ? SEGUE_OK : sg_no_memory("program of mlx", g->tensors_n, err);
     if (status == SEGUE_OK) status = add_periods(p, err);
+    if (status == SEGUE_OK) status = mlx_segments_new(g, &p->segments, &p->segments_n, err);
     if (status != SEGUE_OK) {
         mlx_discard(p);
         return status;
@@ -237,6 +243,7 @@ static segue_status mlx_compile(struct sg_unit *u, const struct sg_graph *const 
     c.weights = sg_alloc(sizeof *c.weights);
     if (!c.weights) return sg_no_memory("weights of mlx", sizeof *c.weights, err);
     atomic_init(&c.weights->refs, 1u);
+    c.weights->type = u->follows ? mlx_prevailing_type(graphs, n, u->type) : u->type;
     mlx_call(u, compile_all, &c);
     mlx_weights_release(c.weights);
     return c.status;

@@ -69,9 +69,9 @@ static enum mxc_type type_of(enum sg_storage s) { return s == SG_F16 ? MXC_F16 :
 
 static int is_matrix(const struct mlx_weight *w) { return w->role == MLX_MATRIX || w->role == MLX_MATRIX_FP32; }
 
-static enum mxc_type type_for(const struct sg_unit *u, enum mlx_role role)
+static enum mxc_type type_for(const struct mlx_weights *list, enum mlx_role role)
 {
-    return role == MLX_MATRIX_FP32 || role == MLX_VECTOR_FP32 ? MXC_F32 : u->type;
+    return role == MLX_MATRIX_FP32 || role == MLX_VECTOR_FP32 ? MXC_F32 : list->type;
 }
 
 /* 1: the matrix can stay quantised. Scales must be exact in the type in which MLX computes. */
@@ -118,7 +118,7 @@ static int pack_rows(const struct sg_tensor *t, struct packed *b)
 }
 
 /* *done = 0: the tensor is to be converted instead. */
-static segue_status load_quantised(struct sg_unit *u, struct mlx_weight *w, int *done, segue_error *err)
+static segue_status load_quantised(struct sg_unit *u, struct mlx_weight *w, enum mxc_type type, int *done, segue_error *err)
 {
     const struct sg_tensor *t = w->tensor;
     int affine = t->storage == SG_AFFINE;
@@ -137,8 +137,8 @@ static segue_status load_quantised(struct sg_unit *u, struct mlx_weight *w, int 
     } else if ((*done = pack_rows(t, &b))) {
         struct mxc_tape *tape = u->tape;
         w->numbers = mxc_keep(tape, mxc_from(tape, b.codes, MXC_U32, codes, 2));
-        w->scales = keep_as(u, mxc_from(tape, b.scales, type_of(scale), scales, 2), type_for(u, w->role));
-        w->biases = keep_as(u, mxc_from(tape, b.biases, type_of(scale), scales, 2), type_for(u, w->role));
+        w->scales = keep_as(u, mxc_from(tape, b.scales, type_of(scale), scales, 2), type);
+        w->biases = keep_as(u, mxc_from(tape, b.biases, type_of(scale), scales, 2), type);
         w->group = group;
         w->bits = bits;
     }
@@ -158,7 +158,7 @@ static segue_status check_range(const struct sg_tensor *t, const float *numbers,
     return SEGUE_OK;
 }
 
-static segue_status load_dense(struct sg_unit *u, struct mlx_weight *w, segue_error *err)
+static segue_status load_dense(struct sg_unit *u, struct mlx_weight *w, enum mxc_type type, segue_error *err)
 {
     const struct sg_tensor *t = w->tensor;
     size_t n = (size_t)(t->rows * t->cols);
@@ -167,7 +167,6 @@ static segue_status load_dense(struct sg_unit *u, struct mlx_weight *w, segue_er
     if (!numbers) return sg_no_memory("weights of mlx", n * sizeof *numbers, err);
     sg_tensor_read(t, numbers);
     for (size_t i = 0; w->role == MLX_PLUS_ONE && i < n; i++) numbers[i] += 1.0f;
-    enum mxc_type type = type_for(u, w->role);
     segue_status status = type == MXC_F16 ? check_range(t, numbers, n, err) : SEGUE_OK;
     if (status == SEGUE_OK)
         w->numbers = keep_as(u, mxc_from(u->tape, numbers, MXC_F32, is_matrix(w) ? matrix : &vector, is_matrix(w) ? 2 : 1), type);
@@ -177,11 +176,12 @@ static segue_status load_dense(struct sg_unit *u, struct mlx_weight *w, segue_er
 
 static segue_status load(struct mlx_weights *list, struct sg_unit *u, struct mlx_weight *w, segue_error *err)
 {
+    enum mxc_type type = type_for(list, w->role);
     int done = 0;
     if (w->tensor->rows > INT32_MAX || w->tensor->cols > INT32_MAX)
         return sg_fail(err, SEGUE_EUNSUPPORTED, "compile: mlx: %s has more than 2^31 rows or columns", w->tensor->name);
-    if (is_matrix(w) && stays_quantised(w->tensor, type_for(u, w->role))) SG_TRY(load_quantised(u, w, &done, err));
-    if (!done) SG_TRY(load_dense(u, w, err));
+    if (is_matrix(w) && stays_quantised(w->tensor, type)) SG_TRY(load_quantised(u, w, type, &done, err));
+    if (!done) SG_TRY(load_dense(u, w, type, err));
     list->bytes += mxc_held_bytes(w->numbers) + mxc_held_bytes(w->scales) + mxc_held_bytes(w->biases);
     segue_status status = mlx_status(u, "compile", err);
     mxc_tape_clear(u->tape);
@@ -189,6 +189,22 @@ static segue_status load(struct mlx_weights *list, struct sg_unit *u, struct mlx
 }
 
 /* --- all tensors --- */
+
+enum mxc_type mlx_prevailing_type(const struct sg_graph *const *graphs, uint32_t n, enum mxc_type otherwise)
+{
+    uint64_t numbers[3] = {0};       /* by type */
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t k = 0; k < graphs[i]->tensors_n; k++) {
+            const struct sg_tensor *t = graphs[i]->tensors[k];
+            enum sg_storage s = t->storage == SG_AFFINE ? t->affine.storage : t->storage;
+            if (s == SG_F32 || s == SG_BF16) numbers[type_of(s)] += t->rows * t->cols;
+            else numbers[MXC_F16] += t->rows * t->cols;
+        }
+    enum mxc_type most = otherwise;
+    for (int type = MXC_F32; type <= MXC_BF16; type++)
+        if (numbers[type] > numbers[most]) most = (enum mxc_type)type;
+    return most;
+}
 
 /* Also where `rows` selects rows of it. */
 int mlx_is_fp32(const struct sg_graph *g, int32_t value)

@@ -1,8 +1,8 @@
 /* mlxunit.h: internal header of the unit `mlx`, which computes graphs with MLX (Apple's GPU, or the CPU). mlx_unit.c: the table;
  * mlx_owner.c: the thread that makes all calls of MLX; mlx_weights.c: weights; mlx_ops.c, mlx_mixers.c: the ops; mlx_operands.c:
- * their helpers; mlx_pass.c: passes; mlx_list.c: a list of their arrays; mlx_range.c: results beyond fp16; mlx_run.c: runs;
- * mlx_step.c: decode steps; mlx_state.c, mlx_transfer.c: states; mxc.cpp, mxc_ops.cpp: the calls of MLX behind the C interface
- * mxc.h.
+ * their helpers; mlx_adapters.c: LoRA; mlx_pass.c: passes; mlx_segment.c, mlx_compiled.c: compiled ones; mlx_list.c: a list of
+ * their arrays; mlx_range.c: results beyond fp16; mlx_run.c: runs; mlx_step.c: decode steps issued ahead; mlx_state.c,
+ * mlx_transfer.c: states; mxc.cpp, mxc_ops.cpp: the calls of MLX behind the C interface mxc.h.
  *
  * A pass over the graph only builds arrays; MLX computes them when the results are read.
  * SPDX-License-Identifier: MIT */
@@ -35,6 +35,16 @@ void mlx_call(struct sg_unit *u, void (*run)(void *arg), void *arg);
 segue_status mlx_owner_start(struct mlx_owner *o, segue_error *err);
 void mlx_owner_stop(struct mlx_owner *o);
 
+/* The matrices of an adapter on the device. */
+enum { MLX_ADAPTERS = 16 };
+struct mlx_adapter {
+    uint64_t id, used;               /* of struct sg_lora; 0, or when it was used last */
+    enum mxc_type type;
+    uint32_t pairs_n;
+    struct mxc_held **matrices;      /* [2 * pairs_n] A and B of each pair; NULL: not used yet */
+};
+void mlx_adapter_clear(struct mlx_adapter *a);
+
 struct sg_unit {
     struct sg_unit_base base;
     struct sg_unit_desc desc;
@@ -42,7 +52,10 @@ struct sg_unit {
     struct mxc_device *device;       /* this and the tape: used on the owner thread */
     struct mxc_tape *tape;           /* empty between jobs */
     int gpu;
-    enum mxc_type type;              /* of all values */
+    enum mxc_type type;              /* of all values ... */
+    int follows;                     /* ... 1: of those whose model has no prevailing type; else that of the model's weights */
+    struct mlx_adapter adapters[MLX_ADAPTERS];
+    uint64_t adapters_used;
     uint64_t programs;               /* compiled so far */
     uint64_t steps_issued;           /* so far, dropped ones too */
 };
@@ -66,10 +79,14 @@ struct mlx_weights {
     atomic_uint refs;
     struct mlx_weight *list;         /* [n] */
     uint32_t n, cap;
+    enum mxc_type type;              /* of all values */
     uint64_t bytes;                  /* of all arrays */
 };
 /* 1: the value is fp32 with every type of the unit: router logits, whose rounding would select other experts, and routings. */
 int mlx_is_fp32(const struct sg_graph *g, int32_t value);
+/* The type in which most numbers of the weights are stored: F32, BF16, or F16, which stands for the others (the scales of GGUF's
+ * quantised blocks are fp16). */
+enum mxc_type mlx_prevailing_type(const struct sg_graph *const *graphs, uint32_t n, enum mxc_type otherwise);
 /* On the owner thread. Adds the weights of a graph that are not there yet. */
 segue_status mlx_weights_add(struct mlx_weights *w, struct sg_unit *u, const struct sg_graph *g, segue_error *err);
 void mlx_weights_release(struct mlx_weights *w);
@@ -77,14 +94,33 @@ void mlx_weights_release(struct mlx_weights *w);
  * biases [cols / 32]. Returns 0 when a bias is not a finite fp16. */
 int mlx_repack_row(enum sg_storage storage, const void *row, uint64_t cols, uint32_t *codes, uint16_t *scales, uint16_t *biases);
 
+/* A part of a graph that is compiled: the ops between two attentions. */
+struct mlx_segment {
+    uint32_t from, to;               /* ops [from, to); op `to`, if there is one, attends */
+    int32_t gated;                   /* op that attends before `from` and whose gate is applied here; -1: none */
+    int32_t *in, *out;               /* [in_n], [out_n] values that come from before, and that are used later */
+    uint32_t in_n, out_n;
+    uint32_t *slots;                 /* [slots_n] recurrent slots of its ops */
+    uint32_t slots_n;
+};
+/* free may be called after a failed new. */
+segue_status mlx_segments_new(const struct sg_graph *g, struct mlx_segment **out, uint32_t *n, segue_error *err);
+void mlx_segments_free(struct mlx_segment *list, uint32_t n);
+
+enum { MLX_VARIANTS = 16 };
 struct sg_program {
     struct sg_program_base base;
     struct mlx_weights *weights;
     const struct mlx_weight **by_tensor; /* [tensors_n * MLX_ROLES] */
     struct mxc_held **periods;       /* [ropes_n] */
     uint8_t *fp32;                   /* [values_n] mlx_is_fp32 */
+    enum mxc_type type;              /* of all values */
     int step_fits;                   /* mlx_step_fits */
-    struct mlx_step *steps[2];       /* NULL until the first decode step; 1: with K and V in q8_0 */
+    int selects;                     /* 1: some ops have a row for each wanted one */
+    struct mlx_segment *segments;    /* [segments_n] */
+    uint32_t segments_n;
+    struct mlx_variant *variants[MLX_VARIANTS];  /* NULL: free */
+    uint64_t variants_used;
     uint64_t number;                 /* among the programs of the unit */
     uint64_t read_per_token, scratch;
 };
@@ -107,12 +143,17 @@ struct mlx_pass {
     uint32_t *from[2];               /* [spans_n + 1] first row of each span */
     mxc_ref *values;                 /* [values_n] [T or R, width] */
     mxc_ref *pieces;                 /* [spans_n] scratch of an op */
-    /* A compiled step (mlx_step.c) is built for one row at a position that is an array, with slots that are arrays: */
-    mxc_ref position;                /* int32 [1]; MXC_NONE: a pass over the spans, with the members before */
-    const mxc_ref *before;           /* [slots_n] contents of the slots, as in struct mlx_slot ... */
-    mxc_ref *after;                  /* ... and after the step */
-    int q8;                          /* K and V are rounded to q8_0 */
-    mxc_ref *states;                 /* [states_n] new arrays of slots and the range flag, computed with the results */
+    enum mxc_type type;              /* of the program */
+    const struct mxc_held *token;    /* int32 [1], instead of the span's; NULL: none */
+    struct mxc_held *const *fixed;   /* [slots_n] recurrent slots before a compiled pass, NULL: those of the states ... */
+    struct mxc_held **fixed_next;    /* ... and after it, NULL: mlx_state_set_next */
+    /* While a segment is built: */
+    const struct mlx_segment *segment;   /* NULL: a pass over the spans */
+    mxc_ref positions;               /* int32 [spans_n] */
+    const mxc_ref *before;           /* [slots_n of the segment, spans_n] contents of the slots, as in struct mlx_slot ... */
+    mxc_ref *after;                  /* ... and after the pass */
+    const mxc_ref *adapters;         /* the next matrices of adapters, in the order of mlx_pairs */
+    mxc_ref *states;                 /* [states_n] new arrays of slots, and up to two more, computed with the results */
     uint32_t states_n;
     uint64_t weight_bytes, state_bytes, arrays, overflows;
 };
@@ -125,12 +166,24 @@ void mlx_pass_layout(struct mlx_pass *p);
 segue_status mlx_pass_begin(struct mlx_pass *p, segue_error *err);
 int mlx_pass_skips(const struct mlx_pass *p, const struct sg_op *op);
 segue_status mlx_pass_op(struct mlx_pass *p, const struct sg_op *op, segue_error *err);
+/* What is read of a pass that chooses greedily. */
+struct mlx_best {
+    mxc_ref logits, token;           /* [R, vocab]; int32 [R] the best token of each row */
+    mxc_ref flag;                    /* fp32 scalar: 0 if all numbers are finite (fp16: also those of mlx_range_flag) */
+};
+struct mlx_best mlx_best_of(struct mlx_pass *p);
 
-/* Lists the arrays that MLX computes in a pass, op by op, without computing them. The states are afterwards only fit to be freed.
- * value: 1 for the result of the op. */
+/* 1: the spans can be computed by mlx_pass_compiled. */
+int mlx_compiles(const struct sg_program *p, const struct sg_span *spans, uint32_t n);
+/* On the owner thread, after mlx_pass_begin: all ops, with compiled segments. */
+segue_status mlx_pass_compiled(struct mlx_pass *p, segue_error *err);
+void mlx_variant_free(struct mlx_variant *v);
+
+/* Lists the arrays that MLX computes in a pass, without computing them, op by op; value: 1 for the result of the op. compiled 1:
+ * those of a decode step as MLX compiles it, without op (NULL) and value. The states are afterwards only fit to be freed. */
 typedef void mlx_list_fn(void *context, const struct sg_op *op, const char *primitive, enum mxc_type type, int value);
-segue_status mlx_list_arrays(struct sg_program *program, const struct sg_span *spans, uint32_t spans_n, mlx_list_fn *each,
-                             void *context, segue_error *err);
+segue_status mlx_list_arrays(struct sg_program *program, const struct sg_span *spans, uint32_t spans_n, int compiled,
+                             mlx_list_fn *each, void *context, segue_error *err);
 
 mxc_ref mlx_cast(struct mlx_pass *p, mxc_ref x, enum mxc_type type);    /* x itself where it has the type */
 /* An operand in the unit's type, or in fp32; MXC_NONE: absent. */
@@ -142,10 +195,23 @@ mxc_ref mlx_join_pieces(struct mlx_pass *p);     /* the pieces of all spans, one
 /* Builds the result of an op. Failures are in the tape. */
 mxc_ref mlx_op(struct mlx_pass *p, const struct sg_op *op);
 mxc_ref mlx_op_rope(struct mlx_pass *p, const struct sg_op *op);
-mxc_ref mlx_op_attend(struct mlx_pass *p, const struct sg_op *op);
+mxc_ref mlx_op_attend(struct mlx_pass *p, const struct sg_op *op);  /* without the gate */
+mxc_ref mlx_op_gate(struct mlx_pass *p, const struct sg_op *op, mxc_ref attended);
 mxc_ref mlx_op_conv(struct mlx_pass *p, const struct sg_op *op);
 mxc_ref mlx_op_delta(struct mlx_pass *p, const struct sg_op *op);
 
+/* y, the result of a linear op for x, plus the products of the adapters of each span. */
+mxc_ref mlx_add_adapters(struct mlx_pass *p, const struct sg_op *op, mxc_ref x, mxc_ref y);
+/* The products that adapters add, in the order in which they are built: op, span, number among its adapters, rank. */
+enum { MLX_PAIR_NUMBERS = 4 };
+segue_status mlx_pairs(struct mlx_pass *p, uint32_t **list, uint32_t *n, segue_error *err);
+/* Their matrices for the ops of a segment, two each; returns how many. */
+uint32_t mlx_pair_inputs(struct mlx_pass *p, const struct mlx_segment *s, mxc_ref *in);
+/* A number for the span's list of adapters; 0: none. */
+uint64_t mlx_adapters_of(const struct sg_span *span);
+
+/* The last op that stores rows of all tokens, NULL: none; behind it there are only the wanted rows. */
+const struct sg_op *mlx_last_mixer(const struct sg_graph *g);
 /* fp16 only. An array that is NaN if a result of the pass is not finite, else 0: infinite results reach the outputs or the rows
  * that the last mixer stores. MXC_NONE: the unit's type has the range of fp32. */
 mxc_ref mlx_range_flag(struct mlx_pass *p);
@@ -157,17 +223,17 @@ segue_status mlx_range_fail(struct mlx_pass *p, segue_error *err);
 enum { MLX_BLOCK_TOKENS = 256 };     /* K and V grow by this */
 struct mlx_slot {
     struct sg_core_slot core;
-    struct mxc_held *array;          /* K, V: [1, heads, cap, width]; CONV: [1, rows, channels]; DELTA: [1, heads, width, depth];
-                                      * NULL: K, V: nothing is held; else zeros */
+    struct mxc_held *array;          /* K, V: [1, heads, cap, width]; CONV: [1, rows, channels], fp32 or the type of a program;
+                                      * DELTA: [1, heads, width, depth]; NULL: K, V: nothing is held; else zeros */
     struct mxc_held *next;           /* CONV, DELTA: contents after the pass in progress */
 };
 /* A decode step that was issued. Its rows of K and V are in the slots, beyond the end of the sequence. */
 struct mlx_issued {
-    struct mxc_held *logits, *token, *flag;  /* NULL: no step. [1, vocab] fp32; the best token, int32 [1]; mlx_range_flag */
+    struct mxc_held *logits, *token, *flag;  /* as in struct mlx_best; NULL: no step */
     struct mxc_held **fixed;         /* [slots_n] recurrent slots after it */
-    /* Valid for this token at this position, the version of the state, and the number of the program: */
+    /* Valid for this token at this position, the version of the state, the number of the program, and these adapters: */
     int32_t input;
-    uint64_t first, version, program;
+    uint64_t first, version, program, adapters;
 };
 struct sg_state {
     struct sg_state_core core;
@@ -198,15 +264,18 @@ uint64_t mlx_state_bytes(const struct sg_state *s);
 segue_status mlx_state_get(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage, void *out,
                            segue_error *err);
 
-/* --- decode steps: one row, compiled, the next one issued before the result of this one is used --- */
+/* --- decode steps of one sequence, the next one issued before the result of this one is used --- */
 
 /* 1: the graph can be computed so: from tokens to logits. */
 int mlx_step_fits(const struct sg_graph *g);
-/* On the owner thread. Leaves logits [vocab] (NULL: not wanted), and the slots for mlx_state_commit. ahead 1: issues the step
- * after it, for the best token. *infinite 1: a result exceeds fp16, nothing is left. */
-segue_status mlx_step_run(struct mlx_pass *p, const struct sg_span *span, int ahead, float *logits, int *infinite,
-                          segue_error *err);
-void mlx_step_free(struct mlx_step *s);
+struct mlx_choice {
+    int32_t token;                   /* the best one */
+    int finite;                      /* 0: some number is not finite */
+};
+/* On the owner thread. Leaves the slots for mlx_state_commit, and issued[0] of the state with the logits, which the caller
+ * clears. ahead 1: issues the step after it, for the best token. */
+segue_status mlx_step_run(struct mlx_pass *p, const struct sg_span *span, int ahead, struct mlx_choice *best, segue_error *err);
+mxc_ref mlx_step_logits(const struct mlx_pass *p, const struct sg_span *span);
 
 /* --- runs --- */
 

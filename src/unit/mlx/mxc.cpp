@@ -15,6 +15,7 @@ namespace {
 void list(mxc_tape *t, const mx::array &x, bool last, mxc_list_fn *each, void *context)
 {
     if (!x.has_primitive() || !t->listed.insert(x.id()).second) return;
+    for (const mx::array &sibling : x.siblings()) t->listed.insert(sibling.id()); // results of one primitive count once
     for (const mx::array &in : x.inputs()) list(t, in, false, each, context);
     each(context, x.primitive().name(), type_of(x), last);
 }
@@ -46,7 +47,8 @@ void mxc_device_facts(int gpu, char *name, size_t cap, uint64_t *memory)
     name[0] = 0;
     *memory = 0;
     try {
-        const auto &info = mx::device_info(mx::Device(gpu ? mx::Device::gpu : mx::Device::cpu));
+        const mx::Device device(gpu ? mx::Device::gpu : mx::Device::cpu); // named: the facts are a reference
+        const auto &info = mx::device_info(device);
         auto found = info.find("device_name");
         if (found != info.end() && std::holds_alternative<std::string>(found->second))
             std::snprintf(name, cap, "%s", std::get<std::string>(found->second).c_str());
@@ -326,7 +328,6 @@ int mxc_closure_call(struct mxc_tape *t, struct mxc_closure *c, const mxc_ref *i
         for (uint32_t i = 0; i < in_n; i++) from.push_back(at(t, in[i]));
         std::vector<mx::array> to = c->call(from);
         if (to.size() != out_n) throw std::runtime_error("a closure has another number of outputs");
-        for (uint32_t i = 0; i < in_n; i++) mxc_forget(t, in[i]);
         for (uint32_t i = 0; i < out_n; i++) {
             t->arrays.emplace_back(to[i]);
             out[i] = static_cast<mxc_ref>(t->arrays.size() - 1);

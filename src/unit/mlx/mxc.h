@@ -83,14 +83,11 @@ mxc_ref mxc_cast(struct mxc_tape *t, mxc_ref x, enum mxc_type type);
 mxc_ref mxc_reshape(struct mxc_tape *t, mxc_ref x, const uint32_t *shape, uint32_t dims);
 mxc_ref mxc_transpose(struct mxc_tape *t, mxc_ref x, const int *axes, uint32_t dims);
 mxc_ref mxc_slice(struct mxc_tape *t, mxc_ref x, uint32_t axis, uint32_t from, uint32_t to);
+mxc_ref mxc_copy(struct mxc_tape *t, mxc_ref x);                     /* in memory of its own */
 mxc_ref mxc_concat(struct mxc_tape *t, const mxc_ref *x, uint32_t n, uint32_t axis);
 mxc_ref mxc_take(struct mxc_tape *t, mxc_ref x, mxc_ref indices, uint32_t axis);
 /* x with positions [from, from + length of update) of the axis replaced. */
 mxc_ref mxc_put(struct mxc_tape *t, mxc_ref x, mxc_ref update, uint32_t axis, uint32_t from);
-
-/* Like slice and put at a position that is an array, int32 [1]; it is known when the array is computed. */
-mxc_ref mxc_slice_at(struct mxc_tape *t, mxc_ref x, uint32_t axis, mxc_ref from, uint32_t n);
-mxc_ref mxc_put_at(struct mxc_tape *t, mxc_ref x, mxc_ref update, uint32_t axis, mxc_ref from);
 
 /* x, fp32, rounded to what q8_0 has: blocks of 32 of the last axis, of which the last may be shorter. */
 mxc_ref mxc_round_q8(struct mxc_tape *t, mxc_ref x);
@@ -123,12 +120,13 @@ mxc_ref mxc_affine_experts(struct mxc_tape *t, mxc_ref x, const struct mxc_affin
 
 mxc_ref mxc_rms_norm(struct mxc_tape *t, mxc_ref x, mxc_ref weight, float eps);
 mxc_ref mxc_layer_norm(struct mxc_tape *t, mxc_ref x, mxc_ref weight, mxc_ref bias, float eps);
-/* x [1, heads, T, width]; periods [pairs] = 1 / frequency; columns from 2 * pairs on are copied. */
+/* x [1, heads, T, width]; periods [pairs] = 1 / frequency; columns from 2 * pairs on are copied. rope_at: x [N, heads, 1, width],
+ * positions int32 [N]. */
 mxc_ref mxc_rope(struct mxc_tape *t, mxc_ref x, mxc_ref periods, uint32_t pairs, uint32_t offset);
-mxc_ref mxc_rope_at(struct mxc_tape *t, mxc_ref x, mxc_ref periods, uint32_t pairs, mxc_ref offset);
+mxc_ref mxc_rope_at(struct mxc_tape *t, mxc_ref x, mxc_ref periods, uint32_t pairs, mxc_ref positions);
 /* q [1, heads, T, d], k [1, kv_heads, S, d], v [1, kv_heads, S, dv]. Row i attends to keys up to S - T + i, with window > 0 to
- * the last `window` of them. last, int32 [1], other than MXC_NONE: q has one row, which attends to keys up to `last`. */
-struct mxc_attention { mxc_ref q, k, v, sinks, last; float scale, softcap; uint32_t window; };
+ * the last `window` of them. */
+struct mxc_attention { mxc_ref q, k, v, sinks; float scale, softcap; uint32_t window; };
 mxc_ref mxc_attend(struct mxc_tape *t, const struct mxc_attention *a);
 /* x [1, T + taps - 1, C], weight [C, taps, 1] -> [1, T, C] */
 mxc_ref mxc_convolve(struct mxc_tape *t, mxc_ref x, mxc_ref weight);
@@ -144,7 +142,7 @@ typedef int mxc_build_fn(void *context, struct mxc_tape *t, const mxc_ref *in, u
  * compiler. Where there is a GPU, closures for the CPU are not compiled. */
 struct mxc_closure *mxc_closure_new(struct mxc_device *d, mxc_build_fn *build, void *context, uint32_t out_n);
 void mxc_closure_free(struct mxc_closure *c);        /* on the thread of the device */
-/* Appends the outputs. Inputs are removed from the tape, so that their memory can be reused. 0: failure. */
+/* Appends the outputs. 0: failure. */
 int mxc_closure_call(struct mxc_tape *t, struct mxc_closure *c, const mxc_ref *in, uint32_t in_n, mxc_ref *out, uint32_t out_n);
 
 #ifdef __cplusplus

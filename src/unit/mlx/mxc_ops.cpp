@@ -55,17 +55,8 @@ mx::array causal_mask(int rows, int keys, uint32_t window, mx::Stream s)
     return mx::logical_and(mask, mx::greater(k, last, s), s);
 }
 
-// true where a query row at position `last`, int32 [1], may attend to key j of S: [1, S].
-mx::array mask_to(const mx::array &last, int keys, uint32_t window, mx::Stream s)
-{
-    mx::array k = mx::expand_dims(mx::arange(0, keys, 1, mx::int32, s), 0, s);
-    mx::array mask = mx::less_equal(k, last, s);
-    if (!window) return mask;
-    return mx::logical_and(mask, mx::greater(k, mx::subtract(last, mx::array(static_cast<int>(window)), s), s), s);
-}
-
 // Attention with softcap, which MLX has not fused: scores, tanh, mask, softmax, product. Grouped heads are one more axis.
-mx::array attend_softcap(const mxc_tape *t, const mxc_attention *a, const mx::array &mask)
+mx::array attend_softcap(const mxc_tape *t, const mxc_attention *a, const std::optional<mx::array> &mask)
 {
     mx::Stream s = t->device->stream;
     const mx::array &q = at(t, a->q), &k = at(t, a->k), &v = at(t, a->v);
@@ -74,7 +65,7 @@ mx::array attend_softcap(const mxc_tape *t, const mxc_attention *a, const mx::ar
     mx::array k5 = mx::expand_dims(k, 2, s), v5 = mx::expand_dims(v, 2, s);
     mx::array scores = mx::matmul(mx::multiply(q5, like(a->scale, q), s), mx::swapaxes(k5, -1, -2, s), s);
     scores = mx::multiply(mx::tanh(mx::multiply(scores, like(1.0 / a->softcap, q), s), s), like(a->softcap, q), s);
-    scores = mx::where(mask, scores, like(-std::numeric_limits<float>::infinity(), q), s);
+    if (mask) scores = mx::where(*mask, scores, like(-std::numeric_limits<float>::infinity(), q), s);
     if (a->sinks != MXC_NONE) {
         mx::array sinks = mx::reshape(at(t, a->sinks), {1, kv, heads / kv, 1, 1}, s);
         sinks = mx::broadcast_to(sinks, {1, kv, heads / kv, rows, 1}, s);
@@ -117,6 +108,11 @@ mxc_ref mxc_slice(struct mxc_tape *t, mxc_ref x, uint32_t axis, uint32_t from, u
     });
 }
 
+mxc_ref mxc_copy(struct mxc_tape *t, mxc_ref x)
+{
+    return append(t, "copy", [&] { return mx::contiguous(at(t, x), false, t->device->stream); });
+}
+
 mxc_ref mxc_concat(struct mxc_tape *t, const mxc_ref *x, uint32_t n, uint32_t axis)
 {
     return append(t, "concatenate", [&] {
@@ -142,22 +138,6 @@ mxc_ref mxc_put(struct mxc_tape *t, mxc_ref x, mxc_ref update, uint32_t axis, ui
     });
 }
 
-mxc_ref mxc_slice_at(struct mxc_tape *t, mxc_ref x, uint32_t axis, mxc_ref from, uint32_t n)
-{
-    return append(t, "slice", [&] {
-        mx::Shape size = at(t, x).shape();
-        size[axis] = static_cast<int>(n);
-        return mx::slice(at(t, x), at(t, from), {static_cast<int>(axis)}, size, t->device->stream);
-    });
-}
-
-mxc_ref mxc_put_at(struct mxc_tape *t, mxc_ref x, mxc_ref update, uint32_t axis, mxc_ref from)
-{
-    return append(t, "update", [&] {
-        return mx::slice_update(at(t, x), at(t, update), at(t, from), {static_cast<int>(axis)}, t->device->stream);
-    });
-}
-
 // The scale is the largest magnitude / 127, stored as fp16; codes are rounded with the scale before that.
 mxc_ref mxc_round_q8(struct mxc_tape *t, mxc_ref x)
 {
@@ -168,7 +148,8 @@ mxc_ref mxc_round_q8(struct mxc_tape *t, mxc_ref x)
         int width = shape.back(), padded = (width + 31) / 32 * 32;
         blocks.back() = padded / 32;
         blocks.push_back(32);
-        mx::array b = padded == width ? a : mx::pad(a, std::vector<int>{-1}, {0}, {padded - width}, mx::array(0.0f), "constant", s);
+        mx::array b =
+            padded == width ? a : mx::pad(a, std::vector<int>{-1}, {0}, {padded - width}, mx::array(0.0f), "constant", s);
         b = mx::reshape(b, blocks, s);
         mx::array scale = mx::divide(mx::max(mx::abs(b, s), -1, true, s), mx::array(127.0f), s);
         mx::array divisor = mx::where(mx::equal(scale, mx::array(0.0f), s), mx::array(1.0f), scale, s);
@@ -318,10 +299,10 @@ mxc_ref mxc_rope(struct mxc_tape *t, mxc_ref x, mxc_ref periods, uint32_t pairs,
     });
 }
 
-mxc_ref mxc_rope_at(struct mxc_tape *t, mxc_ref x, mxc_ref periods, uint32_t pairs, mxc_ref offset)
+mxc_ref mxc_rope_at(struct mxc_tape *t, mxc_ref x, mxc_ref periods, uint32_t pairs, mxc_ref positions)
 {
     return append(t, "rope", [&] {
-        return mx::fast::rope(at(t, x), static_cast<int>(2 * pairs), false, std::nullopt, 1.0f, at(t, offset), at(t, periods),
+        return mx::fast::rope(at(t, x), static_cast<int>(2 * pairs), false, std::nullopt, 1.0f, at(t, positions), at(t, periods),
                               t->device->stream);
     });
 }
@@ -333,9 +314,8 @@ mxc_ref mxc_attend(struct mxc_tape *t, const struct mxc_attention *a)
         int rows = at(t, a->q).shape(2), keys = at(t, a->k).shape(2);
         uint32_t window = a->window && static_cast<int>(a->window) < keys ? a->window : 0;
         std::optional<mx::array> mask;
-        if (a->last != MXC_NONE) mask = mask_to(at(t, a->last), keys, a->window, s);
-        else if (window || a->softcap > 0) mask = causal_mask(rows, keys, window, s);
-        if (a->softcap > 0) return attend_softcap(t, a, *mask);
+        if (window || (a->softcap > 0 && rows > 1)) mask = causal_mask(rows, keys, window, s);
+        if (a->softcap > 0) return attend_softcap(t, a, mask);
         return mx::fast::scaled_dot_product_attention(at(t, a->q), at(t, a->k), at(t, a->v), a->scale,
                                                       mask || rows == 1 ? "" : "causal", mask, maybe(t, a->sinks), false, s);
     });

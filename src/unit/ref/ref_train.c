@@ -22,9 +22,10 @@ static void each(const struct sg_train_math *m, uint32_t items, void (*work)(voi
     ref_parallel(m->threads, items, each_range, &w);
 }
 
-static void gemm(const struct sg_train_math *m, const struct sg_gemm *g)
+static void gemm(const struct sg_train_math *m, const struct sg_gemm *g, uint32_t thread)
 {
     (void)m;
+    (void)thread;
     for (uint32_t i = 0; i < g->rows; i++) {
         float *c = g->c + i * g->ldc;
         if (g->kind == SG_GEMM_NT) {

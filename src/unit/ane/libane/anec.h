@@ -15,7 +15,7 @@ enum {
 struct sg_anec {
     uint32_t inputs, outputs;
     uint32_t tiles[SG_ANEC_CHANNELS];        /* of each buffer */
-    uint64_t shape[SG_ANEC_CHANNELS][6];     /* N, C, H, W, bytes of a plane H W, bytes of a row W; zeros: not told */
+    uint64_t shape[SG_ANEC_CHANNELS][6];     /* N, C, H, W, bytes of a plane H W, bytes of a row W; zeros: unknown */
 };
 /* EIO: no such file. EFORMAT: not an ANEC file, or cut off. */
 segue_status sg_anec_read(struct sg_anec *out, const char *path, segue_error *err);

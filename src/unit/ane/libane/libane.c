@@ -29,7 +29,7 @@ struct sg_ane_device {
 };
 
 /* One side of a program. channel[i]: the library's index of port i, the rank of its name. */
-struct side {
+struct port_side {
     struct sg_ane_port ports[SG_ANEC_CHANNELS];
     uint32_t channel[SG_ANEC_CHANNELS], n;
 };
@@ -37,7 +37,7 @@ struct sg_ane_program {
     struct sg_ane_program_base base;
     struct sg_mil_program *mil;      /* names and types */
     void *network;
-    struct side in, out;
+    struct port_side in, out;
     int result, error;               /* of the last ane_exec: its value and errno */
 };
 struct sg_ane_surface {
@@ -92,13 +92,14 @@ static void libane_count(const struct sg_ane_device *d, struct sg_ane_counters *
 /* --- programs --- */
 
 /* Names in alphabetical order are the order in which Apple's compiler numbers inputs and outputs. */
-static void number_ports(struct side *s)
+static void number_ports(struct port_side *s)
 {
     for (uint32_t i = 0; i < s->n; i++)
         for (uint32_t k = 0; k < s->n; k++) s->channel[i] += strcmp(s->ports[k].name, s->ports[i].name) < 0;
 }
 
-static segue_status list_ports(struct sg_ane_program *p, struct side *s, const uint32_t *values, uint32_t n, segue_error *err)
+static segue_status list_ports(struct sg_ane_program *p, struct port_side *s, const uint32_t *values, uint32_t n,
+                               segue_error *err)
 {
     const struct sg_mil_function *f = &p->mil->functions[0];
     if (n > SG_ANEC_CHANNELS)
@@ -141,7 +142,7 @@ static void hash_source(const struct sg_ane_source *s, char hex[33])
 }
 
 /* Writes what a compiler needs to make the missing file. */
-static segue_status ask_for(const struct sg_ane_device *d, const struct sg_ane_source *s, const char *hex, segue_error *err)
+static segue_status write_request(const struct sg_ane_device *d, const struct sg_ane_source *s, const char *hex, segue_error *err)
 {
     char *folder = sg_path_join(d->folder, hex);
     segue_status status = folder ? sg_apple_files_write(folder, s, err) : sg_no_memory("a path", 0, err);
@@ -153,7 +154,7 @@ static segue_status ask_for(const struct sg_ane_device *d, const struct sg_ane_s
 }
 
 /* The surfaces of segue are copied as they are, so rows must have the same distance; a file need not tell it. */
-static segue_status check_rows(const struct side *s, const struct sg_anec *a, uint32_t i, uint32_t at, segue_error *err)
+static segue_status check_rows(const struct port_side *s, const struct sg_anec *a, uint32_t i, uint32_t at, segue_error *err)
 {
     const struct sg_ane_port *port = &s->ports[i];
     if (a->shape[at][5] && a->shape[at][5] != port->row_bytes)
@@ -163,7 +164,7 @@ static segue_status check_rows(const struct side *s, const struct sg_anec *a, ui
     return SEGUE_OK;
 }
 
-static segue_status fit_side(struct sg_ane_program *p, struct side *s, const struct sg_anec *a, segue_error *err)
+static segue_status fit_side(struct sg_ane_program *p, struct port_side *s, const struct sg_anec *a, segue_error *err)
 {
     const struct sg_libane_api *api = &p->base.device->api;
     int out = s == &p->out;
@@ -224,7 +225,7 @@ static segue_status libane_load(struct sg_ane_device *d, const struct sg_ane_sou
     char *path = sg_path_join(d->folder, name);
     segue_status status = path ? read_text(p, s, err) : sg_no_memory("a path", 0, err);
     if (status == SEGUE_OK)
-        status = sg_path_kind(path) == SG_PATH_NONE ? ask_for(d, s, hex, err) : load_compiled(p, s, path, err);
+        status = sg_path_kind(path) == SG_PATH_NONE ? write_request(d, s, hex, err) : load_compiled(p, s, path, err);
     sg_free(path);
     if (status != SEGUE_OK) {
         free_program(p);
@@ -297,7 +298,7 @@ static void libane_unlock(struct sg_ane_surface *s)
 
 /* --- dispatches --- */
 
-static segue_status check_surfaces(const struct side *s, struct sg_ane_surface *const *surfaces, segue_error *err)
+static segue_status check_surfaces(const struct port_side *s, struct sg_ane_surface *const *surfaces, segue_error *err)
 {
     for (uint32_t i = 0; i < s->n; i++)
         if (!surfaces[i] || surfaces[i]->locked || surfaces[i]->n < s->ports[i].surface_bytes)

@@ -10,7 +10,7 @@
 #include "unit/ane/blob/compress.h"
 
 enum { BLOCK = 32, PALETTE_ROWS = 32, NUMBERS_MIN = 4096 };  /* columns of a scale; rows of a palette; smallest matrix */
-static const char *const names[] = {"fp16", "lut4", "lut6", "int8", "int4"};
+static const char *const names[] = {"fp16", "lut4", "lut6", "int8", "int4", "w8a8"};
 
 segue_status sg_ane_storage_named(enum sg_ane_storage *out, const char *name, const char *object, segue_error *err)
 {
@@ -19,7 +19,7 @@ segue_status sg_ane_storage_named(enum sg_ane_storage *out, const char *name, co
             *out = (enum sg_ane_storage)i;
             return SEGUE_OK;
         }
-    return sg_fail(err, SEGUE_EARG, "%s: storage=%.40s; use fp16, lut4, lut6, int8 or int4", object, name);
+    return sg_fail(err, SEGUE_EARG, "%s: storage=%.40s; use fp16, lut4, lut6, int8, int4 or w8a8", object, name);
 }
 
 const char *sg_ane_storage_name(enum sg_ane_storage storage) { return names[storage]; }
@@ -32,7 +32,7 @@ static int is_palette(const struct sg_ane_quant *q)
 /* int8 has a scale per row, unless the file has blocks of its own. */
 int sg_ane_quant_of(struct sg_ane_quant *q, enum sg_ane_storage storage, uint64_t rows, uint64_t cols, enum sg_storage source)
 {
-    static const uint32_t bits[] = {16, 4, 6, 8, 4};
+    static const uint32_t bits[] = {16, 4, 6, 8, 4, 8};
     *q = (struct sg_ane_quant){.storage = storage, .rows = rows, .cols = cols, .groups = rows, .blocks = 1,
                                .bits = bits[storage]};
     if (storage == SG_ANE_STORE_FP16 || rows % BLOCK || cols % BLOCK || rows * cols < NUMBERS_MIN) return 0;
@@ -47,7 +47,7 @@ enum sg_mil_dtype sg_ane_quant_type(const struct sg_ane_quant *q)
 {
     return q->storage == SG_ANE_STORE_LUT4   ? SG_MIL_UINT4
            : q->storage == SG_ANE_STORE_LUT6 ? SG_MIL_UINT6
-           : q->storage == SG_ANE_STORE_INT8 ? SG_MIL_INT8
+           : q->bits == 8                    ? SG_MIL_INT8
                                              : SG_MIL_INT4;
 }
 
@@ -117,6 +117,13 @@ uint32_t sg_ane_quant_decode(struct sg_mil_builder *b, const struct sg_ane_quant
     snprintf(part, sizeof part, "%s_q", name);
     uint32_t numbers = sg_mil_build_blob(b, part, sg_ane_quant_type(q), 4, dim, path, data);
     snprintf(part, sizeof part, "%s_s", name);
+    if (q->storage == SG_ANE_STORE_W8A8) { /* one scale per row; engines recognize the operation in front of a product */
+        uint32_t scale = sg_mil_build_blob(b, part, SG_MIL_FP16, 1, dim, path, aux);
+        struct sg_mil_operand rows[3] = {{.name = "input", .value = numbers}, {.name = "scale", .value = scale},
+                                         {.name = "axis", .value = sg_mil_build_int(b, 0)}};
+        sg_mil_build_name(b, name);
+        return sg_mil_build_op(b, "dequantize", rows, 3, 1);
+    }
     uint32_t more = sg_mil_build_blob(b, part, SG_MIL_FP16, is_palette(q) ? 6 : 4, blocks, path, aux);
     struct sg_mil_operand args[2] = {{.name = is_palette(q) ? "indices" : "data", .value = numbers},
                                      {.name = is_palette(q) ? "lut" : "scale", .value = more}};

@@ -6,6 +6,8 @@
 #include "unit/ane/lower/lowerfuse.h"
 #include "unit/ane/lower/lowerrange.h"
 
+#define COLUMN_MIN 0.000244140625 /* 2^-12: the smallest scale of a column in 8 bits; its inverse is far from overflow */
+
 /* RMS or layer norm, per group of channels. A scaled input x / 2^k gives the same result when eps is
  * divided by 2^2k, so it is not rescaled. op->in[1], if present, is a gate: the result is multiplied by its
  * silu. */
@@ -26,6 +28,20 @@ static uint32_t norm(struct sg_lowering *l, const struct sg_op *op)
     return SG_ANE_BIN("mul", y, sg_ane_act(l, SG_ACT_SILU, sg_ane_operand(l, &op->in[1])));
 }
 
+/* x in 8 bits, with the largest magnitude of each column as its scale, which the product is multiplied with: *scale. */
+static uint32_t int8_columns(struct sg_lowering *l, uint32_t x, uint32_t *scale)
+{
+    *scale = SG_ANE_BIN("maximum", sg_mil_build_reduce(&l->b, "reduce_max", SG_ANE_UN("abs", x), 1), SG_ANE_NUM(COLUMN_MIN));
+    uint32_t step = SG_ANE_NUM(1.0 / 127);
+    uint32_t scaled = SG_ANE_BIN("mul", x, SG_ANE_BIN("real_div", SG_ANE_NUM(1), *scale));
+    struct sg_mil_operand to[3] = {{.name = "input", .value = scaled},
+                                   {.name = "scale", .value = step},
+                                   {.name = "output_dtype", .value = sg_mil_build_text(&l->b, "int8")}};
+    struct sg_mil_operand back[2] = {{.name = "input", .value = sg_mil_build_op(&l->b, "quantize", to, 3, 1)},
+                                     {.name = "scale", .value = step}};
+    return sg_mil_build_op(&l->b, "dequantize", back, 2, 1);
+}
+
 /* Product of a linear operation as a 1x1 convolution, which engines compute faster than matmul. The first
  * operation of a fused group builds the convolution and the slices for all of them. */
 static uint32_t fused_conv(struct sg_lowering *l, const struct sg_op *op, uint32_t x)
@@ -39,7 +55,13 @@ static uint32_t fused_conv(struct sg_lowering *l, const struct sg_op *op, uint32
         channels += weights[i].rows;
     }
     uint32_t w = sg_ane_weights(l, weights, n, SG_ANE_MATRIX, SG_ANE_SHAPE(channels, op->in[0].width, 1, 1));
+    struct sg_ane_quant quant;
+    uint32_t scale = SG_MIL_NONE;
+    if (l->blobs->storage == SG_ANE_STORE_W8A8 &&
+        sg_ane_quant_of(&quant, l->blobs->storage, (uint64_t)channels, op->in[0].width, SG_F16))
+        x = int8_columns(l, x, &scale);
     uint32_t y = sg_mil_build_conv(&l->b, x, w, 1);
+    if (scale != SG_MIL_NONE) y = SG_ANE_BIN("mul", y, scale);
     for (uint32_t i = 0; i < n; at += weights[i++].rows) l->fused_out[list[i]] = sg_ane_channels(l, y, at, weights[i].rows);
     return l->fused_out[index];
 }

@@ -33,6 +33,10 @@ segue_status sg_mil_infer_same(struct sg_mil_infer_ctx *w)
         SG_TRY(sg_mil_infer_vector(w, "gamma", n));
         return sg_mil_infer_vector(w, "beta", n);
     }
+    const char *mode = sg_mil_const_text(w->f, w->op, "mode");
+    if (!strcmp(kind, "gelu") && mode && strcmp(mode, "EXACT") != 0 && strcmp(mode, "TANH_APPROXIMATION") != 0 &&
+        strcmp(mode, "SIGMOID_APPROXIMATION") != 0)
+        return SG_MIL_TYPE_ERROR("mode must be EXACT, TANH_APPROXIMATION or SIGMOID_APPROXIMATION");
     /* instance_norm, batch_norm, l2_norm: parameters per channel. */
     if (strstr(kind, "_norm")) {
         if (w->x->rank < 3) return SG_MIL_TYPE_ERROR("%s reads [N, C, ...]", kind);

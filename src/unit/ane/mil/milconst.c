@@ -12,10 +12,28 @@ int sg_mil_is_const_op(const struct sg_mil_op *op)
     return !strcmp(op->kind, "const") || !strncmp(op->kind, "constexpr_", 10);
 }
 
+/* A dequantize of a constant is one too: its numbers stay in 8 bits, and no handler runs. */
 int sg_mil_is_const_value(const struct sg_mil_function *f, uint32_t value)
 {
-    uint32_t op = f->values[value].op;
-    return op != SG_MIL_NONE && sg_mil_is_const_op(&f->ops[op]);
+    uint32_t at = f->values[value].op;
+    const struct sg_mil_op *op = at != SG_MIL_NONE ? &f->ops[at] : NULL;
+    if (!op) return 0;
+    return sg_mil_is_const_op(op) || (!strcmp(op->kind, "dequantize") && sg_mil_const_literal(f, op, "input"));
+}
+
+/* The operation that computes an argument; NULL: a constant in the text, a list, or an input of the function. */
+static const struct sg_mil_op *source_of(const struct sg_mil_function *f, const struct sg_mil_op *op, const char *name)
+{
+    const struct sg_mil_arg *a = sg_mil_arg_find(op, name);
+    uint32_t at = a && a->kind == SG_MIL_REF ? f->values[a->v.ref].op : SG_MIL_NONE;
+    return at != SG_MIL_NONE ? &f->ops[at] : NULL;
+}
+
+int sg_mil_is_int8_product(const struct sg_mil_function *f, const struct sg_mil_op *op)
+{
+    const char *other = !strcmp(op->kind, "matmul") ? "y" : "weight";
+    const struct sg_mil_op *x = source_of(f, op, "x"), *w = source_of(f, op, other);
+    return x && w && !strcmp(x->kind, "dequantize") && !strcmp(w->kind, "dequantize");
 }
 
 const struct sg_mil_literal *sg_mil_const_literal(const struct sg_mil_function *f, const struct sg_mil_op *op,

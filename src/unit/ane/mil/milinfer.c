@@ -49,12 +49,13 @@ static segue_status (*const rules[SG_MIL_T_NONE])(struct sg_mil_infer_ctx *) = {
     [SG_MIL_T_BUFFER] = sg_mil_infer_buffer,
 };
 
-/* 1: integers or truth values in a blob file that shapes depend on. Type inference has no blob files. Tensors of
- * quantised constants are not parameters. */
+/* 1: integers or truth values in a blob file that shapes or the reading of other operands depend on. Type inference has no blob
+ * files. Tensors of quantised constants are not parameters. */
 static int is_parameter(const struct sg_mil_op_info *info, const char *name, const struct sg_mil_literal *l)
 {
-    return l->kind == SG_MIL_BLOB && sg_mil_dtype_info(l->type.dtype)->class != SG_MIL_REAL &&
-           strncmp(info->kind, "constexpr_", 10) != 0 && strcmp(name, "zero_point") != 0;
+    if (l->kind != SG_MIL_BLOB || sg_mil_dtype_info(l->type.dtype)->class == SG_MIL_REAL) return 0;
+    if (!strncmp(info->kind, "constexpr_", 10)) return strstr(name, "axis") || !strcmp(name, "shape");
+    return strcmp(name, "zero_point") != 0;
 }
 
 /* Checks that every argument exists in the table, is a list only where a list is allowed, is constant where
@@ -77,6 +78,10 @@ static segue_status check_args(struct sg_mil_infer_ctx *w)
         if (constant && is_parameter(info, a->name, l))
             return SG_MIL_TYPE_ERROR("argument %s is stored in a blob file; write its value in the text", a->name);
     }
+    /* Operands of constexpr operations for ios16 are attributes. */
+    for (uint32_t i = 0; i < w->op->attrs_n && !strncmp(info->kind, "constexpr_", 10); i++)
+        if (is_parameter(info, w->op->attrs[i].name, w->op->attrs[i].literal))
+            return SG_MIL_TYPE_ERROR("attribute %s is stored in a blob file; write its value in the text", w->op->attrs[i].name);
     /* The reverse direction: required arguments that are missing. */
     for (uint32_t i = 0; (arg = sg_mil_op_arg(info, i, &n, &marker)); i++) {
         memcpy(name, arg, n);

@@ -21,8 +21,10 @@ void sg_mil_check_types(const struct sg_mil_program *p, struct sg_mil_faults *fa
 
 /* 1: the operation is a const or a constexpr_*, so its result is fixed when the program is compiled. */
 int sg_mil_is_const_op(const struct sg_mil_op *op);
-/* 1: the value is the result of such an operation. 0: a parameter or computed at run time. */
+/* 1: the value is the result of such an operation, or of a dequantize of one. 0: a parameter or computed at run time. */
 int sg_mil_is_const_value(const struct sg_mil_function *f, uint32_t value);
+/* 1: a product both of whose operands are results of dequantize, which engines with 8-bit products compute in 8 bits. */
+int sg_mil_is_int8_product(const struct sg_mil_function *f, const struct sg_mil_op *op);
 
 /* The literal of an argument or, in the ios16 form of constexpr operations, of an attribute. NULL: absent,
  * or computed at run time. */

@@ -13,7 +13,7 @@
 #include "unit/ane/npu/npu_plan.h"
 #include "unit/ane/rules/rules.h"
 
-enum { NPU_VERSION = 2 };        /* part of cache keys; raised when the checks accept or refuse other texts than before */
+enum { NPU_VERSION = 3 };        /* part of cache keys; raised when the checks accept or refuse other texts than before */
 
 /* One simulated process. `memory` has the values of the running program, `scratch` the temporary data
  * of its handlers. Both grow and are used again, because a device runs one call at a time. */
@@ -22,10 +22,12 @@ struct sg_ane_device {
     struct sg_npu_opts o;
     struct sg_pool *pool;
     const struct sg_npu_kernels *k;
+    struct sg_npu_tables tables;
     struct sg_ane_counters c;
     struct sg_ane_losses losses;
     uint64_t compiles_tried, evaluates_tried;       /* for fault injection */
     uint64_t compiles_left, restarts;
+    uint32_t broken;                    /* 1: every evaluate fails (constraint 54) */
     uint32_t refusals_left;             /* compiles that are still refused after a failed one (constraint 40) */
     struct sg_npu_weight_cache weight_cache;        /* packed weights that programs share */
     float *memory, *scratch;
@@ -60,6 +62,7 @@ segue_status sg_npu_open(struct sg_ane_device **out, const struct sg_npu_opts *o
     if (!d->o.compiles) d->o.compiles = o->profile.compiles;
     if (!d->o.loads) d->o.loads = o->profile.loads;
     d->compiles_left = d->o.compiles;
+    sg_npu_tables_make(&d->tables);
     d->k = sg_npu_kernels_here();    /* sets of instructions differ in the last bit of fp32 only */
     segue_status status = sg_pool_open(&d->pool, o->threads, err);
     if (status != SEGUE_OK)
@@ -87,7 +90,7 @@ segue_status sg_npu_restart(struct sg_ane_device *d, segue_error *err)
                        "software NPU: restart: %llu programs are loaded; unload them first",
                        (unsigned long long)d->c.loaded);
     d->compiles_left = d->o.compiles;
-    d->refusals_left = 0;
+    d->refusals_left = d->broken = 0;
     d->restarts++;
     return SEGUE_OK;
 }
@@ -154,6 +157,7 @@ static void add_symptom(struct sg_npu_symptoms *s, enum sg_ane_symptom symptom)
     if (symptom == SG_ANE_ZEROS) s->zeros = 1;
     if (symptom == SG_ANE_LAST_ONLY) s->last_only = 1;
     if (symptom == SG_ANE_HANGS) s->hangs = 1;
+    if (symptom == SG_ANE_BREAKS) s->breaks = 1;
     if (symptom == SG_ANE_FAILS) s->fails = "status=0x1d : statusType=0x9: Program Inference error";
     if (symptom == SG_ANE_INVALID) s->fails = "InvalidMILProgram";
 }
@@ -390,67 +394,6 @@ static segue_status check_surfaces(const struct sg_ane_device *d, const struct s
     return SEGUE_OK;
 }
 
-/* Returns the elements of a row (the last dimension); *rows: the number of rows. A scalar is one row of
- * one element. */
-static uint64_t row_elements(const struct sg_mil_type *t, uint64_t *rows)
-{
-    uint64_t width = t->rank ? (uint64_t)t->dim[t->rank - 1] : 1;
-    *rows = sg_mil_elements(t) / width;
-    return width;
-}
-
-/* Converts a surface to a dense fp32 value. A row of the surface begins at a multiple of row_bytes.
- * With nan_to_infinity a NaN at an input counts as +infinity. */
-static void read_surface(struct sg_npu_run *r, const struct sg_ane_port *port, const struct sg_ane_surface *s,
-                         uint32_t value)
-{
-    uint64_t rows, width = row_elements(&port->type, &rows);
-    float *out = sg_npu_data(r, value);
-    for (uint64_t i = 0; i < rows; i++, out += width) {
-        const uint8_t *row = s->bytes + i * port->row_bytes;
-        for (uint64_t k = 0; port->type.dtype != SG_MIL_FP16 && k < width; k++)
-            out[k] = port->type.dtype == SG_MIL_FP32   ? sg_f32_of_bits(sg_le32(row + 4 * k))
-                     : port->type.dtype == SG_MIL_INT8 ? (float)(int8_t)row[k]
-                     : port->type.dtype == SG_MIL_BOOL ? (float)(row[k] != 0)
-                                                       : (float)row[k];
-        if (port->type.dtype == SG_MIL_FP16) r->k->widen((const uint16_t *)(const void *)row, out, width);
-        for (uint64_t k = 0; r->profile->nan_to_infinity && k < width; k++)
-            if (out[k] != out[k]) {
-                out[k] = INFINITY;
-                atomic_fetch_or_explicit(&r->flags, SG_NPU_MADE_NAN, memory_order_relaxed);
-            }
-    }
-}
-
-/* Writes a result to its surface. The padding is filled with fp16 NaN (0x7e00), so that a reader of
- * padding is detected. zeros 1: the symptom of an output that an engine does not write. */
-static void write_surface(struct sg_npu_run *r, const struct sg_ane_port *port, struct sg_ane_surface *s,
-                          uint32_t value, int zeros)
-{
-    uint64_t rows, width = row_elements(&port->type, &rows);
-    const float *in = sg_npu_data(r, value);
-    /* All bytes first; the rows overwrite their part. */
-    for (uint64_t i = 0; i + 1 < s->n; i += 2) {
-        s->bytes[i] = 0x00;
-        s->bytes[i + 1] = 0x7e;
-    }
-    for (uint64_t i = 0; i < rows; i++, in += width) {
-        uint8_t *row = s->bytes + i * port->row_bytes;
-        uint32_t each = sg_mil_dtype_info((enum sg_mil_dtype)port->type.dtype)->bits / 8u;
-        if (zeros)
-            memset(row, 0, width * each);
-        else if (port->type.dtype == SG_MIL_FP16)
-            r->k->narrow(in, (uint16_t *)(void *)row, width);
-        else if (port->type.dtype == SG_MIL_FP32)
-            memcpy(row, in, width * sizeof *in);
-        else
-            /* Integers and bool: the low bytes of an int32, which is little-endian on all supported
-             * machines. */
-            for (uint64_t k = 0; k < width; k++)
-                memcpy(row + each * k, &(int32_t){(int32_t)in[k]}, each < 4 ? each : 4);
-    }
-}
-
 /* Refuse mode: what the last operation recorded becomes an error that names the constraint. The flags
  * are cleared. */
 static segue_status check_flags(struct sg_npu_run *r, const char *op, segue_error *err)
@@ -502,6 +445,10 @@ static segue_status injected_fault(struct sg_ane_device *d, const struct sg_npu_
             err, SEGUE_ELOST,
             "evaluate: %.60s: constraint 46: it did not return within 2 s; the unit is lost, use another",
             plan->f->name);
+    if (d->broken)
+        return sg_fail(err, SEGUE_EUNIT,
+                       "evaluate: %.60s: status=0x1d : constraint 54: a program with tile has run in this process; restart it",
+                       plan->f->name);
     if (plan->symptoms.hangs)
         return sg_fail(err, SEGUE_ELOST, "evaluate: %.60s: it did not return within 2 s; run segue mil check",
                        plan->f->name);
@@ -516,7 +463,9 @@ static segue_status injected_fault(struct sg_ane_device *d, const struct sg_npu_
 static void count_dispatch(struct sg_ane_device *d, const struct sg_npu_plan *plan)
 {
     const struct sg_ane_profile *p = &d->o.profile;
-    double compute = (double)plan->flops / (p->tflops * 1e3); /* ns */
+    double int8 = p->int8_tflops > 0 ? p->int8_tflops : p->tflops;
+    /* ns */
+    double compute = (double)(plan->flops - plan->int8_flops) / (p->tflops * 1e3) + (double)plan->int8_flops / (int8 * 1e3);
     double memory =
         (double)plan->weight_bytes / p->weight_gb_s + (double)plan->activation_bytes / p->activation_gb_s;
     d->c.dispatches++;
@@ -558,6 +507,7 @@ static segue_status npu_evaluate(struct sg_ane_program *p, uint32_t procedure,
                            .plan = plan,
                            .profile = &d->o.profile,
                            .k = d->k,
+                           .tables = d->o.profile.tables ? &d->tables : NULL,
                            .pool = d->pool,
                            .memory = d->memory,
                            .scratch = &d->scratch,
@@ -569,15 +519,16 @@ static segue_status npu_evaluate(struct sg_ane_program *p, uint32_t procedure,
     /* The pass over each result is skipped for profiles with the arithmetic of IEEE. */
     r.engine_math = d->o.profile.undefined_to_zero || d->o.profile.unsigned_zero;
     for (uint32_t i = 0; i < in_n; i++) {
-        read_surface(&r, &in[i], inputs[i], plan->input_values[i]);
+        sg_npu_read_port(&r, &in[i], inputs[i]->bytes, plan->input_values[i]);
         SG_TRY(check_flags(&r, in[i].name, err));
     }
     SG_TRY(run_plan(&r, err));
     /* The symptom last_only needs the name of the last output: ports are sorted by name. */
     const char *last = plan->f->values[plan->f->returns[out_n - 1]].name;
     for (uint32_t i = 0; i < out_n; i++)
-        write_surface(&r, &out[i], outputs[i], plan->output_values[i],
-                      plan->symptoms.zeros || (plan->symptoms.last_only && strcmp(out[i].name, last) != 0));
+        sg_npu_write_port(&r, &out[i], outputs[i]->bytes, outputs[i]->n, plan->output_values[i],
+                          plan->symptoms.zeros || (plan->symptoms.last_only && strcmp(out[i].name, last) != 0));
+    d->broken |= plan->symptoms.breaks;
     count_dispatch(d, plan);
     return SEGUE_OK;
 }

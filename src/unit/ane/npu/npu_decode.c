@@ -155,13 +155,13 @@ static segue_status constexpr_arg(struct constexpr_op *s, const char *name, cons
     return SEGUE_OK;
 }
 
-/* constexpr_affine_dequantize: (q - zero) * scale, with one scale and zero point for the tensor or one
- * per index of the axis. inner: elements after the axis. */
+/* constexpr_affine_dequantize, and dequantize of a constant: (q - zero) * scale, with one scale and zero point for the tensor or
+ * one per index of the axis. inner: elements after the axis. */
 static segue_status expand_affine(struct constexpr_op *s, float *out, uint64_t n)
 {
     const float *q, *scale, *zero;
     const struct sg_mil_type *t = NULL, *ts = NULL, *tz = NULL;
-    SG_TRY(constexpr_arg(s, "quantized_data", &q, &t));
+    SG_TRY(constexpr_arg(s, s->op->kind[0] == 'd' ? "input" : "quantized_data", &q, &t));
     SG_TRY(constexpr_arg(s, "scale", &scale, &ts));
     SG_TRY(constexpr_arg(s, "zero_point", &zero, NULL));
     if (zero) tz = &sg_mil_const_literal(s->plan->f, s->op, "zero_point")->type;
@@ -261,10 +261,10 @@ segue_status sg_npu_expand(struct sg_npu_plan *plan, const struct sg_mil_op *op,
     uint64_t n = sg_mil_elements(t);
     float *p = constant_alloc(plan, n, sizeof *p, err);
     if (!p) return n > CONSTANT_MAX ? SEGUE_ELIMIT : SEGUE_EMEMORY;
-    segue_status status = !strcmp(op->kind, "constexpr_affine_dequantize") ? expand_affine(&s, p, n)
-                          : !strcmp(op->kind, "constexpr_lut_to_dense")    ? expand_palette(&s, p, n)
-                          : !strcmp(op->kind, "constexpr_sparse_to_dense") ? expand_sparse(&s, p, n)
-                                                                           : expand_blockwise(&s, p, n);
+    segue_status status = !strcmp(op->kind, "constexpr_lut_to_dense")              ? expand_palette(&s, p, n)
+                          : !strcmp(op->kind, "constexpr_sparse_to_dense")         ? expand_sparse(&s, p, n)
+                          : !strcmp(op->kind, "constexpr_blockwise_shift_scale") ? expand_blockwise(&s, p, n)
+                                                                                 : expand_affine(&s, p, n);
     if (t->dtype == SG_MIL_FP16)
         for (uint64_t i = 0; i < n; i++) p[i] = sg_f32_of_f16(sg_f16_of_f32(p[i]));
     *out = p;

@@ -54,36 +54,42 @@ struct unary_job {
     uint32_t value;
     enum unary code;
     float a, b;                  /* a: epsilon; clip: the bounds [a, b] */
-    int tanh_form;               /* 1: gelu in its tanh approximation, 0: with erf */
+    char form;                   /* of gelu, the first letter of its mode: E with erf, T with tanh, S with sigmoid */
 };
 
 /* Constants of gelu: sqrt(2 / pi), 1 / sqrt(2). */
-static float sigmoid(float v) { return 1.0f / (1.0f + expf(-v)); }
-static float gelu(float v, int tanh_form)
+static float gelu(float v, char form)
 {
-    return tanh_form ? 0.5f * v * (1.0f + tanhf(0.7978845608f * (v + 0.044715f * v * v * v)))
-                     : 0.5f * v * (1.0f + erff(v * 0.70710678f));
+    if (form == 'S') return v / (1.0f + expf(-1.702f * v));
+    return form == 'T' ? 0.5f * v * (1.0f + tanhf(0.7978845608f * (v + 0.044715f * v * v * v)))
+                       : 0.5f * v * (1.0f + erff(v * 0.70710678f));
 }
 
-/* The function whose values are the knots of the table. */
-static float table_function(const struct unary_job *j, float v)
+/* The table of a function. SG_NPU_FUNCTIONS: engines are not known to have one. log is computed from log2. */
+static enum sg_npu_function table_of(const struct unary_job *j)
 {
-    return j->code == U_SIGMOID ? sigmoid(v)
-           : j->code == U_TANH  ? tanhf(v)
-           : j->code == U_SILU  ? v * sigmoid(v)
-                                : gelu(v, j->tanh_form);
+    switch (j->code) {
+    case U_SIGMOID: return SG_NPU_SIGMOID;
+    case U_TANH: return SG_NPU_TANH;
+    case U_SILU: return SG_NPU_SILU;
+    case U_GELU: return j->form == 'S' ? SG_NPU_GELU_SIGMOID : SG_NPU_GELU;
+    case U_EXP2: return SG_NPU_EXP2;
+    case U_LOG: return SG_NPU_LOG2;
+    case U_SQRT: return SG_NPU_SQRT;
+    case U_RSQRT: return SG_NPU_RSQRT;
+    case U_INVERSE: return SG_NPU_INVERSE;
+    default: return SG_NPU_FUNCTIONS;
+    }
 }
 
-/* Engines compute these functions by linear interpolation in tables of 33 knots. This table has its
- * knots at -8 .. 8 in steps of 0.5 for every function; chips have other ranges (tanh 0 .. 4, gelu -4 ..
- * 4) and smaller errors for these two. Outside of the range: the limits of sigmoid and tanh, 0 or v for
- * silu and gelu. NaN stays NaN except for tanh, which gives -1. */
-static float interpolate(const struct unary_job *j, float v)
+/* A function by its table, of x + epsilon. log(0) is that of the profile. */
+static void by_table(const struct unary_job *j, enum sg_npu_function f, const float *x, float *out, size_t n)
 {
-    if (!(v > -8)) return j->code == U_TANH ? -1 : v != v ? v : 0;
-    if (v >= 8) return j->code <= U_TANH ? 1 : v;
-    float low = floorf(v * 2) / 2, t = (v - low) * 2;
-    return table_function(j, low) + t * (table_function(j, low + 0.5f) - table_function(j, low));
+    float zero = j->r->profile->log_zero, epsilon = j->code == U_LOG || j->code == U_RSQRT || j->code == U_INVERSE ? j->a : 0;
+    for (size_t i = 0; i < n; i++) {
+        float v = sg_npu_table_value(j->r->tables, f, x[i] + epsilon);
+        out[i] = j->code != U_LOG ? v : zero < 0 && x[i] + epsilon == 0 ? zero : v * SG_NPU_LN2;
+    }
 }
 
 /* Sigmoid, tanh, silu and gelu of n values. Sigmoid is 1 / (1 + e^-x), with exp_row. Tanh is 2
@@ -91,12 +97,8 @@ static float interpolate(const struct unary_job *j, float v)
  * e^-x may be infinite. Blocks of 256 values fit the stack. */
 static void activate(const struct unary_job *j, const float *x, float *out, size_t n)
 {
-    if (j->r->profile->tables) {
-        for (size_t i = 0; i < n; i++) out[i] = interpolate(j, x[i]);
-        return;
-    }
     if (j->code == U_GELU) {
-        for (size_t i = 0; i < n; i++) out[i] = gelu(x[i], j->tanh_form);
+        for (size_t i = 0; i < n; i++) out[i] = gelu(x[i], j->form);
         return;
     }
     float e[256];
@@ -129,14 +131,18 @@ static void activate(const struct unary_job *j, const float *x, float *out, size
 static void unary_row(const struct unary_job *j, const float *x, float *out, size_t n)
 {
     const struct sg_ane_profile *p = j->r->profile;
-    float a = j->a, b = j->b;
+    float a = j->a, b = j->b, overflow = p->tables ? INFINITY : NAN; /* softplus and softsign of it are 0 on engines */
+    if (j->r->tables && table_of(j) != SG_NPU_FUNCTIONS) {
+        by_table(j, table_of(j), x, out, n);
+        return;
+    }
     switch (j->code) {
     case U_SQUARE:
         EACH(v * v);
     case U_SQRT:
         EACH(sqrtf(v));
     case U_EXP:
-        j->r->k->exp_row(x, out, n);
+        sg_npu_exp(j->r, x, out, n);
         for (size_t i = 0; p->exp_limit > 0 && i < n; i++)
             if (x[i] >= p->exp_limit) out[i] = INFINITY;
         break;
@@ -169,9 +175,9 @@ static void unary_row(const struct unary_job *j, const float *x, float *out, siz
     case U_RELU6:
         EACH(v > 6 ? 6.0f : v > 0 ? v : v != v ? v : 0.0f);
     case U_SOFTPLUS:
-        EACH(v > 20 ? v : log1pf(expf(v)));
+        EACH(v == overflow ? 0.0f : v > 20 ? v : log1pf(expf(v)));
     case U_SOFTSIGN:
-        EACH(v / (1.0f + fabsf(v)));
+        EACH(v == overflow ? 0.0f : v / (1.0f + fabsf(v)));
     case U_NOT:
         EACH(v == 0 ? 1.0f : 0.0f);
     default:
@@ -209,7 +215,7 @@ segue_status sg_npu_unary(struct sg_npu_run *r, const struct sg_mil_op *op)
     j.a = a ? (float)sg_mil_literal_real(a, 0) : default_epsilon;
     j.b = b ? (float)sg_mil_literal_real(b, 0) : 0;
     const char *mode = sg_mil_const_text(f, op, "mode");
-    j.tanh_form = mode && strcmp(mode, "EXACT") != 0;
+    j.form = mode ? *mode : 'E';
     sg_npu_parallel(r, (j.n + CHUNK - 1) / CHUNK, unary_part, &j);
     return SEGUE_OK;
 }
@@ -249,6 +255,7 @@ struct broadcast_job {
     int64_t dim[SG_MIL_DIMS], stride[3][SG_MIL_DIMS];
     uint64_t rows, rows_each;
     enum binary code;
+    int by_table;                /* 1: real_div or pow of an engine */
 };
 
 /* Strides of an operand in the `ndim` dimensions of the result, aligned at the last one; 0 for
@@ -334,6 +341,38 @@ static void binary_row(enum binary code, const float *x, int64_t sx, const float
     }
 }
 
+/* A number between two tasks of an engine, which is fp16. */
+static float between_tasks(const struct sg_npu_run *r, float v) { return r->wide ? v : sg_f32_of_f16(sg_f16_of_f32(v)); }
+
+/* real_div is two tasks, an inverse and a product; pow is three, log2, a product and 2^x. The square and powers of numbers that
+ * are not positive are computed exactly, because nothing is known of them. */
+static void table_row(const struct broadcast_job *j, const float *x, int64_t sx, const float *y, int64_t sy, float *out,
+                      int64_t n)
+{
+    const struct sg_npu_tables *t = j->r->tables;
+    for (int64_t i = 0; i < n; i++) {
+        float a = x[i * sx], b = y[i * sy];
+        if (j->code == B_DIV)
+            out[i] = a * between_tasks(j->r, sg_npu_table_value(t, SG_NPU_INVERSE, b));
+        else if (!(a > 0) || b == 2.0f)
+            out[i] = b == 2.0f ? a * a : powf(a, b);
+        else {
+            float log2_a = between_tasks(j->r, sg_npu_table_value(t, SG_NPU_LOG2, a));
+            out[i] = sg_npu_table_value(t, SG_NPU_EXP2, between_tasks(j->r, b * log2_a));
+        }
+    }
+}
+
+/* Sums that are halfway between two fp16 numbers, one step of fp32 further from 0, so that rounding goes away from 0. Two fp16
+ * numbers that add up to such a number do so exactly in fp32; sums below 2^-14 are fp16 numbers. */
+static void nudge_ties(float *p, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t u = sg_bits_of_f32(p[i]);
+        if ((u & 0x1fff) == 0x1000 && fabsf(p[i]) >= 0x1p-14f) p[i] = sg_f32_of_bits(u + 1);
+    }
+}
+
 /* A work item: rows_each rows. The results of comparisons, 0 and 1, need no rounding. */
 static void broadcast_part(void *arg, uint32_t item, uint32_t thread)
 {
@@ -354,8 +393,11 @@ static void broadcast_part(void *arg, uint32_t item, uint32_t thread)
         if (j->code == B_SELECT)
             for (int64_t i = 0; i < n; i++)
                 out[i] = in[0][i * *s[0]] != 0 ? in[1][i * *s[1]] : in[2][i * *s[2]];
+        else if (j->by_table)
+            table_row(j, in[0], *s[0], in[1], *s[1], out, n);
         else
             binary_row(j->code, in[0], *s[0], in[1], *s[1], out, n);
+        if (j->r->profile->ties_away && (j->code == B_ADD || j->code == B_SUB)) nudge_ties(out, n);
         if (j->code < B_GREATER || j->code == B_SELECT) sg_npu_round_result(j->r, j->value, out, (size_t)n);
     }
 }
@@ -375,6 +417,7 @@ static segue_status run_broadcast(struct sg_npu_run *r, const struct sg_mil_op *
     float scalar;
     for (int i = 0; i < B_NONE; i++)
         if (!strcmp(binary_names[i], op->kind)) j.code = (enum binary)i;
+    j.by_table = r->tables && (j.code == B_DIV || j.code == B_POW) && t->dtype == SG_MIL_FP16;
     for (uint32_t i = 0; i < t->rank; i++) j.dim[i] = t->dim[i];
     for (uint32_t o = 0; o < operands; o++) {
         uint32_t v = sg_npu_operand(r, op, names[o]);

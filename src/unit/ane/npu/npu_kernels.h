@@ -25,6 +25,8 @@ struct sg_npu_kernels {
     void (*narrow)(const float *in, uint16_t *out, size_t n);
     /* out[i] = exp(in[i]), within 2 ulp; the arrays may be the same. */
     void (*exp_row)(const float *in, float *out, size_t n);
+    /* out[i] = 2^(scale * in[i]) by knot[34], the table of 2^x (npu_knots.h); the arrays may be the same. */
+    void (*exp2_knots)(const float *knot, float scale, const float *in, float *out, size_t n);
     /* c[i][j] = sum over k of a[k][mr] * b[k][nr] for i < m <= mr, j < n <= nr; rows of c are ldc
      * floats apart. The sum is fp32 in ascending order of k. */
     void (*tile)(const float *a, const float *b, size_t k, float *c, size_t ldc, uint32_t m, uint32_t n);

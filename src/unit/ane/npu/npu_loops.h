@@ -147,6 +147,37 @@ static void loop_exp_row(const float *in, float *out, size_t n)
     }
 }
 
+/* 2^v by a table of 2^f, f in 0 .. 1 by 1/32: what table_exp2 of npu_knots.c gives, for many numbers. */
+static inline vec exp2_vec(const float *knot, vec v)
+{
+    bits is_low = (bits)(v < all(-25.0f)), is_high = (bits)(v >= all(16.0f)), is_nan = (bits)(v != v);
+    bits out_of_range = is_low | is_high | is_nan;
+    vec t = (vec)((bits)v & ~out_of_range) * 32.0f, from = {0}, to = {0};
+    ints i = __builtin_convertvector(t, ints);
+    i += (ints)(__builtin_convertvector(i, vec) > t); /* -1 where truncation went up */
+    ints at = i & 31;
+    for (int k = 0; k < LANES; k++) {
+        from[k] = knot[at[k]];
+        to[k] = knot[at[k] + 1];
+    }
+    vec y = from + (t - __builtin_convertvector(i, vec)) * (to - from);
+    bits value = (bits)y + ((bits)(i >> 5) << 23);
+    return (vec)((value & ~out_of_range) | (is_high & 0x7f800000u) | (is_nan & 0x7fc00000u));
+}
+
+/* out[i] = 2^(scale * in[i]) by the table; in and out may be the same array. */
+static void loop_exp2_knots(const float *knot, float scale, const float *in, float *out, size_t n)
+{
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES) store(out + i, exp2_vec(knot, load(in + i) * scale));
+    if (i < n) {
+        float rest[LANES] = {0};
+        memcpy(rest, in + i, (n - i) * sizeof *rest);
+        store(rest, exp2_vec(knot, load(rest) * scale));
+        memcpy(out + i, rest, (n - i) * sizeof *rest);
+    }
+}
+
 /* Writes m x n accumulators to c. A narrow tile (n < NR) is copied through a row buffer so that no
  * column after n is written. */
 static inline void store_tile(vec acc[MR][2], float *c, size_t ldc, uint32_t m, uint32_t n)
@@ -203,5 +234,5 @@ static void loop_tile_rounded(const float *a, const float *b, size_t k, float *c
     store_tile(acc, c, ldc, m, n);
 }
 
-const struct sg_npu_kernels NPU_TABLE = {NPU_NAME,    MR,         NR,           loop_round16, loop_widen,
-                                         loop_narrow, loop_exp_row, loop_tile,    loop_tile_rounded};
+const struct sg_npu_kernels NPU_TABLE = {NPU_NAME,    MR,           NR,              loop_round16, loop_widen,
+                                         loop_narrow, loop_exp_row, loop_exp2_knots, loop_tile,    loop_tile_rounded};

@@ -18,11 +18,11 @@ static const uint64_t memory_max = (uint64_t)1 << 31;        /* floats for the v
 
 /* 1: handlers read this argument as a value: every argument that may vary at run time, and the listed
  * constant vectors. Parameters such as axis stay literals. */
-static int is_operand(const struct sg_mil_op *op, const char *name)
+static int is_operand(const struct sg_mil_function *f, const struct sg_mil_op *op, const char *name)
 {
     static const char *const vectors[] = {"gamma", "beta", "mean", "variance", "scale", "zero_point"};
     int constant, list, optional;
-    if (!strncmp(op->kind, "constexpr_", 10)) return 0;
+    if (sg_mil_is_const_value(f, op->first)) return 0;
     if (!sg_mil_op_takes(op->info, name, &constant, &list, &optional)) return 0;
     if (!constant) return 1;
     for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++)
@@ -38,7 +38,7 @@ static segue_status name_literals(struct sg_npu_plan *plan, struct sg_mil_progra
     for (uint32_t o = 0; o < f->ops_n; o++)
         for (uint32_t i = 0; i < f->ops[o].args_n; i++) {
             struct sg_mil_arg *a = &f->ops[o].args[i];
-            if (a->kind != SG_MIL_LITERAL || !is_operand(&f->ops[o], a->name)) continue;
+            if (a->kind != SG_MIL_LITERAL || !is_operand(f, &f->ops[o], a->name)) continue;
             const struct sg_mil_literal *l = a->v.literal;
             char *name = sg_arena_printf(&p->arena, "%u.%u", o, i);
             int taken;
@@ -76,9 +76,9 @@ static segue_status inline_blobs(struct sg_npu_plan *plan, struct sg_mil_program
     struct sg_mil_function *f = plan->f;
     for (uint32_t o = 0; o < f->ops_n; o++) {
         struct sg_mil_op *op = &f->ops[o];
-        for (uint32_t i = 0; i < op->args_n && strncmp(op->kind, "constexpr_", 10) != 0; i++) {
+        for (uint32_t i = 0; i < op->args_n && !sg_mil_is_const_value(f, op->first); i++) {
             struct sg_mil_arg *a = &op->args[i];
-            const struct sg_mil_literal *l = is_operand(op, a->name) ? NULL : sg_mil_arg_literal(f, a);
+            const struct sg_mil_literal *l = is_operand(f, op, a->name) ? NULL : sg_mil_arg_literal(f, a);
             if (!l || l->kind != SG_MIL_BLOB) continue;
             if (sg_mil_elements(&l->type) > 2 * SG_MIL_DIMS)
                 return sg_fail(err, SEGUE_EUNSUPPORTED, "%s: argument %s: a list of this length in a blob file is not "
@@ -118,7 +118,7 @@ static void collect_wanted(struct sg_npu_plan *plan)
     for (uint32_t o = 0; o < f->ops_n; o++)
         for (uint32_t i = 0; i < f->ops[o].args_n; i++) {
             const struct sg_mil_arg *a = &f->ops[o].args[i];
-            if (a->kind == SG_MIL_LITERAL || !is_operand(&f->ops[o], a->name)) continue;
+            if (a->kind == SG_MIL_LITERAL || !is_operand(f, &f->ops[o], a->name)) continue;
             uint8_t how = wanted_by(f, &f->ops[o], a->name);
             for (uint32_t r = 0; r < (a->kind == SG_MIL_LIST ? a->n : 1); r++)
                 plan->slots[a->kind == SG_MIL_LIST ? a->v.refs[r] : a->v.ref].wanted |= how;
@@ -205,7 +205,7 @@ static segue_status make_constants(struct sg_npu_plan *plan, const struct sg_ane
         const struct sg_mil_literal *l = sg_mil_value_literal(f, v);
         uint32_t op = f->values[v].op;
         const struct sg_mil_op *expr =
-            op != SG_MIL_NONE && !strncmp(f->ops[op].kind, "constexpr_", 10) ? &f->ops[op] : NULL;
+            !l && op != SG_MIL_NONE && sg_mil_is_const_value(f, v) ? &f->ops[op] : NULL;
         /* Computed values and strings have no elements to decode. */
         if ((!l && !expr) || (l && l->kind == SG_MIL_TEXT)) continue;
         SG_TRY(make_constant(plan, v, l, expr, files, files_n, err));
@@ -430,12 +430,17 @@ segue_status sg_npu_plan_make(struct sg_npu_plan *plan, struct sg_mil_program *p
     for (uint32_t o = 0; status == SEGUE_OK && o < f->ops_n; o++) {
         int nothing = 0;
         plan->handlers[o] = sg_npu_handler_of(&f->ops[o], &nothing);
+        if (sg_mil_is_const_value(f, f->ops[o].first)) {
+            plan->handlers[o] = NULL; /* its result was decoded with the other constants */
+            continue;
+        }
         if (!plan->handlers[o] && !nothing)
             status = sg_fail(
                 err, SEGUE_EUNSUPPORTED,
                 "program: function %.60s: the software NPU does not support %s; use other operations",
                 f->name, f->ops[o].kind);
         plan->flops += sg_mil_flops(f, &f->ops[o]);
+        if (sg_mil_is_int8_product(f, &f->ops[o])) plan->int8_flops += sg_mil_flops(f, &f->ops[o]);
     }
     if (status == SEGUE_OK) collect_wanted(plan);
     if (status == SEGUE_OK) status = sg_npu_packed_acquire(plan, cache, source, err);

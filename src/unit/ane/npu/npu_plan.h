@@ -5,7 +5,8 @@
  * All values are fp32 in memory, rounded to their type after each operation. fp16 constants that only
  * products read stay fp16. Files: npu.c: the device; npu_plan.c, npu_decode.c, npu_packed.c: plans;
  * npu_table.c: handlers by operation; npu_run.c: what handlers share; npu_elements.c, npu_move.c,
- * npu_product.c, npu_reduce.c: handlers; npu_kernels.h: loops per instruction set.
+ * npu_product.c, npu_reduce.c: handlers; npu_port.c: surfaces; npu_knots.h: tables of functions; npu_kernels.h: loops per
+ * instruction set.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_ANE_NPU_PLAN_H
 #define SG_UNIT_ANE_NPU_PLAN_H
@@ -15,6 +16,7 @@
 #include "unit/ane/anecache.h"
 #include "unit/ane/npu/npu.h"
 #include "unit/ane/npu/npu_kernels.h"
+#include "unit/ane/npu/npu_knots.h"
 #include "unit/pool.h"
 
 struct sg_npu_run;
@@ -47,11 +49,13 @@ struct sg_npu_plan {
     uint32_t *input_values, *output_values;         /* the value of each port */
     uint64_t memory;                                /* floats that a run needs for its values */
     uint64_t weight_bytes, flops, activation_bytes; /* per dispatch, for the simulated time */
+    uint64_t int8_flops;                            /* of flops, those of products in 8 bits */
     uint32_t garbage;                               /* 1: constraint 15, records of blob files are not validated */
     struct sg_npu_symptoms {                        /* faithful mode: what this function does wrong when it runs */
         uint32_t zeros;                             /* all outputs are zero */
         uint32_t last_only;                         /* all outputs but the last are zero */
         uint32_t hangs;                             /* evaluate never returns */
+        uint32_t breaks;                            /* later evaluates of the process fail */
         const char *fails;                          /* evaluate fails with this text; NULL: it does not */
     } symptoms;
     struct sg_arena arena;                          /* owns constants and ports */
@@ -120,6 +124,7 @@ struct sg_npu_run {
     const struct sg_npu_plan *plan;
     const struct sg_ane_profile *profile;
     const struct sg_npu_kernels *k;
+    const struct sg_npu_tables *tables; /* of functions; NULL: the profile has none */
     struct sg_pool *pool;
     float *memory;               /* [plan->memory] all computed values */
     float **scratch;             /* [*scratch_floats] belongs to the device; use sg_npu_scratch */
@@ -156,6 +161,17 @@ void sg_npu_parallel(struct sg_npu_run *r, uint64_t items,
 void sg_npu_round16(struct sg_npu_run *r, float *p, size_t n);
 /* Rounds n results at p to the type of `value` and applies the arithmetic of the profile. Any thread. */
 void sg_npu_round_result(struct sg_npu_run *r, uint32_t value, float *p, size_t n);
+
+/* e^x of n numbers, by the table if the profile has one; the arrays may be the same. */
+void sg_npu_exp(const struct sg_npu_run *r, const float *in, float *out, size_t n);
+
+/* --- surfaces --- */
+
+/* Converts the bytes of a surface to a dense fp32 value, and back. surface_bytes: all of them; zeros 1: an output that an engine
+ * does not write. */
+void sg_npu_read_port(struct sg_npu_run *r, const struct sg_ane_port *port, const uint8_t *bytes, uint32_t value);
+void sg_npu_write_port(struct sg_npu_run *r, const struct sg_ane_port *port, uint8_t *bytes, uint64_t surface_bytes,
+                       uint32_t value, int zeros);
 
 /* Adds what operation `o` lost to the totals, and clears the sums. */
 void sg_npu_count_losses(struct sg_npu_run *r, uint32_t o);

@@ -140,8 +140,7 @@ static void product_part(void *arg, uint32_t stage, uint32_t item, uint32_t thre
     for (uint64_t panel = 0; panel < p->panels; panel++) {
         uint64_t at = panel * k->nr, n = p->n - at < k->nr ? p->n - at : k->nr;
         const float *b = p->packed + (matrix * p->panels + panel) * p->k * k->nr;
-        (p->r->profile->fp16_tiles ? k->tile_rounded : k->tile)(rows, b, p->k, c + at, p->n, (uint32_t)m,
-                                                                (uint32_t)n);
+        (p->r->profile->fp16_tiles ? k->tile_rounded : k->tile)(rows, b, p->k, c + at, p->n, (uint32_t)m, (uint32_t)n);
     }
     limit_products(p->r, c, m * p->n);
     sg_npu_round_result(p->r, p->value, c, m * p->n);
@@ -353,6 +352,12 @@ static void add_bias(const struct conv_job *j, const float *bias, int64_t batche
     }
 }
 
+static int is_constant(const struct sg_npu_run *r, uint32_t value)
+{
+    const struct sg_npu_slot *s = &r->plan->slots[value];
+    return s->data || s->half || s->packed;
+}
+
 /* With several groups each output channel reads few input channels, so a product would be mostly
  * padding. */
 segue_status sg_npu_conv(struct sg_npu_run *r, const struct sg_mil_op *op)
@@ -370,7 +375,9 @@ segue_status sg_npu_conv(struct sg_npu_run *r, const struct sg_mil_op *op)
                          .out_c = tw->dim[0],
                          .per_group = tw->dim[1]};
     SG_TRY(sg_mil_conv_geometry(r->plan->f, op, &j.c, r->err));
-    if (j.c.groups == 1)
+    if (r->faithful && r->profile->weights_ignored && !is_constant(r, w))      /* constraint 55 */
+        memset(j.out, 0, (size_t)r->plan->slots[op->first].n * sizeof *j.out);
+    else if (j.c.groups == 1)
         SG_TRY(conv_product(&j, t->dim[0]));
     else
         sg_npu_parallel(r, (uint64_t)(t->dim[0] * j.out_c), conv_channel, &j);
@@ -460,7 +467,9 @@ segue_status sg_npu_attention(struct sg_npu_run *r, const struct sg_mil_op *op)
             score[k] = dot * scale;
             if (score[k] > items_max) items_max = score[k];
         }
-        for (uint64_t k = 0; k < keys; k++) sum += score[k] = expf(score[k] - items_max);
+        for (uint64_t k = 0; k < keys; k++) score[k] -= items_max;
+        sg_npu_exp(r, score, score, (size_t)keys);
+        for (uint64_t k = 0; k < keys; k++) sum += score[k];
         for (uint64_t d = 0; d < wide; d++) {
             float dot = 0;
             for (uint64_t k = 0; k < keys; k++) dot += score[k] * value[k * wide + d];

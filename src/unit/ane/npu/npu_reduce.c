@@ -69,6 +69,7 @@ struct lane_job {
     uint32_t value;
     enum reduce code;
     float epsilon;
+    const struct sg_npu_tables *inverse; /* softmax: multiply by the table's 1 / sum; NULL: divide */
 };
 
 /* Neutral element of a reduction. */
@@ -212,6 +213,7 @@ segue_status sg_npu_arg(struct sg_npu_run *r, const struct sg_mil_op *op)
 static void softmax_part(void *arg, uint32_t item, uint32_t thread)
 {
     struct lane_job *j = arg;
+    const struct sg_npu_tables *by = j->inverse;
     uint64_t o = item / j->columns, from = item % j->columns * BLOCK_COLS,
              n = j->l.inner - from < BLOCK_COLS ? j->l.inner - from : BLOCK_COLS;
     const float *x = j->x + o * j->l.along * j->l.inner + from;
@@ -220,9 +222,10 @@ static void softmax_part(void *arg, uint32_t item, uint32_t thread)
     if (j->l.inner == 1) {
         float max = fold(R_MAX, x, j->l.along);
         for (uint64_t a = 0; a < j->l.along; a++) out[a] = x[a] - max;
-        j->r->k->exp_row(out, out, (size_t)j->l.along);
+        sg_npu_exp(j->r, out, out, (size_t)j->l.along);
         float sum = fold(R_SUM, out, j->l.along);
-        for (uint64_t a = 0; a < j->l.along; a++) out[a] /= sum;
+        for (uint64_t a = 0; a < j->l.along; a++)
+            out[a] = by ? out[a] * sg_npu_table_value(by, SG_NPU_INVERSE, sum) : out[a] / sum;
         sg_npu_round_result(j->r, j->value, out, (size_t)j->l.along);
         return;
     }
@@ -236,12 +239,13 @@ static void softmax_part(void *arg, uint32_t item, uint32_t thread)
     for (uint64_t a = 0; a < j->l.along; a++) {
         float *row = out + a * j->l.inner;
         for (uint64_t i = 0; i < n; i++) row[i] = x[a * j->l.inner + i] - max[i];
-        j->r->k->exp_row(row, row, (size_t)n);
+        sg_npu_exp(j->r, row, row, (size_t)n);
         reduce_row(R_SUM, sum, row, n);
     }
+    if (by) sg_npu_table_row(by, SG_NPU_INVERSE, sum, sum, (size_t)n);
     for (uint64_t a = 0; a < j->l.along; a++) {
         float *row = out + a * j->l.inner;
-        for (uint64_t i = 0; i < n; i++) row[i] /= sum[i];
+        for (uint64_t i = 0; i < n; i++) row[i] = by ? row[i] * sum[i] : row[i] / sum[i];
         sg_npu_round_result(j->r, j->value, row, (size_t)n);
     }
 }
@@ -250,7 +254,11 @@ segue_status sg_npu_softmax(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
     uint32_t x = sg_npu_operand(r, op, "x");
     struct lane_job j = lane_job(r, op, x);
-    lanes_of(sg_npu_type(r, x), axis_bit(r, op, sg_npu_type(r, x)->rank), &j.l);
+    const struct sg_mil_type *t = sg_npu_type(r, x);
+    uint32_t axis = axis_bit(r, op, t->rank);
+    lanes_of(t, axis, &j.l);
+    /* Engines multiply by the inverse where the axis is C or H, and divide elsewhere. */
+    if (t->rank == 4 && (axis == 2 || axis == 4)) j.inverse = r->tables;
     run_columns(&j, softmax_part);
     return SEGUE_OK;
 }

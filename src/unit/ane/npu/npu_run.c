@@ -80,6 +80,14 @@ void sg_npu_round16(struct sg_npu_run *r, float *p, size_t n)
     if (c.size > 0) add_to(&r->size, c.size);
 }
 
+void sg_npu_exp(const struct sg_npu_run *r, const float *in, float *out, size_t n)
+{
+    if (r->tables)
+        r->k->exp2_knots(r->tables->knot[SG_NPU_EXP2], 1.44269504f, in, out, n);
+    else
+        r->k->exp_row(in, out, n);
+}
+
 /* Rounds fp16 results. With the arithmetic of an engine, NaN becomes 0 and -0 becomes +0, where the
  * profile says so, and NaN and fp16 overflow are recorded in the flags of the run, before they are
  * hidden. 65504 is the largest fp16 number. */

@@ -139,7 +139,7 @@ static void check_named_consts(const struct op_check *s)
 static void check_working_set(const struct op_check *s)
 {
     uint64_t sum = 0, bytes;
-    if (sg_mil_is_const_op(s->op)) return;
+    if (sg_mil_is_const_value(s->c->f, s->op->first)) return;
     /* One value per argument, or all values of a list. */
     for (uint32_t i = 0; i < s->op->args_n; i++) {
         const struct sg_mil_arg *a = &s->op->args[i];
@@ -246,7 +246,18 @@ static void check_matmul(const struct op_check *s)
         report(s, 49, "a product of 128 rows with a constant of 8192 rows is refused; use 64 or 256 rows");
 }
 
-/* Constraint 33 (softmax axis), 35 and 28 (convolution with weights computed at run time), 36 (long flat
+/* Constraint 54, and 56, advice: how far the result is off depends on the values. */
+static void check_known_faults(const struct op_check *s)
+{
+    struct sg_mil_loc at = {.line = s->op->line, .column = s->op->column, .constraint = 56, .advice = 1,
+                            .op = s->c->f->values[s->op->first].name};
+    if (is_kind(s, "tile") && s->c->profile->tile_breaks)
+        report(s, 54, "after a tile has run, every later evaluate of the process fails with 0x1d; use concat");
+    if (is_kind(s, "atan") && s->c->profile->tables)
+        sg_mil_fault_add(s->c->faults, &at, "errors reach 0.04 to 0.12 where the argument is reduced; use another formula");
+}
+
+/* Constraint 33 (softmax axis), 35, 55 and 28 (convolution with weights computed at run time), 36 (long flat
  * elementwise operations). */
 static void check_misc(const struct op_check *s)
 {
@@ -263,6 +274,7 @@ static void check_misc(const struct op_check *s)
     if (is_kind(s, "conv") && w->kind == SG_MIL_REF && !sg_mil_is_const_value(s->c->f, w->v.ref)) {
         if (x->dim[0] > 1)
             report(s, 35, "computed weights with a batch above 1 crash the compiler service; use matmul");
+        if (s->c->profile->weights_ignored) report(s, 55, "the engine does not read computed weights; use matmul");
         if (sg_mil_const_int(s->c->f, s->op, "groups", 1) > 1) report(s, 28, "groups need constant weights");
     }
     /* Flat: rank 1, or [1, N]. */
@@ -276,7 +288,7 @@ static void check_misc(const struct op_check *s)
 /* All checks, in the order in which their findings are reported for an operation. */
 static void (*const checks[])(const struct op_check *) = {
     check_target, check_concat, check_path,   check_args,       check_named_consts, check_working_set,
-    check_conv,   check_shapes, check_matmul, check_last_slice, check_misc};
+    check_conv,   check_shapes, check_matmul, check_last_slice, check_misc,         check_known_faults};
 
 void sg_ane_check_op(struct sg_ane_check *c, const struct sg_mil_op *op)
 {

@@ -56,7 +56,6 @@ static const struct sg_ane_profile profiles[] = {
      .undefined_to_zero = 1,
      .unsigned_zero = 1,
      .flush_products = 1,
-     .tables = 1,
      .exp_limit = 11.094f,
      .log_zero = -45440,
      /* The slowest figures of the sources: dispatch and a single matmul of an M1. */
@@ -84,12 +83,14 @@ static const struct sg_ane_profile profiles[] = {
      .matmul_bytes = 128 * KIB,
      .sram_bytes = 32 * MIB,
      .dispatch_us = 95,
+     .int8_tflops = 22.6,
      .tflops = 12,
      .weight_gb_s = 100,
      .activation_gb_s = 50,
      .compile_ms = 20,
      .load_ms = 4},
-    /* H13: zeros for wrong channel counts or port order, products saturate at 32768 and flush subnormals. */
+    /* H13: zeros for wrong channel counts or port order, products saturate at 32768, flush subnormals, and are added in groups of
+     * four, as 4096 and 1024 ones show, which give 5116 there. */
     {.name = "m1",
      .row_bytes = 64,
      .surface_bytes = 16 * KIB,
@@ -128,7 +129,8 @@ static const struct sg_ane_profile profiles[] = {
      .activation_gb_s = 24,
      .compile_ms = 25,
      .load_ms = 4},
-    /* H14: as M1, but without the restrictions on channels and port order, and products keep subnormals. */
+    /* H14: as M1, but without the restrictions on channels and port order. Products are added without groups, and halves of
+     * sums go away from zero, as measured on an M2 Max. */
     {.name = "m2",
      .row_bytes = 64,
      .surface_bytes = 16 * KIB,
@@ -154,7 +156,7 @@ static const struct sg_ane_profile profiles[] = {
      .undefined_to_zero = 1,
      .unsigned_zero = 1,
      .tables = 1,
-     .fp16_tiles = 1,
+     .ties_away = 1,
      .exp_limit = 11.094f,
      .log_zero = -45440,
      .dispatch_us = 150,
@@ -163,6 +165,42 @@ static const struct sg_ane_profile profiles[] = {
      .activation_gb_s = 35,
      .compile_ms = 25,
      .load_ms = 4},
+    /* H15, as seen on an M3 Max and an M3 Pro: more programs are loaded at once, softmax needs powers of two, tile ends a
+     * process, computed weights of convolutions are ignored.
+     * The arithmetic is that of an M4, the times of activations those of an M2. */
+    {.name = "m3",
+     .row_bytes = 64,
+     .surface_bytes = 16 * KIB,
+     .compiles = 119,
+     .loads = 226,
+     .channels = 1,
+     .dim_c = 65536,
+     .dim_w = 16384,
+     .kernel_w = 13,
+     .kernel_h = 29,
+     .transpose_dim = 16384,
+     .arg_axis = 2048,
+     .matmul_bytes = 128 * KIB,
+     .softmax_power = 1,
+     .gather_refused = 1,
+     .info_needed = 1,
+     .state_refused = 1,
+     .constexpr_refused = 1,
+     .tile_breaks = 1,
+     .weights_ignored = 1,
+     .sram_bytes = 32 * MIB,
+     .nan_to_infinity = 1,
+     .undefined_to_zero = 1,
+     .unsigned_zero = 1,
+     .tables = 1,
+     .exp_limit = 11.094f,
+     .log_zero = -45440,
+     .dispatch_us = 120,
+     .tflops = 16.8,
+     .weight_gb_s = 70,
+     .activation_gb_s = 35,
+     .compile_ms = 20,
+     .load_ms = 3},
     /* H16: larger H and W, wider kernels, tensor_buffer; slices keep large values. */
     {.name = "m4",
      .row_bytes = 64,
@@ -188,16 +226,17 @@ static const struct sg_ane_profile profiles[] = {
      .undefined_to_zero = 1,
      .unsigned_zero = 1,
      .tables = 1,
-     .fp16_tiles = 1,
      .exp_limit = 11.094f,
      .log_zero = -45440,
      .dispatch_us = 95,
+     .int8_tflops = 35.1,
      .tflops = 18.6,
      .weight_gb_s = 100,
      .activation_gb_s = 50,
      .compile_ms = 14,
      .load_ms = 2},
-    /* H17: as M4, but rows may need 128 bytes (one source; docs/ANE.md, constraint 1). */
+    /* H17: as M4, but rows may need 128 bytes (one source; docs/ANE.md, constraint 1). It has 8-bit products. Their speed is
+     * not measured: that of fp16 is assumed. */
     {.name = "m5",
      .row_bytes = 128,
      .surface_bytes = 16 * KIB,
@@ -223,10 +262,10 @@ static const struct sg_ane_profile profiles[] = {
      .undefined_to_zero = 1,
      .unsigned_zero = 1,
      .tables = 1,
-     .fp16_tiles = 1,
      .exp_limit = 11.094f,
      .log_zero = -45440,
      .dispatch_us = 117,
+     .int8_tflops = 19.6,
      .tflops = 19.6,
      .weight_gb_s = 145,
      .activation_gb_s = 70,
@@ -234,7 +273,7 @@ static const struct sg_ane_profile profiles[] = {
      .load_ms = 2},
 };
 /* Names by engine generation instead of chip. */
-static const char *const aliases[][2] = {{"h13", "m1"}, {"h14", "m2"}, {"h16", "m4"}, {"h17", "m5"}};
+static const char *const aliases[][2] = {{"h13", "m1"}, {"h14", "m2"}, {"h15", "m3"}, {"h16", "m4"}, {"h17", "m5"}};
 
 /* Profiles are copied, so that a chip file can change one. */
 segue_status sg_ane_profile_named(struct sg_ane_profile *out, const char *name, segue_error *err)
@@ -248,7 +287,7 @@ segue_status sg_ane_profile_named(struct sg_ane_profile *out, const char *name, 
             return SEGUE_OK;
         }
     return sg_fail(err, SEGUE_EARG,
-                   "profile: %.40s: not known; give strict, ieee, m1, m2, m4, m5, h13, h14, h16 or h17",
+                   "profile: %.40s: not known; give strict, ieee, m1 to m5 or h13 to h17",
                    name);
 }
 
@@ -304,6 +343,8 @@ static const struct key {
     KEY("product_refused", product_refused, COUNT, 0, 1),
     KEY("state_refused", state_refused, COUNT, 0, 1),
     KEY("constexpr_refused", constexpr_refused, COUNT, 0, 1),
+    KEY("tile_breaks", tile_breaks, COUNT, 0, 1),
+    KEY("weights_ignored", weights_ignored, COUNT, 0, 1),
     /* Arithmetic. */
     KEY("nan_to_infinity", nan_to_infinity, COUNT, 0, 1),
     KEY("undefined_to_zero", undefined_to_zero, COUNT, 0, 1),
@@ -311,10 +352,12 @@ static const struct key {
     KEY("flush_products", flush_products, COUNT, 0, 1),
     KEY("tables", tables, COUNT, 0, 1),
     KEY("fp16_tiles", fp16_tiles, COUNT, 0, 1),
+    KEY("ties_away", ties_away, COUNT, 0, 1),
     KEY("exp_limit", exp_limit, SINGLE, 0, 100),
     KEY("log_zero", log_zero, SINGLE, -65504, 0),
     /* Simulated time. */
     KEY("dispatch_us", dispatch_us, DOUBLE, 0, 1e9),
+    KEY("int8_tflops", int8_tflops, DOUBLE, 0, 1e6),
     KEY("tflops", tflops, DOUBLE, 1e-6, 1e6),
     KEY("weight_gb_s", weight_gb_s, DOUBLE, 1e-6, 1e6),
     KEY("activation_gb_s", activation_gb_s, DOUBLE, 1e-6, 1e6),

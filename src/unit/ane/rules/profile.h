@@ -1,7 +1,7 @@
 /* profile.h: a profile describes one engine, or one interpretation of the sources: limits (by constraint
  * number of docs/ANE.md), arithmetic, and the figures for simulated time. `strict` combines all limits;
- * `ieee` has IEEE arithmetic and only the limits of the most capable chip; m1, m2, m4 and m5 (aliases h13,
- * h14, h16, h17) are chips as measured.
+ * `ieee` has IEEE arithmetic and only the limits of the most capable chip; m1 to m5 (aliases h13 to h17) are chips as
+ * measured.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_ANE_PROFILE_H
 #define SG_UNIT_ANE_PROFILE_H
@@ -43,17 +43,21 @@ struct sg_ane_profile {
     uint32_t product_refused;         /* 49: no product of 128 rows with a constant of 8192 rows */
     uint32_t state_refused;           /* 50: no input is named state */
     uint32_t constexpr_refused;       /* 52: no compressed constants in texts; packages may have them */
+    uint32_t tile_breaks;             /* 54: after a program with tile has run, every later evaluate of the process fails */
+    uint32_t weights_ignored;         /* 55: convolutions do not read weights that are computed at run time */
     uint64_t sram_bytes;              /* 20: working set of an operation before it spills; advice only */
     /* Arithmetic of the software NPU. */
     uint32_t nan_to_infinity;   /* NaN at an input is read as +infinity */
     uint32_t undefined_to_zero; /* inf - inf, 0 * inf and sqrt(-1) give +0 */
     uint32_t unsigned_zero;     /* results of -0 become +0 */
     uint32_t flush_products;    /* subnormal operands of products are read as 0 */
-    uint32_t tables;            /* sigmoid, tanh, silu and gelu by linear interpolation between 33 knots */
+    uint32_t tables;            /* activations, exp, log, roots, inverse, real_div and pow by tables: npu/npu_knots.h */
     uint32_t fp16_tiles;        /* sums of four products are rounded to fp16 before the wide accumulation */
+    uint32_t ties_away;         /* add and sub round halves away from zero; 0: to even */
     float exp_limit;            /* exp gives infinity from this argument on; 0 = no limit */
     float log_zero;             /* log(0); 0 = -infinity */
     /* Simulated time: per dispatch; throughput of products, weights and activations; per compile and load. */
+    double int8_tflops;         /* of products of 8-bit numbers (storage=w8a8); 0: the engine has none */
     double dispatch_us, tflops, weight_gb_s, activation_gb_s, compile_ms, load_ms;
 };
 

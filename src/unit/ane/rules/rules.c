@@ -100,6 +100,12 @@ static const struct sg_ane_rule rules[] = {
      SG_ANE_ALL, "H"},
     {53, SG_ANE_REFUSES, 't', "the bounds of clip have the type of its operand",
      SG_ANE_ALL, "H"},
+    {54, SG_ANE_BREAKS, 't', "no tile: after such a program has run, later evaluates of the process fail",
+     SG_ANE_H15, "R"},
+    {55, SG_ANE_IGNORES_WEIGHTS, 't', "weights of a convolution are constants",
+     SG_ANE_H15, "R"},
+    {56, SG_ANE_DISTORTS, 't', "no atan: errors reach 0.04 to 0.12 where its argument is reduced",
+     SG_ANE_ALL, "AG H"},
 };
 
 const char *sg_ane_chip_name(uint32_t i)
@@ -112,7 +118,8 @@ const char *sg_ane_symptom_text(enum sg_ane_symptom symptom)
 {
     static const char *const texts[] = {"refuses", "fails with 0x1d", "fails as an invalid program", "returns zeros",
                                         "binds in another order", "returns only the last output", "ignores the mask",
-                                        "computes other values", "does not return", "ends the compiler service", "is slower"};
+                                        "ignores the weights", "computes other values", "does not return",
+                                        "fails later calls with 0x1d", "ends the compiler service", "is slower"};
     return texts[symptom];
 }
 

@@ -19,8 +19,10 @@ enum sg_ane_symptom {
     SG_ANE_PERMUTES,     /* surfaces are bound in a different order, without an error */
     SG_ANE_LAST_ONLY,    /* only the last output is correct */
     SG_ANE_IGNORES_MASK, /* the attention mask has no effect */
+    SG_ANE_IGNORES_WEIGHTS, /* a convolution does not read its weights */
     SG_ANE_DISTORTS,     /* values are wrong, without an error */
     SG_ANE_HANGS,        /* evaluate does not return */
+    SG_ANE_BREAKS,       /* evaluate works once; then every evaluate of the process returns status 0x1d */
     SG_ANE_CRASHES,      /* the compiler service crashes; later compiles fail until it has restarted */
     SG_ANE_SLOW          /* correct but slower */
 };

@@ -44,7 +44,7 @@ uint64_t sg_mil_flops(const struct sg_mil_function *f, const struct sg_mil_op *o
                              *x = sg_mil_arg_type(f, sg_mil_arg_find(op, "x"));
     const struct sg_mil_type *w = sg_mil_arg_type(f, sg_mil_arg_find(op, "weight"));
     uint64_t n = sg_mil_elements(out); /* elements of the first result */
-    if (sg_mil_is_const_op(op) || sg_mil_is_view(op)) return 0;
+    if (sg_mil_is_const_value(f, op->first) || sg_mil_is_view(op)) return 0;
     if (!strcmp(op->kind, "conv"))
         return 2 * n * (uint64_t)w->dim[1] * (uint64_t)w->dim[2] * (uint64_t)w->dim[3];
     if (!strcmp(op->kind, "linear")) return 2 * n * (uint64_t)w->dim[1];
@@ -86,12 +86,13 @@ void sg_mil_cost_of(struct sg_mil_cost *out, const struct sg_mil_function *f,
         for (uint32_t a = 0; a < op->attrs_n; a++)
             if (op->attrs[a].literal->kind != SG_MIL_TEXT)
                 c.weight_bytes += bytes_of(&op->attrs[a].literal->type);
-        if (sg_mil_is_const_op(op)) continue;
+        if (sg_mil_is_const_value(f, op->first)) continue;
         uint64_t bytes = operand_bytes(f, op);
         if (bytes > c.working_set_bytes) c.working_set_bytes = bytes;
         c.ops += !sg_mil_is_view(op);
         c.transposes += !strcmp(op->kind, "transpose");
         c.flops += sg_mil_flops(f, op);
+        if (sg_mil_is_int8_product(f, op)) c.int8_flops += sg_mil_flops(f, op);
     }
     /* All inputs, then all outputs. */
     for (uint32_t i = 0; i < f->params_n + f->returns_n; i++) {
@@ -109,7 +110,8 @@ void sg_mil_cost_of(struct sg_mil_cost *out, const struct sg_mil_function *f,
  * Units: flops / (TFLOPS * 1e6) and bytes / (GB/s * 1e3) are microseconds. */
 double sg_mil_expected_us(const struct sg_mil_cost *c, const struct sg_ane_profile *profile)
 {
-    double compute = (double)c->flops / (profile->tflops * 1e6);
+    double int8 = profile->int8_tflops > 0 ? profile->int8_tflops : profile->tflops;
+    double compute = (double)(c->flops - c->int8_flops) / (profile->tflops * 1e6) + (double)c->int8_flops / (int8 * 1e6);
     double memory = (double)c->weight_bytes / (profile->weight_gb_s * 1e3) +
                     (double)c->border_bytes / (profile->activation_gb_s * 1e3);
     return profile->dispatch_us + (compute > memory ? compute : memory);

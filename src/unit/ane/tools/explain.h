@@ -10,6 +10,7 @@
 struct sg_mil_cost {
     uint64_t ops;               /* operations without constants and views */
     uint64_t flops;             /* multiplications and additions */
+    uint64_t int8_flops;        /* of flops, those of products in 8 bits */
     uint64_t weight_bytes;      /* constants as stored; compressed ones by their compressed size */
     uint64_t border_bytes;      /* surfaces of inputs and outputs */
     uint64_t working_set_bytes; /* operands and results of the widest operation */

@@ -36,8 +36,6 @@ struct probe_bench {
 };
 
 /* Frees what was created; also after a failed bench_open. */
-
-/* Frees what was created; also after a failed bench_open. */
 static void bench_close(struct probe_bench *b)
 {
     const struct sg_ane_device_ops *ops = sg_ane_ops_of(b->d);
@@ -122,6 +120,21 @@ static const char exp_text[] =
     ONE("        " T " z_out = exp(x = a_in)[name = tensor<string, []>(\"z_out\")];\n");
 static const char sqrt_text[] =
     ONE("        " T " z_out = sqrt(x = a_in)[name = tensor<string, []>(\"z_out\")];\n");
+
+static const char tanh_text[] =
+    ONE("        " T " z_out = tanh(x = a_in)[name = tensor<string, []>(\"z_out\")];\n");
+static const char add_text[] =
+    HEAD "    func main<ios16>(" T " a_in, " T " b_in) {\n        " T
+         " z_out = add(x = a_in, y = b_in)[name = tensor<string, []>(\"z_out\")];\n    } -> (z_out);\n}\n";
+/* The product of two matrices of 32 x 32, one per input. */
+static const char product_text[] =
+    HEAD "    func main<ios16>(" T " a_in, " T " b_in) {\n" NAMED("tensor<int32, [4]>", "k_sq", "[1, 1, 32, 32]")
+    NAMED("tensor<int32, [4]>", "k_sh", "[1, 32, 1, 32]") NAMED(SCALAR("bool"), "k_no", "false")
+    "        tensor<fp16, [1, 1, 32, 32]> p = reshape(shape = k_sq, x = a_in)[name = tensor<string, []>(\"p\")];\n"
+    "        tensor<fp16, [1, 1, 32, 32]> q = reshape(shape = k_sq, x = b_in)[name = tensor<string, []>(\"q\")];\n"
+    "        tensor<fp16, [1, 1, 32, 32]> m = matmul(transpose_x = k_no, transpose_y = k_no, x = p, y = q)"
+    "[name = tensor<string, []>(\"m\")];\n"
+    "        " T " z_out = reshape(shape = k_sh, x = m)[name = tensor<string, []>(\"z_out\")];\n    } -> (z_out);\n}\n";
 
 /* Sets the text of an answer; longer ones are truncated. */
 static void set_verdict(struct sg_probe_answer *a, int settled, const char *text)
@@ -242,6 +255,54 @@ static void probe_value(struct sg_ane_device *d, struct sg_probe_answer *a, cons
 static void probe_exp(struct sg_ane_device *d, struct sg_probe_answer *a) { probe_value(d, a, exp_text, 11.0625f); }
 static void probe_sqrt(struct sg_ane_device *d, struct sg_probe_answer *a) { probe_value(d, a, sqrt_text, -1); }
 
+/* Runs a program on one number per input and names the result: the answer whose value it is, or `other`. */
+struct probe_outcome {
+    float value;
+    const char *verdict;
+};
+static void probe_which(struct sg_ane_device *d, struct sg_probe_answer *a, const char *text, const float *in,
+                        const struct probe_outcome *known, const char *other)
+{
+    struct probe_bench b;
+    float got = NAN;
+    if (!bench_open(&b, d, text, NULL) || !bench_run(&b, in, &got)) {
+        set_verdict(a, 0, b.why);
+    } else {
+        a->value = (double)got;
+        a->value_name = "result";
+        while (known->verdict && known->value != got) known++;
+        set_verdict(a, 1, known->verdict ? known->verdict : other);
+    }
+    bench_close(&b);
+}
+
+/* 32 products of 2^-14 - 2^-24: an exact sum is 2^-9 - 2^-19, which is an fp16 number; products kept to 2^-16 give 2^-9. */
+static void probe_products(struct sg_ane_device *d, struct sg_probe_answer *a)
+{
+    static const float in[2] = {0x1p-14f - 0x1p-24f, 1};
+    static const struct probe_outcome known[] = {{0x1p-9f - 0x1p-19f, "products are exact and added in a wide sum"},
+                                                 {0x1p-9f, "each product is rounded to a multiple of 2^-16"},
+                                                 {0, "subnormal operands count as 0"},
+                                                 {0, NULL}};
+    probe_which(d, a, product_text, in, known, "none of the known ways of adding");
+}
+
+/* 2049 is halfway between two fp16 numbers. */
+static void probe_ties(struct sg_ane_device *d, struct sg_probe_answer *a)
+{
+    static const float in[2] = {2048, 1};
+    static const struct probe_outcome known[] = {{2048, "halves go to even"}, {2050, "halves go away from zero"}, {0, NULL}};
+    probe_which(d, a, add_text, in, known, "neither of the two nearest numbers");
+}
+
+/* Halfway between the knots 0 and 1/8 the table gives half of its knot at 1/8, 8 fp16 steps below tanh. */
+static void probe_tanh(struct sg_ane_device *d, struct sg_probe_answer *a)
+{
+    static const float in[1] = {0.0625f};
+    static const struct probe_outcome known[] = {{0.0621643066f, "33 knots from 0 to 4"}, {0.0624084473f, "exact"}, {0, NULL}};
+    probe_which(d, a, tanh_text, in, known, "another table");
+}
+
 /* Mean of 100 evaluations after one warm-up: nanoseconds / 1e5 is microseconds per evaluation. */
 static void probe_dispatch(struct sg_ane_device *d, struct sg_probe_answer *a)
 {
@@ -295,6 +356,9 @@ static const struct {
     {"reload", "do patched weights take effect after unload and load (constraint 8)", probe_reload},
     {"exp", "exp(11.0625): finite or infinite (numerics 4.2)", probe_exp},
     {"sqrt", "sqrt(-1): not a number or zero (numerics 4.2)", probe_sqrt},
+    {"products", "are small products exact, kept to 2^-16, or 0 (ane_flush_products)", probe_products},
+    {"ties", "does add round halves to even or away from zero (ane_ties_away)", probe_ties},
+    {"tanh", "is tanh computed by the decoded table (ane_tables)", probe_tanh},
     {"dispatch", "what a dispatch costs (constraint 21)", probe_dispatch},
     {"compiles", "do sixteen compiles in one process succeed (constraint 5)", probe_compiles},
 };

@@ -76,8 +76,8 @@ INLINE void mul_second(const uint16_t *w, const struct tile_block *b, const int 
     }
 }
 
-/* One block over all columns. The general loop adds first x first, second of w x first, first of w x
- * second of x, as k_generic.c. */
+/* One block over all columns. w and x are split into a first and a second bf16 part. The order of the sums is that of
+ * k_generic.c: w1 x1, then w2 x1, then w1 x2. */
 INLINE void block_mm(const uint16_t *w, const uint16_t *x, const struct tile_block *b, const int x1, const int w1,
                      float *out, size_t ldo)
 {

@@ -8,11 +8,15 @@
 #ifndef SG_UNIT_CPU_K_GEMM_H
 #define SG_UNIT_CPU_K_GEMM_H
 
+#include <assert.h>
 #include <string.h>
 
+#include "unit/cpu/kernels/kernels.h"
 #include "unit/train_math.h"
 
 enum { GEMM_ROWS = 12, GEMM_COLS = 32, GEMM_DEPTH = 192, GEMM_ROWS_MAX = 132, GEMM_WIDE = 16 };
+enum { GEMM_A = GEMM_ROWS_MAX * GEMM_DEPTH + 16, GEMM_B = GEMM_COLS * GEMM_DEPTH + 16 }; /* numbers of the packed factors */
+static_assert(GEMM_A + GEMM_B == SG_GEMM_SCRATCH, "SG_GEMM_SCRATCH holds both factors");
 
 /* Numbers that are computed at once; compilers split it for narrower instruction sets. */
 typedef float gemm_wide __attribute__((vector_size(GEMM_WIDE * sizeof(float))));
@@ -121,9 +125,9 @@ static void gemm_pack_straight(const float *x, size_t ldx, uint32_t lines, uint3
         for (uint32_t i = 0; i < width; i++) out[(size_t)k * width + i] = i < lines ? x[k * ldx + i] : 0;
 }
 
-static void gemm_rows(const struct sg_gemm *g, uint32_t i0, uint32_t rows)
+static void gemm_rows(const struct sg_gemm *g, uint32_t i0, uint32_t rows, float *scratch)
 {
-    _Alignas(64) float a[GEMM_ROWS_MAX * GEMM_DEPTH + 16], b[GEMM_COLS * GEMM_DEPTH + 16];
+    float *a = scratch, *b = scratch + GEMM_A;
     for (uint32_t k = 0; k < g->inner || (!g->inner && !k); k += GEMM_DEPTH) {
         uint32_t depth = g->inner - k < GEMM_DEPTH ? g->inner - k : GEMM_DEPTH;
         for (uint32_t i = 0; i < rows; i += GEMM_ROWS) {
@@ -143,10 +147,10 @@ static void gemm_rows(const struct sg_gemm *g, uint32_t i0, uint32_t rows)
     }
 }
 
-static void plain_gemm(const struct sg_gemm *g)
+static void plain_gemm(const struct sg_gemm *g, float *scratch)
 {
     for (uint32_t i = 0; i < g->rows; i += GEMM_ROWS_MAX)
-        gemm_rows(g, i, g->rows - i < GEMM_ROWS_MAX ? g->rows - i : GEMM_ROWS_MAX);
+        gemm_rows(g, i, g->rows - i < GEMM_ROWS_MAX ? g->rows - i : GEMM_ROWS_MAX, scratch);
 }
 
 #endif

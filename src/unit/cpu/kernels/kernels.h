@@ -52,6 +52,8 @@ enum { SG_BIAS = 0x4b400000 };
 /* rows and columns of a bf16 tile, largest number of terms */
 enum { SG_BF16_ROWS = 16, SG_BF16_COLS = 32, SG_BF16_TERMS = 2 };
 
+enum { SG_GEMM_SCRATCH = 31520 };             /* numbers of packed factors of `gemm` (k_gemm.h) */
+
 /* Increment whenever a byte of a packed layout changes position or meaning: cached packs of an earlier
  * version are then rejected. tests/cpu/cpu_pack.c compares every layout against fixed hashes. */
 enum { SG_PACK_LAYOUT = 3 };
@@ -287,7 +289,7 @@ struct sg_kernels {
     void (*delta)(float *s, const struct sg_delta_args *r);
 
     /* The product of training, in fp32. Sums of 192 numbers each are added in ascending order. */
-    void (*gemm)(const struct sg_gemm *g); /* unit/train_math.h */
+    void (*gemm)(const struct sg_gemm *g, float *scratch); /* unit/train_math.h; scratch [SG_GEMM_SCRATCH], 64-byte aligned */
 
     uint64_t (*sum)(const uint64_t *x, size_t n);                       /* sum of words, to measure memory bandwidth */
 };

@@ -123,7 +123,9 @@ struct sg_program {
     pthread_t prepare_thread;
     atomic_int prepare_asked;         /* 1: a prompt was computed, and the thread started if it could be */
     int preparing;                    /* 1: it was started and is to be joined */
-    atomic_int prepare_stop;          /* 1: it ends after its present run */
+    pthread_mutex_t prepare_lock;     /* with prepare_wake: valid while `preparing` is 1 */
+    pthread_cond_t prepare_wake;      /* prepare_stop was set */
+    int prepare_stop;                 /* 1: it ends after its present run */
     atomic_uint runs;                 /* runs of callers between start and wait */
     atomic_uint_fast64_t run_end_ns;  /* when the last one ended; 0: none has */
     /* Only with "screen=1". */

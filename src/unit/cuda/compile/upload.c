@@ -203,7 +203,7 @@ static int reads(const struct sg_graph *g, const struct sg_weight *w, const stru
 /* 1: the tensor may have the packed layout: its readers begin at a multiple of eight rows, and none is a mixture of experts. */
 static int may_pack(const struct cu_weights *w, const struct sg_tensor *source)
 {
-    if (w->unit->major != 9 || !w->unit->packed) return 0;
+    if (!w->unit->packed) return 0;
     for (uint32_t i = 0; i < w->graphs_n; i++)
         for (uint32_t k = 0; k < w->graphs[i]->ops_n; k++) {
             const struct sg_graph *g = w->graphs[i];
@@ -215,6 +215,15 @@ static int may_pack(const struct cu_weights *w, const struct sg_tensor *source)
                 return 0;
         }
     return 1;
+}
+
+/* 1: k_packed.cu has room for x and two slots of each warp's ring (issue_packed.c). */
+static int packed_fits(const struct sg_unit *u, const struct ck_weight *w)
+{
+    uint32_t chunks = w->cols / CK_PACKED_CHUNK, split = chunks < 2 ? 1 : chunks < 4 ? 2 : chunks < 8 ? 4 : 8,
+             width = (chunks + split - 1) / split * CK_PACKED_CHUNK, block = 8 * w->pitch / chunks,
+             warps = CK_PACKED_THREADS / 32, sums = 16 * 64 * split; /* of a turn of at most 16 tiles */
+    return warps * (CK_PACKED_X_BYTES(width) + 2 * 2 * block) + sums + CU_PACKED_STATIC <= u->shared_max;
 }
 
 /* The entry of a tensor, created on first use. Kernels index columns and rows with 32 bits. */
@@ -232,6 +241,7 @@ static segue_status register_tensor(struct cu_weights *w, const struct sg_tensor
     *out = &w->tensors[w->n++];
     (*out)->source = source;
     cu_weight_shape(source, may_pack(w, source), &(*out)->w);
+    if ((*out)->w.kind >= CK_PACKED && !packed_fits(w->unit, &(*out)->w)) cu_weight_shape(source, 0, &(*out)->w);
     return SEGUE_OK;
 }
 

@@ -33,7 +33,8 @@ enum {
     CU_PART_SMS = 64, CU_REST_SMS = 68, CU_PART_OF_SMS = 132,
     CU_PART_AUTO = 1 << 20,   /* part= was not given: use the default above */
     CU_WIDE_STATIC = 128,     /* bytes of static shared memory of k_wide.cu, */
-    CU_PACKED_STATIC = 1024, /* of k_packed.cu and k_packed_rows.cu */
+    CU_SHARED_LEFT = 8192,    /* bytes of a block's shared memory that dynamic shared memory leaves to static */
+    CU_PACKED_STATIC = 1024,  /* of k_packed.cu and k_packed_rows.cu */
     CU_DIGITS_STATIC = 256,   /* and of k_digits.cu; the rest is dynamic */
     CU_VOCAB_SHARED_MAX = CK_VOCAB_BYTES - 1024, /* max. dynamic shared memory of a block of k_vocab.cu */
     CU_CONV_STEP_TAPS = 8,    /* max. taps of a convolution that the decode kernels support */
@@ -55,7 +56,7 @@ enum {
     X(attend, append) X(attend, prepare) X(attend, prepare_many) X(attend, split_join)                        \
     X(gemm, narrow) X(gemm, narrow_halves) X(gemm, widen) X(gemm, widen_pieces) X(gemm, gemm_f16)             \
     X(gemm, gemm_bf16)                                                                                        \
-    X(unpack, unpack_rows) X(packed_gemm, packed_x)                                                           \
+    X(unpack, unpack_rows) X(packed_gemm, packed_x) X(batch, split_x)                                         \
     X(join, join_few) X(join, join_many)                                                                      \
     X(choose, argmax_rows) X(choose, choose_best) X(sample, sample_rows)                                      \
     X(screen, screen_make_f32) X(screen, screen_make_f16) X(screen, screen_make_bf16) X(screen, screen_rows)  \
@@ -73,8 +74,9 @@ struct cu_kernels {
     cu_fn vocab[CK_KINDS][3];  /* output head, one row: weight rows of up to 1024, 2048, 4096 bytes */
     cu_fn digits[CK_KINDS][3]; /* one row: up to 4096, 8192, 16384 columns */
     cu_fn packed_gemm[4][3];   /* many rows: Q4_0, Q4_K, Q5_K, Q6_K; tiles of 112, 224, 256 rows; Hopper only */
-    cu_fn packed_rows[2];      /* the same, up to eight rows: up to 512, 1024 columns per warp */
-    cu_fn packed[3];           /* packed weights, one row: up to 512, 1024, 2048 columns per warp; Hopper only */
+    cu_fn packed_rows[2];      /* packed weights, up to eight rows: up to 512, 1024 columns per warp */
+    cu_fn packed[3];           /* packed weights, one row: up to 512, 1024, 2048 columns per warp */
+    cu_fn packed_batch[2][2];  /* [16, 32 weight rows per warp][up to 8, 16 rows of x] */
     cu_fn split_any[4], attend_many[4]; /* by K/V storage: f32, f16, bf16, q8 */
     cu_fn batch[4][2][2]; /* [f16, bf16, fp8, q8][16, 32 weight rows per block][up to 8, 16 rows of x] */
     /* The fourth type is packed weights: up to 1,024 columns, heads of 128 and 256. */
@@ -158,6 +160,7 @@ struct sg_unit {
     uint32_t screen;           /* "screen" 1: greedy choices filter candidates first and read few rows of the output head */
     uint32_t prepare;          /* "prepare" 1: graphs of a large model's prompts are captured after its first; 2: of any model */
     uint32_t hopper;           /* "hopper" 0: kernels of compute capability 9 are not used, as on older GPUs (for tests) */
+    uint32_t products;         /* "products": of training, enum ct_products: 0 fp32, 1 tf32 in three parts, 2 bf16 */
     /* "invariant" 1: one row uses the kernels of several, so results do not depend on the batch size */
     uint32_t invariant;
     /* "rank" 1: with one row, layers run as fusions over thread-block clusters; N > 1: at most N clusters */

@@ -6,5 +6,8 @@
 
 extern const void *const cu_images[];
 extern const char *const cu_image_names[];
+/* The same for kernels/train/k_train_*.cu, which are loaded when a trainer is opened. */
+extern const void *const cu_train_images[];
+extern const char *const cu_train_image_names[];
 
 #endif

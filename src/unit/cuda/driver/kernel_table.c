@@ -69,7 +69,11 @@ static segue_status find_packed(struct sg_unit *u, segue_error *err)
         snprintf(name, sizeof name, "packed_gemm_%s_%d", gemm[i / 3], rows);
         SG_TRY(cu_kernel_dynamic(u, "k_packed_gemm", name, CK_PACKED_GEMM_BYTES(rows), &u->k.packed_gemm[i / 3][i % 3], err));
     }
-    for (int i = 0; i < 3 && u->major == 9; i++) {
+    for (int i = 0; i < 4; i++) {
+        snprintf(name, sizeof name, "packed_batch_%d_%d", i / 2 ? 32 : 16, i % 2 ? 16 : 8);
+        SG_TRY(cu_kernel(u, "k_packed_batch", name, &u->k.packed_batch[i / 2][i % 2], err));
+    }
+    for (int i = 0; i < 3; i++) {
         snprintf(name, sizeof name, "packed_%d", 4 << i);
         SG_TRY(cu_kernel_dynamic(u, "k_packed", name, (int)u->shared_max - CU_PACKED_STATIC, &u->k.packed[i], err));
         if (i == 2) break;

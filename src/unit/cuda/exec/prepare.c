@@ -7,9 +7,9 @@
 #include "unit/cuda/exec/exec_pass.h"
 #include "unit/cuda/state/state.h"
 
-/* Models with fewer bytes of weights are prepared only on request ("prepare=2"); pause while other runs are in progress; time
- * without a run after which it continues: longer than from one token of an answer to the next. */
-enum { WEIGHTS_MIN = 256 << 20, PAUSE_NS = 5000000, IDLE_NS = 50000000 };
+/* Models with fewer bytes of weights are prepared only on request ("prepare=2"); time without a run after which it continues:
+ * longer than from one token of an answer to the next. */
+enum { WEIGHTS_MIN = 256 << 20, IDLE_NS = 50000000 };
 
 /* 1: prompts of this program use graphs that can be prepared: tokens in, logits out, one GPU. */
 static int can_prepare(const struct sg_program *p)
@@ -23,12 +23,25 @@ static int can_prepare(const struct sg_program *p)
     return u->prepare > 1 || p->weights->bytes >= WEIGHTS_MIN;
 }
 
-/* 0: stop. Waits while other runs are in progress, or have ended just now: decoding is a run per token. */
+/* How long there must still be no run. */
+static uint64_t idle_missing(const struct sg_program *p)
+{
+    if (atomic_load(&p->runs)) return IDLE_NS;
+    uint64_t idle = sg_now_ns() - atomic_load(&p->run_end_ns);
+    return idle < IDLE_NS ? IDLE_NS - idle : 0;
+}
+
+/* 0: stop. Waits until no run has been in progress for IDLE_NS. The end of a run does not signal: while an answer is decoded,
+ * that would wake this thread with every token. It sleeps until the time could be over; a stop wakes it. */
 static int may_continue(struct sg_program *p)
 {
-    while (!atomic_load(&p->prepare_stop) && (atomic_load(&p->runs) || sg_now_ns() - atomic_load(&p->run_end_ns) < IDLE_NS))
-        sg_pause_ns(PAUSE_NS);
-    return !atomic_load(&p->prepare_stop);
+    int stop;
+    uint64_t missing;
+    do {
+        missing = idle_missing(p);
+        stop = sg_wait_done(&p->prepare_lock, &p->prepare_wake, &p->prepare_stop, missing);
+    } while (!stop && missing);
+    return !stop;
 }
 
 /* One prompt of `rows` tokens in an empty state. */
@@ -62,19 +75,34 @@ static void *prepare(void *arg)
     return NULL;
 }
 
+static void start_thread(struct sg_program *p)
+{
+    pthread_mutex_init(&p->prepare_lock, NULL);
+    pthread_cond_init(&p->prepare_wake, NULL);
+    p->preparing = !pthread_create(&p->prepare_thread, NULL, prepare, p);
+    if (p->preparing) return;
+    pthread_cond_destroy(&p->prepare_wake);
+    pthread_mutex_destroy(&p->prepare_lock);
+}
+
 segue_status cu_wait_and_prepare(struct sg_run *run, uint64_t timeout_ns, segue_error *err)
 {
     struct sg_program *p = run->program;
     int is_prompt = run->lane == &p->lanes[CU_LANE_PREFILL];
     segue_status status = cu_wait(run, timeout_ns, err);
-    if (status != SEGUE_END && is_prompt && can_prepare(p) && !atomic_exchange(&p->prepare_asked, 1))
-        p->preparing = !pthread_create(&p->prepare_thread, NULL, prepare, p);
+    if (status != SEGUE_END && is_prompt && can_prepare(p) && !atomic_exchange(&p->prepare_asked, 1)) start_thread(p);
     return status;
 }
 
 void cu_prepare_stop(struct sg_program *p)
 {
-    atomic_store(&p->prepare_stop, 1);
-    if (p->preparing) pthread_join(p->prepare_thread, NULL);
+    if (!p->preparing) return;
+    pthread_mutex_lock(&p->prepare_lock);
+    p->prepare_stop = 1;
+    pthread_cond_signal(&p->prepare_wake);
+    pthread_mutex_unlock(&p->prepare_lock);
+    pthread_join(p->prepare_thread, NULL);
+    pthread_cond_destroy(&p->prepare_wake);
+    pthread_mutex_destroy(&p->prepare_lock);
     p->preparing = 0;
 }

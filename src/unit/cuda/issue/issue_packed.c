@@ -1,20 +1,18 @@
 /* issue_packed.c: products of packed weights (k_packed.cuh) with up to 32 rows: arguments of k_packed.cu (one row) and of
- * k_packed_rows.cu (eight rows per launch). No other kernels multiply these weights, so what they cannot fuse is issued as a step
- * of its own. Hopper.
+ * k_packed_rows.cu (eight rows per launch: more than 16 rows, and kinds that k_packed_batch.cu lacks). No other kernels multiply
+ * these weights, so what they cannot fuse is issued as a step of its own.
  * SPDX-License-Identifier: MIT */
 #include "unit/cuda/issue/issue.h"
 
 #include "unit/cuda/compile/repack.h"
 
-/* HALF: dynamic shared memory of a block when two fit on a multiprocessor. */
 enum {
     WARPS = CK_PACKED_THREADS / 32,
-    HALF = 112 << 10,
     STAGES = CK_PACKED_STAGES,
     STAGES_LEAST = 3,
     PER = 2, /* chunks per ring slot, at most; bytes of a slot with more than one: */
     SLOT_BYTES = 5120,
-    DOUBLE = 3, /* tiles per multiprocessor from which two blocks share it */
+    DOUBLE = 3, /* tiles per multiprocessor from which two blocks share it; more than one where launches do not overlap */
     ROWS_WIDTH = 1024
 }; /* columns of a warp in k_packed_rows.cu */
 
@@ -69,6 +67,10 @@ static segue_status too_wide(struct cu_pass *p, uint32_t k)
                    "run: cuda: weight rows of %u columns do not fit into shared memory; use another unit", k);
 }
 
+/* Dynamic shared memory of a block when two fit on a multiprocessor, which has 1 KB more than a block may use; as much is taken
+ * by the driver for each block. */
+static uint32_t half_of(const struct sg_unit *u) { return (u->shared_max + CU_SHARED_LEFT - 1024) / 2 - CU_PACKED_STATIC; }
+
 /* Ring slots that fit with `blocks` blocks in the grid, in `capacity` bytes of a block. *fixed: bytes beside the ring. */
 static uint32_t slots_in(const struct ck_packed *a, uint32_t blocks, uint32_t capacity, uint32_t *fixed)
 {
@@ -88,28 +90,30 @@ static void set_slot(struct ck_packed *a, uint32_t each, uint32_t space)
 }
 
 /* Ring and grid. With many tiles two blocks per multiprocessor, whose warps hide the latency of arithmetic; with fewer the second
- * place is left to the next launch, which loads its weights there, if at least STAGES_LEAST chunks per warp fit. */
-static segue_status size_launch(struct cu_pass *p, struct ck_packed *a, uint32_t *blocks, uint32_t *shared)
+ * place is left to the next launch, which loads its weights there, if at least STAGES_LEAST chunks per warp fit. 0: no two slots
+ * fit. */
+static int size_launch(const struct cu_pass *p, struct ck_packed *a, uint32_t *blocks, uint32_t *shared)
 {
     const struct sg_unit *u = p->program->base.unit;
     struct ck_stream *s = &a->s;
-    uint32_t each = (a->chunks + (1u << s->split_log) - 1) >> s->split_log, groups = WARPS >> s->split_log, fixed, fit = 0;
+    uint32_t each = (a->chunks + (1u << s->split_log) - 1) >> s->split_log, groups = WARPS >> s->split_log, half = half_of(u),
+             fixed, fit = 0;
     a->width = each * CK_PACKED_CHUNK;
-    set_slot(a, each, HALF);
+    set_slot(a, each, half / 2);
     *blocks = s->tiles < 2 * p->sms ? s->tiles : 2 * p->sms;
-    if (s->tiles >= DOUBLE * u->sms) fit = slots_in(a, *blocks, HALF, &fixed);
+    if (u->pdl ? s->tiles >= DOUBLE * u->sms : s->tiles > u->sms) fit = slots_in(a, *blocks, half, &fixed);
     if (fit < 2) {
         *blocks = s->tiles < p->sms ? s->tiles : p->sms;
-        fit = slots_in(a, *blocks, HALF, &fixed);
+        fit = slots_in(a, *blocks, half, &fixed);
         if (fit * a->per < STAGES_LEAST || fit < 2)
             fit = slots_in(a, *blocks, (uint32_t)u->shared_max - CU_PACKED_STATIC, &fixed);
     }
-    if (fit < 2) return too_wide(p, s->g.k);
+    if (fit < 2) return 0;
     /* No more than a warp's chunks of all its tiles. */
     uint32_t tiles = (s->tiles + *blocks - 1) / *blocks, all = (tiles + groups - 1) / groups * ((each + a->per - 1) / a->per);
     s->stages = fit < all ? fit : all < 2 ? 2 : all;
     *shared = fixed + s->stages * WARPS * s->stage_bytes;
-    return SEGUE_OK;
+    return 1;
 }
 
 /* Moves the view forward by `rows` rows. */
@@ -189,6 +193,7 @@ segue_status cu_issue_packed(struct cu_pass *p, const struct cu_step *s, struct 
     uint32_t blocks = 0, shared = 0;
     struct ck_gemv *own = &a.s.g;
     int alone = rows == 1 && !u->invariant;
+    if (cu_packed_batch_fits(p, s, rows)) return cu_issue_packed_batch(p, s, g, rows);
     if (!norm_fits(&g->norm, g->k) || (s->norm && !alone)) {
         SG_TRY(cu_issue_small(p, s->norm));
         own->norm = cu_norm_of(p, NULL);
@@ -204,8 +209,9 @@ segue_status cu_issue_packed(struct cu_pass *p, const struct cu_step *s, struct 
     cu_epilogue_of(p, s, &a.s.after);
     *whole = a.s.after.kind != CK_EPILOGUE_CONV || a.s.after.taps <= CK_STREAM_TAPS;
     if (!*whole) a.s.after = (struct ck_epilogue){0};
-    a.s.split_log = split_log_of(a.chunks);
-    SG_TRY(size_launch(p, &a, &blocks, &shared));
+    /* Where x does not fit into shared memory more warps share it. */
+    for (a.s.split_log = split_log_of(a.chunks); !size_launch(p, &a, &blocks, &shared); a.s.split_log++)
+        if (a.s.split_log == 3 || 2u << a.s.split_log > a.chunks) return too_wide(p, own->k);
     if (own->best) p->best_blocks = blocks;
     p->best_done |= own->best;
     return cu_launch(p, u->k.packed[a.width <= 512 ? 0 : a.width <= 1024 ? 1 : 2], blocks, 1, 1, CK_PACKED_THREADS, shared, &a);

@@ -1,5 +1,5 @@
 /* issue_product.c: products of weights with up to 32 rows, and of fp32 weights with any number. Kernels are tried in this
- * order. Packed weights: issue_packed.c. 2 to 16 rows of 16-bit or fp8 weights, 4 to 16 of Q8_0: k_tiles.cu,
+ * order. Packed weights: issue_packed.c. 2 to 16 rows of 16-bit, fp8 or Q8_0 weights: k_tiles.cu,
  * k_batch.cu. One row: candidate filter, k_vocab.cu, k_digits.cu, k_stream.cu. All else: k_wide.cu (one row, large weights) or
  * k_gemv.cu, 16 rows per launch. Norm, gate and best logit are in the same launch. More rows: issue_gemm.c.
  * SPDX-License-Identifier: MIT */
@@ -21,12 +21,13 @@ static void skip_rows(struct ck_view *v, uint32_t rows)
 
 /* Rows [from, from + rows) of a product with k_gemv.cu or, one row of large weights, k_wide.cu. Up to `waves` blocks per
  * multiprocessor; each takes pairs of weight rows in turn. */
-static segue_status launch_gemv(struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *whole, uint32_t from,
+static segue_status launch_gemv(struct cu_pass *p, const struct cu_step *s, const struct ck_gemv_step *whole, uint32_t from,
                                 uint32_t rows)
 {
     struct sg_unit *u = p->program->base.unit;
     const struct cu_tensor *t = cu_linear_tensor(p, s->parts[0]);
-    struct ck_gemv g = *whole;
+    struct ck_gemv_step a = *whole;
+    struct ck_gemv g = a.g;
     uint32_t b = 0;
     size_t shared;
     for (;; rows = rows / 2 + rows % 2) { /* halved until x fits into shared memory */
@@ -55,8 +56,8 @@ static segue_status launch_gemv(struct cu_pass *p, const struct cu_step *s, cons
     if (blocks > CU_CHOICE_BLOCKS) blocks = CU_CHOICE_BLOCKS;
     p->best_blocks = g.best ? blocks : p->best_blocks;
     cu_fn fn = wide ? u->k.wide[t->w.kind] : u->k.gemv[t->w.kind][b];
-    SG_TRY(cu_launch(p, fn, blocks, 1, 1, threads, shared, &g));
-    return SEGUE_OK;
+    a.g = g;
+    return cu_launch(p, fn, blocks, 1, 1, threads, shared, &a);
 }
 
 /* Rows of x that fit into shared memory together, a power-of-two fraction of the pass. */
@@ -126,7 +127,12 @@ static segue_status product_few_rows(struct cu_pass *p, const struct cu_step *s,
         *whole = 1;
         return cu_launch(p, one.fn, one.blocks, 1, 1, one.threads, one.shared, &one.a);
     }
-    for (uint32_t t = 0; t < rows; t += at_once) SG_TRY(launch_gemv(p, s, &a, t, rows - t < at_once ? rows - t : at_once));
+    struct ck_gemv_step all = {.g = a};
+    if (alone) {
+        cu_epilogue_of(p, s, &all.after);
+        *whole = 1;
+    }
+    for (uint32_t t = 0; t < rows; t += at_once) SG_TRY(launch_gemv(p, s, &all, t, rows - t < at_once ? rows - t : at_once));
     return SEGUE_OK;
 }
 

@@ -13,7 +13,7 @@
  * SPDX-License-Identifier: MIT */
 #include "k_mma.cuh"
 
-enum { WARPS = CK_BATCH_THREADS / 32, U = 4, F16 = 0, BF16 = 1, F8 = 2, Q8 = 3 };
+enum { WARPS = CK_BATCH_THREADS / 32, F16 = 0, BF16 = 1, F8 = 2, Q8 = 3 };
 
 /* Streaming load of 16 bytes. */
 __device__ __forceinline__ uint4 load_once(const uint4 *p)
@@ -56,7 +56,7 @@ __device__ __forceinline__ row_piece<Q8> load_piece<Q8>(const unsigned char *row
 }
 
 /* Loads U column blocks from block b on, WARPS apart. */
-template <int FORM, int MT>
+template <int FORM, int MT, int U>
 __device__ __forceinline__ void load_weights(row_piece<FORM> (&w)[U][MT][2], const rows_of<MT> &rows, uint32_t b, uint32_t blocks)
 {
 #pragma unroll
@@ -190,6 +190,7 @@ __device__ __forceinline__ void finish_sum(const ck_batch &a, const ck_segment &
  * are the same rows of gate and up. */
 template <int FORM, int MT, int NT> __device__ __forceinline__ void batch(const ck_batch &a)
 {
+    constexpr int U = FORM == Q8 && MT == 1 ? 8 : 4; /* column blocks loaded at once: pieces of Q8_0 are half as long */
     constexpr uint32_t EACH = FORM == F8 ? 2 : 1, BLOCK = 32 * EACH; /* 16-byte pieces of x per lane; columns per step */
     __shared__ float part[WARPS][16 * MT][NT * 8 + 1];
     uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3, s = 0, blocks = a.k / BLOCK;
@@ -247,6 +248,51 @@ template <int FORM, int MT, int NT> __device__ __forceinline__ void batch(const 
         const ck_segment &to = a.segment[s];
         if (row < to.n && n < a.rows) finish_sum<FORM, MT, NT>(a, to, row, r, n, part);
     }
+}
+
+/* Four numbers of x as rounded values and remainders. */
+__device__ __forceinline__ void put_split(const ck_narrow &a, size_t i, float4 v)
+{
+    const float by = a.bf16 ? 1 : 1 / CK_F16_FEW;
+    float in[4] = {v.x, v.y, v.z, v.w};
+    uint16_t high[4], low[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        if (a.bf16) {
+            __nv_bfloat16 h = __float2bfloat16_rn(in[j]), l = __float2bfloat16_rn(in[j] - __bfloat162float(h));
+            high[j] = __bfloat16_as_ushort(h), low[j] = __bfloat16_as_ushort(l);
+        } else {
+            __half h = __float2half_rn(in[j] * by), l = __float2half_rn(in[j] - __half2float(h) * CK_F16_FEW);
+            high[j] = __half_as_ushort(h), low[j] = __half_as_ushort(l);
+        }
+    }
+    *reinterpret_cast<uint2 *>(static_cast<uint16_t *>(a.y) + i) = make_uint2(high[0] | high[1] << 16, high[2] | high[3] << 16);
+    *reinterpret_cast<uint2 *>(static_cast<uint16_t *>(a.low) + i) = make_uint2(low[0] | low[1] << 16, low[2] | low[3] << 16);
+}
+
+/* x for the products above and of packed weights: rows of multiples of four, with or without an RMS norm of whole rows. Grid
+ * (rows, parts): a thread stores four columns; every part of a row sums the squares of all. */
+extern "C" __global__ void __launch_bounds__(CK_SPLIT_X_THREADS) split_x(const __grid_constant__ ck_narrow a)
+{
+    __shared__ float scratch[32];
+    const uint32_t e = 4 * (blockIdx.y * CK_SPLIT_X_THREADS + threadIdx.x);
+    const float *x = a.x.p + (size_t)blockIdx.x * a.x.stride;
+    float plus = a.norm.plus_one && a.norm.weight ? 1.0f : 0.0f, squares = 0;
+    float4 w = make_float4(1, 1, 1, 1), v = make_float4(0, 0, 0, 0);
+    launch_dependents();
+    if (a.norm.present && a.norm.weight && e < a.k) w = float4_at(a.norm.weight, e);
+    wait_for_inputs();
+    if (e < a.k) v = float4_at(x, e);
+    if (a.norm.present) {
+        for (uint32_t i = 4 * threadIdx.x; i < a.k; i += 4 * CK_SPLIT_X_THREADS) {
+            float4 s = float4_at(x, i);
+            squares += s.x * s.x + s.y * s.y + s.z * s.z + s.w * s.w;
+        }
+        const float inverse = rsqrtf(block_sum(squares, scratch) / a.k + a.norm.eps);
+        v = make_float4(v.x * inverse * (plus + w.x), v.y * inverse * (plus + w.y), v.z * inverse * (plus + w.z),
+                        v.w * inverse * (plus + w.w));
+    }
+    if (e < a.k) put_split(a, (size_t)blockIdx.x * a.k + e, v);
 }
 
 #define BATCH(name, form, mt, nt)                                                                           \

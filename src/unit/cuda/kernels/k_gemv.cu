@@ -37,8 +37,9 @@ __device__ __forceinline__ void add_group(float (&acc)[2][B], float (&partial)[W
 }
 
 /* Kernel body. B: rows of x that registers hold. */
-template <int KIND, int B> __device__ __forceinline__ void gemv(const ck_gemv &g)
+template <int KIND, int B> __device__ __forceinline__ void gemv(const ck_gemv_step &s)
 {
+    const ck_gemv &g = s.g;
     extern __shared__ float4 shared4[];
     __shared__ float partial[WARPS][2][B];
     __shared__ float best_value[WARPS][B];
@@ -54,6 +55,7 @@ template <int KIND, int B> __device__ __forceinline__ void gemv(const ck_gemv &g
     pair_of p = find_pair(g, warp_group < g.pairs ? warp_group : 0);
     load_pieces<KIND>(w, g, p, part * 32 + lane, step, warp_group < g.pairs ? nc : 0);
     wait_for_inputs();
+    float operands = B == 1 ? load_operands(g, s.after, p) : 0;
     load_x<B, CK_GEMV_THREADS>(g, planes_of<KIND>(nc), Kind<KIND>::OFFSETS, xs, scratch);
     /* One row pair per warp group and turn; all warps stay for the barriers of add_group. */
     for (uint32_t turn = 0; turn < turns; turn++) {
@@ -63,6 +65,7 @@ template <int KIND, int B> __device__ __forceinline__ void gemv(const ck_gemv &g
         for (int b = 0; b < B; b++) acc[0][b] = acc[1][b] = 0;
         if (pair < g.pairs) {
             if (turn) p = find_pair(g, pair);
+            if (turn && B == 1) operands = load_operands(g, s.after, p);
             for (uint32_t c = part * 32 + lane; c - lane < nc; c += U * step) {
                 if (turn || c != part * 32 + lane) load_pieces<KIND>(w, g, p, c, step, nc);
                 multiply<KIND, B>(w, c, step, nc, xs, acc);
@@ -74,7 +77,7 @@ template <int KIND, int B> __device__ __forceinline__ void gemv(const ck_gemv &g
             }
         }
         if (split > 1) add_group<B>(acc, partial, warp, part, split);
-        if (part == 0 && pair < g.pairs) write_pair<KIND, B>(g, p, w, acc, best, index);
+        if (part == 0 && pair < g.pairs) write_pair<KIND, B>(g, s.after, p, w, operands, acc, best, index);
     }
     if (!g.best) return;
     /* Argmax of the block: over its warps. */
@@ -98,9 +101,10 @@ template <int KIND, int B> __device__ __forceinline__ void gemv(const ck_gemv &g
 }
 
 #define GEMV(KIND, B, BLOCKS)                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(CK_GEMV_THREADS, BLOCKS) gemv_##KIND##_##B(const __grid_constant__ ck_gemv g) \
+    extern "C" __global__ void __launch_bounds__(CK_GEMV_THREADS, BLOCKS) gemv_##KIND##_##B(                                   \
+        const __grid_constant__ ck_gemv_step s)                                                                                \
     {                                                                                                                          \
-        gemv<CK_##KIND, B>(g);                                                                                                 \
+        gemv<CK_##KIND, B>(s);                                                                                                 \
     }
 /* Last argument: blocks per multiprocessor, the most that registers allow without spilling. */
 #define GEMV_KIND(KIND, BLOCKS) GEMV(KIND, 1, BLOCKS) GEMV(KIND, 2, 2) GEMV(KIND, 4, 2) GEMV(KIND, 8, 1) GEMV(KIND, 16, 1)

@@ -285,7 +285,7 @@ __device__ __forceinline__ void tile_values(uint32_t half, const float (&p)[4], 
 struct ring {
     const unsigned char *next[2]; /* K and V of the next tile to load */
     size_t pitch;
-    uint32_t memory, from, stop, tile, end; /* positions [from, stop) are loaded; next tile to load, end of the part */
+    uint32_t memory, from, stop, tile, end; /* loaded positions: [from, stop); tile: next one to load; end: of the part */
     uint32_t is_v, slot;
 };
 /* Starts the copy of the next half, or of nothing after the last: each is one group of cp.async. */

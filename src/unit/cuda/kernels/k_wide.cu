@@ -89,58 +89,66 @@ template <int KIND> __device__ __forceinline__ float load_one(const ck_gemv &g, 
 struct position {
     pair_of p;
     uint32_t pair, c;
+    float operands; /* of what is added (k_gemv.cuh) */
 };
 /* Moves to the next group of U pieces, at the end of a row to the warp's next pair. */
-__device__ __forceinline__ void advance_piece(const ck_gemv &g, position &at, uint32_t warps, uint32_t nc)
+__device__ __forceinline__ void advance_piece(const ck_gemv_step &s, position &at, uint32_t warps, uint32_t nc)
 {
+    const ck_gemv &g = s.g;
     at.c += U * 32;
     if (at.c - (threadIdx.x & 31) < nc) return;
     at.c = threadIdx.x & 31;
     at.pair += warps;
-    if (at.pair < g.pairs) at.p = find_pair(g, at.pair);
+    if (at.pair >= g.pairs) return;
+    at.p = find_pair(g, at.pair);
+    at.operands = load_operands(g, s.after, at.p);
 }
 /* Multiplies one group of pieces; at the end of the rows reduces over the warp and writes both
  * outputs. */
 template <int KIND>
-__device__ __forceinline__ void use_pieces(const ck_gemv &g, const pieces<KIND> &w, const position &at, uint32_t nc,
+__device__ __forceinline__ void use_pieces(const ck_gemv_step &s, const pieces<KIND> &w, const position &at, uint32_t nc,
                                            const float *xs, float scale, float (&acc)[2][1], float &best, uint32_t &index)
 {
     multiply<KIND, 1>(w, at.c, 32, nc, xs, acc);
     if (at.c - (threadIdx.x & 31) + U * 32 < nc) return;
     acc[0][0] = warp_sum(acc[0][0]) * scale;
     acc[1][0] = warp_sum(acc[1][0]) * scale;
-    write_pair<KIND, 1>(g, at.p, w, acc, best, index);
+    write_pair<KIND, 1>(s.g, s.after, at.p, w, at.operands, acc, best, index);
     acc[0][0] = acc[1][0] = 0;
 }
 
 /* Kernel body: two register buffers a and b, used alternately. */
-template <int KIND> __device__ __forceinline__ void gemv_wide(const ck_gemv &g)
+template <int KIND> __device__ __forceinline__ void gemv_wide(const ck_gemv_step &s)
 {
+    const ck_gemv &g = s.g;
     extern __shared__ float4 shared4[];
     float *scratch = reinterpret_cast<float *>(shared4), *xs = scratch + 32, best = -CUDART_INF_F, acc[2][1] = {};
     uint32_t lane = threadIdx.x & 31, nc = g.pitch / 16, warps = gridDim.x * WIDE_WARPS, index = 0xfffffffeu;
-    position now = {{}, blockIdx.x * WIDE_WARPS + (threadIdx.x >> 5), lane}, then;
+    position now = {{}, blockIdx.x * WIDE_WARPS + (threadIdx.x >> 5), lane, 0}, then;
     pieces<KIND> a, b;
     launch_dependents();
     now.p = find_pair(g, now.pair < g.pairs ? now.pair : 0);
     load_pieces<KIND>(a, g, now.p, now.c, 32, now.pair < g.pairs ? nc : 0);
     then = now;
     /* Two register buffers are in flight before the inputs are waited for. */
-    advance_piece(g, then, warps, nc);
+    advance_piece(s, then, warps, nc);
     load_pieces<KIND>(b, g, then.p, then.c, 32, then.pair < g.pairs ? nc : 0);
     wait_for_inputs();
+    /* Inputs, which may not be read before. */
+    now.operands = load_operands(g, s.after, now.p);
+    then.operands = load_operands(g, s.after, then.p);
     float scale = load_one<KIND>(g, xs, scratch);
     /* Use one buffer, refill it, then the other. */
 #pragma unroll 1
     while (now.pair < g.pairs) {
-        use_pieces<KIND>(g, a, now, nc, xs, scale, acc, best, index);
+        use_pieces<KIND>(s, a, now, nc, xs, scale, acc, best, index);
         now = then;
-        advance_piece(g, now, warps, nc);
+        advance_piece(s, now, warps, nc);
         if (now.pair < g.pairs) load_pieces<KIND>(a, g, now.p, now.c, 32, nc);
         if (then.pair >= g.pairs) break;
-        use_pieces<KIND>(g, b, then, nc, xs, scale, acc, best, index);
+        use_pieces<KIND>(s, b, then, nc, xs, scale, acc, best, index);
         then = now;
-        advance_piece(g, then, warps, nc);
+        advance_piece(s, then, warps, nc);
         if (then.pair < g.pairs) load_pieces<KIND>(b, g, then.p, then.c, 32, nc);
     }
     if (!g.best) return;
@@ -155,9 +163,9 @@ template <int KIND> __device__ __forceinline__ void gemv_wide(const ck_gemv &g)
 }
 
 #define WIDE(KIND)                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(CK_WIDE_THREADS, 1) wide_##KIND(const __grid_constant__ ck_gemv g) \
+    extern "C" __global__ void __launch_bounds__(CK_WIDE_THREADS, 1) wide_##KIND(const __grid_constant__ ck_gemv_step s) \
     {                                                                                                               \
-        gemv_wide<CK_##KIND>(g);                                                                                    \
+        gemv_wide<CK_##KIND>(s);                                                                                    \
     }
 WIDE(F16)
 WIDE(BF16)

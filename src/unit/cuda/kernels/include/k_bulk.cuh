@@ -1,5 +1,6 @@
-/* k_bulk.cuh: thin wrappers around sm_90 instructions: mbarriers, bulk copies and TMA loads into
- * shared memory, named barriers of the consumer warps, and explicit shared-memory loads and stores.
+/* k_bulk.cuh: thin wrappers around instructions: mbarriers, copies into shared memory by single threads
+ * (cp.async, all GPUs), by the bulk copy engine and by TMA (sm_90), named barriers of the consumer
+ * warps, and explicit shared-memory loads and stores.
  * An address parameter of type uint32_t is a shared-memory address (smem_addr).
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CUDA_K_BULK_CUH
@@ -7,18 +8,18 @@
 
 #include "k_mma.cuh"
 
-#if __CUDA_ARCH__ == 900
-
 /* mbarrier.init for the given number of arrivals per phase. */
 __device__ __forceinline__ void mbar_init(uint64_t *mbar, uint32_t arrivals)
 {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(smem_addr(mbar)), "r"(arrivals) : "memory");
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(smem_addr(mbar)), "r"(arrivals) : "memory");
 }
 /* Makes initialised mbarriers visible to the async proxy and to the cluster. */
 __device__ __forceinline__ void mbar_init_fence()
 {
+#if __CUDA_ARCH__ == 900
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
 }
 /* Arrival at a ring stage's "empty" mbarrier. Every thread that read the stage arrives for itself:
  * one arrival per warp is not faster, and compute-sanitizer racecheck cannot follow it. */
@@ -32,26 +33,30 @@ __device__ __forceinline__ void mbar_expect_tx(uint64_t *mbar, uint32_t bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_addr(mbar)), "r"(bytes) : "memory");
 }
+/* Tests the phase once, without waiting; 1: completed. */
+__device__ __forceinline__ uint32_t mbar_test_at(uint32_t mbar, uint32_t parity)
+{
+    uint32_t over;
+    asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(over)
+                 : "r"(mbar), "r"(parity)
+                 : "memory");
+    return over;
+}
 /* Waits until the phase of the given parity has completed. */
 __device__ __forceinline__ void mbar_wait_at(uint32_t mbar, uint32_t parity)
 {
     uint32_t over = 0;
     while (!over)
+#if __CUDA_ARCH__ == 900
         asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, "
                      "1, 0, p;\n}"
                      : "=r"(over)
                      : "r"(mbar), "r"(parity)
                      : "memory");
-}
-/* Tests the phase once, without waiting; 1: completed. */
-__device__ __forceinline__ uint32_t mbar_test_at(uint32_t mbar, uint32_t parity)
-{
-    uint32_t over;
-    asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
-                 : "=r"(over)
-                 : "r"(mbar), "r"(parity)
-                 : "memory");
-    return over;
+#else
+        over = mbar_test_at(mbar, parity);
+#endif
 }
 __device__ __forceinline__ void mbar_wait(uint64_t *mbar, uint32_t parity) { mbar_wait_at(smem_addr(mbar), parity); }
 /* Bulk copy of `bytes` (a multiple of 16) from global to shared memory; completes on mbar. */
@@ -98,6 +103,16 @@ __device__ __forceinline__ void cp_async_8(uint32_t to, const void *from)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
 }
+/* cp.async of 16 bytes, past the L1 cache. */
+__device__ __forceinline__ void cp_async_16(uint32_t to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+/* Arrives when this thread's copies until now are complete. */
+__device__ __forceinline__ void cp_async_arrive(uint64_t *mbar)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(smem_addr(mbar)) : "memory");
+}
 __device__ __forceinline__ void cp_async_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 /* Named barrier 1 over the 256 consumer threads; the warp that loads weights does not take part. */
 __device__ __forceinline__ void consumers_sync() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
@@ -141,5 +156,4 @@ __device__ __forceinline__ float lds_f32(uint32_t at)
     return v;
 }
 
-#endif
 #endif

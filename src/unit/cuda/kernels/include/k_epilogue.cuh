@@ -10,8 +10,6 @@
 /* Consumer warps and threads of a block; the producer warp, if any, comes on top. */
 enum { WARPS = 8, CONSUMERS = WARPS * 32 };
 
-#if __CUDA_ARCH__ == 900
-
 /* Rows [row, row + n) of a segment; with glu of both segments. */
 struct tile_of {
     uint32_t segment, row, n;
@@ -147,5 +145,4 @@ __device__ __forceinline__ void store_block_best(const ck_gemv &g, float best, u
     g.best_index[blockIdx.x] = key_row(s);
 }
 
-#endif
 #endif

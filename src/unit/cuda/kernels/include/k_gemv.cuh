@@ -366,21 +366,71 @@ __device__ __forceinline__ void multiply(const pieces<KIND> &w, uint32_t c0, uin
     }
 }
 
-/* Bias and residual of one output. */
-__device__ __forceinline__ float finish(const ck_segment *s, uint32_t row, uint32_t b, float v)
+/* Bias and residual of one output; `residual`: of a single row. */
+template <int B> __device__ __forceinline__ float finish(const ck_segment *s, uint32_t row, uint32_t b, float v, float residual)
 {
     if (s->bias) v += s->bias[row];
+    if (B == 1) return v + residual;
     if (s->residual.p) v += s->residual.p[(size_t)b * s->residual.stride + row];
     return v;
 }
 
+/* What is added after a product with one row is loaded before its sums are ready, one number per lane: lanes 0 and 1 the residual
+ * of rows a and b of the pair. Or the short convolution (k_epilogue.cuh): lanes 0 to 7 the operands of row a, lanes 8 to 15 those
+ * of row b: weights of the inputs 0 to 3 tokens back, these inputs from 1 token back on, bias. */
+__device__ __forceinline__ bool is_convolved(const ck_gemv &g, const ck_epilogue &after, const pair_of &p)
+{
+    return after.kind == CK_EPILOGUE_CONV && p.a == &g.segment[after.segment];
+}
+__device__ __forceinline__ float load_operands(const ck_gemv &g, const ck_epilogue &after, const pair_of &p)
+{
+    uint32_t lane = threadIdx.x & 31, j = lane & 7, m = j < 4 ? j : j - 3, past = after.taps - 1,
+             row = lane < 8 ? p.row_a : p.row_b;
+    if (!is_convolved(g, after, p)) {
+        const ck_segment *s = lane ? p.b : p.a;
+        return lane < 2 && s->residual.p ? s->residual.p[lane ? p.row_b : p.row_a] : 0;
+    }
+    if (lane >= 16) return 0;
+    if (j == 7) return after.bias ? after.bias[row] : 0;
+    if (m > past) return 0;
+    if (j < 4) return after.weight[(size_t)row * after.taps + past - m];
+    return static_cast<const float *>(after.pass.slots[after.slot])[(size_t)(past - m) * p.a->n + row];
+}
+/* x: of this lane's row. Stores the result and the shifted inputs. By whole warps. */
+__device__ __forceinline__ void convolve(const ck_epilogue &after, const pair_of &p, float conv, float x)
+{
+    uint32_t lane = threadIdx.x & 31, past = after.taps - 1, row = lane < 8 ? p.row_a : p.row_b;
+    float w[4], in[4] = {x}, sum = __shfl_sync(0xffffffffu, conv, 7, 8);
+#pragma unroll
+    for (int m = 0; m < 4; m++) w[m] = __shfl_sync(0xffffffffu, conv, m, 8);
+#pragma unroll
+    for (int m = 1; m < 4; m++) in[m] = __shfl_sync(0xffffffffu, conv, m + 3, 8);
+#pragma unroll
+    for (int m = 3; m >= 0; m--) /* oldest first, as in k_delta.cu */
+        if (m <= past) sum += w[m] * in[m];
+    if (lane % 8 || lane > 8 || (lane && !p.has_b)) return;
+    after.y.p[row] = activate(after.act, sum);
+    float *to = static_cast<float *>(after.pass.slots_out[after.slot]);
+    for (uint32_t m = 1; m <= past && !after.pass.head->stopped; m++) to[(size_t)(past - m) * p.a->n + row] = in[m - 1];
+}
+
 /* Stores both outputs for the rows of x: lane b handles row b. By the first warp of a warp group. */
 template <int KIND, int B>
-__device__ __forceinline__ void write_pair(const ck_gemv &g, const pair_of &p, const pieces<KIND> &w, const float (&acc)[2][B],
-                                           float &best, uint32_t &index)
+__device__ __forceinline__ void write_pair(const ck_gemv &g, const ck_epilogue &after, const pair_of &p, const pieces<KIND> &w,
+                                           float operands, const float (&acc)[2][B], float &best, uint32_t &index)
 {
     uint32_t lane = threadIdx.x & 31;
     float a = 0, d = 0;
+    if (B == 1 && is_convolved(g, after, p)) {
+        float v[2] = {acc[0][0], acc[1][0]};
+        if (Kind<KIND>::WHOLE) v[0] *= scale_of<KIND>(w.sa[0]).x, v[1] *= scale_of<KIND>(w.sb[0]).x;
+        bool second = lane >= 8;
+        float x = second ? v[1] : v[0];
+        if (p.a->bias) x += p.a->bias[second ? p.row_b : p.row_a];
+        convolve(after, p, operands, x);
+        return;
+    }
+    const float of_b = B == 1 ? __shfl_sync(0xffffffffu, operands, 1) : 0;
     /* Lane b takes row b; acc is identical in all lanes. */
 #pragma unroll
     for (int b = 0; b < B; b++)
@@ -390,13 +440,18 @@ __device__ __forceinline__ void write_pair(const ck_gemv &g, const pair_of &p, c
         }
     if (lane >= g.rows) return;
     if (Kind<KIND>::WHOLE) a *= scale_of<KIND>(w.sa[0]).x, d *= scale_of<KIND>(w.sb[0]).x;
-    a = finish(p.a, p.row_a, lane, a);
+    a = finish<B>(p.a, p.row_a, lane, a, operands);
     if (g.glu) {
-        d = finish(p.b, p.row_b, lane, d);
+        d = finish<B>(p.b, p.row_b, lane, d, of_b);
         p.a->y.p[(size_t)lane * p.a->y.stride + p.row_a] = activate(g.act, a) * d;
         return;
     }
-    if (p.has_b) d = finish(p.b, p.row_b, lane, d);
+    if (p.has_b) d = finish<B>(p.b, p.row_b, lane, d, of_b);
+    if (after.kind == CK_EPILOGUE_ACT) {
+        after.y.p[p.row_a] = activate(after.act, a);
+        if (p.has_b) after.y.p[p.row_b] = activate(after.act, d);
+        return;
+    }
     if (p.a->y.p) {
         p.a->y.p[(size_t)lane * p.a->y.stride + p.row_a] = a;
         if (p.has_b) p.a->y.p[(size_t)lane * p.a->y.stride + p.row_b] = d;

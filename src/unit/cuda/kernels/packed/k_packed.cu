@@ -1,8 +1,8 @@
 /* k_packed.cu: product of packed weights (k_packed.cuh) with one row of x on tensor cores, codes used
- * as stored. sm_90. Host: issue_packed.c. Epilogue as in k_stream.cu (k_epilogue.cuh).
+ * as stored. All architectures. Host: issue_packed.c. Epilogue as in k_stream.cu (k_epilogue.cuh).
  *
  * 256 threads. `split` warps share the columns of a tile of 16 rows (with glu 8 of gate and 8 of up);
- * groups of `split` warps take the block's tiles in turn. A warp loads its own weights by bulk copies
+ * groups of `split` warps take the block's tiles in turn. A warp copies its own weights
  * into a private ring of chunks, which is full before griddepcontrol.wait. Segments may have
  * different kinds. Warps wait for each other only when sums are complete; the RMS factor is applied
  * then.
@@ -11,8 +11,6 @@
 #include "packed/k_packed_chunk.cuh"
 #include "packed/k_packed_ring.cuh"
 #include "k_xsplit.cuh"
-
-#if __CUDA_ARCH__ == 900
 
 /* Dynamic shared memory of a block, from the view of one warp. */
 struct packed_smem {
@@ -184,10 +182,6 @@ template <int P> __device__ __forceinline__ void packed(const ck_packed &a)
     }
     if (s.g.best) store_block_best(s.g, best, index, bests);
 }
-
-#else
-template <int P> __device__ __forceinline__ void packed(const ck_packed &) {} /* never launched before sm_90 */
-#endif
 
 #define PACKED(P)                                                                                                      \
     extern "C" __global__ void __launch_bounds__(CK_PACKED_THREADS, 2) packed_##P(const __grid_constant__ ck_packed a) \

@@ -1,5 +1,5 @@
 /* k_packed_rows.cu: product of packed weights (k_packed.cuh) with up to eight rows of x on tensor
- * cores; weights are read once for all rows. sm_90. Host: issue_packed.c, which launches it for parts
+ * cores; weights are read once for all rows. All architectures. Host: issue_packed.c, which launches it for parts
  * of the columns where x is too large for shared memory.
  *
  * Structure of k_packed.cu. x is a 23-bit fixed-point number, one scale per row and warp, in three
@@ -10,8 +10,6 @@
  * SPDX-License-Identifier: MIT */
 #include "packed/k_packed_ring.cuh"
 #include "k_xsplit.cuh"
-
-#if __CUDA_ARCH__ == 900
 
 enum { DIGITS = 3, X_ROWS = CK_PACKED_X_ROWS, TURN = CK_PACKED_TURN, BELOW = 9 }; /* BELOW: bits that are not used */
 
@@ -336,10 +334,6 @@ template <int P, int B> __device__ __forceinline__ void packed_rows(const ck_pac
         consumers_sync();
     }
 }
-
-#else
-template <int P, int B> __device__ __forceinline__ void packed_rows(const ck_packed &) {} /* never launched before sm_90 */
-#endif
 
 #define PACKED_ROWS(P, B)                                                                                                   \
     extern "C" __global__ void __launch_bounds__(CK_PACKED_THREADS, 1) packed_rows_##P(const __grid_constant__ ck_packed a) \

@@ -14,8 +14,6 @@
 #include "k_fixed.cuh"
 #include "packed/k_packed_codes.cuh"
 
-#if __CUDA_ARCH__ == 900
-
 /* One scale per block for a lane: four fp32 numbers of a row. */
 template <int KIND>
 __device__ __forceinline__ void block_scales(uint32_t scales, uint32_t factors, uint32_t group, uint32_t bf16, float (&to)[4])
@@ -154,5 +152,4 @@ __device__ __forceinline__ void use_any(uint32_t kind, uint32_t low, uint32_t to
     }
 }
 
-#endif
 #endif

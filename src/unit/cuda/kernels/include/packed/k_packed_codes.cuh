@@ -7,8 +7,6 @@
 #include "k_bulk.cuh"
 #include "packed/k_packed.cuh"
 
-#if __CUDA_ARCH__ == 900
-
 /* Loads the planes of one row per group of four lanes from a block of eight rows. */
 template <int KIND> __device__ __forceinline__ void load_codes(row_codes<KIND> &w, uint32_t block)
 {
@@ -67,5 +65,4 @@ __device__ __forceinline__ uint32_t lds_16(uint32_t at)
 }
 __device__ __forceinline__ float2 halves_of(uint32_t v) { return __half22float2(*reinterpret_cast<const __half2 *>(&v)); }
 
-#endif
 #endif

@@ -7,8 +7,6 @@
 #include "k_epilogue.cuh"
 #include "packed/k_packed_codes.cuh"
 
-#if __CUDA_ARCH__ == 900
-
 enum { ROWS = CK_PACKED_ROWS, CHUNK = CK_PACKED_CHUNK };
 
 /* Columns of a warp, in chunks. */
@@ -21,7 +19,7 @@ __device__ __forceinline__ warp_part part_of(const ck_packed &a, uint32_t part)
     return warp_part{a.chunk0 + first, ((a.chunks * (part + 1)) >> a.s.split_log) - first};
 }
 
-/* Cursor of the warp's next load; lane 0 copies. */
+/* Cursor of the warp's next load. */
 struct load_cursor {
     const unsigned char *from[2];     /* blocks of the first and the second eight rows of the tile */
     uint32_t bytes, tile, left, slot; /* of a block; number among the block's tiles; chunks left; ring slot */
@@ -43,19 +41,27 @@ __device__ __forceinline__ void find_row(const ck_packed &a, load_cursor &h, con
 }
 
 /* Issues the copies of the next chunks of 16 rows, up to a.per of them, into the next slot: those of the first eight rows, then
- * those of the second. A copy costs the copy engine the same whatever its size, so small chunks go together. By all lanes, after
- * all of them have read the slot; lane 0 copies. */
+ * those of the second. By all lanes, after all of them have read the slot. sm_90: lane 0 copies; a copy costs the copy engine the
+ * same whatever its size, so small chunks go together. Other GPUs: each lane copies pieces of 16 bytes. */
 __device__ __forceinline__ void issue_chunk(const ck_packed &a, load_cursor &h, unsigned char *ring, uint64_t *full,
                                             const warp_part &w, uint32_t n_tiles)
 {
     if (h.tile >= n_tiles) return;
-    uint32_t n = min(a.per, h.left), bytes = n * h.bytes;
-    if ((threadIdx.x & 31) == 0) {
-        unsigned char *to = ring + h.slot * a.s.stage_bytes;
+    uint32_t n = min(a.per, h.left), bytes = n * h.bytes, lane = threadIdx.x & 31;
+    unsigned char *to = ring + h.slot * a.s.stage_bytes;
+#if __CUDA_ARCH__ == 900
+    if (lane == 0) {
         mbar_expect_tx(&full[h.slot], 2 * bytes);
         bulk_load_evict_first(to, h.from[0], bytes, &full[h.slot]);
         bulk_load_evict_first(to + bytes, h.from[1], bytes, &full[h.slot]);
     }
+#else
+    for (uint32_t i = lane * 16; i < bytes; i += 32 * 16) {
+        cp_async_16(smem_addr(to + i), h.from[0] + i);
+        cp_async_16(smem_addr(to + bytes + i), h.from[1] + i);
+    }
+    cp_async_arrive(&full[h.slot]);
+#endif
     h.from[0] += bytes, h.from[1] += bytes;
     if (++h.slot == a.s.stages) h.slot = 0;
     if (!(h.left -= n)) {
@@ -64,13 +70,18 @@ __device__ __forceinline__ void issue_chunk(const ck_packed &a, load_cursor &h, 
     }
 }
 
-/* Mbarriers of the warps' slots. */
+/* Mbarriers of the warps' slots; arrivals: of the lanes that copy. */
+#if __CUDA_ARCH__ == 900
+enum { RING_ARRIVALS = 1 };
+#else
+enum { RING_ARRIVALS = 32 };
+#endif
 struct ring_mbars {
     uint64_t full[WARPS][CK_PACKED_STAGES];
 };
 __device__ __forceinline__ void prepare_ring(ring_mbars &m)
 {
-    if (threadIdx.x < WARPS * CK_PACKED_STAGES) mbar_init(&m.full[0][threadIdx.x], 1);
+    if (threadIdx.x < WARPS * CK_PACKED_STAGES) mbar_init(&m.full[0][threadIdx.x], RING_ARRIVALS);
     mbar_init_fence();
     __syncthreads();
 }
@@ -82,5 +93,4 @@ __device__ __forceinline__ float4 four_at(const float *x, uint32_t e)
     return make_float4(x[e], x[e + 1], x[e + 2], x[e + 3]);
 }
 
-#endif
 #endif

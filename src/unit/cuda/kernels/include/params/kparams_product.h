@@ -52,6 +52,11 @@ struct ck_epilogue {
     const float *weight, *bias;
     struct ck_pass pass;
 };
+/* k_gemv.cu and k_wide.cu. after: with one row. */
+struct ck_gemv_step {
+    struct ck_gemv g;
+    struct ck_epilogue after;
+};
 struct ck_stream {
     struct ck_gemv g;
     struct ck_epilogue after;
@@ -142,12 +147,23 @@ struct ck_screen {
 };
 /* k_batch.cu: 2 to 16 rows on tensor cores. x and low: dense [16][k] in 16 bits, as ck_narrow writes them. A block owns 16 or
  * 32 weight rows; with glu 16 of gate and 16 of up. */
-enum { CK_BATCH_THREADS = 256 };
+enum { CK_BATCH_THREADS = 256, CK_SPLIT_X_THREADS = 512 };
 struct ck_batch {
     const void *x, *low;
     uint32_t rows, k, pitch, scale_pitch, segments, glu, act; /* scale_pitch: scales of a row, Q8_0 */
     uint32_t first[CK_SEGMENTS]; /* first block of each segment */
     struct ck_segment segment[CK_SEGMENTS];
+};
+/* k_packed_batch.cu: the same with packed weights, whose parts may have different kinds; gate and up have one. */
+struct ck_packed_batch {
+    const void *x, *low;
+    uint32_t rows, k, segments, glu, act;
+    uint32_t split_log; /* log2 of the warps that share rows, at least 1 */
+    uint32_t first[CK_SEGMENTS];
+    struct ck_segment segment[CK_SEGMENTS];
+    struct {
+        uint32_t kind, pitch; /* pitch: bytes of a row */
+    } of[CK_SEGMENTS];
 };
 /* k_packed_gemm.cu: many rows of x, in bf16 in the order of packed_x, with packed weights of one kind; out16: y in bf16, at the
  * address of the fp32 rows, whose stride counts bf16 then. Tiles: first[i]: first tile of 128 rows of W of segment i; each has

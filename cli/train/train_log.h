@@ -1,0 +1,42 @@
+/* train_log.h: what `segue train` reports of every update: a line of CSV, a JSON object, a chart at the end.
+ * SPDX-License-Identifier: MIT */
+#ifndef SEGUE_CLI_TRAIN_LOG_H
+#define SEGUE_CLI_TRAIN_LOG_H
+
+#include "term/out.h"
+#include "segue_train.h"
+
+/* One update. */
+struct train_step {
+    uint64_t step;               /* from 1 on */
+    double loss;                 /* mean per labelled token */
+    double rate, norm;           /* learning rate; norm of the gradient */
+    double held_out;             /* loss of the held-out part; NAN: not evaluated */
+    double ms;                   /* of this update */
+    uint64_t tokens;             /* of this update */
+    segue_train_result device;   /* sums of its micro-batches */
+};
+
+struct train_log {
+    FILE *csv;                   /* NULL: none */
+    bool json;                   /* an object per update on stdout */
+    bool device;                 /* the unit computes beside a host: report what it did */
+    const char *html;            /* NULL: no page */
+    struct train_step *steps;    /* [n] of this process */
+    size_t n;
+    uint64_t start_ns;
+    uint64_t tokens;
+    segue_train_result sum;      /* of all updates: device figures */
+    uint64_t late_compiles;      /* compiles after the first update of this process */
+};
+
+/* path NULL: no CSV. more: append to an earlier run's file. */
+segue_status train_log_open(struct train_log *l, const char *path, bool more, segue_error *err);
+void train_log_add(struct train_log *l, const struct train_step *s);
+/* Writes the page, if there is to be one. title: of the page. */
+segue_status train_log_page(const struct train_log *l, const char *title, segue_error *err);
+/* Adds the figures of the unit to the result: per update, and how much of its time the host used. */
+void train_log_put(const struct train_log *l, json_t *result);
+void train_log_close(struct train_log *l);
+
+#endif

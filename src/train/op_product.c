@@ -1,0 +1,132 @@
+/* op_product.c: products with the weights of the layers on a device (unit/train_device.h). Linear operations of a layer that read
+ * the same operand are one product: their results side by side forward, the sum of their gradients back.
+ * SPDX-License-Identifier: MIT */
+#include "train/train.h"
+
+/* --- groups --- */
+
+static int same_operand(const struct sg_operand *a, const struct sg_operand *b)
+{
+    return a->value == b->value && a->at == b->at && a->width == b->width;
+}
+
+/* A residual would have to be added before the first op of the group, so such an op is alone. */
+static int joins(const struct sg_graph *g, const struct sg_train_group *group, const struct sg_op *op)
+{
+    const struct sg_op *first = &g->ops[group->ops[0]];
+    return group->n < SG_TRAIN_PARTS && first->layer == op->layer && same_operand(&first->in[0], &op->in[0]) &&
+           first->in[1].value < 0 && op->in[1].value < 0;
+}
+
+segue_status sg_train_groups(struct segue_trainer *t, segue_error *err)
+{
+    const struct sg_graph *g = t->graph;
+    t->groups = sg_arena_alloc(&t->arena, g->ops_n * sizeof *t->groups);
+    t->group_of = sg_arena_alloc(&t->arena, g->ops_n * sizeof *t->group_of);
+    if (!t->groups || !t->group_of) return sg_no_memory("groups of products", g->ops_n * sizeof *t->groups, err);
+    for (uint32_t i = 0; i < g->ops_n; i++) {
+        const struct sg_op *op = &g->ops[i];
+        t->group_of[i] = -1;
+        if (op->code != SG_OP_LINEAR || i > t->rows_op) continue;
+        uint32_t at = t->groups_n;
+        while (at && !joins(g, &t->groups[at - 1], op)) at--;
+        if (!at) at = ++t->groups_n;
+        struct sg_train_group *group = &t->groups[at - 1];
+        group->ops[group->n++] = i;
+        t->group_of[i] = (int32_t)at - 1;
+    }
+    return SEGUE_OK;
+}
+
+const struct sg_train_group *sg_train_group_of(const struct sg_train_pass *p, const struct sg_op *op)
+{
+    const struct segue_trainer *t = p->t;
+    int32_t group = t->device ? t->group_of[op - p->g->ops] : -1;
+    return group < 0 ? NULL : &t->groups[group];
+}
+
+int sg_train_deferred(const struct sg_train_pass *p, uint32_t i)
+{
+    const struct sg_train_group *group = sg_train_group_of(p, &p->g->ops[i]);
+    return group && group->ops[0] != i;
+}
+
+int sg_train_due(const struct sg_train_pass *p, uint32_t i)
+{
+    const struct sg_train_group *group = sg_train_group_of(p, &p->g->ops[i]);
+    for (uint32_t k = 0; group && group->ops[0] == i && k < group->n; k++)
+        if (p->grads[p->g->ops[group->ops[k]].out]) return 1;
+    return 0;
+}
+
+/* --- products --- */
+
+/* Matrices of a group. The result depends on trained weights only through `version`. */
+static struct sg_train_product product_of(const struct sg_train_pass *p, const struct sg_train_group *group, int back)
+{
+    const struct segue_trainer *t = p->t;
+    struct sg_train_product out = {.id = (uint32_t)(group - t->groups), .back = back, .tokens = p->rows[0],
+                                   .parts_n = group->n};
+    for (uint32_t i = 0; i < group->n; i++) {
+        const struct sg_weight *w = &p->g->ops[group->ops[i]].u.linear.weight;
+        const struct sg_tensor *x = p->g->tensors[w->tensor];
+        int32_t param = t->tensors[w->tensor].param;
+        out.w[i] = (struct sg_train_matrix){.tensor = x, .at = w->at, .rows = w->rows, .cols = (uint32_t)x->cols};
+        if (param < 0) continue;
+        out.w[i].data = t->params[param].field[SEGUE_PARAM_VALUE] + (size_t)w->at * x->cols;
+        out.version = t->version;
+    }
+    return out;
+}
+
+/* The product of ops [from, ..) of a group, by their index in the graph. */
+static segue_status run_forward(struct sg_train_pass *p, const struct sg_train_group *group, uint32_t from)
+{
+    struct sg_train_device *d = p->t->device;
+    struct sg_train_product product = product_of(p, group, 0);
+    struct sg_train_view x = sg_train_in(p, &p->g->ops[group->ops[0]].in[0]);
+    product.in[0] = x.data;
+    product.in_stride[0] = x.stride;
+    for (uint32_t i = 0; i < group->n; i++) {
+        product.out[i] = group->ops[i] < from ? NULL : p->values[p->g->ops[group->ops[i]].out];
+        product.out_stride[i] = product.w[i].rows;
+    }
+    SG_TRY(sg_train_device_ops_of(d)->start(d, &product, p->err));
+    return sg_train_device_ops_of(d)->wait(d, p->err);
+}
+
+segue_status sg_train_device_forward(struct sg_train_pass *p, const struct sg_op *op)
+{
+    const struct sg_train_group *group = sg_train_group_of(p, op);
+    uint32_t i = (uint32_t)(op - p->g->ops);
+    if (p->early[i]) {
+        p->early[i] = 0;
+        return SEGUE_OK;
+    }
+    for (uint32_t k = 0; k < group->n; k++) {
+        int32_t v = p->g->ops[group->ops[k]].out;
+        if (group->ops[k] <= i) continue; /* with recomputation an earlier value may still be there */
+        if (!p->values[v]) p->values[v] = sg_train_take_live(p, v);
+        if (!p->values[v]) return SEGUE_EMEMORY;
+        p->early[group->ops[k]] = 1;
+    }
+    return run_forward(p, group, i);
+}
+
+segue_status sg_train_device_back(struct sg_train_pass *p, const struct sg_train_group *group, struct sg_train_grad dx)
+{
+    struct sg_train_device *d = p->t->device;
+    p->product = product_of(p, group, 1);
+    for (uint32_t i = 0; i < group->n; i++) {
+        p->product.in[i] = p->grads[p->g->ops[group->ops[i]].out];
+        p->product.in_stride[i] = p->product.w[i].rows;
+    }
+    p->product.out[0] = dx.data;
+    p->product.out_stride[0] = dx.stride;
+    return sg_train_device_ops_of(d)->start(d, &p->product, p->err);
+}
+
+segue_status sg_train_device_wait(struct sg_train_pass *p)
+{
+    return sg_train_device_ops_of(p->t->device)->wait(p->t->device, p->err);
+}

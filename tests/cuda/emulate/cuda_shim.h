@@ -1,0 +1,33 @@
+/* cuda_shim.h: included before a kernel file that a C++ compiler translates for tests without a GPU: CUDA's qualifiers, indices
+ * and the functions of CUDA that the training kernels use. emulate.cpp executes them.
+ * SPDX-License-Identifier: MIT */
+#ifndef SG_TESTS_CUDA_SHIM_H
+#define SG_TESTS_CUDA_SHIM_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define __device__
+#define __global__
+#define __grid_constant__
+#define __forceinline__ inline
+#define __align__(n) __attribute__((aligned(n)))
+#define __launch_bounds__(n)
+#define __shared__ static /* one block is executed at a time */
+
+struct emulated_index { unsigned x, y, z; };
+extern emulated_index threadIdx, blockIdx, blockDim, gridDim;
+
+void __syncthreads();
+/* Slots that the threads of a warp exchange numbers through: stores one, waits for the warp, returns that of thread `from`. */
+void emulated_exchange(const void *mine, void *theirs, unsigned bytes, unsigned from_lane);
+
+template <class T> T __shfl_xor_sync(unsigned, T x, int mask)
+{
+    T y;
+    emulated_exchange(&x, &y, sizeof x, (threadIdx.x % 32) ^ (unsigned)mask);
+    return y;
+}
+
+#endif
