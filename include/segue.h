@@ -430,6 +430,7 @@ typedef struct segue_use {
                                   * the unit was opened with a shorter attention range */
     uint64_t overflows, underflows;  /* results beyond the unit's 16-bit format: infinite; zero or subnormal with lost bits;
                                   * 0: none, or the unit does not count them */
+    uint64_t layout_ops;         /* operations of all dispatches that only move numbers; 0: none, or not counted */
 } segue_use;
 
 /* One run or hand-off of a session. Times are of the system's monotonic clock. */

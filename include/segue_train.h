@@ -130,6 +130,20 @@ SEGUE_API segue_status segue_trainer_randomize(segue_trainer *trainer, uint64_t 
 
 /* --- steps ------------------------------------------------------------------------------------------------------- */
 
+/* Instead of cross entropy: the clipped policy gradient with a KL term of GRPO and PPO. At a labelled position with p = the
+ * probability of its label, r = p / exp(old), q = reference - log p:
+ *     loss = weight * (-min(r A, min(max(r, 1 - clip), 1 + clip) A) + kl (exp(q) - q - 1))
+ * Arrays are [sum of lengths] and read at labelled positions only. */
+typedef struct segue_train_policy {
+    uint32_t size;
+    const float *advantages;     /* A */
+    const float *weights;        /* such as 1 / (tokens of the answer * answers) */
+    const float *old_logprobs;   /* log-probabilities when the label was sampled */
+    const float *ref_logprobs;   /* of the reference; NULL: no KL term */
+    float clip;                  /* 0 = 0.2 */
+    float kl;                    /* 0: no KL term */
+} segue_train_policy;
+
 /* A micro-batch: the sequences one after the other, without padding. Every sequence begins at position 0 and sees only itself. */
 typedef struct segue_train_batch {
     uint32_t size;
@@ -139,6 +153,9 @@ typedef struct segue_train_batch {
     const size_t *lengths;       /* [sequences_n] tokens of each sequence, at least 1 */
     size_t sequences_n;
     uint32_t loss_only;          /* 1: evaluate: no gradients are computed or changed */
+    const segue_train_policy *policy;    /* NULL: cross entropy */
+    float *logprobs;             /* NULL, or [sum of lengths]: receives log p(label); 0 where there is no label */
+    uint32_t base;               /* 1, with loss_only and LoRA: the model without the adapter, such as for a reference */
 } segue_train_batch;
 
 typedef struct segue_train_result {
@@ -157,12 +174,15 @@ typedef struct segue_train_result {
     uint64_t weight_ns;          /* ... and the time that took */
     uint64_t overflows;          /* results and weights that were clamped to the unit's range */
     uint64_t underflows;         /* numbers that lost bits below its smallest normal number */
+    /* With a policy; else 0. */
+    uint64_t clipped;            /* positions without a gradient, because their ratio was clipped */
+    double kl;                   /* sum of exp(q) - q - 1 */
 } segue_train_result;
 
 /* Compute the loss of a micro-batch and, unless loss_only, add the gradients of the summed loss to those that wait for the next
  * update. k micro-batches give the gradients of one batch of all their sequences, up to rounding.
  * EARG: no tokens, a token or label outside the vocabulary, an empty sequence. ELIMIT: a sequence exceeds sequence_tokens, or all
- * together batch_tokens. EFORMAT: the loss is not finite; the text names the layer and operation where the first NaN or infinity
+ * together batch_tokens. EUNSUPPORTED: policy, logprobs or base on a unit with memory of its own. EFORMAT: the loss is not finite; the text names the layer and operation where the first NaN or infinity
  * appeared. Gradients that wait are then dropped; parameters are unchanged. */
 SEGUE_API segue_status segue_trainer_run(segue_trainer *trainer, const segue_train_batch *batch, segue_train_result *out,
                                          segue_error *err);
@@ -190,6 +210,13 @@ SEGUE_API segue_status segue_trainer_update(segue_trainer *trainer, const segue_
                                             segue_error *err);
 /* Drop the gradients that wait for the next update. */
 SEGUE_API void segue_trainer_drop_gradients(segue_trainer *trainer);
+
+/* --- use --------------------------------------------------------------------------------------------------------- */
+
+/* A copy of the adapter as it is now, for sessions and requests of the trained model: nothing is written to a file, and no
+ * engine is opened again. scale multiplies the adapter's own. The caller closes it with segue_adapter_close.
+ * EUNSUPPORTED: all weights are trained. EARG, EMEMORY. */
+SEGUE_API segue_status segue_trainer_adapter(segue_adapter **out, const segue_trainer *trainer, float scale, segue_error *err);
 
 #ifdef __cplusplus
 }

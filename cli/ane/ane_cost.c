@@ -1,4 +1,4 @@
-/* ane_cost.c: see ane_cost.h. The programs are those that the unit loads for one row. SPDX-License-Identifier: MIT */
+/* ane_cost.c: see ane_cost.h. The programs are those that the unit loads. SPDX-License-Identifier: MIT */
 #include "ane/ane_cost.h"
 
 #include <stdbool.h>
@@ -47,10 +47,11 @@ static segue_status add_all(struct sg_ane_emit *e, const struct sg_ane_profile *
     return st;
 }
 
-segue_status ane_cost_of(const segue_model *model, const char *profile, unsigned keys, struct ane_cost *out, segue_error *err)
+segue_status ane_cost_of(const segue_model *model, const char *profile, unsigned rows, unsigned keys, struct ane_cost *out,
+                         segue_error *err)
 {
     struct sg_graph_request wish = {.head = 1, .select_late = 1};
-    const struct sg_ane_emit_opts opts = {.rows = 1, .keys = keys, .sizes_only = 1, .head = 1};
+    const struct sg_ane_emit_opts opts = {.rows = rows, .keys = keys, .sizes_only = 1, .head = 1};
     struct sg_ane_profile chip;
     struct sg_graph *g = NULL;
     struct sg_ane_emit e;

@@ -1,13 +1,15 @@
 /* cmd_ane_report.c: `segue ane-report`: one file with what a Mac shows of its Neural Engine: the device, the answers of
- * ane-probe, a small model against `ref`, the cell of `bench --claim`, and the rules that segue assumes. What may crash or hang
- * runs in child processes. With --unit ane:soft the software NPU is reported, which proves the command and nothing about an
- * engine.
+ * ane-probe, trials of rules, a small model against `ref`, the cell of `bench --claim`, the energy of a token (as root), and the
+ * rules that segue assumes. What may crash or hang runs in child processes. With --unit ane:soft the software NPU is reported,
+ * which proves the command and nothing about an engine.
  * SPDX-License-Identifier: MIT */
 #include "commands.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "ane/ane_check.h"
+#include "ane/ane_energy.h"
 #include "ane/ane_questions.h"
 #include "ane/child.h"
 #include "ane/mil_check.h"
@@ -46,6 +48,18 @@ static void put_part(json_t *report, const char *name, json_t *(*make)(const voi
     json_decref(o);
 }
 
+static void put_energy(json_t *report, const char *spec)
+{
+    char *why;
+    json_t *o = ane_energy_json(spec, &why);
+    out_note("energy: %s", o ? "done" : why);
+    if (o)
+        json_object_set_new(report, "energy", o);
+    else
+        out_null(report, "energy", why);
+    free(why);
+}
+
 static int run(struct args *args)
 {
     segue_error err;
@@ -61,10 +75,11 @@ static int run(struct args *args)
     json_object_set_new(report, "machine", machine_json(NULL, 0));
     json_object_set_new(report, "device", device);
     json_object_set_new(report, "answers", ane_answers_json(spec));
+    json_object_set_new(report, "trials", ane_trials_json(spec));
     put_part(report, "check", check, spec, CHECK_MS);
     put_part(report, "check_head_engine", check, head, CHECK_MS);
-    put_part(report, "claim", claim, software ? head : NULL, CLAIM_MS);
-    out_null(report, "energy", "not measured here; use segue bench --meter powermetrics:FILE");
+    put_part(report, "claim", claim, strcmp(spec, "ane") ? head : NULL, CLAIM_MS);
+    put_energy(report, spec);
     json_object_set_new(report, "rules", mil_rules_json(NULL));
     free(head);
     if (software) out_note("ane-report: the software NPU was reported; no engine ran");
@@ -83,6 +98,7 @@ const struct command cmd_ane_report = {
     .groups = groups,
     .example = "segue ane-report -o report.json",
     .run = run,
-    .about = "Runs the tests of ane-probe, a small model on the engine and on ref, and the cell of bench --claim, and writes the "
-             "results with the rules that segue assumes to one file. Takes some minutes. The file has the processor, the memory "
+    .about = "Runs the tests of ane-probe, programs within and beyond the rules of the chip, a small model on the engine and on "
+             "ref, and the cell of bench --claim, and writes the results with the rules that segue assumes to one file. As root "
+             "it also measures energy with powermetrics. Takes some minutes. The file has the processor, the memory "
              "and the system of the machine and nothing else about it. Exit 3 on other machines, except with --unit ane:soft."};

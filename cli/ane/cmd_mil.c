@@ -360,7 +360,7 @@ static segue_status write_package(const struct sg_mil_text *t, const char *to, s
     sg_mil_faults_free(&faults);
     /* The package format has no inline literals: each one becomes a named constant. */
     if (!st) st = sg_pass_named(t->program, &changes, err);
-    return st ? st : sg_mlpackage_write(t->program, t->files, t->files_n, to, err);
+    return st ? st : sg_mlpackage_write(t->program, t->files, t->files_n, NULL, 0, to, err);
 }
 
 /* Verb `emit` for files: OUT is the package, or a folder of packages if there are several programs. */

@@ -20,6 +20,7 @@ struct bench_sample {
     uint64_t start_ns, ns; /* begin and duration of the measured part */
     uint64_t weight_bytes; /* weight bytes that the measured part read */
     uint64_t state_bytes;  /* memory of the states of all sessions */
+    uint64_t layout_ops;   /* operations of the measured part that only move numbers; 0: not counted */
     double memory_bandwidth_gb_s;    /* memory bandwidth, measured after the run; 0: not measured */
 };
 
@@ -107,6 +108,19 @@ static segue_status sum_stats(const struct bench_run *b, segue_session **session
     return st;
 }
 
+/* Operations that only moved numbers, over all sessions and phases so far. */
+static uint64_t layout_ops_of(const struct bench_run *b, segue_session **sessions)
+{
+    uint64_t sum = 0;
+    for (size_t s = 0; s < b->sequences; s++)
+        for (size_t i = 0;; i++) {
+            segue_use use = SEGUE_INIT(segue_use);
+            if (segue_session_use_get(sessions[s], i, &use, NULL)) break;
+            sum += use.layout_ops;
+        }
+    return sum;
+}
+
 /* One sample: prefill if prompt > 0, decode if generated > 0, both after `depth` unmeasured tokens. */
 static segue_status run_sample(struct bench_run *b, size_t prompt, size_t generated, size_t depth,
                             struct bench_sample *out, uint64_t *hash, segue_error *err)
@@ -122,12 +136,14 @@ static segue_status run_sample(struct bench_run *b, size_t prompt, size_t genera
     if (!st && depth) st = prefill_all(b, sessions, err);
     if (!st) st = append_random(b, sessions, prompt + first, &random, hash, err);
     if (!st) st = sum_stats(b, sessions, &before, &out->state_bytes, err);
+    if (!st) out->layout_ops = layout_ops_of(b, sessions);
     start_ns = out_now_ns();
     if (!st) st = generated ? generate_all(b, sessions, generated, hash, err) : prefill_all(b, sessions, err);
     out->ns = out_now_ns() - start_ns;
     out->start_ns = start_ns;
     if (!st) st = sum_stats(b, sessions, &after, &out->state_bytes, err);
     out->weight_bytes = after - before;
+    if (!st) out->layout_ops = layout_ops_of(b, sessions) - out->layout_ops;
     /* Sample the process memory while all sessions are open. */
     machine_peak_bytes();
     for (size_t s = 0; s < b->sequences; s++) {
@@ -304,6 +320,10 @@ static json_t *result_row(struct bench_run *b, size_t prompt, size_t generated, 
     report_memory(o, &b->placement, last->state_bytes);
     put_bandwidth(o, samples, b->repeats, generated > 0);
     put_depth_ratio(o, b, generated, depth);
+    if (last->layout_ops)
+        json_object_set_new(o, "layout_ops", json_integer((json_int_t)last->layout_ops));
+    else
+        out_null(o, "layout_ops", "the unit does not count operations that only move numbers");
     json_object_set_new(o, "machine", machine_json(b->placement.unit_info, b->placement.units_n));
     json_object_set_new(o, "seed", json_integer((json_int_t)b->seed));
     snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);

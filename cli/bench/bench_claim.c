@@ -8,26 +8,32 @@
 #include <stdlib.h>
 #include <string.h>
 #include "ane/ane_cost.h"
+#include "bench/bench_two_tokens.h"
 #include "host/machine.h"
 #include "plan/probe_model.h"
 #include "plan/probe_units.h"
 
+enum { PAIR_ROWS = 32 }; /* a dispatch of two rows is one of 32 */
 enum { LAYERS = 6, WIDTH = 768, FF = 2048, HEADS = 12, CONTEXT = 256, PROMPT = 128, SMALL_VOCAB = 32, CELL_UNITS = 1 };
 
-/* A case: with an output head on the engine, or with one of SMALL_VOCAB tokens that the host computes. */
+/* A case: with an output head on the engine, or with one of SMALL_VOCAB tokens that the host computes; token by token, or by
+ * steps of two (bench_two_tokens.c). */
 static const struct claim_case {
     const char *name, *claim, *criterion;
     uint32_t vocab;
     double published_ms;
     const char *spec;
-    bool has_head;
+    bool has_head, in_pairs;
 } cases[] = {
     {"layers", "1.08 ms a token (926 tok/s), M3 Max: six recurrent layers without attention and head",
      "at most 1.08 ms: six layers of width 768 with attention, 256 tokens of context, no output head", SMALL_VOCAB, 1.08,
-     "ane:keys=256", false},
+     "ane:keys=256", false, false},
     {"layers and head", "1.93 ms a token (519 tok/s), M3 Max: the same layers with an output head",
      "at most 1.93 ms: six layers of width 768 with attention, 256 tokens of context, vocabulary of 32,000, greedy choice", 32000,
-     1.93, "ane:head=engine,keys=256", true}};
+     1.93, "ane:head=engine,keys=256", true, false},
+    {"layers, two tokens a step", "1.08 ms a token (926 tok/s), M3 Max: six recurrent layers without attention and head",
+     "at most 1.08 ms: six layers of width 768 with attention, 256 tokens of context, no output head, exact drafts of one token",
+     SMALL_VOCAB, 1.08, "ane:keys=256", false, true}};
 
 /* State of a case. */
 struct claim {
@@ -36,6 +42,7 @@ struct claim {
     struct probe probe;
     const char *unit;          /* of --unit, or NULL */
     size_t prompt, tokens;
+    struct two_tokens pairs;   /* of a case in pairs */
 };
 
 /* First number of a flag that takes a list. */
@@ -84,11 +91,47 @@ static void put_run(json_t *o, const struct claim *q, bool ran)
     }
 }
 
+/* Fields of steps of two tokens, or null. */
+static void put_pairs(json_t *o, const struct claim *q, double step_ms)
+{
+    static const char *const why = "one token a step";
+    if (q->c->in_pairs) {
+        json_object_set_new(o, "step_ms", out_real(step_ms));
+        json_object_set_new(o, "accepted_ratio", out_real((double)q->pairs.accepted / (double)q->pairs.steps));
+        json_object_set_new(o, "tokens_equal", json_boolean(q->pairs.equal));
+    } else {
+        out_null(o, "step_ms", why);
+        out_null(o, "accepted_ratio", why);
+        out_null(o, "tokens_equal", why);
+    }
+}
+
+/* Milliseconds a token, of a step or of a token. */
+static double token_ms_of(const struct claim *q, double ms)
+{
+    return q->c->in_pairs ? ms * (double)q->pairs.steps / (double)(q->pairs.steps + q->pairs.accepted) : ms;
+}
+
 static void put_cost(json_t *o, const struct claim *q, const struct ane_cost *cost)
 {
     json_object_set_new(o, "dispatches", json_integer((json_int_t)cost->dispatches + q->c->has_head));
     json_object_set_new(o, "weight_bytes",
                         json_integer((json_int_t)(cost->layers_bytes + (q->c->has_head ? cost->head_bytes : 0))));
+}
+
+/* The median step of the repeats; the first run does not count. */
+static segue_status run_pairs(struct claim *q, double *ms, segue_error *err)
+{
+    double *each = out_alloc(q->b->repeats * sizeof *each);
+    segue_status st = bench_two_tokens(&q->probe, q->prompt, 2, &q->pairs, err);
+    for (size_t i = 0; i < q->b->repeats && !st; i++) {
+        st = bench_two_tokens(&q->probe, q->prompt, q->tokens, &q->pairs, err);
+        each[i] = q->pairs.step_ms;
+        progress_step(&q->b->progress, i + 1, q->b->repeats, false);
+    }
+    if (!st) *ms = bench_median(each, q->b->repeats);
+    free(each);
+    return st;
 }
 
 /* Greedy tokens on the unit, the median of the repeats' medians; a first run that does not count compiles the programs. */
@@ -116,22 +159,26 @@ static segue_status put_rows(struct claim *q, segue_error *err)
     bool simulated = q->probe.info[0].simulated != 0;
     struct ane_cost cost;
     double ms = 0;
-    SG_TRY(ane_cost_of(q->probe.model, profile, CONTEXT, &cost, err));
-    SG_TRY(run_unit(q, &ms, err));
+    unsigned rows = q->c->in_pairs ? PAIR_ROWS : 1;
+    SG_TRY(ane_cost_of(q->probe.model, profile, rows, CONTEXT, &cost, err));
+    SG_TRY(q->c->in_pairs ? run_pairs(q, &ms, err) : run_unit(q, &ms, err));
     char unit[80];
     snprintf(unit, sizeof unit, "%s%s", q->probe.specs[0], simulated ? " (software)" : "");
-    json_t *o = row_of(q, unit, simulated ? "host" : "measured", ms,
+    json_t *o = row_of(q, unit, simulated ? "host" : "measured", token_ms_of(q, ms),
                        simulated ? "the time of the software NPU on this machine; no engine ran" : NULL);
     put_cost(o, q, &cost);
+    put_pairs(o, q, ms);
     put_run(o, q, true);
     SG_TRY(bench_out_row(q->b->out, o, err));
     for (size_t i = 0; simulated && i < sizeof chips / sizeof *chips; i++) {
         char why[64];
         snprintf(unit, sizeof unit, "ane, profile %s", chips[i]);
-        SG_TRY(ane_cost_of(q->probe.model, chips[i], CONTEXT, &cost, err));
+        SG_TRY(ane_cost_of(q->probe.model, chips[i], rows, CONTEXT, &cost, err));
         snprintf(why, sizeof why, "rule %u of this chip refuses the programs (docs/ANE.md)", cost.rule);
-        o = row_of(q, unit, "simulated", cost.layers_ms + (q->c->has_head ? cost.head_ms : 0), cost.rule ? why : NULL);
+        ms = cost.layers_ms + (q->c->has_head ? cost.head_ms : 0);
+        o = row_of(q, unit, "simulated", token_ms_of(q, ms), cost.rule ? why : NULL);
         put_cost(o, q, &cost);
+        put_pairs(o, q, ms);
         put_run(o, q, false);
         SG_TRY(bench_out_row(q->b->out, o, err));
     }

@@ -338,14 +338,36 @@ static json_t *selected_names(struct bench_run *b, segue_error *err)
     return names;
 }
 
+/* Set ids_equal: the row has the tokens of its decode unit alone, whose rows of single:U come earlier. alone: {"U N": hash} */
+static void put_ids_equal(json_t *row, json_t *alone)
+{
+    const char *pipeline = json_string_value(json_object_get(row, "pipeline"));
+    const char *unit = json_string_value(json_object_get(row, "decode"));
+    json_t *hash = json_object_get(row, "ids_hash");
+    if (!unit) {
+        out_null(row, "ids_equal", "the pipeline is not available");
+        return;
+    }
+    json_t *key = json_sprintf("%s %lld", unit, (long long)json_integer_value(json_object_get(row, "n_prompt")));
+    const char *name = json_string_value(key);
+    if (!strncmp(pipeline, "single:", 7) && !json_object_get(alone, name)) json_object_set(alone, name, hash);
+    json_t *want = json_object_get(alone, name);
+    if (want)
+        json_object_set_new(row, "ids_equal", json_boolean(json_equal(hash, want)));
+    else
+        out_null(row, "ids_equal", "the decode unit alone was not measured before");
+    json_decref(key);
+}
+
 /* Output the rows of a child process, then return its failure, if any. */
-static segue_status output_rows(struct bench_run *b, json_t *o, segue_error *err)
+static segue_status output_rows(struct bench_run *b, json_t *o, json_t *alone, segue_error *err)
 {
     segue_status st = SEGUE_OK;
     json_t *result_row, *status = json_object_get(o, "status");
     size_t i;
     json_array_foreach(json_object_get(o, "rows"), i, result_row)
     {
+        put_ids_equal(result_row, alone);
         if (b->case_name)
             json_object_set_new(result_row, "case",
                                 json_sprintf("%s %s", b->case_name, json_string_value(json_object_get(result_row, "pipeline"))));
@@ -373,7 +395,7 @@ static segue_status check_names(const json_t *names, segue_error *err)
 }
 
 /* Measure one pipeline in a child process. Its name replaces the flags that select units. */
-static segue_status bench_pipeline(struct bench_run *b, const char *name, segue_error *err)
+static segue_status bench_pipeline(struct bench_run *b, const char *name, json_t *alone, segue_error *err)
 {
     /* The name "flags" stands for the placement of the command line. */
     struct args original = b->args;
@@ -388,7 +410,7 @@ static segue_status bench_pipeline(struct bench_run *b, const char *name, segue_
         st = args_set(&b->args, "pipeline", name, err);
     }
     json_t *o = st ? NULL : run_in_child(b, name, measure_pipeline, err);
-    if (!st) st = o ? output_rows(b, o, err) : err->status;
+    if (!st) st = o ? output_rows(b, o, alone, err) : err->status;
     json_decref(o);
     args_free(&b->args);
     b->args = original;
@@ -413,19 +435,21 @@ int bench_pipelines(struct bench_run *b)
                                                   {"device bytes", "device_bytes", 0},
                                                   {"disk bytes", "disk_bytes", 0},
                                                   {"dispatches", "dispatches", 0},
+                                                  {"tokens equal", "ids_equal", 0},
                                                   {"prefill J", "prefill_j", 3},
                                                   {"decode J", "decode_j", 3},
                                                   {"unavailable because", "reason", 0},
                                                   {NULL, NULL, 0}};
     segue_error err;
     b->out->columns = b->case_name ? columns : columns + 1;
-    json_t *names = selected_names(b, &err), *name;
+    json_t *names = selected_names(b, &err), *name, *alone = json_object();
     segue_status st = names ? check_names(names, &err) : err.status;
     size_t i;
     json_array_foreach(names, i, name)
     {
-        if (!st && !interrupt_pending()) st = bench_pipeline(b, json_string_value(name), &err);
+        if (!st && !interrupt_pending()) st = bench_pipeline(b, json_string_value(name), alone, &err);
     }
+    json_decref(alone);
     json_decref(names);
     return st ? out_error(&err, EXIT_UNAVAILABLE) : interrupt_pending() ? EXIT_INTERRUPTED : EXIT_DONE;
 }

@@ -14,7 +14,7 @@
 #include "term/interrupt.h"
 
 enum { ROUNDS = 3, UNITS = 4, PAIRS = UNITS * UNITS, ERRORS = 512 };
-#define LIMIT_S 640.0 /* tasks that would begin later are left out */
+#define LIMIT_S 640 /* tasks that would begin later are left out; --seconds */
 
 /* pairs: every ordered pair of units; else units alone. */
 struct predict_task {
@@ -134,7 +134,7 @@ static segue_status run_task(struct predict *q, const struct predict_task *t, se
     struct probe_times warm;
     double stream = 0;
     size_t n = 0;
-    if ((double)(out_now_ns() - q->start_ns) * 1e-9 > LIMIT_S) {
+    if ((double)(out_now_ns() - q->start_ns) * 1e-9 > (double)args_number(&q->b->args, "seconds", LIMIT_S)) {
         q->left_out++;
         return SEGUE_OK;
     }

@@ -213,15 +213,29 @@ static int answer(struct run_job *j)
     return code;
 }
 
+/* Watts of the run's own units between two times; 0: no meter of theirs, or too few samples. */
+static double watts_between(struct meter *m, uint64_t from, uint64_t to)
+{
+    struct meter_phase phase = {0};
+    char why[128];
+    if (!m->live || m->own || to <= from) return 0;
+    meter_add(m, from, to, 1, &phase);
+    return energy_refusal(&phase.use, why, sizeof why) ? 0 : phase.use.joules[0] / phase.use.seconds;
+}
+
 /* The calibration learns from answers long enough to tell a token's time. */
-static void learn(const struct run_job *j)
+static void learn(struct run_job *j)
 {
     const segue_stats *b = &j->answer.at_begin, *f = &j->answer.at_first, *e = &j->answer.at_end;
     if (!j->placement.follow || !j->answer.first_ns || e->tokens_out < f->tokens_out + 16) return;
     double n = (double)(f->tokens_in - b->tokens_in), decoded = (double)(e->tokens_out - f->tokens_out);
-    double prefill_ms = (double)(f->prefill_ns - b->prefill_ns) * 1e-6;
-    double token_ms = (double)(e->decode_ns - f->decode_ns) * 1e-6 / decoded;
-    follow_learn(j->placement.follow, f->tokens_reused > b->tokens_reused ? 0 : n, prefill_ms, n + decoded / 2, token_ms);
+    struct follow_run run = {.n = f->tokens_reused > b->tokens_reused ? 0 : n,
+                             .prefill_ms = (double)(f->prefill_ns - b->prefill_ns) * 1e-6,
+                             .depth = n + decoded / 2,
+                             .token_ms = (double)(e->decode_ns - f->decode_ns) * 1e-6 / decoded};
+    run.prefill_w = watts_between(&j->meter, j->answer.start_ns, j->answer.first_ns);
+    run.step_w = watts_between(&j->meter, j->answer.first_ns, j->answer.end_ns);
+    follow_learn(j->placement.follow, &run);
 }
 
 /* Energy cannot be attributed to single answers of --requests, because they overlap. */

@@ -38,10 +38,29 @@ static segue_status predict(const struct args *args, segue_error *err)
     return st;
 }
 
-/* The sizes of the model of -m: shape:NAME with --storage, or a file. *name: allocated. */
+/* The storages that --storage names besides the model's own one, as further placements. list: [SG_PLAN_STORAGES], list[0] is the
+ * model. */
+enum { SG_PLAN_STORAGES = 8 };
+static segue_status add_storages(const struct args *args, struct sg_model_cost *list, size_t from, segue_error *err)
+{
+    const char *text;
+    size_t n = 1;
+    for (size_t i = from; (text = args_nth(args, "storage", i)); i++) {
+        bool known = false;
+        for (size_t k = 0; k < n; k++) known |= !strcmp(list[k].storage, text);
+        if (known) continue;
+        if (n == SG_PLAN_STORAGES) return out_fail(err, SEGUE_EARG, "flag --storage: more than %d; name fewer", SG_PLAN_STORAGES);
+        SG_TRY(sg_model_cost_as(&list[n], &list[0], text, err));
+        list[n - 1].also = &list[n];
+        n++;
+    }
+    return SEGUE_OK;
+}
+
+/* The sizes of the model of -m: shape:NAME in the first --storage, or a file. *name: allocated. */
 static segue_status read_model(const struct args *args, struct sg_model_cost *out, char **name, char **storage, segue_error *err)
 {
-    const char *model = args_text(args, "model"), *given = args_text(args, "storage");
+    const char *model = args_text(args, "model"), *given = args_nth(args, "storage", 0);
     struct segue_model *opened = NULL;
     struct sg_graph *graph = NULL;
     struct sg_graph_request request = {.head = 1};
@@ -52,7 +71,8 @@ static segue_status read_model(const struct args *args, struct sg_model_cost *ou
         *name = out_strdup(model + 6);
         *storage = out_strdup(given ? given : "bf16");
         if (!shape) return out_fail(err, SEGUE_EARG, "model: %.60s: no such shape; docs/PLANNER.md lists them", model);
-        return sg_model_cost_shape(out, shape, *storage, err);
+        SG_TRY(sg_model_cost_shape(out, shape, *storage, err));
+        return add_storages(args, out, 1, err);
     }
     opts.no_text = 1;
     segue_status st = find_model(args, &path, err);
@@ -66,6 +86,7 @@ static segue_status read_model(const struct args *args, struct sg_model_cost *ou
         snprintf(out->key, sizeof out->key, "%.8s-%.20s", info.shape_id, sg_model_storage(graph));
         *name = out_strdup(info.name && *info.name ? info.name : path);
         *storage = out_strdup(sg_model_storage(graph));
+        st = add_storages(args, out, 0, err);
     }
     sg_graph_free(graph);
     segue_model_close(opened);
@@ -129,17 +150,17 @@ static segue_status plan(const struct args *args, segue_error *err)
     struct sg_chips *chips = out_alloc(sizeof *chips);
     struct sg_unit_costs *costs = out_alloc(sizeof *costs);
     struct sg_options *options = out_alloc(sizeof *options);
-    struct sg_model_cost model;
+    struct sg_model_cost models[SG_PLAN_STORAGES];
     struct sg_plan_source source = {0};
     struct sg_plan_task task;
     char *model_name = NULL, *storage = NULL;
     read_task(args, &task);
     segue_status st = read_costs(args, chips, costs, &source, err);
-    if (!st) st = read_model(args, &model, &model_name, &storage, err);
+    if (!st) st = read_model(args, models, &model_name, &storage, err);
     if (!st) {
         uint64_t start = out_now_ns();
-        sg_options_make(options, &source, &model, &task);
-        struct plan_subject h = {.model = model_name, .storage = storage, .task = &task, .source = &source, .cost = &model};
+        sg_options_make(options, &source, models, &task);
+        struct plan_subject h = {.model = model_name, .storage = storage, .task = &task, .source = &source, .cost = models};
         h.costs = args_has(args, "chip") ? args_text(args, "chip") : "this machine";
         h.plan_us = (double)(out_now_ns() - start) * 1e-3;
         st = show_plan(args, options, &h, err);
@@ -190,7 +211,9 @@ static const struct arg_def defs[] =
      {"objective", 0, ARG_CHOICE, 0, "latency|energy|throughput", "latency", 0, 0, "what the choice minimises"},
      {"max-watts", 0, ARG_REAL, 0, "W", NULL, 0, 1e6, "placements above this power, or of unknown power, are not chosen"},
      {"chip", 0, ARG_FILE, 0, "FILE|NAME", "this machine", 0, 0, "costs of a chip file, or of a chip that segue knows"},
-     {"storage", 0, ARG_TEXT, 0, "S", "bf16", 0, 0, "storage of the weights of -m shape:NAME"},
+     {"storage", 0, ARG_TEXT, ARG_REPEATABLE, "S", "as in the file", 0, 0,
+      "also plan with the weights in this storage: fp8 (made when loading), or one of segue quantize; may be repeated; the first "
+      "one is that of -m shape:NAME, else bf16"},
      {"unit", 0, ARG_UNIT, ARG_REPEATABLE | ARG_ADVANCED, "U", NULL, 0, 0, "a simulated unit that may be chosen"},
      {"explain", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "also draw the terms of the choice and the times as bars"},
      {"html", 0, ARG_FILE, 0, "FILE", NULL, 0, 0, "also write a page with tables and charts"},

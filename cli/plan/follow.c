@@ -64,14 +64,18 @@ struct follow *follow_choose(const segue_model *model, double prompt, double out
     return f;
 }
 
-void follow_learn(struct follow *f, double n, double prefill_ms, double depth, double token_ms)
+void follow_learn(struct follow *f, const struct follow_run *run)
 {
     segue_error err;
     if (!f || strcmp(f->prefill, f->decode) != 0) return;
-    if (n > 0 && prefill_ms > 0) sg_learn_prefill(&f->costs->units, f->prefill, &f->costs->model, n, 0, 512, prefill_ms);
-    if (token_ms > 0) sg_learn_step(&f->costs->units, f->decode, &f->costs->model, depth, token_ms);
+    struct sg_unit_costs *units = &f->costs->units;
+    const struct sg_model_cost *m = &f->costs->model;
+    if (run->n > 0 && run->prefill_ms > 0) sg_learn_prefill(units, f->prefill, m, run->n, 0, 512, run->prefill_ms);
+    if (run->token_ms > 0) sg_learn_step(units, f->decode, m, run->depth, run->token_ms);
+    sg_learn_watts(units, f->prefill, m, SG_PHASE_PREFILL, run->prefill_w);
+    sg_learn_watts(units, f->decode, m, SG_PHASE_STEP, run->step_w);
     /* A cache: what cannot be written is measured again. */
-    plan_costs_save(&f->costs->units, NULL, &err);
+    plan_costs_save(units, NULL, &err);
 }
 
 void follow_free(struct follow *f)

@@ -15,8 +15,12 @@ struct follow {
 /* The choice of the planner for the model by the calibration of this machine; NULL: there is no calibration, or its choice is not
  * one or two whole units. Reads one small file. */
 struct follow *follow_choose(const segue_model *model, double prompt, double output);
-/* Refine the calibration by a run on one unit: prefill of n tokens, then tokens of token_ms at a depth. Times of 0: not used. */
-void follow_learn(struct follow *f, double n, double prefill_ms, double depth, double token_ms);
+/* What a run on one unit took: prefill of n tokens, then tokens of token_ms at a depth; watts of both phases. 0: not measured. */
+struct follow_run {
+    double n, prefill_ms, depth, token_ms, prefill_w, step_w;
+};
+/* Refine the calibration by a run. */
+void follow_learn(struct follow *f, const struct follow_run *run);
 void follow_free(struct follow *f);
 
 #endif

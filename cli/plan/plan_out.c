@@ -21,6 +21,12 @@ static void put_figure(json_t *o, const char *name, struct sg_figure f, const ch
         json_object_set_new(o, name, json_pack("{s:f,s:f,s:f}", "mid", f.mid, "lo", f.low, "hi", f.high));
 }
 
+/* Where the weights get their storage. */
+static const char *storage_from(const struct sg_option *p)
+{
+    return !p->converted ? "file" : !strcmp(p->storage, "fp8") ? "load" : "quantize";
+}
+
 static json_t *option_json(const struct sg_option *p)
 {
     const char *why = p->excluded ? p->excluded : "not measured on these units";
@@ -33,9 +39,15 @@ static json_t *option_json(const struct sg_option *p)
     put_figure(o, "total_ms", p->total_ms, why);
     put_figure(o, "j", p->joules, why);
     put_figure(o, "w", p->watts, why);
+    if (p->joules_least > 0)
+        json_object_set_new(o, "j_at_least", out_real(p->joules_least));
+    else
+        out_null(o, "j_at_least", p->joules.mid >= 0 ? "j is known" : why);
     json_object_set_new(o, "memory_bytes",
                         json_pack("{s:f,s:f,s:f,s:f}", "prefill_weights", p->prefill_bytes, "decode_weights", p->decode_bytes,
                                   "state", p->kv_bytes, "checkpoints", p->checkpoint_bytes));
+    json_object_set_new(o, "storage", json_string(p->storage));
+    json_object_set_new(o, "storage_from", json_string(storage_from(p)));
     json_object_set_new(o, "disk_bytes", out_real(p->disk_bytes));
     for (size_t i = 0; i < p->terms_n; i++) json_object_set_new(terms, p->terms[i].name, out_real(p->terms[i].ms));
     json_object_set_new(o, "terms", terms);
@@ -61,6 +73,13 @@ static bool joules_known(const struct sg_options *o)
     return false;
 }
 
+/* Why there is no choice. */
+static const char *none_why(const struct sg_options *o, const struct plan_subject *h)
+{
+    bool energy = h->task->objective == SEGUE_OBJECTIVE_ENERGY || h->task->max_watts > 0;
+    return energy && !joules_known(o) ? "the joules of no placement are known" : "no placement satisfies the limits";
+}
+
 json_t *plan_json(const struct sg_options *o, const struct plan_subject *h)
 {
     json_t *root = json_pack("{s:s,s:s,s:s}", "model", h->model, "costs", h->costs, "objective",
@@ -72,11 +91,11 @@ json_t *plan_json(const struct sg_options *o, const struct plan_subject *h)
     if (o->choice >= 0)
         json_object_set_new(root, "choice", option_json(&o->list[o->choice]));
     else
-        out_null(root, "choice", "no placement satisfies the limits");
+        out_null(root, "choice", none_why(o, h));
     if (o->dominant)
         json_object_set_new(root, "dominant", json_string(o->dominant));
     else
-        out_null(root, "dominant", "no placement satisfies the limits");
+        out_null(root, "dominant", none_why(o, h));
     put_crossover(root, "crossover_tokens", o->crossover, true);
     put_crossover(root, "energy_crossover_tokens", o->energy_crossover, joules_known(o));
     for (size_t i = 0; i < o->n; i++) json_array_append_new(list, option_json(&o->list[i]));
@@ -100,6 +119,8 @@ const char *plan_label(char out[160], const struct sg_option *p)
         snprintf(out, 160, "%s", p->pipeline);
     else
         snprintf(out, 160, !strcmp(p->prefill, p->decode) ? "%s" : "%s > %s", p->prefill, p->decode);
+    size_t n = strlen(out);
+    if (p->converted) snprintf(out + n, 160 - n, " %s", p->storage);
     return out;
 }
 
@@ -115,6 +136,7 @@ static void put_option(struct out_text *t, const struct sg_option *p, bool chose
     put_range(t, p->token_ms, "ms");
     put_range(t, p->total_ms, "ms");
     if (p->joules.mid >= 0) out_addf(t, "  %.3g J at %.3g W", p->joules.mid, p->watts.mid);
+    if (p->joules_least > 0) out_addf(t, "  at least %.3g J: a unit has no meter", p->joules_least);
     if (p->unverified) out_addf(t, "  unverified");
     out_addf(t, "\n");
 }
@@ -159,11 +181,14 @@ void plan_text(struct out_text *t, const struct sg_options *o, const struct plan
     out_addf(t, "  %-*s  %-24s  %-24s  %-24s\n", NAME, "prefill > decode", "first token", "per token", "in all");
     for (size_t i = 0; i < o->n; i++) put_option(t, &o->list[i], (int)i == o->choice);
     if (!c) {
-        out_addf(t, "choice: none; no placement satisfies the limits\n");
+        out_addf(t, "choice: none; %s\n", none_why(o, h));
         return;
     }
     out_addf(t, "choice (%s): %s%s; most of its time: %s\n", objective_name(h->task->objective), plan_label(name, c),
              strcmp(c->prefill, c->decode) ? "" : ", no split", o->dominant ? o->dominant : "-");
+    if (c->converted)
+        out_addf(t, "weights in %s: %s\n", c->storage,
+                 !strcmp(c->storage, "fp8") ? "run with --storage fp8" : "make that file with segue quantize");
     out_addf(t, "memory: weights %.1f MB%s, state %.1f MB, checkpoints %.1f MB; disk %.1f MB\n", c->prefill_bytes * 1e-6,
              c->decode_bytes > 0 && strcmp(c->prefill, c->decode) ? " on each unit" : "", c->kv_bytes * 1e-6,
              c->checkpoint_bytes * 1e-6, c->disk_bytes * 1e-6);

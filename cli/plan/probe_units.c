@@ -5,18 +5,25 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include "engine/planner/learn.h"
 #include "plan/probe_model.h"
+#include "term/interrupt.h"
 #include "term/out.h"
 
-enum { REPEATS = 5, STEPS = 24, NEAR = 1024, DEEP = 4096, SHORT = 16, FEW = 6, MANY = 24 };
+enum { REPEATS = 5, STEPS = 24, NEAR = 1024, DEEP = 4096, SHORT = 16, FEW = 6, MANY = 24, POWER_STEPS = 400, POWER_ROWS = 2048 };
 
 #define POWER_NS 800000000u
 #define ENOUGH_NS 300000000u
 #define LONG_NS 800000000u /* after so long, one run is enough */
 static const enum sg_storage class_storage[SG_CLASS_N] = {SG_BF16, SG_Q8_0, SG_Q4_0, SG_Q4_K};
 static const char *const class_names[SG_CLASS_N] = {"16-bit", "8-bit", "4-bit", "superblock"};
-static const struct probe_shape large = {4, 1024, 3072, 16, 4, 4096, 0};
+/* Depths and hand-offs are measured with the first of these; weights and products with the second, which does not fit in the caches
+ * of a CPU, or with the third, where reading the second takes no longer than the overheads of a step. */
+static const struct probe_shape models[] = {{4, 1024, 3072, 16, 4, 4096, 0},
+                                            {12, 1024, 3072, 16, 4, 4096, 0},
+                                            {16, 2048, 6144, 32, 8, 4096, 0}};
+enum { MODELS = sizeof models / sizeof *models };
 
 static int compare(const void *a, const void *b)
 {
@@ -130,12 +137,68 @@ static segue_status measure_overhead(struct probe *p, const char *path, struct s
     return SEGUE_OK;
 }
 
-/* Speeds of one class on one unit. What is faster than a timer can tell is bounded by a tenth of the time. */
-static segue_status measure_class(struct probe *p, size_t unit, struct sg_unit_cost *u, int class, segue_error *err)
+/* Power of a unit that waits with a model in its memory. */
+static segue_status measure_idle(struct probe *p, size_t unit, struct sg_unit_cost *u, segue_error *err)
+{
+    const struct timespec part = {.tv_nsec = 20000000};
+    double before = probe_joules(p, unit, unit);
+    if (before < 0) return SEGUE_OK;
+    uint64_t start = out_now_ns();
+    while (out_now_ns() - start < POWER_NS) {
+        if (interrupt_pending()) return out_fail(err, SEGUE_ECANCELED, "calibrate: interrupted; run it again");
+        nanosleep(&part, NULL);
+    }
+    double after = probe_joules(p, unit, unit);
+    if (after >= before) u->idle_w = (after - before) / ((double)(out_now_ns() - start) * 1e-9);
+    return SEGUE_OK;
+}
+
+/* Watts of one phase of the open model, and how many 10^9 weights and rows it multiplies per second. Counters of GPUs move every 20
+ * to 100 ms, so that single runs cannot be told apart. *watts stays negative without a meter. */
+static segue_status load_power(struct probe *p, size_t unit, int phase, double *watts, double *rate, segue_error *err)
+{
+    const struct sg_shape *s = &p->cost.shape;
+    struct probe_case c = {.prefill = unit, .decode = unit, .prompt = SHORT, .output = POWER_STEPS};
+    if (phase == SG_PHASE_PREFILL) c.prompt = POWER_ROWS, c.output = 0;
+    double weights = phase == SG_PHASE_PREFILL ? s->body * POWER_ROWS : (s->body + s->head) * POWER_STEPS;
+    struct probe_times t;
+    size_t runs = 0;
+    double before = probe_joules(p, unit, unit);
+    *watts = -1;
+    if (before < 0) return SEGUE_OK;
+    uint64_t start = out_now_ns();
+    for (; out_now_ns() - start < POWER_NS; runs++) SG_TRY(probe_run(p, &c, &t, err));
+    double seconds = (double)(out_now_ns() - start) * 1e-9, after = probe_joules(p, unit, unit);
+    if (after > before) *watts = (after - before) / seconds;
+    *rate = weights * (double)runs / seconds * 1e-9;
+    return SEGUE_OK;
+}
+
+/* Two loads tell a base and joules per weight. k: index of the open model; the smallest one comes first. */
+static segue_status measure_power(struct probe *p, size_t unit, struct sg_unit_cost *u, int k, segue_error *err)
+{
+    if (!k) SG_TRY(measure_idle(p, unit, u, err));
+    for (int phase = 0; phase < 2; phase++) {
+        double *base = phase == SG_PHASE_PREFILL ? &u->prefill_w : &u->step_w, watts, rate;
+        double *each = phase == SG_PHASE_PREFILL ? &u->prefill_j_gweight : &u->step_j_gweight;
+        struct probe_load *first = &p->load[unit][phase];
+        SG_TRY(load_power(p, unit, phase, &watts, &rate, err));
+        if (watts < 0) continue;
+        if (!k) *first = (struct probe_load){watts, rate};
+        *each = rate > 1.2 * first->rate ? fmax(0, (watts - first->watts) / (rate - first->rate)) : 0;
+        *base = watts - *each * rate;
+    }
+    return SEGUE_OK;
+}
+
+/* Speeds of one class on one unit. What is faster than a timer can tell is bounded by a tenth of the time. *clear: the read of the
+ * weights takes longer than the overheads. */
+static segue_status measure_class(struct probe *p, size_t unit, struct sg_unit_cost *u, int class, bool *clear, segue_error *err)
 {
     const struct sg_model_cost *m = &p->cost;
     double ms, around = u->step_ms + m->shape.layers * u->step_layer_ms, bytes = m->body_bytes + m->head_bytes;
     SG_TRY(step_ms(p, unit, 0, NULL, &ms, err));
+    *clear = ms > 2 * around;
     u->gb_s[class] = bytes / fmax(ms - around, ms / 10) * 1e-6;
     double head = m->head_bytes / u->gb_s[class] * 1e-6, run = u->run_ms + m->shape.layers * u->run_layer_ms;
     for (int r = 0; r < SG_ROWS_N; r++) {
@@ -143,6 +206,25 @@ static segue_status measure_class(struct probe *p, size_t unit, struct sg_unit_c
         u->tflops[class][r] = 2 * m->shape.body * sg_rows_of[r] / fmax(ms - run - head, ms / 10) * 1e-9;
     }
     sg_mend_speeds(u, class, m->body_bytes / m->shape.body);
+    return SEGUE_OK;
+}
+
+/* Speeds of one class on all units. */
+static segue_status measure_classes(struct probe *p, const char *path, struct sg_unit_costs *costs, int class, segue_error *err)
+{
+    bool done[PROBE_UNITS] = {false};
+    for (int k = 1; k < MODELS; k++) {
+        bool all = true;
+        for (size_t i = 0; i < p->units_n; i++) all &= done[i];
+        if (all) break;
+        SG_TRY(open_random(p, path, &models[k], class_storage[class], err));
+        for (size_t i = 0; i < p->units_n; i++) {
+            struct sg_unit_cost *u = sg_unit_cost_of(costs, p->specs[i], 1);
+            if (done[i]) continue;
+            SG_TRY(measure_class(p, i, u, class, &done[i], err));
+            if (class == SG_CLASS_NIBBLE) SG_TRY(measure_power(p, i, u, k, err));
+        }
+    }
     return SEGUE_OK;
 }
 
@@ -200,22 +282,16 @@ static segue_status measure_links(struct probe *p, struct sg_unit_costs *costs, 
     return SEGUE_OK;
 }
 
-/* Power while steps, and prefill, run. Counters of GPUs move every 20 to 100 ms, so that single runs cannot be told apart. */
-static segue_status measure_power(struct probe *p, size_t unit, struct sg_unit_cost *u, segue_error *err)
+/* What needs no large weights: depths, hand-offs, and the smaller load of power. */
+static segue_status measure_small(struct probe *p, const char *path, struct sg_unit_costs *costs, segue_error *err)
 {
-    double *watts[2] = {&u->prefill_w, &u->step_w};
-    for (int k = 0; k < 2; k++) {
-        struct probe_case c = {.prefill = unit, .decode = unit, .prompt = k ? SHORT : 2048, .output = k ? 400 : 0};
-        struct probe_times t;
-        double before = probe_joules(p, unit, unit);
-        if (before < 0) return SEGUE_OK;
-        uint64_t start = out_now_ns();
-        while (out_now_ns() - start < POWER_NS) SG_TRY(probe_run(p, &c, &t, err));
-        double seconds = (double)(out_now_ns() - start) * 1e-9;
-        double after = probe_joules(p, unit, unit);
-        if (after > before) *watts[k] = (after - before) / seconds;
+    SG_TRY(open_random(p, path, &models[0], class_storage[SG_CLASS_NIBBLE], err));
+    for (size_t i = 0; i < p->units_n; i++) {
+        struct sg_unit_cost *u = sg_unit_cost_of(costs, p->specs[i], 1);
+        SG_TRY(measure_depth(p, i, u, err));
+        SG_TRY(measure_power(p, i, u, 0, err));
     }
-    return SEGUE_OK;
+    return measure_links(p, costs, err);
 }
 
 segue_status probe_units(struct probe *p, struct sg_unit_costs *costs, void (*show)(const char *line), segue_error *err)
@@ -224,17 +300,11 @@ segue_status probe_units(struct probe *p, struct sg_unit_costs *costs, void (*sh
     SG_TRY(probe_folder_open(&f, "calibrate", err));
     if (show) show("overheads");
     segue_status st = measure_overhead(p, f.path, costs, err);
+    if (!st && show) show("depths and hand-offs");
+    if (!st) st = measure_small(p, f.path, costs, err);
     for (int class = 0; class < SG_CLASS_N && !st; class ++) {
         if (show) show(class_names[class]);
-        st = open_random(p, f.path, &large, class_storage[class], err);
-        /* A storage that a unit cannot run has no figures. */
-        for (size_t i = 0; i < p->units_n && !st; i++) {
-            struct sg_unit_cost *u = sg_unit_cost_of(costs, p->specs[i], 1);
-            st = measure_class(p, i, u, class, err);
-            if (!st && class == SG_CLASS_NIBBLE) st = measure_depth(p, i, u, err);
-            if (!st && class == SG_CLASS_NIBBLE) st = measure_power(p, i, u, err);
-        }
-        if (!st && class == SG_CLASS_NIBBLE) st = measure_links(p, costs, err);
+        st = measure_classes(p, f.path, costs, class, err);
     }
     if (!st) st = measure_state(p, f.path, costs, err);
     for (size_t i = 0; i < p->units_n && !st; i++) {
@@ -255,10 +325,14 @@ segue_status probe_real(struct probe *p, struct sg_unit_costs *costs, segue_erro
     const double chunk = 512, middle = SHORT + (STEPS - 1) / 2.0;
     for (size_t n = 0; n < 2 * p->units_n; n++) {
         struct probe_times usual;
-        double ms;
+        double ms, rate;
         size_t i = n % p->units_n, again = n / p->units_n;
         struct sg_real_factor *r = sg_real_factor_of(costs, p->specs[i], p->cost.key, 1);
         if (r && !again) memset(r->factor, 0, sizeof r->factor);
+        for (int phase = 0; r && !again && phase < 2; phase++) {
+            SG_TRY(load_power(p, i, phase, &r->watts[phase], &rate, err));
+            r->watts[phase] = fmax(0, r->watts[phase]);
+        }
         for (size_t k = 0; k < sizeof prompts / sizeof *prompts; k++) {
             SG_TRY(prefill_ms(p, i, 0, prompts[k], &usual, &ms, err));
             sg_learn_prefill(costs, p->specs[i], &p->cost, (double)prompts[k], 0, chunk, usual.ttft_ms);

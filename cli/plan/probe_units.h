@@ -13,6 +13,11 @@ struct probe_spread {
     size_t n;
 };
 
+/* Watts under a load, and the load in 10^9 weights and rows per second. */
+struct probe_load {
+    double watts, rate;
+};
+
 /* A model on units. Zero-initialised; closed by probe_close in any case. */
 struct probe {
     segue_model *model;
@@ -25,6 +30,7 @@ struct probe {
     uint32_t vocab, layers;
     double load_ms; /* time to place the weights on all units */
     struct probe_spread spread[PROBE_UNITS][2]; /* by unit and SG_PHASE_* */
+    struct probe_load load[PROBE_UNITS][2];     /* the smaller of two loads */
 };
 /* Open units by spec; a unit that is already open under its full name is left out. */
 segue_status probe_open_units(struct probe *p, const char *const *specs, size_t n, segue_error *err);

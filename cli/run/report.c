@@ -267,6 +267,10 @@ static json_t *part_json(const struct report *r, uint32_t phase, size_t unit, ui
     json_object_set_new(o, "tokens_truncated", json_integer((json_int_t)use.tokens_truncated));
     json_object_set_new(o, "overflows", json_integer((json_int_t)(use.overflows - before.overflows)));
     json_object_set_new(o, "underflows", json_integer((json_int_t)(use.underflows - before.underflows)));
+    if (use.layout_ops)
+        json_object_set_new(o, "layout_ops", json_integer((json_int_t)(use.layout_ops - before.layout_ops)));
+    else
+        out_null(o, "layout_ops", "the unit does not count operations that only move numbers");
     json_object_set_new(o, "ms", out_real((double)(use.ns - before.ns) / 1e6));
     segue_unit_info now = SEGUE_INIT(segue_unit_info); /* a unit that was lost may have been restarted as another process */
     bool apart = segue_unit_info_get(r->placement->units[unit], &now, NULL) == SEGUE_OK && now.pid;

@@ -58,6 +58,7 @@ static void add_model(struct model_pool *h, const struct args *args, const char 
     args_set(&m->args, "model", path, &ignored);
     pthread_mutex_init(&m->energy_lock, NULL);
     slots_open(&m->slots, h->scheduling.running);
+    grammars_open(&m->grammars);
     h->models = out_realloc(h->models, (h->models_n + 1) * sizeof(struct pooled_model *));
     h->models[h->models_n++] = m;
 }
@@ -201,6 +202,7 @@ static bool unload_one(struct model_pool *h)
     oldest->state = MODEL_LOADING; /* others wait until it is IDLE */
     pthread_mutex_unlock(&h->lock);
     segue_scheduler_close(oldest->scheduler);
+    grammars_empty(&oldest->grammars);
     meter_close(&oldest->meter);
     placement_close(&oldest->placement);
     pthread_mutex_lock(&h->lock);
@@ -305,6 +307,7 @@ void model_pool_close(struct model_pool *h)
     for (size_t i = 0; i < h->models_n; i++) {
         struct pooled_model *m = h->models[i];
         segue_scheduler_close(m->scheduler);
+        grammars_close(&m->grammars);
         if (m->state == MODEL_READY || m->state == MODEL_STOPPED) {
             meter_close(&m->meter);
             placement_close(&m->placement);

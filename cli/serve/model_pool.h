@@ -4,6 +4,7 @@
 #define SEGUE_CLI_MODEL_POOL_H
 
 #include "serve/exchange.h"
+#include "serve/grammars.h"
 #include "serve/slots.h"
 #include "meter/meter.h"
 #include "replay/record_log.h"
@@ -24,6 +25,7 @@ struct pooled_model {
     size_t energy_users;      /* requests that are generated now */
     double energy_j, share_j; /* last reading; what a request that was always in progress would have used */
     struct slots slots;
+    struct grammars grammars; /* READY: of requests, compiled */
     size_t context; /* READY: tokens of one request at most */
     struct record_log *log; /* of the pool */
     size_t users;   /* requests that hold it */

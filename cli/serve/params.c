@@ -123,7 +123,7 @@ static void read_logprobs(struct params *p, struct fields f)
     if (p->logprobs) p->sampling.logprobs = 1 + p->top_logprobs;
 }
 
-bool params_constrain(struct params *p, const struct pooled_model *m, segue_grammar_kind kind, const char *text, size_t len,
+bool params_constrain(struct params *p, struct pooled_model *m, segue_grammar_kind kind, const char *text, size_t len,
                       const char *where, struct serve_error *e)
 {
     segue_error err = {0};
@@ -133,8 +133,9 @@ bool params_constrain(struct params *p, const struct pooled_model *m, segue_gram
                           "json_schema, grammar and regex",
                           where);
     if (p->sampling.ignore_stops) return serve_fail(e, 400, "ignore_eos", "ignore_eos: cannot be combined with %s", where);
-    segue_status st = segue_grammar_open(&p->grammar, m->placement.model, kind, text, len, &err);
+    segue_status st = grammars_take(&m->grammars, m->placement.model, kind, text, len, &p->grammar, &err);
     if (st) return serve_fail(e, st == SEGUE_EMEMORY ? 503 : 400, where, "%s: %s", where, err.text);
+    p->grammars = &m->grammars;
     p->sampling.grammar = p->grammar;
     if (!m->log) return true;
     p->constraint = (struct record_constraint){kind, out_alloc(len + 1), len};
@@ -142,7 +143,7 @@ bool params_constrain(struct params *p, const struct pooled_model *m, segue_gram
     return true;
 }
 
-static bool constrain_json(struct params *p, const struct pooled_model *m, json_t *schema, const char *where,
+static bool constrain_json(struct params *p, struct pooled_model *m, json_t *schema, const char *where,
                            struct serve_error *e)
 {
     char *text = json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY);
@@ -153,7 +154,7 @@ static bool constrain_json(struct params *p, const struct pooled_model *m, json_
 
 /* response_format {"type": "text" | "json_object" | "json_schema" | "grammar" | "regex"}. In the Responses API the schema is
  * not nested in "json_schema". */
-static bool read_format(struct params *p, struct fields f, const struct pooled_model *m, json_t *format, const char *where)
+static bool read_format(struct params *p, struct fields f, struct pooled_model *m, json_t *format, const char *where)
 {
     const char *type = json_string_value(json_object_get(format, "type"));
     json_t *inner = json_object_get(format, "json_schema"), *schema = json_object_get(inner ? inner : format, "schema");
@@ -174,7 +175,7 @@ static bool read_format(struct params *p, struct fields f, const struct pooled_m
     return params_constrain(p, m, type[0] == 'g' ? SEGUE_GRAMMAR_GBNF : SEGUE_GRAMMAR_REGEX, text, strlen(text), where, f.e);
 }
 
-static bool read_constraints(struct params *p, struct fields f, const struct pooled_model *m)
+static bool read_constraints(struct params *p, struct fields f, struct pooled_model *m)
 {
     static const struct {
         const char *name;
@@ -196,7 +197,7 @@ static bool read_constraints(struct params *p, struct fields f, const struct poo
     return !schema || constrain_json(p, m, schema, name, f.e);
 }
 
-bool params_read(struct params *p, struct fields f, const struct pooled_model *m)
+bool params_read(struct params *p, struct fields f, struct pooled_model *m)
 {
     const segue_model_info *info = &m->placement.info;
     *p = (struct params){.thinking_budget = SIZE_MAX};
@@ -224,7 +225,7 @@ bool params_read(struct params *p, struct fields f, const struct pooled_model *m
 void params_free(struct params *p)
 {
     free(p->bias);
-    segue_grammar_close(p->grammar);
+    if (p->grammar) grammars_give(p->grammars, p->grammar);
     free(p->constraint.text);
     *p = (struct params){0};
 }

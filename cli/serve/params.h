@@ -12,7 +12,8 @@ enum { PARAMS_CHOICES = 16, PARAMS_STOPS = 16, PARAMS_STOP_BYTES = 256, PARAMS_L
 struct params {
     segue_sampling sampling; /* bias belongs to `bias` */
     struct segue_bias *bias;
-    segue_grammar *grammar;          /* NULL: the text is free. A reference */
+    segue_grammar *grammar;          /* NULL: the text is free. Taken from `grammars` */
+    struct grammars *grammars;       /* of the model */
     struct record_constraint constraint; /* its source, for --record; text NULL: none */
     size_t max_tokens;               /* 0: until the context is full */
     size_t choices;                  /* n */
@@ -25,10 +26,10 @@ struct params {
     size_t thinking_budget; /* tokens of reasoning at most; SIZE_MAX: no bound */
 };
 
-/* Read a request for a model; false: f.e has the reason. Call params_free in any case. */
-bool params_read(struct params *p, struct fields f, const struct pooled_model *m);
+/* Read a request for a model; false: f.e has the reason. Call params_free in any case, before the model is released. */
+bool params_read(struct params *p, struct fields f, struct pooled_model *m);
 /* Constrain the text. kind: as for segue_grammar_open. where: the field, for errors. */
-bool params_constrain(struct params *p, const struct pooled_model *m, segue_grammar_kind kind, const char *text, size_t len,
+bool params_constrain(struct params *p, struct pooled_model *m, segue_grammar_kind kind, const char *text, size_t len,
                       const char *where, struct serve_error *e);
 void params_free(struct params *p);
 

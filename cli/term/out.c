@@ -33,16 +33,24 @@ void *out_realloc(void *p, size_t size) { return exit_if_null(realloc(p, size ? 
 
 char *out_strdup(const char *s) { return exit_if_null(strdup(s)); }
 
-/* The text is formatted twice: once to find its length. */
+/* A new string of *n bytes. The text is formatted twice: once to find its length. */
+static char *format_new(const char *format, va_list ap, size_t *n)
+{
+    va_list again;
+    va_copy(again, ap);
+    *n = (size_t)vsnprintf(NULL, 0, format, again);
+    va_end(again);
+    char *s = out_alloc(*n + 1);
+    vsnprintf(s, *n + 1, format, ap);
+    return s;
+}
+
 char *out_printf(const char *format, ...)
 {
+    size_t n;
     va_list ap;
     va_start(ap, format);
-    int n = vsnprintf(NULL, 0, format, ap);
-    va_end(ap);
-    char *s = out_alloc((size_t)n + 1);
-    va_start(ap, format);
-    vsnprintf(s, (size_t)n + 1, format, ap);
+    char *s = format_new(format, ap, &n);
     va_end(ap);
     return s;
 }
@@ -61,15 +69,12 @@ void out_add(struct out_text *text, const char *bytes, size_t n)
 
 void out_addf(struct out_text *text, const char *format, ...)
 {
+    size_t n;
     va_list ap;
     va_start(ap, format);
-    int n = vsnprintf(NULL, 0, format, ap);
+    char *s = format_new(format, ap, &n);
     va_end(ap);
-    char *s = out_alloc((size_t)n + 1);
-    va_start(ap, format);
-    vsnprintf(s, (size_t)n + 1, format, ap);
-    va_end(ap);
-    out_add(text, s, (size_t)n);
+    out_add(text, s, n);
     free(s);
 }
 

@@ -3,7 +3,7 @@
 
     serve_load.py load --server 'NAME=COMMAND with {port}' ... [--clients 8,16] [--prompt 256] [--shared 128] [--answer 64]
                        [--requests 3] [--pairs 3] [--vocab 49152] [--json FILE] [--body '{"grammar": ...}'] [--stagger 0.5]
-                       [--processes 1]
+                       [--processes 1] [--beside-plain]
     serve_load.py soak --server ...  [--total 10000] [--clients 16]
     serve_load.py idle --server ...  [--connections 500]
 
@@ -11,7 +11,8 @@ load  starts the servers and lets N clients send --requests requests each, one a
       the first --shared of --prompt tokens are the same for all. Clients begin together, or one after the other within --stagger
       seconds, and are spread over --processes processes. Servers take turns, --pairs times, in alternating order. Printed:
       generated tokens per second, all tokens per second, time to the first token and time between tokens (p50, p95), generated
-      tokens per second of the server's processor time, and the median of the per-pair ratios to the last server.
+      tokens per second of the server's processor time, and the median of the per-pair ratios to the last server. --beside-plain:
+      each server also takes a turn without --body, as "plain", last: what the fields of --body cost.
 soak  sends a mix of requests (streamed or not, chats, constraints, bad ones; every fifth is left before its end) and reports errors,
       the resident memory after a tenth and at the end, and requests that still run.
 idle  opens connections that send nothing, others that were used once, and reports the memory per connection.
@@ -141,6 +142,7 @@ def part_main(queue, port, a, prompts, delays): queue.put(asyncio.run(run_client
 
 
 def run_load(port, a, clients, rng):
+    """One turn: all clients to their ends. -> a row."""
     common = [rng.randrange(a.low, a.vocab) for _ in range(a.shared)]
     prompts = [[common + [rng.randrange(a.low, a.vocab) for _ in range(a.prompt - a.shared)] for _ in range(a.requests)] for _ in range(clients)]
     delays, n, queue = [i * a.stagger / clients for i in range(clients)], min(a.processes, clients), multiprocessing.Queue()
@@ -161,25 +163,36 @@ def run_load(port, a, clients, rng):
             "between_p95_ms": share(gaps, 0.95) * 1e3, "between_p99_ms": share(gaps, 0.99) * 1e3, "between_max_ms": max(gaps or [0]) * 1e3}
 
 
+class Turn:
+    """A server with the further fields of its requests. Prompts differ between the turns of a server, since it keeps prefixes."""
+
+    def __init__(self, server, name, body, seed): self.server, self.name, self.body, self.seed = server, name, body, seed
+
+
+def with_fields(a, **more): return argparse.Namespace(**{**vars(a), **more})
+
+
 def load(a, servers):
     rows = []
+    turns = [Turn(s, s.name, a.body, 0) for s in servers]
+    if a.beside_plain: turns += [Turn(s, "plain" if len(servers) == 1 else f"{s.name}, plain", "{}", 5000) for s in servers]
     for clients in (int(x) for x in a.clients.split(",")):
-        for s in servers: run_load(s.port, argparse.Namespace(**{**vars(a), "requests": 1}), min(clients, 4), random.Random(0))
+        for s in turns: run_load(s.server.port, with_fields(a, requests=1, body=s.body), min(clients, 4), random.Random(0))
         pairs = []
         for i in range(a.pairs):
             got = {}
-            for s in servers if i % 2 == 0 else servers[::-1]:
-                before = s.cpu_s()
-                got[s.name] = row = {"server": s.name, "pair": i, **run_load(s.port, a, clients, random.Random(1000 + i))}
-                row["answer_tok_cpu_s"] = row["answer_tok_s"] * row["wall_s"] / max(s.cpu_s() - before, 1e-9)
+            for s in turns if i % 2 == 0 else turns[::-1]:
+                before = s.server.cpu_s()
+                got[s.name] = row = {"server": s.name, "pair": i, **run_load(s.server.port, with_fields(a, body=s.body), clients, random.Random(1000 + i + s.seed))}
+                row["answer_tok_cpu_s"] = row["answer_tok_s"] * row["wall_s"] / max(s.server.cpu_s() - before, 1e-9)
                 rows.append(row)
                 print(f"{s.name:12} {clients:4} clients: {row['answer_tok_s']:9.1f} generated, {row['all_tok_s']:9.1f} all tok/s; first token "
                       f"{row['first_p50_ms']:7.1f} p50 {row['first_p95_ms']:7.1f} p95 ms; between {row['between_p50_ms']:6.2f} p50 "
                       f"{row['between_p95_ms']:6.2f} p95 {row['between_p99_ms']:6.2f} p99 {row['between_max_ms']:6.1f} max ms; "
                       f"{row['answer_tok_cpu_s']:8.1f} generated per second of processor time", flush=True)
             pairs.append(got)
-        last = servers[-1].name
-        for s in servers[:-1]:
+        last = turns[-1].name
+        for s in turns[:-1]:
             for key in ("answer_tok_s", "answer_tok_cpu_s", "first_p95_ms", "between_p95_ms"):
                 r = [p[s.name][key] / p[last][key] for p in pairs]
                 print(f"{s.name} / {last}, {clients} clients, {key}: {statistics.median(r):.2f} (from {min(r):.2f} to {max(r):.2f}, {len(r)} pairs)", flush=True)
@@ -258,6 +271,7 @@ def main():
         ap.add_argument("--" + name, type=int, default=value)
     ap.add_argument("--stagger", type=float, default=0)
     ap.add_argument("--body", default="{}", help="further fields of each request")
+    ap.add_argument("--beside-plain", action="store_true")
     ap.add_argument("--json")
     a = ap.parse_args()
     servers, ok = [], True

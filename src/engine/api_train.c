@@ -114,6 +114,11 @@ segue_status segue_trainer_run(segue_trainer *trainer, const segue_train_batch *
     segue_train_result result;
     if (!trainer || !batch || !out) return refuse("micro-batch not run", err);
     SG_TRY(sg_sized_in(&b, sizeof b, batch, "micro-batch", err));
+    segue_train_policy policy;
+    if (b.policy) {
+        SG_TRY(sg_sized_in(&policy, sizeof policy, b.policy, "policy", err));
+        b.policy = &policy;
+    }
     SG_TRY(enter(handle(trainer), err));
     segue_status status = sg_train_run(handle(trainer)->trainer, &b, &result, err);
     leave(handle(trainer));
@@ -132,6 +137,12 @@ segue_status segue_trainer_update(segue_trainer *trainer, const segue_adamw *opt
     leave(handle(trainer));
     SG_TRY(status);
     return sg_sized_out(out, &result, sizeof result, "result of an update", err);
+}
+
+segue_status segue_trainer_adapter(segue_adapter **out, const segue_trainer *trainer, float scale, segue_error *err)
+{
+    if (!out || !trainer) return refuse("adapter not made", err);
+    return sg_train_adapter(out, handle(trainer)->trainer, scale, err);
 }
 
 void segue_trainer_drop_gradients(segue_trainer *trainer)

@@ -431,6 +431,40 @@ segue_status sg_adapter_open(struct segue_adapter **out, const struct segue_mode
     return s;
 }
 
+static segue_status copy_pairs(struct segue_adapter *ad, const struct sg_lora_pair *pairs, uint32_t n, float scale,
+                               segue_error *err)
+{
+    struct sg_lora_pair *to = sg_arena_alloc(&ad->arena, (n + 1) * sizeof *to);
+    for (uint32_t i = 0; to && i < n; i++) {
+        size_t a_n = (size_t)(pairs[i].rank * pairs[i].tensor->cols), b_n = (size_t)(pairs[i].tensor->rows * pairs[i].rank);
+        float *a = sg_arena_alloc(&ad->arena, a_n * sizeof *a), *b = sg_arena_alloc(&ad->arena, b_n * sizeof *b);
+        if (!a || !b) return sg_no_memory("adapter", (a_n + b_n) * sizeof *a, err);
+        memcpy(a, pairs[i].a, a_n * sizeof *a);
+        for (size_t k = 0; k < b_n; k++) b[k] = scale * pairs[i].b[k];
+        to[i] = (struct sg_lora_pair){.tensor = pairs[i].tensor, .rank = pairs[i].rank, .a = a, .b = b};
+    }
+    if (!to) return sg_no_memory("adapter", (n + 1) * sizeof *to, err);
+    qsort(to, n, sizeof *to, by_address);
+    ad->lora.pairs = to;
+    ad->lora.pairs_n = n;
+    return SEGUE_OK;
+}
+
+segue_status sg_adapter_make(struct segue_adapter **out, const struct segue_model *m, const char *name,
+                             const struct sg_lora_pair *pairs, uint32_t n, float scale, segue_error *err)
+{
+    struct segue_adapter *ad = sg_alloc(sizeof *ad);
+    if (!ad) return sg_no_memory("adapter", sizeof *ad, err);
+    atomic_init(&ad->references, 1);
+    ad->model = sg_model_ref(m);
+    ad->lora.id = make_id(ad);
+    ad->path = sg_strndup(name, strlen(name));
+    segue_status s = ad->path ? copy_pairs(ad, pairs, n, scale, err) : sg_no_memory("name", strlen(name), err);
+    if (s == SEGUE_OK) *out = ad;
+    else sg_adapter_unref(ad);
+    return s;
+}
+
 struct segue_adapter *sg_adapter_ref(struct segue_adapter *a)
 {
     if (a) atomic_fetch_add(&a->references, 1);

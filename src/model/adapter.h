@@ -21,6 +21,9 @@ struct segue_adapter {
  * does not fit the model. */
 segue_status sg_adapter_open(struct segue_adapter **out, const struct segue_model *m, const char *path,
                              float scale, segue_error *err);
+/* An adapter of copies of these pairs, whose B are multiplied by scale. name: for messages. */
+segue_status sg_adapter_make(struct segue_adapter **out, const struct segue_model *m, const char *name,
+                             const struct sg_lora_pair *pairs, uint32_t n, float scale, segue_error *err);
 struct segue_adapter *sg_adapter_ref(struct segue_adapter *a);
 void sg_adapter_unref(struct segue_adapter *a);
 

@@ -16,22 +16,37 @@ uint32_t sg_train_head_rows(const struct segue_trainer *t)
     return rows < HEAD_ROWS_MIN ? HEAD_ROWS_MIN : rows > max ? max : rows;
 }
 
+/* What one row adds. */
+struct row_loss { double loss, kl; uint32_t clipped; };
+
 struct loss_work {
     const struct sg_train_pass *p;
     const uint32_t *rows;            /* labelled rows of this part */
     const float *logits;
     float *dlogits;                  /* NULL: loss only */
-    double *loss;                    /* per row */
+    struct row_loss *out;            /* per row */
     uint32_t vocab;
 };
 
-/* loss = log sum exp(x) - x[label]; its gradient: softmax(x) - one at the label. */
+/* The loss of a policy at row t, whose label has this log-probability. Returns -dloss/dlogprob. */
+static double policy_loss(const segue_train_policy *y, uint32_t t, double logprob, struct row_loss *out)
+{
+    double a = y->advantages[t], w = y->weights[t], clip = y->clip > 0 ? (double)y->clip : 0.2;
+    double ratio = exp(logprob - y->old_logprobs[t]), bounded = fmin(fmax(ratio, 1 - clip), 1 + clip), q = 0;
+    out->clipped = ratio * a > bounded * a;
+    if (y->ref_logprobs && y->kl > 0) q = y->ref_logprobs[t] - logprob;
+    out->kl = exp(q) - q - 1;
+    out->loss = w * ((double)y->kl * out->kl - fmin(ratio * a, bounded * a));
+    return w * ((out->clipped ? 0 : ratio * a) + (double)y->kl * (exp(q) - 1));
+}
+
+/* log p = x[label] - log sum exp(x), with the gradient (one at the label) - softmax(x). Cross entropy is -log p. */
 static void loss_row(void *arg, uint32_t item, uint32_t thread)
 {
     (void)thread;
     const struct loss_work *w = arg;
     const float *x = w->logits + (size_t)item * w->vocab;
-    uint32_t label = (uint32_t)w->p->labels[w->rows[item]];
+    uint32_t row = w->rows[item], label = (uint32_t)w->p->labels[row];
     float max = x[0];
     double sum = 0;
     for (uint32_t c = 1; c < w->vocab; c++) max = x[c] > max ? x[c] : max;
@@ -41,16 +56,19 @@ static void loss_row(void *arg, uint32_t item, uint32_t thread)
         sum += e;
         if (d) d[c] = e;
     }
-    w->loss[item] = log(sum) + max - x[label];
+    double loss = log(sum) + max - x[label], slope = 1;
+    w->out[item] = (struct row_loss){.loss = loss};
+    if (w->p->logprobs) w->p->logprobs[row] = (float)-loss;
+    if (w->p->policy) slope = policy_loss(w->p->policy, row, -loss, &w->out[item]);
     if (!d) return;
-    float inverse = (float)(1.0 / sum);
-    for (uint32_t c = 0; c < w->vocab; c++) d[c] *= inverse;
-    d[label] -= 1;
+    float factor = (float)(slope / sum);
+    for (uint32_t c = 0; c < w->vocab; c++) d[c] *= factor;
+    d[label] -= (float)slope;
 }
 
 static segue_status loss_part(struct sg_train_pass *p, const uint32_t *rows, uint32_t n)
 {
-    double each[HEAD_ROWS_MAX];
+    struct row_loss each[HEAD_ROWS_MAX];
     struct sg_train_grad grad = {0};
     struct sg_operand whole = {.value = p->t->logits, .at = 0, .width = p->g->vocab};
     if (!p->loss_only) SG_TRY(sg_train_grad_of(p, &whole, &grad));
@@ -59,7 +77,7 @@ static segue_status loss_part(struct sg_train_pass *p, const uint32_t *rows, uin
                                                      p->values[p->t->logits], grad.data, p->err);
     struct loss_work w = {p, rows, p->values[p->t->logits], grad.data, each, p->g->vocab};
     sg_train_each(p, n, loss_row, &w);
-    for (uint32_t i = 0; i < n; i++) p->loss += each[i];
+    for (uint32_t i = 0; i < n; i++) p->loss += each[i].loss, p->kl += each[i].kl, p->clipped += each[i].clipped;
     return SEGUE_OK;
 }
 

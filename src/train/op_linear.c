@@ -71,7 +71,7 @@ segue_status sg_train_linear(struct sg_train_pass *p, const struct sg_op *op, fl
     struct sg_gemm g = {.rows = rows, .cols = n, .inner = x.width, .a = x.data, .lda = x.stride, .c = out, .ldc = n};
     SG_TRY(sg_train_group_of(p, op) ? sg_train_device_forward(p, op) : weight_product(p, w, g, 0));
     int32_t pair = p->t->tensors[w->tensor].pair;
-    if (pair >= 0) {
+    if (pair >= 0 && !p->base) {
         const struct sg_param *a = &p->t->params[pair], *b = a + 1;
         uint32_t rank = (uint32_t)a->info.rows;
         float *low = sg_train_take(p, (size_t)rows * rank);

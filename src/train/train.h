@@ -78,7 +78,11 @@ struct sg_train_pass {
     uint8_t *early;                  /* NULL, or [ops_n] 1: the product of the op is in its value, the rest is not added yet */
     struct sg_train_product product; /* of the backward pass, while the device computes it */
     uint32_t loss_only, check;       /* check 1: fail after the first op whose result is not finite */
-    double loss;
+    double loss, kl;
+    uint64_t clipped;
+    const segue_train_policy *policy;    /* NULL: cross entropy */
+    float *logprobs;                 /* NULL, or [rows[0]] log p of the labels */
+    uint32_t base;                   /* 1: LoRA pairs are left out */
     struct sg_resident_tokens on_unit;   /* the lists above, with a resident unit */
     segue_error *err;
 };
@@ -179,6 +183,7 @@ segue_status sg_train_put_field(struct segue_trainer *t, size_t i, segue_param_f
 segue_status sg_train_random(struct segue_trainer *t, uint64_t seed, float deviation, segue_error *err);
 segue_status sg_train_update(struct segue_trainer *t, const segue_adamw *o, segue_update_result *out, segue_error *err);
 void sg_train_drop(struct segue_trainer *t);
+segue_status sg_train_adapter(struct segue_adapter **out, const struct segue_trainer *t, float scale, segue_error *err);
 void sg_train_figures(struct segue_trainer *t);
 double sg_train_uniform(uint64_t *state);                            /* in [0, 1), splitmix64 */
 

@@ -79,6 +79,21 @@ static segue_status check_batch(const struct segue_trainer *t, const segue_train
     return SEGUE_OK;
 }
 
+/* What is asked for beside the gradients of cross entropy. */
+static segue_status check_extras(const struct segue_trainer *t, const segue_train_batch *b, segue_error *err)
+{
+    const segue_train_policy *y = b->policy;
+    if (t->resident && (y || b->logprobs || b->base))
+        return sg_fail(err, SEGUE_EUNSUPPORTED, "micro-batch not run: a unit with memory of its own computes cross entropy only; "
+                       "train with a policy on cpu, ref or ane");
+    if (y && (!y->advantages || !y->weights || !y->old_logprobs || !(y->clip >= 0) || !(y->kl >= 0)))
+        return sg_fail(err, SEGUE_EARG, "micro-batch not run: a policy without advantages, weights or old_logprobs, or with a "
+                       "negative clip or kl; see segue_train.h");
+    if (b->base && (!b->loss_only || t->info.kind != SEGUE_TRAIN_LORA))
+        return sg_fail(err, SEGUE_EARG, "micro-batch not run: base is for loss_only and LoRA; leave it out");
+    return SEGUE_OK;
+}
+
 /* Rows, positions and labels of the batch, in the arena of the pass. */
 static segue_status set_rows(struct sg_train_pass *p, const segue_train_batch *b, size_t total, struct sg_arena *arena)
 {
@@ -117,7 +132,8 @@ static void free_all(struct sg_train_pass *p)
 
 static segue_status pass_compute(struct sg_train_pass *p)
 {
-    p->loss = 0;
+    p->loss = p->kl = 0;
+    p->clipped = 0;
     if (p->t->resident) SG_TRY(sg_resident_tokens_put(p));
     SG_TRY(layers_forward(p));
     SG_TRY(sg_train_head(p));
@@ -145,13 +161,16 @@ static void count_device(const struct segue_trainer *t, const struct sg_train_co
 
 segue_status sg_train_run(struct segue_trainer *t, const segue_train_batch *b, segue_train_result *out, segue_error *err)
 {
-    struct sg_train_pass p = {.t = t, .g = t->graph, .m = &t->math, .loss_only = b->loss_only, .err = err};
+    struct sg_train_pass p = {.t = t, .g = t->graph, .m = &t->math, .loss_only = b->loss_only, .err = err,
+                              .policy = b->policy, .logprobs = b->logprobs, .base = b->base};
     struct sg_arena arena = {0};
     struct sg_train_counts before;
     size_t total;
     uint64_t start = sg_now_ns();
     if (t->device) sg_train_device_ops_of(t->device)->count(t->device, &before);
     SG_TRY(check_batch(t, b, &total, err));
+    SG_TRY(check_extras(t, b, err));
+    if (b->logprobs) memset(b->logprobs, 0, total * sizeof *b->logprobs);
     if (t->resident ? total > t->block_tokens : total != t->block_tokens) {
         sg_train_free_blocks(t);
         t->block_tokens = total;
@@ -173,7 +192,7 @@ segue_status sg_train_run(struct segue_trainer *t, const segue_train_batch *b, s
     SG_TRY(status);
     if (!b->loss_only) t->labelled += p.labelled_n;
     *out = (segue_train_result){.size = sizeof *out, .loss = p.loss, .labelled = p.labelled_n, .tokens = total,
-                                .ns = sg_now_ns() - start};
+                                .ns = sg_now_ns() - start, .clipped = p.clipped, .kl = p.kl};
     if (t->device) count_device(t, &before, out);
     return SEGUE_OK;
 }

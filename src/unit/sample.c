@@ -97,12 +97,23 @@ static void step_stops(const struct sg_sampler *s, float *logits, uint32_t n)
         if (s->stops[i] >= 0 && (uint32_t)s->stops[i] < n) logits[s->stops[i]] = -INFINITY;
 }
 
+/* The bits of tokens [from, from + 32) in s->allowed; from is a multiple of 32. */
+static uint32_t allowed_word(const struct sg_sampler *s, uint32_t from)
+{
+    if (from >= s->allowed_n) return 0;
+    uint32_t left = s->allowed_n - from;
+    return s->allowed[from / 32] & (left < 32 ? (UINT32_C(1) << left) - 1 : UINT32_MAX);
+}
+
 /* Masks all tokens whose bit in s->allowed is 0. */
 static void step_allowed(const struct sg_sampler *s, float *logits, uint32_t n)
 {
     if (!s->allowed) return;
-    for (uint32_t i = 0; i < n; i++)
-        if (i >= s->allowed_n || !(s->allowed[i / 32] >> i % 32 & 1)) logits[i] = -INFINITY;
+    for (uint32_t from = 0; from < n; from += 32) {
+        uint32_t word = allowed_word(s, from), end = n - from < 32 ? n : from + 32;
+        if (word == UINT32_MAX) continue;
+        for (uint32_t i = from; i < end; i++) logits[i] = word >> (i - from) & 1 ? logits[i] : -INFINITY;
+    }
 }
 
 /* Penalties over the last repeat_last_n tokens of the history (0: 64, negative: all). The second loop handles each distinct
@@ -220,6 +231,23 @@ static int32_t highest(const float *logits, uint32_t n)
         if (end - from == BLOCK && !(largest(logits + from, BLOCK) > top)) continue;
         for (uint32_t i = from; i < end; i++)
             if (logits[i] > top) {
+                top = logits[i];
+                best = (int32_t)i;
+            }
+    }
+    return best;
+}
+
+/* As highest, among the tokens of s->allowed, without changing other logits. Skips words without a new maximum. */
+static int32_t highest_allowed(const struct sg_sampler *s, const float *logits, uint32_t n)
+{
+    int32_t best = -1;
+    float top = -INFINITY;
+    for (uint32_t from = 0; from < n; from += 32) {
+        uint32_t word = allowed_word(s, from);
+        if (!word || (n - from >= 32 && !(largest(logits + from, 32) > top))) continue;
+        for (uint32_t i = from; word && i < n; i++, word >>= 1)
+            if (word & 1 && logits[i] > top) {
                 top = logits[i];
                 best = (int32_t)i;
             }
@@ -379,10 +407,10 @@ static int32_t choose(struct sg_chooser *c, const struct sg_sampler *s, float *l
 {
     step_bias(s, logits, n);
     step_stops(s, logits, n);
-    step_allowed(s, logits, n);
     step_penalties(c, s, logits, n);
     step_dry(c, s, logits, n);
-    if (!(s->p.temperature > 0)) return highest(logits, n);
+    if (!(s->p.temperature > 0)) return s->allowed ? highest_allowed(s, logits, n) : highest(logits, n);
+    step_allowed(s, logits, n); /* after the penalties, which it does not change: a greedy choice only looks */
     uint32_t left = step_top_k(c, s, logits, n);
     if (!left) return -1;
     left = step_typical(c, s, left);
@@ -440,7 +468,7 @@ static int changes_few(const struct sg_sampler *s)
     const segue_sampling *p = &s->p;
     int penalties = (p->repeat_penalty > 0 && p->repeat_penalty != 1) || p->frequency_penalty != 0 ||
                     p->presence_penalty != 0 || p->dry_multiplier > 0;
-    return !(p->temperature > 0) && !penalties && !p->logprobs && !s->allowed &&
+    return !(p->temperature > 0) && !penalties && !p->logprobs &&
            p->bias_n + (p->ignore_stops ? s->stops_n : 0) <= SAVED;
 }
 

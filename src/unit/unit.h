@@ -125,6 +125,7 @@ struct sg_result {
     uint64_t helper_ns;              /* part of ns spent on the host for ops that the device cannot run */
     uint64_t overflows, underflows;  /* results beyond the range of a 16-bit type: infinite; zero or subnormal with fewer bits */
     uint64_t columns;                /* tokens computed including padding; 0: nothing is padded */
+    uint64_t layout_ops;             /* operations of all dispatches that only move numbers; 0: none, or not counted */
     uint64_t unseen;                 /* tokens that the last one could not attend to although the graph asks for it, because the
                                       * unit was opened with a shorter context; maximum over the spans */
 };

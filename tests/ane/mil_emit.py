@@ -125,6 +125,15 @@ for family in ("llama", "llama3", "gemma3", "gpt2", "qwen3_5"):
     rms, most = np.sqrt((apart**2).mean() / (want**2).mean()), np.abs(apart).max() / np.abs(want).max()
     expect(f"{family}: what goes into layer {deep} is as recorded", rms < 4e-3 and most < 1e-2, (rms, most))
 
+# Layout: no program has a transpose; 8 chunks of the delta rule share what does not depend on the state.
+def explained(family, n): return json.loads(run("mil", "explain", "-m", os.path.join(source, "tests", "golden", "tiny", family), "--tokens-per-dispatch", n, "--json")[1])
+for family in ("llama", "qwen2", "qwen3", "gpt2", "gemma3", "qwen3_5"):
+    for n in (1, 32, 128, 512):
+        o = explained(family, n)
+        expect(f"{family}, {n} rows: no transposes", o["transposes"] == 0 < o["layout_ops"], o)
+few, many = explained("qwen3_5", 64)["ops"], explained("qwen3_5", 512)["ops"]
+expect("8 chunks are not 8 times the operations of one", many < 2.5 * few, (few, many))
+
 # The same model again is the same program; other rows are another one. Explaining needs no files.
 run("mil", "emit", "-m", model, "--tokens-per-dispatch", rows, "--layers-per-program", 2, "-o", again)
 expect("equal programs", run("mil", "diff", folder, again)[0] == 0)
@@ -143,13 +152,16 @@ engine = json.loads(run(*fixed, "--ids", "1,2,3", "--unit", "ane:head=engine")[1
 expect("with head=engine the head is one dispatch more", [u["dispatches"] for u in engine] == [units[0]["dispatches"] + 1, units[1]["dispatches"] + 2, 0] and
        engine[2]["ops"] is None and "head=engine" in engine[2]["ops_reason"], engine)
 expect("a token reads three numbers instead of a row", units[1]["host_bytes"] - engine[1]["host_bytes"] == 2 * 2 * (width - 3), (units[1], engine[1]))
+sums = [sum(p["layout_ops"] for p in json.loads(run("mil", "explain", "-m", model, "--tokens-per-dispatch", n, "--json")[1])["programs"]) for n in (32, 1)]
+expect("layout operations of the dispatches", [u["layout_ops"] for u in units] == [sums[0], 2 * sums[1], None], (units, sums))
+expect("the head's too", engine[0]["layout_ops"] > sums[0] and engine[1]["layout_ops"] > 2 * sums[1], engine)
 expect("with padding", [u["padded_ratio"] and round(u["padded_ratio"], 3) for u in units] == [10.667, 32, None], units)
 told = []
 for unit in ("ane", "proc:ane"):
     code, out, err = run(*fixed, "--ids", "1,2,3,4,5", "--unit", unit, SEGUE_HOME=os.path.join(top.name, "home-" + unit.partition(":")[0]))
     expect(f"{unit}: it runs", code == 0, err)
     report = json.loads(out)
-    told.append((report["compiles"], [[u[k] for k in ("phase", "dispatches", "host_bytes", "padded_ratio", "tokens_truncated")] for u in report["units"]]))
+    told.append((report["compiles"], [[u[k] for k in ("phase", "dispatches", "host_bytes", "padded_ratio", "tokens_truncated", "layout_ops")] for u in report["units"]]))
 expect("a child reports what it did", told[0] == told[1] and told[0][0] > 0 and told[0][1][0][2] > 0, told)
 only = json.loads(run("mil", "explain", "-m", model, "--layers", "1-1", "--json")[1])
 expect("one layer alone", only["dispatches"] == 1 and only["helper"] == [], only)

@@ -77,7 +77,7 @@ static void pass(struct sg_mil_program *p)
     sg_mil_check_types(p, &faults);
     if (faults.refusals) abort();
     sg_mil_faults_free(&faults);
-    sg_mlmodel_write(p, 1, &model, NULL);
+    sg_mlmodel_write(p, 1, NULL, 0, &model, NULL);
     sg_buf_free(&model);
 }
 

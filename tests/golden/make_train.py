@@ -5,11 +5,11 @@ Two sequences of unequal length; fp32. Writes tests/golden/train/FAMILY.txt: `lo
 `grad NAME NORM V0 V1 V2` with three values at 0, n/3, 2n/3 of the flat gradient of the summed loss; then ten steps of AdamW
 (lr 1e-3, weight decay 0.1 on matrices, norm clipped to 1): `step I LOSS NORM`. tests/golden/train/lora_FAMILY.txt has the same for
 a LoRA adapter of peft (rank 4, alpha 8, all linear layers but the head) over frozen weights, with A and B set by `start_values`;
-names end in .lora_A or .lora_B. Needs torch, transformers and peft.
+names end in .lora_A or .lora_B. tests/golden/train/policy_FAMILY.txt: `loss` and `grad` of the loss of GRPO (`policy_loss`) instead,
+of all weights. Needs torch, transformers and peft.
 """
 import os
 import sys
-import peft
 import torch
 from transformers import AutoModelForCausalLM
 
@@ -62,6 +62,7 @@ def start_values(name, p):
 
 def with_adapter(model):
     """The model with an adapter, and its parameters by the name of the weight."""
+    import peft  # pylint: disable=import-outside-toplevel  # the other goldens need none
     config = peft.LoraConfig(r=4, lora_alpha=8, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
     model = peft.get_peft_model(model, config)
     params = {}
@@ -71,6 +72,45 @@ def with_adapter(model):
             params[f"{module}.weight.{part}"] = p
             start_values(f"{module}.weight.{part}", p)
     return model, params
+
+
+def policy_loss(model, batch):
+    """Clipped policy gradient (0.2) with a KL term (0.3). Advantages, weights, and the distances of the old and the reference
+    log-probabilities from those of the model are functions of the position; as tests/train/goldens.c. Ratios are 1, 1.16, 0.86
+    (inside) and 1.35, 0.74 (beyond the bounds)."""
+    total, first = 0, 0
+    for tokens in batch:
+        ids = torch.tensor([tokens])
+        logp = model(input_ids=ids, use_cache=False).logits[0, :-1].float().log_softmax(-1)
+        logp = logp.gather(1, ids[0, 1:, None])[:, 0]
+        i = torch.arange(first, first + len(tokens) - 1)
+        advantage, weight = ((i * 7) % 11 - 5) / 5, (1 + i % 3) / 64
+        old, reference = logp.detach() + (i % 5 - 2) * 0.15, logp.detach() + (i % 7 - 3) * 0.2
+        ratio, q = (logp - old).exp(), reference - logp
+        objective = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+        total = total + (weight * (-objective + 0.3 * (q.exp() - q - 1))).sum()
+        first += len(tokens)
+    return total
+
+
+def grad_lines(params):
+    for name, p in params.items():
+        g = p.grad.flatten()
+        yield f"grad {name} {g.norm().item():.7g} " + " ".join(f"{g[len(g) * i // 3].item():.7g}" for i in range(3))
+
+
+def write(name, lines):
+    with open(os.path.join(HERE, "train", name + ".txt"), "w", encoding="utf-8") as file:
+        file.write("\n".join(lines) + "\n")
+    print(name, lines[0], lines[-1])
+
+
+def make_policy(family):
+    model = load(family)
+    loss = policy_loss(model, sequences(model.get_output_embeddings().weight.shape[0]))
+    loss.backward()
+    params = {name: p for name, p in model.named_parameters() if p.grad is not None}
+    write("policy_" + family, [f"loss {loss.item():.8g} {sum(LENGTHS) - len(LENGTHS)}", *grad_lines(params)])
 
 
 def make(family, adapter):
@@ -83,9 +123,7 @@ def make(family, adapter):
     loss.backward()
     lines = [f"loss {loss.item():.8g} {labelled}"]
     params = params or {name: p for name, p in model.named_parameters() if p.grad is not None}
-    for name, p in params.items():
-        g = p.grad.flatten()
-        lines.append(f"grad {name} {g.norm().item():.7g} " + " ".join(f"{g[len(g) * i // 3].item():.7g}" for i in range(3)))
+    lines += grad_lines(params)
     taps = [n for n in params if "conv1d" in n]
     decay = [p for n, p in params.items() if p.dim() > 1 and n not in taps]
     rest = [p for n, p in params.items() if not (p.dim() > 1 and n not in taps)]
@@ -98,14 +136,15 @@ def make(family, adapter):
         norm = torch.nn.utils.clip_grad_norm_(list(params.values()), 1.0)
         adam.step()
         lines.append(f"step {step} {loss.item():.8g} {norm.item():.7g}")
-    with open(os.path.join(HERE, "train", ("lora_" if adapter else "") + family + ".txt"), "w", encoding="utf-8") as file:
-        file.write("\n".join(lines) + "\n")
-    print(family, "adapter" if adapter else "weights", lines[0], lines[-1])
+    write(("lora_" if adapter else "") + family, lines)
 
 
 for name in sys.argv[1:] or FAMILIES:
-    for lora in (False, True):
+    for what in ("all", "lora", "policy"):
         try:
-            make(name, lora)
+            if what == "policy":
+                make_policy(name)
+            else:
+                make(name, what == "lora")
         except Exception as error:  # one family must not hide the others
             print(name, "failed:", repr(error)[:300])

@@ -26,6 +26,7 @@ static const struct {
     {SG_OP_CONV, " Full Broadcast ", "the slot of a new state: zeros"},
     {SG_OP_NORM, " AsType Square Sum Broadcast Multiply Add Rsqrt Subtract ",
      "one kernel on a GPU, which sums in fp32; for the CPU, MLX composes it of these"},
+    {SG_OP_NORM, " Sigmoid ", "the gate of a norm: x * silu(gate) is rounded once, as in mlx-lm"},
     {SG_OP_ROPE, " AsType Arange Broadcast ExpandDims Multiply Add Divide Cos Sin ",
      "one kernel on a GPU, which has angles in fp32; for the CPU, MLX composes it of these"},
 };

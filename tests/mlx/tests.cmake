@@ -15,6 +15,9 @@ if(TARGET segue)
     $<TARGET_FILE:segue>)
   segue_script(mlx_families "mlx" sh ${CMAKE_CURRENT_LIST_DIR}/present.sh sh ${CMAKE_CURRENT_LIST_DIR}/families.sh
     $<TARGET_FILE:segue> ${PROJECT_SOURCE_DIR}/tests/golden/tiny)
+  segue_script(mlx_pipelines "mlx" sh ${CMAKE_CURRENT_LIST_DIR}/present.sh ${SEGUE_PYTHON}
+    ${CMAKE_CURRENT_LIST_DIR}/mlx_pipelines.py $<TARGET_FILE:segue> ${PROJECT_SOURCE_DIR}/tests/golden/tiny/llama
+    ${PROJECT_SOURCE_DIR}/tests/golden/tiny/qwen3_5)
 endif()
 if(mlx IN_LIST SEGUE_UNITS)
   segue_test(mlx_repack "mlx;small;quick" ${CMAKE_CURRENT_LIST_DIR}/mlx_repack.c)
@@ -35,7 +38,7 @@ else()
     segue_script(${name} "mlx;quick" sh ${CMAKE_CURRENT_LIST_DIR}/present.sh true)
   endforeach()
   foreach(name mlx_repack mlx_types mlx_ahead mlx_lm mlx_dispatches mlx_op mlx_op_bf16 mlx_op_f16 mlx_handoff mlx_copied mlx_tokens
-      mlx_families)
+      mlx_families mlx_pipelines)
     if(TEST ${name})
       set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT "SEGUE_NO_MLX=1")
     endif()

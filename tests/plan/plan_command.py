@@ -53,6 +53,13 @@ refused(2, ["plan", "-m", "shape:none", "--chip", "m1"], "none")
 refused(2, ["plan", *shape, "--storage", "q99", "--chip", "m1"], "q99")
 refused(3, ["plan", *shape], "calibrate")
 
+p = plan(*shape, "--chip", "h200", "--storage", "bf16", "--storage", "fp8", "--storage", "q4_0")
+expect("storages are placements", [(s["storage"], s["storage_from"]) for s in p["splits"]] == [("bf16", "file"), ("fp8", "load"), ("q4_0", "quantize")], p["splits"])
+expect("the least of them is the choice", p["choice"]["total_ms"]["mid"] == min(s["total_ms"]["mid"] for s in p["splits"]), p["choice"])
+refused(2, ["plan", *shape, "--chip", "h200", "--storage", "bf16", "--storage", "q99"], "q99")
+p = plan(*shape, "--chip", "h200", "--objective", "energy")
+expect("no joules, no choice for energy", p["choice"] is None and "joules" in p["choice_reason"], p)
+
 # A calibration that run follows and refines.
 model = tiny_model(context=8192)
 cache = os.path.join(home, "cache")
@@ -70,6 +77,8 @@ def calibrate(text, mode=0o600):
 
 calibrate(LINES)
 expect("plan by the calibration", plan("-m", model)["choice"]["prefill"] == "cpu")
+p = plan("-m", model, "--storage", "f32", "--storage", "fp8")
+expect("a file as it is, and as fp8", [s["storage"] for s in p["splits"]] == ["f32", "fp8"] and p["splits"][1]["disk_bytes"] == p["splits"][0]["disk_bytes"], p["splits"])
 answer = ["run", "-m", model, "-p", "hello", "-n", "40", "--ignore-eos", "--greedy"]
 code, out, err = run(*answer)
 expect("run says which plan it follows", code == 0 and "segue: plan: cpu, expected" in err, err)

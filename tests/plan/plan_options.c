@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/buf.h"
@@ -115,6 +116,82 @@ static void limits(void **state)
     sg_unit_cost_of(&costs, "fast", 0)->simulated = 0;
 }
 
+/* Units that wait draw power too; without a meter of the unit that works, the others are a lower bound. */
+static void waiting_units_draw_power(void **state)
+{
+    struct sg_plan_task t = task_of(2000, 200);
+    struct sg_unit_cost *slow = sg_unit_cost_of(&costs, "slow", 0), *fast = sg_unit_cost_of(&costs, "fast", 0);
+    (void)state;
+    choose(t);
+    const struct sg_option alone = options.list[0];
+    assert_string_equal(alone.decode, "slow");
+    assert_true(fabs(alone.joules.mid - 10 * alone.total_ms.mid * 1e-3) < 1e-6 && alone.joules_least < 0);
+    fast->idle_w = 30;
+    choose(t);
+    assert_true(fabs(options.list[0].joules.mid - 40 * alone.total_ms.mid * 1e-3) < 1e-6);
+    /* Prefill on `fast` at 100 W while `slow` waits at 0 W, then decode on `slow` at 10 W beside `fast` at 30 W. */
+    const struct sg_option *split = &options.list[2];
+    double steps = split->token_ms.mid * 199, first = split->total_ms.mid - steps;
+    assert_string_equal(split->prefill, "fast");
+    assert_string_equal(split->decode, "slow");
+    assert_true(fabs(split->joules.mid / ((100 * first + 40 * steps) * 1e-3) - 1) < 1e-9);
+    /* A load adds joules per weight; runs of the model with a meter replace both. */
+    slow->step_j_gweight = .1;
+    double before = options.list[0].joules.mid;
+    choose(t);
+    assert_true(fabs(options.list[0].joules.mid - before - .1 * (model.shape.body + model.shape.head) * 199e-9) < 1e-6);
+    struct sg_real_factor *real = sg_real_factor_of(&costs, "slow", model.key, 1);
+    real->watts[SG_PHASE_STEP] = 77;
+    choose(t);
+    steps = options.list[0].token_ms.mid * 199, first = options.list[0].total_ms.mid - steps;
+    assert_true(fabs(options.list[0].joules.mid / ((40 * first + 107 * steps) * 1e-3) - 1) < 1e-9);
+    real->watts[SG_PHASE_STEP] = 0, slow->step_j_gweight = 0;
+    slow->prefill_w = slow->step_w = -1;
+    choose(t);
+    assert_true(options.list[0].joules.mid < 0);
+    assert_true(options.list[0].joules_least > 0 && options.list[0].joules_least < 30 * alone.total_ms.mid * 1e-3);
+    slow->prefill_w = slow->step_w = 10, fast->idle_w = -1;
+}
+
+/* A model in two storages has twice the placements; fp8 halves the weights of each, and the file on disk stays. */
+static void storages_are_placements(void **state)
+{
+    struct sg_model_cost two[2] = {model};
+    struct sg_plan_task t = task_of(16, 64);
+    segue_error err;
+    (void)state;
+    choose(t);
+    size_t n = options.n;
+    assert_int_equal(sg_model_cost_as(&two[1], &model, "q99", &err), SEGUE_EARG);
+    assert_int_equal(sg_model_cost_as(&two[1], &model, "fp8", &err), SEGUE_OK);
+    assert_true(fabs(two[1].body_bytes * 2 / model.body_bytes - 1) < 1e-9);
+    two[0].also = &two[1];
+    sg_options_make(&options, &source, two, &t);
+    assert_int_equal(options.n, 2 * n);
+    for (size_t i = 0; i < n; i++) {
+        const struct sg_option *a = &options.list[i], *b = &options.list[n + i];
+        assert_string_equal(a->storage, "bf16");
+        assert_string_equal(b->storage, "fp8");
+        assert_true(!a->converted && b->converted && b->prefill_bytes < .6 * a->prefill_bytes && b->disk_bytes == a->disk_bytes);
+        assert_string_equal(a->prefill, b->prefill);
+        assert_true(b->token_ms.mid < a->token_ms.mid);
+    }
+    assert_true(options.choice >= (int)n);
+}
+
+/* Layers are divided at the quarters of 24 layers, in both orders of the two units. */
+static void layers_are_divided(void **state)
+{
+    int seen[24] = {0};
+    (void)state;
+    choose(task_of(16, 64));
+    for (size_t i = 0; i < options.n; i++) {
+        const char *at = strchr(options.list[i].prefill, '@');
+        if (!strcmp(options.list[i].pipeline, "layers")) seen[atoi(at + 3)]++;
+    }
+    assert_true(seen[5] == 2 && seen[11] == 2 && seen[17] == 2);
+}
+
 /* Real runs move the predictions to what was measured. */
 static void learns(void **state)
 {
@@ -126,6 +203,10 @@ static void learns(void **state)
     assert_true(fabs(sg_step_ms(&costs, u, &model, 10, 1, NULL) / before - 1.5) < 1e-6);
     sg_learn_prefill(&costs, "slow", &model, 300, 0, 512, 1234);
     assert_true(fabs(sg_prefill_ms(&costs, u, &model, 300, 0, 512, NULL) - 1234) < 1e-6);
+    sg_learn_watts(&costs, "slow", &model, SG_PHASE_STEP, 0);
+    sg_learn_watts(&costs, "slow", &model, SG_PHASE_STEP, 60);
+    sg_learn_watts(&costs, "slow", &model, SG_PHASE_STEP, 100);
+    assert_true(sg_real_factor_of(&costs, "slow", model.key, 0)->watts[SG_PHASE_STEP] == 70);
 }
 
 static void written_and_read(void **state)
@@ -138,6 +219,7 @@ static void written_and_read(void **state)
     assert_int_equal(sg_unit_costs_read(&got, text.data, text.len, "x", &err), SEGUE_OK);
     assert_int_equal(got.units_n, costs.units_n);
     assert_int_equal(got.reals_n, costs.reals_n);
+    assert_true(got.reals[0].watts[SG_PHASE_STEP] == 70);
     for (size_t i = 0; i < got.units_n; i++) {
         double a = sg_step_ms(&costs, &costs.units[i], &model, 100, 1, NULL),
                b = sg_step_ms(&got, &got.units[i], &model, 100, 1, NULL);
@@ -156,6 +238,9 @@ int main(void)
                                        cmocka_unit_test(choice_is_least),
                                        cmocka_unit_test(same_inputs_same_plan),
                                        cmocka_unit_test(limits),
+                                       cmocka_unit_test(waiting_units_draw_power),
+                                       cmocka_unit_test(storages_are_placements),
+                                       cmocka_unit_test(layers_are_divided),
                                        cmocka_unit_test(learns),
                                        cmocka_unit_test(written_and_read)};
     return cmocka_run_group_tests(tests, setup, NULL);

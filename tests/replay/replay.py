@@ -57,6 +57,16 @@ o = replay(on_ref, "--unit", "cpu", "--chunk", "32")
 expect("other chunk edges are named", o["edge"] == 0 and not o["equal"], o)
 refused(2, ["replay", on_ref, "--unit", "ref:fault=x.norm"], "LAYER.OP")
 
+# The same inside the kernels of the unit cpu, on the kernels that were recorded. Fused operations differ where their stage ends.
+for spec in ("cpu:threads=1", "cpu:threads=2,invariant=1", "cpu:isa=generic,threads=2"):
+    on_cpu = record("cpu.rec", "--unit", spec)
+    for layer in (0, 3):
+        for op in ("norm", "linear", "rope", "attend", "glu"):
+            o = replay(on_cpu, "--unit", f"{spec},fault={layer}.{op}")
+            expect(f"{spec}: {op} of layer {layer} is one ulp off", not o["equal"] and o["layer"] == layer, o)
+            expect(f"{spec}: {op}: unit and token", "fault=" in o["unit"] and o["recorded_unit"] in o["unit"] and o["position"] is not None, o)
+refused(2, ["replay", on_ref, "--unit", "cpu:fault=norm"], "LAYER.OP")
+
 # chat: one record per turn, each of which can be repeated alone.
 turns = os.path.join(top.name, "turns.rec")
 talk = ["chat", "-m", m, "-n", "5", "--ignore-eos", "--temp", "0.8", "--unit", "ref", "--json", "--record", turns]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The routes of `segue serve` on a tiny model: answers, streams, constraints, several models, keys, draining.
 SPDX-License-Identifier: MIT"""
-import threading
+import re, threading
 from servetest import *
 
 m = tiny_model()
@@ -82,6 +82,21 @@ expect("regex", len(r["text"]) == 4 and r["text"].isdigit(), r)
 is_error("an unsupported keyword", s.post("/v1/chat/completions", {**hello, "ignore_eos": False, "response_format": {"type": "json_schema",
          "json_schema": {"name": "n", "schema": {"not": {}}}}}), 400, "not", param="response_format")
 is_error("a wrong grammar", s.post("/v1/completions", {"prompt": "x", "grammar": "root ::= ("}), 400, "grammar", param="grammar")
+
+# Compiled constraints are shared by requests, and more of them than are kept do not disturb each other.
+found = {}
+
+
+def constrained(i):
+    body = {"prompt": "x", "max_tokens": 60, "temperature": 1.5, "seed": i, "regex": f"[a-z]{{3}}{i % 20}(,[0-9]{{2}})+;"}
+    found[i] = s.post("/v1/completions", body)[1]["choices"][0]
+
+
+threads = [threading.Thread(target=constrained, args=(i,)) for i in range(60)]
+for t in threads: t.start()
+for t in threads: t.join()
+expect("many constraints at once", all(re.fullmatch(rf"[a-z]{{3}}{i % 20}(,[0-9]{{2}})*(,[0-9]{{0,2}})?;?", c["text"]) and (c["finish_reason"] == "length" or c["text"][-1] == ";")
+                                       for i, c in found.items()) and len(found) == 60, found)
 
 # Tools: a forced call has the form of the template and valid arguments.
 tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"k": {"enum": [1, 2]}}, "required": ["k"],

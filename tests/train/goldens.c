@@ -227,6 +227,145 @@ static void peft_agrees(void **state)
     assert_true(good);
 }
 
+/* --- policies --- */
+
+enum { ROWS = 37 };
+
+/* The numbers of make_train.py's policy_loss, around the log-probabilities of the model. */
+struct policy { float logprobs[ROWS], advantages[ROWS], weights[ROWS], old[ROWS], reference[ROWS]; };
+
+static segue_train_policy policy_of(struct policy *y)
+{
+    segue_train_policy out = SEGUE_INIT(segue_train_policy);
+    for (int i = 0; i < ROWS; i++) {
+        y->advantages[i] = (float)((i * 7) % 11 - 5) / 5;
+        y->weights[i] = (float)(1 + i % 3) / 64;
+        y->old[i] = y->logprobs[i] + (float)(i % 5 - 2) * 0.15f;
+        y->reference[i] = y->logprobs[i] + (float)(i % 7 - 3) * 0.2f;
+    }
+    out.advantages = y->advantages, out.weights = y->weights, out.old_logprobs = y->old, out.ref_logprobs = y->reference;
+    out.clip = 0.2f, out.kl = 0.3f;
+    return out;
+}
+
+static segue_train_result run_policy(struct training *f, struct policy *y)
+{
+    segue_error err = {0};
+    segue_train_batch b = SEGUE_INIT(segue_train_batch);
+    segue_train_result r = SEGUE_INIT(segue_train_result);
+    b.tokens = f->tokens, b.lengths = f->lengths, b.sequences_n = 2;
+    b.loss_only = 1, b.logprobs = y->logprobs;
+    if (segue_trainer_run(f->trainer, &b, &r, &err)) fail_msg("%s", err.text);
+    double sum = 0;
+    for (int i = 0; i < ROWS; i++) sum -= (double)y->logprobs[i];
+    assert_true(fabs(sum - r.loss) < 1e-5 * r.loss && y->logprobs[22] == 0 && y->logprobs[36] == 0);
+    segue_train_policy policy = policy_of(y);
+    b.loss_only = 0, b.logprobs = NULL, b.policy = &policy;
+    if (segue_trainer_run(f->trainer, &b, &r, &err)) fail_msg("%s", err.text);
+    return r;
+}
+
+static void policy_agrees(void **state)
+{
+    (void)state;
+    char path[512], line[512], name[256];
+    int good = 1;
+    for (int u = 0; u < 3 && !getenv("SEGUE_TEST_TRAIN_UNIT"); u++) /* units with memory of their own refuse it */
+        for (int i = 0; i < FAMILIES; i++) {
+            struct training f;
+            struct policy y;
+            double a, b, v[3];
+            size_t grads = 0;
+            if (!is_wanted(families[i])) continue;
+            snprintf(path, sizeof path, "%s/tests/golden/train/policy_%s.txt", SEGUE_SOURCE_DIR, families[i]);
+            FILE *golden = fopen(path, "r");
+            assert_non_null(golden);
+            opened(&f, families[i], unit_at(u), 0);
+            segue_train_result r = run_policy(&f, &y);
+            assert_true(r.clipped > 0 && r.clipped < r.labelled && r.kl > 0);
+            while (fgets(line, sizeof line, golden)) {
+                if (sscanf(line, "loss %lf %lf", &a, &b) == 2)
+                    good &= fabs(r.loss - a) < 1e-5 * fabs(a) && r.labelled == (uint64_t)b;
+                else if (sscanf(line, "grad %255s %lf %lf %lf %lf", name, &a, v, v + 1, v + 2) == 5)
+                    good &= check_grad(&f, families[i], name, a, v), grads++;
+            }
+            fclose(golden);
+            closed(&f);
+            good &= grads > 0;
+        }
+    assert_true(good);
+}
+
+/* The adapter of a trainer in a session gives the log-probabilities of the trainer, and `base` those of the model alone. */
+static void score(const struct training *f, segue_adapter *adapter, float out[23])
+{
+    segue_error err = {0};
+    segue_engine *engine;
+    segue_session *session;
+    segue_session_opts o = SEGUE_INIT(segue_session_opts);
+    o.adapters = &adapter, o.adapters_n = adapter != NULL;
+    if (segue_engine_open(&engine, f->model, &f->unit, 1, NULL, &err) || segue_session_open(&session, engine, &o, &err) ||
+        segue_session_score(session, f->tokens, 23, out, NULL, &err))
+        fail_msg("%s", err.text);
+    segue_session_close(session);
+    segue_engine_close(engine);
+}
+
+static void adapter_in_a_session(void **state)
+{
+    (void)state;
+    for (int i = 0; i < FAMILIES && !getenv("SEGUE_TEST_TRAIN_UNIT"); i++) {
+        struct training f;
+        segue_error err = {0};
+        segue_adapter *adapter;
+        float session[23], trainer[2][23], plain[23];
+        double change = 0;
+        opened_as(&f, families[i], "ref", 0, 1);
+        set_adapter(&f);
+        segue_train_batch b = SEGUE_INIT(segue_train_batch);
+        segue_train_result r = SEGUE_INIT(segue_train_result);
+        b.tokens = f.tokens, b.lengths = f.lengths, b.sequences_n = 1, b.loss_only = 1;
+        for (int k = 0; k < 2; k++) {
+            b.base = (uint32_t)k, b.logprobs = trainer[k];
+            if (segue_trainer_run(f.trainer, &b, &r, &err)) fail_msg("%s", err.text);
+        }
+        if (segue_trainer_adapter(&adapter, f.trainer, 1, &err)) fail_msg("%s", err.text);
+        score(&f, adapter, session);
+        score(&f, NULL, plain);
+        segue_adapter_close(adapter);
+        for (int t = 0; t < 22; t++) {
+            assert_true(fabsf(session[t + 1] - trainer[0][t]) < 2e-4f && fabsf(plain[t + 1] - trainer[1][t]) < 2e-4f);
+            change = fmax(change, fabs((double)(session[t + 1] - plain[t + 1])));
+        }
+        assert_true(change > 1e-2);
+        closed(&f);
+    }
+}
+
+static void policy_is_checked(void **state)
+{
+    (void)state;
+    struct training f;
+    segue_error err = {0};
+    float numbers[ROWS] = {0};
+    segue_train_policy y = SEGUE_INIT(segue_train_policy);
+    segue_train_batch b = SEGUE_INIT(segue_train_batch);
+    segue_train_result r = SEGUE_INIT(segue_train_result);
+    opened(&f, "llama", "ref", 0);
+    b.tokens = f.tokens, b.lengths = f.lengths, b.sequences_n = 2, b.policy = &y;
+    y.advantages = y.weights = numbers;
+    assert_int_equal(segue_trainer_run(f.trainer, &b, &r, &err), SEGUE_EARG);
+    y.old_logprobs = numbers, y.kl = -1;
+    assert_int_equal(segue_trainer_run(f.trainer, &b, &r, &err), SEGUE_EARG);
+    b.policy = NULL, b.base = b.loss_only = 1;
+    assert_int_equal(segue_trainer_run(f.trainer, &b, &r, &err), SEGUE_EARG); /* no adapter */
+    segue_adapter *adapter;
+    assert_int_equal(segue_trainer_adapter(&adapter, f.trainer, 1, &err), SEGUE_EUNSUPPORTED);
+    closed(&f);
+}
+
+/* --- invariants --- */
+
 /* All gradients of f, one after the other. */
 static float *all_gradients(const struct training *f, size_t *n)
 {
@@ -303,6 +442,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(torch_agrees),
         cmocka_unit_test(peft_agrees),
+        cmocka_unit_test(policy_agrees),
+        cmocka_unit_test(adapter_in_a_session),
+        cmocka_unit_test(policy_is_checked),
         cmocka_unit_test(recompute_threads_and_parts),
         cmocka_unit_test(not_a_number_is_refused),
     };

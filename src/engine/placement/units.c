@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/lock.h"
 #include "base/mem.h"
 #include "engine/sized.h"
 #include "unit/serve.h"
@@ -95,14 +96,10 @@ static segue_status wrap(struct segue_unit **out, struct sg_unit *unit, segue_er
 {
     struct segue_unit *u = sg_alloc(sizeof *u);
     if (!u) return sg_no_memory("unit", sizeof *u, err);
-    if (pthread_mutex_init(&u->lock, NULL)) {
+    segue_status status = sg_lock_init(&u->lock, &u->changed, "unit", err);
+    if (status != SEGUE_OK) {
         sg_free(u);
-        return sg_no_memory("lock of a unit", sizeof u->lock, err);
-    }
-    if (pthread_cond_init(&u->changed, NULL)) {
-        pthread_mutex_destroy(&u->lock);
-        sg_free(u);
-        return sg_no_memory("queue of a unit", sizeof u->changed, err);
+        return status;
     }
     atomic_init(&u->references, 1);
     u->unit = unit;
@@ -149,8 +146,7 @@ void segue_unit_close(segue_unit *u)
 {
     if (!u || atomic_fetch_sub(&u->references, 1) != 1) return;
     sg_ops_of(u->unit)->close(u->unit);
-    pthread_cond_destroy(&u->changed);
-    pthread_mutex_destroy(&u->lock);
+    sg_lock_destroy(&u->lock, &u->changed);
     sg_free(u);
 }
 

@@ -5,6 +5,8 @@
 
 /* Share of a deviation by which the drift of a unit moves: it is common to all models, so a few runs determine it. */
 #define DRIFT_GAIN .2
+/* Share by which the watts of a model move to those of a run. */
+#define WATTS_GAIN .25
 
 /* The first run of a model sets its factors and the error of predictions for unknown models; later runs update the drift. */
 static void learn(struct sg_unit_costs *c, struct sg_unit_cost *u, const struct sg_model_cost *m, int phase, double x,
@@ -29,6 +31,12 @@ void sg_learn_prefill(struct sg_unit_costs *c, const char *unit, const struct sg
     if (u)
         learn(c, u, m, SG_PHASE_PREFILL, n, sg_prefill_ms(NULL, u, m, n, depth, chunk, NULL),
               sg_prefill_ms(c, u, m, n, depth, chunk, NULL), measured_ms);
+}
+
+void sg_learn_watts(struct sg_unit_costs *c, const char *unit, const struct sg_model_cost *m, int phase, double watts)
+{
+    struct sg_real_factor *r = watts > 0 && sg_unit_cost_of(c, unit, 0) ? sg_real_factor_of(c, unit, m->key, 1) : NULL;
+    if (r) r->watts[phase] = r->watts[phase] > 0 ? r->watts[phase] + WATTS_GAIN * (watts - r->watts[phase]) : watts;
 }
 
 void sg_learn_step(struct sg_unit_costs *c, const char *unit, const struct sg_model_cost *m, double depth, double measured_ms)

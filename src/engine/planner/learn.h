@@ -9,5 +9,7 @@
 void sg_learn_prefill(struct sg_unit_costs *c, const char *unit, const struct sg_model_cost *m, double n, double depth,
                       double chunk, double measured_ms);
 void sg_learn_step(struct sg_unit_costs *c, const char *unit, const struct sg_model_cost *m, double depth, double measured_ms);
+/* Watts of a phase (SG_PHASE_*) of a run of the model; 0: not measured. */
+void sg_learn_watts(struct sg_unit_costs *c, const char *unit, const struct sg_model_cost *m, int phase, double watts);
 
 #endif

@@ -1,6 +1,7 @@
 /* modelcost.c: see modelcost.h. SPDX-License-Identifier: MIT */
 #include "engine/planner/modelcost.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* Bytes of `rows` rows of a stored tensor, scales of MLX groups included. */
@@ -60,6 +61,7 @@ void sg_model_cost_graph(struct sg_model_cost *out, const struct sg_graph *g)
     double bytes = weights > 0 ? (out->body_bytes + out->head_bytes) / weights : 2;
     const char *storage = sg_model_storage(g);
     size_t n = strlen(storage);
+    snprintf(out->storage, sizeof out->storage, "%.15s", storage);
     out->class = sg_class_of(bytes, n > 2 && (strstr(storage, "_k") || storage[0] == 'i'));
 }
 

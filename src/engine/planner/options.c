@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "engine/planner/published.h"
+#include "engine/planner/unitenergy.h"
 
 /* Checkpoints of a session, docs/STATE.md: at most this many of the fixed part. */
 enum { CHECKPOINTS = 8, CROSSOVER_STEPS = 4, PROMPT_MAX = 65536 };
@@ -16,6 +17,8 @@ enum { CHECKPOINTS = 8, CROSSOVER_STEPS = 4, PROMPT_MAX = 65536 };
 /* Two placements count as equal when they differ by less than this share of the interval: learned factors scatter by a
  * quarter of what single runs do. */
 #define MARGIN .25
+/* Watts are off by so much beside the times. */
+#define ENERGY_ERROR 1.1
 
 static struct sg_figure figure(double mid, double factor)
 {
@@ -35,7 +38,7 @@ static void memory_of(struct sg_option *o, const struct sg_model_cost *m, const 
     double positions = t->depth + t->turns * (t->prompt + t->output);
     o->kv_bytes = t->sessions * (m->kv_bytes * positions + m->state_bytes);
     o->checkpoint_bytes = m->state_bytes > 0 ? CHECKPOINTS * m->state_bytes * t->sessions : 0;
-    o->disk_bytes = m->file_bytes;
+    o->disk_bytes = m->disk_bytes > 0 ? m->disk_bytes : m->file_bytes;
 }
 
 /* --- published pipelines --- */
@@ -81,7 +84,8 @@ static void add_published(struct sg_options *out, const struct sg_plan_source *s
                                      .output = t->output};
     task.bytes = (m->body_bytes + m->head_bytes) / (m->shape.body + m->shape.head);
     task.unpacked = m->class == SG_CLASS_SUPER;
-    *o = (struct sg_option){.pipeline = p->name, .joules = {-1, -1, -1}, .watts = {-1, -1, -1}};
+    *o = (struct sg_option){.pipeline = p->name, .joules = {-1, -1, -1}, .watts = {-1, -1, -1}, .joules_least = -1,
+                            .alone = !strcmp(p->prefill, p->decode)};
     snprintf(o->prefill, sizeof o->prefill, "%s", p->prefill);
     snprintf(o->decode, sizeof o->decode, "%s", p->decode);
     o->excluded = sg_published_cost(&task, &c);
@@ -245,7 +249,9 @@ static void add_measured(struct sg_options *out, const struct sg_plan_source *s,
                                         : a == b ? "single"
                                                  : "split",
                             .joules = {-1, -1, -1},
-                            .watts = {-1, -1, -1}};
+                            .watts = {-1, -1, -1},
+                            .joules_least = -1,
+                            .alone = !split && a == b};
     for (int i = 0; i < t->turns; i++) {
         struct turn_cost c = i ? turn_of(s, prefill, decode, m, t, i) : first;
         sum.prefill += c.prefill * t->sessions, sum.handoff += c.handoff * t->sessions, sum.step += c.step * steps;
@@ -262,8 +268,10 @@ static void add_measured(struct sg_options *out, const struct sg_plan_source *s,
     o->handoff_ms = figure(first.handoff, interval_of(spread, 0, 1, 0, least));
     o->load_ms = figure(a->load_gb_s > 0 ? m->file_bytes / a->load_gb_s * 1e-6 * (a == b ? 1 : 2) : -1, 2);
     o->total_ms = figure(sum.prefill + sum.handoff + sum.step, error);
-    name_unit(o->prefill, prefill, m->shape.layers);
-    name_unit(o->decode, decode, m->shape.layers);
+    if (!out->unnamed) {
+        name_unit(o->prefill, prefill, m->shape.layers);
+        name_unit(o->decode, decode, m->shape.layers);
+    }
     memory_of(o, m, t);
     o->prefill_bytes = m->file_bytes;
     o->decode_bytes = a == b ? 0 : m->file_bytes;
@@ -275,10 +283,16 @@ static void add_measured(struct sg_options *out, const struct sg_plan_source *s,
     add_term(o, "decode K and V", first.step_terms.kv * steps * t->turns);
     add_term(o, "decode state", first.step_terms.state * steps * t->turns);
     add_term(o, "decode overhead", first.step_terms.overhead * steps * t->turns);
-    if (!split && a->prefill_w >= 0 && b->step_w >= 0) {
-        double joules = (a->prefill_w * (sum.prefill + sum.handoff) + b->step_w * sum.step) * 1e-3;
-        o->joules = figure(joules, error * 1.1);
-        o->watts = figure(joules / o->total_ms.mid * 1e3, 1.15);
+    if (!split) {
+        const double many = t->turns * t->sessions;
+        struct sg_energy_task task = {{sum.prefill + sum.handoff, sum.step}, {t->prompt * many, steps * many}};
+        int known;
+        double joules = sg_placement_joules(s->costs, a, b, m, &task, &known);
+        if (known > 0) {
+            o->joules = figure(joules, error * ENERGY_ERROR);
+            o->watts = figure(joules / o->total_ms.mid * 1e3, 1.15);
+        } else if (known == 0 && joules > 0)
+            o->joules_least = joules / (error * ENERGY_ERROR);
     }
     if (needs_name(prefill, t) || needs_name(decode, t)) o->excluded = "simulated; chosen only when named";
     if (!o->excluded) o->excluded = does_not_fit(prefill, o, m);
@@ -294,13 +308,17 @@ static void all_measured(struct sg_options *out, const struct sg_plan_source *s,
             struct unit_share prefill[2] = {{&c->units[a], 1}, {NULL, 0}}, decode[2] = {{&c->units[b], 1}, {NULL, 0}};
             add_measured(out, s, prefill, decode, m, t);
         }
-    /* Layers in halves over two units: the only legal placement where no unit holds the model. */
-    for (size_t a = 0; a < c->units_n && m->shape.layers >= 2; a++)
-        for (size_t b = 0; b < c->units_n; b++) {
-            double half = floor(m->shape.layers / 2) / m->shape.layers;
-            struct unit_share parts[2] = {{&c->units[a], half}, {&c->units[b], 1 - half}};
-            if (a != b && c->units_n <= 8) add_measured(out, s, parts, parts, m, t);
-        }
+    /* Layers divided over two units in quarters: the only legal placements where no unit holds the model. */
+    for (size_t a = 0; a < c->units_n && c->units_n <= 8; a++)
+        for (size_t b = 0; b < c->units_n; b++)
+            for (int quarter = 1, last = -1; quarter < 4 && a != b; quarter++) {
+                int cut = (int)(m->shape.layers * quarter / 4);
+                if (cut < 1 || cut == last || (c->units_n > 4 && quarter != 2)) continue;
+                last = cut;
+                double share = cut / m->shape.layers;
+                struct unit_share parts[2] = {{&c->units[a], share}, {&c->units[b], 1 - share}};
+                add_measured(out, s, parts, parts, m, t);
+            }
 }
 
 /* --- choice --- */
@@ -329,7 +347,7 @@ static int best_of(const struct sg_options *o, const struct sg_plan_task *t, seg
     for (int split = 0; split < 2; split++)
         for (size_t i = 0; i < o->n; i++) {
             const struct sg_option *p = &o->list[i];
-            if (!split && (strcmp(p->prefill, p->decode) != 0 || strchr(p->prefill, '@'))) continue;
+            if (!split && !p->alone) continue;
             if (may_be_chosen(p, t, objective) && value_of(p, objective) <= limit) return (int)i;
         }
     return least;
@@ -340,45 +358,66 @@ int sg_options_choose(const struct sg_options *o, const struct sg_plan_task *tas
 static void fill(struct sg_options *out, const struct sg_plan_source *s, const struct sg_model_cost *m,
                  const struct sg_plan_task *t)
 {
+    const struct sg_model_cost *first = m;
     out->n = 0;
-    if (s->costs) all_measured(out, s, m, t);
-    for (size_t i = 0; !s->costs && i < sizeof published / sizeof *published; i++) add_published(out, s, &published[i], m, t);
-}
-
-static int same_option(const struct sg_option *a, const struct sg_option *b)
-{
-    return !strcmp(a->pipeline, b->pipeline) && !strcmp(a->prefill, b->prefill) && !strcmp(a->decode, b->decode);
-}
-
-/* The smallest prompt length above the task's at which another option wins; if there is none above, the largest below. The costs
- * have steps, so lengths are tried one after the other, closer together than the steps, then halved. 0: none. */
-static double crossover(const struct sg_plan_source *s, const struct sg_model_cost *m, const struct sg_plan_task *task,
-                        segue_objective objective, const struct sg_option *now, struct sg_options *scratch)
-{
-    for (int up = 1; up >= 0; up--) {
-        double at = fmax(1, task->prompt), next;
-        for (; at >= 1 && at <= PROMPT_MAX; at = next) {
-            struct sg_plan_task t = *task;
-            next = up ? at + fmax(1, floor(at / CROSSOVER_STEPS)) : at - fmax(1, floor(at / CROSSOVER_STEPS));
-            if (next < 1 || next > PROMPT_MAX) break;
-            t.prompt = next;
-            fill(scratch, s, m, &t);
-            int best = best_of(scratch, &t, objective);
-            if (best < 0 || same_option(&scratch->list[best], now)) continue;
-            for (double low = at, high = next; fabs(high - low) > 1;) {
-                t.prompt = floor((low + high) / 2);
-                fill(scratch, s, m, &t);
-                best = best_of(scratch, &t, objective);
-                if (best >= 0 && same_option(&scratch->list[best], now))
-                    low = t.prompt;
-                else
-                    high = t.prompt;
-                next = high;
-            }
-            return next;
-        }
+    for (; m; m = m->also) {
+        size_t from = out->n;
+        if (s->costs) all_measured(out, s, m, t);
+        for (size_t i = 0; !s->costs && i < sizeof published / sizeof *published && out->n < SG_OPTIONS_MAX; i++)
+            add_published(out, s, &published[i], m, t);
+        for (size_t i = from; i < out->n; i++) out->list[i].storage = m->storage, out->list[i].converted = m != first;
     }
-    return 0;
+}
+
+/* Best placements for time and energy at a prompt length, as indices: the list has the same order at every length. */
+struct best {
+    int of[2];
+};
+static const segue_objective best_for[2] = {SEGUE_OBJECTIVE_LATENCY, SEGUE_OBJECTIVE_ENERGY};
+
+static struct best best_at(double prompt, const struct sg_plan_source *s, const struct sg_model_cost *m,
+                           const struct sg_plan_task *task, struct sg_options *scratch)
+{
+    struct sg_plan_task t = *task;
+    t.prompt = prompt;
+    fill(scratch, s, m, &t);
+    return (struct best){{best_of(scratch, &t, best_for[0]), best_of(scratch, &t, best_for[1])}};
+}
+
+/* The length between low, where `now` is the best one, and high, where it is not. */
+static double change_between(double low, double high, int k, int now, const struct sg_plan_source *s,
+                             const struct sg_model_cost *m, const struct sg_plan_task *task, struct sg_options *scratch)
+{
+    while (fabs(high - low) > 1) {
+        double middle = floor((low + high) / 2);
+        int best = best_at(middle, s, m, task, scratch).of[k];
+        if (best == now)
+            low = middle;
+        else
+            high = middle;
+    }
+    return high;
+}
+
+/* at: for time and energy the smallest prompt length above the task's at which another placement wins; if there is none above, the
+ * largest below; 0: none. The costs have steps, so lengths are tried one after the other, closer together than the steps, then
+ * halved. */
+static void crossovers(double at[2], struct best now, const struct sg_plan_source *s, const struct sg_model_cost *m,
+                       const struct sg_plan_task *task, struct sg_options *scratch)
+{
+    for (int up = 1; up >= 0; up--)
+        for (double here = fmax(1, task->prompt), next;; here = next) {
+            double step = fmax(1, floor(here / CROSSOVER_STEPS));
+            next = up ? here + step : here - step;
+            if (next < 1 || next > PROMPT_MAX) break;
+            int open = 0;
+            for (int k = 0; k < 2; k++) open |= now.of[k] >= 0 && !(at[k] > 0);
+            if (!open) return;
+            struct best best = best_at(next, s, m, task, scratch);
+            for (int k = 0; k < 2; k++)
+                if (now.of[k] >= 0 && !(at[k] > 0) && best.of[k] >= 0 && best.of[k] != now.of[k])
+                    at[k] = change_between(here, next, k, now.of[k], s, m, task, scratch);
+        }
 }
 
 void sg_options_make(struct sg_options *out, const struct sg_plan_source *source, const struct sg_model_cost *model,
@@ -386,18 +425,21 @@ void sg_options_make(struct sg_options *out, const struct sg_plan_source *source
 {
     struct sg_options *scratch = sg_alloc(sizeof *scratch);
     double largest = 0;
+    out->unnamed = 0;
     fill(out, source, model, task);
     out->choice = best_of(out, task, task->objective);
     out->dominant = NULL;
-    out->crossover = out->energy_crossover = 0;
     for (size_t i = 0; out->choice >= 0 && i < out->list[out->choice].terms_n; i++)
         if (out->list[out->choice].terms[i].ms > largest) {
             largest = out->list[out->choice].terms[i].ms;
             out->dominant = out->list[out->choice].terms[i].name;
         }
-    int time = best_of(out, task, SEGUE_OBJECTIVE_LATENCY), energy = best_of(out, task, SEGUE_OBJECTIVE_ENERGY);
-    if (scratch && time >= 0) out->crossover = crossover(source, model, task, SEGUE_OBJECTIVE_LATENCY, &out->list[time], scratch);
-    if (scratch && energy >= 0)
-        out->energy_crossover = crossover(source, model, task, SEGUE_OBJECTIVE_ENERGY, &out->list[energy], scratch);
+    struct best now = {{best_of(out, task, best_for[0]), best_of(out, task, best_for[1])}};
+    double at[2] = {0, 0};
+    if (scratch) {
+        scratch->unnamed = 1;
+        crossovers(at, now, source, model, task, scratch);
+    }
+    out->crossover = at[0], out->energy_crossover = at[1];
     sg_free(scratch);
 }

@@ -19,7 +19,6 @@ struct sg_plan_source {
     const struct sg_chips *chips;
     const struct sg_chip *chip;
     const struct sg_unit_costs *costs;
-    const char *storage; /* of the model, for published pipelines */
 };
 
 /* Expected value; low and high hold 9 of 10 runs. mid < 0: not known. */
@@ -30,7 +29,11 @@ enum { SG_TERMS = 8 };
 struct sg_option {
     const char *pipeline;         /* single, split, gpu, fixed, ane-seq, ane-batch, ... */
     char prefill[64], decode[64]; /* units; @A-B: layers */
+    const char *storage;          /* of the weights: that of the model or of one `also` */
+    int converted;                /* 1: of an `also` */
+    int alone;                    /* 1: one unit does all */
     struct sg_figure ttft_ms, token_ms, handoff_ms, load_ms, total_ms, joules, watts;
+    double joules_least; /* of the units that have a meter, where another has none and joules are not known; else negative */
     double prefill_bytes, decode_bytes, kv_bytes, checkpoint_bytes, disk_bytes;
     struct {
         const char *name;
@@ -42,16 +45,17 @@ struct sg_option {
     double margin; /* share by which another placement must be better; less is within the scatter of runs */
 };
 
-enum { SG_OPTIONS_MAX = 320 };
+enum { SG_OPTIONS_MAX = 640 };
 struct sg_options {
     struct sg_option list[SG_OPTIONS_MAX];
     size_t n;
+    int unnamed;                        /* 1: without the names of units */
     int choice;                         /* -1: none can be chosen */
     const char *dominant;               /* the largest term of the choice */
     double crossover, energy_crossover; /* prompt length at which the choice for time or energy changes; 0: none */
 };
 
-/* Fills out. The model's sizes must be valid. */
+/* Fills out with the placements of the model, and of each `also` of it. The sizes must be valid. */
 void sg_options_make(struct sg_options *out, const struct sg_plan_source *source, const struct sg_model_cost *model,
                      const struct sg_plan_task *task);
 

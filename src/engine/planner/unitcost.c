@@ -24,7 +24,7 @@ struct sg_unit_cost *sg_unit_cost_of(struct sg_unit_costs *c, const char *spec, 
         if (!strcmp(c->units[i].spec, spec)) return &c->units[i];
     if (!add || c->units_n == SG_UNITS_MAX || strlen(spec) >= sizeof c->units[0].spec) return NULL;
     struct sg_unit_cost *u = &c->units[c->units_n++];
-    *u = (struct sg_unit_cost){.step_w = -1, .prefill_w = -1, .error_share = .15};
+    *u = (struct sg_unit_cost){.step_w = -1, .prefill_w = -1, .idle_w = -1, .error_share = .15};
     copy_name(u->spec, sizeof u->spec, spec);
     return u;
 }
@@ -60,12 +60,16 @@ int sg_class_of(double bytes, int unpacked)
     return unpacked ? SG_CLASS_SUPER : bytes >= 1.5 ? SG_CLASS_WIDE : bytes >= .8 ? SG_CLASS_BYTE : SG_CLASS_NIBBLE;
 }
 
+static segue_status unknown_storage(const char *storage, segue_error *err)
+{
+    return sg_fail(err, SEGUE_EARG, "storage: %.40s: not known; write bf16, fp8, q8_0, q4_0, q4_k_m or the like", storage);
+}
+
 segue_status sg_model_cost_shape(struct sg_model_cost *out, const struct sg_shape *shape, const char *storage, segue_error *err)
 {
     int unpacked;
     double bytes = sg_storage_bytes(storage, &unpacked);
-    if (bytes <= 0)
-        return sg_fail(err, SEGUE_EARG, "storage: %.40s: not known; write bf16, q8_0, q4_0, q4_k_m or the like", storage);
+    if (bytes <= 0) return unknown_storage(storage, err);
     *out = (struct sg_model_cost){.shape = *shape, .body_bytes = shape->body * bytes, .head_bytes = shape->head * bytes};
     out->kv_bytes = 2 * shape->kv;
     out->state_bytes = 4 * (shape->state + shape->conv);
@@ -74,6 +78,26 @@ segue_status sg_model_cost_shape(struct sg_model_cost *out, const struct sg_shap
     out->attend = 2 * shape->kv * 4;
     out->class = sg_class_of(bytes, unpacked);
     copy_name(out->key, sizeof out->key, shape->name);
+    copy_name(out->storage, sizeof out->storage, storage);
+    return SEGUE_OK;
+}
+
+segue_status sg_model_cost_as(struct sg_model_cost *out, const struct sg_model_cost *m, const char *storage, segue_error *err)
+{
+    int unpacked;
+    double bytes = sg_storage_bytes(storage, &unpacked), before = m->body_bytes + m->head_bytes;
+    if (bytes <= 0) return unknown_storage(storage, err);
+    *out = *m;
+    out->also = NULL;
+    out->body_bytes = m->shape.body * bytes;
+    out->head_bytes = m->shape.head * bytes;
+    out->file_bytes = fmax(0, m->file_bytes - before) + out->body_bytes + out->head_bytes;
+    if (!strcmp(storage, "fp8")) out->disk_bytes = m->disk_bytes > 0 ? m->disk_bytes : m->file_bytes;
+    out->class = sg_class_of(bytes, unpacked);
+    copy_name(out->storage, sizeof out->storage, storage);
+    /* What runs taught belongs to a shape in a storage: ID-STORAGE. */
+    char *dash = strchr(out->key, '-');
+    if (dash) copy_name(dash + 1, sizeof out->key - (size_t)(dash + 1 - out->key), storage);
     return SEGUE_OK;
 }
 

@@ -26,6 +26,8 @@ struct sg_unit_cost {
     double load_gb_s;                          /* preparing weights that are cached */
     double memory_bytes;                       /* 0: not known */
     double step_w, prefill_w;
+    double step_j_gweight, prefill_j_gweight; /* on top of these watts: joules per 10^9 weights and row */
+    double idle_w; /* waiting with a model in memory; negative if not known */
     /* Learned from real runs of all models; 0: nothing yet. drift: measured time divided by the time that the figures above give.
      * errors: 9 of 10 runs deviate by less than this share; new_error: of models that did not run before. */
     double prefill_drift, step_drift;
@@ -42,6 +44,7 @@ struct sg_link_cost {
 struct sg_real_factor {
     char unit[64], model[40];
     double factor[SG_REAL_N]; /* measured / predicted at the nodes of real.h; 0: no run yet */
+    double watts[2];          /* by SG_PHASE_*; 0: no run with a meter yet */
 };
 
 enum { SG_UNITS_MAX = 16, SG_LINKS_MAX = 256, SG_REALS_MAX = 128 };
@@ -70,10 +73,16 @@ struct sg_model_cost {
     double kv_bytes;               /* per position */
     double attend;                 /* operations per token and position of attention */
     double state_bytes, file_bytes;
-    int class; /* SG_CLASS_* */
+    double disk_bytes; /* of the file, where its weights are converted when loading; 0: file_bytes */
+    int class;         /* SG_CLASS_* */
+    char storage[16];  /* of the weights */
+    const struct sg_model_cost *also; /* the same model with its weights in another storage; NULL: no more */
 };
 /* Of a published shape in a storage. EARG: the storage is not known. */
 segue_status sg_model_cost_shape(struct sg_model_cost *out, const struct sg_shape *shape, const char *storage, segue_error *err);
+/* The same model with the matrices of its layers and its head in another storage: fp8, which is made when loading, or one that
+ * segue quantize writes. EARG: the storage is not known. */
+segue_status sg_model_cost_as(struct sg_model_cost *out, const struct sg_model_cost *m, const char *storage, segue_error *err);
 int sg_class_of(double bytes, int unpacked);
 
 /* More rows are never slower per row than fewer, and a run of one row is no slower than a step: what other work on the machine

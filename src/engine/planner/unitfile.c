@@ -42,6 +42,9 @@ static const struct unit_key {
     UNIT_KEY("memory_bytes", memory_bytes, "B", 1, 1e18),
     UNIT_KEY("step_w", step_w, "W", 0, 1e6),
     UNIT_KEY("prefill_w", prefill_w, "W", 0, 1e6),
+    UNIT_KEY("step_j_gweight", step_j_gweight, "J", 0, 1e6),
+    UNIT_KEY("prefill_j_gweight", prefill_j_gweight, "J", 0, 1e6),
+    UNIT_KEY("idle_w", idle_w, "W", 0, 1e6),
     UNIT_KEY("prefill_drift", prefill_drift, "1", 1e-3, 1e3),
     UNIT_KEY("step_drift", step_drift, "1", 1e-3, 1e3),
     UNIT_KEY("prefill_error", prefill_error, "1", 0, 10),
@@ -53,6 +56,7 @@ static const struct unit_key {
 enum { UNIT_KEYS = sizeof unit_keys / sizeof *unit_keys };
 static const char *const real_keys[SG_REAL_N] = {"prefill_8",    "prefill_32", "prefill_128", "prefill_512",
                                                  "prefill_2048", "step",       "step_deep",   "step_16384"};
+static const char *const real_watts[2] = {"prefill_w", "step_w"};
 /* The name of earlier versions for prompts of more than 512 tokens. */
 #define PREFILL_MORE "prefill_more"
 
@@ -96,6 +100,8 @@ static segue_status read_real(struct sg_unit_costs *c, char *owner, const char *
     if (!strcmp(key, PREFILL_MORE)) key = "prefill_2048";
     for (int i = 0; r && i < SG_REAL_N; i++)
         if (!strcmp(real_keys[i], key)) return sg_line_number(line, 1e-3, 1e3, &r->factor[i], err);
+    for (int i = 0; r && i < 2; i++)
+        if (!strcmp(real_watts[i], key)) return sg_line_number(line, 0, 1e6, &r->watts[i], err);
     return sg_line_fail(line, "unknown key of a model; docs/PLANNER.md lists the keys", err);
 }
 
@@ -131,9 +137,13 @@ void sg_unit_costs_write(const struct sg_unit_costs *c, struct sg_buf *out)
         sg_buf_printf(out, "%s>%s.ms %.6g ms # measured\n", l->from, l->to, l->ms);
         if (l->gb_s > 0) sg_buf_printf(out, "%s>%s.gb_s %.6g GB/s # measured\n", l->from, l->to, l->gb_s);
     }
-    for (size_t i = 0; i < c->reals_n; i++)
+    for (size_t i = 0; i < c->reals_n; i++) {
+        const struct sg_real_factor *r = &c->reals[i];
         for (int k = 0; k < SG_REAL_N; k++)
-            if (c->reals[i].factor[k] > 0)
-                sg_buf_printf(out, "%s~%s.%s %.6g 1 # measured\n", c->reals[i].unit, c->reals[i].model, real_keys[k],
-                              c->reals[i].factor[k]);
+            if (r->factor[k] > 0)
+                sg_buf_printf(out, "%s~%s.%s %.6g 1 # measured\n", r->unit, r->model, real_keys[k], r->factor[k]);
+        for (int k = 0; k < 2; k++)
+            if (r->watts[k] > 0)
+                sg_buf_printf(out, "%s~%s.%s %.6g W # measured\n", r->unit, r->model, real_watts[k], r->watts[k]);
+    }
 }

@@ -64,6 +64,7 @@ void sg_record_run(struct segue_session *s, const struct sg_layout_stage *stage,
         use->padded_tokens += r->columns;
         use->overflows += r->overflows;
         use->underflows += r->underflows;
+        use->layout_ops += r->layout_ops;
         if (r->unseen > use->tokens_truncated) use->tokens_truncated = r->unseen;
     }
     if (helper) {

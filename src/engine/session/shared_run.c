@@ -52,6 +52,7 @@ static void count(struct segue_session *s, uint32_t tokens_n, const struct run_f
     share.columns = f->result->columns / f->spans;
     share.overflows = f->result->overflows / f->spans;
     share.underflows = f->result->underflows / f->spans;
+    share.layout_ops = f->result->layout_ops / f->spans;
     sg_record_run(s, &s->layouts[s->active].stages[0], decode ? SEGUE_DECODE : SEGUE_PREFILL, sg_now_ns() - f->ns, tokens_n,
                   &share);
     s->stats.tokens_in += tokens_n;

@@ -1,30 +1,35 @@
 /* ane.c: the unit `ane`, the Apple Neural Engine: its table, its options and its description. Without an engine, or when the
- * spec says `soft`, the unit uses the software NPU and is described as simulated. The unit is used only when it is named:
- * the private interface has not run on a device yet. See aneunit.h.
+ * spec says `soft`, the unit uses the software NPU and is described as simulated; `linux` uses the open driver. The unit is used
+ * only when it is named: neither interface to an engine has run on a device yet. See aneunit.h.
  * SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "unit/ane/aneunit.h"
+#include "unit/ane/libane/libane.h"
 #include "unit/ane/npu/npu.h"
 #include "unit/ane/train/anetrain.h"
 #include "unit/spec.h"
 
 extern const struct sg_unit_ops sg_unit_ane;
 
+/* What computes. */
+enum engine { ENGINE_MAC, ENGINE_LINUX, ENGINE_SOFTWARE };
+
 /* The description of a unit. `half`: it computes in fp16. */
-static void describe_one(struct sg_unit_desc *d, const char *spec, const char *profile, int software)
+static void describe_one(struct sg_unit_desc *d, const char *spec, const char *profile, enum engine engine)
 {
+    static const char *const texts[][2] = {{"neural engine, limits of", "private interface"},
+                                           {"neural engine, limits of", "open Linux driver"},
+                                           {"software NPU, profile", "simulated"}};
     *d = (struct sg_unit_desc){.lanes = 1, .half = 1, .kv = SG_KV_F16_ONLY, .named_only = 1, .select_late = 1};
     d->info.size = sizeof d->info;
     d->info.built = d->info.present = 1;
-    d->info.simulated = software != 0;
+    d->info.simulated = engine == ENGINE_SOFTWARE;
     snprintf(d->info.spec, sizeof d->info.spec, "%.63s", spec);
     snprintf(d->info.kind, sizeof d->info.kind, "ane");
-    snprintf(d->info.features, sizeof d->info.features,
-             software ? "software NPU, profile %s, fp16; simulated" : "neural engine, limits of %s, fp16; private interface",
-             profile);
+    snprintf(d->info.features, sizeof d->info.features, "%s %s, fp16; %s", texts[engine][0], profile, texts[engine][1]);
 }
 
 /* There is one engine per machine; the software NPU is listed in its place where there is none. */
@@ -32,7 +37,7 @@ static segue_status ane_list(struct sg_unit_desc *out, size_t cap, size_t *n, se
 {
     struct sg_apple_api api;
     (void)err;
-    if (cap) describe_one(out, "ane", "strict", sg_apple_api_here(&api, NULL) != SEGUE_OK);
+    if (cap) describe_one(out, "ane", "strict", sg_apple_api_here(&api, NULL) == SEGUE_OK ? ENGINE_MAC : ENGINE_SOFTWARE);
     *n = 1;
     return SEGUE_OK;
 }
@@ -82,11 +87,9 @@ static segue_status read_spec(const struct sg_unit_spec *spec, struct sg_unit *u
                               segue_error *err)
 {
     static const char *const keys[] = {"",     "profile", "weights", "compiles", "on_violation", "threads", "rows",
-                                       "keys", "layers",  "range",   "out_of_range", "storage", "head", NULL};
-    const char *soft = sg_spec_value(spec, ""), *profile = sg_spec_value(spec, "profile");
+                                       "keys", "layers",  "range",   "out_of_range", "storage", "head", "programs", NULL};
+    const char *profile = sg_spec_value(spec, "profile");
     SG_TRY(sg_spec_only(spec, keys, err));
-    if (soft && strcmp(soft, "soft") != 0)
-        return sg_fail(err, SEGUE_EARG, "open unit: %s: '%s' is not an option; use soft, or nothing", spec->text, soft);
     SG_TRY(sg_ane_profile_named(&o->profile, profile ? profile : "strict", err));
     SG_TRY(read_choice(spec, "weights", "frozen", "delta", &o->delta, err));
     SG_TRY(read_choice(spec, "on_violation", "refuse", "faithful", &o->faithful, err));
@@ -122,19 +125,50 @@ static void ane_close(struct sg_unit *u)
     sg_free(u);
 }
 
-/* Opens the real engine. Without option profile= the limits follow the chip: the first three characters of its architecture are
- * an alias of a profile; "h13g" gives h13, the profile m1. An unknown one keeps the strict profile, the limits of all chips. */
-static segue_status open_engine(struct sg_unit *u, const struct sg_unit_spec *spec, segue_error *err)
+/* Options of the software NPU. */
+static segue_status refuse_software_options(const struct sg_unit_spec *spec, segue_error *err)
+{
+    if (!sg_spec_value(spec, "on_violation") && !sg_spec_value(spec, "compiles")) return SEGUE_OK;
+    return sg_fail(err, SEGUE_EARG, "open unit: %s: on_violation and compiles are options of the software NPU; use ane:soft",
+                   spec->text);
+}
+
+/* Opens the real engine of a Mac. Without option profile= the limits follow the chip: the first three characters of its
+ * architecture are an alias of a profile; "h13g" gives h13, the profile m1. An unknown one keeps the strict profile, the
+ * limits of all chips. */
+static segue_status open_mac(struct sg_unit *u, const struct sg_unit_spec *spec, segue_error *err)
 {
     char architecture[32];
     uint32_t engines, cores;
-    if (sg_spec_value(spec, "on_violation") || sg_spec_value(spec, "compiles"))
-        return sg_fail(err, SEGUE_EARG, "open unit: %s: on_violation and compiles are options of the software NPU; use "
-                                              "ane:soft", spec->text);
+    SG_TRY(refuse_software_options(spec, err));
     sg_apple_describe(&u->api, architecture, &engines, &cores);
     architecture[3] = 0;
     if (!sg_spec_value(spec, "profile")) (void)sg_ane_profile_named(&u->profile, architecture, NULL);
     return sg_apple_open(&u->device, &u->api, NULL, err);
+}
+
+static segue_status open_linux(struct sg_unit *u, const struct sg_unit_spec *spec, segue_error *err)
+{
+    struct sg_libane_api api;
+    const char *folder = sg_spec_value(spec, "programs");
+    SG_TRY(refuse_software_options(spec, err));
+    if (!folder)
+        return sg_fail(err, SEGUE_EARG, "open unit: %s: programs=FOLDER is missing; give the folder of compiled programs",
+                       spec->text);
+    SG_TRY(sg_libane_find(&api, err));
+    return sg_libane_open(&u->device, &api, folder, err);
+}
+
+/* The engine that a spec means; api NULL: this machine has no private interface. */
+static segue_status engine_of(const struct sg_unit_spec *spec, const struct sg_apple_api *api, enum engine *out, segue_error *err)
+{
+    const char *text = sg_spec_value(spec, "");
+    *out = !text ? (api ? ENGINE_MAC : ENGINE_SOFTWARE) : !strcmp(text, "linux") ? ENGINE_LINUX : ENGINE_SOFTWARE;
+    if (text && *out == ENGINE_SOFTWARE && strcmp(text, "soft") != 0)
+        return sg_fail(err, SEGUE_EARG, "open unit: %s: '%s' is not an option; use soft, linux, or nothing", spec->text, text);
+    if (*out != ENGINE_LINUX && sg_spec_value(spec, "programs"))
+        return sg_fail(err, SEGUE_EARG, "open unit: %s: programs= is an option of ane:linux; remove it", spec->text);
+    return SEGUE_OK;
 }
 
 /* The pool for host operations has as many threads as the software NPU: both compute at different times. */
@@ -142,13 +176,17 @@ segue_status ane_open_on(struct sg_unit **out, const struct sg_unit_spec *spec, 
                          segue_error *err)
 {
     struct sg_npu_opts o = {0};
-    int software = !api || sg_spec_value(spec, "") != NULL;
+    enum engine engine;
+    SG_TRY(engine_of(spec, api, &engine, err));
     struct sg_unit *u = sg_alloc(sizeof *u);
     if (!u) return sg_no_memory("unit ane", sizeof *u, err);
     u->base.ops = &sg_unit_ane;
     segue_status status = read_spec(spec, u, &o, err);
-    if (!software) u->api = *api;
-    if (status == SEGUE_OK) status = software ? sg_npu_open(&u->device, &o, err) : open_engine(u, spec, err);
+    if (engine == ENGINE_MAC) u->api = *api;
+    if (status == SEGUE_OK)
+        status = engine == ENGINE_SOFTWARE ? sg_npu_open(&u->device, &o, err)
+                 : engine == ENGINE_MAC    ? open_mac(u, spec, err)
+                                           : open_linux(u, spec, err);
     if (status == SEGUE_OK && u->storage == SG_ANE_STORE_W8A8 && !(u->profile.int8_tflops > 0))
         status = sg_fail(err, SEGUE_EUNSUPPORTED, "open unit: %s: storage=w8a8: the profile %s has no products of 8-bit "
                          "numbers; use m4, m5 or ieee, or storage=int8", spec->text, u->profile.name);
@@ -157,7 +195,7 @@ segue_status ane_open_on(struct sg_unit **out, const struct sg_unit_spec *spec, 
         ane_close(u);
         return status;
     }
-    describe_one(&u->desc, spec->text, u->profile.name, software);
+    describe_one(&u->desc, spec->text, u->profile.name, engine);
     u->desc.samples = u->head;
     /* These options change results, so the description shows them. */
     size_t length = strlen(u->desc.info.features);

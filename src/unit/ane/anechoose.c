@@ -122,6 +122,7 @@ static segue_status choose_on_engine(struct sg_run *run, uint32_t s, uint64_t to
     const int32_t *token = &run->token;
     SG_TRY(ane_head_evaluate(p, turn, &run->token, run->host.err));
     run->dispatches++;
+    run->layout_ops += p->head_layout_ops;
     run->host_bytes += SG_ANE_CHOICE * sizeof(uint16_t);
     SG_TRY(ane_losses_check(p->base.unit, &run->overflows, &run->underflows, run->host.err));
     p->row_id = run->common.spans[s].state->row_id = ++p->base.unit->row_ids;

@@ -12,6 +12,7 @@
 #include "tensor/coded.h"
 #include "unit/ane/aneunit.h"
 #include "unit/ane/mil/milprint.h"
+#include "unit/ane/tools/explain.h"
 
 enum { WEIGHTS_VERSION = 5, HEAD_BYTES = 128 };      /* the version changes with the layout of an entry or of the blob file */
 
@@ -234,12 +235,13 @@ static segue_status load_lowered(struct sg_program *p, const struct sg_mil_progr
     return status;
 }
 
-segue_status ane_part_load(struct sg_program *p, const struct ane_set *set, uint32_t i, struct sg_ane_device *d,
+segue_status ane_part_load(struct sg_program *p, struct ane_set *set, uint32_t i, struct sg_ane_device *d,
                            struct sg_ane_program **out, segue_error *err)
 {
     struct sg_mil_program *mil = NULL;
     find_cached_weights(p, i);
     SG_TRY(sg_ane_lower(&mil, p->base.graph, &p->cut[set->all_rows].parts[i], &set->info, &set->shape, &p->blobs[i], err));
+    set->layout_ops[i] = sg_mil_layout_ops(&mil->functions[0]);
     segue_status status = load_lowered(p, mil, i, d, out, err);
     sg_mil_program_free(mil);
     return status;
@@ -251,6 +253,7 @@ segue_status ane_head_load(struct sg_program *p, struct sg_ane_program **out, se
     struct sg_mil_program *mil = NULL;
     find_cached_weights(p, cut->parts_n);
     SG_TRY(sg_ane_lower_head(&mil, p->base.graph, &cut->parts[cut->parts_n - 1], &p->head, &p->blobs[cut->parts_n], err));
+    p->head_layout_ops = sg_mil_layout_ops(&mil->functions[0]);
     segue_status status = load_lowered(p, mil, cut->parts_n, p->base.unit->device, out, err);
     sg_mil_program_free(mil);
     return status;

@@ -20,6 +20,7 @@ static void set_free(struct sg_program *p, struct ane_set *set)
         if (set->wide[i]) sg_ane_ops_of(set->wide[i])->unload(set->wide[i]);
     sg_free(set->programs);
     sg_free(set->wide);
+    sg_free(set->layout_ops);
     sg_ane_info_free(&set->info);
     sg_free(set);
 }
@@ -155,7 +156,8 @@ static segue_status set_fill(struct sg_program *p, struct ane_set *set, segue_er
 {
     struct sg_ane_device *d = p->base.unit->device;
     set->programs = sg_alloc((p->cut[0].parts_n + 1) * sizeof *set->programs);
-    if (!set->programs) return sg_no_memory("programs of ane", 0, err);
+    set->layout_ops = sg_alloc((p->cut[0].parts_n + 1) * sizeof *set->layout_ops);
+    if (!set->programs || !set->layout_ops) return sg_no_memory("programs of ane", 0, err);
     SG_TRY(sg_ane_info_make(&set->info, p->base.graph, &set->shape, err));
     for (uint32_t i = 0; i < p->cut[0].parts_n; i++) {
         segue_status status = ane_part_load(p, set, i, d, &set->programs[i], err);

@@ -47,6 +47,7 @@ static segue_status evaluate(struct ane_binding *b, struct ane_set *set)
     for (uint32_t i = 0; i < in_n && i < 4; i++) ins[i] = bound(b, sg_ane_role_of(in[i].name), 0);
     for (uint32_t i = 0; i < out_n && i < 2; i++) outs[i] = bound(b, sg_ane_role_of(out[i].name), 1);
     run->dispatches++;
+    run->layout_ops += set->layout_ops[b->part];
     return ops->evaluate(set->programs[b->part], 0, ins, outs, run->host.err);
 }
 
@@ -304,6 +305,7 @@ static void report(const struct sg_thread_run *common, struct sg_result *r)
     r->dispatches = run->dispatches;
     r->host_bytes = run->host_bytes;
     r->columns = run->columns;
+    r->layout_ops = run->layout_ops;
     r->overflows = run->overflows;
     r->underflows = run->underflows;
     r->unseen = run->unseen;

@@ -17,6 +17,7 @@ struct sg_run {
     uint64_t dispatches;             /* evaluated engine programs */
     uint64_t host_bytes;             /* bytes copied to and from surfaces */
     uint64_t overflows, underflows;  /* results beyond the range of fp16 */
+    uint64_t layout_ops;             /* of the dispatches */
     uint64_t columns, unseen;        /* as in struct sg_result: rows with padding; see unseen_of */
 };
 

@@ -59,7 +59,8 @@ struct sg_unit {
     uint64_t row_ids;                /* last sg_program.row_id */
     struct sg_program *programs;     /* all programs of this unit, linked by `next` */
 };
-/* api NULL, or `soft` in the spec: the software NPU; else the real one. */
+/* api: of the private interface; NULL: the machine has none. `soft` in the spec, or NULL and no word: the software NPU; `linux`:
+ * the open driver. */
 segue_status ane_open_on(struct sg_unit **out, const struct sg_unit_spec *spec, const struct sg_apple_api *api,
                          segue_error *err);
 /* Unloads the programs of all models and resets the compile budget, which a real engine counts per process. ELIMIT: a real
@@ -74,6 +75,7 @@ struct ane_set {
     struct sg_ane_info info;             /* layout of the info surface: positions and masks */
     struct sg_ane_program **programs;    /* [parts_n] of the device */
     struct sg_ane_program **wide;        /* NULL, or [parts_n] of u->wide; NULL entries: not loaded */
+    uint64_t *layout_ops;                /* [parts_n] operations of each program that only move numbers */
     /* Bytes per surface: maximum over the parts, for each role of a port. border: values between parts. */
     uint64_t info_bytes, border_bytes, state_bytes, lora_bytes;
     int all_rows;                        /* index of the partition: 1 = outputs of the graph are written for all rows */
@@ -107,6 +109,7 @@ struct sg_program {
     uint64_t uses;                       /* clock for `used` */
     struct sg_ane_head head;             /* linear NULL: the host computes the output head */
     struct sg_ane_program *head_program; /* NULL: not loaded */
+    uint64_t head_layout_ops;            /* as in ane_set */
     /* Column 0 of x[row_turn] has the row of a token that the engine chose, after row_at tokens of the state with this row_id;
      * 0: it does not. */
     uint64_t row_id, row_at;
@@ -131,7 +134,7 @@ segue_status ane_set_of(struct sg_program *p, const struct sg_ane_shape *shape, 
 void ane_sets_drop(struct sg_program *p);
 
 /* Lowers part i of a set, compiles it unless the cache has it, and loads it on device d: the unit's, or u->wide. */
-segue_status ane_part_load(struct sg_program *p, const struct ane_set *set, uint32_t i, struct sg_ane_device *d,
+segue_status ane_part_load(struct sg_program *p, struct ane_set *set, uint32_t i, struct sg_ane_device *d,
                            struct sg_ane_program **out, segue_error *err);
 /* The same for the program of the head. */
 segue_status ane_head_load(struct sg_program *p, struct sg_ane_program **out, segue_error *err);

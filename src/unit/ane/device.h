@@ -1,5 +1,6 @@
-/* device.h: the interface of an engine that runs MIL programs: a table of functions with two implementations, the private
- * interface of a Mac (apple/apple.h) and the software NPU (npu/npu.h). Callers use only this table.
+/* device.h: the interface of an engine that runs MIL programs: a table of functions with three implementations, the private
+ * interface of a Mac (apple/apple.h), the library of the open Linux driver (libane/libane.h) and the software NPU (npu/npu.h).
+ * Callers use only this table.
  *
  * Threads: one call at a time for each device, including its programs and surfaces. Errors: EUNSUPPORTED: the program breaks a
  * rule, which is named. ELIMIT: a budget of the process is used up. EUNIT: the engine or its service failed. ELOST: a call did

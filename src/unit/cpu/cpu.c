@@ -119,16 +119,18 @@ static segue_status invariant_of(const struct sg_unit_spec *spec, uint32_t *out,
     return sg_fail(err, SEGUE_EARG, "open unit: cpu: invariant=%s is not 0 or 1; correct it", text);
 }
 
-/* Options: isa (an instruction set), threads, invariant (results do not depend on the rows of a run), and powercap (another root
- * of the energy counters). EARG for other keys;
+/* Options: isa (an instruction set), threads, invariant (results do not depend on the rows of a run), powercap (another root
+ * of the energy counters), and fault (unit/fault.h). EARG for other keys;
  * EUNIT if the instruction set is missing. */
 static segue_status cpu_open(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
 {
-    static const char *const keys[] = {"isa", "threads", "invariant", "powercap", NULL};
+    static const char *const keys[] = {"isa", "threads", "invariant", "powercap", "fault", NULL};
     uint32_t threads, invariant;
+    struct sg_fault fault;
     SG_TRY(sg_spec_only(spec, keys, err));
     SG_TRY(threads_of(spec, &threads, err));
     SG_TRY(invariant_of(spec, &invariant, err));
+    SG_TRY(sg_fault_read(spec, &fault, err));
     struct sg_cpu_unit *u = sg_alloc(sizeof *u);
     if (!u) return sg_no_memory("cpu unit", sizeof *u, err);
     u->base.ops = &sg_unit_cpu;
@@ -150,11 +152,16 @@ static segue_status cpu_open(struct sg_unit **out, const struct sg_unit_spec *sp
         if (!strcmp(isa, sg_isa_name((enum sg_isa)i))) level = (enum sg_isa)i;
     desc_fill(&u->desc, level, sg_pool_threads(u->pool));
     u->invariant = invariant;
+    u->fault = fault;
     u->desc.invariant = invariant ? 2 : 0;
     if (invariant) {
         size_t n = strlen(u->desc.info.spec);
         snprintf(u->desc.info.spec + n, sizeof u->desc.info.spec - n, ",invariant=1");
         snprintf(u->desc.kernels, sizeof u->desc.kernels, "cpu %s invariant", sg_isa_name(level));
+    }
+    if (fault.op[0]) {
+        size_t n = strlen(u->desc.info.spec);
+        snprintf(u->desc.info.spec + n, sizeof u->desc.info.spec - n, ",fault=%d.%s", fault.layer, fault.op);
     }
     *out = (struct sg_unit *)(void *)u;
     return SEGUE_OK;
@@ -257,6 +264,7 @@ static segue_status program_new(struct sg_cpu_unit *u, const struct sg_graph *g,
         p->recurrent |= g->slots[i].kind == SG_SLOT_CONV || g->slots[i].kind == SG_SLOT_DELTA;
     *out = p;                                /* freed by the caller, also on failure */
     SG_TRY(sg_cpu_match(p, err));
+    sg_cpu_fault_place(p, &u->fault);
     return slot_stages(p, err);
 }
 

@@ -151,6 +151,7 @@ static void stage_publish(struct sg_cpu_pass *a, uint32_t stage)
 static void stage_work(void *arg, uint32_t stage, uint32_t item, uint32_t thread)
 {
     struct sg_cpu_pass *a = arg;
+    stage += a->stage_from;
     const struct sg_cpu_stage *st = &a->p->stages[stage];
     if (sg_cpu_pass_canceled(a)) return;
     /* item 0 exists in every stage that has work, and is executed once */
@@ -217,6 +218,14 @@ static segue_status states_reserve(struct sg_cpu_pass *a, segue_error *err)
     return SEGUE_OK;
 }
 
+static void stages_run(struct sg_pool *pool, struct sg_cpu_pass *a, uint32_t from, uint32_t to)
+{
+    struct sg_job job = {
+        .items = a->p->items + from, .stages = to - from, .work = stage_work, .arg = a, .stopped = &a->stopped};
+    a->stage_from = from;
+    if (to > from) sg_pool_run(pool, &job);
+}
+
 /* One pass: appends the rows to all states, or returns ECANCELED and leaves all states as they were. */
 static segue_status pass_run(struct sg_cpu_run *run, struct sg_cpu_pass *a, segue_error *err)
 {
@@ -230,7 +239,6 @@ static segue_status pass_run(struct sg_cpu_run *run, struct sg_cpu_pass *a, segu
     rows_index(a);
     /* invalidates activations that an earlier pass prepared in the threads' scratch */
     p->pass_number++;
-    struct sg_job job = {.items = p->items, .stages = p->stages_n, .work = stage_work, .arg = a, .stopped = &a->stopped};
     for (uint32_t s = 0; s < p->stages_n; s++) {
         p->items[s] = stage_items(a, &p->stages[s]);
         run->result->dispatches += p->items[s] != 0;
@@ -241,7 +249,12 @@ static segue_status pass_run(struct sg_cpu_run *run, struct sg_cpu_pass *a, segu
     /* hides the flag from the stages while a pass must not stop */
     if (!stoppable) a->cancel = NULL;
     if (cancel && atomic_load(cancel)) return sg_fail(err, SEGUE_ECANCELED, "run: cpu: canceled");
-    sg_pool_run(run->unit->pool, &job);
+    uint32_t cut = p->fault_stage < p->stages_n ? p->fault_stage + 1 : p->stages_n;
+    stages_run(run->unit->pool, a, 0, cut);
+    if (p->fault_stage < p->stages_n) {
+        sg_cpu_fault_apply(a);
+        stages_run(run->unit->pool, a, cut, p->stages_n);
+    }
     a->cancel = cancel;
     /* a cancel that came too late to stop an item still discards the pass */
     int stopped = atomic_load(&a->stopped) || (stoppable && cancel && atomic_load(cancel));

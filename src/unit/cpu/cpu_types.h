@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "unit/cpu/kernels/kernels.h"
 #include "unit/cpu/rapl.h"
+#include "unit/fault.h"
 #include "unit/kv_blocks.h"
 #include "unit/pool.h"
 #include "unit/state_core.h"
@@ -85,6 +86,7 @@ struct sg_cpu_unit {
     struct sg_cpu_run *idle, *queue;
     pthread_mutex_t work;            /* held by the run that computes; serialises runs of the unit */
     uint32_t invariant;              /* 1: the next compilations make invariant programs */
+    struct sg_fault fault;           /* for tests */
     const struct sg_progress *progress;   /* of the compilation in progress; NULL: none */
     pthread_t runner;
     int runner_on, stop;
@@ -321,6 +323,7 @@ struct sg_cpu_pass {
     atomic_int stopped;
     int loras;                       /* 1: some span has adapters */
     float *logits;                   /* [r][vocab] */
+    uint32_t stage_from;             /* of the job in the pool */
 };
 
 /* A compiled graph: stages, value placement, packed weights, and the scratch of the run in progress. */
@@ -329,6 +332,8 @@ struct sg_cpu_program {
     struct sg_pack_set *set;
     struct sg_cpu_stage *stages;
     uint32_t stages_n;
+    uint32_t fault_stage;            /* after it fault_value is altered; UINT32_MAX: never */
+    int32_t fault_value;
     struct sg_cpu_value_loc *value_locs;         /* [values_n], plus one per experts op */
     uint32_t t_columns, r_columns;   /* floats per row of t_area and r_area */
     uint32_t invariant;              /* 1: products do not depend on the number of rows (desc.invariant 2) */
@@ -448,5 +453,9 @@ void sg_row_norm(const struct sg_kernels *k, const struct sg_cpu_norm *use, cons
                  uint32_t width, float *y);
 void sg_rows_work(struct sg_cpu_pass *a, const struct sg_cpu_stage *st, uint32_t item, uint32_t thread);
 size_t sg_rows_thread_bytes(const struct sg_cpu_program *p, const struct sg_cpu_stage *st);
+
+/* cpu_fault.c: finds the stage and the value of a fault, after sg_cpu_match; alters it, after that stage. */
+void sg_cpu_fault_place(struct sg_cpu_program *p, const struct sg_fault *fault);
+void sg_cpu_fault_apply(const struct sg_cpu_pass *a);
 
 #endif

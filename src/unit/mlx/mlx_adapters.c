@@ -59,7 +59,7 @@ static mxc_ref product(struct mlx_pass *p, const struct sg_op *op, mxc_ref x, co
     } else {
         matrices(p, op, l, pair, of);
     }
-    return mxc_linear(p->t, mxc_linear(p->t, x, of[0]), mlx_rows_of(p, of[1], w->at, w->at + w->rows));
+    return mxc_linear(p->t, mxc_linear(p->t, x, of[0], MXC_NONE), mlx_rows_of(p, of[1], w->at, w->at + w->rows), MXC_NONE);
 }
 
 static const struct sg_lora_pair *pair_of(const struct mlx_pass *p, uint32_t s, uint32_t i, const struct sg_op *op)

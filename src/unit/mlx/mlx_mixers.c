@@ -163,7 +163,8 @@ static mxc_ref l2_scaled(struct mlx_pass *p, mxc_ref x, uint32_t width, float ep
     return mxc_scale(p->t, mxc_rms_norm(p->t, x, MXC_NONE, eps / (float)width), scale / sqrt((double)width));
 }
 
-/* The memory, decays and rates are fp32; q, k, v have the unit's type. */
+/* The memory, decays and rates are fp32; q, k, v come in the unit's type and are converted behind their norms: given 16-bit
+ * ones, MLX rounds the memory to 16 bits in every step, or on Metal the decays. */
 mxc_ref mlx_op_delta(struct mlx_pass *p, const struct sg_op *op)
 {
     const struct sg_delta *d = &op->u.delta;
@@ -182,6 +183,7 @@ mxc_ref mlx_op_delta(struct mlx_pass *p, const struct sg_op *op)
             qkv[i] = mxc_reshape(p->t, mlx_rows_of(p, in[i], from, to), i < 2 ? keys : values, 4);
         qkv[0] = l2_scaled(p, qkv[0], d->dk, d->l2_eps, 1.0 / sqrt((double)d->dk));
         qkv[1] = l2_scaled(p, qkv[1], d->dk, d->l2_eps, 1);
+        for (int i = 0; i < 3; i++) qkv[i] = mlx_cast(p, qkv[i], MXC_F32);
         mxc_ref decays = mxc_reshape(p->t, mlx_rows_of(p, gates, from, to), numbers, 3);
         mxc_ref rates = mxc_reshape(p->t, mlx_rows_of(p, beta, from, to), numbers, 3);
         mxc_ref y = mxc_delta(p->t, qkv, decays, rates, fixed_before(p, s, d->slot), &next);

@@ -48,10 +48,17 @@ static mxc_ref op_embed(struct mlx_pass *p, const struct sg_op *op)
     return mxc_add(p->t, y, look_up(p, &e->positions, ids));
 }
 
+/* x * silu(gate) with one rounding: in the 16-bit types three roundings would be seen in the tokens, and mlx-lm has one. */
+static mxc_ref gated(struct mlx_pass *p, mxc_ref x, mxc_ref gate)
+{
+    gate = mxc_activate(p->t, gate, MXC_ACT_SILU);
+    return mlx_cast(p, mxc_multiply(p->t, mlx_cast(p, x, MXC_F32), gate), p->type);
+}
+
 static mxc_ref op_norm(struct mlx_pass *p, const struct sg_op *op)
 {
     const struct sg_norm *n = &op->u.norm;
-    mxc_ref x = mlx_operand(p, &op->in[0]), gate = mlx_operand(p, &op->in[1]);
+    mxc_ref x = mlx_operand(p, &op->in[0]), gate = mlx_operand_fp32(p, &op->in[1]);
     mxc_ref weight = mlx_vector(p, &n->weight, n->plus_one ? MLX_PLUS_ONE : MLX_VECTOR);
     mxc_ref bias = mlx_vector(p, &n->bias, MLX_VECTOR);
     uint32_t rows = p->rows_n[p->graph->values[op->out].wanted], width = op->in[0].width;
@@ -66,7 +73,7 @@ static mxc_ref op_norm(struct mlx_pass *p, const struct sg_op *op)
         if (bias != MXC_NONE) x = mxc_add(p->t, x, bias);
     }
     if (n->groups > 1) x = mxc_reshape(p->t, x, flat, 2);
-    return gate == MXC_NONE ? x : mxc_multiply(p->t, x, mxc_activate(p->t, gate, MXC_ACT_SILU));
+    return gate == MXC_NONE ? x : gated(p, x, gate);
 }
 
 /* --- linear --- */
@@ -79,8 +86,8 @@ static mxc_ref op_linear(struct mlx_pass *p, const struct sg_op *op)
     mxc_ref residual = fp32 ? mlx_operand_fp32(p, &op->in[1]) : mlx_operand(p, &op->in[1]);
     mxc_ref bias = mlx_vector(p, &l->bias, fp32 ? MLX_VECTOR_FP32 : MLX_VECTOR);
     struct mxc_affine w = matrix_rows(p, &l->weight, fp32 ? MLX_MATRIX_FP32 : MLX_MATRIX);
-    mxc_ref y = w.bits ? mxc_linear_affine(p->t, x, &w) : mxc_linear(p->t, x, w.codes);
-    if (bias != MXC_NONE) y = mxc_add(p->t, y, bias);
+    mxc_ref y = w.bits ? mxc_linear_affine(p->t, x, &w) : mxc_linear(p->t, x, w.codes, bias);
+    if (w.bits && bias != MXC_NONE) y = mxc_add(p->t, y, bias);
     if (residual != MXC_NONE) y = mxc_add(p->t, y, residual);
     return mlx_add_adapters(p, op, x, y);
 }

@@ -106,7 +106,7 @@ mxc_ref mxc_clip(struct mxc_tape *t, mxc_ref x, int32_t lowest, int32_t highest)
 mxc_ref mxc_argmax(struct mxc_tape *t, mxc_ref x);                   /* int32, over the last axis, which is removed */
 mxc_ref mxc_order(struct mxc_tape *t, mxc_ref x);                    /* indices that sort the last axis, ascending, stable */
 mxc_ref mxc_take_along(struct mxc_tape *t, mxc_ref x, mxc_ref indices);  /* on the last axis */
-mxc_ref mxc_linear(struct mxc_tape *t, mxc_ref x, mxc_ref w);        /* x W^T */
+mxc_ref mxc_linear(struct mxc_tape *t, mxc_ref x, mxc_ref w, mxc_ref bias);  /* x W^T, plus bias unless MXC_NONE */
 
 /* A matrix in MLX's affine form: value = scale * code + bias per group of columns. */
 struct mxc_affine { mxc_ref codes, scales, biases; uint32_t group, bits; };
@@ -131,7 +131,7 @@ mxc_ref mxc_attend(struct mxc_tape *t, const struct mxc_attention *a);
 /* x [1, T + taps - 1, C], weight [C, taps, 1] -> [1, T, C] */
 mxc_ref mxc_convolve(struct mxc_tape *t, mxc_ref x, mxc_ref weight);
 /* q, k [1, T, k_heads, dk], v [1, T, v_heads, dv], decay, beta [1, T, v_heads], state [1, v_heads, dv, dk] ->
- * [1, T, v_heads, dv]; *next: the new state. */
+ * [1, T, v_heads, dv]; *next: the new state. All fp32: MLX computes the recurrence in the type of q, or with decays of that type. */
 mxc_ref mxc_delta(struct mxc_tape *t, const mxc_ref qkv[3], mxc_ref decay, mxc_ref beta, mxc_ref state, mxc_ref *next);
 
 /* --- closures --- */

@@ -20,9 +20,10 @@ mx::array gelu(const mx::array &x, mx::Stream s)
     return mx::multiply(mx::multiply(like(0.5, x), x, s), mx::add(like(1, x), e, s), s);
 }
 
+// The terms in the order of mlx-lm's, so that 16-bit types round alike.
 mx::array gelu_tanh(const mx::array &x, mx::Stream s)
 {
-    mx::array cube = mx::multiply(mx::multiply(x, x, s), mx::multiply(x, like(0.044715, x), s), s);
+    mx::array cube = mx::multiply(like(0.044715, x), mx::power(x, like(3, x), s), s);
     mx::array inner = mx::multiply(like(0.79788456080286536, x), mx::add(x, cube, s), s);
     return mx::multiply(mx::multiply(like(0.5, x), x, s), mx::add(like(1, x), mx::tanh(inner, s), s), s);
 }
@@ -229,11 +230,12 @@ mxc_ref mxc_take_along(struct mxc_tape *t, mxc_ref x, mxc_ref indices)
     return append(t, "take", [&] { return mx::take_along_axis(at(t, x), at(t, indices), -1, t->device->stream); });
 }
 
-mxc_ref mxc_linear(struct mxc_tape *t, mxc_ref x, mxc_ref w)
+mxc_ref mxc_linear(struct mxc_tape *t, mxc_ref x, mxc_ref w, mxc_ref bias)
 {
     return append(t, "linear", [&] {
         mx::Stream s = t->device->stream;
-        return mx::matmul(at(t, x), mx::transpose(at(t, w), s), s);
+        mx::array columns = mx::transpose(at(t, w), s);
+        return bias == MXC_NONE ? mx::matmul(at(t, x), columns, s) : mx::addmm(at(t, bias), at(t, x), columns, 1, 1, s);
     });
 }
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/lock.h"
 #include "unit/spec.h"
 
 enum { SILENCE_MS = 10000, SILENCE_MS_MAX = 3600000 };
@@ -41,8 +42,7 @@ static void free_unit(struct sg_unit *u)
     sg_free(u->run.history);
     sg_free(u->state_ids);
     for (int i = 0; i < 2; i++) sg_buf_free(&u->out[i]);
-    pthread_cond_destroy(&u->changed);
-    pthread_mutex_destroy(&u->lock);
+    sg_lock_destroy(&u->lock, &u->changed);
     sg_free(u);
 }
 
@@ -72,14 +72,10 @@ static segue_status unit_new(struct sg_unit **out, const struct sg_unit_spec *sp
 {
     struct sg_unit *u = sg_alloc(sizeof *u);
     if (!u) return sg_no_memory("unit proc", sizeof *u, err);
-    if (pthread_mutex_init(&u->lock, NULL)) {
+    segue_status status = sg_lock_init(&u->lock, &u->changed, "unit proc", err);
+    if (status != SEGUE_OK) {
         sg_free(u);
-        return sg_no_memory("lock of a unit", sizeof u->lock, err);
-    }
-    if (pthread_cond_init(&u->changed, NULL)) {
-        pthread_mutex_destroy(&u->lock);
-        sg_free(u);
-        return sg_no_memory("queue of a unit", sizeof u->changed, err);
+        return status;
     }
     u->base.ops = &sg_unit_proc;
     u->silence_ns = silence_limit();

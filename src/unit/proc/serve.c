@@ -7,6 +7,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/lock.h"
+
 enum { HEARTBEAT_NS = 50000000, AREA_MAX = 1 << 30 };
 
 static const uint64_t forever_ns = UINT64_MAX / 4;
@@ -153,14 +155,10 @@ segue_status sg_server_new(struct sg_server **out, sg_serve_open open, segue_err
 {
     struct sg_server *v = sg_alloc(sizeof *v);
     if (!v) return sg_no_memory("server", sizeof *v, err);
-    if (pthread_mutex_init(&v->lock, NULL)) {
+    segue_status status = sg_lock_init(&v->lock, &v->ending, "server", err);
+    if (status != SEGUE_OK) {
         sg_free(v);
-        return sg_no_memory("lock of a server", sizeof v->lock, err);
-    }
-    if (pthread_cond_init(&v->ending, NULL)) {
-        pthread_mutex_destroy(&v->lock);
-        sg_free(v);
-        return sg_no_memory("server", sizeof v->ending, err);
+        return status;
     }
     v->open = open;
     v->page.fd = v->areas[0].fd = v->areas[1].fd = -1;
@@ -182,8 +180,7 @@ void sg_server_free(struct sg_server *v)
     sg_shared_free(&v->page);
     for (int i = 0; i < 2; i++) sg_shared_free(&v->areas[i]);
     sg_arena_free(&v->scratch);
-    pthread_cond_destroy(&v->ending);
-    pthread_mutex_destroy(&v->lock);
+    sg_lock_destroy(&v->lock, &v->ending);
     sg_free(v);
 }
 

@@ -59,6 +59,6 @@ void sg_wire_counters(struct sg_result *r, uint64_t *out[SG_WIRE_COUNTERS])
 {
     uint64_t *const list[] = {&r->ns,         &r->dispatches, &r->weight_bytes, &r->state_bytes,
                               &r->host_bytes, &r->helper_ns,  &r->columns,    &r->overflows,
-                              &r->underflows};
+                              &r->underflows, &r->layout_ops};
     for (int i = 0; i < SG_WIRE_COUNTERS; i++) out[i] = list[i];
 }

@@ -68,7 +68,7 @@ struct sg_wire_held {
 /* --- wire.c --- */
 /* The counters of a result that are summed over the steps of a run, in the order of a reply. tokens_truncated follows
  * them; it is a maximum. */
-enum { SG_WIRE_COUNTERS = 9 };
+enum { SG_WIRE_COUNTERS = 10 };
 void sg_wire_counters(struct sg_result *r, uint64_t *out[SG_WIRE_COUNTERS]);
 void sg_wire_desc_put(struct sg_buf *out, const struct sg_unit_desc *d);
 segue_status sg_wire_desc_take(struct sg_reader *in, struct sg_unit_desc *out, segue_error *err);

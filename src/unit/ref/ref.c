@@ -67,20 +67,6 @@ static segue_status open_ranks(struct sg_unit **out, const struct sg_unit_spec *
     return status;
 }
 
-/* fault=LAYER.OP, for tests of what finds errors: the first op of that name in that layer is altered by one ulp. */
-static segue_status fault_of(const struct sg_unit_spec *spec, struct sg_unit *u, segue_error *err)
-{
-    const char *text = sg_spec_value(spec, "fault");
-    char *end;
-    if (!text) return SEGUE_OK;
-    unsigned long layer = strtoul(text, &end, 10);
-    if (*text < '0' || *text > '9' || *end != '.' || !end[1] || strlen(end + 1) >= sizeof u->fault_op || layer > 65535)
-        return sg_fail(err, SEGUE_EARG, "open unit: %s: fault=%s; use LAYER.OP", spec->text, text);
-    u->fault_layer = (int)layer;
-    snprintf(u->fault_op, sizeof u->fault_op, "%s", end + 1);
-    return SEGUE_OK;
-}
-
 /* With ranks=N the result is a group. */
 static segue_status ref_open(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
 {
@@ -93,7 +79,7 @@ static segue_status ref_open(struct sg_unit **out, const struct sg_unit_spec *sp
     if (!u) return sg_no_memory("unit ref", sizeof *u, err);
     u->base.ops = &sg_unit_ref;
     u->threads = threads;
-    segue_status status = fault_of(spec, u, err);
+    segue_status status = sg_fault_read(spec, &u->fault, err);
     if (status != SEGUE_OK) {
         sg_free(u);
         return status;
@@ -183,9 +169,7 @@ static segue_status compile_one(struct sg_unit *u, const struct sg_graph *g, str
     }
     p->base = (struct sg_program_base){&sg_unit_ref, u, g};
     p->last_use = last_use;
-    p->fault = UINT32_MAX;
-    for (uint32_t i = g->ops_n; u->fault_op[0] && i-- > 0;)
-        if (g->ops[i].layer == u->fault_layer && !strcmp(sg_op_name(g->ops[i].code), u->fault_op)) p->fault = i;
+    p->fault = sg_fault_op(&u->fault, g);
     p->live_cols_max = find_last_uses(g, last_use);
     p->read_per_token = read_per_token(g);
     *out = p;

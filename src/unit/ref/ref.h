@@ -4,6 +4,7 @@
 #ifndef SG_UNIT_REF_REF_H
 #define SG_UNIT_REF_REF_H
 
+#include "unit/fault.h"
 #include "unit/kv_blocks.h"
 #include "unit/group/rank_sync.h"
 #include "unit/state_core.h"
@@ -15,8 +16,7 @@ struct sg_unit {
     struct sg_unit_base base;
     struct sg_unit_desc desc;
     uint32_t threads;                /* threads per op; results do not depend on it */
-    int fault_layer;                 /* for tests: the first op of this layer ... */
-    char fault_op[16];               /* ... and name gives a first value that is one ulp too large; "": none */
+    struct sg_fault fault;           /* for tests: this op gives a first value that is one ulp too large */
 };
 
 struct sg_program {

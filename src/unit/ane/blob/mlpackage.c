@@ -216,9 +216,23 @@ static segue_status check_program(const struct sg_mil_program *p, segue_error *e
     return SEGUE_OK;
 }
 
-/* Model { specificationVersion = 1, description = 2 { input = 1, output = 10 }, mlProgram = 502 { version =
- * 1, functions = 2 } } */
-segue_status sg_mlmodel_write(const struct sg_mil_program *p, int one_file, struct sg_buf *out, segue_error *err)
+/* Metadata { userDefined = 100 { key = 1, value = 2 } } */
+static void put_notes(struct sg_buf *b, const struct sg_mlmodel_note *notes, uint32_t n)
+{
+    size_t metadata = n ? sg_pb_open(b, 100) : 0;
+    for (uint32_t i = 0; i < n; i++) {
+        size_t entry = sg_pb_open(b, 100);
+        sg_pb_text(b, 1, notes[i].key);
+        sg_pb_text(b, 2, notes[i].value);
+        sg_pb_close(b, entry);
+    }
+    if (n) sg_pb_close(b, metadata);
+}
+
+/* Model { specificationVersion = 1, description = 2 { input = 1, output = 10, metadata = 100 }, mlProgram = 502 {
+ * version = 1, functions = 2 } } */
+segue_status sg_mlmodel_write(const struct sg_mil_program *p, int one_file, const struct sg_mlmodel_note *notes,
+                              uint32_t notes_n, struct sg_buf *out, segue_error *err)
 {
     SG_TRY(check_program(p, err));
     const struct sg_mil_function *f = p->functions;
@@ -226,6 +240,7 @@ segue_status sg_mlmodel_write(const struct sg_mil_program *p, int one_file, stru
     size_t description = sg_pb_open(out, 2);
     for (uint32_t i = 0; i < f->params_n; i++) put_feature(out, 1, &f->values[i]);
     for (uint32_t i = 0; i < f->returns_n; i++) put_feature(out, 10, &f->values[f->returns[i]]);
+    put_notes(out, notes, notes_n);
     sg_pb_close(out, description);
     size_t program = sg_pb_open(out, 502);
     sg_pb_number(out, 1, 1);
@@ -248,14 +263,14 @@ static const char manifest[] =
     "  },\n  \"rootModelIdentifier\": \"5E6E0001-0000-4000-8000-000000000001\"\n}\n";
 
 segue_status sg_mlpackage_write(const struct sg_mil_program *p, const struct sg_ane_file *files, uint32_t n,
-                                const char *folder, segue_error *err)
+                                const struct sg_mlmodel_note *notes, uint32_t notes_n, const char *folder, segue_error *err)
 {
     char path[1024];
     struct sg_buf model = {0};
     if ((size_t)snprintf(path, sizeof path, "%s/Data/com.apple.CoreML/weights", folder) >= sizeof path)
         return sg_fail(err, SEGUE_EARG, "mlpackage: %.60s..: the path is too long; give a shorter one", folder);
     SG_TRY(sg_make_folders(path, err));
-    segue_status status = sg_mlmodel_write(p, n == 1, &model, err);
+    segue_status status = sg_mlmodel_write(p, n == 1, notes, notes_n, &model, err);
     if (status == SEGUE_OK) status = sg_file_write_in(folder, "Data/com.apple.CoreML/model.mlmodel", model.data, model.len, err);
     for (uint32_t i = 0; i < n && status == SEGUE_OK; i++)
         status = sg_file_write_in(path, n == 1 ? "weight.bin" : last_name(files[i].path), files[i].data, files[i].bytes, err);

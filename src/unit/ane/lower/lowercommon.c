@@ -84,6 +84,9 @@ uint32_t sg_ane_pattern_matrix(struct sg_lowering *l, int64_t n, int (*entry)(in
     return c;
 }
 
+static int is_one(int64_t i, int64_t j, int64_t arg) { return (void)arg, i == j; }
+uint32_t sg_ane_identity(struct sg_lowering *l, int64_t n) { return sg_ane_pattern_matrix(l, n, is_one, 0); }
+
 /* Largest power of two that divides both `keys`, a power of two, and `last`. Reshaped to this width, the
  * channels of the state and the rows of the tensor have common boundaries, so the padding can be sliced off
  * by whole channels. */

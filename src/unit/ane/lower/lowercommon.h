@@ -45,6 +45,7 @@ uint32_t sg_ane_weights(struct sg_lowering *l, const struct sg_weight *w, uint32
                         const int64_t *dim);
 /* Constant [1, 1, n, n] with the elements entry(i, j, arg). */
 uint32_t sg_ane_pattern_matrix(struct sg_lowering *l, int64_t n, int (*entry)(int64_t i, int64_t j, int64_t arg), int64_t arg);
+uint32_t sg_ane_identity(struct sg_lowering *l, int64_t n);  /* [1, 1, n, n] */
 /* Constant of zeros, [1, channels, rows, columns]. */
 uint32_t sg_ane_zeros(struct sg_lowering *l, int64_t channels, int64_t rows, int64_t columns);
 /* The elements of a packed slot as a tensor of a given shape, and the reverse: x becomes the new contents

@@ -125,8 +125,9 @@ static uint32_t select_rows(struct sg_lowering *l, uint32_t port, int64_t at, in
 }
 
 /* Depthwise causal convolution: the taps - 1 remembered rows and the new rows are concatenated and
- * convolved. The new memory is selected from both by products with 0/1 matrices of info, so that padding
- * rows are never remembered. */
+ * convolved. A product with the identity turns the remembered rows into columns: engines transpose
+ * operands of products without an operation of its own. The new memory is selected from both by products
+ * with 0/1 matrices of info, so that padding rows are never remembered. */
 uint32_t sg_ane_lower_conv(struct sg_lowering *l, const struct sg_op *op)
 {
     const struct sg_conv *c = &op->u.conv;
@@ -134,13 +135,12 @@ uint32_t sg_ane_lower_conv(struct sg_lowering *l, const struct sg_op *op)
     uint32_t x = sg_ane_operand(l, &op->in[0]), wide = x;
     if (past) {
         uint32_t at = sg_ane_info_taps(l->info, c->taps);
-        uint32_t memory = sg_ane_unpack(l, c->slot, SG_ANE_SHAPE(1, past, 1, width));
-        uint32_t transposed = sg_mil_build_transpose(&l->b, memory, 4, (int64_t[]){0, 3, 2, 1});
-        uint32_t parts[2] = {transposed, x};
+        uint32_t memory = sg_ane_unpack(l, c->slot, SG_ANE_SHAPE(1, 1, past, width));
+        uint32_t columns = sg_mil_build_matmul(&l->b, memory, sg_ane_identity(l, past), 1, 0);
+        uint32_t parts[2] = {sg_mil_build_reshape(&l->b, columns, 4, (int64_t[]){1, width, 1, past}), x};
         wide = sg_mil_build_concat(&l->b, parts, 2, 3);
         uint32_t old = select_rows(l, l->info_port, l->info->old[at], past, past);
         uint32_t recent = select_rows(l, l->info_rows, l->info->recent[at], past, s);
-        memory = sg_mil_build_reshape(&l->b, memory, 4, (int64_t[]){1, 1, past, width});
         uint32_t rows = sg_mil_build_reshape(&l->b, x, 4, (int64_t[]){1, 1, width, s});
         uint32_t next = SG_ANE_BIN("add", sg_mil_build_matmul(&l->b, old, memory, 0, 0),
                                    sg_mil_build_matmul(&l->b, recent, rows, 0, 1));

@@ -10,6 +10,7 @@
 #include "unit/ane/aneunit.h"
 #include "unit/ane/mil/milprint.h"
 #include "unit/ane/blob/mlpackage.h"
+#include "unit/ane/tools/explain.h"
 #include "unit/finite.h"
 
 /* The options, the weights (they must be finite) and the operations are checked before anything is built. A
@@ -79,13 +80,19 @@ static void put_ports(struct sg_buf *m, const char *what, const struct sg_mil_fu
 }
 
 /* JSON list of the values of a port, in channel order. The port holds each value divided by a power of two (lowerrange.h). */
-static void put_values(struct sg_buf *m, const char *what, const struct sg_ane_emit *e, const int32_t *values, uint32_t n)
+static void put_divisors(struct sg_buf *m, const struct sg_ane_emit *e, const int32_t *values, uint32_t n)
 {
-    sg_buf_printf(m, ",\n   \"%s\": [", what);
+    sg_buf_puts(m, "[");
     for (uint32_t i = 0; i < n; i++)
         sg_buf_printf(m, "%s{\"channels\": %u, \"divided_by\": %.9g}", i ? ", " : "", e->g->values[values[i]].width,
                       e->range.value ? ldexp(1, e->range.value[values[i]]) : 1.0);
     sg_buf_puts(m, "]");
+}
+
+static void put_values(struct sg_buf *m, const char *what, const struct sg_ane_emit *e, const int32_t *values, uint32_t n)
+{
+    sg_buf_printf(m, ",\n   \"%s\": ", what);
+    put_divisors(m, e, values, n);
 }
 
 /* A string with JSON escapes. Names come from model files, whose reader has rejected invalid UTF-8. */
@@ -167,6 +174,16 @@ static void put_contents(struct sg_buf *m, const struct sg_ane_emit *e, uint32_t
     sg_buf_printf(m, ",\n   \"result\": [\"slice\", \"index\", \"logit\"], \"slice\": %d", SG_ANE_HEAD_SLICE);
 }
 
+/* Operations without constants and views; those that only move numbers; transposes among them. */
+static void put_cost(struct sg_buf *m, const struct sg_mil_function *f)
+{
+    static const struct sg_ane_profile none = {.row_bytes = 1, .surface_bytes = 1}; /* for sizes of surfaces, not used here */
+    struct sg_mil_cost c;
+    sg_mil_cost_of(&c, f, &none);
+    sg_buf_printf(m, ", \"ops\": %llu, \"layout_ops\": %llu, \"transposes\": %llu", (unsigned long long)c.ops,
+                  (unsigned long long)c.layout_ops, (unsigned long long)c.transposes);
+}
+
 /* Writes text and blob file of program i and appends its entry to the manifest. */
 static segue_status write_part(struct sg_ane_emit *e, uint32_t i, const char *folder, struct sg_buf *manifest,
                                segue_error *err)
@@ -187,6 +204,7 @@ static segue_status write_part(struct sg_ane_emit *e, uint32_t i, const char *fo
         sg_buf_printf(manifest, "%s\n  {\"file\": \"%s\"", i && i < e->cut.parts_n ? "," : "", name);
         if (i < e->cut.parts_n) /* inclusive */
             sg_buf_printf(manifest, ", \"layers\": [%u, %u]", e->cut.parts[i].layer_from, e->cut.parts[i].layer_to - 1);
+        put_cost(manifest, f);
         put_ports(manifest, "inputs", f, NULL, f->params_n);
         put_ports(manifest, "outputs", f, f->returns, f->returns_n);
         put_contents(manifest, e, i);
@@ -242,6 +260,45 @@ segue_status sg_ane_emit_folder(struct sg_ane_emit *e, const char *folder, segue
     return status;
 }
 
+/* JSON object of the time that a dispatch takes by the figures of each chip, in microseconds. */
+static void put_simulated(struct sg_buf *b, const struct sg_mil_function *f)
+{
+    static const char *const chips[] = {"m1", "m2", "m4", "m5"};
+    for (size_t i = 0; i < sizeof chips / sizeof *chips; i++) {
+        struct sg_ane_profile profile;
+        struct sg_mil_cost c;
+        if (sg_ane_profile_named(&profile, chips[i], NULL)) continue;
+        sg_mil_cost_of(&c, f, &profile);
+        sg_buf_printf(b, "%s\"%s\": %.6g", i ? ", " : "{", chips[i], sg_mil_expected_us(&c, &profile));
+    }
+    sg_buf_puts(b, "}");
+}
+
+enum { NOTES = 3 };
+/* A package has no manifest, so the model says what its ports hold. The head reads what leaves the last part. */
+static segue_status write_package(struct sg_ane_emit *e, uint32_t i, const struct sg_mil_program *mil,
+                                  const struct sg_ane_blobs *blobs, const char *path, segue_error *err)
+{
+    static const char *const keys[NOTES] = {"segue.x", "segue.simulated_us", "segue.out"};
+    const struct sg_ane_part *part = &e->cut.parts[i < e->cut.parts_n ? i : i - 1];
+    struct sg_buf texts[NOTES] = {0};
+    struct sg_mlmodel_note notes[NOTES];
+    uint32_t n = i < e->cut.parts_n ? NOTES : NOTES - 1;
+    segue_status status = SEGUE_OK;
+    if (n == NOTES) put_divisors(&texts[0], e, part->in, part->in_n);
+    put_divisors(&texts[n == NOTES ? 2 : 0], e, part->out, part->out_n);
+    put_simulated(&texts[1], &mil->functions[0]);
+    for (uint32_t k = 0; k < n; k++) {
+        if (texts[k].failed) status = sg_no_memory("notes of a package", texts[k].len, err);
+        notes[k] = (struct sg_mlmodel_note){keys[k], texts[k].data};
+    }
+    /* A part without weights has an empty blob file, which is not written. */
+    struct sg_ane_file file = {blobs->path, (const uint8_t *)blobs->file.data, blobs->file.len};
+    if (status == SEGUE_OK) status = sg_mlpackage_write(mil, &file, file.bytes != 0, notes, n, path, err);
+    for (uint32_t k = 0; k < NOTES; k++) sg_buf_free(&texts[k]);
+    return status;
+}
+
 /* Writes part i as a package. */
 static segue_status package(struct sg_ane_emit *e, uint32_t i, const char *folder, segue_error *err)
 {
@@ -252,9 +309,7 @@ static segue_status package(struct sg_ane_emit *e, uint32_t i, const char *folde
     char *path = sg_path_join(folder, sg_ane_emit_count(e) > 1 ? name : "");
     segue_status status = sg_ane_emit_part(e, i, &mil, &blobs, err);
     if (status == SEGUE_OK && !path) status = sg_no_memory("a path", 0, err);
-    /* A part without weights has an empty blob file, which is not written. */
-    struct sg_ane_file file = {blobs.path, (const uint8_t *)blobs.file.data, blobs.file.len};
-    if (status == SEGUE_OK) status = sg_mlpackage_write(mil, &file, file.bytes != 0, path, err);
+    if (status == SEGUE_OK) status = write_package(e, i, mil, &blobs, path, err);
     sg_mil_program_free(mil);
     sg_ane_blobs_free(&blobs);
     sg_free(path);

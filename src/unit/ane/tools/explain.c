@@ -30,6 +30,13 @@ int sg_mil_is_layout(const struct sg_mil_op *op)
     return 0;
 }
 
+uint64_t sg_mil_layout_ops(const struct sg_mil_function *f)
+{
+    uint64_t n = 0;
+    for (uint32_t o = 0; o < f->ops_n; o++) n += !sg_mil_is_const_op(&f->ops[o]) && sg_mil_is_layout(&f->ops[o]);
+    return n;
+}
+
 /* A product has two operations (multiply and add) per element of the contraction. */
 uint64_t sg_mil_flops(const struct sg_mil_function *f, const struct sg_mil_op *op)
 {
@@ -83,7 +90,6 @@ void sg_mil_cost_of(struct sg_mil_cost *out, const struct sg_mil_function *f,
         uint64_t bytes = operand_bytes(f, op);
         if (bytes > c.working_set_bytes) c.working_set_bytes = bytes;
         c.ops += !sg_mil_is_view(op);
-        c.layout_ops += sg_mil_is_layout(op);
         c.transposes += !strcmp(op->kind, "transpose");
         c.flops += sg_mil_flops(f, op);
         if (sg_mil_is_int8_product(f, op)) c.int8_flops += sg_mil_flops(f, op);
@@ -96,6 +102,7 @@ void sg_mil_cost_of(struct sg_mil_cost *out, const struct sg_mil_function *f,
         c.border_bytes += surface;
         c.logical_bytes += bytes_of(t);
     }
+    c.layout_ops = sg_mil_layout_ops(f);
     *out = c;
 }
 

@@ -27,6 +27,8 @@ double sg_mil_expected_us(const struct sg_mil_cost *c, const struct sg_ane_profi
 uint64_t sg_mil_flops(const struct sg_mil_function *f, const struct sg_mil_op *op);
 /* 1: the operation only changes shape, layout or name. */
 int sg_mil_is_view(const struct sg_mil_op *op);
+/* Operations of a function that only move numbers, as in struct sg_mil_cost. */
+uint64_t sg_mil_layout_ops(const struct sg_mil_function *f);
 /* 1: the operation only moves numbers: shapes, transposes, slices, concatenations, copies, pads. */
 int sg_mil_is_layout(const struct sg_mil_op *op);
 

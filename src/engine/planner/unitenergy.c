@@ -1,0 +1,57 @@
+/* unitenergy.c: see unitenergy.h. SPDX-License-Identifier: MIT */
+#include "engine/planner/unitenergy.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* 1: both units read the same energy counter: of the processor, or of one GPU. */
+static int same_meter(const char *a, const char *b)
+{
+    if (!strncmp(a, "proc:", 5)) a += 5;
+    if (!strncmp(b, "proc:", 5)) b += 5;
+    size_t kind = strcspn(a, ":");
+    if (strncmp(a, b, kind) != 0 || (b[kind] && b[kind] != ':')) return 0;
+    unsigned long x = a[kind] ? strtoul(a + kind + 1, NULL, 10) : 0, y = b[kind] ? strtoul(b + kind + 1, NULL, 10) : 0;
+    return x == y;
+}
+
+/* Joules of a unit at work: watts that runs of the model showed, else a base and joules per weight multiplied. < 0: no meter. */
+static double at_work(const struct sg_unit_costs *c, const struct sg_unit_cost *u, const struct sg_model_cost *m, int phase,
+                      const struct sg_energy_task *t)
+{
+    double base = phase == SG_PHASE_PREFILL ? u->prefill_w : u->step_w;
+    double each = phase == SG_PHASE_PREFILL ? u->prefill_j_gweight : u->step_j_gweight;
+    double weights = m->shape.body * t->rows[phase] + (phase == SG_PHASE_STEP ? m->shape.head * t->rows[phase] : 0);
+    for (size_t i = 0; i < c->reals_n; i++) {
+        const struct sg_real_factor *r = &c->reals[i];
+        if (r->watts[phase] > 0 && !strcmp(r->unit, u->spec) && !strcmp(r->model, m->key))
+            return r->watts[phase] * t->ms[phase] * 1e-3;
+    }
+    return base < 0 ? -1 : base * t->ms[phase] * 1e-3 + each * weights * 1e-9;
+}
+
+/* Watts of the units that no part of the placement uses. */
+static double waiting(const struct sg_unit_costs *c, const struct sg_unit_cost *a, const struct sg_unit_cost *b)
+{
+    double watts = 0;
+    for (size_t i = 0; i < c->units_n; i++) {
+        const struct sg_unit_cost *u = &c->units[i];
+        if (!(u->idle_w > 0)) continue;
+        int counted = same_meter(u->spec, a->spec) || same_meter(u->spec, b->spec);
+        for (size_t k = 0; k < i && !counted; k++) counted = same_meter(u->spec, c->units[k].spec);
+        if (!counted) watts += u->idle_w;
+    }
+    return watts;
+}
+
+double sg_placement_joules(const struct sg_unit_costs *c, const struct sg_unit_cost *a, const struct sg_unit_cost *b,
+                           const struct sg_model_cost *m, const struct sg_energy_task *t, int *known)
+{
+    double first = at_work(c, a, m, SG_PHASE_PREFILL, t), rest = at_work(c, b, m, SG_PHASE_STEP, t);
+    double others = waiting(c, a, b) * (t->ms[0] + t->ms[1]) * 1e-3;
+    if ((a->idle_w > 0 || b->idle_w > 0) && !same_meter(a->spec, b->spec))
+        others += (fmax(0, b->idle_w) * t->ms[0] + fmax(0, a->idle_w) * t->ms[1]) * 1e-3;
+    *known = first >= 0 && rest >= 0 ? 1 : first >= 0 || rest >= 0 || others > 0 ? 0 : -1;
+    return fmax(0, first) + fmax(0, rest) + others;
+}
