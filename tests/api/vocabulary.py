@@ -49,6 +49,7 @@ PHRASES = [
 ]
 # One expression says whether a text has any; the single ones then say which.
 ANY_PHRASE = re.compile("|".join(phrase.replace(" ", r"\s+") for phrase in PHRASES), re.I)
+TERMS_MAX = 80                          # of docs/GLOSSARY.md
 FOLDERS = ("src", "cli", "include", "tests")
 CODE = (".c", ".h", ".cu", ".cuh")
 TOKEN = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
@@ -136,6 +137,10 @@ def main():
             defined[tag].append(name)
     hits += [f"struct {tag} is defined in {', '.join(names)}: give each its own tag"
              for tag, names in sorted(defined.items()) if len(names) > 1 and tag not in OPAQUE]
+    with open(os.path.join(source, "docs", "GLOSSARY.md"), encoding="utf-8") as file:
+        terms = [line for line in file if line.startswith("| ") and not line.startswith(("| term |", "|--"))]
+    if len(terms) > TERMS_MAX:
+        hits.append(f"docs/GLOSSARY.md: {len(terms)} terms, at most {TERMS_MAX}: merge or remove some")
     print("\n".join(hits) if hits else "vocabulary: no retired word")
     sys.exit(1 if hits else 0)
 
