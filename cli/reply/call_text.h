@@ -7,7 +7,7 @@
 
 #include "term/out.h"
 
-/* What comes out. False: stop. */
+/* Receives the tool calls of an answer while they are read. Each function returns false to stop the reader. */
 struct call_sink {
     void *context;
     bool (*begin)(void *context, const char *name, size_t len);

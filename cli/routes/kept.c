@@ -185,7 +185,7 @@ static void unknown(struct exchange *x)
     struct serve_error e = {0};
     size_t n;
     const char *id = path_id(x, &n);
-    serve_fail(&e, 404, "response_id", "the response '%.*s' is not kept here", (int)(n < 60 ? n : 60), id);
+    serve_fail(&e, 404, "response_id", "the response '%.*s' is not stored here", (int)(n < 60 ? n : 60), id);
     exchange_fail(x, &e);
 }
 

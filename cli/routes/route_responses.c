@@ -60,7 +60,7 @@ static json_t *read_messages(struct server *s, struct exchange *x, struct fields
     size_t i;
     json_t *list = previous ? kept_recall(s, x, previous, before) : json_array();
     if (!list) {
-        serve_fail(f.e, 404, "previous_response_id", "previous_response_id: '%.60s' is not kept here", previous);
+        serve_fail(f.e, 404, "previous_response_id", "previous_response_id: '%.60s' is not stored here", previous);
         return NULL;
     }
     /* Instructions apply to this answer only. */

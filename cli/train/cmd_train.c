@@ -192,7 +192,7 @@ static segue_status train(struct job *j, segue_error *err)
     if (!st) st = keep_model(j, err);
     if (!st) st = train_log_page(&j->log, j->out, err);
     if (!st && j->step < j->steps)
-        st = out_fail(err, SEGUE_ECANCELED, "train: interrupted after step %llu, which is kept; repeat the command to go on",
+        st = out_fail(err, SEGUE_ECANCELED, "train: interrupted after step %llu, which is kept; repeat the command to continue",
                       (unsigned long long)j->step);
     return st;
 }
@@ -322,7 +322,7 @@ static segue_status check_flags(const struct job *j, segue_error *err)
             return out_fail(err, SEGUE_EARG, "train: --%s is of adapters and --full trains all weights; leave one out",
                             of_adapters[i]);
     if (args_has(j->args, "random") && !j->full)
-        return out_fail(err, SEGUE_EARG, "train: --random starts all weights; add --full");
+        return out_fail(err, SEGUE_EARG, "train: --random draws all weights; add --full");
     return SEGUE_OK;
 }
 

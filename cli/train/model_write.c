@@ -52,7 +52,7 @@ static segue_status match(struct trained *m, segue_error *err)
         st = segue_trainer_param_info(m->trainer, k, &p, err);
         const struct sg_tensor *x = st ? NULL : sg_archive_find(m->archive, p.tensor);
         if (!st && (!x || x->rows * x->cols != p.rows * p.cols))
-            st = out_fail(err, SEGUE_EFORMAT, "train: %.200s: %s is not in it any more; restore the file and repeat the command",
+            st = out_fail(err, SEGUE_EFORMAT, "train: %.200s: it does not contain %s any more; restore the file, then repeat",
                           m->archive->path, p.tensor);
         if (!st) m->param[x - m->archive->tensors] = (int64_t)k;
     }

@@ -70,7 +70,7 @@ static segue_status read_param(const struct sg_archive *a, segue_trainer *t, siz
         char *name = out_printf("%s.%s", param.name, fields[f].name);
         const struct sg_tensor *from = sg_archive_find(a, name);
         if (!from || from->storage != SG_F32 || from->rows != param.rows || from->cols != param.cols)
-            st = out_fail(err, SEGUE_EFORMAT, "train: %.200s: %s is missing or has another shape; remove the file to begin anew",
+            st = out_fail(err, SEGUE_EFORMAT, "train: %.200s: %s is missing or has another shape; remove the file to start again",
                           a->path, name);
         float *data = st ? NULL : out_alloc(param.rows * param.cols * sizeof *data);
         for (size_t r = 0; data && r < param.rows; r++) sg_tensor_row(from, r, 0, param.cols, data + r * param.cols);
@@ -86,10 +86,10 @@ static segue_status read_all(const struct sg_archive *a, segue_trainer *t, const
     segue_trainer_info info = {.size = sizeof info};
     const char *steps = named(a, STEPS), *of = named(a, RUN);
     if (!steps || !of)
-        return out_fail(err, SEGUE_EFORMAT, "train: %.200s: is no checkpoint; remove the file to begin anew", a->path);
+        return out_fail(err, SEGUE_EFORMAT, "train: %.200s: is not a checkpoint; remove the file to start again", a->path);
     if (strcmp(of, run) != 0)
         return out_fail(err, SEGUE_EFORMAT, "train: %.200s: was written with other data, model or settings; repeat those, or "
-                        "remove the file to begin anew", a->path);
+                        "remove the file to start again", a->path);
     segue_status st = segue_trainer_info_get(t, &info, err);
     for (size_t i = 0; i < info.params_n && !st; i++) st = read_param(a, t, i, err);
     return st ? st : segue_trainer_steps_put(t, strtoull(steps, NULL, 10), err);

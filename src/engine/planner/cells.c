@@ -135,7 +135,7 @@ segue_status sg_cells_read(struct sg_cells *out, const char *text, size_t n, con
     uint32_t number = 1;
     *out = (struct sg_cells){0};
     for (size_t i = 0; i < n; i++)
-        if (!text[i]) return fail(file, 1, "a byte 0 is not text; this is not a CSV file", err);
+        if (!text[i]) return fail(file, 1, "it contains a zero byte; this is not a CSV file", err);
     if (sg_buf_add(&out->data, text, n)) return sg_no_memory("cell file", n, err);
     const char *at = out->data.data, *end = at + n;
     if (!next_line(&at, end, &out->header, &out->header_len))

@@ -95,7 +95,7 @@ segue_status sg_lines_next(struct sg_lines *l, struct sg_line *out, segue_error 
         if (l->number > 100000) return sg_line_fail(out, "more than 100000 lines; this is not a chip file", err);
         for (const char *c = s; c < end; c++)
             if (((unsigned char)*c < 0x20 && *c != '\t' && *c != '\r') || *c == 0x7f)
-                return sg_line_fail(out, "a byte is not text; write lines `key value unit # source`", err);
+                return sg_line_fail(out, "it contains a byte that is not text; write lines `key value unit # source`", err);
         const char *comment = memchr(s, '#', (size_t)(end - s));
         out->source = comment ? source_of(comment + 1, end) : SG_SOURCE_SPEC;
         if (comment) end = comment;

@@ -39,7 +39,7 @@ segue_status segue_session_rewind(segue_session *session, size_t length, segue_e
     if (length > session->tokens_n)
         return sg_fail(err, SEGUE_EARG, "session not rewound: to %zu tokens: it has %zu; pass a smaller number",
                        length, session->tokens_n);
-    if (length == session->tokens_n) return SEGUE_OK; /* reuse_reason as append set it */
+    if (length == session->tokens_n) return SEGUE_OK; /* reuse_reason keeps what append set */
     size_t before = session->computed;
     sg_session_cut(session, length);
     session->tokens_n = length;
