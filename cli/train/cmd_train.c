@@ -192,7 +192,7 @@ static segue_status train(struct job *j, segue_error *err)
     if (!st) st = keep_model(j, err);
     if (!st) st = train_log_page(&j->log, j->out, err);
     if (!st && j->step < j->steps)
-        st = out_fail(err, SEGUE_ECANCELED, "train: interrupted after step %llu, which is kept; repeat the command to continue",
+        st = out_fail(err, SEGUE_ECANCELED, "train: interrupted after step %llu, which is kept; repeat the command to go on",
                       (unsigned long long)j->step);
     return st;
 }
@@ -224,7 +224,7 @@ static void identify(struct job *j)
     free(text.data);
 }
 
-/* Opens the unit, and for units other than cpu and ref also the host unit, which computes what the unit does not. */
+/* The unit, and beside one that does not train alone the one that computes the rest. */
 static segue_status open_units(struct job *j, segue_error *err)
 {
     unsigned threads = (unsigned)args_number(j->args, "threads", 0);
@@ -310,7 +310,7 @@ static int report(const struct job *j)
     return EXIT_DONE;
 }
 
-/* The flags do not contradict each other. */
+/* What is asked for fits together. */
 static segue_status check_flags(const struct job *j, segue_error *err)
 {
     static const char *const of_adapters[] = {"rank", "alpha", "targets", "adapter-form"};
@@ -322,7 +322,7 @@ static segue_status check_flags(const struct job *j, segue_error *err)
             return out_fail(err, SEGUE_EARG, "train: --%s is of adapters and --full trains all weights; leave one out",
                             of_adapters[i]);
     if (args_has(j->args, "random") && !j->full)
-        return out_fail(err, SEGUE_EARG, "train: --random draws all weights; add --full");
+        return out_fail(err, SEGUE_EARG, "train: --random starts all weights; add --full");
     return SEGUE_OK;
 }
 

@@ -109,7 +109,7 @@ static segue_status add_tokens(struct train_data *s, const struct placement *p, 
         const json_t *id = json_array_get(list, i);
         json_int_t v = json_is_integer(id) ? json_integer_value(id) : -1;
         if (v < 0 || v >= (json_int_t)p->info.vocab)
-            st = out_fail(err, SEGUE_EFORMAT, "\"tokens\": number %zu is not a token id below %zu", i + 1, (size_t)p->info.vocab);
+            st = out_fail(err, SEGUE_EFORMAT, "\"tokens\": number %zu is no token below %zu", i + 1, (size_t)p->info.vocab);
         ids.ids[i] = (int32_t)v;
     }
     if (!st) add_text(s, &ids, context);
@@ -157,7 +157,7 @@ static segue_status add_lines(struct train_data *s, const struct placement *p, c
         if (strspn(at, " \t\r") >= (size_t)(stop - at)) continue;
         segue_error why;
         st = add_line(s, p, at, (size_t)(stop - at), context, &why);
-        if (st) out_fail(err, st, "train: %.200s: line %zu: %s; correct or remove the line", path, number, why.text);
+        if (st) out_fail(err, st, "train: %.200s: line %zu: %s; mend or remove the line", path, number, why.text);
     }
     return st;
 }
@@ -216,8 +216,8 @@ void samples_free(struct train_data *s)
     *s = (struct train_data){0};
 }
 
-/* A permutation that needs no table: a Feistel network of four rounds over the next power of four, applied again while the
- * result is not below n (cycle walking). */
+/* A permutation without memory: a Feistel network of four rounds over the next power of four; places beyond n are walked
+ * through. */
 const struct train_sample *samples_at(const struct train_data *s, uint64_t seed, uint64_t at)
 {
     const uint64_t n = s->n - s->held_out, epoch = at / n;

@@ -24,7 +24,7 @@ struct train_data {
 segue_status samples_read(struct train_data *s, const struct placement *p, const char *path, size_t context, double held_out,
                           uint64_t seed, segue_error *err);
 void samples_free(struct train_data *s);
-/* Sequence number `at` of the training order, which continues over epochs; each epoch has a different order. */
+/* The sequence to train at place `at` of an endless row of epochs; every epoch has an order of its own. */
 const struct train_sample *samples_at(const struct train_data *s, uint64_t seed, uint64_t at);
 
 #endif
