@@ -198,7 +198,7 @@ static void wrong_states_are_named(void **state)
     expect_error(m, ref->state_get(m->state, 0, 0, 1, SG_Q4_0, row, &m->err), SEGUE_EUNSUPPORTED, "use f32");
     expect_error(m, ref->state_put(m->state, 0, 14, 15, SG_F32, row, &m->err), SEGUE_EARG, "leave a gap");
     expect_error(m, ref->state_put(m->state, UINT32_MAX, 13, 13, SG_F32, NULL, &m->err), SEGUE_EARG,
-         "lacks rows up to 13");
+         "lacks positions up to 13");
     expect_error(m, ref->state_cut(m->state, 13, &m->err), SEGUE_EARG, "to 13 tokens, it holds 12");
     expect_error(m, ref->state_back(m->state, 77, &m->err), SEGUE_EARG, "mark 77");
     for (int i = 0; i < 8; i++) assert_int_equal(ref->state_mark(m->state, &mark, &m->err), SEGUE_OK);
