@@ -139,7 +139,7 @@ mxc_ref mxc_put(struct mxc_tape *t, mxc_ref x, mxc_ref update, uint32_t axis, ui
     });
 }
 
-// The scale is the largest magnitude / 127, stored as fp16; codes are rounded with the scale before that.
+// The scale is the largest magnitude / 127, stored as fp16. Codes are computed with the scale before its rounding.
 mxc_ref mxc_round_q8(struct mxc_tape *t, mxc_ref x)
 {
     return append(t, "round to q8", [&] {
