@@ -82,6 +82,9 @@ expect("a file as it is, and as fp8", [s["storage"] for s in p["splits"]] == ["f
 answer = ["run", "-m", model, "-p", "hello", "-n", "40", "--ignore-eos", "--greedy"]
 code, out, err = run(*answer)
 expect("run says which plan it follows", code == 0 and "segue: plan: cpu, expected" in err, err)
+expect("for the prompt and the answer of the flags", "of 40 tokens after a prompt of " in err and "prompt of 256" not in err, err)
+code, out, err = run("run", "-m", model, "--ids", "1,2,3", "-n", "3", "--ignore-eos", "--greedy")
+expect("ids are counted", "of 3 tokens after a prompt of 3," in err, err)
 expect("run refines the calibration", "cpu~" in open(calibration).read() and ".step " in open(calibration).read(), open(calibration).read())
 report = json.loads(run(*answer, "--json")[1])
 expect("the plan in the report", report["plan"] and report["plan"]["prefill"] == "cpu" and report["plan"]["token_ms"] > 0, report["plan"])
