@@ -258,7 +258,9 @@ static void add_measured(struct sg_options *out, const struct sg_plan_source *s,
         /* With several sessions the units of a layer split work at the same time. */
         if (split && t->sessions > 1) sum.step += (c.slowest_step - c.step) * steps;
     }
-    o->unverified = is_assumed(prefill) || is_assumed(decode);
+    const struct unit_share *last = &decode[decode[1].share > 0];
+    o->unverified = is_assumed(prefill) || is_assumed(decode) || !sg_link_known(s->costs, a->spec, b->spec) ||
+                    !sg_link_known(s->costs, b->spec, last->unit->spec);
     double spread[2], least = o->unverified ? UNVERIFIED : 1;
     spreads_of(spread, s, prefill, decode, m);
     double error = interval_of(spread, sum.prefill, sum.handoff, sum.step, least);

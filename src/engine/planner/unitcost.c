@@ -190,12 +190,23 @@ double sg_prefill_ms(const struct sg_unit_costs *costs, const struct sg_unit_cos
     return (t.overhead + t.products + t.attention + t.state + t.weights) * taught(costs, u, m, SG_PHASE_PREFILL, n);
 }
 
+static const struct sg_link_cost *link_of(const struct sg_unit_costs *c, const char *from, const char *to)
+{
+    for (size_t i = 0; i < c->links_n; i++)
+        if (!strcmp(c->links[i].from, from) && !strcmp(c->links[i].to, to)) return &c->links[i];
+    return NULL;
+}
+
+int sg_link_known(const struct sg_unit_costs *costs, const char *from, const char *to)
+{
+    return !strcmp(from, to) || link_of(costs, from, to) != NULL;
+}
+
 double sg_handoff_ms(const struct sg_unit_costs *costs, const char *from, const char *to, const struct sg_model_cost *m, double n)
 {
     if (!strcmp(from, to)) return 0;
-    for (size_t i = 0; i < costs->links_n; i++)
-        if (!strcmp(costs->links[i].from, from) && !strcmp(costs->links[i].to, to))
-            return costs->links[i].ms + per(m->kv_bytes * n + m->state_bytes, costs->links[i].gb_s, 1e-6);
+    const struct sg_link_cost *l = link_of(costs, from, to);
+    if (l) return l->ms + per(m->kv_bytes * n + m->state_bytes, l->gb_s, 1e-6);
     /* Not measured: a copy in memory at a few GB/s. */
     return .1 + (m->kv_bytes * n + m->state_bytes) / 4e6;
 }

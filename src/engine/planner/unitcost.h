@@ -102,6 +102,8 @@ double sg_prefill_ms(const struct sg_unit_costs *costs, const struct sg_unit_cos
                      double depth, double chunk, struct sg_cost_terms *terms);
 double sg_handoff_ms(const struct sg_unit_costs *costs, const char *from, const char *to, const struct sg_model_cost *m,
                      double n);
+/* 1: the hand-off was measured; else it is assumed. */
+int sg_link_known(const struct sg_unit_costs *costs, const char *from, const char *to);
 /* Half the width of an interval of 90 %, as a logarithm, of prefill or steps of a model. */
 double sg_spread(const struct sg_unit_costs *costs, const struct sg_unit_cost *u, const char *model, int phase);
 
