@@ -240,7 +240,8 @@ static void learn(struct run_job *j)
     run.step_w = watts_between(&j->meter, j->answer.first_ns, j->answer.end_ns);
     double expected = j->placement.follow->token_ms;
     if (run.token_ms > SLOWER * expected && !args_has(j->args, "quiet"))
-        out_note("plan: a token took %.2f ms and %.2f were expected: the machine is busy, throttled or changed; see segue calibrate",
+        out_note("plan: a token took %.2f ms and %.2f were expected: the machine is busy, throttled or changed; see segue "
+                 "calibrate",
                  run.token_ms, expected);
     follow_learn(j->placement.follow, &run);
 }

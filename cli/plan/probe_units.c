@@ -155,8 +155,8 @@ static segue_status measure_idle(struct probe *p, size_t unit, struct sg_unit_co
     return SEGUE_OK;
 }
 
-/* Watts of one phase of the open model, and how many 10^9 weights and rows it multiplies per second. Counters of GPUs move every 20
- * to 100 ms, so that single runs cannot be told apart. *watts stays negative without a meter. */
+/* Watts of one phase of the open model, and how many 10^9 weights and rows it multiplies per second. Counters of GPUs move every
+ * 20 to 100 ms, so that single runs cannot be told apart. *watts stays negative without a meter. */
 static segue_status load_power(struct probe *p, size_t unit, int phase, double *watts, double *rate, segue_error *err)
 {
     const struct sg_shape *s = &p->cost.shape;
@@ -199,8 +199,8 @@ struct narrow_step {
 };
 
 /* Overhead per layer and bytes per second from the steps of two models with different layers: kernels of different storages are
- * fused in different ways, so that each class has an overhead of its own. What is faster than a timer can tell is bounded by a tenth
- * of the time. */
+ * fused in different ways, so that each class has an overhead of its own. What is faster than a timer can tell is bounded by a
+ * tenth of the time. */
 static void solve_step(struct sg_unit_cost *u, int class, const struct narrow_step *few, const struct sg_model_cost *m, double ms)
 {
     double layers = m->shape.layers, bytes = m->body_bytes + m->head_bytes, scale = layers / few->layers;

@@ -179,7 +179,7 @@ static void storages_are_placements(void **state)
     assert_true(options.choice >= (int)n);
 }
 
-/* A hand-off that nobody measured makes a placement unverified, with an interval of a factor of 2. */
+/* A hand-off without a measurement makes a placement unverified, with an interval of a factor of 2. */
 static void unmeasured_hand_offs(void **state)
 {
     size_t links = costs.links_n;

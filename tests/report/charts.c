@@ -62,7 +62,8 @@ static void crossovers(void **state)
     assert_true(from == 0 && to == 1);
     flat[0].y = flat[1].y = 5000; /* never */
     assert_true(crossover_find(lines, 2, &from, &to) == -1);
-    struct chart_point level[] = {{.x = 10, .y = 100}, {.x = 1000, .y = 100}}, near[] = {{.x = 10, .y = 101}, {.x = 1000, .y = 98}};
+    struct chart_point level[] = {{.x = 10, .y = 100}, {.x = 1000, .y = 100}};
+    struct chart_point near[] = {{.x = 10, .y = 101}, {.x = 1000, .y = 98}};
     struct chart_series ties[] = {{"a", level, 2, true}, {"b", near, 2, true}};
     assert_true(crossover_find(ties, 2, &from, &to) == -1);
     near[1].y = 90;
