@@ -95,7 +95,8 @@ segue_status plan_html(const struct sg_options *o, const struct plan_subject *h,
         const struct sg_option *p = &o->list[which[n]];
         bars[n] = (struct chart_bar){plan_label(names[n], p), p->total_ms.mid, p->total_ms.low, p->total_ms.high, 0};
     }
-    chart_bars(&page, shown < BARS ? "Total time" : "Total time of the choice and the fastest placements", "ms", bars, n, NULL, 0);
+    const char *caption = shown < BARS ? "Total time" : "Total time of the choice and the fastest placements";
+    chart_bars(&page, caption, "ms", bars, n, NULL, 0);
     const struct sg_option *c = o->choice >= 0 ? &o->list[o->choice] : NULL;
     for (n = 0; c && n < c->terms_n; n++) bars[n] = (struct chart_bar){.label = c->terms[n].name, .value = c->terms[n].ms};
     if (c) chart_bars(&page, "Terms of the choice", "ms", bars, n, NULL, 0);

@@ -20,8 +20,8 @@ static const enum sg_storage class_storage[SG_CLASS_N] = {SG_BF16, SG_Q8_0, SG_Q
 static const char *const class_names[SG_CLASS_N] = {"16-bit", "8-bit", "4-bit", "superblock", "fp8"};
 /* Narrow layers, whose steps are mostly overhead of layers. */
 static const struct probe_shape narrow = {24, 512, 1536, 8, 2, 4096, 0};
-/* Depths and hand-offs are measured with the first of these; weights and products with the second, which does not fit in the caches
- * of a CPU, or with the third, where reading the second takes no longer than the overheads of a step. */
+/* Depths and hand-offs are measured with the first of these; weights and products with the second, which does not fit in the
+ * caches of a CPU, or with the third, where overheads take longer than the read of the second. */
 static const struct probe_shape models[] = {{4, 1024, 3072, 16, 4, 4096, 0},
                                             {12, 1024, 3072, 16, 4, 4096, 0},
                                             {16, 2048, 6144, 32, 8, 4096, 0}};
