@@ -14,8 +14,8 @@ const char *sg_spec_value(const struct sg_unit_spec *s, const char *key);
 /* EARG when the spec has a key that is not in the NULL-terminated list. */
 segue_status sg_spec_only(const struct sg_unit_spec *s, const char *const *keys, segue_error *err);
 
-/* The option fault=LAYER.OP, for tests of what finds errors: one number that the first operation of that name in that layer computes
- * is one unit in the last place too large. */
+/* The option fault=LAYER.OP, for tests of what finds errors: one number that the first operation of that name in that layer
+ * computes is one unit in the last place too large. */
 struct sg_fault {
     int layer;
     char op[16]; /* "": none */

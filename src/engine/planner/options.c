@@ -414,9 +414,9 @@ static double change_between(double low, double high, int k, int now, const stru
     return high;
 }
 
-/* at: for time and energy the smallest prompt length above the task's at which another placement wins; if there is none above, the
- * largest below; 0: none. The costs have steps, so lengths are tried one after the other, closer together than the steps, then
- * halved. */
+/* at: for time and energy the smallest prompt length above the task's at which another placement wins; if there is none above,
+ * the largest below; 0: none. The costs have steps, so lengths are tried one after the other, closer together than the steps,
+ * then halved. */
 static void crossovers(double at[2], struct winners now, const struct sg_plan_source *s, const struct sg_model_cost *m,
                        const struct sg_plan_task *task, struct sg_options *scratch)
 {
