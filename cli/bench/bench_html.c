@@ -196,6 +196,39 @@ static void put_timeline(struct html_page *p, const json_t *line)
     free(drawn);
 }
 
+/* The rows of one model; a new array. *next: the first row of another one that comes later, or the number of rows. */
+static json_t *rows_of_model(const json_t *rows, size_t first, size_t *next)
+{
+    const char *path = text_of(json_object_get(json_array_get(rows, first), "model"), "path");
+    json_t *list = json_array(), *row;
+    size_t i;
+    *next = json_array_size(rows);
+    json_array_foreach(rows, i, row)
+    {
+        bool same = !strcmp(text_of(json_object_get(row, "model"), "path"), path);
+        if (same) json_array_append(list, row);
+        if (!same && i > first && *next > i) *next = i;
+    }
+    return list;
+}
+
+/* Time and energy of prompts, one chart per model. --grid measures one model after the other. */
+static void put_models(struct html_page *p, const json_t *rows)
+{
+    for (size_t first = 0, next; first < json_array_size(rows); first = next) {
+        json_t *list = rows_of_model(rows, first, &next);
+        const char *path = text_of(json_object_get(json_array_get(rows, first), "model"), "path"), *slash = strrchr(path, '/');
+        bool one = json_array_size(list) == json_array_size(rows);
+        char *time = out_printf("Time to first token%s%.60s", one ? "" : ", ", one ? "" : slash ? slash + 1 : path);
+        char *energy = out_printf("Energy of the prompt%s%.60s", one ? "" : ", ", one ? "" : slash ? slash + 1 : path);
+        put_curves(p, time, "ms", curves_of(list, "pipeline", "ttft_ms", 1, false));
+        put_curves(p, energy, "J", curves_of(list, "pipeline", "prefill_j", 1, false));
+        free(time);
+        free(energy);
+        json_decref(list);
+    }
+}
+
 segue_status bench_html_write(const struct bench_out *out, const char *path, segue_error *err)
 {
     struct html_page p = {0};
@@ -210,13 +243,10 @@ segue_status bench_html_write(const struct bench_out *out, const char *path, seg
     html_section(&p, "Speed and energy");
     put_speeds(&p, out->rows);
     put_roof(&p, out->rows, json_array_get(out->timelines, 0));
-    if (json_object_get(first, "ttft_ms")) {
-        const char *name = json_object_get(first, "case") ? "case" : "pipeline";
-        put_curves(&p, "Time to first token", "ms", curves_of(out->rows, name, "ttft_ms", 1, false));
-        put_curves(&p, "Energy of the prompt", "J", curves_of(out->rows, name, "prefill_j", 1, false));
-    } else {
+    if (json_object_get(first, "ttft_ms"))
+        put_models(&p, out->rows);
+    else
         put_curves(&p, "Time of the prompt", "ms", curves_of(out->rows, "unit", "avg_ts", 1e3, true));
-    }
     html_section(&p, "Time line by unit");
     json_array_foreach(out->timelines, i, line) put_timeline(&p, line);
     return html_write(&p, path, err);

@@ -4,9 +4,13 @@
  * SPDX-License-Identifier: MIT */
 #include "bench/bench.h"
 
+#include <signal.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
 #include <sys/wait.h>
 #include <unistd.h>
 #include "host/folders.h"
@@ -282,6 +286,14 @@ static json_t *default_names(struct bench_run *b, const char *ignored)
     return json_pack("{s:o}", "names", names);
 }
 
+/* An interrupted parent leaves at once; its child would go on measuring. */
+static void end_with_parent(void)
+{
+#ifdef __linux__
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+#endif
+}
+
 /* Call work(b, name) in a child process and return its JSON, which is passed through a pipe. The parent never opens a
  * unit, because drivers do not survive a fork. NULL after filling err on failure. */
 static json_t *run_in_child(struct bench_run *b, const char *name,
@@ -296,6 +308,7 @@ static json_t *run_in_child(struct bench_run *b, const char *name,
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0) {
+        end_with_parent();
         close(ends[0]);
         FILE *f = fdopen(ends[1], "w");
         int bad = !f || json_dumpf(work(b, name), f, JSON_COMPACT | JSON_REAL_PRECISION(9)) || fclose(f);

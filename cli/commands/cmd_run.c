@@ -223,6 +223,9 @@ static double watts_between(struct meter *m, uint64_t from, uint64_t to)
     return energy_refusal(&phase.use, why, sizeof why) ? 0 : phase.use.joules[0] / phase.use.seconds;
 }
 
+/* A token that takes so many times the expected time is said. */
+#define SLOWER 2.0
+
 /* The calibration learns from answers long enough to tell a token's time. */
 static void learn(struct run_job *j)
 {
@@ -235,6 +238,11 @@ static void learn(struct run_job *j)
                              .token_ms = (double)(e->decode_ns - f->decode_ns) * 1e-6 / decoded};
     run.prefill_w = watts_between(&j->meter, j->answer.start_ns, j->answer.first_ns);
     run.step_w = watts_between(&j->meter, j->answer.first_ns, j->answer.end_ns);
+    double expected = j->placement.follow->token_ms;
+    if (run.token_ms > SLOWER * expected && !args_has(j->args, "quiet"))
+        out_note("plan: a token took %.2f ms and %.2f were expected: the machine is busy, throttled or changed; see segue "
+                 "calibrate",
+                 run.token_ms, expected);
     follow_learn(j->placement.follow, &run);
 }
 

@@ -4,7 +4,7 @@
 #include "plan/plan_out.h"
 #include "report/chart.h"
 
-enum { POINTS = 16, LINES = 6 };
+enum { POINTS = 16, LINES = 6, BARS = 16 };
 
 static void put_table(struct html_page *page, const struct sg_options *o)
 {
@@ -28,6 +28,27 @@ static void put_table(struct html_page *page, const struct sg_options *o)
     html_table_end(page);
 }
 
+/* Indices of at most cap placements for a chart: the choice, then those of the least values. */
+static size_t best_few(const struct sg_options *o, bool energy, size_t *which, size_t cap)
+{
+    size_t n = 0;
+    while (n < cap) {
+        size_t best = o->n;
+        for (size_t i = 0; i < o->n; i++) {
+            const struct sg_option *p = &o->list[i];
+            double v = energy ? p->joules.mid : p->total_ms.mid, least = 0;
+            bool used = p->excluded || v < 0;
+            for (size_t k = 0; k < n; k++) used |= which[k] == i;
+            if (used) continue;
+            if (best < o->n) least = energy ? o->list[best].joules.mid : o->list[best].total_ms.mid;
+            if (best == o->n || (!n && (int)i == o->choice) || (v < least && (n || (int)best != o->choice))) best = i;
+        }
+        if (best == o->n) break;
+        which[n++] = best;
+    }
+    return n;
+}
+
 /* One line per placement over prompt lengths; energy: joules instead of ms. */
 static void put_lines(struct html_page *page, const struct sg_options *o, const struct plan_subject *h, bool energy)
 {
@@ -35,9 +56,7 @@ static void put_lines(struct html_page *page, const struct sg_options *o, const 
     struct chart_point(*points)[POINTS] = out_alloc(LINES * sizeof *points);
     struct chart_series series[LINES];
     char names[LINES][160];
-    size_t n = 0, which[LINES];
-    for (size_t i = 0; i < o->n && n < LINES; i++)
-        if (!o->list[i].excluded && (!energy || o->list[i].joules.mid >= 0)) which[n++] = i;
+    size_t which[LINES], n = best_few(o, energy, which, LINES);
     for (size_t k = 0; k < POINTS && n; k++) {
         struct sg_plan_task t = *h->task;
         t.prompt = 8 << (k * 2 / 3);
@@ -71,12 +90,13 @@ segue_status plan_html(const struct sg_options *o, const struct plan_subject *h,
     html_begin(&page, "segue plan", lead);
     html_section(&page, "Placements");
     put_table(&page, o);
-    for (size_t i = 0; i < o->n; i++)
-        if (!o->list[i].excluded)
-            bars[n] = (struct chart_bar){plan_label(names[n], &o->list[i]), o->list[i].total_ms.mid, o->list[i].total_ms.low,
-                                         o->list[i].total_ms.high, 0},
-            n++;
-    chart_bars(&page, "Total time", "ms", bars, n, NULL, 0);
+    size_t which[BARS], shown = best_few(o, false, which, BARS);
+    for (; n < shown; n++) {
+        const struct sg_option *p = &o->list[which[n]];
+        bars[n] = (struct chart_bar){plan_label(names[n], p), p->total_ms.mid, p->total_ms.low, p->total_ms.high, 0};
+    }
+    const char *caption = shown < BARS ? "Total time" : "Total time of the choice and the fastest placements";
+    chart_bars(&page, caption, "ms", bars, n, NULL, 0);
     const struct sg_option *c = o->choice >= 0 ? &o->list[o->choice] : NULL;
     for (n = 0; c && n < c->terms_n; n++) bars[n] = (struct chart_bar){.label = c->terms[n].name, .value = c->terms[n].ms};
     if (c) chart_bars(&page, "Terms of the choice", "ms", bars, n, NULL, 0);

@@ -43,8 +43,10 @@ segue_status probe_open_model(struct probe *p, const char *path, const char *cac
     segue_model_info info = SEGUE_INIT(segue_model_info);
     struct sg_graph_request request = {.head = 1};
     struct sg_graph *graph = NULL;
+    segue_model_opts model_opts = SEGUE_INIT(segue_model_opts);
+    model_opts.storage = p->storage;
     close_model(p);
-    SG_TRY(segue_model_open(&p->model, path, NULL, err));
+    SG_TRY(segue_model_open(&p->model, path, &model_opts, err));
     SG_TRY(segue_model_info_get(p->model, &info, err));
     SG_TRY(sg_model_graph(p->model, &request, &graph, err));
     sg_model_cost_graph(&p->cost, graph);

@@ -16,10 +16,12 @@ enum { REPEATS = 5, STEPS = 24, NEAR = 1024, DEEP = 4096, SHORT = 16, FEW = 6, M
 #define POWER_NS 800000000u
 #define ENOUGH_NS 300000000u
 #define LONG_NS 800000000u /* after so long, one run is enough */
-static const enum sg_storage class_storage[SG_CLASS_N] = {SG_BF16, SG_Q8_0, SG_Q4_0, SG_Q4_K};
-static const char *const class_names[SG_CLASS_N] = {"16-bit", "8-bit", "4-bit", "superblock"};
-/* Depths and hand-offs are measured with the first of these; weights and products with the second, which does not fit in the caches
- * of a CPU, or with the third, where reading the second takes no longer than the overheads of a step. */
+static const enum sg_storage class_storage[SG_CLASS_N] = {SG_BF16, SG_Q8_0, SG_Q4_0, SG_Q4_K, SG_BF16};
+static const char *const class_names[SG_CLASS_N] = {"16-bit", "8-bit", "4-bit", "superblock", "fp8"};
+/* Narrow layers, whose steps are mostly overhead of layers. */
+static const struct probe_shape narrow = {24, 512, 1536, 8, 2, 4096, 0};
+/* Depths and hand-offs are measured with the first of these; weights and products with the second, which does not fit in the
+ * caches of a CPU, or with the third, where overheads take longer than the read of the second. */
 static const struct probe_shape models[] = {{4, 1024, 3072, 16, 4, 4096, 0},
                                             {12, 1024, 3072, 16, 4, 4096, 0},
                                             {16, 2048, 6144, 32, 8, 4096, 0}};
@@ -153,8 +155,8 @@ static segue_status measure_idle(struct probe *p, size_t unit, struct sg_unit_co
     return SEGUE_OK;
 }
 
-/* Watts of one phase of the open model, and how many 10^9 weights and rows it multiplies per second. Counters of GPUs move every 20
- * to 100 ms, so that single runs cannot be told apart. *watts stays negative without a meter. */
+/* Watts of one phase of the open model, and how many 10^9 weights and rows it multiplies per second. Counters of GPUs move every
+ * 20 to 100 ms, so that single runs cannot be told apart. *watts stays negative without a meter. */
 static segue_status load_power(struct probe *p, size_t unit, int phase, double *watts, double *rate, segue_error *err)
 {
     const struct sg_shape *s = &p->cost.shape;
@@ -191,15 +193,32 @@ static segue_status measure_power(struct probe *p, size_t unit, struct sg_unit_c
     return SEGUE_OK;
 }
 
-/* Speeds of one class on one unit. What is faster than a timer can tell is bounded by a tenth of the time. *clear: the read of the
- * weights takes longer than the overheads. */
-static segue_status measure_class(struct probe *p, size_t unit, struct sg_unit_cost *u, int class, bool *clear, segue_error *err)
+/* The step of a model of narrow layers. */
+struct narrow_step {
+    double ms, layers, bytes;
+};
+
+/* Overhead per layer and bytes per second from the steps of two models with different layers: kernels of different storages are
+ * fused in different ways, so that each class has an overhead of its own. What is faster than a timer can tell is bounded by a
+ * tenth of the time. */
+static void solve_step(struct sg_unit_cost *u, int class, const struct narrow_step *few, const struct sg_model_cost *m, double ms)
+{
+    double layers = m->shape.layers, bytes = m->body_bytes + m->head_bytes, scale = layers / few->layers;
+    double rest = (ms - u->step_ms) - scale * fmax(0, few->ms - u->step_ms), more = bytes - scale * few->bytes;
+    u->gb_s[class] = more / fmax(rest, ms / 10) * 1e-6;
+    double each = (ms - u->step_ms - bytes / u->gb_s[class] * 1e-6) / layers;
+    u->layer_ms[class] = fmax(1e-6, each);
+}
+
+/* Speeds of one class on one unit. *clear: the read of the weights takes longer than the overheads. */
+static segue_status measure_class(struct probe *p, size_t unit, struct sg_unit_cost *u, int class, const struct narrow_step *few,
+                                  bool *clear, segue_error *err)
 {
     const struct sg_model_cost *m = &p->cost;
-    double ms, around = u->step_ms + m->shape.layers * u->step_layer_ms, bytes = m->body_bytes + m->head_bytes;
+    double ms;
     SG_TRY(step_ms(p, unit, 0, NULL, &ms, err));
-    *clear = ms > 2 * around;
-    u->gb_s[class] = bytes / fmax(ms - around, ms / 10) * 1e-6;
+    *clear = ms > 2 * (u->step_ms + m->shape.layers * u->step_layer_ms);
+    solve_step(u, class, few, m, ms);
     double head = m->head_bytes / u->gb_s[class] * 1e-6, run = u->run_ms + m->shape.layers * u->run_layer_ms;
     for (int r = 0; r < SG_ROWS_N; r++) {
         SG_TRY(prefill_ms(p, unit, 0, (size_t)sg_rows_of[r], NULL, &ms, err));
@@ -213,6 +232,13 @@ static segue_status measure_class(struct probe *p, size_t unit, struct sg_unit_c
 static segue_status measure_classes(struct probe *p, const char *path, struct sg_unit_costs *costs, int class, segue_error *err)
 {
     bool done[PROBE_UNITS] = {false};
+    struct narrow_step few[PROBE_UNITS];
+    p->storage = class == SG_CLASS_FP8 ? "fp8" : NULL;
+    SG_TRY(open_random(p, path, &narrow, class_storage[class], err));
+    for (size_t i = 0; i < p->units_n; i++) {
+        few[i] = (struct narrow_step){.layers = p->cost.shape.layers, .bytes = p->cost.body_bytes + p->cost.head_bytes};
+        SG_TRY(step_ms(p, i, 0, NULL, &few[i].ms, err));
+    }
     for (int k = 1; k < MODELS; k++) {
         bool all = true;
         for (size_t i = 0; i < p->units_n; i++) all &= done[i];
@@ -221,7 +247,7 @@ static segue_status measure_classes(struct probe *p, const char *path, struct sg
         for (size_t i = 0; i < p->units_n; i++) {
             struct sg_unit_cost *u = sg_unit_cost_of(costs, p->specs[i], 1);
             if (done[i]) continue;
-            SG_TRY(measure_class(p, i, u, class, &done[i], err));
+            SG_TRY(measure_class(p, i, u, class, &few[i], &done[i], err));
             if (class == SG_CLASS_NIBBLE) SG_TRY(measure_power(p, i, u, k, err));
         }
     }
@@ -306,6 +332,7 @@ segue_status probe_units(struct probe *p, struct sg_unit_costs *costs, void (*sh
         if (show) show(class_names[class]);
         st = measure_classes(p, f.path, costs, class, err);
     }
+    p->storage = NULL;
     if (!st) st = measure_state(p, f.path, costs, err);
     for (size_t i = 0; i < p->units_n && !st; i++) {
         struct sg_unit_cost *u = sg_unit_cost_of(costs, p->specs[i], 1);

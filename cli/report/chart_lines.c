@@ -95,7 +95,7 @@ static void draw_crossovers(struct html_page *p, const struct chart_crossover *c
         bool left = there && at > (LEFT + RIGHT) / 2.0;
         if (there) {
             out_addf(&p->text, "<line class=\"mark\" x1=\"%.1f\" y1=\"%d\" x2=\"%.1f\" y2=\"%d\"/>\n", at, TOP, at, BOTTOM);
-            snprintf(text, sizeof text, "%.80s: %.6g", c[i].name, c[i].x);
+            snprintf(text, sizeof text, c[i].x < 10 ? "%.80s: %.3g" : "%.80s: %.0f", c[i].name, c[i].x);
         } else {
             snprintf(text, sizeof text, "%.80s: none", c[i].name);
         }

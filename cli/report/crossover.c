@@ -4,6 +4,9 @@
 
 #include <math.h>
 
+/* Lines that differ by less are equal: measurements scatter so much. */
+#define TIE 1.05
+
 /* The line with the lowest value at point i of the first line's points; n: none has one there. */
 static size_t lowest(const struct chart_series *series, size_t n, size_t i)
 {
@@ -25,6 +28,7 @@ double crossover_find(const struct chart_series *series, size_t n, size_t *from,
         *to = lowest(series, n, i);
         if (*to == n || *to == *from || i >= series[*from].n) continue;
         const struct chart_point *q = series[*to].points;
+        if (q[i].y * TIE > p[i].y) continue;
         /* The difference of the logarithms is zero between the two points. */
         double before = log(p[i - 1].y / q[i - 1].y), after = log(p[i].y / q[i].y);
         double part = isfinite(before) && after > before ? -before / (after - before) : 1;

@@ -213,8 +213,27 @@ static segue_status open_pipeline(struct placement *p, const struct args *args, 
     return st;
 }
 
-/* run, chat and serve without a named unit follow the plan, if this machine was calibrated, and say so. The prompt is not known
- * yet; a medium one is assumed. */
+/* A task where nothing is known; what a chat template adds; longer texts are not tokenized twice. */
+enum { MEDIUM_PROMPT = 256, MEDIUM_ANSWER = 128, TEMPLATE_TOKENS = 16, TEXT_BYTES = 1 << 16, TOKEN_BYTES = 4 };
+
+/* Tokens of the prompt, as far as the flags tell before it is read. */
+static size_t expected_prompt(const struct placement *p, const struct args *args)
+{
+    bool known = args_find(args->command, "prompt", 6) && args_find(args->command, "ids", 3);
+    const char *ids = known ? args_text(args, "ids") : NULL, *text = known ? args_text(args, "prompt") : NULL;
+    size_t n = 1;
+    segue_error err;
+    if (ids && *ids != '@') {
+        for (; *ids; ids++) n += *ids == ',';
+        return n;
+    }
+    if (!text || !p->info.has_tokenizer) return MEDIUM_PROMPT;
+    if (strlen(text) > TEXT_BYTES) return strlen(text) / TOKEN_BYTES;
+    segue_tokenize(p->model, text, strlen(text), 0, NULL, 0, &n, &err); /* ELIMIT, with the number */
+    return n + TEMPLATE_TOKENS;
+}
+
+/* run, chat and serve without a named unit follow the plan, if this machine was calibrated, and say so. */
 static segue_status follow_plan(struct placement *p, const struct args *args, bool *followed, segue_error *err)
 {
     const char *name = args->command->name;
@@ -223,13 +242,16 @@ static segue_status follow_plan(struct placement *p, const struct args *args, bo
     *followed = false;
     if ((strcmp(name, "run") != 0 && strcmp(name, "chat") != 0 && strcmp(name, "serve") != 0) || args_has(args, "threads"))
         return SEGUE_OK;
-    p->follow = follow_choose(p->model, 256, 128);
+    bool length = !strcmp(name, "run") && args_has(args, "tokens") && args_number(args, "tokens", 0) > 0;
+    p->follow = follow_choose(p->model, (double)expected_prompt(p, args),
+                              length ? (double)args_number(args, "tokens", 0) : MEDIUM_ANSWER);
     if (!p->follow) return SEGUE_OK;
     *followed = true;
     bool split = strcmp(p->follow->prefill, p->follow->decode) != 0;
     if (!quiet)
-        out_note("plan: %s%s%s, expected %.0f ms to the first of 128 tokens after a prompt of 256, then %.2f ms each",
-                 p->follow->prefill, split ? " > " : "", split ? p->follow->decode : "", p->follow->ttft_ms, p->follow->token_ms);
+        out_note("plan: %s%s%s, expected %.0f ms to the first of %.0f tokens after a prompt of %.0f, then %.2f ms each",
+                 p->follow->prefill, split ? " > " : "", split ? p->follow->decode : "", p->follow->ttft_ms, p->follow->output,
+                 p->follow->prompt, p->follow->token_ms);
     p->planned = split;
     if (!split) return unit_index(p, p->follow->prefill, 0, &index, err);
     segue_status st = pipeline_part(p, p->follow->prefill, 0, 0, err);

@@ -179,6 +179,23 @@ static void storages_are_placements(void **state)
     assert_true(options.choice >= (int)n);
 }
 
+/* A hand-off without a measurement makes a placement unverified, with an interval of a factor of 2. */
+static void unmeasured_hand_offs(void **state)
+{
+    size_t links = costs.links_n;
+    (void)state;
+    choose(task_of(16, 64));
+    for (size_t i = 0; i < options.n; i++) assert_false(options.list[i].unverified);
+    costs.links_n = 0;
+    choose(task_of(16, 64));
+    for (size_t i = 0; i < options.n; i++) {
+        const struct sg_option *o = &options.list[i];
+        assert_int_equal(o->unverified, !o->alone);
+        assert_true(o->alone || o->total_ms.high >= 2 * o->total_ms.mid * (1 - 1e-9));
+    }
+    costs.links_n = links;
+}
+
 /* Layers are divided at the quarters of 24 layers, in both orders of the two units. */
 static void layers_are_divided(void **state)
 {
@@ -241,6 +258,7 @@ int main(void)
                                        cmocka_unit_test(waiting_units_draw_power),
                                        cmocka_unit_test(storages_are_placements),
                                        cmocka_unit_test(layers_are_divided),
+                                       cmocka_unit_test(unmeasured_hand_offs),
                                        cmocka_unit_test(learns),
                                        cmocka_unit_test(written_and_read)};
     return cmocka_run_group_tests(tests, setup, NULL);

@@ -62,6 +62,13 @@ static void crossovers(void **state)
     assert_true(from == 0 && to == 1);
     flat[0].y = flat[1].y = 5000; /* never */
     assert_true(crossover_find(lines, 2, &from, &to) == -1);
+    struct chart_point level[] = {{.x = 10, .y = 100}, {.x = 1000, .y = 100}};
+    struct chart_point near[] = {{.x = 10, .y = 101}, {.x = 1000, .y = 98}};
+    struct chart_series ties[] = {{"a", level, 2, true}, {"b", near, 2, true}};
+    assert_true(crossover_find(ties, 2, &from, &to) == -1);
+    near[1].y = 90;
+    double at = crossover_find(ties, 2, &from, &to);
+    assert_true(at > 10 && at < 1000 && from == 0 && to == 1);
     assert_true(crossover_find(lines, 1, &from, &to) == -1 && crossover_find(lines, 0, &from, &to) == -1);
     flat[1] = (struct chart_point){.x = 900, .y = 1}; /* other lengths are not compared */
     assert_true(crossover_find(lines, 2, &from, &to) == -1);

@@ -62,7 +62,7 @@ void sg_model_cost_graph(struct sg_model_cost *out, const struct sg_graph *g)
     const char *storage = sg_model_storage(g);
     size_t n = strlen(storage);
     snprintf(out->storage, sizeof out->storage, "%.15s", storage);
-    out->class = sg_class_of(bytes, n > 2 && (strstr(storage, "_k") || storage[0] == 'i'));
+    out->class = sg_class_of(bytes, n > 2 && (strstr(storage, "_k") || storage[0] == 'i'), storage);
 }
 
 const char *sg_model_storage(const struct sg_graph *g)

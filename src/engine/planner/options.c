@@ -236,6 +236,32 @@ static const char *does_not_fit(const struct unit_share *u, const struct sg_opti
     return NULL;
 }
 
+static void measured_terms(struct sg_option *o, const struct turn_cost *first, double handoff, const struct sg_plan_task *t)
+{
+    double steps = fmax(0, t->output - 1);
+    add_term(o, "prefill products", first->prefill_terms.products * t->turns);
+    add_term(o, "prefill attention", first->prefill_terms.attention * t->turns);
+    add_term(o, "prefill overhead", first->prefill_terms.overhead * t->turns);
+    add_term(o, "hand-off", handoff);
+    add_term(o, "decode weights", first->step_terms.weights * steps * t->turns);
+    add_term(o, "decode K and V", first->step_terms.kv * steps * t->turns);
+    add_term(o, "decode state", first->step_terms.state * steps * t->turns);
+    add_term(o, "decode overhead", first->step_terms.overhead * steps * t->turns);
+}
+
+static void measured_energy(struct sg_option *o, const struct sg_unit_costs *c, const struct unit_share *prefill,
+                            const struct unit_share *decode, const struct sg_model_cost *m, const struct sg_energy_task *task,
+                            double error)
+{
+    int known;
+    double joules = sg_placement_joules(c, prefill->unit, decode->unit, m, task, &known);
+    if (known > 0) {
+        o->joules = figure(joules, error * ENERGY_ERROR);
+        o->watts = figure(joules / o->total_ms.mid * 1e3, 1.15);
+    } else if (known == 0 && joules > 0)
+        o->joules_least = joules / (error * ENERGY_ERROR);
+}
+
 static void add_measured(struct sg_options *out, const struct sg_plan_source *s, const struct unit_share *prefill,
                          const struct unit_share *decode, const struct sg_model_cost *m, const struct sg_plan_task *t)
 {
@@ -258,7 +284,9 @@ static void add_measured(struct sg_options *out, const struct sg_plan_source *s,
         /* With several sessions the units of a layer split work at the same time. */
         if (split && t->sessions > 1) sum.step += (c.slowest_step - c.step) * steps;
     }
-    o->unverified = is_assumed(prefill) || is_assumed(decode);
+    const struct unit_share *last = &decode[decode[1].share > 0];
+    o->unverified = is_assumed(prefill) || is_assumed(decode) || !sg_link_known(s->costs, a->spec, b->spec) ||
+                    !sg_link_known(s->costs, b->spec, last->unit->spec);
     double spread[2], least = o->unverified ? UNVERIFIED : 1;
     spreads_of(spread, s, prefill, decode, m);
     double error = interval_of(spread, sum.prefill, sum.handoff, sum.step, least);
@@ -275,24 +303,11 @@ static void add_measured(struct sg_options *out, const struct sg_plan_source *s,
     memory_of(o, m, t);
     o->prefill_bytes = m->file_bytes;
     o->decode_bytes = a == b ? 0 : m->file_bytes;
-    add_term(o, "prefill products", first.prefill_terms.products * t->turns);
-    add_term(o, "prefill attention", first.prefill_terms.attention * t->turns);
-    add_term(o, "prefill overhead", first.prefill_terms.overhead * t->turns);
-    add_term(o, "hand-off", sum.handoff);
-    add_term(o, "decode weights", first.step_terms.weights * steps * t->turns);
-    add_term(o, "decode K and V", first.step_terms.kv * steps * t->turns);
-    add_term(o, "decode state", first.step_terms.state * steps * t->turns);
-    add_term(o, "decode overhead", first.step_terms.overhead * steps * t->turns);
+    measured_terms(o, &first, sum.handoff, t);
     if (!split) {
         const double many = t->turns * t->sessions;
         struct sg_energy_task task = {{sum.prefill + sum.handoff, sum.step}, {t->prompt * many, steps * many}};
-        int known;
-        double joules = sg_placement_joules(s->costs, a, b, m, &task, &known);
-        if (known > 0) {
-            o->joules = figure(joules, error * ENERGY_ERROR);
-            o->watts = figure(joules / o->total_ms.mid * 1e3, 1.15);
-        } else if (known == 0 && joules > 0)
-            o->joules_least = joules / (error * ENERGY_ERROR);
+        measured_energy(o, s->costs, prefill, decode, m, &task, error);
     }
     if (needs_name(prefill, t) || needs_name(decode, t)) o->excluded = "simulated; chosen only when named";
     if (!o->excluded) o->excluded = does_not_fit(prefill, o, m);
@@ -370,18 +385,18 @@ static void fill(struct sg_options *out, const struct sg_plan_source *s, const s
 }
 
 /* Best placements for time and energy at a prompt length, as indices: the list has the same order at every length. */
-struct best {
+struct winners {
     int of[2];
 };
 static const segue_objective best_for[2] = {SEGUE_OBJECTIVE_LATENCY, SEGUE_OBJECTIVE_ENERGY};
 
-static struct best best_at(double prompt, const struct sg_plan_source *s, const struct sg_model_cost *m,
+static struct winners best_at(double prompt, const struct sg_plan_source *s, const struct sg_model_cost *m,
                            const struct sg_plan_task *task, struct sg_options *scratch)
 {
     struct sg_plan_task t = *task;
     t.prompt = prompt;
     fill(scratch, s, m, &t);
-    return (struct best){{best_of(scratch, &t, best_for[0]), best_of(scratch, &t, best_for[1])}};
+    return (struct winners){{best_of(scratch, &t, best_for[0]), best_of(scratch, &t, best_for[1])}};
 }
 
 /* The length between low, where `now` is the best one, and high, where it is not. */
@@ -399,10 +414,10 @@ static double change_between(double low, double high, int k, int now, const stru
     return high;
 }
 
-/* at: for time and energy the smallest prompt length above the task's at which another placement wins; if there is none above, the
- * largest below; 0: none. The costs have steps, so lengths are tried one after the other, closer together than the steps, then
- * halved. */
-static void crossovers(double at[2], struct best now, const struct sg_plan_source *s, const struct sg_model_cost *m,
+/* at: for time and energy the smallest prompt length above the task's at which another placement wins; if there is none above,
+ * the largest below; 0: none. The costs have steps, so lengths are tried one after the other, closer together than the steps,
+ * then halved. */
+static void crossovers(double at[2], struct winners now, const struct sg_plan_source *s, const struct sg_model_cost *m,
                        const struct sg_plan_task *task, struct sg_options *scratch)
 {
     for (int up = 1; up >= 0; up--)
@@ -413,7 +428,7 @@ static void crossovers(double at[2], struct best now, const struct sg_plan_sourc
             int open = 0;
             for (int k = 0; k < 2; k++) open |= now.of[k] >= 0 && !(at[k] > 0);
             if (!open) return;
-            struct best best = best_at(next, s, m, task, scratch);
+            struct winners best = best_at(next, s, m, task, scratch);
             for (int k = 0; k < 2; k++)
                 if (now.of[k] >= 0 && !(at[k] > 0) && best.of[k] >= 0 && best.of[k] != now.of[k])
                     at[k] = change_between(here, next, k, now.of[k], s, m, task, scratch);
@@ -434,7 +449,7 @@ void sg_options_make(struct sg_options *out, const struct sg_plan_source *source
             largest = out->list[out->choice].terms[i].ms;
             out->dominant = out->list[out->choice].terms[i].name;
         }
-    struct best now = {{best_of(out, task, best_for[0]), best_of(out, task, best_for[1])}};
+    struct winners now = {{best_of(out, task, best_for[0]), best_of(out, task, best_for[1])}};
     double at[2] = {0, 0};
     if (scratch) {
         scratch->unnamed = 1;

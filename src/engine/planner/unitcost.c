@@ -55,8 +55,9 @@ struct sg_real_factor *sg_real_factor_of(struct sg_unit_costs *c, const char *un
     return r;
 }
 
-int sg_class_of(double bytes, int unpacked)
+int sg_class_of(double bytes, int unpacked, const char *storage)
 {
+    if (!strcmp(storage, "fp8")) return SG_CLASS_FP8;
     return unpacked ? SG_CLASS_SUPER : bytes >= 1.5 ? SG_CLASS_WIDE : bytes >= .8 ? SG_CLASS_BYTE : SG_CLASS_NIBBLE;
 }
 
@@ -76,7 +77,7 @@ segue_status sg_model_cost_shape(struct sg_model_cost *out, const struct sg_shap
     out->file_bytes = out->body_bytes + out->head_bytes;
     /* Every K element meets as many queries as heads share it; 4 is usual. */
     out->attend = 2 * shape->kv * 4;
-    out->class = sg_class_of(bytes, unpacked);
+    out->class = sg_class_of(bytes, unpacked, storage);
     copy_name(out->key, sizeof out->key, shape->name);
     copy_name(out->storage, sizeof out->storage, storage);
     return SEGUE_OK;
@@ -93,7 +94,7 @@ segue_status sg_model_cost_as(struct sg_model_cost *out, const struct sg_model_c
     out->head_bytes = m->shape.head * bytes;
     out->file_bytes = fmax(0, m->file_bytes - before) + out->body_bytes + out->head_bytes;
     if (!strcmp(storage, "fp8")) out->disk_bytes = m->disk_bytes > 0 ? m->disk_bytes : m->file_bytes;
-    out->class = sg_class_of(bytes, unpacked);
+    out->class = sg_class_of(bytes, unpacked, storage);
     copy_name(out->storage, sizeof out->storage, storage);
     /* What runs taught belongs to a shape in a storage: ID-STORAGE. */
     char *dash = strchr(out->key, '-');
@@ -119,6 +120,7 @@ static const struct sg_real_factor *real_of(const struct sg_unit_costs *c, const
 /* A class that was not measured takes the figure of the next wider one. */
 static int class_of(const struct sg_unit_cost *u, int class)
 {
+    if (class == SG_CLASS_FP8 && u->gb_s[class] <= 0) class = SG_CLASS_BYTE;
     while (class > SG_CLASS_WIDE && u->gb_s[class] <= 0) class --;
     while (class < SG_CLASS_N - 1 && u->gb_s[class] <= 0) class ++;
     return class;
@@ -155,7 +157,8 @@ double sg_step_ms(const struct sg_unit_costs *costs, const struct sg_unit_cost *
                   double sequences, struct sg_cost_terms *terms)
 {
     int class = class_of(u, m->class);
-    struct sg_cost_terms t = {.overhead = u->step_ms + m->shape.layers * u->step_layer_ms};
+    double layer_ms = u->layer_ms[class] > 0 ? u->layer_ms[class] : u->step_layer_ms;
+    struct sg_cost_terms t = {.overhead = u->step_ms + m->shape.layers * layer_ms};
     t.weights = per(m->body_bytes + m->head_bytes, u->gb_s[class], 1e-6);
     /* Several sequences share the read of the weights until products take longer. */
     if (sequences > 1)
@@ -187,12 +190,23 @@ double sg_prefill_ms(const struct sg_unit_costs *costs, const struct sg_unit_cos
     return (t.overhead + t.products + t.attention + t.state + t.weights) * taught(costs, u, m, SG_PHASE_PREFILL, n);
 }
 
+static const struct sg_link_cost *link_of(const struct sg_unit_costs *c, const char *from, const char *to)
+{
+    for (size_t i = 0; i < c->links_n; i++)
+        if (!strcmp(c->links[i].from, from) && !strcmp(c->links[i].to, to)) return &c->links[i];
+    return NULL;
+}
+
+int sg_link_known(const struct sg_unit_costs *costs, const char *from, const char *to)
+{
+    return !strcmp(from, to) || link_of(costs, from, to) != NULL;
+}
+
 double sg_handoff_ms(const struct sg_unit_costs *costs, const char *from, const char *to, const struct sg_model_cost *m, double n)
 {
     if (!strcmp(from, to)) return 0;
-    for (size_t i = 0; i < costs->links_n; i++)
-        if (!strcmp(costs->links[i].from, from) && !strcmp(costs->links[i].to, to))
-            return costs->links[i].ms + per(m->kv_bytes * n + m->state_bytes, costs->links[i].gb_s, 1e-6);
+    const struct sg_link_cost *l = link_of(costs, from, to);
+    if (l) return l->ms + per(m->kv_bytes * n + m->state_bytes, l->gb_s, 1e-6);
     /* Not measured: a copy in memory at a few GB/s. */
     return .1 + (m->kv_bytes * n + m->state_bytes) / 4e6;
 }

@@ -7,8 +7,8 @@
 #include "engine/planner/real.h"
 #include "engine/planner/shape.h"
 
-/* Classes of weights by what their kernels do: 16 or more bits, 8 bits, 4 to 5 bits, superblocks. */
-enum { SG_CLASS_WIDE, SG_CLASS_BYTE, SG_CLASS_NIBBLE, SG_CLASS_SUPER, SG_CLASS_N };
+/* Classes of weights by what their kernels do: 16 or more bits, 8 bits, 4 to 5 bits, superblocks, fp8 made when loading. */
+enum { SG_CLASS_WIDE, SG_CLASS_BYTE, SG_CLASS_NIBBLE, SG_CLASS_SUPER, SG_CLASS_FP8, SG_CLASS_N };
 /* Numbers of tokens of a prefill run at which products were measured; between them the speed is interpolated. Files of earlier
  * versions have none of 1 and 4 rows. */
 enum { SG_ROWS_1, SG_ROWS_4, SG_ROWS_16, SG_ROWS_64, SG_ROWS_256, SG_ROWS_512, SG_ROWS_N };
@@ -20,6 +20,7 @@ struct sg_unit_cost {
     double step_ms, step_layer_ms;             /* a step, and each of its layers, beside the bytes */
     double run_ms, run_layer_ms;               /* a prefill run, and each of its layers, beside the products */
     double gb_s[SG_CLASS_N];                   /* weights of a step */
+    double layer_ms[SG_CLASS_N];               /* each layer of a step with such weights; 0: step_layer_ms */
     double tflops[SG_CLASS_N][SG_ROWS_N];      /* products of a prefill run */
     double kv_gb_s, attend_tflops, state_gb_s; /* K and V of a step; attention of prefill; delta matrices of prefill */
     double stream_gb_s;                        /* the stream test beside the measurements */
@@ -83,7 +84,7 @@ segue_status sg_model_cost_shape(struct sg_model_cost *out, const struct sg_shap
 /* The same model with the matrices of its layers and its head in another storage: fp8, which is made when loading, or one that
  * segue quantize writes. EARG: the storage is not known. */
 segue_status sg_model_cost_as(struct sg_model_cost *out, const struct sg_model_cost *m, const char *storage, segue_error *err);
-int sg_class_of(double bytes, int unpacked);
+int sg_class_of(double bytes, int unpacked, const char *storage);
 
 /* More rows are never slower per row than fewer, and a run of one row is no slower than a step: what other work on the machine
  * slowed while one of them was measured is mended from the others. class: one with weights per second. */
@@ -101,6 +102,8 @@ double sg_prefill_ms(const struct sg_unit_costs *costs, const struct sg_unit_cos
                      double depth, double chunk, struct sg_cost_terms *terms);
 double sg_handoff_ms(const struct sg_unit_costs *costs, const char *from, const char *to, const struct sg_model_cost *m,
                      double n);
+/* 1: the hand-off was measured; else it is assumed. */
+int sg_link_known(const struct sg_unit_costs *costs, const char *from, const char *to);
 /* Half the width of an interval of 90 %, as a logarithm, of prefill or steps of a model. */
 double sg_spread(const struct sg_unit_costs *costs, const struct sg_unit_cost *u, const char *model, int phase);
 

@@ -5,15 +5,27 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The device of a spec: what a unit in a process of its own runs, without options. Its number follows. */
+static const char *device_of(const char *spec, size_t *n, unsigned long *number)
+{
+    for (const char *rest = strchr(spec, ':'); rest; rest = strchr(spec, ':')) {
+        size_t word = strcspn(++rest, "=:,");
+        if (*rest < 'a' || *rest > 'z' || rest[word] == '=') break; /* a number or options */
+        spec = rest;
+    }
+    *n = strcspn(spec, ":");
+    *number = spec[*n] ? strtoul(spec + *n + 1, NULL, 10) : 0;
+    return spec;
+}
+
 /* 1: both units read the same energy counter: of the processor, or of one GPU. */
 static int same_meter(const char *a, const char *b)
 {
-    if (!strncmp(a, "proc:", 5)) a += 5;
-    if (!strncmp(b, "proc:", 5)) b += 5;
-    size_t kind = strcspn(a, ":");
-    if (strncmp(a, b, kind) != 0 || (b[kind] && b[kind] != ':')) return 0;
-    unsigned long x = a[kind] ? strtoul(a + kind + 1, NULL, 10) : 0, y = b[kind] ? strtoul(b + kind + 1, NULL, 10) : 0;
-    return x == y;
+    size_t n, m;
+    unsigned long x, y;
+    a = device_of(a, &n, &x);
+    b = device_of(b, &m, &y);
+    return n == m && !strncmp(a, b, n) && x == y;
 }
 
 /* Joules of a unit at work: watts that runs of the model showed, else a base and joules per weight multiplied. < 0: no meter. */

@@ -13,7 +13,8 @@
         name, unit, offsetof(struct sg_unit_cost, field), low, high \
     }
 #define CLASS_KEYS(name, class)                                                        \
-    UNIT_KEY(name "_gb_s", gb_s[class], "GB/s", 1e-6, 1e6),                            \
+    UNIT_KEY(name "_layer_ms", layer_ms[class], "ms", 0, 1e6),                         \
+        UNIT_KEY(name "_gb_s", gb_s[class], "GB/s", 1e-6, 1e6),                        \
         UNIT_KEY(name "_1_tflops", tflops[class][SG_ROWS_1], "TFLOPS", 1e-9, 1e5),     \
         UNIT_KEY(name "_4_tflops", tflops[class][SG_ROWS_4], "TFLOPS", 1e-9, 1e5),     \
         UNIT_KEY(name "_16_tflops", tflops[class][SG_ROWS_16], "TFLOPS", 1e-9, 1e5),   \
@@ -35,6 +36,7 @@ static const struct unit_key {
     CLASS_KEYS("byte", SG_CLASS_BYTE),
     CLASS_KEYS("nibble", SG_CLASS_NIBBLE),
     CLASS_KEYS("super", SG_CLASS_SUPER),
+    CLASS_KEYS("fp8", SG_CLASS_FP8),
     UNIT_KEY("kv_gb_s", kv_gb_s, "GB/s", 1e-6, 1e6),
     UNIT_KEY("attend_tflops", attend_tflops, "TFLOPS", 1e-9, 1e5),
     UNIT_KEY("state_gb_s", state_gb_s, "GB/s", 1e-6, 1e6),

@@ -120,7 +120,7 @@ static segue_status invariant_of(const struct sg_unit_spec *spec, uint32_t *out,
 }
 
 /* Options: isa (an instruction set), threads, invariant (results do not depend on the rows of a run), powercap (another root
- * of the energy counters), and fault (unit/fault.h). EARG for other keys;
+ * of the energy counters), and fault (unit/spec.h). EARG for other keys;
  * EUNIT if the instruction set is missing. */
 static segue_status cpu_open(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
 {

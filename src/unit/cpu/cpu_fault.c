@@ -1,4 +1,4 @@
-/* cpu_fault.c: the option fault=LAYER.OP (unit/fault.h). The value is altered between two stages. An operation that is fused into
+/* cpu_fault.c: the option fault=LAYER.OP (unit/spec.h). The value is altered between two stages. An operation that is fused into
  * a later one has no value of its own: the stage that computes it is altered at its end. SPDX-License-Identifier: MIT */
 #include <math.h>
 

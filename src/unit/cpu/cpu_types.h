@@ -12,7 +12,7 @@
 #include "base/file.h"
 #include "unit/cpu/kernels/kernels.h"
 #include "unit/cpu/rapl.h"
-#include "unit/fault.h"
+#include "unit/spec.h"
 #include "unit/kv_blocks.h"
 #include "unit/pool.h"
 #include "unit/state_core.h"

@@ -4,7 +4,7 @@
 #ifndef SG_UNIT_REF_REF_H
 #define SG_UNIT_REF_REF_H
 
-#include "unit/fault.h"
+#include "unit/spec.h"
 #include "unit/kv_blocks.h"
 #include "unit/group/rank_sync.h"
 #include "unit/state_core.h"
