@@ -1,6 +1,6 @@
 #!/bin/sh
 # Install what is missing: `setup.sh run` for building and running, `setup.sh test` for the tests as well, `setup.sh packages`
-# for the tests the packages of the system only.
+# for the tests the packages of the system, and MLX, which the build looks for.
 # Debian and Ubuntu through apt (as root or by sudo), macOS through Homebrew. Does nothing when all is there.
 # SPDX-License-Identifier: MIT
 set -u
@@ -81,9 +81,25 @@ elif [ -n "$debian" ]; then
     rm -f "$log"
 fi
 
+venv=$here/build/venv
+site="$venv/lib/python3*/site-packages"
+# wheels SECONDS PACKAGE...
+wheels() {
+    seconds=$1; shift
+    timeout "$seconds" "$venv/bin/python" -m pip install -q --disable-pip-version-check --retries 1 --no-compile --only-binary :all: \
+        "$@" >>"$venv.log" 2>&1
+}
+
+# MLX for the CPU, 11 MB: the unit mlx is built only where it is there, so it comes before the build. macOS: `make mlx`.
+# shellcheck disable=SC2086
+if [ "$what" != run ] && [ "$(uname)" != Darwin ] && ! ls $site/mlx/lib/libmlx.so >/dev/null 2>&1; then
+    mkdir -p "$here/build"
+    { [ -x "$venv/bin/python" ] || python3 -m venv "$venv" >/dev/null 2>&1; } && wheels 60 mlx mlx-cpu ||
+        echo "setup: no Python packages mlx and mlx-cpu; the tests of the unit mlx will be skipped" >&2
+fi
+
 # The oracles of the tests: Python packages in a folder of their own. Without them those tests skip and say so.
 if [ "$what" = test ]; then
-    venv=$here/build/venv
     packages="numpy tokenizers gguf safetensors jinja2 jsonschema openai anthropic"
     if ! "$venv/bin/python" -c 'import numpy, tokenizers, gguf, safetensors, jinja2, jsonschema, openai, anthropic' 2>/dev/null; then
         mkdir -p "$here/build"
@@ -91,6 +107,10 @@ if [ "$what" = test ]; then
             # shellcheck disable=SC2086
             "$venv/bin/python" -m pip install -q --disable-pip-version-check $packages >"$venv.log" 2>&1 ||
             echo "setup: no Python packages ($packages); the tests that need them will be skipped" >&2
+    fi
+    # shellcheck disable=SC2086
+    if ls $site/mlx/lib/libmlx.so >/dev/null 2>&1 && ! ls $site/mlx_lm/utils.py >/dev/null 2>&1; then
+        wheels 120 mlx-lm || echo "setup: no mlx-lm; the tests that compare the unit mlx with it will be skipped" >&2
     fi
     # Core ML's own reader, for ane_mil_package; not every Python has a wheel of it.
     "$venv/bin/python" -c 'import coremltools' >/dev/null 2>&1 ||

@@ -10,11 +10,11 @@ enum { MAX_UNITS = 64 };
 /* The table of pipelines. A pipeline without kinds and without NAME:U uses the fastest unit. */
 static const struct definition {
     const char *name;
-    const char *kinds; /* of the prefill unit, in order of preference; NULL: any unit */
+    const char *kinds; /* kinds or specs of the prefill unit, in order of preference; NULL: any unit */
     uint32_t shapes[4];
     bool needs_unit; /* NAME:U */
 } definition[] = {
-    {"single", NULL, {0}, true},       {"gpu", "cuda mlx", {0}, false},   {"fixed", NULL, {64, 256, 512}, false},
+    {"single", NULL, {0}, true},       {"gpu", "cuda mlx:gpu", {0}, false},   {"fixed", NULL, {64, 256, 512}, false},
     {"ane-seq", "ane", {1}, false}, {"ane-batch", "ane", {32}, false},
 };
 /* The order of the rows of bench --pipelines. */
@@ -33,7 +33,7 @@ static segue_status find_unit(const struct definition *k, char *spec, size_t cap
     snprintf(kinds, sizeof kinds, "%s", k->kinds);
     for (char *rest = NULL, *kind = strtok_r(kinds, " ", &rest); kind; kind = strtok_r(NULL, " ", &rest))
         for (size_t i = 0; i < n && i < MAX_UNITS; i++) {
-            if (strcmp(info[i].kind, kind) != 0) continue;
+            if (strcmp(info[i].kind, kind) != 0 && strcmp(info[i].spec, kind) != 0) continue;
             if (info[i].present) {
                 snprintf(spec, cap, "%s", info[i].spec[0] ? info[i].spec : kind);
                 return SEGUE_OK;

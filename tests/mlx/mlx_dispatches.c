@@ -10,14 +10,14 @@
 
 enum { PROMPT = 12, KINDS = 256 };
 
-struct dispatch_tally {
+struct primitives {
     char name[KINDS][160];
     uint32_t count[KINDS], n;
 };
 
 static void count(void *context, const struct sg_op *op, const char *primitive, enum mxc_type type, int value)
 {
-    struct dispatch_tally *t = context;
+    struct primitives *t = context;
     uint32_t i = 0;
     (void)op;
     (void)type;
@@ -29,7 +29,7 @@ static void count(void *context, const struct sg_op *op, const char *primitive, 
 }
 
 /* The prompt is computed; the step after it is listed only. */
-static segue_status list_step(struct sg_program *p, const struct sg_unit_ops *ops, struct dispatch_tally *t, segue_error *err)
+static segue_status list_step(struct sg_program *p, const struct sg_unit_ops *ops, struct primitives *t, segue_error *err)
 {
     static const int32_t tokens[PROMPT] = {7, 3, 11, 23, 42, 5, 5, 19, 31, 2, 57, 13};
     static const uint32_t last = PROMPT - 1, only = 0;
@@ -48,7 +48,7 @@ static segue_status list_step(struct sg_program *p, const struct sg_unit_ops *op
     return status;
 }
 
-static segue_status list_model(const char *path, const char *spec, struct dispatch_tally *t, segue_error *err)
+static segue_status list_model(const char *path, const char *spec, struct primitives *t, segue_error *err)
 {
     const struct sg_graph_request request = {.head = 1};
     segue_unit *unit;
@@ -71,7 +71,7 @@ static segue_status list_model(const char *path, const char *spec, struct dispat
 
 int main(int argc, char **argv)
 {
-    struct dispatch_tally t = {.n = 0};
+    struct primitives t = {.n = 0};
     segue_error err = {0};
     if (argc < 2 || list_model(argv[1], argc > 2 ? argv[2] : "mlx:cpu", &t, &err) != SEGUE_OK) {
         fprintf(stderr, "mlx_dispatches: %s\n", argc < 2 ? "model missing" : err.text);

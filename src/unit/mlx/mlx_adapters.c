@@ -119,13 +119,13 @@ static void for_pairs(struct mlx_pass *p, uint32_t from, uint32_t to, pair_fn *e
     }
 }
 
-struct adapter_listing {
+struct pair_listing {
     uint32_t *list, n;               /* NULL: counted only */
 };
 
 static void note(struct mlx_pass *p, uint32_t op, uint32_t s, uint32_t i, const struct sg_lora_pair *pair, void *context)
 {
-    struct adapter_listing *l = context;
+    struct pair_listing *l = context;
     const uint32_t entry[MLX_PAIR_NUMBERS] = {op, s, i, pair->rank};
     (void)p;
     for (uint32_t k = 0; l->list && k < MLX_PAIR_NUMBERS; k++) l->list[l->n + k] = entry[k];
@@ -134,7 +134,7 @@ static void note(struct mlx_pass *p, uint32_t op, uint32_t s, uint32_t i, const 
 
 segue_status mlx_pairs(struct mlx_pass *p, uint32_t **out, uint32_t *n, segue_error *err)
 {
-    struct adapter_listing l = {NULL, 0};
+    struct pair_listing l = {NULL, 0};
     for_pairs(p, 0, p->graph->ops_n, note, &l);
     *n = l.n;
     *out = l.list = sg_alloc((l.n + 1) * sizeof *l.list);

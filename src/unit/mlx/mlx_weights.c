@@ -200,10 +200,10 @@ enum mxc_type mlx_prevailing_type(const struct sg_graph *const *graphs, uint32_t
             if (s == SG_F32 || s == SG_BF16) numbers[type_of(s)] += t->rows * t->cols;
             else numbers[MXC_F16] += t->rows * t->cols;
         }
-    enum mxc_type type_max = otherwise;
+    enum mxc_type max = otherwise;
     for (int type = MXC_F32; type <= MXC_BF16; type++)
-        if (numbers[type] > numbers[type_max]) type_max = (enum mxc_type)type;
-    return type_max;
+        if (numbers[type] > numbers[max]) max = (enum mxc_type)type;
+    return max;
 }
 
 /* Also where `rows` selects rows of it. */

@@ -131,7 +131,7 @@ mxc_ref mxc_attend(struct mxc_tape *t, const struct mxc_attention *a);
 /* x [1, T + taps - 1, C], weight [C, taps, 1] -> [1, T, C] */
 mxc_ref mxc_convolve(struct mxc_tape *t, mxc_ref x, mxc_ref weight);
 /* q, k [1, T, k_heads, dk], v [1, T, v_heads, dv], decay, beta [1, T, v_heads], state [1, v_heads, dv, dk] ->
- * [1, T, v_heads, dv]; *next: the new state. All fp32: MLX computes the recurrence in the type of q, or with decays of that type. */
+ * [1, T, v_heads, dv]; *next: the new state. All fp32: MLX computes the recurrence in the type of q, or decays with it. */
 mxc_ref mxc_delta(struct mxc_tape *t, const mxc_ref qkv[3], mxc_ref decay, mxc_ref beta, mxc_ref state, mxc_ref *next);
 
 /* --- closures --- */
