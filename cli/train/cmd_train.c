@@ -11,7 +11,7 @@
 #include "term/progress.h"
 #include "train/grpo.h"
 #include "train/model_write.h"
-#include "train/pack.h"
+#include "train/sequences.h"
 #include "train/train_files.h"
 
 /* --- the run --- */

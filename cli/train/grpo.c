@@ -11,7 +11,7 @@
 #include "run/trace.h"
 #include "term/interrupt.h"
 #include "term/progress.h"
-#include "train/pack.h"
+#include "train/sequences.h"
 #include "train/reward.h"
 #include "train/rollouts.h"
 

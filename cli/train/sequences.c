@@ -1,5 +1,5 @@
-/* pack.c: see pack.h. SPDX-License-Identifier: MIT */
-#include "train/pack.h"
+/* sequences.c: see sequences.h. SPDX-License-Identifier: MIT */
+#include "train/sequences.h"
 
 #include <stdlib.h>
 #include <string.h>

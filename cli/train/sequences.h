@@ -1,7 +1,7 @@
-/* pack.h: sequences that are computed together, without padding: all tokens one after the other.
+/* sequences.h: sequences that are computed together, without padding: all tokens one after the other.
  * SPDX-License-Identifier: MIT */
-#ifndef SEGUE_CLI_TRAIN_PACK_H
-#define SEGUE_CLI_TRAIN_PACK_H
+#ifndef SEGUE_CLI_SEQUENCES_H
+#define SEGUE_CLI_SEQUENCES_H
 
 #include <stddef.h>
 #include <stdint.h>
