@@ -16,7 +16,7 @@ enum { REPEATS = 5, STEPS = 24, NEAR = 1024, DEEP = 4096, SHORT = 16, FEW = 6, M
 #define LONG_NS 800000000u /* after so long, one run is enough */
 static const enum sg_storage class_storage[SG_CLASS_N] = {SG_BF16, SG_Q8_0, SG_Q4_0, SG_Q4_K};
 static const char *const class_names[SG_CLASS_N] = {"16-bit", "8-bit", "4-bit", "superblock"};
-static const struct probe_shape large = {4, 1024, 3072, 16, 4, 4096, 0};
+static const struct probe_shape large = {4, 1024, 3072, 16, 4, 4096, 0, 0};
 
 static int compare(const void *a, const void *b)
 {
@@ -106,7 +106,7 @@ static segue_status open_random(struct probe *p, const char *path, const struct 
 /* What a step and a prefill run cost beside their bytes and products. */
 static segue_status measure_overhead(struct probe *p, const char *path, struct sg_unit_costs *costs, segue_error *err)
 {
-    struct probe_shape shape = {FEW, 128, 256, 4, 2, 256, 0};
+    struct probe_shape shape = {FEW, 128, 256, 4, 2, 256, 0, 0};
     double step[PROBE_UNITS][2], run[PROBE_UNITS][2];
     for (int k = 0; k < 2; k++) {
         shape.layers = k ? MANY : FEW;
@@ -164,7 +164,7 @@ static segue_status measure_depth(struct probe *p, size_t unit, struct sg_unit_c
 /* Delta matrices of prefill: the time beyond products and overheads, of a small model with many of them. */
 static segue_status measure_state(struct probe *p, const char *path, struct sg_unit_costs *costs, segue_error *err)
 {
-    const struct probe_shape shape = {3, 256, 256, 4, 2, 256, 16};
+    const struct probe_shape shape = {3, 256, 256, 4, 2, 256, 16, 0};
     const double rows = sg_rows_of[SG_ROWS_256];
     SG_TRY(open_random(p, path, &shape, class_storage[SG_CLASS_NIBBLE], err));
     for (size_t i = 0; i < p->units_n; i++) {

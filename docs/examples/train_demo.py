@@ -14,9 +14,6 @@ import random
 import struct
 import subprocess
 import sys
-
-SEGUE, FOLDER = os.path.abspath(sys.argv[1]), sys.argv[2]
-STEPS = sys.argv[3] if len(sys.argv) > 3 else "300"
 WIDTH, LAYERS, HEADS, FF, VOCAB = 128, 4, 4, 352, 257
 
 # --- text ---
@@ -86,21 +83,23 @@ def write_shape(folder):
 
 
 def main():
-    rng, shape, model = random.Random(1), os.path.join(FOLDER, "shape"), os.path.join(FOLDER, "model")
+    segue, folder = os.path.abspath(sys.argv[1]), sys.argv[2]
+    steps = sys.argv[3] if len(sys.argv) > 3 else "300"
+    rng, shape, model = random.Random(1), os.path.join(folder, "shape"), os.path.join(folder, "model")
     write_shape(shape)
     text = "".join(story(rng) for _ in range(4000))
-    data = os.path.join(FOLDER, "stories.txt")
+    data = os.path.join(folder, "stories.txt")
     with open(data, "w", encoding="utf-8") as f:
         f.write(text)
-    done = subprocess.run([SEGUE, "train", "--full", "--random", "-m", shape, "--data", data, "-o", model, "--steps", STEPS,
+    done = subprocess.run([segue, "train", "--full", "--random", "-m", shape, "--data", data, "-o", model, "--steps", steps,
                            "--batch", "16", "-c", "128", "--lr", "0.003", "--weight-decay", "0.1", "--held-out", "2",
-                           "--checkpoint", STEPS, "--unit", "cpu", "--json"], stdout=subprocess.PIPE, text=True, check=True)
+                           "--checkpoint", steps, "--unit", "cpu", "--json"], stdout=subprocess.PIPE, text=True, check=True)
     report, bigram = json.loads(done.stdout.splitlines()[-1]), bigram_loss(text.encode())
     print(f"{report['numbers']} weights, {report['steps']} steps, {report['tokens_per_second']:.0f} tokens/s")
     print(f"held-out loss per byte: {report['held_out_loss']:.3f}, at the start {report['held_out_loss_before']:.3f}; "
           f"a bigram model: {bigram:.3f}")
     for seed in ("1", "2", "3"):
-        subprocess.run([SEGUE, "run", "-m", model, "--raw", "-p", "One day ", "-n", "160", "--seed", seed, "--temp", "0.7"],
+        subprocess.run([segue, "run", "-m", model, "--raw", "-p", "One day ", "-n", "160", "--seed", seed, "--temp", "0.7"],
                        check=True)
     return report["held_out_loss"] >= bigram
 
