@@ -15,6 +15,9 @@ import sys
 import train_demo as demo
 
 
+TARGETS = "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj,lm_head"
+
+
 def reward(text):
     depth = 0
     for c in text:
@@ -42,10 +45,10 @@ def brackets(r):
 
 def main():
     segue, folder = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
-    steps = sys.argv[3] if len(sys.argv) > 3 else "200"
+    steps = sys.argv[3] if len(sys.argv) > 3 else "120"
     demo.WIDTH, demo.LAYERS, demo.HEADS, demo.FF = 64, 3, 4, 176
     shape, base, adapter = (os.path.join(folder, name) for name in ("shape", "base", "adapter"))
-    demo.write_shape(shape)
+    demo.write_shape(shape, tied=False)  # so that the adapter can change the head
     r = random.Random(1)
     with open(os.path.join(folder, "random.jsonl"), "w", encoding="utf-8") as f:
         for _ in range(2000):  # 256 ends a text; a prompt is "="
@@ -53,12 +56,12 @@ def main():
     with open(os.path.join(folder, "prompts.jsonl"), "w", encoding="utf-8") as f:
         f.write('{"prompt": "="}\n')
     subprocess.run([segue, "train", "--full", "--random", "-m", shape, "--data", os.path.join(folder, "random.jsonl"), "-o", base,
-                    "--steps", "400", "--batch", "32", "-c", "512", "--lr", "0.003", "--unit", "cpu"], check=True)
+                    "--steps", "300", "--batch", "32", "-c", "512", "--lr", "0.004", "--unit", "cpu"], check=True)
     program = f"exec {sys.executable} {os.path.abspath(__file__)} --score"
     done = subprocess.run([segue, "train", "--grpo", "-m", base, "--data", os.path.join(folder, "prompts.jsonl"), "-o", adapter,
-                           "--reward", "program:" + program, "--group", "64", "--batch", "1", "--answer-tokens", "16", "-c", "512",
-                           "--rank", "16", "--lr", "0.002", "--kl", "0.01", "--steps", steps, "--unit", "cpu", "--json", "--metrics",
-                           os.path.join(folder, "grpo.csv")], stdout=subprocess.PIPE, text=True, check=True)
+                           "--reward", "program:" + program, "--group", "64", "--batch", "1", "--answer-tokens", "16", "-c", "1024",
+                           "--lr", "0.001", "--kl", "0.02", "--targets", TARGETS, "--steps", steps, "--unit", "cpu", "--json",
+                           "--metrics", os.path.join(folder, "grpo.csv")], stdout=subprocess.PIPE, text=True, check=True)
     rewards = [json.loads(line)["reward"] for line in done.stdout.splitlines()[:-1]]
     first, last = sum(rewards[:5]) / 5, sum(rewards[-10:]) / 10
     print(f"mean reward of the first 5 steps {first:.3f}, of the last 10 {last:.3f}")

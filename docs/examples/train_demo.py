@@ -53,12 +53,12 @@ def byte_names():
     return {**{b: chr(b) for b in plain}, **{b: chr(256 + i) for i, b in enumerate(rest)}}
 
 
-def write_shape(folder):
+def write_shape(folder, tied=True):
     os.makedirs(folder, exist_ok=True)
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": WIDTH, "num_hidden_layers": LAYERS,
               "num_attention_heads": HEADS, "num_key_value_heads": HEADS, "intermediate_size": FF, "vocab_size": VOCAB,
               "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
-              "tie_word_embeddings": True, "bos_token_id": 256, "eos_token_id": 256}
+              "tie_word_embeddings": tied, "bos_token_id": 256, "eos_token_id": 256}
     end = {"id": 256, "content": "<end>", "special": True, "single_word": False, "lstrip": False, "rstrip": False,
            "normalized": False}
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
@@ -68,6 +68,8 @@ def write_shape(folder):
         with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
             json.dump(value, f)
     shapes = {"model.embed_tokens.weight": [VOCAB, WIDTH], "model.norm.weight": [WIDTH]}
+    if not tied:
+        shapes["lm_head.weight"] = [VOCAB, WIDTH]
     for i in range(LAYERS):
         layer = {"self_attn." + p: [WIDTH, WIDTH] for p in ("q_proj", "k_proj", "v_proj", "o_proj")}
         layer.update({"mlp.gate_proj": [FF, WIDTH], "mlp.up_proj": [FF, WIDTH], "mlp.down_proj": [WIDTH, FF],
