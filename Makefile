@@ -16,7 +16,7 @@ generator = $$([ -e $(BUILD)/CMakeCache.txt ] || ! command -v ninja >/dev/null 2
 CUDA_ONE ?= -DSEGUE_CUDA_ONE=OFF
 one_target = $$([ -e $(BUILD)/CMakeCache.txt ] || [ -e /dev/nvidiactl ] || [ -e /dev/dxg ] || echo "-DSEGUE_CUDA_ONE=ON")
 
-.PHONY: all configure setup model mlx run train-demo test quick fuzz fresh install uninstall clean help
+.PHONY: all configure setup model mlx run train-demo grpo-demo test quick fuzz fresh install uninstall clean help
 
 all: configure                   ## build the library, the command, the check program and the tests
 	@cmake --build $(BUILD) --parallel
@@ -47,6 +47,12 @@ train-demo: CUDA_ONE :=
 train-demo: configure            ## train a small model on stories that it makes, in build/train-demo; minutes on two cores
 	@cmake --build $(BUILD) --parallel --target segue >$(BUILD)/build.log 2>&1 || { tail -n 40 $(BUILD)/build.log; exit 1; }
 	@python3 docs/examples/train_demo.py $(BUILD)/segue $(BUILD)/train-demo
+
+grpo-demo: CUDA_ONE :=
+grpo-demo: configure             ## teach a small model balanced brackets by rewards, in build/grpo-demo; minutes on two cores
+	@cmake --build $(BUILD) --parallel --target segue >$(BUILD)/build.log 2>&1 || { tail -n 40 $(BUILD)/build.log; exit 1; }
+	@mkdir -p $(BUILD)/grpo-demo
+	@python3 docs/examples/grpo_demo.py $(BUILD)/segue $(BUILD)/grpo-demo
 
 # What Python packages and the model need is mostly network, so that it comes while the build runs; the second configuration
 # finds it.

@@ -181,9 +181,10 @@ typedef struct segue_train_result {
 
 /* Compute the loss of a micro-batch and, unless loss_only, add the gradients of the summed loss to those that wait for the next
  * update. k micro-batches give the gradients of one batch of all their sequences, up to rounding.
- * EARG: no tokens, a token or label outside the vocabulary, an empty sequence. ELIMIT: a sequence exceeds sequence_tokens, or all
- * together batch_tokens. EUNSUPPORTED: policy, logprobs or base on a unit with memory of its own. EFORMAT: the loss is not finite; the text names the layer and operation where the first NaN or infinity
- * appeared. Gradients that wait are then dropped; parameters are unchanged. */
+ * EARG: no tokens, a token or label outside the vocabulary, an empty sequence, a policy that lacks an array. ELIMIT: a sequence
+ * exceeds sequence_tokens, or all together batch_tokens. EUNSUPPORTED: policy, logprobs or base on a unit with memory of its own.
+ * EFORMAT: the loss is not finite; the text names the layer and operation where the first NaN or infinity appeared. Gradients
+ * that wait are then dropped; parameters are unchanged. */
 SEGUE_API segue_status segue_trainer_run(segue_trainer *trainer, const segue_train_batch *batch, segue_train_result *out,
                                          segue_error *err);
 

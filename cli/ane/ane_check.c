@@ -109,7 +109,7 @@ static json_t *compared(const char *spec, const char *path, segue_error *err)
 
 json_t *ane_check_json(const char *spec)
 {
-    static const struct probe_shape shape = {LAYERS, WIDTH, FF, HEADS, HEADS, VOCAB, 0};
+    static const struct probe_shape shape = {LAYERS, WIDTH, FF, HEADS, HEADS, VOCAB, 0, 0};
     struct probe_folder f;
     segue_error err;
     json_t *o = NULL;

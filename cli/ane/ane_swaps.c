@@ -133,3 +133,11 @@ segue_status ane_swap_reload(const struct ane_swap_matrix *list, unsigned n, uns
 {
     return run(list, n, tokens, profile, true, out, err);
 }
+
+segue_status ane_swap_inputs(const char *profile, struct ane_swap *out, segue_error *err)
+{
+    struct sg_ane_profile chip;
+    segue_status st = sg_ane_profile_named(&chip, profile, err);
+    if (!st) out->simulated_ms = (double)out->bytes / chip.activation_gb_s / 1e6;
+    return st;
+}

@@ -188,7 +188,7 @@ static segue_status put_rows(struct claim *q, segue_error *err)
 /* A model of random weights; the unit is opened anew, so that no programs of the other case stay loaded. */
 static segue_status run_case(struct claim *q, segue_error *err)
 {
-    const struct probe_shape shape = {LAYERS, WIDTH, FF, HEADS, HEADS, q->c->vocab, 0};
+    const struct probe_shape shape = {LAYERS, WIDTH, FF, HEADS, HEADS, q->c->vocab, 0, 0};
     const char *spec = q->unit ? q->unit : q->c->spec;
     struct probe_folder f;
     SG_TRY(probe_folder_open(&f, "bench", err));

@@ -225,7 +225,7 @@ static void show(const char *line) { out_note("bench: calibrating: %s", line); }
 
 static segue_status run_all(struct predict *q, segue_error *err)
 {
-    static const struct probe_shape random = {12, 768, 2048, 12, 4, 8192, 0}, deep = {8, 512, 1536, 8, 2, 4096, 0};
+    static const struct probe_shape random = {12, 768, 2048, 12, 4, 8192, 0, 0}, deep = {8, 512, 1536, 8, 2, 4096, 0, 0};
     char *path = NULL, *cache = folders_home("cache");
     segue_status st = open_units(q, err);
     if (!st) st = probe_units(&q->p, q->costs, show, err);

@@ -25,6 +25,8 @@ static void put_real(struct sg_gguf_out *o, const char *family, const char *key,
     sg_gguf_key_f32(o, name, v);
 }
 
+static uint32_t head_width(const struct probe_shape *s) { return s->head_width ? s->head_width : s->width / s->heads; }
+
 static void put_keys(struct sg_gguf_out *o, const struct probe_shape *s)
 {
     const char *family = s->delta_heads ? "qwen35" : "llama";
@@ -36,7 +38,8 @@ static void put_keys(struct sg_gguf_out *o, const struct probe_shape *s)
     put_count(o, family, "attention.head_count", s->heads);
     put_count(o, family, "attention.head_count_kv", s->kv_heads);
     put_count(o, family, "vocab_size", s->vocab);
-    put_count(o, family, "rope.dimension_count", s->width / s->heads);
+    put_count(o, family, "rope.dimension_count", head_width(s));
+    if (s->head_width) put_count(o, family, "attention.key_length", s->head_width);
     put_real(o, family, "attention.layer_norm_rms_epsilon", 1e-5f);
     put_real(o, family, "rope.freq_base", 10000);
     if (!s->delta_heads) return;
@@ -58,10 +61,10 @@ struct shape_row {
 /* The tensors of a layer; returns their number. */
 static uint32_t layer_rows(struct shape_row out[PER_LAYER], const struct probe_shape *s)
 {
-    uint32_t kv = s->width / s->heads * s->kv_heads, d = s->delta_heads, inner = d * DELTA;
+    uint32_t q = head_width(s) * s->heads, kv = head_width(s) * s->kv_heads, d = s->delta_heads, inner = d * DELTA;
     const struct shape_row full[] =
-        {{"attn_norm.weight", 0, s->width},    {"attn_q.weight", s->width, s->width},      {"attn_k.weight", kv, s->width},
-         {"attn_v.weight", kv, s->width},      {"attn_output.weight", s->width, s->width}, {"ffn_norm.weight", 0, s->width},
+        {{"attn_norm.weight", 0, s->width},    {"attn_q.weight", q, s->width},             {"attn_k.weight", kv, s->width},
+         {"attn_v.weight", kv, s->width},      {"attn_output.weight", s->width, q},        {"ffn_norm.weight", 0, s->width},
          {"ffn_gate.weight", s->ff, s->width}, {"ffn_up.weight", s->ff, s->width},         {"ffn_down.weight", s->width, s->ff}};
     const struct shape_row delta[PER_LAYER] = {{"attn_norm.weight", 0, s->width},
                                                {"attn_qkv.weight", 3 * inner, s->width},

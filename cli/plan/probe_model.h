@@ -5,9 +5,9 @@
 #include "segue.h"
 #include "tensor/tensor.h"
 
-/* delta_heads > 0: every layer has so many delta matrices of 128 x 128 in place of attention. */
+/* delta_heads > 0: every layer has so many delta matrices of 128 x 128 in place of attention. head_width 0: width / heads. */
 struct probe_shape {
-    uint32_t layers, width, ff, heads, kv_heads, vocab, delta_heads;
+    uint32_t layers, width, ff, heads, kv_heads, vocab, delta_heads, head_width;
 };
 
 /* Write a llama or qwen35 model without tokenizer as GGUF; rows repeat, so that encoding takes little time. */

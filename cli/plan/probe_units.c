@@ -19,12 +19,12 @@ enum { REPEATS = 5, STEPS = 24, NEAR = 1024, DEEP = 4096, SHORT = 16, FEW = 6, M
 static const enum sg_storage class_storage[SG_CLASS_N] = {SG_BF16, SG_Q8_0, SG_Q4_0, SG_Q4_K, SG_BF16};
 static const char *const class_names[SG_CLASS_N] = {"16-bit", "8-bit", "4-bit", "superblock", "fp8"};
 /* Narrow layers, whose steps are mostly overhead of layers. */
-static const struct probe_shape narrow = {24, 512, 1536, 8, 2, 4096, 0};
+static const struct probe_shape narrow = {24, 512, 1536, 8, 2, 4096, 0, 0};
 /* Depths and hand-offs are measured with the first of these; weights and products with the second, which does not fit in the
  * caches of a CPU, or with the third, where overheads take longer than the read of the second. */
-static const struct probe_shape models[] = {{4, 1024, 3072, 16, 4, 4096, 0},
-                                            {12, 1024, 3072, 16, 4, 4096, 0},
-                                            {16, 2048, 6144, 32, 8, 4096, 0}};
+static const struct probe_shape models[] = {{4, 1024, 3072, 16, 4, 4096, 0, 0},
+                                            {12, 1024, 3072, 16, 4, 4096, 0, 0},
+                                            {16, 2048, 6144, 32, 8, 4096, 0, 0}};
 enum { MODELS = sizeof models / sizeof *models };
 
 static int compare(const void *a, const void *b)
@@ -115,7 +115,7 @@ static segue_status open_random(struct probe *p, const char *path, const struct 
 /* What a step and a prefill run cost beside their bytes and products. */
 static segue_status measure_overhead(struct probe *p, const char *path, struct sg_unit_costs *costs, segue_error *err)
 {
-    struct probe_shape shape = {FEW, 128, 256, 4, 2, 256, 0};
+    struct probe_shape shape = {FEW, 128, 256, 4, 2, 256, 0, 0};
     double step[PROBE_UNITS][2], run[PROBE_UNITS][2];
     for (int k = 0; k < 2; k++) {
         shape.layers = k ? MANY : FEW;
@@ -272,7 +272,7 @@ static segue_status measure_depth(struct probe *p, size_t unit, struct sg_unit_c
 /* Delta matrices of prefill: the time beyond products and overheads, of a small model with many of them. */
 static segue_status measure_state(struct probe *p, const char *path, struct sg_unit_costs *costs, segue_error *err)
 {
-    const struct probe_shape shape = {3, 256, 256, 4, 2, 256, 16};
+    const struct probe_shape shape = {3, 256, 256, 4, 2, 256, 16, 0};
     const double rows = sg_rows_of[SG_ROWS_256];
     SG_TRY(open_random(p, path, &shape, class_storage[SG_CLASS_NIBBLE], err));
     for (size_t i = 0; i < p->units_n; i++) {

@@ -37,6 +37,15 @@ void trace_append(struct trace *t, const struct placement *p, const segue_sessio
     }
 }
 
+void trace_add(struct trace *t, const char *name, uint64_t begin_ns, uint64_t end_ns, int unit, size_t number)
+{
+    if (!t->path) return;
+    json_array_append_new(t->events,
+                          json_pack("{s:s,s:s,s:f,s:f,s:i,s:i,s:{s:I}}", "name", name, "ph", "X", "ts", (double)begin_ns / 1e3,
+                                    "dur", (double)(end_ns - begin_ns) / 1e3, "pid", (int)getpid(), "tid", unit, "args", "step",
+                                    (json_int_t)number));
+}
+
 /* The events of type "M" name the rows after the units. */
 segue_status trace_end(struct trace *t, const struct placement *p, segue_error *err)
 {

@@ -17,6 +17,8 @@ void trace_begin(struct trace *t, const struct args *args);
 size_t trace_capacity(const struct trace *t);
 /* Collect the intervals of a session before it is closed. number: of the request or turn. */
 void trace_append(struct trace *t, const struct placement *p, const segue_session *session, size_t number);
+/* Add an event of a unit's row. number: of the step. */
+void trace_add(struct trace *t, const char *name, uint64_t begin_ns, uint64_t end_ns, int unit, size_t number);
 /* Write the file under a temporary name, rename it, and free the trace. SEGUE_EIO on failure. */
 segue_status trace_end(struct trace *t, const struct placement *p, segue_error *err);
 

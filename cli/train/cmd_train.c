@@ -9,77 +9,15 @@
 #include "term/flags.h"
 #include "term/interrupt.h"
 #include "term/progress.h"
+#include "train/grpo.h"
 #include "train/model_write.h"
-#include "train/samples.h"
-#include "train/train_adapter.h"
+#include "train/sequences.h"
 #include "train/train_files.h"
-#include "train/train_log.h"
-
-/* One run. */
-struct job {
-    const struct args *args;
-    struct placement placement;
-    struct train_data samples;
-    segue_unit *unit, *host;    /* host NULL: the unit computes everything */
-    segue_trainer *trainer;
-    struct train_log log;
-    const char *out;            /* folder */
-    char *result;               /* model that was written with --full; NULL: an adapter, or nothing yet */
-    bool full;                  /* --full */
-    enum adapter_form form;
-    char run[33];               /* of data and settings, for the checkpoint */
-    uint64_t seed, steps, step; /* steps wanted and done */
-    size_t batch;
-    double first, last, best; /* mean loss per token of the held-out part; NAN: nothing is held out */
-    double loss;              /* of the last step */
-};
-
-enum { CONTEXT = 256 };
 
 /* --- the run --- */
 
-/* Linear warm-up, then a half cosine to a tenth. */
-static double rate_of(const struct job *j, uint64_t step)
-{
-    double peak = args_number(j->args, "lr", 2e-4);
-    uint64_t warm = (uint64_t)args_number(j->args, "warmup", (double)(j->steps / 20));
-    if (step < warm) return peak * (double)(step + 1) / (double)warm;
-    double done = j->steps > warm ? (double)(step - warm) / (double)(j->steps - warm) : 1;
-    return peak * (0.55 + 0.45 * cos(3.14159265358979323846 * done));
-}
-
-/* Sequences that are computed together: all tokens one after the other. */
-struct pack {
-    int32_t *tokens, *labels; /* [context] */
-    size_t *lengths;          /* [n] */
-    size_t n, used;
-};
-
-/* --- packs --- */
-
-static void pack_begin(struct pack *p, size_t context)
-{
-    *p = (struct pack){.tokens = out_alloc(context * sizeof *p->tokens), .labels = out_alloc(context * sizeof *p->labels),
-                       .lengths = out_alloc(context * sizeof *p->lengths)};
-}
-
-static void pack_free(struct pack *p)
-{
-    free(p->tokens);
-    free(p->labels);
-    free(p->lengths);
-}
-
-static void pack_add(struct pack *p, const struct train_sample *x)
-{
-    memcpy(p->tokens + p->used, x->tokens, x->n * sizeof *x->tokens);
-    memcpy(p->labels + p->used, x->labels, x->n * sizeof *x->labels);
-    p->lengths[p->n++] = x->n;
-    p->used += x->n;
-}
-
 /* Every sequence begins at position 0 and sees only itself, so a pack gives the loss of its sequences one by one. */
-static segue_status pack_run(struct job *j, struct pack *p, bool loss_only, segue_train_result *sum, segue_error *err)
+static segue_status pack_run(struct train_job *j, struct pack *p, bool loss_only, segue_train_result *sum, segue_error *err)
 {
     const segue_train_batch batch = {.size = sizeof batch,
                                      .tokens = p->tokens,
@@ -89,19 +27,16 @@ static segue_status pack_run(struct job *j, struct pack *p, bool loss_only, segu
                                      .loss_only = loss_only};
     segue_train_result r = {.size = sizeof r};
     segue_status st = p->n ? segue_trainer_run(j->trainer, &batch, &r, err) : SEGUE_OK;
-    sum->loss += r.loss, sum->labelled += r.labelled, sum->tokens += r.tokens;
-    sum->dispatches += r.dispatches, sum->compiles += r.compiles, sum->simulated_ns += r.simulated_ns;
-    sum->device_ns += r.device_ns, sum->overlap_ns += r.overlap_ns, sum->weight_bytes += r.weight_bytes;
-    sum->overflows += r.overflows, sum->underflows += r.underflows;
+    job_sum(sum, &r);
     p->n = p->used = 0;
     return st;
 }
 
 /* The samples in micro-batches of at most `context` tokens; with --no-pack, each by itself. */
-static segue_status run_samples(struct job *j, const struct train_sample *(*at)(const struct job *j, size_t i), size_t n,
-                                bool loss_only, segue_train_result *sum, segue_error *err)
+static segue_status run_samples(struct train_job *j, const struct train_sample *(*at)(const struct train_job *j, size_t i),
+                                size_t n, bool loss_only, segue_train_result *sum, segue_error *err)
 {
-    size_t context = (size_t)args_number(j->args, "context", CONTEXT);
+    size_t context = job_context(j);
     struct pack p;
     segue_status st = SEGUE_OK;
     *sum = (segue_train_result){.size = sizeof *sum};
@@ -109,22 +44,22 @@ static segue_status run_samples(struct job *j, const struct train_sample *(*at)(
     for (size_t i = 0; i < n && !st; i++) {
         const struct train_sample *x = at(j, i);
         if (p.n && (p.used + x->n > context || args_has(j->args, "no-pack"))) st = pack_run(j, &p, loss_only, sum, err);
-        if (!st) pack_add(&p, x);
+        if (!st) pack_add(&p, x->tokens, x->labels, x->n);
     }
     if (!st) st = pack_run(j, &p, loss_only, sum, err);
     pack_free(&p);
     return st;
 }
 
-static const struct train_sample *held_out_at(const struct job *j, size_t i) { return &j->samples.items[i]; }
+static const struct train_sample *held_out_at(const struct train_job *j, size_t i) { return &j->samples.items[i]; }
 
-static const struct train_sample *step_at(const struct job *j, size_t i)
+static const struct train_sample *step_at(const struct train_job *j, size_t i)
 {
     return samples_at(&j->samples, j->seed, j->step * j->batch + i);
 }
 
 /* Mean loss per labelled token of the held-out sequences. */
-static segue_status evaluate(struct job *j, double *loss, segue_error *err)
+static segue_status evaluate(struct train_job *j, double *loss, segue_error *err)
 {
     segue_train_result sum;
     segue_status st = run_samples(j, held_out_at, j->samples.held_out, true, &sum, err);
@@ -133,13 +68,13 @@ static segue_status evaluate(struct job *j, double *loss, segue_error *err)
 }
 
 /* One step of `batch` sequences. */
-static segue_status train_step(struct job *j, struct train_step *out, segue_error *err)
+static segue_status train_step(struct train_job *j, struct train_step *out, segue_error *err)
 {
     segue_train_result sum;
     uint64_t start = out_now_ns();
     segue_status st = run_samples(j, step_at, j->batch, false, &sum, err);
     const segue_adamw adamw = {.size = sizeof adamw,
-                               .learning_rate = rate_of(j, j->step),
+                               .learning_rate = job_rate(j, j->step),
                                .weight_decay = args_number(j->args, "weight-decay", 0),
                                .clip_norm = args_number(j->args, "clip", 1)};
     segue_update_result u = {.size = sizeof u};
@@ -152,22 +87,16 @@ static segue_status train_step(struct job *j, struct train_step *out, segue_erro
     return SEGUE_OK;
 }
 
-static segue_status keep(struct job *j, segue_error *err)
-{
-    segue_status st = checkpoint_write(j->out, j->trainer, j->run, err);
-    return st || j->full ? st : adapter_write(j->out, j->trainer, j->placement.path, j->form, err);
-}
-
 /* All weights are large: they are written when the run ends, also by ^C. */
-static segue_status keep_model(struct job *j, segue_error *err)
+static segue_status keep_model(struct train_job *j, segue_error *err)
 {
     return j->full ? model_write(j->out, j->trainer, j->placement.path, &j->result, err) : SEGUE_OK;
 }
 
-static segue_status train(struct job *j, segue_error *err)
+static segue_status train_samples(struct train_job *j, uint64_t *kept, segue_error *err)
 {
     struct progress progress;
-    uint64_t every = (uint64_t)args_number(j->args, "checkpoint", 50), kept = j->step;
+    uint64_t every = (uint64_t)args_number(j->args, "checkpoint", 50);
     segue_status st = evaluate(j, &j->first, err);
     j->last = j->first;
     progress_begin(&progress, "train: steps", args_has(j->args, "json"));
@@ -177,112 +106,92 @@ static segue_status train(struct job *j, segue_error *err)
         st = train_step(j, &step, err);
         bool due = j->step % every == 0 || j->step == j->steps || interrupt_pending();
         if (!st && due) st = evaluate(j, &step.held_out, err);
-        if (!st && due) st = keep(j, err);
+        if (!st && due) st = job_keep(j, err);
         if (st) break;
-        if (due) j->last = step.held_out, kept = j->step;
+        if (due) j->last = step.held_out, *kept = j->step;
         train_log_add(&j->log, &step);
         progress_detail(&progress, "loss %.4f, %.0f tokens/s", step.loss, (double)step.tokens / step.ms * 1e3);
     }
     progress_end(&progress);
-    if (st == SEGUE_EFORMAT) {
+    return st;
+}
+
+static segue_status train(struct train_job *j, segue_error *err)
+{
+    uint64_t kept = j->step;
+    segue_status st = (j->grpo ? grpo_train : train_samples)(j, &kept, err);
+    if (st) {
         segue_error why = *err;
-        return out_fail(err, st, "train: step %llu: %s; the checkpoint of step %llu is kept in %.200s",
-                        (unsigned long long)j->step + 1, why.text, (unsigned long long)kept, j->out);
+        char rest[64] = "no checkpoint was written yet";
+        if (kept) snprintf(rest, sizeof rest, "the checkpoint of step %llu is kept", (unsigned long long)kept);
+        return out_fail(err, st, "train: step %llu: %s; %s in %.200s", (unsigned long long)j->step + !j->keeping, why.text,
+                        rest, j->out);
     }
-    if (!st) st = keep_model(j, err);
+    st = keep_model(j, err);
     if (!st) st = train_log_page(&j->log, j->out, err);
     if (!st && j->step < j->steps)
-        st = out_fail(err, SEGUE_ECANCELED, "train: interrupted after step %llu, which is kept; repeat the command to go on",
-                      (unsigned long long)j->step);
+        st = out_fail(err, SEGUE_ECANCELED, "train: interrupted; step %llu is kept; repeat the command to go on",
+                      (unsigned long long)kept);
     return st;
 }
 
 /* --- before and after --- */
 
-/* FNV-1a of what must be equal for a run to be continued, twice with other starts. */
-static void identify(struct job *j)
-{
-    static const char *const settings[] = {"rank", "alpha", "targets", "context", "batch",        "lr",  "warmup",
-                                           "steps", "epochs", "seed", "held-out", "weight-decay", "clip"};
-    static const char *const switches[] = {"full", "random", "no-pack"};
-    uint64_t hash[2] = {14695981039346656037u, 0x9ae16a3b2f90404fu};
-    struct out_text text = {0};
-    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
-        const char *value = args_text(j->args, settings[i]);
-        out_addf(&text, "%s=%s;", settings[i], value ? value : "");
-    }
-    for (size_t i = 0; i < sizeof switches / sizeof *switches; i++)
-        if (args_has(j->args, switches[i])) out_addf(&text, "%s;", switches[i]);
-    char id[33] = "";
-    segue_error err;
-    if (!segue_model_weights_id(j->placement.model, NULL, id, &err)) out_addf(&text, "%s", id);
-    for (size_t i = 0; i < j->samples.n; i++)
-        out_add(&text, (const char *)j->samples.items[i].tokens, 2 * j->samples.items[i].n * sizeof(int32_t));
-    for (size_t i = 0; i < text.len; i++)
-        for (int k = 0; k < 2; k++) hash[k] = (hash[k] ^ (unsigned char)text.data[i]) * 1099511628211u;
-    snprintf(j->run, sizeof j->run, "%016llx%016llx", (unsigned long long)hash[0], (unsigned long long)hash[1]);
-    free(text.data);
-}
-
-/* The unit, and beside one that does not train alone the one that computes the rest. */
-static segue_status open_units(struct job *j, segue_error *err)
-{
-    unsigned threads = (unsigned)args_number(j->args, "threads", 0);
-    const char *host = args_text(j->args, "host-unit");
-    segue_unit_info info = SEGUE_INIT(segue_unit_info);
-    segue_status st = placement_open_unit(&j->unit, args_text(j->args, "unit"), threads, err);
-    if (!st) st = segue_unit_info_get(j->unit, &info, err);
-    if (st || !strcmp(info.kind, "cpu") || !strcmp(info.kind, "ref")) return st;
-    return placement_open_unit(&j->host, host ? host : "cpu", threads, err);
-}
-
-static segue_status open_trainer(struct job *j, segue_error *err)
-{
-    segue_status st = open_units(j, err);
-    const segue_trainer_opts o = {.size = sizeof o,
-                                  .kind = j->full ? SEGUE_TRAIN_FULL : SEGUE_TRAIN_LORA,
-                                  .lora_rank = (uint32_t)args_number(j->args, "rank", 8),
-                                  .lora_alpha = (float)args_number(j->args, "alpha", 0),
-                                  .lora_targets = args_text(j->args, "targets"),
-                                  .seed = j->seed,
-                                  .sequence_tokens = (size_t)args_number(j->args, "context", CONTEXT),
-                                  .recompute = args_has(j->args, "recompute"),
-                                  .host = j->host};
-    if (!st) st = segue_trainer_open(&j->trainer, j->placement.model, j->unit, &o, err);
-    return st || !args_has(j->args, "random") ? st : segue_trainer_randomize(j->trainer, j->seed, 0, err);
-}
-
 /* Data, unit, trainer and an earlier checkpoint. */
-static segue_status prepare(struct job *j, segue_error *err)
+static segue_status prepare(struct train_job *j, segue_error *err)
 {
-    size_t context = (size_t)args_number(j->args, "context", CONTEXT);
+    size_t context = job_context(j);
     j->seed = (uint64_t)args_number(j->args, "seed", 0);
     j->batch = (size_t)args_number(j->args, "batch", 4);
-    segue_status st = samples_read(&j->samples, &j->placement, args_text(j->args, "data"), context,
-                                   args_number(j->args, "held-out", 5) / 100, j->seed, err);
+    const char *data = args_text(j->args, "data");
+    double held_out = args_number(j->args, "held-out", 5) / 100;
+    segue_status st = j->grpo ? prompts_read(&j->prompts, &j->placement, data, grpo_prompt_tokens(j), err)
+                              : samples_read(&j->samples, &j->placement, data, context, held_out, j->seed, err);
     if (st) return st;
-    uint64_t all = j->samples.n - j->samples.held_out, epochs = (uint64_t)args_number(j->args, "epochs", 1);
+    uint64_t all = j->grpo ? j->prompts.n : j->samples.n - j->samples.held_out;
+    uint64_t epochs = (uint64_t)args_number(j->args, "epochs", 1);
     j->steps = (uint64_t)args_number(j->args, "steps", (double)((all * epochs + j->batch - 1) / j->batch));
-    identify(j);
+    job_identify(j);
     if (!j->full) st = adapter_form_of(args_text(j->args, "adapter-form"), j->placement.path, &j->form, err);
-    if (!st) st = open_trainer(j, err);
+    if (!st) st = job_open(j, err);
     if (!st) st = checkpoint_read(j->out, j->trainer, j->run, err);
     if (st && st != SEGUE_END) return st;
     segue_trainer_info info = {.size = sizeof info};
     st = segue_trainer_info_get(j->trainer, &info, err);
-    j->step = info.steps;
+    j->step = info.steps / (j->grpo ? (uint64_t)args_number(j->args, "passes", 1) : 1);
+    j->log.grpo = j->grpo;
     j->log.json = args_has(j->args, "json");
     j->log.html = args_text(j->args, "html");
     j->log.device = j->host != NULL;
     return st ? st : train_log_open(&j->log, args_text(j->args, "metrics"), j->step > 0, err);
 }
 
-static int report(const struct job *j)
+/* With --grpo. */
+static int report_rewards(const struct train_job *j, uint64_t numbers, double seconds)
+{
+    if (!args_has(j->args, "json")) {
+        out_print("%s: %llu steps, %llu numbers, mean reward %.3f, was %.3f\n", j->out, (unsigned long long)j->step,
+                  (unsigned long long)numbers, j->last, j->first);
+        out_note("use it: segue chat -m %s --lora %s", j->placement.path, j->out);
+        return EXIT_DONE;
+    }
+    json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:o, s:o, s:o}", "path", j->out, "steps", (json_int_t)j->step, "prompts",
+                          (json_int_t)j->prompts.n, "numbers", (json_int_t)numbers, "reward_before", out_real(j->first), "reward",
+                          out_real(j->last), "seconds", out_real(seconds));
+    json_object_set_new(o, "overlap_ms", out_real((double)j->log.overlap_ns / 1e6));
+    if (!isfinite(j->first)) out_null(o, "reward_before", "the run was complete already");
+    if (!isfinite(j->last)) out_null(o, "reward", "the run was complete already");
+    train_log_put(&j->log, o);
+    return out_json_exit(o);
+}
+
+static int report(const struct train_job *j)
 {
     segue_trainer_info info = {.size = sizeof info};
     segue_error err;
     double seconds = (double)(out_now_ns() - j->log.start_ns) / 1e9;
     if (segue_trainer_info_get(j->trainer, &info, &err)) return out_error(&err, EXIT_UNAVAILABLE);
+    if (j->grpo) return report_rewards(j, info.numbers, seconds);
     if (args_has(j->args, "json")) {
         json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "path",
                               j->full ? j->result : j->out, "steps", (json_int_t)j->step,
@@ -311,7 +220,7 @@ static int report(const struct job *j)
 }
 
 /* What is asked for fits together. */
-static segue_status check_flags(const struct job *j, segue_error *err)
+static segue_status check_flags(const struct train_job *j, segue_error *err)
 {
     static const char *const of_adapters[] = {"rank", "alpha", "targets", "adapter-form"};
     if (!j->out || !args_has(j->args, "data"))
@@ -323,12 +232,13 @@ static segue_status check_flags(const struct job *j, segue_error *err)
                             of_adapters[i]);
     if (args_has(j->args, "random") && !j->full)
         return out_fail(err, SEGUE_EARG, "train: --random starts all weights; add --full");
-    return SEGUE_OK;
+    return grpo_check(j->args, err);
 }
 
 static int run(struct args *args)
 {
-    struct job j = {.args = args, .full = args_has(args, "full"), .out = args_text(args, "output"), .first = NAN, .last = NAN};
+    struct train_job j = {.args = args, .full = args_has(args, "full"), .grpo = args_has(args, "grpo"),
+                          .out = args_text(args, "output"), .first = NAN, .last = NAN};
     segue_error err;
     if (check_flags(&j, &err)) return out_error(&err, EXIT_UNAVAILABLE);
     int code = placement_open_model(&j.placement, args);
@@ -343,6 +253,7 @@ static int run(struct args *args)
     segue_unit_close(j.unit);
     segue_unit_close(j.host);
     samples_free(&j.samples);
+    prompts_free(&j.prompts);
     free(j.result);
     placement_close(&j.placement);
     return code;
@@ -376,8 +287,20 @@ static const struct arg_def flag_defs[] = {
     {"host-unit", 0, ARG_UNIT, ARG_ADVANCED, "SPEC", "cpu", 0, 0, "unit beside ane: all but the products with weights"},
     {"threads", 't', ARG_COUNT, 0, "N", "all cores", 1, 1024, "threads of the unit cpu"},
     ARG_END};
-static const struct arg_group command_flags = {"Training", flag_defs};
-static const struct arg_group *const groups[] = {&command_flags, &flags_model, &flags_output, NULL};
+static const struct arg_def grpo_defs[] = {
+    {"grpo", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "sample answers to the prompts of --data and train on their rewards"},
+    {"reward", 0, ARG_TEXT, 0, "pattern:RE|length:N|exact|program:COMMAND", NULL, 0, 0, "how an answer is scored"},
+    {"group", 0, ARG_COUNT, 0, "N", "8", 2, 1024, "answers per prompt"},
+    {"answer-tokens", 0, ARG_COUNT, 0, "N", "64", 1, 1 << 20, "longest answer in tokens"},
+    {"rollout-unit", 0, ARG_UNIT, 0, "SPEC", "that of --unit", 0, 0, "unit that samples while the other one updates"},
+    {"kl", 0, ARG_REAL, ARG_ADVANCED, "X", "0.04", 0, 1e6, "weight of the distance from the model without the adapter"},
+    {"clip-ratio", 0, ARG_REAL, ARG_ADVANCED, "X", "0.2", 0.001, 1, "bound of the change of a probability"},
+    {"passes", 0, ARG_COUNT, ARG_ADVANCED, "N", "1", 1, 1000, "updates per step with the same answers"},
+    {"reward-timeout", 0, ARG_COUNT, ARG_ADVANCED, "S", "10", 1, 86400, "seconds that a reward program has for a number"},
+    {"trace", 0, ARG_FILE, ARG_ADVANCED, "FILE", NULL, 0, 0, "write a timeline of sampling and updates"},
+    ARG_END};
+static const struct arg_group command_flags = {"Training", flag_defs}, grpo_flags = {"Rewards", grpo_defs};
+static const struct arg_group *const groups[] = {&command_flags, &grpo_flags, &flags_model, &flags_output, NULL};
 const struct command cmd_train = {
     .name = "train", .summary = "train a LoRA adapter or all weights", .groups = groups,
     .example = "segue train -m model.gguf --data chats.jsonl -o adapter", .run = run,
@@ -386,4 +309,7 @@ const struct command cmd_train = {
              "bytes of memory each, and the result is a model in the form of the one that was given: model.gguf, or a "
              "Hugging Face folder. Of conversations only what the assistant says is trained. Every --checkpoint updates, "
              "at the end and on ^C the adapter and a checkpoint are written; the same command continues from the "
-             "checkpoint with the same bits as a run that was not interrupted."};
+             "checkpoint with the same bits as a run that was not interrupted. With --grpo the lines of --data are prompts "
+             "(\"prompt\", \"messages\" or \"tokens\", and \"answer\" if there is an expected one). Each step samples --group "
+             "answers for each of --batch prompts, scores them with --reward and updates the adapter by their distance from "
+             "the mean of their group. program:COMMAND is started once; it reads a line of JSON per answer and writes a number."};

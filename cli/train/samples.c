@@ -218,9 +218,9 @@ void samples_free(struct train_data *s)
 
 /* A permutation without memory: a Feistel network of four rounds over the next power of four; places beyond n are walked
  * through. */
-const struct train_sample *samples_at(const struct train_data *s, uint64_t seed, uint64_t at)
+size_t samples_order(uint64_t seed, uint64_t at, size_t n)
 {
-    const uint64_t n = s->n - s->held_out, epoch = at / n;
+    const uint64_t epoch = at / n;
     unsigned bits = 1;
     while ((uint64_t)1 << 2 * bits < n) bits++;
     const uint64_t mask = ((uint64_t)1 << bits) - 1;
@@ -234,5 +234,10 @@ const struct train_sample *samples_at(const struct train_data *s, uint64_t seed,
         }
         x = left << bits | right;
     } while (x >= n);
-    return &s->items[s->held_out + x];
+    return (size_t)x;
+}
+
+const struct train_sample *samples_at(const struct train_data *s, uint64_t seed, uint64_t at)
+{
+    return &s->items[s->held_out + samples_order(seed, at, s->n - s->held_out)];
 }

@@ -25,6 +25,7 @@ segue_status samples_read(struct train_data *s, const struct placement *p, const
                           uint64_t seed, segue_error *err);
 void samples_free(struct train_data *s);
 /* The sequence to train at place `at` of an endless row of epochs; every epoch has an order of its own. */
+size_t samples_order(uint64_t seed, uint64_t at, size_t n); /* index below n at place `at` */
 const struct train_sample *samples_at(const struct train_data *s, uint64_t seed, uint64_t at);
 
 #endif

@@ -12,7 +12,9 @@ segue_status train_log_open(struct train_log *l, const char *path, bool more, se
     if (!path) return SEGUE_OK;
     l->csv = fopen(path, more ? "a" : "w");
     if (!l->csv) return out_fail_errno(err, "train: metrics", path, NULL);
-    if (!more) fprintf(l->csv, "step,loss,learning_rate,gradient_norm,tokens,seconds,held_out_loss,dispatches,compiles\n");
+    if (!more)
+        fprintf(l->csv, "step,loss,learning_rate,gradient_norm,tokens,seconds,held_out_loss,dispatches,compiles%s\n",
+                l->grpo ? ",reward,reward_deviation,kl,clipped,answer_tokens" : "");
     return SEGUE_OK;
 }
 
@@ -27,7 +29,10 @@ static void put_csv(const struct train_log *l, const struct train_step *s)
     fprintf(l->csv, "%llu,%.9g,%.9g,%.9g,%llu,%.3f,", (unsigned long long)s->step, s->loss, s->rate, s->norm,
             (unsigned long long)l->tokens, (double)(out_now_ns() - l->start_ns) / 1e9);
     if (isfinite(s->held_out)) fprintf(l->csv, "%.9g", s->held_out);
-    fprintf(l->csv, ",%llu,%llu\n", (unsigned long long)s->device.dispatches, (unsigned long long)s->device.compiles);
+    fprintf(l->csv, ",%llu,%llu", (unsigned long long)s->device.dispatches, (unsigned long long)s->device.compiles);
+    if (l->grpo)
+        fprintf(l->csv, ",%.6g,%.6g,%.6g,%.6g,%.6g", s->reward, s->reward_deviation, s->kl, s->clipped, s->answer_tokens);
+    fputc('\n', l->csv);
     fflush(l->csv);
 }
 
@@ -53,6 +58,13 @@ static void put_json(const struct train_log *l, const struct train_step *s)
                           out_real(s->ms));
     if (isfinite(s->held_out)) json_object_set_new(o, "val_loss", out_real(s->held_out));
     if (l->device) put_device(o, &s->device, 1);
+    if (l->grpo) {
+        json_object_set_new(o, "reward", out_real(s->reward));
+        json_object_set_new(o, "reward_deviation", out_real(s->reward_deviation));
+        json_object_set_new(o, "kl", out_real(s->kl));
+        json_object_set_new(o, "clip_ratio", out_real(s->clipped));
+        json_object_set_new(o, "answer_tokens", out_real(s->answer_tokens));
+    }
     (void)out_json(o, 0, &err); /* a closed pipe ends the command by its signal */
 }
 
@@ -82,12 +94,12 @@ void train_log_put(const struct train_log *l, json_t *result)
 
 /* --- the page --- */
 
-enum fields { LOSS, HELD_OUT, RATE, NORM, SPEED };
+enum fields { LOSS, HELD_OUT, RATE, NORM, SPEED, REWARD };
 
 static double field_of(const struct train_step *s, enum fields f)
 {
     const double values[] = {[LOSS] = s->loss, [HELD_OUT] = s->held_out, [RATE] = s->rate, [NORM] = s->norm,
-                             [SPEED] = (double)s->tokens / s->ms * 1e3};
+                             [SPEED] = (double)s->tokens / s->ms * 1e3, [REWARD] = s->reward};
     return values[f];
 }
 
@@ -137,6 +149,7 @@ segue_status train_log_page(const struct train_log *l, const char *title, segue_
     if (!l->html) return SEGUE_OK;
     html_begin(&page, title, "Updates of this process of `segue train`.");
     put_table(&page, l);
+    if (l->grpo) put_chart(&page, l, "Mean reward", "reward", (enum fields[]){REWARD}, (const char *const[]){"reward"}, 1);
     put_chart(&page, l, "Loss per labelled token", "nats", (enum fields[]){LOSS, HELD_OUT},
               (const char *const[]){"training", "held out"}, 2);
     put_chart(&page, l, "Norm of the gradient, before clipping", "norm", (enum fields[]){NORM}, (const char *const[]){"norm"}, 1);

@@ -13,6 +13,7 @@ struct train_step {
     double rate, norm;           /* learning rate; norm of the gradient */
     double held_out;             /* loss of the held-out part; NAN: not evaluated */
     double ms;                   /* of this update */
+    double reward, reward_deviation, kl, clipped, answer_tokens;   /* with --grpo: means; `clipped` is a share */
     uint64_t tokens;             /* of this update */
     segue_train_result device;   /* sums of its micro-batches */
 };
@@ -20,6 +21,8 @@ struct train_step {
 struct train_log {
     FILE *csv;                   /* NULL: none */
     bool json;                   /* an object per update on stdout */
+    bool grpo;                   /* with rewards */
+    uint64_t overlap_ns;         /* with --grpo: of sampling beside updates */
     bool device;                 /* the unit computes beside a host: report what it did */
     const char *html;            /* NULL: no page */
     struct train_step *steps;    /* [n] of this process */

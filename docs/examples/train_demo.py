@@ -14,9 +14,6 @@ import random
 import struct
 import subprocess
 import sys
-
-SEGUE, FOLDER = os.path.abspath(sys.argv[1]), sys.argv[2]
-STEPS = sys.argv[3] if len(sys.argv) > 3 else "300"
 WIDTH, LAYERS, HEADS, FF, VOCAB = 128, 4, 4, 352, 257
 
 # --- text ---
@@ -56,12 +53,12 @@ def byte_names():
     return {**{b: chr(b) for b in plain}, **{b: chr(256 + i) for i, b in enumerate(rest)}}
 
 
-def write_shape(folder):
+def write_shape(folder, tied=True):
     os.makedirs(folder, exist_ok=True)
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": WIDTH, "num_hidden_layers": LAYERS,
               "num_attention_heads": HEADS, "num_key_value_heads": HEADS, "intermediate_size": FF, "vocab_size": VOCAB,
               "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
-              "tie_word_embeddings": True, "bos_token_id": 256, "eos_token_id": 256}
+              "tie_word_embeddings": tied, "bos_token_id": 256, "eos_token_id": 256}
     end = {"id": 256, "content": "<end>", "special": True, "single_word": False, "lstrip": False, "rstrip": False,
            "normalized": False}
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
@@ -71,6 +68,8 @@ def write_shape(folder):
         with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
             json.dump(value, f)
     shapes = {"model.embed_tokens.weight": [VOCAB, WIDTH], "model.norm.weight": [WIDTH]}
+    if not tied:
+        shapes["lm_head.weight"] = [VOCAB, WIDTH]
     for i in range(LAYERS):
         layer = {"self_attn." + p: [WIDTH, WIDTH] for p in ("q_proj", "k_proj", "v_proj", "o_proj")}
         layer.update({"mlp.gate_proj": [FF, WIDTH], "mlp.up_proj": [FF, WIDTH], "mlp.down_proj": [WIDTH, FF],
@@ -86,21 +85,23 @@ def write_shape(folder):
 
 
 def main():
-    rng, shape, model = random.Random(1), os.path.join(FOLDER, "shape"), os.path.join(FOLDER, "model")
+    segue, folder = os.path.abspath(sys.argv[1]), sys.argv[2]
+    steps = sys.argv[3] if len(sys.argv) > 3 else "300"
+    rng, shape, model = random.Random(1), os.path.join(folder, "shape"), os.path.join(folder, "model")
     write_shape(shape)
     text = "".join(story(rng) for _ in range(4000))
-    data = os.path.join(FOLDER, "stories.txt")
+    data = os.path.join(folder, "stories.txt")
     with open(data, "w", encoding="utf-8") as f:
         f.write(text)
-    done = subprocess.run([SEGUE, "train", "--full", "--random", "-m", shape, "--data", data, "-o", model, "--steps", STEPS,
+    done = subprocess.run([segue, "train", "--full", "--random", "-m", shape, "--data", data, "-o", model, "--steps", steps,
                            "--batch", "16", "-c", "128", "--lr", "0.003", "--weight-decay", "0.1", "--held-out", "2",
-                           "--checkpoint", STEPS, "--unit", "cpu", "--json"], stdout=subprocess.PIPE, text=True, check=True)
+                           "--checkpoint", steps, "--unit", "cpu", "--json"], stdout=subprocess.PIPE, text=True, check=True)
     report, bigram = json.loads(done.stdout.splitlines()[-1]), bigram_loss(text.encode())
     print(f"{report['numbers']} weights, {report['steps']} steps, {report['tokens_per_second']:.0f} tokens/s")
     print(f"held-out loss per byte: {report['held_out_loss']:.3f}, at the start {report['held_out_loss_before']:.3f}; "
           f"a bigram model: {bigram:.3f}")
     for seed in ("1", "2", "3"):
-        subprocess.run([SEGUE, "run", "-m", model, "--raw", "-p", "One day ", "-n", "160", "--seed", seed, "--temp", "0.7"],
+        subprocess.run([segue, "run", "-m", model, "--raw", "-p", "One day ", "-n", "160", "--seed", seed, "--temp", "0.7"],
                        check=True)
     return report["held_out_loss"] >= bigram
 

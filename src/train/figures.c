@@ -32,6 +32,9 @@ static double op_flops(const struct segue_trainer *t, const struct sg_op *op)
         flops += s->param >= 0 ? 2 * k * n : 0;
         return flops + (s->pair >= 0 ? 6.0 * t->info.lora_rank * (k + n) : 0);
     }
+    if (op->code == SG_OP_EXPERTS) /* forward, forward again, backward in x; in the weights where they are trained */
+        return 6.0 * op->u.experts.k * op->u.experts.ff * op->in[0].width *
+               (t->tensors[op->u.experts.gate.tensor].param >= 0 ? 4 : 3);
     if (op->code == SG_OP_ATTEND) {
         if (a->window && a->window < sequence) keys = a->window - (double)a->window * a->window / (2 * sequence);
         return 3 * 2 * keys * a->heads * (a->d + a->dv);

@@ -19,6 +19,8 @@ static const struct {
     [SG_OP_ACT] = {sg_train_act, sg_train_act_back},
     [SG_OP_ADD] = {sg_train_add, sg_train_add_back},
     [SG_OP_SCALE] = {sg_train_scale, sg_train_scale_back},
+    [SG_OP_ROUTE] = {sg_train_route, sg_train_route_back},
+    [SG_OP_EXPERTS] = {sg_train_experts, sg_train_experts_back},
 };
 
 static segue_status all_finite(struct sg_train_pass *p, const struct sg_op *op, const float *x, size_t n)

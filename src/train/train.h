@@ -149,9 +149,10 @@ segue_status sg_resident_squares(struct segue_trainer *t, double *sums, segue_er
 typedef segue_status sg_train_forward(struct sg_train_pass *p, const struct sg_op *op, float *out);
 typedef segue_status sg_train_backward(struct sg_train_pass *p, const struct sg_op *op, const float *dout);
 sg_train_forward sg_train_embed, sg_train_norm, sg_train_linear, sg_train_rope, sg_train_attend, sg_train_conv, sg_train_delta,
-    sg_train_glu, sg_train_act, sg_train_add, sg_train_scale;
+    sg_train_glu, sg_train_act, sg_train_add, sg_train_scale, sg_train_route, sg_train_experts;
 sg_train_backward sg_train_embed_back, sg_train_norm_back, sg_train_linear_back, sg_train_rope_back, sg_train_attend_back,
-    sg_train_conv_back, sg_train_delta_back, sg_train_glu_back, sg_train_act_back, sg_train_add_back, sg_train_scale_back;
+    sg_train_conv_back, sg_train_delta_back, sg_train_glu_back, sg_train_act_back, sg_train_add_back, sg_train_scale_back,
+    sg_train_route_back, sg_train_experts_back;
 float sg_train_act_of(enum sg_act act, float x);
 float sg_train_act_slope(enum sg_act act, float x);
 float sg_train_sigmoid(float x);

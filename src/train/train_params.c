@@ -145,6 +145,8 @@ static segue_status add_frozen(struct segue_trainer *t, segue_error *err)
     for (uint32_t i = 0; i < t->graph->ops_n; i++) {
         const struct sg_op *op = &t->graph->ops[i];
         if (op->code == SG_OP_LINEAR) large[op->u.linear.weight.tensor] = 1;
+        if (op->code == SG_OP_EXPERTS)
+            large[op->u.experts.gate.tensor] = large[op->u.experts.up.tensor] = large[op->u.experts.down.tensor] = 1;
         if (op->code != SG_OP_EMBED) continue;
         large[op->u.embed.table.tensor] = 1;
         if (op->u.embed.positions.tensor >= 0) large[op->u.embed.positions.tensor] = 1;
@@ -301,6 +303,12 @@ segue_status sg_train_random(struct segue_trainer *t, uint64_t seed, float devia
         } else if (op->code == SG_OP_LINEAR) {
             SG_TRY(fill_normal(t, &op->u.linear.weight, &random, op->in[1].value >= 0 ? residual : sigma, err));
             SG_TRY(fill(t, &op->u.linear.bias, 0, err));
+        } else if (op->code == SG_OP_EXPERTS) {
+            SG_TRY(fill_normal(t, &op->u.experts.gate, &random, sigma, err));
+            SG_TRY(fill_normal(t, &op->u.experts.up, &random, sigma, err));
+            SG_TRY(fill_normal(t, &op->u.experts.down, &random, residual, err));
+        } else if (op->code == SG_OP_ROUTE) {
+            SG_TRY(fill(t, &op->u.route.bias, 0, err));
         } else if (op->code == SG_OP_NORM) {
             SG_TRY(fill(t, &op->u.norm.weight, op->u.norm.plus_one ? 0 : 1, err));
             SG_TRY(fill(t, &op->u.norm.bias, 0, err));

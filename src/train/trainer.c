@@ -12,7 +12,7 @@ static segue_status check_ops(struct segue_trainer *t, segue_error *err)
     uint32_t selects = 0;
     for (uint32_t i = 0; i < t->graph->ops_n; i++) {
         const struct sg_op *op = &t->graph->ops[i];
-        if (op->code == SG_OP_ROUTE || op->code == SG_OP_EXPERTS || op->code == SG_OP_JOIN)
+        if (op->code == SG_OP_JOIN)
             return sg_fail(err, SEGUE_EUNSUPPORTED, "trainer not opened: %s: %s of layer %d has no gradient; use another model",
                            t->model->info.path, sg_op_name(op->code), (int)op->layer);
         if (op->code == SG_OP_ROWS) selects++, t->rows_op = i;

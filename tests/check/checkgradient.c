@@ -165,12 +165,34 @@ static segue_status make_graph(struct gradient_case *k, const char *name, uint32
     return SEGUE_OK;
 }
 
+/* Numbers that differ by `gap` or more, in random order. */
+static void space_out(struct gradient_case *k, float *x, uint32_t n, float gap)
+{
+    for (uint32_t i = 0; i < n; i++) x[i] = ((float)i - (float)n / 2 + 0.5f) * gap;
+    for (uint32_t i = n; i-- > 1;) {
+        uint32_t j = check_below(&k->rng, i + 1);
+        float swap = x[i];
+        x[i] = x[j], x[j] = swap;
+    }
+}
+
+/* Logits of a token differ by 1/8, biases by 2, which is more than any score: no step of a difference changes the choice. */
+static void space_logits(struct gradient_case *k)
+{
+    for (uint32_t s = 0; s < k->w.seqs; s++)
+        for (uint32_t t = 0; t < k->w.rows[0][s]; t++)
+            space_out(k, k->w.values[s] + (size_t)t * k->w.input_width, k->w.input_width, 0.125f);
+    for (uint32_t i = 0; i < k->w.graph->tensors_n; i++)
+        space_out(k, (float *)(uintptr_t)k->w.graph->tensors[i]->data, (uint32_t)k->w.graph->tensors[i]->cols, 2);
+}
+
 static segue_status make_case(struct gradient_case *k, const char *name, int op, uint32_t index, segue_error *err)
 {
     k->tolerance = TOLERANCE;
     plan(k, index);
     if (op) SG_TRY(check_op_world(&k->w, k->rng, name, index, err));
     else SG_TRY(make_graph(k, name, index, err));
+    if (!strcmp(name, "route")) space_logits(k);
     for (uint32_t s = 0; s < k->w.seqs && k->w.input_width; s++) /* away from the bend of relu */
         for (size_t i = 0; i < (size_t)k->w.rows[0][s] * k->w.input_width; i++)
             if (fabsf(k->w.values[s][i]) < 1e-3f) k->w.values[s][i] = 1e-3f;
@@ -407,7 +429,9 @@ static double against_differences(struct gradient_case *k, const struct gradient
     uint32_t many = k->w.graph->ops_n > 1;
     for (int i = 0; i < SG_OP_INPUTS && k->w.input_width && (!many || !i); i++) {
         if (op->in[i].value < 0) continue;
-        struct leaf l = input_leaf(k, g, many ? 0 : op->in[i].at, many ? k->w.input_width : op->in[i].width);
+        uint32_t at = many ? 0 : op->in[i].at, width = many ? k->w.input_width : op->in[i].width;
+        if (op->code == SG_OP_EXPERTS && i == 1) at += op->u.experts.k, width -= op->u.experts.k; /* numbers of experts stay */
+        struct leaf l = input_leaf(k, g, at, width);
         e = leaf_error(k, &l);
         if (!(e <= worst)) worst = e;
     }
@@ -487,7 +511,7 @@ void check_gradients(struct check *c)
     static const struct { const char *name; int op; uint32_t cases, quick; } kinds[] = {
         {"embed", 1, 4, 2},  {"norm", 1, 12, 4}, {"linear", 1, 8, 3}, {"rope", 1, 8, 3},  {"attend", 1, 12, 5},
         {"conv", 1, 8, 3},   {"delta", 1, 12, 4}, {"glu", 1, 9, 4},   {"act", 1, 9, 9},   {"add", 1, 4, 2},
-        {"scale", 1, 6, 3},  {"lora", 0, 8, 4},  {"layer", 0, 8, 4},  {"deltalayer", 0, 8, 4},
+        {"scale", 1, 6, 3},  {"route", 1, 10, 4}, {"experts", 1, 6, 3}, {"lora", 0, 8, 4},  {"layer", 0, 8, 4},  {"deltalayer", 0, 8, 4},
     };
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         for (uint32_t n = 0; n < (c->quick ? kinds[i].quick : kinds[i].cases); n++) one_case(c, kinds[i].name, kinds[i].op, n);

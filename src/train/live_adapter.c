@@ -1,4 +1,4 @@
-/* train_adapter.c: the adapter of a trainer as an adapter of the model, for sessions that run beside the training.
+/* live_adapter.c: the adapter of a trainer as an adapter of the model, for sessions that run beside the training.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 

@@ -1,0 +1,101 @@
+/* train_job.c: see train_job.h. SPDX-License-Identifier: MIT */
+#include "train/train_job.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "train/train_files.h"
+
+size_t job_context(const struct train_job *j) { return (size_t)args_number(j->args, "context", TRAIN_CONTEXT); }
+
+double job_rate(const struct train_job *j, uint64_t step)
+{
+    double peak = args_number(j->args, "lr", 2e-4);
+    uint64_t warm = (uint64_t)args_number(j->args, "warmup", (double)(j->steps / 20));
+    if (step < warm) return peak * (double)(step + 1) / (double)warm;
+    double done = j->steps > warm ? (double)(step - warm) / (double)(j->steps - warm) : 1;
+    return peak * (0.55 + 0.45 * cos(3.14159265358979323846 * done));
+}
+
+static void add_settings(struct out_text *text, const struct args *args, const char *const *names)
+{
+    for (; *names; names++) {
+        const char *value = args_text(args, *names);
+        out_addf(text, "%s=%s;", *names, value ? value : "");
+    }
+}
+
+/* FNV-1a of what must be equal for a run to be continued, twice with other starts. */
+void job_identify(struct train_job *j)
+{
+    static const char *const settings[] = {"rank", "alpha", "targets", "context", "batch",        "lr",  "warmup",
+                                           "steps", "epochs", "seed", "held-out", "weight-decay", "clip", NULL};
+    static const char *const of_grpo[] = {"reward", "group", "answer-tokens", "clip-ratio", "kl", "passes", NULL};
+    static const char *const switches[] = {"full", "random", "no-pack", "grpo"};
+    uint64_t hash[2] = {14695981039346656037u, 0x9ae16a3b2f90404fu};
+    struct out_text text = {0};
+    add_settings(&text, j->args, settings);
+    if (j->grpo) add_settings(&text, j->args, of_grpo);
+    for (size_t i = 0; i < sizeof switches / sizeof *switches; i++)
+        if (args_has(j->args, switches[i])) out_addf(&text, "%s;", switches[i]);
+    char id[33] = "";
+    segue_error err;
+    if (!segue_model_weights_id(j->placement.model, NULL, id, &err)) out_addf(&text, "%s", id);
+    for (size_t i = 0; i < j->samples.n; i++)
+        out_add(&text, (const char *)j->samples.items[i].tokens, 2 * j->samples.items[i].n * sizeof(int32_t));
+    for (size_t i = 0; i < j->prompts.n; i++)
+        out_add(&text, (const char *)j->prompts.items[i].tokens, j->prompts.items[i].n * sizeof(int32_t));
+    /* With two units answers come from weights of one step before. */
+    if (j->grpo) out_addf(&text, "two=%d;", args_has(j->args, "rollout-unit"));
+    for (size_t i = 0; i < text.len; i++)
+        for (int k = 0; k < 2; k++) hash[k] = (hash[k] ^ (unsigned char)text.data[i]) * 1099511628211u;
+    snprintf(j->run, sizeof j->run, "%016llx%016llx", (unsigned long long)hash[0], (unsigned long long)hash[1]);
+    free(text.data);
+}
+
+/* The unit, and beside one that does not train alone the one that computes the rest. */
+static segue_status open_units(struct train_job *j, segue_error *err)
+{
+    unsigned threads = (unsigned)args_number(j->args, "threads", 0);
+    const char *host = args_text(j->args, "host-unit");
+    segue_unit_info info = SEGUE_INIT(segue_unit_info);
+    segue_status st = placement_open_unit(&j->unit, args_text(j->args, "unit"), threads, err);
+    if (!st) st = segue_unit_info_get(j->unit, &info, err);
+    if (st || !strcmp(info.kind, "cpu") || !strcmp(info.kind, "ref")) return st;
+    return placement_open_unit(&j->host, host ? host : "cpu", threads, err);
+}
+
+segue_status job_open(struct train_job *j, segue_error *err)
+{
+    segue_status st = open_units(j, err);
+    const segue_trainer_opts o = {.size = sizeof o,
+                                  .kind = j->full ? SEGUE_TRAIN_FULL : SEGUE_TRAIN_LORA,
+                                  .lora_rank = (uint32_t)args_number(j->args, "rank", 8),
+                                  .lora_alpha = (float)args_number(j->args, "alpha", 0),
+                                  .lora_targets = args_text(j->args, "targets"),
+                                  .seed = j->seed,
+                                  .sequence_tokens = job_context(j),
+                                  .recompute = args_has(j->args, "recompute"),
+                                  .host = j->host};
+    if (!st) st = segue_trainer_open(&j->trainer, j->placement.model, j->unit, &o, err);
+    return st || !args_has(j->args, "random") ? st : segue_trainer_randomize(j->trainer, j->seed, 0, err);
+}
+
+segue_status job_keep(struct train_job *j, segue_error *err)
+{
+    j->keeping = true;
+    segue_status st = checkpoint_write(j->out, j->trainer, j->run, err);
+    if (!st && !j->full) st = adapter_write(j->out, j->trainer, j->placement.path, j->form, err);
+    j->keeping = st != SEGUE_OK;
+    return st;
+}
+
+void job_sum(segue_train_result *sum, const segue_train_result *r)
+{
+    sum->loss += r->loss, sum->labelled += r->labelled, sum->tokens += r->tokens;
+    sum->dispatches += r->dispatches, sum->compiles += r->compiles, sum->simulated_ns += r->simulated_ns;
+    sum->device_ns += r->device_ns, sum->overlap_ns += r->overlap_ns, sum->weight_bytes += r->weight_bytes;
+    sum->overflows += r->overflows, sum->underflows += r->underflows;
+    sum->clipped += r->clipped, sum->kl += r->kl;
+}

@@ -1,0 +1,48 @@
+/* train_job.h: one run of `segue train`: its units, trainer, settings and files.
+ * SPDX-License-Identifier: MIT */
+#ifndef SEGUE_CLI_TRAIN_JOB_H
+#define SEGUE_CLI_TRAIN_JOB_H
+
+#include "run/placement.h"
+#include "train/prompts.h"
+#include "train/samples.h"
+#include "train/train_adapter.h"
+#include "train/train_log.h"
+
+/* One run. */
+struct train_job {
+    const struct args *args;
+    struct placement placement;
+    struct train_data samples;
+    struct train_prompts prompts; /* with --grpo, instead of samples */
+    segue_unit *unit, *host;    /* host NULL: the unit computes everything */
+    segue_trainer *trainer;
+    struct train_log log;
+    const char *out;            /* folder */
+    char *result;               /* model that was written with --full; NULL: an adapter, or nothing yet */
+    bool full, grpo;            /* --full, --grpo */
+    bool keeping;               /* a checkpoint is being written, or that failed */
+    enum adapter_form form;
+    char run[33];               /* of data and settings, for the checkpoint */
+    uint64_t seed, steps, step; /* steps wanted and done */
+    size_t batch;
+    double first, last; /* mean loss per token of the held-out part, with --grpo mean reward; NAN: nothing is held out */
+    double loss;              /* of the last step */
+};
+
+enum { TRAIN_CONTEXT = 256 };
+
+/* Tokens of a sequence and of a micro-batch at most. */
+size_t job_context(const struct train_job *j);
+/* Learning rate of a step: linear warm-up, then a half cosine to a tenth. */
+double job_rate(const struct train_job *j, uint64_t step);
+/* Fills j->run with a hash of what must be equal for a run to be continued: settings, weights, data. */
+void job_identify(struct train_job *j);
+/* Units and trainer. */
+segue_status job_open(struct train_job *j, segue_error *err);
+/* Checkpoint and adapter. */
+segue_status job_keep(struct train_job *j, segue_error *err);
+/* Adds a micro-batch to the sums of a step. */
+void job_sum(segue_train_result *sum, const segue_train_result *r);
+
+#endif
