@@ -63,7 +63,7 @@ segue_status sg_ane_emit_part(struct sg_ane_emit *e, uint32_t i, struct sg_mil_p
     *blobs = (struct sg_ane_blobs){.sizes_only = e->sizes_only, .storage = e->storage};
     snprintf(blobs->path, sizeof blobs->path, "weights/p%02u.bin", i);
     return i < e->cut.parts_n ? sg_ane_lower(mil, e->g, &e->cut.parts[i], &e->info, &e->shape, blobs, err)
-                              : sg_ane_lower_head(mil, e->g, &e->cut.parts[i - 1], &e->head, blobs, err);
+                              : sg_ane_lower_head(mil, e->g, &e->cut.parts[i - 1], &e->head, SG_ANE_PAD, blobs, err);
 }
 
 /* JSON list of inputs or outputs of a program; values: NULL for the parameters. */
