@@ -443,7 +443,7 @@ static const struct arg_def flag_defs[] = {
     {"layers", 0, ARG_TEXT, 0, "A-B", "all", 0, 0, "-m: layers A to B only"},
     {"layers-per-program", 0, ARG_COUNT, 0, "N", "as many as fit", 1, 4096, "-m: layers per program"},
     {"fp16-scaling", 0, ARG_CHOICE, 0, "none|weights", "weights", 0, 0, "-m: scale values by powers of two to fit fp16"},
-    {"storage", 0, ARG_CHOICE, 0, "fp16|lut4|lut6|int8|int4|w8a8", "fp16", 0, 0,
+    {"storage", 0, ARG_CHOICE, 0, "fp16|lut1|lut2|lut3|lut4|lut6|lut8|int8|int4|w8a8", "fp16", 0, 0,
      "-m: storage of the matrices: fp16, palettes, or scaled integers"},
     {"output", 'o', ARG_FILE, 0, "DIR", NULL, 0, 0, "emit: folder for programs, weights and manifest.json"},
     {"mlpackage", 0, ARG_FILE, 0, "OUT", NULL, 0, 0, "emit: write Core ML packages; OUT is a folder if there are several"},

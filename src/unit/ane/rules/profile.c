@@ -352,6 +352,7 @@ static const struct key {
     KEY("flush_products", flush_products, COUNT, 0, 1),
     KEY("tables", tables, COUNT, 0, 1),
     KEY("fp16_tiles", fp16_tiles, COUNT, 0, 1),
+    KEY("product_step", product_step, COUNT, 0, 24),
     KEY("ties_away", ties_away, COUNT, 0, 1),
     KEY("exp_limit", exp_limit, SINGLE, 0, 100),
     KEY("log_zero", log_zero, SINGLE, -65504, 0),

@@ -53,6 +53,7 @@ struct sg_ane_profile {
     uint32_t flush_products;    /* subnormal operands of products are read as 0 */
     uint32_t tables;            /* activations, exp, log, roots, inverse, real_div and pow by tables: npu/npu_knots.h */
     uint32_t fp16_tiles;        /* sums of four products are rounded to fp16 before the wide accumulation */
+    uint32_t product_step;      /* each product is rounded to a multiple of 2^-N before the wide sum; 0: it is exact */
     uint32_t ties_away;         /* add and sub round halves away from zero; 0: to even */
     float exp_limit;            /* exp gives infinity from this argument on; 0 = no limit */
     float log_zero;             /* log(0); 0 = -infinity */
