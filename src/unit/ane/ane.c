@@ -162,8 +162,8 @@ static segue_status open_linux(struct sg_unit *u, const struct sg_unit_spec *spe
 /* Columns of fp16 that fill whole rows of surfaces, after the profile is known. */
 static segue_status set_columns(struct sg_unit *u, const struct sg_unit_spec *spec, segue_error *err)
 {
-    uint32_t row = u->profile.row_bytes / 2;
-    u->columns = u->profile.short_rows_refused && row > SG_ANE_PAD ? row : SG_ANE_PAD;
+    uint32_t row = sg_ane_row_columns(&u->profile);
+    u->columns = row > SG_ANE_PAD ? row : SG_ANE_PAD;
     if (!u->keys || u->keys % u->columns == 0) return SEGUE_OK;
     return sg_fail(err, SEGUE_EARG, "open unit: %s: keys=%u; the profile %s needs multiples of %u", spec->text, u->keys,
                    u->profile.name, u->columns);

@@ -439,6 +439,8 @@ segue_status sg_ane_profile_read(struct sg_ane_profile *p, const char *text, siz
     return SEGUE_OK;
 }
 
+uint32_t sg_ane_row_columns(const struct sg_ane_profile *p) { return p->short_rows_refused ? p->row_bytes / 2 : 1; }
+
 /* M1: 32 of 32 programs with gradients as outputs; by name alone 31, as declared 30. */
 const char *sg_ane_port_order(const struct sg_ane_profile *p)
 {

@@ -70,6 +70,9 @@ segue_status sg_ane_profile_named(struct sg_ane_profile *out, const char *name, 
 segue_status sg_ane_profile_read(struct sg_ane_profile *p, const char *text, size_t n, const char *name,
                                  segue_error *err);
 
+/* fp16 columns of a port in whole rows; 1: rows may be shorter (constraint 1). */
+uint32_t sg_ane_row_columns(const struct sg_ane_profile *p);
+
 /* How the engine binds inputs and outputs of a request that gives no names. */
 const char *sg_ane_port_order(const struct sg_ane_profile *p);
 
