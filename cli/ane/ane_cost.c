@@ -51,12 +51,13 @@ segue_status ane_cost_of(const segue_model *model, const char *profile, unsigned
                          segue_error *err)
 {
     struct sg_graph_request wish = {.head = 1, .select_late = 1};
-    const struct sg_ane_emit_opts opts = {.rows = rows, .keys = keys, .sizes_only = 1, .head = 1};
+    struct sg_ane_emit_opts opts = {.rows = rows, .keys = keys, .sizes_only = 1, .head = 1};
     struct sg_ane_profile chip;
     struct sg_graph *g = NULL;
     struct sg_ane_emit e;
     *out = (struct ane_cost){0};
     SG_TRY(sg_ane_profile_named(&chip, profile, err));
+    opts.columns = sg_ane_row_columns(&chip);
     SG_TRY(sg_model_graph(model, &wish, &g, err));
     segue_status st = sg_ane_emit_open(&e, g, &opts, err);
     if (!st) {

@@ -31,7 +31,7 @@ static segue_status build(const struct ane_swap_matrix *m, unsigned tokens, uint
     sg_mil_build_name(&b, "z_out");
     uint32_t y = sg_mil_build_conv(&b, x, w, 1);
     segue_status st = sg_mil_build_end(&b, &y, 1, err);
-    if (!st) st = sg_passes(p, 32, err);
+    if (!st) st = sg_passes(p, 32, 32, err);
     if (!st) st = sg_mil_print(p, SG_MIL_VERBOSE, text, err);
     sg_mil_program_free(p);
     return st;

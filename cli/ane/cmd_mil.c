@@ -322,7 +322,8 @@ static int run_on_model(const struct args *args, const struct sg_ane_profile *pr
     /* 0 selects the default of the library for each number. */
     struct sg_ane_emit_opts o = {(uint32_t)args_number(args, "tokens-per-dispatch", 0),
                                  (uint32_t)args_number(args, "context", 0),
-                                 (uint32_t)args_number(args, "layers-per-program", 0), 0, explain_only, SG_ANE_STORE_FP16, 0};
+                                 (uint32_t)args_number(args, "layers-per-program", 0), 0, explain_only, SG_ANE_STORE_FP16, 0,
+                                 sg_ane_row_columns(profile)};
     /* Powers of two do not change the results apart from the range. */
     const char *range = args_text(args, "fp16-scaling"), *head = args_text(args, "head");
     segue_error err;
@@ -443,7 +444,7 @@ static const struct arg_def flag_defs[] = {
     {"layers", 0, ARG_TEXT, 0, "A-B", "all", 0, 0, "-m: layers A to B only"},
     {"layers-per-program", 0, ARG_COUNT, 0, "N", "as many as fit", 1, 4096, "-m: layers per program"},
     {"fp16-scaling", 0, ARG_CHOICE, 0, "none|weights", "weights", 0, 0, "-m: scale values by powers of two to fit fp16"},
-    {"storage", 0, ARG_CHOICE, 0, "fp16|lut4|lut6|int8|int4|w8a8", "fp16", 0, 0,
+    {"storage", 0, ARG_CHOICE, 0, "fp16|lut1|lut2|lut3|lut4|lut6|lut8|int8|int4|w8a8", "fp16", 0, 0,
      "-m: storage of the matrices: fp16, palettes, or scaled integers"},
     {"output", 'o', ARG_FILE, 0, "DIR", NULL, 0, 0, "emit: folder for programs, weights and manifest.json"},
     {"mlpackage", 0, ARG_FILE, 0, "OUT", NULL, 0, 0, "emit: write Core ML packages; OUT is a folder if there are several"},

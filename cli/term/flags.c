@@ -42,7 +42,7 @@ static const struct arg_def engine_defs[] = {
     {"kv", 0, ARG_CHOICE, ARG_ADVANCED, "f32|f16|bf16|q8", "f16; f32 on ref", 0, 0,
      "data type of the KV cache"},
     {"chunk", 0, ARG_COUNT, ARG_ADVANCED, "N", "512", 1, 1048576, "prompt tokens per prefill pass"},
-    {"storage", 0, ARG_CHOICE, ARG_ADVANCED, "fp8|lut4|lut6|int8|int4|w8a8", "as in the file", 0, 0,
+    {"storage", 0, ARG_CHOICE, ARG_ADVANCED, "fp8|lut1|lut2|lut3|lut4|lut6|lut8|int8|int4|w8a8", "as in the file", 0, 0,
      "fp8: convert the weights to FP8 E4M3 with one scale per row at load; others: compress the programs of ane; storage= in a "
      "unit's options: for that unit only"},
     ARG_END};

@@ -190,7 +190,7 @@ static const char for_passes[] =
 
 static segue_status layout(struct sg_mil_program *p, uint64_t *changes, segue_error *err)
 {
-    return sg_pass_layout(p, 32, changes, err);
+    return sg_pass_layout(p, 32, 32, changes, err);
 }
 static segue_status (*const passes[])(struct sg_mil_program *, uint64_t *, segue_error *) = {
     sg_pass_legal, sg_pass_named, sg_pass_const, sg_pass_fuse, sg_pass_dead, layout};

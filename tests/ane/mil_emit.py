@@ -131,6 +131,12 @@ for family in ("llama", "qwen2", "qwen3", "gpt2", "gemma3", "qwen3_5"):
     for n in (1, 32, 128, 512):
         o = explained(family, n)
         expect(f"{family}, {n} rows: no transposes", o["transposes"] == 0 < o["layout_ops"], o)
+# An M5 has rows of 64 numbers: programs for it have ports of as many columns, also the head and programs of one row.
+for n in (1, 32):
+    to = os.path.join(top.name, f"m5-{n}")
+    code, out, err = run("mil", "emit", "-m", os.path.join(source, "tests", "golden", "tiny", "qwen3_5"), "--tokens-per-dispatch", n, "--head", "engine", "--profile", "m5", "-o", to)
+    expect(f"{n} rows for m5", code == 0 and run("mil", "check", to, "--profile", "m5")[0] == 0, err)
+    expect("64 columns", json.load(open(os.path.join(to, "manifest.json")))["columns"] == 64)
 few, many = explained("qwen3_5", 64)["ops"], explained("qwen3_5", 512)["ops"]
 expect("8 chunks are not 8 times the operations of one", many < 2.5 * few, (few, many))
 

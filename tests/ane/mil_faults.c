@@ -69,7 +69,7 @@ static segue_status pass(const char *text)
     struct sg_mil_program *p = NULL;
     struct sg_buf out = {0};
     segue_status s = sg_mil_parse(&p, text, strlen(text), "t", NULL, NULL);
-    if (!s) s = sg_passes(p, 32, NULL);
+    if (!s) s = sg_passes(p, 32, 32, NULL);
     if (!s) s = sg_mlmodel_write(p, 1, NULL, 0, &out, NULL);
     sg_mil_program_free(p);
     sg_buf_free(&out);

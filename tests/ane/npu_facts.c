@@ -97,9 +97,10 @@ static void loops_equal_the_table(void **state)
 }
 
 /* The result of a program whose inputs hold one number each. */
-static float result_of(const char *profile, const char *text, float a, float b)
+static float result_at(const char *profile, uint32_t step, const char *text, float a, float b)
 {
     struct sg_npu_opts o = options(profile, 1);
+    o.profile.product_step = step;
     struct rig g;
     segue_error err;
     o.profile.short_rows_refused = 0;            /* m5 wants rows of 128 bytes */
@@ -112,6 +113,8 @@ static float result_of(const char *profile, const char *text, float a, float b)
     rig_close(&g);
     return is;
 }
+
+static float result_of(const char *profile, const char *text, float a, float b) { return result_at(profile, 0, text, a, b); }
 
 /* Operations that engines compute by tables: chips do, ieee does not. The numbers are between two knots. */
 static void chips_use_tables(void **state)
@@ -154,9 +157,10 @@ static float uniform(void)
 }
 
 /* Relative L2 error of products of K terms against sums in double. probabilities 1: rows of a that are positive and sum to 1. */
-static double product_error(const char *profile, const char *text, int n, int probabilities)
+static double product_error(const char *profile, const char *text, int n, int probabilities, uint32_t step)
 {
     struct sg_npu_opts o = options(profile, 1);
+    o.profile.product_step = step;
     struct rig g;
     segue_error err;
     double error = 0, size = 0;
@@ -195,13 +199,17 @@ static void sums_of_products(void **state)
         {"ieee", 2.0e-4, 2.15e-4}, {"m2", 2.0e-4, 2.2e-4}, {"m4", 2.0e-4, 2.15e-4}, {"m5", 2.0e-4, 2.15e-4}, {"m1", 2.5e-4, 3.2e-4}};
     (void)state;
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {
-        double e = product_error(plain[i].profile, MATMUL("128"), 128, 0);
+        double e = product_error(plain[i].profile, MATMUL("128"), 128, 0, 0);
         print_message("%s: K = 128: %.3g\n", plain[i].profile, e);
         if (e < plain[i].low || e > plain[i].high) fail_msg("%s: %g", plain[i].profile, e);
     }
-    double m4 = product_error("m4", MATMUL("375"), 375, 1);
+    double m4 = product_error("m4", MATMUL("375"), 375, 1, 0);
     print_message("probabilities times V: m4 %.3g\n", m4);
     assert_true(m4 < 3.2e-4);
+    /* Products kept to 2^-16: nothing changes at K = 128, probabilities lose as much as on an M2 Max (1.5e-3). */
+    double wide = product_error("m2", MATMUL("128"), 128, 0, 16), small = product_error("m2", MATMUL("375"), 375, 1, 16);
+    print_message("products kept to 2^-16: %.3g, %.3g\n", wide, small);
+    assert_true(wide < 2.3e-4 && small > 1e-3 && small < 3e-3);
 }
 
 /* 375 products of 2^-14 - 2^-24 and 1; a single product below 2^-17; 4096 and 1024 ones; a sum between two numbers. */
@@ -211,6 +219,10 @@ static void counter_examples(void **state)
     assert_true(result_of("m4", MATMUL("375"), 0x1p-14f - 0x1p-24f, 1) == 0.022872925f);
     assert_true(result_of("m1", MATMUL("128"), 0x1p-14f - 0x1p-24f, 1) == 0);          /* subnormal numbers count as 0 */
     assert_true(result_of("m4", MATMUL("1"), 0x1p-18f, 1) == 0x1p-18f);
+    /* As measured on an M2 Max, which products kept to 2^-16 explain. */
+    assert_true(fabsf(result_at("m2", 16, MATMUL("375"), 0x1p-14f - 0x1p-24f, 1) - 0.0228882f) < 1e-7f);
+    assert_true(result_at("m2", 16, MATMUL("1"), 0x1p-18f, 1) == 0);
+    assert_true(result_at("m2", 16, MATMUL("1"), 100.0625f, 1) == result_of("m2", MATMUL("1"), 100.0625f, 1));
     const char *add = PROGRAM(ABC " a, " ABC " b", ABC " z = add(x = a, y = b);"), *sub = PROGRAM(ABC " a, " ABC " b", ABC " z = sub(x = a, y = b);");
     assert_true(result_of("m2", add, 2048, 1) == 2050);
     assert_true(result_of("m2", add, -2048, -1) == -2050);

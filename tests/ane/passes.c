@@ -235,7 +235,7 @@ static void ports_become_surfaces(void **state)
     segue_error err = {0};
     float got[1024];
     (void)state;
-    assert_int_equal(sg_pass_layout(p, 32, &changes, &err), SEGUE_OK);
+    assert_int_equal(sg_pass_layout(p, 32, 32, &changes, &err), SEGUE_OK);
     sound(p);
     const struct sg_mil_function *f = &p->functions[0];
     assert_string_equal(f->values[0].name, "a_x");
@@ -252,12 +252,12 @@ static void ports_become_surfaces(void **state)
                 fail_msg("channel %d, column %d: %g", c, s, (double)got[c * 32 + s]);
         }
     changes = 0;
-    assert_int_equal(sg_pass_layout(p, 32, &changes, &err), SEGUE_OK);
+    assert_int_equal(sg_pass_layout(p, 32, 32, &changes, &err), SEGUE_OK);
     assert_int_equal(changes, 0);
     sg_mil_program_free(p);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         p = read(bad[i], A " k = const()[val = " A "(1)]; " A " z = relu(x = k);", "z");
-        assert_int_equal(sg_pass_layout(p, 32, &changes, &err), SEGUE_EUNSUPPORTED);
+        assert_int_equal(sg_pass_layout(p, 32, 32, &changes, &err), SEGUE_EUNSUPPORTED);
         assert_int_equal(p->functions[0].params_n, 1);
         sg_mil_program_free(p);
     }

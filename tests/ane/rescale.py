@@ -66,9 +66,11 @@ def rescaled(family, name):
     return folder, used
 
 
+others = [(u["unit"], 1e-3) for u in json.loads(run("units", "--json")[1]) if u["available"] and u["unit"] in ("cuda:0", "mlx:cpu")]
+
 for family in families:
     plain = os.path.join(source, "tests", "golden", "tiny", family)
-    units = (("ref", 1e-5), ("cpu", 1e-4), ("ane", 1e-3), ("ane:soft,profile=m1", 1e-3))
+    units = [("ref", 1e-5), ("cpu", 1e-4), ("ane", 1e-3), ("ane:soft,profile=m1", 1e-3), ("ane:soft,profile=m5", 1e-3)] + others
     for k, (unit, bound) in enumerate(units):
         code, out, err = run("eval", "-m", plain, "--ids", ids, "-c", 48, "--unit", unit, "--kl-out", os.path.join(top.name, str(k)), "-q")
         expect(f"{family} on {unit}", code == 0, err)
@@ -78,6 +80,7 @@ for family in families:
             base = os.path.join(top.name, str(k))
             code, out, err = run("eval", "-m", model, "--ids", ids, "-c", 48, "--unit", unit, "--kl-base", base, "-q", "--json")
             r = json.loads(out or "{}")
-            expect(f"{family} on {unit}, SEED={seed}: the same answers", code == 0 and r["kl_mean"] <= bound and r["same_top"] >= 0.97,
-                   (code, r, err, used))
+            # Below kl_max = 1e-4, another best token was a near-tie: fp16 rounds differently behind other divisors.
+            expect(f"{family} on {unit}, SEED={seed}: the same answers", code == 0 and r["kl_mean"] <= bound and
+                   (r["same_top"] >= 0.97 or r["kl_max"] < 1e-4), (code, r, err, used))
 done()

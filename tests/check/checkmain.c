@@ -7,7 +7,7 @@
 
 #include "check.h"
 
-enum { EXIT_USAGE = 2, EXIT_FAILED = 6 };
+enum { EXIT_USAGE = 2, EXIT_NONE = 3, EXIT_FAILED = 6 };
 
 #ifdef CHECK_KERNEL_ONLY /* cross builds: the kernels need no library, everything else does */
 void check_ops(struct check *c) { (void)c; }
@@ -35,7 +35,7 @@ static const char help[] =
     "check [--level kernel|op|gradient|handoff]... [--unit U]... [--seed S] [--list] [--json] [--bench] "
     "[--quick] [--case TEXT]...\n"
     "Compares every op, every gradient and every state on each unit with `ref`, and `ref` with a plain restatement.\n"
-    "One line a case: level unit against case max_abs bound ok skipped. Exit 0, or 6 when a case failed.\n"
+    "One line a case: level unit against case max_abs bound ok skipped. Exit 0, 6 when a case failed, 3 when none ran.\n"
     "  --unit U    only this unit (default: every unit that is built and present, each instruction set)\n"
     "  --seed S    other random cases (default 1); equal seeds give equal cases\n"
     "  --quick     a few cases of each kind\n"
@@ -194,5 +194,10 @@ int main(int argc, char **argv)
     if (!code) run_levels(&c, &o);
     check_close_units(&c);
     if (!code && c.names_n && !c.cases_n) return usage("the names of cases: --list has them", c.names[0]);
+    /* A run that compared nothing proves nothing. */
+    if (!code && !c.list && c.cases_n == c.skipped_n) {
+        fprintf(stderr, "check: no case ran: the units have none of these levels or skipped all cases; see the reasons above\n");
+        return EXIT_NONE;
+    }
     return code ? code : c.failed_n ? EXIT_FAILED : 0;
 }

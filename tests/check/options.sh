@@ -18,6 +18,7 @@ code 2 --unit ref:speed=1
 code 3 --unit nothing
 code 2 --level op --unit ref --case =nothing
 code 0 --level op --unit ref --case =act.0
+code 3 --level gradient --unit ane:soft --quick
 [ "$("$check" --list --level gradient --unit ref | grep -c "^gradient ref .* deltalayer")" = 8 ] || fail "--list of gradients"
 few() { "$check" --level op --quick --unit ref --case norm --case rope --case conv --case linear.f --case sample.few "$@" 2> /dev/null; }
 one=$(few --seed 5) || fail "seed 5 fails"

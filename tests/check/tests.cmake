@@ -26,6 +26,13 @@ if(NOT SEGUE_SANITIZE) # it runs all cases five times
 endif()
 # Every case of kernels and ops, so that `make test` leaves out check_op; of hand-offs, check_handoff_pairs has them.
 segue_script(check_all "check" $<TARGET_FILE:check> --level kernel --level op --seed 2)
+# The software NPU: every case in fp16 without the faults of a chip, and some under the limits and arithmetic of each chip.
+segue_script(check_op_ieee "check" $<TARGET_FILE:check> --level op --unit ane:soft,profile=ieee)
+set(chips "")
+foreach(chip m1 m2 m3 m4 m5)
+  list(APPEND chips --unit ane:soft,profile=${chip})
+endforeach()
+segue_script(check_op_chips "check" $<TARGET_FILE:check> --level op --quick ${chips})
 # Products of the delta rule that an M1 would take as 0 if q were scaled, not the results: 2.5 and 1.4 x their bounds.
 segue_script(check_delta_small "check;quick" $<TARGET_FILE:check> --level op --unit ane --seed 8 --case rank.bf16.24
   --case rank.iq4_xs.30)

@@ -71,7 +71,7 @@ static void pass(struct sg_mil_program *p)
     struct sg_mil_faults faults = {0};
     struct sg_buf model = {.limit = 1 << 24};
     uint64_t changes = 0;
-    segue_status s = sg_passes(p, 32, NULL);
+    segue_status s = sg_passes(p, 32, 32, NULL);
     if (s) s = sg_pass_named(p, &changes, NULL); /* ports of other ranks have no layout */
     if (s) abort();
     sg_mil_check_types(p, &faults);

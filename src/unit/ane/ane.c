@@ -159,6 +159,16 @@ static segue_status open_linux(struct sg_unit *u, const struct sg_unit_spec *spe
     return sg_libane_open(&u->device, &api, folder, err);
 }
 
+/* Columns of fp16 that fill whole rows of surfaces, after the profile is known. */
+static segue_status set_columns(struct sg_unit *u, const struct sg_unit_spec *spec, segue_error *err)
+{
+    uint32_t row = sg_ane_row_columns(&u->profile);
+    u->columns = row > SG_ANE_PAD ? row : SG_ANE_PAD;
+    if (!u->keys || u->keys % u->columns == 0) return SEGUE_OK;
+    return sg_fail(err, SEGUE_EARG, "open unit: %s: keys=%u; the profile %s needs multiples of %u", spec->text, u->keys,
+                   u->profile.name, u->columns);
+}
+
 /* The engine that a spec means; api NULL: this machine has no private interface. */
 static segue_status engine_of(const struct sg_unit_spec *spec, const struct sg_apple_api *api, enum engine *out, segue_error *err)
 {
@@ -190,6 +200,7 @@ segue_status ane_open_on(struct sg_unit **out, const struct sg_unit_spec *spec, 
     if (status == SEGUE_OK && u->storage == SG_ANE_STORE_W8A8 && !(u->profile.int8_tflops > 0))
         status = sg_fail(err, SEGUE_EUNSUPPORTED, "open unit: %s: storage=w8a8: the profile %s has no products of 8-bit "
                          "numbers; use m4, m5 or ieee, or storage=int8", spec->text, u->profile.name);
+    if (status == SEGUE_OK) status = set_columns(u, spec, err);
     if (status == SEGUE_OK) status = sg_pool_open(&u->pool, o.threads, err);
     if (status != SEGUE_OK) {
         ane_close(u);

@@ -101,7 +101,7 @@ segue_status ane_run_row_get(struct sg_run *run, uint32_t at, uint32_t column, c
 
 segue_status ane_run_row_put(struct sg_run *run, uint32_t at, struct sg_ane_surface *s)
 {
-    static const struct sg_ane_shape one = {.rows = 1, .columns = SG_ANE_PAD};
+    const struct sg_ane_shape one = {.rows = 1, .columns = run->program->base.unit->columns};
     const struct sg_ane_part *last = ane_run_last(run);
     return ane_run_copy(run, last->out, last->out_n, at, 1, &one, 0, s, 1);
 }

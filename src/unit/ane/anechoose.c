@@ -74,7 +74,7 @@ static segue_status logits_of_surface(struct sg_program *p, float *out, segue_er
 {
     static const uint32_t first;
     struct sg_span span = {.rows = 1, .wanted = &first, .wanted_n = 1};
-    const struct sg_ane_shape shape = {.rows = 1, .columns = SG_ANE_PAD};
+    const struct sg_ane_shape shape = {.rows = 1, .columns = p->base.unit->columns};
     struct sg_run run = {.program = p, .rows_n = {1, 1}};
     run.common.spans = &span;
     run.common.batch.spans_n = 1;

@@ -50,11 +50,12 @@ static segue_status load_adapters(struct sg_program *p, struct ane_lora *l, cons
     return SEGUE_OK;
 }
 
-/* The ranks of the adapters of one tensor are added; the largest sum is padded to a power of two of at least SG_ANE_PAD,
- * because each padded rank is another compiled shape. */
+/* The ranks of the adapters of one tensor are added; the largest sum is padded to a power of two of at least
+ * sg_unit.columns, because each padded rank is another compiled shape. */
 uint32_t ane_lora_columns(const struct sg_program *p, const struct sg_span *span)
 {
-    uint32_t rank = span->loras_n ? sg_ane_lora_rank(p->base.graph, span->loras, span->loras_n) : 0, columns = SG_ANE_PAD;
+    uint32_t rank = span->loras_n ? sg_ane_lora_rank(p->base.graph, span->loras, span->loras_n) : 0;
+    uint32_t columns = p->base.unit->columns;
     while (columns < rank) columns *= 2;
     return rank ? columns : 0;
 }

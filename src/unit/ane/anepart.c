@@ -252,7 +252,8 @@ segue_status ane_head_load(struct sg_program *p, struct sg_ane_program **out, se
     const struct sg_ane_partition *cut = &p->cut[0];
     struct sg_mil_program *mil = NULL;
     find_cached_weights(p, cut->parts_n);
-    SG_TRY(sg_ane_lower_head(&mil, p->base.graph, &cut->parts[cut->parts_n - 1], &p->head, &p->blobs[cut->parts_n], err));
+    SG_TRY(sg_ane_lower_head(&mil, p->base.graph, &cut->parts[cut->parts_n - 1], &p->head, p->base.unit->columns,
+                             &p->blobs[cut->parts_n], err));
     p->head_layout_ops = sg_mil_layout_ops(&mil->functions[0]);
     segue_status status = load_lowered(p, mil, cut->parts_n, p->base.unit->device, out, err);
     sg_mil_program_free(mil);

@@ -4,9 +4,11 @@
  * SPDX-License-Identifier: MIT */
 #include "unit/ane/aneunit.h"
 
-/* Rows of a dispatch. One row is decode; the others are multiples of SG_ANE_PAD, to which rows are padded. */
+/* Rows of a dispatch, which are padded to sg_unit.columns. One row is decode. */
 static const uint32_t row_counts[] = {1, 32, 64, 128, 256, 512};
 enum { ROW_COUNTS = sizeof row_counts / sizeof *row_counts };
+
+static uint32_t columns_of(const struct sg_unit *u, uint32_t rows) { return rows < u->columns ? u->columns : rows; }
 
 /* The number of keys doubles from ANE_KEYS_MIN until it holds `end` positions. When all layers have sliding windows, `enough`
  * keys hold the largest window (0: some layer attends to all positions). With that many keys, and with option keys=, the rings
@@ -16,7 +18,7 @@ segue_status ane_shape_of(const struct sg_program *p, uint32_t rows, uint64_t en
 {
     const struct sg_graph *g = p->base.graph;
     uint32_t fixed = p->base.unit->keys, enough = sg_ane_ring_keys(g->slots, g->slots_n, ANE_KEYS_MIN, ANE_KEYS_MAX);
-    *out = (struct sg_ane_shape){rows, rows < SG_ANE_PAD ? SG_ANE_PAD : rows, fixed ? fixed : ANE_KEYS_MIN, rank, 0};
+    *out = (struct sg_ane_shape){rows, columns_of(p->base.unit, rows), fixed ? fixed : ANE_KEYS_MIN, rank, 0};
     while (!fixed && out->keys < end && out->keys < ANE_KEYS_MAX && out->keys != enough) out->keys *= 2;
     out->rolls = fixed || out->keys == enough;
     if (out->rolls || end <= out->keys) return SEGUE_OK;
@@ -45,7 +47,7 @@ static void costs_of(const struct sg_program *p, uint32_t keys, double cost[ROW_
     double weights, per_key, products = p->base.unit->storage == SG_ANE_STORE_W8A8 ? c->int8_tflops : c->tflops;
     count_work(p->base.graph, &weights, &per_key);
     for (int k = 0; k < ROW_COUNTS; k++) {
-        uint32_t columns = row_counts[k] < SG_ANE_PAD ? SG_ANE_PAD : row_counts[k];
+        uint32_t columns = columns_of(p->base.unit, row_counts[k]);
         double flops = 2 * (weights * c->tflops / products + per_key * keys) * row_counts[k]; /* as many of fp16 */
         double compute = flops / (c->tflops * 1e3), activations = 0;
         for (uint32_t i = 0; i < cut->parts_n; i++)

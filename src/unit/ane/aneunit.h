@@ -46,6 +46,7 @@ struct sg_unit {
     struct sg_ane_profile profile;   /* limits and speed of the chip */
     struct sg_ane_device *device;    /* owned */
     struct sg_pool *pool;            /* threads for host operations; owned */
+    uint32_t columns;                /* of a port, at least and in multiples: rows of surfaces must be whole (constraint 1) */
     uint32_t rows;                   /* option rows=: rows of every dispatch; 0: chosen by ane_rows_for */
     uint32_t by_weights;             /* option range=: 1 = values are stored divided by powers of two, see lowerrange.h */
     uint32_t losses;                 /* option out_of_range=: ANE_LOSSES_* */

@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "base/num.h"
 
-enum { SAMPLE_MAX = 1 << 17, ROUNDS = 400 }; /* sample size and maximum iterations for a palette */
+enum { SAMPLE_MAX = 1 << 17, ROUNDS = 400, ENTRIES_MAX = 256 }; /* sample size, maximum iterations and entries of a palette */
 
 /* 0x7c00 is infinity and 0x7bff the largest finite number in fp16; 6.103515625e-5 is 2^-14, the smallest
  * normal number. */
@@ -115,7 +115,7 @@ static void lloyd_table(const float *sorted, const double *sums, uint64_t n, uin
  * entries. */
 static void pack_indices(const float *in, uint64_t n, uint32_t bits, const uint16_t *table, uint8_t *packed)
 {
-    float bound[64];
+    float bound[ENTRIES_MAX];
     uint32_t entries = 1u << bits;
     for (uint32_t k = 0; k + 1 < entries; k++)
         bound[k] = (sg_f32_of_f16(table[k]) + sg_f32_of_f16(table[k + 1])) / 2;
@@ -139,7 +139,7 @@ segue_status sg_compress_palette(const float *in, uint64_t n, uint32_t bits, uin
 {
     uint64_t step = (n + SAMPLE_MAX - 1) / SAMPLE_MAX, m = 0;
     float *sorted = sg_alloc((SAMPLE_MAX + 1) * sizeof *sorted);
-    double *sums = sg_alloc((SAMPLE_MAX + 2) * sizeof *sums), center[64] = {0};
+    double *sums = sg_alloc((SAMPLE_MAX + 2) * sizeof *sums), center[ENTRIES_MAX] = {0};
     if (!sorted || !sums) {
         sg_free(sorted);
         sg_free(sums);

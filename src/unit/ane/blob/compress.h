@@ -1,5 +1,5 @@
 /* compress.h: converts fp32 weights to the formats of blob files: fp16 with a report of values that do not
- * fit, int8 with one scale per output channel, and palettes of 16 or 64 values with indices of 4 or 6 bits.
+ * fit, int8 with one scale per output channel, and palettes of 2 to 256 values with indices of 1 to 8 bits.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_ANE_COMPRESS_H
 #define SG_UNIT_ANE_COMPRESS_H
@@ -22,7 +22,7 @@ void sg_compress_fp16(const float *in, uint64_t n, uint16_t *out, struct sg_rang
 void sg_compress_int8(const float *in, uint64_t rows, uint64_t cols, int8_t *out, uint16_t *scale);
 
 /* Palette of in[n]: table[2^bits] (fp16, ascending) and packed[(n * bits + 7) / 8] indices, least
- * significant bit first. bits: 4 or 6. The table minimizes the squared error by Lloyd's algorithm on a
+ * significant bit first. bits: 1 to 8. The table minimizes the squared error by Lloyd's algorithm on a
  * sample of at most 2^17 values. EMEMORY. */
 segue_status sg_compress_palette(const float *in, uint64_t n, uint32_t bits, uint16_t *table, uint8_t *packed,
                                  segue_error *err);

@@ -148,7 +148,8 @@ segue_status sg_ane_lower(struct sg_mil_program **out, const struct sg_graph *g,
     blobs->programs++;
     sg_mil_build_begin(&l.b, p, "main", blobs->storage ? "ios18" : NULL); /* compressed constants need it */
     segue_status status = lower_part(&l, l.slot_out + g->slots_n, err);
-    if (status == SEGUE_OK) status = sg_passes(p, SG_ANE_PAD, err);
+    /* Ports of one row have one column until here; others have whole rows already. */
+    if (status == SEGUE_OK) status = sg_passes(p, SG_ANE_PAD, shape->rows == 1 ? shape->columns : SG_ANE_PAD, err);
     sg_free(lists);
     if (status == SEGUE_OK)
         *out = p;

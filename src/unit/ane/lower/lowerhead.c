@@ -135,10 +135,10 @@ static segue_status lower(struct sg_lowering *l, const struct sg_ane_head *head,
 
 /* Lists in one allocation: values, maxima, indices. A tile has at most two groups of slices. */
 segue_status sg_ane_lower_head(struct sg_mil_program **out, const struct sg_graph *g, const struct sg_ane_part *part,
-                               const struct sg_ane_head *head, struct sg_ane_blobs *blobs, segue_error *err)
+                               const struct sg_ane_head *head, uint32_t columns, struct sg_ane_blobs *blobs, segue_error *err)
 {
     static const struct sg_ane_info no_info;
-    const struct sg_ane_shape shape = {.rows = 1, .columns = SG_ANE_PAD};
+    const struct sg_ane_shape shape = {.rows = 1, .columns = columns};
     uint32_t groups = 2 * (head->linear->u.linear.weight.rows / SG_ANE_HEAD_TILE + 1);
     struct sg_lowering l = {.g = g, .part = part, .info = &no_info, .shape = &shape, .blobs = blobs, .s = 1};
     struct sg_mil_program *p = sg_mil_program_new(SG_MIL_VERBOSE);
@@ -153,7 +153,7 @@ segue_status sg_ane_lower_head(struct sg_mil_program **out, const struct sg_grap
     blobs->programs++;
     sg_mil_build_begin(&l.b, p, "main", blobs->storage ? "ios18" : NULL);
     segue_status status = lower(&l, head, &s, err);
-    if (status == SEGUE_OK) status = sg_passes(p, SG_ANE_PAD, err);
+    if (status == SEGUE_OK) status = sg_passes(p, SG_ANE_PAD, columns, err);
     sg_free(lists);
     if (status == SEGUE_OK)
         *out = p;

@@ -22,8 +22,8 @@ struct sg_ane_head {
 /* EUNSUPPORTED: the graph ends in another way; the text names the operation. */
 segue_status sg_ane_head_of(struct sg_ane_head *out, const struct sg_graph *g, const struct sg_ane_partition *cut,
                             segue_error *err);
-/* part: the last one. The caller frees *out. */
+/* part: the last one; columns: of its ports. The caller frees *out. */
 segue_status sg_ane_lower_head(struct sg_mil_program **out, const struct sg_graph *g, const struct sg_ane_part *part,
-                               const struct sg_ane_head *head, struct sg_ane_blobs *blobs, segue_error *err);
+                               const struct sg_ane_head *head, uint32_t columns, struct sg_ane_blobs *blobs, segue_error *err);
 
 #endif

@@ -10,7 +10,7 @@
 #include "unit/ane/blob/compress.h"
 
 enum { BLOCK = 32, PALETTE_ROWS = 32, NUMBERS_MIN = 4096 };  /* columns of a scale; rows of a palette; smallest matrix */
-static const char *const names[] = {"fp16", "lut4", "lut6", "int8", "int4", "w8a8"};
+static const char *const names[] = {"fp16", "lut4", "lut6", "int8", "int4", "w8a8", "lut1", "lut2", "lut3", "lut8"};
 
 segue_status sg_ane_storage_named(enum sg_ane_storage *out, const char *name, const char *object, segue_error *err)
 {
@@ -19,20 +19,21 @@ segue_status sg_ane_storage_named(enum sg_ane_storage *out, const char *name, co
             *out = (enum sg_ane_storage)i;
             return SEGUE_OK;
         }
-    return sg_fail(err, SEGUE_EARG, "%s: storage=%.40s; use fp16, lut4, lut6, int8, int4 or w8a8", object, name);
+    return sg_fail(err, SEGUE_EARG, "%s: storage=%.40s; use fp16, lut1, lut2, lut3, lut4, lut6, lut8, int8, int4 or w8a8", object,
+                   name);
 }
 
 const char *sg_ane_storage_name(enum sg_ane_storage storage) { return names[storage]; }
 
 static int is_palette(const struct sg_ane_quant *q)
 {
-    return q->storage == SG_ANE_STORE_LUT4 || q->storage == SG_ANE_STORE_LUT6;
+    return q->storage == SG_ANE_STORE_LUT4 || q->storage == SG_ANE_STORE_LUT6 || q->storage >= SG_ANE_STORE_LUT1;
 }
 
 /* int8 has a scale per row, unless the file has blocks of its own. */
 int sg_ane_quant_of(struct sg_ane_quant *q, enum sg_ane_storage storage, uint64_t rows, uint64_t cols, enum sg_storage source)
 {
-    static const uint32_t bits[] = {16, 4, 6, 8, 4, 8};
+    static const uint32_t bits[] = {16, 4, 6, 8, 4, 8, 1, 2, 3, 8};
     *q = (struct sg_ane_quant){.storage = storage, .rows = rows, .cols = cols, .groups = rows, .blocks = 1,
                                .bits = bits[storage]};
     if (storage == SG_ANE_STORE_FP16 || rows % BLOCK || cols % BLOCK || rows * cols < NUMBERS_MIN) return 0;
@@ -45,10 +46,9 @@ int sg_ane_quant_of(struct sg_ane_quant *q, enum sg_ane_storage storage, uint64_
 
 enum sg_mil_dtype sg_ane_quant_type(const struct sg_ane_quant *q)
 {
-    return q->storage == SG_ANE_STORE_LUT4   ? SG_MIL_UINT4
-           : q->storage == SG_ANE_STORE_LUT6 ? SG_MIL_UINT6
-           : q->bits == 8                    ? SG_MIL_INT8
-                                             : SG_MIL_INT4;
+    static const enum sg_mil_dtype indices[] = {[1] = SG_MIL_UINT1, [2] = SG_MIL_UINT2, [3] = SG_MIL_UINT3,
+                                                [4] = SG_MIL_UINT4, [6] = SG_MIL_UINT6, [8] = SG_MIL_UINT8};
+    return is_palette(q) ? indices[q->bits] : q->bits == 8 ? SG_MIL_INT8 : SG_MIL_INT4;
 }
 
 /* 1: every number is a whole multiple, from low to high, of `step`. */

@@ -8,8 +8,9 @@
 #include "unit/ane/mil/milbuild.h"
 
 enum sg_ane_storage { SG_ANE_STORE_FP16, SG_ANE_STORE_LUT4, SG_ANE_STORE_LUT6, SG_ANE_STORE_INT8, SG_ANE_STORE_INT4,
-                      SG_ANE_STORE_W8A8 };    /* int8 with a scale per row, multiplied with activations in 8 bits */
-/* By the names fp16, lut4, lut6, int8, int4 and w8a8. EARG; object: for the error text. */
+                      SG_ANE_STORE_W8A8,      /* int8 with a scale per row, multiplied with activations in 8 bits */
+                      SG_ANE_STORE_LUT1, SG_ANE_STORE_LUT2, SG_ANE_STORE_LUT3, SG_ANE_STORE_LUT8 };
+/* By the names fp16, lut1 to lut8, int8, int4 and w8a8. EARG; object: for the error text. */
 segue_status sg_ane_storage_named(enum sg_ane_storage *out, const char *name, const char *object, segue_error *err);
 const char *sg_ane_storage_name(enum sg_ane_storage storage);
 

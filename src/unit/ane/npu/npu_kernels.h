@@ -34,6 +34,8 @@ struct sg_npu_kernels {
      * (profile.fp16_tiles). */
     void (*tile_rounded)(const float *a, const float *b, size_t k, float *c, size_t ldc, uint32_t m,
                          uint32_t n);
+    /* As tile, but each product is rounded to a multiple of 2^-step first, ties to even (profile.product_step). */
+    void (*tile_stepped)(const float *a, const float *b, size_t k, float *c, size_t ldc, uint32_t m, uint32_t n, uint32_t step);
 };
 
 extern const struct sg_npu_kernels sg_npu_generic;

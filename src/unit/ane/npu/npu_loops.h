@@ -234,5 +234,28 @@ static void loop_tile_rounded(const float *a, const float *b, size_t k, float *c
     store_tile(acc, c, ldc, m, n);
 }
 
-const struct sg_npu_kernels NPU_TABLE = {NPU_NAME,    MR,           NR,              loop_round16, loop_widen,
-                                         loop_narrow, loop_exp_row, loop_exp2_knots, loop_tile,    loop_tile_rounded};
+/* p as a multiple of 2^-step, where magic = 1.5 * 2^(23 - step): the sum with it has that unit in the last place while |p| is
+ * below a third of it. A product of two fp16 numbers has 22 bits, so those of a larger one are multiples already. */
+static inline vec stepped(vec p, float magic)
+{
+    vec rounded = p + magic - magic;
+    ints small = (p < magic / 3) & (p > -magic / 3);
+    return (vec)((small & (ints)rounded) | (~small & (ints)p));
+}
+
+static void loop_tile_stepped(const float *a, const float *b, size_t k, float *c, size_t ldc, uint32_t m, uint32_t n,
+                              uint32_t step)
+{
+    const float magic = 1.5f * (float)(1u << (23 - (step < 23 ? step : 23))) / (float)(step < 23 ? 1u : 1u << (step - 23));
+    vec acc[MR][2] = {{{0}}};
+    for (size_t at = 0; at < k; at++, a += MR, b += NR)
+        for (int i = 0; i < MR; i++) {
+            acc[i][0] += stepped(load(b) * a[i], magic);
+            acc[i][1] += stepped(load(b + LANES) * a[i], magic);
+        }
+    store_tile(acc, c, ldc, m, n);
+}
+
+const struct sg_npu_kernels NPU_TABLE = {NPU_NAME,     MR,           NR,           loop_round16, loop_widen,
+                                         loop_narrow,  loop_exp_row, loop_exp2_knots,
+                                         loop_tile,    loop_tile_rounded, loop_tile_stepped};

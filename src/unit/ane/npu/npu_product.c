@@ -140,7 +140,10 @@ static void product_part(void *arg, uint32_t stage, uint32_t item, uint32_t thre
     for (uint64_t panel = 0; panel < p->panels; panel++) {
         uint64_t at = panel * k->nr, n = p->n - at < k->nr ? p->n - at : k->nr;
         const float *b = p->packed + (matrix * p->panels + panel) * p->k * k->nr;
-        (p->r->profile->fp16_tiles ? k->tile_rounded : k->tile)(rows, b, p->k, c + at, p->n, (uint32_t)m, (uint32_t)n);
+        if (p->r->profile->product_step)
+            k->tile_stepped(rows, b, p->k, c + at, p->n, (uint32_t)m, (uint32_t)n, p->r->profile->product_step);
+        else
+            (p->r->profile->fp16_tiles ? k->tile_rounded : k->tile)(rows, b, p->k, c + at, p->n, (uint32_t)m, (uint32_t)n);
     }
     limit_products(p->r, c, m * p->n);
     sg_npu_round_result(p->r, p->value, c, m * p->n);

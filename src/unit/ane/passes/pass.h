@@ -23,13 +23,14 @@ segue_status sg_pass_fuse(struct sg_mil_program *p, uint64_t *changes, segue_err
 segue_status sg_pass_dead(struct sg_mil_program *p, uint64_t *changes, segue_error *err);
 
 /* Brings inputs and results into a form that engines accept (constraints 1, 3, 4, 26): [1, C, 1, S] with C
- * and S padded to multiples of `pad`; inputs ascending in size, results descending, both in alphabetical
+ * and S padded to multiples of `channels` and `columns`; inputs ascending in size, results descending, both in alphabetical
  * order: PREFIX_role becomes a_role, b_role, .. for inputs and .., y_role, z_role for results. Padding of
  * inputs is sliced off, padding of results is 0. EUNSUPPORTED: a port that is not fp16 [1, C, 1, S], or more
  * than 8 inputs or results. */
-segue_status sg_pass_layout(struct sg_mil_program *p, uint32_t pad, uint64_t *changes, segue_error *err);
+segue_status sg_pass_layout(struct sg_mil_program *p, uint32_t channels, uint32_t columns, uint64_t *changes,
+                            segue_error *err);
 
 /* Runs the layout once, then legal, const, fuse and dead repeatedly until nothing changes. */
-segue_status sg_passes(struct sg_mil_program *p, uint32_t pad, segue_error *err);
+segue_status sg_passes(struct sg_mil_program *p, uint32_t channels, uint32_t columns, segue_error *err);
 
 #endif

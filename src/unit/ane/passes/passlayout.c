@@ -10,16 +10,17 @@ enum { PORTS = 8, NAME = 64 }; /* maximum ports per side; bytes of a port name *
 
 /* Context of the pass. */
 struct layout {
-    uint32_t pad; /* channels and columns become multiples of this */
+    uint32_t channels, columns; /* of ports become multiples of these */
 };
 
-/* n rounded up to a multiple of the padding. */
-static int64_t padded(const struct layout *l, int64_t n) { return (n + l->pad - 1) / l->pad * l->pad; }
+static int64_t rounded(int64_t n, int64_t of) { return (n + of - 1) / of * of; }
+static int64_t channels_of(const struct layout *l, const struct sg_mil_type *t) { return rounded(t->dim[1], l->channels); }
+static int64_t columns_of(const struct layout *l, const struct sg_mil_type *t) { return rounded(t->dim[3], l->columns); }
 
 /* Elements of a padded port; all ports are fp16, so this orders them by bytes. */
 static uint64_t size_of(const struct layout *l, const struct sg_mil_type *t)
 {
-    return (uint64_t)(padded(l, t->dim[1]) * padded(l, t->dim[3]));
+    return (uint64_t)(channels_of(l, t) * columns_of(l, t));
 }
 
 /* Position of port i when the n ports are sorted by size, stably: the number of ports before it. values:
@@ -58,7 +59,7 @@ static void rewrite_params(struct sg_mil_rewrite *r)
             port_name(name, (char)('a' + (int)pos), v->name);
             r->changes += strcmp(name, v->name) != 0 || pos != i;
             inputs[i] = sg_mil_build_input(&r->b, name, (enum sg_mil_dtype)v->type.dtype, 4,
-                                           (int64_t[]){1, padded(l, v->type.dim[1]), 1, padded(l, v->type.dim[3])});
+                                           (int64_t[]){1, channels_of(l, &v->type), 1, columns_of(l, &v->type)});
         }
     for (uint32_t i = 0; i < r->f.params_n; i++) {
         const struct sg_mil_type *t = &r->f.values[i].type, *whole = sg_mil_build_type(&r->b, inputs[i]);
@@ -97,7 +98,7 @@ static void rewrite_results(struct sg_mil_rewrite *r, uint32_t *values)
         char name[NAME];
         port_name(name, (char)('z' - (int)(n - 1 - pos)), v->name);
         r->changes += pos != i;
-        int64_t channels = padded(l, v->type.dim[1]), columns = padded(l, v->type.dim[3]);
+        int64_t channels = channels_of(l, &v->type), columns = columns_of(l, &v->type);
         int wide = columns != v->type.dim[3], deep = channels != v->type.dim[1];
         x = pad_axis(r, x, 1, channels, wide ? NULL : name);
         x = pad_axis(r, x, 3, columns, name);
@@ -112,12 +113,13 @@ static void rewrite_results(struct sg_mil_rewrite *r, uint32_t *values)
 }
 
 /* All ports of a function are checked before it is changed. */
-segue_status sg_pass_layout(struct sg_mil_program *p, uint32_t pad, uint64_t *changes, segue_error *err)
+segue_status sg_pass_layout(struct sg_mil_program *p, uint32_t channels, uint32_t columns, uint64_t *changes,
+                            segue_error *err)
 {
     static const struct sg_mil_pass pass = {.params = rewrite_params, .returns = rewrite_results};
     for (uint32_t k = 0; k < p->functions_n; k++) {
         const struct sg_mil_function *f = &p->functions[k];
-        struct layout ctx = {.pad = pad};
+        struct layout ctx = {channels, columns};
         if (f->params_n > PORTS || f->returns_n > PORTS)
             return sg_fail(err, SEGUE_EUNSUPPORTED, "layout: %.60s: more than %d inputs or results; pack several into one",
                            f->name, PORTS);

@@ -352,6 +352,7 @@ static const struct key {
     KEY("flush_products", flush_products, COUNT, 0, 1),
     KEY("tables", tables, COUNT, 0, 1),
     KEY("fp16_tiles", fp16_tiles, COUNT, 0, 1),
+    KEY("product_step", product_step, COUNT, 0, 24),
     KEY("ties_away", ties_away, COUNT, 0, 1),
     KEY("exp_limit", exp_limit, SINGLE, 0, 100),
     KEY("log_zero", log_zero, SINGLE, -65504, 0),
@@ -437,6 +438,8 @@ segue_status sg_ane_profile_read(struct sg_ane_profile *p, const char *text, siz
     *p = changed;
     return SEGUE_OK;
 }
+
+uint32_t sg_ane_row_columns(const struct sg_ane_profile *p) { return p->short_rows_refused ? p->row_bytes / 2 : 1; }
 
 /* M1: 32 of 32 programs with gradients as outputs; by name alone 31, as declared 30. */
 const char *sg_ane_port_order(const struct sg_ane_profile *p)

@@ -53,6 +53,7 @@ struct sg_ane_profile {
     uint32_t flush_products;    /* subnormal operands of products are read as 0 */
     uint32_t tables;            /* activations, exp, log, roots, inverse, real_div and pow by tables: npu/npu_knots.h */
     uint32_t fp16_tiles;        /* sums of four products are rounded to fp16 before the wide accumulation */
+    uint32_t product_step;      /* each product is rounded to a multiple of 2^-N before the wide sum; 0: it is exact */
     uint32_t ties_away;         /* add and sub round halves away from zero; 0: to even */
     float exp_limit;            /* exp gives infinity from this argument on; 0 = no limit */
     float log_zero;             /* log(0); 0 = -infinity */
@@ -68,6 +69,9 @@ segue_status sg_ane_profile_named(struct sg_ane_profile *out, const char *name, 
  * of range; the profile is then unchanged. */
 segue_status sg_ane_profile_read(struct sg_ane_profile *p, const char *text, size_t n, const char *name,
                                  segue_error *err);
+
+/* fp16 columns of a port in whole rows; 1: rows may be shorter (constraint 1). */
+uint32_t sg_ane_row_columns(const struct sg_ane_profile *p);
 
 /* How the engine binds inputs and outputs of a request that gives no names. */
 const char *sg_ane_port_order(const struct sg_ane_profile *p);

@@ -16,6 +16,7 @@ struct sg_ane_emit_opts {
     int sizes_only;  /* 1: do not read weights; blobs have offsets and sizes but no data */
     enum sg_ane_storage storage; /* of matrices */
     int head;        /* 1: also a program with the output head and the greedy choice (lowerhead.h), after the others */
+    uint32_t columns; /* of ports, at least: sg_ane_row_columns of the chip; 0: SG_ANE_PAD */
 };
 /* An open graph. Fields may be read by the caller. */
 struct sg_ane_emit {
@@ -26,6 +27,7 @@ struct sg_ane_emit {
     struct sg_ane_range range; /* all NULL without by_weights */
     int sizes_only;
     enum sg_ane_storage storage;
+    uint32_t columns;          /* of ports, at least */
     struct sg_ane_head head;   /* linear NULL: no program for it */
 };
 /* Partitions a graph, which must outlive *out. EARG: rows or keys that no program can have. EUNSUPPORTED:

@@ -356,7 +356,7 @@ static const struct {
     {"reload", "do patched weights take effect after unload and load (constraint 8)", probe_reload},
     {"exp", "exp(11.0625): finite or infinite (numerics 4.2)", probe_exp},
     {"sqrt", "sqrt(-1): not a number or zero (numerics 4.2)", probe_sqrt},
-    {"products", "are small products exact, kept to 2^-16, or 0 (ane_flush_products)", probe_products},
+    {"products", "are small products exact, kept to 2^-16 (ane_product_step), or 0 (ane_flush_products)", probe_products},
     {"ties", "does add round halves to even or away from zero (ane_ties_away)", probe_ties},
     {"tanh", "is tanh computed by the decoded table (ane_tables)", probe_tanh},
     {"dispatch", "what a dispatch costs (constraint 21)", probe_dispatch},

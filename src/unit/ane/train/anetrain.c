@@ -113,7 +113,7 @@ static const struct sg_train_device_ops device_ops = {.close = close_device, .st
 
 segue_status ane_train_device(struct sg_unit *u, uint32_t tokens_max, struct sg_train_device **out, segue_error *err)
 {
-    uint32_t tokens = (tokens_max + SG_ANE_PAD - 1) / SG_ANE_PAD * SG_ANE_PAD;
+    uint32_t tokens = (tokens_max + u->columns - 1) / u->columns * u->columns;
     if (tokens_max > ANE_TRAIN_WIDTH / 2)
         return sg_fail(err, SEGUE_ELIMIT, "trainer not opened: %s: %u tokens of a micro-batch, at most %d; use fewer",
                        u->desc.info.spec, tokens_max, ANE_TRAIN_WIDTH / 2);

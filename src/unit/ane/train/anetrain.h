@@ -20,7 +20,7 @@ enum {
 /* A loaded program. */
 struct ane_train_program {
     struct ane_train_program *next;
-    uint32_t inner, outer;           /* multiples of SG_ANE_PAD */
+    uint32_t inner, outer;           /* multiples of sg_unit.columns */
     struct sg_ane_program *program;
     uint64_t in_row, in_bytes, out_row, out_bytes;   /* of its surfaces */
 };
@@ -39,7 +39,7 @@ struct ane_train_slab {
 struct sg_train_device {
     struct sg_train_device_base base;
     struct sg_unit *unit;
-    uint32_t tokens;                 /* columns of operands in every program, a multiple of SG_ANE_PAD */
+    uint32_t tokens;                 /* columns of operands in every program, a multiple of sg_unit.columns */
     struct ane_train_program *programs;
     struct ane_train_slab *slabs;    /* newest first */
     struct sg_train_counts counts;

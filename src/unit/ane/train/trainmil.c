@@ -8,7 +8,8 @@
 #include "unit/ane/train/anetrain.h"
 
 /* out [outer, tokens] = W^T x of the two parts of the input: W [inner, outer], x [inner, tokens]. */
-static segue_status build(struct sg_mil_program *p, int64_t inner, int64_t outer, int64_t tokens, segue_error *err)
+static segue_status build(struct sg_mil_program *p, int64_t inner, int64_t outer, int64_t tokens, uint32_t columns,
+                          segue_error *err)
 {
     struct sg_mil_builder b = {0};
     sg_mil_build_begin(&b, p, "main", NULL);
@@ -21,7 +22,7 @@ static segue_status build(struct sg_mil_program *p, int64_t inner, int64_t outer
     sg_mil_build_name(&b, "z_out");
     y = sg_mil_build_reshape(&b, y, SG_MIL_SHAPE(1, outer, 1, tokens));
     SG_TRY(sg_mil_build_end(&b, &y, 1, err));
-    return sg_passes(p, SG_ANE_PAD, err);
+    return sg_passes(p, SG_ANE_PAD, columns, err);
 }
 
 static segue_status load(struct sg_train_device *d, struct ane_train_program *t, segue_error *err)
@@ -34,7 +35,7 @@ static segue_status load(struct sg_train_device *d, struct ane_train_program *t,
     uint32_t in_n, out_n;
     if (!mil) return sg_no_memory("a program", 0, err);
     snprintf(name, sizeof name, "train%ux%u.mil", t->inner, t->outer);
-    segue_status status = build(mil, t->inner, t->outer, d->tokens, err);
+    segue_status status = build(mil, t->inner, t->outer, d->tokens, d->unit->columns, err);
     if (status == SEGUE_OK) status = sg_mil_print(mil, SG_MIL_VERBOSE, &text, err);
     if (status == SEGUE_OK)
         status = ops->load(d->unit->device, &(struct sg_ane_source){.name = name, .text = text.data, .text_bytes = text.len},

@@ -9,8 +9,8 @@
 
 enum { LINES = 16, COLUMNS = 64 };   /* tokens or rows of a matrix, and columns, of an item of work */
 
-static uint32_t pad(uint32_t n) { return (n + SG_ANE_PAD - 1) / SG_ANE_PAD * SG_ANE_PAD; }
 static uint32_t blocks(uint32_t n, uint32_t of) { return (n + of - 1) / of; }
+static uint32_t pad(const struct sg_train_device *d, uint32_t n) { return blocks(n, d->unit->columns) * d->unit->columns; }
 
 static uint32_t all_rows(const struct sg_train_product *p)
 {
@@ -148,7 +148,7 @@ static segue_status slab_new(struct sg_train_device *d, const struct sg_train_pr
 {
     const struct sg_ane_device_ops *ops = sg_ane_ops_of(d->unit->device);
     struct ane_train_program *program;
-    SG_TRY(ane_train_program_of(d, pad(ane_train_inner(p)), pad(n), &program, err));
+    SG_TRY(ane_train_program_of(d, pad(d, ane_train_inner(p)), pad(d, n), &program, err));
     struct ane_train_slab *s = sg_alloc(sizeof *s);
     if (!s) return sg_no_memory("a surface", sizeof *s, err);
     *s = (struct ane_train_slab){.next = d->slabs, .id = p->id, .at = at, .n = n, .back = p->back, .program = program};
