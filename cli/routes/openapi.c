@@ -47,6 +47,8 @@ static const struct described {
     {'t', "parallel_tool_calls", "boolean"},
     {'t', "chat_template_kwargs", "object"},
     {'t', "enable_thinking", "boolean"},
+    {'c', "add_generation_prompt", "boolean"},
+    {'c', "continue_final_message", "boolean"},
     {'y', "max_output_tokens", "integer"},
     {'y', "previous_response_id", "string"},
     {'y', "instructions", "string"},

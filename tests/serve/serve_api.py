@@ -141,6 +141,20 @@ expect("detokenize", s.post("/detokenize", {"tokens": [104, 105]})[1] == {"conte
 prompt = s.post("/apply-template", {"messages": hello["messages"]})[1]["prompt"]
 expect("apply-template", prompt == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n", prompt)
 
+# An answer that goes on from a text of the assistant, as llama.cpp, vLLM and Anthropic have it.
+begun = {**hello, "messages": hello["messages"] + [{"role": "assistant", "content": "Well, "}]}
+expect("the prompt ends with the text", s.post("/apply-template", begun)[1]["prompt"] == prompt + "Well, ")
+expect("asked for by vLLM's switches", s.post("/apply-template", {**begun, "add_generation_prompt": False, "continue_final_message": True})[1]["prompt"] == prompt + "Well, ")
+closed = prompt + "Well, <|im_end|>\n"
+expect("a new answer", s.post("/apply-template", {**begun, "add_generation_prompt": True})[1]["prompt"] == closed + "<|im_start|>assistant\n")
+expect("no answer", s.post("/apply-template", {**begun, "add_generation_prompt": False})[1]["prompt"] == closed)
+is_error("both switches", s.post("/v1/chat/completions", {**begun, "add_generation_prompt": True, "continue_final_message": True}), 400, param="continue_final_message")
+is_error("nothing to go on from", s.post("/v1/chat/completions", {**hello, "continue_final_message": True}), 400, param="continue_final_message")
+same = s.post("/v1/completions", {"prompt": prompt + "Well, ", "max_tokens": 8, "temperature": 0, "ignore_eos": True})[1]["choices"][0]["text"]
+expect("the answer goes on", s.post("/v1/chat/completions", begun)[1]["choices"][0]["message"]["content"] == same)
+expect("also in Anthropic's form", s.post("/v1/messages", {"max_tokens": 8, "messages": begun["messages"], "temperature": 0})[1]["content"][0]["text"] == same)
+expect("an answer of /v1/responses is new", s.post("/v1/responses", {"input": begun["messages"], "max_output_tokens": 1})[1]["usage"]["input_tokens"] > len(closed) - 40)
+
 # Rerank and embeddings.
 r = s.post("/v1/rerank", {"query": "a", "documents": ["b", "a", "c"], "top_n": 2, "return_documents": True})
 expect("rerank", r[0] == 200 and len(r[1]["results"]) == 2 and r[1]["results"][0]["relevance_score"] >= r[1]["results"][1]["relevance_score"], r)
