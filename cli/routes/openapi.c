@@ -61,6 +61,7 @@ static const struct described {
     {'r', "documents", "array"},
     {'r', "top_n", "integer"},
     {'r', "return_documents", "boolean"},
+    {'r', "texts", "array"},
     {'k', "content", "string"},
     {'k', "add_special", "boolean"},
     {'k', "parse_special", "boolean"},
