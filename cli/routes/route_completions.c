@@ -14,7 +14,8 @@ struct completion {
     struct exchange *x;
     struct pooled_model *model;
     struct params params;
-    bool echo;
+    bool echo, native; /* native: also llama.cpp's own members, beside OpenAI's */
+    const char *stop_type; /* of the first choice, as llama.cpp says it */
     struct generate_job job;
     struct out_text *texts; /* [params.choices] */
     json_t **logprobs;      /* [params.choices] */
@@ -62,11 +63,27 @@ static json_t *choice_json(const struct completion *c, size_t index, const char 
                      "logprobs", logprobs_json(logprobs, 0), "finish_reason", finish);
 }
 
+/* The members of llama.cpp's /completion. done: of the last event, or the whole answer. */
+static void add_native(const struct completion *c, json_t *o, size_t index, const char *text, size_t len, bool done)
+{
+    json_object_set_new(o, "content", out_string(text ? text : "", len));
+    json_object_set_new(o, "stop", json_boolean(done));
+    json_object_set_new(o, "index", json_integer((json_int_t)(c->first + index)));
+    if (!done) return;
+    json_object_set_new(o, "index", json_integer(0));
+    json_object_set_new(o, "stop_type", json_string(c->stop_type ? c->stop_type : "none"));
+    json_object_set_new(o, "truncated", json_false());
+    json_object_set_new(o, "tokens_predicted", json_integer((json_int_t)c->answer_tokens));
+    json_object_set_new(o, "tokens_evaluated", json_integer((json_int_t)c->prompt_tokens));
+    json_object_set_new(o, "tokens_cached", json_integer((json_int_t)c->cached_tokens));
+}
+
 static bool send_chunk(struct completion *c, size_t index, const char *text, size_t len, json_t *logprobs, const char *finish)
 {
     json_t *o = head(c);
     if (!c->x->streaming) exchange_stream(c->x, EXCHANGE_EVENTS);
     json_object_set_new(o, "choices", json_pack("[o]", choice_json(c, index, text, len, logprobs, finish)));
+    if (c->native) add_native(c, o, index, text, len, false);
     return exchange_event(c->x, NULL, o);
 }
 
@@ -90,8 +107,8 @@ static bool on_text(void *context, size_t index, const char *text, size_t len, j
 static bool on_finish(void *context, size_t index, const char *reason, const char *stop)
 {
     struct completion *c = context;
-    (void)stop;
     c->finish[index] = reason;
+    if (!c->stop_type) c->stop_type = !strcmp(reason, "length") ? "limit" : stop ? "word" : "eos";
     return !c->params.stream || send_chunk(c, index, "", 0, NULL, reason);
 }
 
@@ -189,11 +206,13 @@ static void finish_answer(struct completion *c)
     json_object_set(o, "choices", c->choices);
     json_object_set_new(o, "usage", usage);
     json_object_set_new(o, "segue", generate_report(&c->job));
+    json_t *text = json_object_get(json_array_get(c->choices, 0), "text");
+    if (c->native) add_native(c, o, 0, json_string_value(text), json_string_length(text), true);
     if (!c->params.stream) {
         exchange_json(c->x, 200, o);
         return;
     }
-    if (c->params.include_usage)
+    if (c->params.include_usage || c->native)
         exchange_event(c->x, NULL, o);
     else
         json_decref(o);
@@ -209,11 +228,12 @@ static bool answer(struct server *s, struct exchange *x, json_t *body, struct se
     c.choices = json_array();
     chat_job_id(c.id, sizeof c.id, "cmpl-");
     c.echo = field_bool(f, "echo", false);
+    c.native = strncmp(x->path, "/v1/", 4) != 0;
     if (field_has(f, "suffix")) serve_fail(e, 400, "suffix", "suffix: not supported; the model only continues texts");
     if (field_int(f, "best_of", 1, PARAMS_CHOICES, 1) > field_int(f, "n", 1, PARAMS_CHOICES, 1))
         serve_fail(e, 400, "best_of", "best_of: more than n is not supported; use n");
     bool ok = params_read(&c.params, f, c.model);
-    if (ok && !c.params.max_tokens) c.params.max_tokens = field_has(f, "n_predict") ? 0 : 16; /* OpenAI's default */
+    if (ok && !c.params.max_tokens) c.params.max_tokens = c.native || field_has(f, "n_predict") ? 0 : 16; /* OpenAI's default */
     ok = ok && !e->status && run_prompts(&c, f);
     if (ok) finish_answer(&c);
     json_decref(c.choices);

@@ -164,13 +164,15 @@ static double score_document(struct exchange *x, struct pooled_model *m, const c
     return after ? sum / (double)after : 0;
 }
 
-static json_t *ranking(struct scored *scores, size_t n, size_t top, json_t *documents, bool with_text)
+/* tei: in the form of Hugging Face's text-embeddings-inference. */
+static json_t *ranking(struct scored *scores, size_t n, size_t top, json_t *documents, bool with_text, bool tei)
 {
     json_t *list = json_array();
     qsort(scores, n, sizeof *scores, by_score);
     for (size_t i = 0; i < n && i < top; i++) {
-        json_t *o = json_pack("{s:I, s:f}", "index", (json_int_t)scores[i].index, "relevance_score", scores[i].score);
-        if (with_text) json_object_set_new(o, "document", json_pack("{s:O}", "text", json_array_get(documents, scores[i].index)));
+        json_t *o = json_pack("{s:I, s:f}", "index", (json_int_t)scores[i].index, tei ? "score" : "relevance_score", scores[i].score);
+        if (with_text && tei) json_object_set(o, "text", json_array_get(documents, scores[i].index));
+        else if (with_text) json_object_set_new(o, "document", json_pack("{s:O}", "text", json_array_get(documents, scores[i].index)));
         json_array_append_new(list, o);
     }
     return list;
@@ -180,9 +182,10 @@ static bool rerank(struct server *s, struct exchange *x, json_t *body, struct se
 {
     struct fields f = {body, e};
     const char *query = field_text(f, "query", NULL);
-    json_t *documents = field_array(f, "documents"), *v;
+    bool tei = field_has(f, "texts");
+    json_t *documents = field_array(f, tei ? "texts" : "documents"), *v;
     size_t n = json_array_size(documents), i, total = 0, top = (size_t)field_int(f, "top_n", 1, TEXTS_MAX, TEXTS_MAX);
-    bool with_text = field_bool(f, "return_documents", false);
+    bool with_text = field_bool(f, tei ? "return_text" : "return_documents", false);
     if (!query) serve_fail(e, 400, "query", "query: expected a string");
     if (!n || n > TEXTS_MAX) serve_fail(e, 400, "documents", "documents: expected 1 to %d texts", TEXTS_MAX);
     json_array_foreach(documents, i, v) if (!json_is_string(v))
@@ -194,8 +197,10 @@ static bool rerank(struct server *s, struct exchange *x, json_t *body, struct se
         scores[i] = (struct scored){i, score_document(x, m, json_string_value(json_array_get(documents, i)), query, &total, e)};
     if (!e->status)
         exchange_json(x, 200,
-                      json_pack("{s:s, s:o, s:{s:I}}", "model", m->name, "results", ranking(scores, n, top, documents, with_text),
-                                "usage", "total_tokens", (json_int_t)total));
+                      tei ? ranking(scores, n, top, documents, with_text, tei)
+                          : json_pack("{s:s, s:o, s:{s:I}}", "model", m->name, "results",
+                                      ranking(scores, n, top, documents, with_text, tei), "usage", "total_tokens",
+                                      (json_int_t)total));
     free(scores);
     model_pool_release(&s->models, m);
     return !e->status;

@@ -84,6 +84,7 @@ static json_t *translate(struct server *s, struct exchange *x, struct fields f, 
     if (!messages) return NULL;
     o = json_copy(f.o);
     json_object_set_new(o, "messages", messages);
+    json_object_set_new(o, "add_generation_prompt", json_true()); /* an answer is a new item */
     json_object_del(o, "stream_options");
     json_object_del(o, "n");
     json_t *effort = json_object_get(field_object(f, "reasoning"), "effort");

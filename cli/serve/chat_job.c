@@ -75,6 +75,33 @@ static json_t *plain_messages(json_t *messages, struct serve_error *e)
     return list;
 }
 
+/* Takes the last message off the conversation if the answer goes on from its text: asked for by continue_final_message, or a text of
+ * the assistant at the end, which llama.cpp and Anthropic continue. The template then writes the beginning of an answer as usual. */
+static bool take_beginning(struct chat_job *c, struct fields f, json_t *request)
+{
+    json_t *messages = json_object_get(request, "messages");
+    size_t n = json_array_size(messages);
+    json_t *last = json_array_get(messages, n - 1), *text = json_object_get(last, "content");
+    bool fits = n > 1 && !strcmp(json_string_value(json_object_get(last, "role")), "assistant") && json_string_length(text) &&
+                !json_array_size(json_object_get(last, "tool_calls"));
+    bool asked = field_has(f, "add_generation_prompt");
+    bool go_on = field_bool(f, "continue_final_message", fits && !asked), prompt = field_bool(f, "add_generation_prompt", !go_on);
+    if (f.e->status) return false;
+    if (go_on && prompt)
+        return serve_fail(f.e, 400, "continue_final_message", "continue_final_message: cannot be combined with add_generation_prompt");
+    if (go_on && !fits)
+        return serve_fail(f.e, 400, "continue_final_message",
+                          "continue_final_message: the last message is not a text of the assistant after other messages");
+    if (!go_on) {
+        json_object_set_new(request, "add_generation_prompt", json_boolean(prompt));
+        return true;
+    }
+    c->beginning = json_incref(text);
+    json_object_set_new(request, "enable_thinking", json_false());
+    json_array_remove(messages, n - 1);
+    return true;
+}
+
 static bool check_tools(json_t *tools, struct serve_error *e)
 {
     json_t *t;
@@ -268,6 +295,7 @@ static bool render(struct chat_job *c, struct serve_error *e)
     size_t n = out.len;
     while (n && (out.data[n - 1] == '\n' || out.data[n - 1] == ' ')) n--;
     c->thinking = n >= sizeof open - 1 && !memcmp(out.data + n - (sizeof open - 1), open, sizeof open - 1);
+    if (c->beginning) out_add(&out, json_string_value(c->beginning), json_string_length(c->beginning));
     /* The template writes the beginning-of-sequence token itself. */
     c->tokens = generate_tokenize(c->model, out.data, out.len, SEGUE_TEXT_NO_BOS, &c->tokens_n, e);
     c->prompt = out;
@@ -339,6 +367,7 @@ bool chat_job_open(struct chat_job *c, struct exchange *x, struct model_pool *mo
     const char *model = field_text(f, "model", NULL);
     if (e->status || !(c->model = model_pool_acquire(models, model, true, e))) return false;
     if (!params_read(&c->params, f, c->model)) return false;
+    if (!take_beginning(c, f, c->request)) return false;
     if (field_array(f, "tools")) json_object_set(c->request, "tools", field(f, "tools"));
     if (e->status || !read_tools(c, f, c->request)) return false;
     read_variables(c, f, c->request);
@@ -464,6 +493,7 @@ void chat_job_free(struct chat_job *c)
     free(c->parts);
     params_free(&c->params);
     json_decref(c->request);
+    json_decref(c->beginning);
     if (c->model) model_pool_release(c->models, c->model);
 }
 

@@ -68,6 +68,17 @@ expect("several prompts", len(two["choices"]) == 2 and two["choices"][0]["text"]
 parts = s.stream("/v1/completions", {"prompt": "ab", "max_tokens": 4, "temperature": 0, "ignore_eos": True})
 expect("stream", "".join(e["choices"][0]["text"] for _, e in parts[:-1]) == two["choices"][0]["text"], parts)
 
+# llama.cpp's own form, without a default length.
+own = s.post("/completion", {"prompt": "ab", "n_predict": 4, "temperature": 0, "ignore_eos": True})[1]
+expect("/completion", own["content"] == two["choices"][0]["text"] and own["stop"] and own["stop_type"] == "limit" and own["tokens_predicted"] == 4 and
+       own["tokens_evaluated"] == 2 and own["choices"][0]["text"] == own["content"], own)
+expect("it has no default length", s.post("/completion", {"prompt": "ab", "regex": "[0-9]{40}"})[1]["tokens_predicted"] >= 40)
+word = s.post("/completions", {"prompt": "ab", "grammar": 'root ::= "xyz"', "stop": ["y"]})[1]
+expect("a stop word", word["content"] == "x" and word["stop_type"] == "word", word)
+expect("the end of the text", s.post("/completions", {"prompt": "ab", "grammar": 'root ::= "xyz"'})[1]["stop_type"] == "eos")
+parts = s.stream("/completion", {"prompt": "ab", "n_predict": 4, "temperature": 0, "ignore_eos": True})
+expect("its stream", "".join(e["content"] for _, e in parts if e != "[DONE]") == own["content"] and [e["stop"] for _, e in parts if e != "[DONE]"][-2:] == [False, True], parts)
+
 # Constraints: what a random model writes under a schema is valid.
 schema = {"type": "object", "properties": {"a": {"enum": ["x", "y"]}, "b": {"type": "boolean"}}, "required": ["a", "b"], "additionalProperties": False}
 for i in range(3):
@@ -141,9 +152,25 @@ expect("detokenize", s.post("/detokenize", {"tokens": [104, 105]})[1] == {"conte
 prompt = s.post("/apply-template", {"messages": hello["messages"]})[1]["prompt"]
 expect("apply-template", prompt == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n", prompt)
 
+# An answer that goes on from a text of the assistant, as llama.cpp, vLLM and Anthropic have it.
+begun = {**hello, "messages": hello["messages"] + [{"role": "assistant", "content": "Well, "}]}
+expect("the prompt ends with the text", s.post("/apply-template", begun)[1]["prompt"] == prompt + "Well, ")
+expect("asked for by vLLM's switches", s.post("/apply-template", {**begun, "add_generation_prompt": False, "continue_final_message": True})[1]["prompt"] == prompt + "Well, ")
+closed = prompt + "Well, <|im_end|>\n"
+expect("a new answer", s.post("/apply-template", {**begun, "add_generation_prompt": True})[1]["prompt"] == closed + "<|im_start|>assistant\n")
+expect("no answer", s.post("/apply-template", {**begun, "add_generation_prompt": False})[1]["prompt"] == closed)
+is_error("both switches", s.post("/v1/chat/completions", {**begun, "add_generation_prompt": True, "continue_final_message": True}), 400, param="continue_final_message")
+is_error("nothing to go on from", s.post("/v1/chat/completions", {**hello, "continue_final_message": True}), 400, param="continue_final_message")
+same = s.post("/v1/completions", {"prompt": prompt + "Well, ", "max_tokens": 8, "temperature": 0, "ignore_eos": True})[1]["choices"][0]["text"]
+expect("the answer goes on", s.post("/v1/chat/completions", begun)[1]["choices"][0]["message"]["content"] == same)
+expect("also in Anthropic's form", s.post("/v1/messages", {"max_tokens": 8, "messages": begun["messages"], "temperature": 0})[1]["content"][0]["text"] == same)
+expect("an answer of /v1/responses is new", s.post("/v1/responses", {"input": begun["messages"], "max_output_tokens": 1})[1]["usage"]["input_tokens"] > len(closed) - 40)
+
 # Rerank and embeddings.
 r = s.post("/v1/rerank", {"query": "a", "documents": ["b", "a", "c"], "top_n": 2, "return_documents": True})
 expect("rerank", r[0] == 200 and len(r[1]["results"]) == 2 and r[1]["results"][0]["relevance_score"] >= r[1]["results"][1]["relevance_score"], r)
+tei = s.post("/rerank", {"query": "a", "texts": ["b", "a", "c"], "top_n": 2, "return_text": True})
+expect("rerank in the form of text-embeddings-inference", tei == (200, [{"index": x["index"], "score": x["relevance_score"], "text": x["document"]["text"]} for x in r[1]["results"]]), tei)
 status, body = s.post("/v1/embeddings", {"input": ["a", "b"]})
 expect("embeddings", status == 200 and [abs(sum(x * x for x in d["embedding"]) - 1) < 1e-3 for d in body["data"]] == [True, True], body)
 

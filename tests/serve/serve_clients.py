@@ -80,4 +80,16 @@ try:
     expect("an error of messages", False)
 except anthropic.BadRequestError as e: expect("an error of messages", "max_tokens" in str(e), e)
 s.stop()
+
+# A full server says when to come again, and the packages do.
+s = Server("-m", tiny_model(), "--unit", "cpu", "-t", "1", "--queue", "1")
+for retried in (openai.OpenAI(base_url=s.url + "/v1", api_key="none", max_retries=20).chat.completions, anthropic.Anthropic(base_url=s.url, api_key="none", max_retries=20).messages):
+    held = http.client.HTTPConnection("127.0.0.1", s.port, timeout=60)
+    held.request("POST", "/v1/completions", json.dumps({"prompt": "x", "max_tokens": 1900, "ignore_eos": True, "stream": True}))
+    r = held.getresponse()
+    r.readline() # it runs
+    got = retried.with_raw_response.create(model="tiny", max_tokens=2, messages=ask)
+    expect("retries", got.retries_taken >= 1 and got.status_code == 200, got.retries_taken)
+    r.read()
+s.stop()
 done()

@@ -36,6 +36,30 @@ static uint32_t mix(uint64_t h)
     return (uint32_t)(h >> 32);
 }
 
+/* --- classes of bytes --- */
+
+/* Divides every class into its bytes in the set and the others. */
+static void divide_classes(struct sg_grammar *g, const struct sg_byte_set *set)
+{
+    uint32_t n = 0, number[256][2] = {0}; /* new number + 1 of the two parts of a class */
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t *part = &number[g->byte_class[byte]][set->bits[byte / 32] >> byte % 32 & 1];
+        if (!*part) *part = ++n;
+        g->byte_class[byte] = (uint8_t)(*part - 1);
+    }
+    g->classes_n = n;
+}
+
+void sg_automaton_classes(struct sg_grammar *g)
+{
+    enum { ELEMENTS_MAX = 1 << 16 }; /* a program with more is not searched, so that a request cannot make this slow */
+    int large = g->program.elements_n > ELEMENTS_MAX;
+    for (uint32_t byte = 0; large && byte < 256; byte++) g->byte_class[byte] = (uint8_t)byte;
+    g->classes_n = large ? 256 : 1;
+    for (uint32_t i = 0; i < g->program.elements_n && g->classes_n < 256; i++)
+        if (g->program.elements[i].op == SG_ELEMENT_BYTES) divide_classes(g, &g->program.sets[g->program.elements[i].a]);
+}
+
 /* --- stacks --- */
 
 static uint32_t stack_hash(uint32_t at, uint64_t count, uint32_t below)
@@ -285,12 +309,12 @@ segue_status sg_automaton_step(struct sg_grammar *g, uint32_t state, uint8_t byt
     *out = SG_STATE_DEAD;
     if (!g->states[state].n) return SEGUE_OK;
     if (g->states[state].next == UINT32_MAX) {
-        if (!reserve(g, (void **)&g->next, &g->next_cap, (size_t)g->next_n + 256, sizeof *g->next))
+        if (!reserve(g, (void **)&g->next, &g->next_cap, (size_t)g->next_n + g->classes_n, sizeof *g->next))
             return sg_no_memory("grammar", g->cache_bytes, err);
         g->states[state].next = g->next_n;
-        g->next_n += 256;
+        g->next_n += g->classes_n;
     }
-    uint32_t known = g->next[g->states[state].next + byte];
+    uint32_t known = g->next[g->states[state].next + g->byte_class[byte]];
     if (known) {
         *out = known - 1;
         return SEGUE_OK;
@@ -303,7 +327,7 @@ segue_status sg_automaton_step(struct sg_grammar *g, uint32_t state, uint8_t byt
         if (!visit_new(g, s.at + 1, 0, s.below)) return sg_no_memory("grammar", g->cache_bytes, err);
     }
     SG_TRY(close_state(g, out, err));
-    g->next[g->states[state].next + byte] = *out + 1;
+    g->next[g->states[state].next + g->byte_class[byte]] = *out + 1;
     return SEGUE_OK;
 }
 

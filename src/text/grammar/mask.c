@@ -59,6 +59,7 @@ segue_status sg_grammar_new(struct sg_grammar **out, int kind, const char *text,
     g->trie = trie;
     g->root = root;
     g->counts = has_counts(&g->program);
+    sg_automaton_classes(g);
     pthread_mutex_init(&g->lock, NULL);
     *out = g;
     return SEGUE_OK;

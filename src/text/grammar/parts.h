@@ -163,7 +163,7 @@ struct sg_stack_node {
 struct sg_state_node {
     uint32_t first, n; /* in sg_grammar.lists */
     uint32_t accepts;  /* 1: the text may end here */
-    uint32_t next;     /* offset of [256] in sg_grammar.next; UINT32_MAX: not there yet */
+    uint32_t next;     /* offset of [classes_n] in sg_grammar.next; UINT32_MAX: not there yet */
     uint32_t *mask;    /* NULL: not there yet */
 };
 struct sg_grammar {
@@ -172,6 +172,8 @@ struct sg_grammar {
     int32_t *stops;
     size_t stops_n;
     uint32_t root, counts; /* counts: 1: there are repetitions with large bounds */
+    uint8_t byte_class[256]; /* bytes of one class are in the same sets, so that they lead to the same states */
+    uint32_t classes_n;
     /* The cache, guarded by lock. */
     pthread_mutex_t lock;
     uint32_t generation;          /* grows when the cache is emptied */
@@ -193,6 +195,8 @@ struct sg_grammar {
     size_t cache_bytes;
 };
 enum { SG_STATE_DEAD = 0, SG_STATE_BEGIN = 1, SG_STATE_ENDED = 2 };
+/* Sets byte_class and classes_n of a new grammar. */
+void sg_automaton_classes(struct sg_grammar *g);
 /* With the lock: empties the cache if it is too large. */
 segue_status sg_automaton_begin(struct sg_grammar *g, segue_error *err);
 /* With the lock: the state after a byte. */
