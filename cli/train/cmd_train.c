@@ -97,18 +97,25 @@ static segue_status pack_run(struct job *j, struct pack *p, bool loss_only, segu
     return st;
 }
 
-/* The samples in micro-batches of at most `context` tokens; with --no-pack, each by itself. */
+/* Tokens that are computed together: at least one sequence. */
+static size_t micro_batch(const struct job *j)
+{
+    double context = args_number(j->args, "context", CONTEXT);
+    return (size_t)fmax(context, args_number(j->args, "micro-batch", 0));
+}
+
+/* The samples in micro-batches of at most that; with --no-pack, each by itself. */
 static segue_status run_samples(struct job *j, const struct train_sample *(*at)(const struct job *j, size_t i), size_t n,
                                 bool loss_only, segue_train_result *sum, segue_error *err)
 {
-    size_t context = (size_t)args_number(j->args, "context", CONTEXT);
+    size_t room = micro_batch(j);
     struct pack p;
     segue_status st = SEGUE_OK;
     *sum = (segue_train_result){.size = sizeof *sum};
-    pack_begin(&p, context);
+    pack_begin(&p, room);
     for (size_t i = 0; i < n && !st; i++) {
         const struct train_sample *x = at(j, i);
-        if (p.n && (p.used + x->n > context || args_has(j->args, "no-pack"))) st = pack_run(j, &p, loss_only, sum, err);
+        if (p.n && (p.used + x->n > room || args_has(j->args, "no-pack"))) st = pack_run(j, &p, loss_only, sum, err);
         if (!st) pack_add(&p, x);
     }
     if (!st) st = pack_run(j, &p, loss_only, sum, err);
@@ -202,8 +209,8 @@ static segue_status train(struct job *j, segue_error *err)
 /* FNV-1a of what must be equal for a run to be continued, twice with other starts. */
 static void identify(struct job *j)
 {
-    static const char *const settings[] = {"rank", "alpha", "targets", "context", "batch",        "lr",  "warmup",
-                                           "steps", "epochs", "seed", "held-out", "weight-decay", "clip"};
+    static const char *const settings[] = {"rank", "alpha", "targets", "context", "micro-batch", "batch",  "lr",
+                                           "warmup", "steps", "epochs", "seed", "held-out", "weight-decay", "clip"};
     static const char *const switches[] = {"full", "random", "no-pack"};
     uint64_t hash[2] = {14695981039346656037u, 0x9ae16a3b2f90404fu};
     struct out_text text = {0};
@@ -246,6 +253,7 @@ static segue_status open_trainer(struct job *j, segue_error *err)
                                   .lora_targets = args_text(j->args, "targets"),
                                   .seed = j->seed,
                                   .sequence_tokens = (size_t)args_number(j->args, "context", CONTEXT),
+                                  .batch_tokens = micro_batch(j),
                                   .recompute = args_has(j->args, "recompute"),
                                   .host = j->host};
     if (!st) st = segue_trainer_open(&j->trainer, j->placement.model, j->unit, &o, err);
@@ -361,6 +369,7 @@ static const struct arg_def flag_defs[] = {
     {"epochs", 0, ARG_COUNT, 0, "N", "1", 1, 1e6, "passes over the data"},
     {"batch", 0, ARG_COUNT, 0, "N", "4", 1, 65536, "sequences per update"},
     {"context", 'c', ARG_COUNT, 0, "N", "256", 2, 1 << 20, "longest sequence in tokens"},
+    {"micro-batch", 0, ARG_COUNT, ARG_ADVANCED, "N", "--context", 1, 1 << 20, "tokens that are computed together"},
     {"lr", 0, ARG_REAL, 0, "X", "2e-4", 0, 10, "highest learning rate; it falls to a tenth"},
     {"warmup", 0, ARG_COUNT, ARG_ADVANCED, "N", "5 %", 0, 1e9, "updates until the highest learning rate"},
     {"weight-decay", 0, ARG_REAL, ARG_ADVANCED, "X", "0", 0, 10, "weight decay of AdamW"},

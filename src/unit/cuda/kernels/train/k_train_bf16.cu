@@ -1,0 +1,299 @@
+/* k_train_bf16.cu: training with bf16 values: conversions, embedding, norms of whole rows, rotary embedding, elementwise operations,
+ * rows, sums over rows, loss. A thread has eight neighbouring numbers.
+ * SPDX-License-Identifier: MIT */
+#include "k_train_bf16.cuh"
+
+/* --- conversions: a thread per number --- */
+
+extern "C" __global__ void train_bf16_widen(const __grid_constant__ ct_convert a)
+{
+    size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x, t = i / a.x.width;
+    if (t < a.rows) a.wide[i] = half_of(a.x.p[t * a.x.stride + i % a.x.width]);
+}
+
+extern "C" __global__ void train_bf16_narrow(const __grid_constant__ ct_convert a)
+{
+    size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x, t = i / a.padded;
+    uint32_t c = (uint32_t)(i % a.padded);
+    if (t >= a.rows) return;
+    uint16_t *x = a.x.p + t * a.x.stride + c;
+    float v = c < a.x.width ? a.wide[t * a.x.width + c] : 0;
+    *x = half_to(a.x.fresh || c >= a.x.width ? v : half_of(*x) + v);
+}
+
+extern "C" __global__ void train_bf16_cast(const __grid_constant__ ct_cast a)
+{
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < a.n; i += (size_t)gridDim.x * blockDim.x)
+        a.to[i] = half_to(a.from[i]);
+}
+
+/* --- embedding: a block per token --- */
+
+extern "C" __global__ void train_bf16_embed(const __grid_constant__ ct_half_embed a)
+{
+    uint32_t t = blockIdx.x;
+    const float *x = a.table + (size_t)a.ids[t] * a.width;
+    const float *p = a.positions ? a.positions + (size_t)a.position[t] * a.width : nullptr;
+    for (uint32_t c = threadIdx.x; c < a.width; c += blockDim.x)
+        a.out[t * a.stride + c] = half_to(a.scale * x[c] + (p ? p[c] : 0));
+}
+
+/* The block of the first token with an index adds the rows of all tokens with it, in order; 256 tokens are compared at a time. */
+extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_embed_back(const __grid_constant__ ct_half_embed_back a)
+{
+    __shared__ float scratch[8];
+    __shared__ uint8_t equal[CT_THREADS];
+    uint32_t t = blockIdx.x;
+    int32_t id = a.index[t];
+    float earlier = 0;
+    for (uint32_t i = threadIdx.x; i < t; i += blockDim.x) earlier = a.index[i] == id ? 1 : earlier;
+    if (train_block_max(earlier, scratch) > 0) return;
+    for (uint32_t from = t; from < a.rows; from += CT_THREADS) {
+        uint32_t mine = from + threadIdx.x, n = a.rows - from < CT_THREADS ? a.rows - from : CT_THREADS;
+        float any = mine < a.rows && a.index[mine] == id ? 1 : 0;
+        __syncthreads();
+        equal[threadIdx.x] = any > 0;
+        if (train_block_max(any, scratch) == 0) continue;
+        for (uint32_t c = threadIdx.x; c < a.width; c += blockDim.x) {
+            float sum = 0;
+            for (uint32_t i = 0; i < n; i++)
+                if (equal[i]) sum += half_of(a.dout[(from + i) * a.stride + c]);
+            a.gradient[(size_t)id * a.width + c] += a.scale * sum;
+        }
+    }
+}
+
+/* Positions: block p adds the rows at place p of all sequences. */
+extern "C" __global__ void train_bf16_places_back(const __grid_constant__ ct_half_embed_back a)
+{
+    uint32_t place = blockIdx.x;
+    for (uint32_t c = threadIdx.x; c < a.width; c += blockDim.x) {
+        float sum = 0;
+        for (uint32_t s = 0; s < a.sequences; s++)
+            if (a.from[s] + place < a.from[s + 1]) sum += half_of(a.dout[(a.from[s] + place) * a.stride + c]);
+        a.gradient[(size_t)place * a.width + c] += a.scale * sum;
+    }
+}
+
+/* --- norm of whole rows: a warp per row --- */
+
+enum { NORM_WARPS = CT_THREADS / 32 };
+
+/* Mean and 1 / std. The sum of squares is that of the differences, as in fp32. */
+__device__ void half_norm_stats(const ct_half_norm &a, const uint16_t *x, float *mean, float *inverse)
+{
+    float sum = 0, squares = 0, v[8];
+    for (uint32_t c = threadIdx.x % 32 * 8; c < a.width && a.layer; c += 256) {
+        half_load(v, x + c);
+        for (int i = 0; i < 8; i++) sum += v[i];
+    }
+    *mean = a.layer ? train_lanes_sum(sum, 32) / a.width : 0;
+    for (uint32_t c = threadIdx.x % 32 * 8; c < a.width; c += 256) {
+        half_load(v, x + c);
+        for (int i = 0; i < 8; i++) squares = fmaf(v[i] - *mean, v[i] - *mean, squares);
+    }
+    *inverse = 1.0f / sqrtf(train_lanes_sum(squares, 32) / a.width + a.eps);
+}
+
+__device__ __forceinline__ float half_norm_weight(const ct_half_norm &a, uint32_t c) { return a.weight ? a.weight[c] + a.plus : 1.0f; }
+
+extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_norm(const __grid_constant__ ct_half_norm a)
+{
+    uint32_t t = blockIdx.x * NORM_WARPS + threadIdx.x / 32;
+    if (t >= a.rows) return;
+    const uint16_t *x = a.x.p + t * a.x.stride;
+    float mean, inverse, v[8];
+    half_norm_stats(a, x, &mean, &inverse);
+    for (uint32_t c = threadIdx.x % 32 * 8; c < a.width; c += 256) {
+        half_load(v, x + c);
+        for (int i = 0; i < 8; i++)
+            v[i] = (v[i] - mean) * inverse * half_norm_weight(a, c + i) + (a.bias ? a.bias[c + i] : 0);
+        half_store(a.out + (size_t)t * a.width + c, v);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_norm_back(const __grid_constant__ ct_half_norm a)
+{
+    uint32_t t = blockIdx.x * NORM_WARPS + threadIdx.x / 32;
+    if (t >= a.rows) return;
+    const uint16_t *x = a.x.p + t * a.x.stride, *dy = a.dout + (size_t)t * a.width;
+    float mean, inverse, sum = 0, along = 0, v[8], d[8];
+    half_norm_stats(a, x, &mean, &inverse);
+    if (threadIdx.x % 32 == 0) a.stats[2 * (size_t)t] = mean, a.stats[2 * (size_t)t + 1] = inverse;
+    if (!a.dx.p) return;
+    for (uint32_t c = threadIdx.x % 32 * 8; c < a.width; c += 256) {
+        half_load(v, x + c);
+        half_load(d, dy + c);
+        for (int i = 0; i < 8; i++) {
+            float e = d[i] * half_norm_weight(a, c + i);
+            sum += e;
+            along = fmaf(e, (v[i] - mean) * inverse, along);
+        }
+    }
+    float m = a.layer ? train_lanes_sum(sum, 32) / a.width : 0, p = train_lanes_sum(along, 32) / a.width;
+    for (uint32_t c = threadIdx.x % 32 * 8; c < a.width; c += 256) {
+        half_load(v, x + c);
+        half_load(d, dy + c);
+        for (int i = 0; i < 8; i++) v[i] = (d[i] * half_norm_weight(a, c + i) - m - (v[i] - mean) * inverse * p) * inverse;
+        half_give(a.dx.p + t * a.dx.stride + c, v, a.dx.fresh);
+    }
+}
+
+/* Sums for the gradients of weight and bias. Block (x, y): 64 columns, chunk y of rows; a thread has two columns, every eighth row. */
+extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_norm_columns(const __grid_constant__ ct_half_norm a)
+{
+    __shared__ float sums[CT_THREADS / 32][32][4];
+    uint32_t c = blockIdx.x * 64 + threadIdx.x % 32 * 2, warp = threadIdx.x / 32, to = (blockIdx.y + 1) * CT_CHUNK;
+    float s[4] = {0, 0, 0, 0};
+    for (uint32_t t = blockIdx.y * CT_CHUNK + warp; t < to && t < a.rows && c < a.width; t += CT_THREADS / 32) {
+        uint32_t d = *(const uint32_t *)(a.dout + (size_t)t * a.width + c), x = *(const uint32_t *)(a.x.p + t * a.x.stride + c);
+        float mean = a.stats[2 * (size_t)t], inverse = a.stats[2 * (size_t)t + 1];
+        for (int i = 0; i < 2; i++) {
+            float dy = half_of((uint16_t)(d >> 16 * i));
+            s[i] = fmaf(dy, (half_of((uint16_t)(x >> 16 * i)) - mean) * inverse, s[i]);
+            s[2 + i] += dy;
+        }
+    }
+    for (int i = 0; i < 4; i++) sums[warp][threadIdx.x % 32][i] = s[i];
+    __syncthreads();
+    if (warp || c >= a.width) return;
+    for (int w = 1; w < CT_THREADS / 32; w++)
+        for (int i = 0; i < 4; i++) s[i] += sums[w][threadIdx.x][i];
+    float *parts = a.parts + (size_t)blockIdx.y * a.width + c;
+    for (size_t i = 0; i < 2; i++) parts[i] = s[i], parts[(size_t)gridDim.y * a.width + i] = s[2 + i];
+}
+
+/* The same for dout alone. */
+extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_columns(const __grid_constant__ ct_half_columns a)
+{
+    __shared__ float sums[CT_THREADS / 32][32][2];
+    uint32_t c = blockIdx.x * 64 + threadIdx.x % 32 * 2, warp = threadIdx.x / 32, to = (blockIdx.y + 1) * CT_CHUNK;
+    float s[2] = {0, 0};
+    for (uint32_t t = blockIdx.y * CT_CHUNK + warp; t < to && t < a.rows && c < a.columns; t += CT_THREADS / 32) {
+        uint32_t d = *(const uint32_t *)(a.dout + t * a.stride + c);
+        for (int i = 0; i < 2; i++) s[i] += half_of((uint16_t)(d >> 16 * i));
+    }
+    for (int i = 0; i < 2; i++) sums[warp][threadIdx.x % 32][i] = s[i];
+    __syncthreads();
+    if (warp || c >= a.columns) return;
+    for (int w = 1; w < CT_THREADS / 32; w++)
+        for (int i = 0; i < 2; i++) s[i] += sums[w][threadIdx.x][i];
+    for (int i = 0; i < 2; i++) a.parts[(size_t)blockIdx.y * a.columns + c + i] = s[i];
+}
+
+/* --- rotary embedding: a block per token, a thread per number --- */
+
+__device__ float half_rotated(const ct_half_rope &a, const uint16_t *x, uint32_t i, uint32_t t, float sign)
+{
+    const float *cosine = a.cosine + (size_t)a.position[t] * a.pairs, *sine = a.sine + (size_t)a.position[t] * a.pairs;
+    uint32_t c = i % a.head_width, j = c < a.pairs ? c : c - a.pairs;
+    if (c >= 2 * a.pairs) return half_of(x[i]);
+    float other = half_of(c < a.pairs ? x[i + a.pairs] : x[i - a.pairs]) * sign * sine[j];
+    return half_of(x[i]) * cosine[j] + (c < a.pairs ? -other : other);
+}
+
+extern "C" __global__ void train_bf16_rope(const __grid_constant__ ct_half_rope a)
+{
+    uint32_t t = blockIdx.x;
+    for (uint32_t i = threadIdx.x; i < a.width; i += blockDim.x)
+        a.out[(size_t)t * a.width + i] = half_to(half_rotated(a, a.x.p + t * a.x.stride, i, t, a.sign));
+}
+
+/* x, the gradient of the operand, (+)= the inverse rotation of out, the gradient of the result. */
+extern "C" __global__ void train_bf16_rope_back(const __grid_constant__ ct_half_rope a)
+{
+    uint32_t t = blockIdx.x;
+    uint16_t *y = a.x.p + t * a.x.stride;
+    for (uint32_t i = threadIdx.x; i < a.width; i += blockDim.x) {
+        float v = half_rotated(a, a.out + (size_t)t * a.width, i, t, -a.sign);
+        y[i] = half_to(a.x.fresh ? v : half_of(y[i]) + v);
+    }
+}
+
+/* --- elementwise --- */
+
+extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_small(const __grid_constant__ ct_half_small a)
+{
+    size_t i = (blockIdx.x * (size_t)blockDim.x + threadIdx.x) * 8, t = i / a.width;
+    uint32_t c = (uint32_t)(i % a.width);
+    if (t >= a.rows) return;
+    float x[8], y[8], d[8], w[8];
+    if (a.x.p) half_load(x, a.x.p + t * a.x.stride + c);
+    if (a.y.p) half_load(y, a.y.p + t * a.y.stride + c);
+    if (a.dout) half_load(d, a.dout + i);
+    for (int k = 0; k < 8; k++) w[k] = a.weight ? a.weight[a.one ? 0 : c + k] : a.value;
+    switch (a.kind) {
+    case CT_GLU:
+        for (int k = 0; k < 8; k++) x[k] = train_act(a.act, x[k]) * y[k];
+        break;
+    case CT_ACT:
+        for (int k = 0; k < 8; k++) x[k] = train_act(a.act, x[k]);
+        break;
+    case CT_ADD:
+        for (int k = 0; k < 8; k++) x[k] += y[k];
+        break;
+    case CT_SCALE:
+        for (int k = 0; k < 8; k++) x[k] *= w[k];
+        break;
+    case CT_GLU_BACK:
+        for (int k = 0; k < 8; k++) w[k] = d[k] * train_act(a.act, x[k]), x[k] = d[k] * y[k] * train_slope(a.act, x[k]);
+        if (a.dy.p) half_give(a.dy.p + t * a.dy.stride + c, w, a.dy.fresh);
+        break;
+    case CT_ACT_BACK:
+        for (int k = 0; k < 8; k++) x[k] = d[k] * train_slope(a.act, x[k]);
+        break;
+    case CT_SCALE_BACK:
+        for (int k = 0; k < 8; k++) x[k] = d[k] * w[k];
+        break;
+    default: /* CT_ADD_TO */
+        for (int k = 0; k < 8; k++) x[k] = d[k];
+    }
+    if (a.out) half_store(a.out + i, x);
+    else if (a.dx.p) half_give(a.dx.p + t * a.dx.stride + c, x, a.dx.fresh);
+}
+
+/* --- rows: a block per row --- */
+
+extern "C" __global__ void train_bf16_select(const __grid_constant__ ct_half_rows a)
+{
+    const uint16_t *x = a.x.p + a.list[blockIdx.x] * a.x.stride;
+    for (uint32_t c = threadIdx.x; c < a.stride; c += blockDim.x) a.out[blockIdx.x * a.stride + c] = c < a.x.width ? x[c] : 0;
+}
+
+extern "C" __global__ void train_bf16_select_back(const __grid_constant__ ct_half_rows a)
+{
+    uint16_t *x = a.x.p + a.list[blockIdx.x] * a.x.stride;
+    for (uint32_t c = threadIdx.x; c < a.x.width; c += blockDim.x) x[c] = half_to(half_of(x[c]) + half_of(a.out[blockIdx.x * a.stride + c]));
+}
+
+/* --- loss: a block per row of logits. One pass for the maximum and the sum, one for the gradient --- */
+
+extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_loss(const __grid_constant__ ct_half_loss a)
+{
+    __shared__ float scratch[8];
+    const uint16_t *x = a.logits + blockIdx.x * a.stride;
+    uint32_t label = (uint32_t)a.labels[a.rows[blockIdx.x]];
+    float max = -INFINITY, sum = 0, v[8];
+    for (uint32_t c = threadIdx.x * 8; c < a.vocab; c += CT_THREADS * 8) {
+        float m = max;
+        half_load(v, x + c);
+        for (uint32_t k = 0; k < 8; k++) {
+            if (c + k >= a.vocab) v[k] = -INFINITY;
+            m = fmaxf(m, v[k]);
+        }
+        sum *= expf(max - m);
+        for (int k = 0; k < 8; k++) sum += expf(v[k] - m);
+        max = m;
+    }
+    float all = train_block_max(max, scratch);
+    sum = train_block_sum(max > -INFINITY ? sum * expf(max - all) : 0.0f, scratch);
+    if (!threadIdx.x) a.loss[blockIdx.x] = log((double)sum) + all - half_of(x[label]);
+    if (!a.dlogits) return;
+    float inverse = 1.0f / sum;
+    for (uint32_t c = threadIdx.x * 8; c < a.stride; c += CT_THREADS * 8) {
+        half_load(v, x + c);
+        for (uint32_t k = 0; k < 8; k++)
+            v[k] = c + k < a.vocab ? expf(v[k] - all) * inverse - (c + k == label ? 1.0f : 0.0f) : 0;
+        half_store(a.dlogits + blockIdx.x * a.stride + c, v);
+    }
+}
