@@ -126,12 +126,24 @@ static int covers(const struct sg_train_pass *p, const struct sg_op *op, int32_t
     return width == sg_train_stride(p->t, p->g->values[v].width);
 }
 
+/* 1: operand i is the residual of a linear op, whose gradient is that of the result: its memory is handed on, not copied. */
+static int passes_on(const struct sg_train_pass *p, const struct sg_op *op, int i)
+{
+    return op->code == SG_OP_LINEAR && i == 1 && op->in[0].value != op->in[1].value && p->grads[op->out] &&
+           sg_train_numbers(p, op->out) == sg_train_numbers(p, op->in[1].value) && p->t->needs[op->out];
+}
+
 segue_status sg_train_grads_of(struct sg_train_pass *p, const struct sg_op *op, struct sg_train_grad *out)
 {
     uint32_t fresh[SG_OP_INPUTS] = {0};
     for (int i = 0; i < SG_OP_INPUTS && value_bytes(p->t) == 2; i++) {
         int32_t v = op->in[i].value;
         if (v < 0 || !p->t->needs[v] || p->grads[v] || !covers(p, op, v)) continue;
+        if (passes_on(p, op, i)) {
+            p->grads[v] = p->grads[op->out];
+            p->grads[op->out] = NULL;
+            continue;
+        }
         for (int k = i; k < SG_OP_INPUTS; k++) fresh[k] |= op->in[k].value == v;
         p->grads[v] = sg_train_take_live(p, v);
         if (!p->grads[v]) return SEGUE_EMEMORY;

@@ -28,7 +28,7 @@ struct sg_resident_tokens {
     uint32_t rows, sequences, longest;
 };
 
-/* One op. Forward writes out [rows, width]; backward adds to `grad` and to the gradients of weights. */
+/* One op. The gradient of a residual may be dout itself; then there is nothing to add. Forward writes out [rows, width]; backward adds to `grad` and to the gradients of weights. */
 struct sg_resident_call {
     const struct sg_op *op;
     uint32_t back, rows;

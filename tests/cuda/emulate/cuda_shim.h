@@ -33,4 +33,12 @@ template <class T> T __shfl_xor_sync(unsigned, T x, int mask)
     return y;
 }
 
+inline unsigned __ballot_sync(unsigned, int x)
+{
+    unsigned bits = x ? 1u << threadIdx.x % 32 : 0;
+    for (int m = 16; m; m >>= 1) bits |= __shfl_xor_sync(0xffffffffu, bits, m);
+    return bits;
+}
+inline int __ffs(int x) { return __builtin_ffs(x); }
+
 #endif

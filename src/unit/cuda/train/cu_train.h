@@ -109,6 +109,8 @@ struct cu_train_product {
     const uint16_t *bias;            /* [cols] or NULL */
     int wide;                        /* D is fp32, else bf16 */
 };
+/* Numbers that are allocated behind n others: products may add rows of 0 there. */
+static inline size_t cu_train_slack(size_t n) { return n / 16 < 1 << 18 ? n / 16 : 1 << 18; }
 int cu_train_blas(struct cu_train *t);   /* 1: the library is there */
 segue_status cu_train_multiply(struct cu_train *t, const struct cu_train_product *p, segue_error *err);
 void cu_train_blas_close(struct cu_train *t);

@@ -26,7 +26,10 @@ static segue_status clear(struct cu_train *t, float *p, size_t n, segue_error *e
 
 segue_status cu_train_widened(struct cu_train *t, const struct sg_resident_call *c, cu_train_op *op, segue_error *err)
 {
-    struct sg_resident_call w = *c;
+    struct sg_resident_call from = *c, w = *c;
+    for (int i = 0; i < SG_OP_INPUTS; i++) /* a residual's gradient that is dout itself */
+        if (c->back && c->grad[i].data == c->dout) from.grad[i].data = w.grad[i].data = NULL;
+    c = &from;
     struct sg_resident_matrix out = {c->back ? (float *)(uintptr_t)c->dout : c->out, c->stride, c->width, 1};
     size_t all = (size_t)c->rows * c->width, grads = 0;
     for (int i = 0; i < SG_OP_INPUTS; i++) all += numbers_of(c, c->in[i]), grads += numbers_of(c, c->grad[i]);
@@ -53,27 +56,28 @@ segue_status cu_train_widened(struct cu_train *t, const struct sg_resident_call 
 
 /* --- sums --- */
 
-/* gradient [columns] += the sums of `chunks` parts. */
-static segue_status add_parts(struct cu_train *t, const float *parts, float *gradient, uint32_t columns, uint32_t chunks, segue_error *err)
+/* gradient [columns] += the sums of `chunks` parts, which are `apart` numbers apart. */
+static segue_status add_parts(struct cu_train *t, const float *parts, float *gradient, uint32_t columns, uint32_t apart,
+                              uint32_t chunks, segue_error *err)
 {
-    struct ct_sum s = {parts, gradient, columns, 1, columns, chunks, 1, 1, 0};
+    struct ct_sum s = {parts, gradient, columns, 1, columns, chunks, 1, 1, apart};
     return gradient ? cu_train_launch_items(t, t->k.sum, columns, &s, err) : SEGUE_OK;
 }
 
 segue_status cu_train_bf16_columns(struct cu_train *t, const struct sg_resident_call *c, float *gradient, segue_error *err)
 {
-    uint32_t chunks = cu_pieces(c->rows, CT_CHUNK), even = (c->width + 1) / 2 * 2;
-    struct ct_half_columns a = {half(c->dout), c->stride, NULL, c->rows, even};
+    uint32_t chunks = cu_pieces(c->rows, CT_CHUNK), columns = (uint32_t)c->stride;
+    struct ct_half_columns a = {half(c->dout), c->stride, NULL, c->rows, columns};
     if (!gradient) return SEGUE_OK;
-    SG_TRY(cu_train_parts(t, (size_t)chunks * even, &a.parts, err));
-    SG_TRY(cu_train_launch(t, t->k.bf16_columns, cu_pieces(even, 64), chunks, 1, CT_THREADS, &a, err));
-    return add_parts(t, a.parts, gradient, c->width, chunks, err);
+    SG_TRY(cu_train_parts(t, (size_t)chunks * columns, &a.parts, err));
+    SG_TRY(cu_train_launch(t, t->k.bf16_columns, cu_pieces(columns, 256), chunks, 1, CT_THREADS, &a, err));
+    return add_parts(t, a.parts, gradient, c->width, columns, chunks, err);
 }
 
 segue_status cu_train_bf16_add_to(struct cu_train *t, struct sg_resident_matrix to, const struct sg_resident_call *c, segue_error *err)
 {
     struct ct_half_small a = {.dx = cu_train_half(to), .dout = half(c->dout), .rows = c->rows, .width = c->width, .kind = CT_ADD_TO};
-    return to.data ? cu_train_launch_items(t, t->k.bf16_small, (size_t)c->rows * c->width / 8, &a, err) : SEGUE_OK;
+    return to.data && to.data != c->dout ? cu_train_launch_items(t, t->k.bf16_small, (size_t)c->rows * c->width / 8, &a, err) : SEGUE_OK;
 }
 
 /* --- operations --- */
@@ -108,8 +112,8 @@ static segue_status norm(struct cu_train *t, const struct sg_resident_call *c, s
     if (!c->weight[0].gradient && !c->weight[1].gradient) return SEGUE_OK;
     SG_TRY(cu_train_parts(t, (size_t)2 * chunks * c->width, &a.parts, err));
     SG_TRY(cu_train_launch(t, t->k.bf16_norm_columns, cu_pieces(c->width, 64), chunks, 1, CT_THREADS, &a, err));
-    SG_TRY(add_parts(t, a.parts, c->weight[0].gradient, c->width, chunks, err));
-    return add_parts(t, a.parts + (size_t)chunks * c->width, c->weight[1].gradient, c->width, chunks, err);
+    SG_TRY(add_parts(t, a.parts, c->weight[0].gradient, c->width, c->width, chunks, err));
+    return add_parts(t, a.parts + (size_t)chunks * c->width, c->weight[1].gradient, c->width, c->width, chunks, err);
 }
 
 /* Backward: dout has rows of all columns of the result. */

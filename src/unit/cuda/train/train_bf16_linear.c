@@ -58,12 +58,15 @@ static segue_status forward(struct cu_train *t, const struct sg_resident_call *c
     return cu_train_multiply(t, &p, err);
 }
 
-/* gradient [rows, cols] += dy^T x, both of c->rows rows. */
+/* gradient [rows, cols] += dy^T x, both of c->rows rows. A number of columns of dy that is no multiple of 8 is slow, so its padding
+ * is added as rows behind the gradient where these may be. */
 static segue_status weight_back(struct cu_train *t, const uint16_t *dy, size_t dy_stride, const uint16_t *x, size_t x_stride,
-                                const struct sg_resident_weight *w, uint32_t rows, segue_error *err)
+                                const struct sg_resident_weight *w, uint32_t rows, int whole, segue_error *err)
 {
+    uint32_t even = (w->rows + 7) / 8 * 8;
+    if (!whole || even > dy_stride || (size_t)(even - w->rows) * w->cols > cu_train_slack((size_t)w->rows * w->cols)) even = w->rows;
     struct cu_train_product p = {.kind = CT_TN, .a = dy, .lda = dy_stride, .b = x, .ldb = x_stride, .d = w->gradient, .ldd = w->cols,
-                                 .rows = w->rows, .cols = w->cols, .inner = rows, .scale = 1, .c = w->gradient, .ldc = w->cols,
+                                 .rows = even, .cols = w->cols, .inner = rows, .scale = 1, .c = w->gradient, .ldc = w->cols,
                                  .wide = 1};
     return w->gradient ? cu_train_multiply(t, &p, err) : SEGUE_OK;
 }
@@ -74,8 +77,8 @@ static segue_status pair_back(struct cu_train *t, const struct sg_resident_call 
     const uint16_t *low, *dlow, *a;
     uint32_t rank = c->pair[0].rows;
     SG_TRY(low_products(t, c, &low, &dlow, err));
-    SG_TRY(weight_back(t, half(c->dout), c->stride, low, rank, &c->pair[1], c->rows, err));
-    SG_TRY(weight_back(t, dlow, rank, half(x->data), x->stride, &c->pair[0], c->rows, err));
+    SG_TRY(weight_back(t, half(c->dout), c->stride, low, rank, &c->pair[1], c->rows, 0, err));
+    SG_TRY(weight_back(t, dlow, rank, half(x->data), x->stride, &c->pair[0], c->rows, 0, err));
     if (!dx->data) return SEGUE_OK;
     SG_TRY(cu_train_copy_of(t, c->pair[0].value, rank, x->width, &a, NULL, err));
     struct cu_train_product p = {.kind = CT_NN, .a = dlow, .lda = rank, .b = a, .ldb = x->width, .d = dx->data, .ldd = dx->stride,
@@ -83,7 +86,7 @@ static segue_status pair_back(struct cu_train *t, const struct sg_resident_call 
     return cu_train_multiply(t, &p, err);
 }
 
-static segue_status backward(struct cu_train *t, const struct sg_resident_call *c, const uint16_t *w, segue_error *err)
+static segue_status backward(struct cu_train *t, const struct sg_resident_call *c, const uint16_t *w, int whole, segue_error *err)
 {
     const struct sg_resident_matrix *x = &c->in[0], *dx = &c->grad[0];
     SG_TRY(cu_train_bf16_add_to(t, c->grad[1], c, err));
@@ -94,7 +97,7 @@ static segue_status backward(struct cu_train *t, const struct sg_resident_call *
                                      .c = dx->fresh ? NULL : dx->data, .ldc = dx->stride};
         SG_TRY(cu_train_multiply(t, &p, err));
     }
-    SG_TRY(weight_back(t, half(c->dout), c->stride, half(x->data), x->stride, &c->weight[0], c->rows, err));
+    SG_TRY(weight_back(t, half(c->dout), c->stride, half(x->data), x->stride, &c->weight[0], c->rows, whole, err));
     return c->pair[0].value ? pair_back(t, c, err) : SEGUE_OK;
 }
 
@@ -106,5 +109,5 @@ segue_status cu_train_bf16_linear(struct cu_train *t, const struct sg_resident_c
     SG_TRY(cu_train_copy_of(t, c->weight[0].value, c->weight[0].rows, c->weight[0].cols, &w, &whole, err));
     if (!can(t, c, whole)) return SEGUE_OK;
     *done = 1;
-    return c->back ? backward(t, c, w, err) : forward(t, c, w, err);
+    return c->back ? backward(t, c, w, whole, err) : forward(t, c, w, err);
 }

@@ -38,27 +38,38 @@ extern "C" __global__ void train_bf16_embed(const __grid_constant__ ct_half_embe
         a.out[t * a.stride + c] = half_to(a.scale * x[c] + (p ? p[c] : 0));
 }
 
-/* The block of the first token with an index adds the rows of all tokens with it, in order; 256 tokens are compared at a time. */
+/* The block of the first token with an index adds the rows of all tokens with it, in order. A bit of `found` is a token. */
+enum { FOUND = 1024, COLUMNS = 4 };
 extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_embed_back(const __grid_constant__ ct_half_embed_back a)
 {
     __shared__ float scratch[8];
-    __shared__ uint8_t equal[CT_THREADS];
-    uint32_t t = blockIdx.x;
+    __shared__ uint32_t found[FOUND];
+    uint32_t t = blockIdx.x, lane = threadIdx.x % 32;
     int32_t id = a.index[t];
-    float earlier = 0;
-    for (uint32_t i = threadIdx.x; i < t; i += blockDim.x) earlier = a.index[i] == id ? 1 : earlier;
-    if (train_block_max(earlier, scratch) > 0) return;
-    for (uint32_t from = t; from < a.rows; from += CT_THREADS) {
-        uint32_t mine = from + threadIdx.x, n = a.rows - from < CT_THREADS ? a.rows - from : CT_THREADS;
-        float any = mine < a.rows && a.index[mine] == id ? 1 : 0;
+    for (uint32_t base = 0; base < a.rows; base += 32 * FOUND) {
+        uint32_t words = (a.rows - base + 31) / 32 < FOUND ? (a.rows - base + 31) / 32 : FOUND;
         __syncthreads();
-        equal[threadIdx.x] = any > 0;
-        if (train_block_max(any, scratch) == 0) continue;
-        for (uint32_t c = threadIdx.x; c < a.width; c += blockDim.x) {
-            float sum = 0;
-            for (uint32_t i = 0; i < n; i++)
-                if (equal[i]) sum += half_of(a.dout[(from + i) * a.stride + c]);
-            a.gradient[(size_t)id * a.width + c] += a.scale * sum;
+        for (uint32_t w = threadIdx.x / 32; w < words; w += CT_THREADS / 32) {
+            uint32_t i = base + 32 * w + lane, bits = __ballot_sync(0xffffffffu, i < a.rows && a.index[i] == id);
+            if (!lane) found[w] = bits;
+        }
+        __syncthreads();
+        float earlier = 0;
+        for (uint32_t w = threadIdx.x; w < words && base + 32 * w < t; w += CT_THREADS) {
+            uint32_t left = t - base - 32 * w, bits = left < 32 ? found[w] & ((1u << left) - 1) : found[w];
+            earlier = bits ? 1 : earlier;
+        }
+        if (train_block_max(earlier, scratch) > 0) return;
+        for (uint32_t c = threadIdx.x; c < a.width; c += COLUMNS * CT_THREADS) {
+            float sum[COLUMNS] = {0};
+            for (uint32_t w = t > base ? (t - base) / 32 : 0; w < words; w++)
+                for (uint32_t bits = found[w]; bits; bits &= bits - 1) {
+                    const uint16_t *row = a.dout + (base + 32 * w + __ffs((int)bits) - 1) * a.stride;
+                    for (int k = 0; k < COLUMNS; k++)
+                        if (c + k * CT_THREADS < a.width) sum[k] += half_of(row[c + k * CT_THREADS]);
+                }
+            for (int k = 0; k < COLUMNS; k++)
+                if (c + k * CT_THREADS < a.width) a.gradient[(size_t)id * a.width + c + k * CT_THREADS] += a.scale * sum[k];
         }
     }
 }
@@ -95,19 +106,25 @@ __device__ void half_norm_stats(const ct_half_norm &a, const uint16_t *x, float 
     *inverse = 1.0f / sqrtf(train_lanes_sum(squares, 32) / a.width + a.eps);
 }
 
-__device__ __forceinline__ float half_norm_weight(const ct_half_norm &a, uint32_t c) { return a.weight ? a.weight[c] + a.plus : 1.0f; }
+/* The weights of columns c to c + 7. */
+__device__ __forceinline__ void half_norm_weights(const ct_half_norm &a, uint32_t c, float (&w)[8])
+{
+    if (a.weight) half_wide(w, a.weight + c);
+    for (int i = 0; i < 8; i++) w[i] = a.weight ? w[i] + a.plus : 1.0f;
+}
 
 extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_norm(const __grid_constant__ ct_half_norm a)
 {
     uint32_t t = blockIdx.x * NORM_WARPS + threadIdx.x / 32;
     if (t >= a.rows) return;
     const uint16_t *x = a.x.p + t * a.x.stride;
-    float mean, inverse, v[8];
+    float mean, inverse, v[8], w[8], b[8] = {0};
     half_norm_stats(a, x, &mean, &inverse);
     for (uint32_t c = threadIdx.x % 32 * 8; c < a.width; c += 256) {
         half_load(v, x + c);
-        for (int i = 0; i < 8; i++)
-            v[i] = (v[i] - mean) * inverse * half_norm_weight(a, c + i) + (a.bias ? a.bias[c + i] : 0);
+        half_norm_weights(a, c, w);
+        if (a.bias) half_wide(b, a.bias + c);
+        for (int i = 0; i < 8; i++) v[i] = (v[i] - mean) * inverse * w[i] + b[i];
         half_store(a.out + (size_t)t * a.width + c, v);
     }
 }
@@ -117,15 +134,16 @@ extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_norm_back(co
     uint32_t t = blockIdx.x * NORM_WARPS + threadIdx.x / 32;
     if (t >= a.rows) return;
     const uint16_t *x = a.x.p + t * a.x.stride, *dy = a.dout + (size_t)t * a.width;
-    float mean, inverse, sum = 0, along = 0, v[8], d[8];
+    float mean, inverse, sum = 0, along = 0, v[8], d[8], w[8];
     half_norm_stats(a, x, &mean, &inverse);
     if (threadIdx.x % 32 == 0) a.stats[2 * (size_t)t] = mean, a.stats[2 * (size_t)t + 1] = inverse;
     if (!a.dx.p) return;
     for (uint32_t c = threadIdx.x % 32 * 8; c < a.width; c += 256) {
         half_load(v, x + c);
         half_load(d, dy + c);
+        half_norm_weights(a, c, w);
         for (int i = 0; i < 8; i++) {
-            float e = d[i] * half_norm_weight(a, c + i);
+            float e = d[i] * w[i];
             sum += e;
             along = fmaf(e, (v[i] - mean) * inverse, along);
         }
@@ -134,7 +152,8 @@ extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_norm_back(co
     for (uint32_t c = threadIdx.x % 32 * 8; c < a.width; c += 256) {
         half_load(v, x + c);
         half_load(d, dy + c);
-        for (int i = 0; i < 8; i++) v[i] = (d[i] * half_norm_weight(a, c + i) - m - (v[i] - mean) * inverse * p) * inverse;
+        half_norm_weights(a, c, w);
+        for (int i = 0; i < 8; i++) v[i] = (d[i] * w[i] - m - (v[i] - mean) * inverse * p) * inverse;
         half_give(a.dx.p + t * a.dx.stride + c, v, a.dx.fresh);
     }
 }
@@ -163,22 +182,26 @@ extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_norm_columns
     for (size_t i = 0; i < 2; i++) parts[i] = s[i], parts[(size_t)gridDim.y * a.width + i] = s[2 + i];
 }
 
-/* The same for dout alone. */
+/* The same for dout alone: 256 columns of a block, eight of a thread; `columns` is a multiple of 8, or of the padding. */
 extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_columns(const __grid_constant__ ct_half_columns a)
 {
-    __shared__ float sums[CT_THREADS / 32][32][2];
-    uint32_t c = blockIdx.x * 64 + threadIdx.x % 32 * 2, warp = threadIdx.x / 32, to = (blockIdx.y + 1) * CT_CHUNK;
-    float s[2] = {0, 0};
-    for (uint32_t t = blockIdx.y * CT_CHUNK + warp; t < to && t < a.rows && c < a.columns; t += CT_THREADS / 32) {
-        uint32_t d = *(const uint32_t *)(a.dout + t * a.stride + c);
-        for (int i = 0; i < 2; i++) s[i] += half_of((uint16_t)(d >> 16 * i));
+    __shared__ float sums[CT_THREADS / 32][32][8];
+    uint32_t c = blockIdx.x * 256 + threadIdx.x % 32 * 8, warp = threadIdx.x / 32, to = (blockIdx.y + 1) * CT_CHUNK;
+    float s[8] = {0}, d[8];
+    if (to > a.rows) to = a.rows;
+#pragma unroll 4
+    for (uint32_t t = blockIdx.y * CT_CHUNK + warp; t < to; t += CT_THREADS / 32) {
+        if (c >= a.columns) break;
+        half_load(d, a.dout + t * a.stride + c);
+        for (int i = 0; i < 8; i++) s[i] += d[i];
     }
-    for (int i = 0; i < 2; i++) sums[warp][threadIdx.x % 32][i] = s[i];
+    for (int i = 0; i < 8; i++) sums[warp][threadIdx.x % 32][i] = s[i];
     __syncthreads();
-    if (warp || c >= a.columns) return;
-    for (int w = 1; w < CT_THREADS / 32; w++)
-        for (int i = 0; i < 2; i++) s[i] += sums[w][threadIdx.x][i];
-    for (int i = 0; i < 2; i++) a.parts[(size_t)blockIdx.y * a.columns + c + i] = s[i];
+    uint32_t column = blockIdx.x * 256 + threadIdx.x;
+    if (column >= a.columns) return;
+    float sum = 0;
+    for (int w = 0; w < CT_THREADS / 32; w++) sum += sums[w][threadIdx.x / 8][threadIdx.x % 8];
+    a.parts[(size_t)blockIdx.y * a.columns + column] = sum;
 }
 
 /* --- rotary embedding: a block per token, a thread per number --- */
@@ -214,8 +237,8 @@ extern "C" __global__ void train_bf16_rope_back(const __grid_constant__ ct_half_
 
 extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_small(const __grid_constant__ ct_half_small a)
 {
-    size_t i = (blockIdx.x * (size_t)blockDim.x + threadIdx.x) * 8, t = i / a.width;
-    uint32_t c = (uint32_t)(i % a.width);
+    uint32_t item = blockIdx.x * CT_THREADS + threadIdx.x, t = item / (a.width / 8), c = (item - t * (a.width / 8)) * 8;
+    size_t i = (size_t)item * 8;
     if (t >= a.rows) return;
     float x[8], y[8], d[8], w[8];
     if (a.x.p) half_load(x, a.x.p + t * a.x.stride + c);
@@ -281,19 +304,19 @@ extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_loss(const _
             if (c + k >= a.vocab) v[k] = -INFINITY;
             m = fmaxf(m, v[k]);
         }
-        sum *= expf(max - m);
-        for (int k = 0; k < 8; k++) sum += expf(v[k] - m);
+        sum *= TRAIN_EXP(max - m);
+        for (int k = 0; k < 8; k++) sum += TRAIN_EXP(v[k] - m);
         max = m;
     }
     float all = train_block_max(max, scratch);
-    sum = train_block_sum(max > -INFINITY ? sum * expf(max - all) : 0.0f, scratch);
+    sum = train_block_sum(max > -INFINITY ? sum * TRAIN_EXP(max - all) : 0.0f, scratch);
     if (!threadIdx.x) a.loss[blockIdx.x] = log((double)sum) + all - half_of(x[label]);
     if (!a.dlogits) return;
     float inverse = 1.0f / sum;
     for (uint32_t c = threadIdx.x * 8; c < a.stride; c += CT_THREADS * 8) {
         half_load(v, x + c);
         for (uint32_t k = 0; k < 8; k++)
-            v[k] = c + k < a.vocab ? expf(v[k] - all) * inverse - (c + k == label ? 1.0f : 0.0f) : 0;
+            v[k] = c + k < a.vocab ? TRAIN_EXP(v[k] - all) * inverse - (c + k == label ? 1.0f : 0.0f) : 0;
         half_store(a.dlogits + blockIdx.x * a.stride + c, v);
     }
 }

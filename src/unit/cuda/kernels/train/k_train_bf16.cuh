@@ -3,6 +3,18 @@
 #ifndef SG_UNIT_CUDA_K_TRAIN_BF16_CUH
 #define SG_UNIT_CUDA_K_TRAIN_BF16_CUH
 
+/* Errors of 2^-11 for tanh and less for exp; a number of bf16 has one of 2^-9. */
+#ifdef __CUDACC__
+__device__ __forceinline__ float half_tanh(float x)
+{
+    float y;
+    asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+#define TRAIN_EXP(x) __expf(x)
+#define TRAIN_TANH(x) half_tanh(x)
+#endif
+
 #include "k_train.cuh"
 #include "ktrain_bf16.h"
 
@@ -52,6 +64,17 @@ __device__ __forceinline__ void half_store(uint16_t *p, const float (&x)[8])
 #pragma unroll
     for (int i = 0; i < 4; i++) v.w[i] = half_pair(x[2 * i], x[2 * i + 1]);
     *reinterpret_cast<half_eight *>(p) = v;
+}
+/* Eight fp32 numbers at a multiple of 16 bytes. */
+struct __align__(16) half_four { float x[4]; };
+__device__ __forceinline__ void half_wide(float (&x)[8], const float *p)
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        half_four v = *reinterpret_cast<const half_four *>(p + 4 * i);
+#pragma unroll
+        for (int k = 0; k < 4; k++) x[4 * i + k] = v.x[k];
+    }
 }
 /* A gradient: p (+)= x. */
 __device__ __forceinline__ void half_give(uint16_t *p, const float (&x)[8], uint32_t fresh)

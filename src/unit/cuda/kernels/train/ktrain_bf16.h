@@ -40,7 +40,7 @@ struct ct_half_rope { struct ct_half x; uint16_t *out; const float *cosine, *sin
 struct ct_half_rows { struct ct_half x; const uint32_t *list; uint16_t *out; size_t stride; };
 
 /* parts[chunk, columns] = sums of dout over CT_CHUNK rows each. */
-enum { CT_CHUNK = 256 };
+enum { CT_CHUNK = 128 };
 struct ct_half_columns { const uint16_t *dout; size_t stride; float *parts; uint32_t rows, columns; };
 
 /* Rows of logits are `stride` apart; padding of dlogits gets 0. */
