@@ -33,6 +33,18 @@ template <class T> T __shfl_xor_sync(unsigned, T x, int mask)
     return y;
 }
 
+template <class T> T __shfl_up_sync(unsigned, T x, unsigned by)
+{
+    T y;
+    emulated_exchange(&x, &y, sizeof x, threadIdx.x % 32 < by ? threadIdx.x % 32 : threadIdx.x % 32 - by);
+    return y;
+}
+template <class T> T __shfl_sync(unsigned, T x, unsigned from)
+{
+    T y;
+    emulated_exchange(&x, &y, sizeof x, from);
+    return y;
+}
 inline unsigned __ballot_sync(unsigned, int x)
 {
     unsigned bits = x ? 1u << threadIdx.x % 32 : 0;
