@@ -119,8 +119,8 @@ static int32_t make_flash(struct gradient_case *k, struct sg_builder *b, int32_t
     return sg_attend(b, columns(b, qkv, 0, q), columns(b, qkv, q, kv), columns(b, qkv, q + kv, kv), p, sg_absent());
 }
 
-/* As a layer of GPT-2, in widths that are multiples of 8. */
-static int32_t make_even_layer(struct gradient_case *k, struct sg_builder *b, int32_t x)
+/* As a layer of GPT-2, in widths that are multiples of 8; every other one has a gated norm of its heads. */
+static int32_t make_even_layer(struct gradient_case *k, struct sg_builder *b, int32_t x, uint32_t index)
 {
     struct sg_attend p = {.heads = 2, .kv_heads = 2, .d = 64, .dv = 64, .scale = 0.125f, .sinks = {.tensor = -1}};
     struct sg_norm n = {.kind = SG_NORM_LAYER, .eps = 1e-5f, .groups = 1};
@@ -129,6 +129,7 @@ static int32_t make_even_layer(struct gradient_case *k, struct sg_builder *b, in
     n.bias = vector(k, b, d, 0, 0.3f);
     int32_t qkv = linear(k, b, sg_norm(b, sg_whole(b, x), n, sg_absent()), 384, 1, -1);
     int32_t a = sg_attend(b, columns(b, qkv, 0, 128), columns(b, qkv, 128, 128), columns(b, qkv, 256, 128), p, sg_absent());
+    if (index % 2) a = norm(k, b, sg_whole(b, a), 2, sg_whole(b, linear(k, b, x, 128, 0, -1)));
     x = linear(k, b, a, d, 1, x);
     int32_t up = linear(k, b, norm(k, b, sg_whole(b, x), 1, sg_absent()), 4 * d, 1, -1);
     return linear(k, b, sg_activate(b, sg_whole(b, up), SG_ACT_GELU_TANH), d, 1, x);
@@ -186,7 +187,7 @@ static segue_status make_graph(struct gradient_case *k, const char *name, uint32
     b.layer = 0;
     int32_t y = adapter ? make_lora(k, &b, x, index)
                 : flash ? make_flash(k, &b, x, index)
-                : even  ? make_even_layer(k, &b, x)
+                : even  ? make_even_layer(k, &b, x, index)
                 : !strcmp(name, "layer") ? make_layer(k, &b, x, index) : make_delta_layer(k, &b, x);
     sg_output(&b, y, "y");
     SG_TRY(sg_builder_end(&b, &k->w.graph, err));

@@ -102,18 +102,20 @@ static segue_status embed(struct cu_train *t, const struct sg_resident_call *c, 
 static segue_status norm(struct cu_train *t, const struct sg_resident_call *c, segue_error *err)
 {
     const struct sg_norm *n = &c->op->u.norm;
-    struct ct_half_norm a = {.x = cu_train_half(c->in[0]), .dx = cu_train_half(c->grad[0]), .weight = c->weight[0].value,
+    struct ct_half_norm a = {.x = cu_train_half(c->in[0]), .gate = cu_train_half(c->in[1]), .dx = cu_train_half(c->grad[0]),
+                             .dgate = cu_train_half(c->grad[1]), .weight = c->weight[0].value,
                              .bias = c->weight[1].value, .dout = half(c->dout), .out = half(c->out), .eps = n->eps,
-                             .plus = n->plus_one ? 1 : 0, .rows = c->rows, .width = c->width, .layer = n->kind == SG_NORM_LAYER};
-    uint32_t blocks = cu_pieces(c->rows, CT_THREADS / 32), chunks = cu_pieces(c->rows, CT_CHUNK);
+                             .plus = n->plus_one ? 1 : 0, .rows = c->rows * n->groups, .width = c->width / n->groups,
+                             .layer = n->kind == SG_NORM_LAYER, .groups = n->groups};
+    uint32_t blocks = cu_pieces(a.rows, CT_THREADS / 32), chunks = cu_pieces(a.rows, CT_CHUNK);
     if (!c->back) return cu_train_launch(t, t->k.bf16_norm, blocks, 1, 1, CT_THREADS, &a, err);
     SG_TRY(cu_train_scratch(t, (size_t)2 * a.rows, &a.stats, err));
     SG_TRY(cu_train_launch(t, t->k.bf16_norm_back, blocks, 1, 1, CT_THREADS, &a, err));
     if (!c->weight[0].gradient && !c->weight[1].gradient) return SEGUE_OK;
-    SG_TRY(cu_train_parts(t, (size_t)2 * chunks * c->width, &a.parts, err));
-    SG_TRY(cu_train_launch(t, t->k.bf16_norm_columns, cu_pieces(c->width, 64), chunks, 1, CT_THREADS, &a, err));
-    SG_TRY(add_parts(t, a.parts, c->weight[0].gradient, c->width, c->width, chunks, err));
-    return add_parts(t, a.parts + (size_t)chunks * c->width, c->weight[1].gradient, c->width, c->width, chunks, err);
+    SG_TRY(cu_train_parts(t, (size_t)2 * chunks * a.width, &a.parts, err));
+    SG_TRY(cu_train_launch(t, t->k.bf16_norm_columns, cu_pieces(a.width, 64), chunks, 1, CT_THREADS, &a, err));
+    SG_TRY(add_parts(t, a.parts, c->weight[0].gradient, a.width, a.width, chunks, err));
+    return add_parts(t, a.parts + (size_t)chunks * a.width, c->weight[1].gradient, a.width, a.width, chunks, err);
 }
 
 /* Backward: dout has rows of all columns of the result. */
@@ -156,7 +158,7 @@ static cu_train_op *kernel_of(const struct sg_resident_call *c)
     if (!even) return NULL;
     switch (c->op->code) {
     case SG_OP_EMBED: return embed;
-    case SG_OP_NORM: return c->op->u.norm.groups == 1 && !c->in[1].data ? norm : NULL;
+    case SG_OP_NORM: return c->width / c->op->u.norm.groups % 8 == 0 ? norm : NULL;
     case SG_OP_ROPE: return rope;
     case SG_OP_GLU:
     case SG_OP_ACT:

@@ -86,7 +86,7 @@ extern "C" __global__ void train_bf16_places_back(const __grid_constant__ ct_hal
     }
 }
 
-/* --- norm of whole rows: a warp per row --- */
+/* --- norm: a warp per row, or per group of one --- */
 
 enum { NORM_WARPS = CT_THREADS / 32 };
 
@@ -106,6 +106,21 @@ __device__ void half_norm_stats(const ct_half_norm &a, const uint16_t *x, float 
     *inverse = 1.0f / sqrtf(train_lanes_sum(squares, 32) / a.width + a.eps);
 }
 
+/* Row r of an operand; NULL: absent. */
+__device__ __forceinline__ uint16_t *half_norm_row(const ct_half_norm &a, const ct_half &x, uint32_t r)
+{
+    return x.p ? x.p + r / a.groups * x.stride + r % a.groups * a.width : nullptr;
+}
+
+/* d times silu(gate) of columns c to c + 7, where there is a gate. */
+__device__ __forceinline__ void half_gated(float (&d)[8], const uint16_t *gate, uint32_t c)
+{
+    float g[8];
+    if (!gate) return;
+    half_load(g, gate + c);
+    for (int i = 0; i < 8; i++) d[i] *= train_act(TRAIN_SILU, g[i]);
+}
+
 /* The weights of columns c to c + 7. */
 __device__ __forceinline__ void half_norm_weights(const ct_half_norm &a, uint32_t c, float (&w)[8])
 {
@@ -117,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_norm(const _
 {
     uint32_t t = blockIdx.x * NORM_WARPS + threadIdx.x / 32;
     if (t >= a.rows) return;
-    const uint16_t *x = a.x.p + t * a.x.stride;
+    const uint16_t *x = half_norm_row(a, a.x, t), *gate = half_norm_row(a, a.gate, t);
     float mean, inverse, v[8], w[8], b[8] = {0};
     half_norm_stats(a, x, &mean, &inverse);
     for (uint32_t c = threadIdx.x % 32 * 8; c < a.width; c += 256) {
@@ -125,7 +140,24 @@ extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_norm(const _
         half_norm_weights(a, c, w);
         if (a.bias) half_wide(b, a.bias + c);
         for (int i = 0; i < 8; i++) v[i] = (v[i] - mean) * inverse * w[i] + b[i];
+        half_gated(v, gate, c);
         half_store(a.out + (size_t)t * a.width + c, v);
+    }
+}
+
+/* dgate (+)= dy times the norm times the slope of silu. */
+__device__ void half_norm_gate_back(const ct_half_norm &a, const uint16_t *x, const uint16_t *gate, const uint16_t *dy, uint16_t *dgate,
+                                    float mean, float inverse)
+{
+    float v[8], d[8], g[8], w[8], b[8] = {0};
+    for (uint32_t c = threadIdx.x % 32 * 8; c < a.width; c += 256) {
+        half_load(v, x + c);
+        half_load(d, dy + c);
+        half_load(g, gate + c);
+        half_norm_weights(a, c, w);
+        if (a.bias) half_wide(b, a.bias + c);
+        for (int i = 0; i < 8; i++) d[i] *= ((v[i] - mean) * inverse * w[i] + b[i]) * train_slope(TRAIN_SILU, g[i]);
+        half_give(dgate + c, d, a.dgate.fresh);
     }
 }
 
@@ -133,14 +165,17 @@ extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_norm_back(co
 {
     uint32_t t = blockIdx.x * NORM_WARPS + threadIdx.x / 32;
     if (t >= a.rows) return;
-    const uint16_t *x = a.x.p + t * a.x.stride, *dy = a.dout + (size_t)t * a.width;
+    const uint16_t *x = half_norm_row(a, a.x, t), *gate = half_norm_row(a, a.gate, t), *dy = a.dout + (size_t)t * a.width;
+    uint16_t *dx = half_norm_row(a, a.dx, t), *dgate = half_norm_row(a, a.dgate, t);
     float mean, inverse, sum = 0, along = 0, v[8], d[8], w[8];
     half_norm_stats(a, x, &mean, &inverse);
     if (threadIdx.x % 32 == 0) a.stats[2 * (size_t)t] = mean, a.stats[2 * (size_t)t + 1] = inverse;
-    if (!a.dx.p) return;
+    if (dgate) half_norm_gate_back(a, x, gate, dy, dgate, mean, inverse);
+    if (!dx) return;
     for (uint32_t c = threadIdx.x % 32 * 8; c < a.width; c += 256) {
         half_load(v, x + c);
         half_load(d, dy + c);
+        half_gated(d, gate, c);
         half_norm_weights(a, c, w);
         for (int i = 0; i < 8; i++) {
             float e = d[i] * w[i];
@@ -152,9 +187,10 @@ extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_norm_back(co
     for (uint32_t c = threadIdx.x % 32 * 8; c < a.width; c += 256) {
         half_load(v, x + c);
         half_load(d, dy + c);
+        half_gated(d, gate, c);
         half_norm_weights(a, c, w);
         for (int i = 0; i < 8; i++) v[i] = (d[i] * w[i] - m - (v[i] - mean) * inverse * p) * inverse;
-        half_give(a.dx.p + t * a.dx.stride + c, v, a.dx.fresh);
+        half_give(dx + c, v, a.dx.fresh);
     }
 }
 
@@ -165,10 +201,11 @@ extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_norm_columns
     uint32_t c = blockIdx.x * 64 + threadIdx.x % 32 * 2, warp = threadIdx.x / 32, to = (blockIdx.y + 1) * CT_CHUNK;
     float s[4] = {0, 0, 0, 0};
     for (uint32_t t = blockIdx.y * CT_CHUNK + warp; t < to && t < a.rows && c < a.width; t += CT_THREADS / 32) {
-        uint32_t d = *(const uint32_t *)(a.dout + (size_t)t * a.width + c), x = *(const uint32_t *)(a.x.p + t * a.x.stride + c);
+        uint32_t d = *(const uint32_t *)(a.dout + (size_t)t * a.width + c), x = *(const uint32_t *)(half_norm_row(a, a.x, t) + c);
+        const uint16_t *gate = half_norm_row(a, a.gate, t);
         float mean = a.stats[2 * (size_t)t], inverse = a.stats[2 * (size_t)t + 1];
         for (int i = 0; i < 2; i++) {
-            float dy = half_of((uint16_t)(d >> 16 * i));
+            float dy = half_of((uint16_t)(d >> 16 * i)) * (gate ? train_act(TRAIN_SILU, half_of(gate[c + i])) : 1.0f);
             s[i] = fmaf(dy, (half_of((uint16_t)(x >> 16 * i)) - mean) * inverse, s[i]);
             s[2 + i] += dy;
         }

@@ -19,15 +19,16 @@ struct ct_half_embed { const float *table, *positions; const int32_t *ids; const
 /* gradient[index[t]] += scale dout[t], for equal indices in the order of t. Positions: gradient[place] += scale * the rows at that place of every sequence. */
 struct ct_half_embed_back { float *gradient; const int32_t *index; const uint32_t *from; const uint16_t *dout; size_t stride; float scale; uint32_t rows, width, sequences; };
 
+/* A row here is one of `groups` groups of a row of the value. */
 struct ct_half_norm {
-    struct ct_half x, dx;
+    struct ct_half x, gate, dx, dgate;
     const float *weight, *bias;
     const uint16_t *dout;
     uint16_t *out;
     float *stats;                        /* [rows, 2] mean and 1 / std; written by backward */
     float *parts;                        /* [2, chunks, width] sums for the gradients of weight, of bias */
     float eps, plus;
-    uint32_t rows, width, layer, pad;    /* out and dout have rows of `width` */
+    uint32_t rows, width, layer, groups; /* rows of all groups; out and dout have rows of `width` */
 };
 
 /* Elementwise, by enum ct_small_kind: GLU, ACT, ADD, SCALE, their backward ones, ADD_TO (dx (+)= dout). out, dout: [rows, width]. */
