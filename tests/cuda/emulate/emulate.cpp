@@ -29,7 +29,7 @@ emulated_index threadIdx, blockIdx, blockDim, gridDim;
     X(train_bf16_widen, ct_convert) X(train_bf16_narrow, ct_convert) X(train_bf16_cast, ct_cast)                         \
     X(train_bf16_embed, ct_half_embed) X(train_bf16_embed_back, ct_half_embed_back)                                      \
     X(train_bf16_places_back, ct_half_embed_back) X(train_bf16_norm, ct_half_norm) X(train_bf16_norm_back, ct_half_norm) \
-    X(train_bf16_norm_columns, ct_half_norm) X(train_bf16_columns, ct_half_columns) X(train_bf16_rope, ct_half_rope)     \
+    X(train_bf16_norm_columns, ct_half_norm) X(train_bf16_columns, ct_half_columns) X(train_bf16_parts, ct_half_parts) X(train_bf16_rope, ct_half_rope)     \
     X(train_bf16_rope_back, ct_half_rope) X(train_bf16_small, ct_half_small) X(train_bf16_select, ct_half_rows)          \
     X(train_bf16_select_back, ct_half_rows) X(train_bf16_loss, ct_half_loss) X(train_flash_64, ct_flash)                 \
     X(train_flash_128, ct_flash) X(train_flash_queries_64, ct_flash) X(train_flash_queries_128, ct_flash)                \

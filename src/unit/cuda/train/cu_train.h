@@ -18,6 +18,7 @@
     X(delta, delta_rows_back_256) X(delta, delta_values) X(delta, delta_decay) X(delta, delta_keys) X(delta, heads_sum)         \
     X(bf16, bf16_widen) X(bf16, bf16_narrow) X(bf16, bf16_cast) X(bf16, bf16_embed) X(bf16, bf16_embed_back)                    \
     X(bf16, bf16_places_back) X(bf16, bf16_norm) X(bf16, bf16_norm_back) X(bf16, bf16_norm_columns) X(bf16, bf16_columns)       \
+    X(bf16, bf16_parts)                                                                                                         \
     X(bf16, bf16_rope) X(bf16, bf16_rope_back) X(bf16, bf16_small) X(bf16, bf16_select) X(bf16, bf16_select_back)               \
     X(bf16, bf16_loss) X(flash, flash_64) X(flash, flash_128) X(flash, flash_queries_64) X(flash, flash_queries_128)            \
     X(flash, flash_keys_64) X(flash, flash_keys_128)

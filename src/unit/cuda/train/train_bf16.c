@@ -60,8 +60,8 @@ segue_status cu_train_widened(struct cu_train *t, const struct sg_resident_call 
 static segue_status add_parts(struct cu_train *t, const float *parts, float *gradient, uint32_t columns, uint32_t apart,
                               uint32_t chunks, segue_error *err)
 {
-    struct ct_sum s = {parts, gradient, columns, 1, columns, chunks, 1, 1, apart};
-    return gradient ? cu_train_launch_items(t, t->k.sum, columns, &s, err) : SEGUE_OK;
+    struct ct_half_parts a = {parts, gradient, apart, columns, chunks};
+    return gradient ? cu_train_launch(t, t->k.bf16_parts, cu_pieces(columns, 32), 1, 1, CT_THREADS, &a, err) : SEGUE_OK;
 }
 
 segue_status cu_train_bf16_columns(struct cu_train *t, const struct sg_resident_call *c, float *gradient, segue_error *err)
@@ -113,7 +113,7 @@ static segue_status norm(struct cu_train *t, const struct sg_resident_call *c, s
     SG_TRY(cu_train_launch(t, t->k.bf16_norm_back, blocks, 1, 1, CT_THREADS, &a, err));
     if (!c->weight[0].gradient && !c->weight[1].gradient) return SEGUE_OK;
     SG_TRY(cu_train_parts(t, (size_t)2 * chunks * a.width, &a.parts, err));
-    SG_TRY(cu_train_launch(t, t->k.bf16_norm_columns, cu_pieces(a.width, 64), chunks, 1, CT_THREADS, &a, err));
+    SG_TRY(cu_train_launch(t, t->k.bf16_norm_columns, cu_pieces(a.width, 256), chunks, 1, CT_THREADS, &a, err));
     SG_TRY(add_parts(t, a.parts, c->weight[0].gradient, a.width, a.width, chunks, err));
     return add_parts(t, a.parts + (size_t)chunks * a.width, c->weight[1].gradient, a.width, a.width, chunks, err);
 }

@@ -194,51 +194,72 @@ extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_norm_back(co
     }
 }
 
-/* Sums for the gradients of weight and bias. Block (x, y): 64 columns, chunk y of rows; a thread has two columns, every eighth row. */
-extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_norm_columns(const __grid_constant__ ct_half_norm a)
-{
-    __shared__ float sums[CT_THREADS / 32][32][4];
-    uint32_t c = blockIdx.x * 64 + threadIdx.x % 32 * 2, warp = threadIdx.x / 32, to = (blockIdx.y + 1) * CT_CHUNK;
-    float s[4] = {0, 0, 0, 0};
-    for (uint32_t t = blockIdx.y * CT_CHUNK + warp; t < to && t < a.rows && c < a.width; t += CT_THREADS / 32) {
-        uint32_t d = *(const uint32_t *)(a.dout + (size_t)t * a.width + c), x = *(const uint32_t *)(half_norm_row(a, a.x, t) + c);
-        const uint16_t *gate = half_norm_row(a, a.gate, t);
-        float mean = a.stats[2 * (size_t)t], inverse = a.stats[2 * (size_t)t + 1];
-        for (int i = 0; i < 2; i++) {
-            float dy = half_of((uint16_t)(d >> 16 * i)) * (gate ? train_act(TRAIN_SILU, half_of(gate[c + i])) : 1.0f);
-            s[i] = fmaf(dy, (half_of((uint16_t)(x >> 16 * i)) - mean) * inverse, s[i]);
-            s[2 + i] += dy;
-        }
-    }
-    for (int i = 0; i < 4; i++) sums[warp][threadIdx.x % 32][i] = s[i];
-    __syncthreads();
-    if (warp || c >= a.width) return;
-    for (int w = 1; w < CT_THREADS / 32; w++)
-        for (int i = 0; i < 4; i++) s[i] += sums[w][threadIdx.x][i];
-    float *parts = a.parts + (size_t)blockIdx.y * a.width + c;
-    for (size_t i = 0; i < 2; i++) parts[i] = s[i], parts[(size_t)gridDim.y * a.width + i] = s[2 + i];
-}
+/* --- sums over rows. Block (x, y): 256 columns, chunk y of rows; a thread has eight columns, every eighth row --- */
 
-/* The same for dout alone: 256 columns of a block, eight of a thread; `columns` is a multiple of 8, or of the padding. */
-extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_columns(const __grid_constant__ ct_half_columns a)
+/* s: the sums of the block's threads. parts[column] = those of all warps, in their order. */
+__device__ __forceinline__ void half_sums_store(float *parts, const float (&s)[8], uint32_t columns)
 {
     __shared__ float sums[CT_THREADS / 32][32][8];
-    uint32_t c = blockIdx.x * 256 + threadIdx.x % 32 * 8, warp = threadIdx.x / 32, to = (blockIdx.y + 1) * CT_CHUNK;
+    uint32_t column = blockIdx.x * CT_THREADS + threadIdx.x;
+    __syncthreads();
+    for (int i = 0; i < 8; i++) sums[threadIdx.x / 32][threadIdx.x % 32][i] = s[i];
+    __syncthreads();
+    if (column >= columns) return;
+    float sum = 0;
+    for (int w = 0; w < CT_THREADS / 32; w++) sum += sums[w][threadIdx.x / 8][threadIdx.x % 8];
+    parts[column] = sum;
+}
+
+/* For the gradients of a norm's weight and bias. */
+extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_norm_columns(const __grid_constant__ ct_half_norm a)
+{
+    uint32_t c = blockIdx.x * 256 + threadIdx.x % 32 * 8, to = (blockIdx.y + 1) * CT_CHUNK;
+    float weight[8] = {0}, bias[8] = {0}, d[8], x[8];
+    if (to > a.rows) to = a.rows;
+#pragma unroll 2
+    for (uint32_t t = blockIdx.y * CT_CHUNK + threadIdx.x / 32; t < to; t += CT_THREADS / 32) {
+        if (c >= a.width) break;
+        float mean = a.stats[2 * (size_t)t], inverse = a.stats[2 * (size_t)t + 1];
+        half_load(d, a.dout + (size_t)t * a.width + c);
+        half_load(x, half_norm_row(a, a.x, t) + c);
+        half_gated(d, half_norm_row(a, a.gate, t), c);
+        for (int i = 0; i < 8; i++) {
+            weight[i] = fmaf(d[i], (x[i] - mean) * inverse, weight[i]);
+            bias[i] += d[i];
+        }
+    }
+    half_sums_store(a.parts + (size_t)blockIdx.y * a.width, weight, a.width);
+    half_sums_store(a.parts + ((size_t)gridDim.y + blockIdx.y) * a.width, bias, a.width);
+}
+
+/* Of dout. */
+extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_columns(const __grid_constant__ ct_half_columns a)
+{
+    uint32_t c = blockIdx.x * 256 + threadIdx.x % 32 * 8, to = (blockIdx.y + 1) * CT_CHUNK;
     float s[8] = {0}, d[8];
     if (to > a.rows) to = a.rows;
 #pragma unroll 4
-    for (uint32_t t = blockIdx.y * CT_CHUNK + warp; t < to; t += CT_THREADS / 32) {
+    for (uint32_t t = blockIdx.y * CT_CHUNK + threadIdx.x / 32; t < to; t += CT_THREADS / 32) {
         if (c >= a.columns) break;
         half_load(d, a.dout + t * a.stride + c);
         for (int i = 0; i < 8; i++) s[i] += d[i];
     }
-    for (int i = 0; i < 8; i++) sums[warp][threadIdx.x % 32][i] = s[i];
-    __syncthreads();
-    uint32_t column = blockIdx.x * 256 + threadIdx.x;
-    if (column >= a.columns) return;
+    half_sums_store(a.parts + (size_t)blockIdx.y * a.columns, s, a.columns);
+}
+
+/* gradient[column] += the sum of the chunks' parts. A block has 32 columns, a warp every eighth chunk. */
+extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_parts(const __grid_constant__ ct_half_parts a)
+{
+    __shared__ float sums[CT_THREADS / 32][32];
+    uint32_t c = blockIdx.x * 32 + threadIdx.x % 32, warp = threadIdx.x / 32;
     float sum = 0;
-    for (int w = 0; w < CT_THREADS / 32; w++) sum += sums[w][threadIdx.x / 8][threadIdx.x % 8];
-    a.parts[(size_t)blockIdx.y * a.columns + column] = sum;
+#pragma unroll 8
+    for (uint32_t n = warp; n < a.chunks; n += CT_THREADS / 32) sum += c < a.columns ? a.parts[(size_t)n * a.apart + c] : 0;
+    sums[warp][threadIdx.x % 32] = sum;
+    __syncthreads();
+    if (warp || c >= a.columns) return;
+    for (int w = 1; w < CT_THREADS / 32; w++) sum += sums[w][threadIdx.x];
+    a.gradient[c] += sum;
 }
 
 /* --- rotary embedding: a block per token, a thread per number --- */
@@ -272,6 +293,24 @@ extern "C" __global__ void train_bf16_rope_back(const __grid_constant__ ct_half_
 
 /* --- elementwise --- */
 
+template <uint32_t ACT> struct half_act { enum { act = ACT }; };
+
+/* f(half_act<act>()): one branch for eight numbers. */
+template <class F> __device__ __forceinline__ void half_with(uint32_t act, F f)
+{
+    switch (act) {
+    case TRAIN_SILU: f(half_act<TRAIN_SILU>()); break;
+    case TRAIN_GELU: f(half_act<TRAIN_GELU>()); break;
+    case TRAIN_GELU_TANH: f(half_act<TRAIN_GELU_TANH>()); break;
+    case TRAIN_GELU_QUICK: f(half_act<TRAIN_GELU_QUICK>()); break;
+    case TRAIN_RELU: f(half_act<TRAIN_RELU>()); break;
+    case TRAIN_RELU2: f(half_act<TRAIN_RELU2>()); break;
+    case TRAIN_SIGMOID: f(half_act<TRAIN_SIGMOID>()); break;
+    case TRAIN_TANH: f(half_act<TRAIN_TANH>()); break;
+    default: f(half_act<TRAIN_NONE>());
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_small(const __grid_constant__ ct_half_small a)
 {
     uint32_t item = blockIdx.x * CT_THREADS + threadIdx.x, t = item / (a.width / 8), c = (item - t * (a.width / 8)) * 8;
@@ -284,10 +323,14 @@ extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_small(const 
     for (int k = 0; k < 8; k++) w[k] = a.weight ? a.weight[a.one ? 0 : c + k] : a.value;
     switch (a.kind) {
     case CT_GLU:
-        for (int k = 0; k < 8; k++) x[k] = train_act(a.act, x[k]) * y[k];
+        half_with(a.act, [&](auto f) {
+            for (int k = 0; k < 8; k++) x[k] = train_act(f.act, x[k]) * y[k];
+        });
         break;
     case CT_ACT:
-        for (int k = 0; k < 8; k++) x[k] = train_act(a.act, x[k]);
+        half_with(a.act, [&](auto f) {
+            for (int k = 0; k < 8; k++) x[k] = train_act(f.act, x[k]);
+        });
         break;
     case CT_ADD:
         for (int k = 0; k < 8; k++) x[k] += y[k];
@@ -296,11 +339,15 @@ extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_small(const 
         for (int k = 0; k < 8; k++) x[k] *= w[k];
         break;
     case CT_GLU_BACK:
-        for (int k = 0; k < 8; k++) w[k] = d[k] * train_act(a.act, x[k]), x[k] = d[k] * y[k] * train_slope(a.act, x[k]);
+        half_with(a.act, [&](auto f) {
+            for (int k = 0; k < 8; k++) w[k] = d[k] * train_act(f.act, x[k]), x[k] = d[k] * y[k] * train_slope(f.act, x[k]);
+        });
         if (a.dy.p) half_give(a.dy.p + t * a.dy.stride + c, w, a.dy.fresh);
         break;
     case CT_ACT_BACK:
-        for (int k = 0; k < 8; k++) x[k] = d[k] * train_slope(a.act, x[k]);
+        half_with(a.act, [&](auto f) {
+            for (int k = 0; k < 8; k++) x[k] = d[k] * train_slope(f.act, x[k]);
+        });
         break;
     case CT_SCALE_BACK:
         for (int k = 0; k < 8; k++) x[k] = d[k] * w[k];

@@ -42,9 +42,7 @@ extern "C" __global__ void train_sum(const __grid_constant__ ct_sum a)
     size_t n = (size_t)a.rows * a.cols, i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
     if (i >= n) return;
     float sum = 0;
-    size_t apart = a.apart ? a.apart : n;
-#pragma unroll 8
-    for (uint32_t z = 0; z < a.splits; z++) sum += a.parts[z * apart + i];
+    for (uint32_t z = 0; z < a.splits; z++) sum += a.parts[z * n + i];
     float *c = a.c + i / a.cols * a.ldc + i % a.cols;
     *c = a.add ? fmaf(a.scale, sum, *c) : a.scale * sum;
 }

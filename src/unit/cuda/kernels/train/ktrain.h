@@ -34,8 +34,8 @@ struct ct_gemm {
     float scale;
     uint32_t add, kind;
 };
-/* c (+)= scale * the sum of `splits` parts, ascending; they are `apart` numbers apart, 0: rows * cols. */
-struct ct_sum { const float *parts; float *c; size_t ldc; uint32_t rows, cols, splits, add; float scale; uint32_t apart; };
+/* c (+)= scale * the sum of `splits` parts, ascending. */
+struct ct_sum { const float *parts; float *c; size_t ldc; uint32_t rows, cols, splits, add; float scale; uint32_t pad; };
 
 struct ct_embed { const float *table, *positions; const int32_t *ids; const uint32_t *position; float *out; float scale; uint32_t rows, width; };
 /* gradient[index[t]] += scale dout[t], for equal indices in the order of t. */

@@ -44,6 +44,8 @@ struct ct_half_rows { struct ct_half x; const uint32_t *list; uint16_t *out; siz
 enum { CT_CHUNK = 128 };
 struct ct_half_columns { const uint16_t *dout; size_t stride; float *parts; uint32_t rows, columns; };
 
+struct ct_half_parts { const float *parts; float *gradient; size_t apart; uint32_t columns, chunks; };
+
 /* Rows of logits are `stride` apart; padding of dlogits gets 0. */
 struct ct_half_loss { const uint16_t *logits; uint16_t *dlogits; const int32_t *labels; const uint32_t *rows; double *loss; size_t stride; uint32_t n, vocab; };
 
