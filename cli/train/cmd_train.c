@@ -32,18 +32,18 @@ static segue_status pack_run(struct train_job *j, struct pack *p, bool loss_only
     return st;
 }
 
-/* The samples in micro-batches of at most `context` tokens; with --no-pack, each by itself. */
+/* The samples in micro-batches of at most --micro-batch tokens; with --no-pack, each by itself. */
 static segue_status run_samples(struct train_job *j, const struct train_sample *(*at)(const struct train_job *j, size_t i),
                                 size_t n, bool loss_only, segue_train_result *sum, segue_error *err)
 {
-    size_t context = job_context(j);
+    size_t limit = job_micro_batch(j);
     struct pack p;
     segue_status st = SEGUE_OK;
     *sum = (segue_train_result){.size = sizeof *sum};
-    pack_begin(&p, context);
+    pack_begin(&p, limit);
     for (size_t i = 0; i < n && !st; i++) {
         const struct train_sample *x = at(j, i);
-        if (p.n && (p.used + x->n > context || args_has(j->args, "no-pack"))) st = pack_run(j, &p, loss_only, sum, err);
+        if (p.n && (p.used + x->n > limit || args_has(j->args, "no-pack"))) st = pack_run(j, &p, loss_only, sum, err);
         if (!st) pack_add(&p, x->tokens, x->labels, x->n);
     }
     if (!st) st = pack_run(j, &p, loss_only, sum, err);
@@ -272,6 +272,7 @@ static const struct arg_def flag_defs[] = {
     {"epochs", 0, ARG_COUNT, 0, "N", "1", 1, 1e6, "passes over the data"},
     {"batch", 0, ARG_COUNT, 0, "N", "4", 1, 65536, "sequences per update"},
     {"context", 'c', ARG_COUNT, 0, "N", "256", 2, 1 << 20, "longest sequence in tokens"},
+    {"micro-batch", 0, ARG_COUNT, ARG_ADVANCED, "N", "--context", 1, 1 << 20, "tokens that are computed together"},
     {"lr", 0, ARG_REAL, 0, "X", "2e-4", 0, 10, "highest learning rate; it falls to a tenth"},
     {"warmup", 0, ARG_COUNT, ARG_ADVANCED, "N", "5 %", 0, 1e9, "updates until the highest learning rate"},
     {"weight-decay", 0, ARG_REAL, ARG_ADVANCED, "X", "0", 0, 10, "weight decay of AdamW"},

@@ -9,6 +9,12 @@
 
 size_t job_context(const struct train_job *j) { return (size_t)args_number(j->args, "context", TRAIN_CONTEXT); }
 
+size_t job_micro_batch(const struct train_job *j)
+{
+    size_t tokens = (size_t)args_number(j->args, "micro-batch", 0);
+    return tokens > job_context(j) ? tokens : job_context(j);
+}
+
 double job_rate(const struct train_job *j, uint64_t step)
 {
     double peak = args_number(j->args, "lr", 2e-4);
@@ -29,8 +35,8 @@ static void add_settings(struct out_text *text, const struct args *args, const c
 /* FNV-1a of what must be equal for a run to be continued, twice with other starts. */
 void job_identify(struct train_job *j)
 {
-    static const char *const settings[] = {"rank", "alpha", "targets", "context", "batch",        "lr",  "warmup",
-                                           "steps", "epochs", "seed", "held-out", "weight-decay", "clip", NULL};
+    static const char *const settings[] = {"rank", "alpha", "targets", "context", "micro-batch", "batch", "lr",
+                                           "warmup", "steps", "epochs", "seed", "held-out", "weight-decay", "clip", NULL};
     static const char *const of_grpo[] = {"reward", "group", "answer-tokens", "clip-ratio", "kl", "passes", NULL};
     static const char *const switches[] = {"full", "random", "no-pack", "grpo"};
     uint64_t hash[2] = {14695981039346656037u, 0x9ae16a3b2f90404fu};
@@ -76,6 +82,7 @@ segue_status job_open(struct train_job *j, segue_error *err)
                                   .lora_targets = args_text(j->args, "targets"),
                                   .seed = j->seed,
                                   .sequence_tokens = job_context(j),
+                                  .batch_tokens = job_micro_batch(j),
                                   .recompute = args_has(j->args, "recompute"),
                                   .host = j->host};
     if (!st) st = segue_trainer_open(&j->trainer, j->placement.model, j->unit, &o, err);

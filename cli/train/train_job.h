@@ -32,8 +32,10 @@ struct train_job {
 
 enum { TRAIN_CONTEXT = 256 };
 
-/* Tokens of a sequence and of a micro-batch at most. */
+/* Tokens of a sequence at most. */
 size_t job_context(const struct train_job *j);
+/* Tokens that are computed together at most: at least one sequence. */
+size_t job_micro_batch(const struct train_job *j);
 /* Learning rate of a step: linear warm-up, then a half cosine to a tenth. */
 double job_rate(const struct train_job *j, uint64_t step);
 /* Fills j->run with a hash of what must be equal for a run to be continued: settings, weights, data. */

@@ -7,12 +7,14 @@
 #include "train/train.h"
 
 /* A resident unit needs more rows to be busy. */
-enum { HEAD_NUMBERS = 1 << 24, HEAD_ROWS_MIN = 16, HEAD_ROWS_MAX = 256, RESIDENT_NUMBERS = 1 << 27, RESIDENT_ROWS_MAX = 2048 };
+enum { HEAD_NUMBERS = 1 << 24, HEAD_ROWS_MIN = 16, HEAD_ROWS_MAX = 256, RESIDENT_NUMBERS = 1 << 27, RESIDENT_ROWS_MAX = 2048,
+       BF16_NUMBERS = 1 << 29, BF16_ROWS_MAX = 8192 };
 
 uint32_t sg_train_head_rows(const struct segue_trainer *t)
 {
     uint32_t vocab = t->graph->vocab ? t->graph->vocab : 1, max = t->resident ? RESIDENT_ROWS_MAX : HEAD_ROWS_MAX;
     uint32_t rows = (t->resident ? RESIDENT_NUMBERS : HEAD_NUMBERS) / vocab;
+    if (t->resident && sg_resident_value_bytes(t->resident) == 2) rows = BF16_NUMBERS / vocab, max = BF16_ROWS_MAX;
     return rows < HEAD_ROWS_MIN ? HEAD_ROWS_MIN : rows > max ? max : rows;
 }
 
@@ -71,7 +73,12 @@ static segue_status loss_part(struct sg_train_pass *p, const uint32_t *rows, uin
     struct row_loss each[HEAD_ROWS_MAX];
     struct sg_train_grad grad = {0};
     struct sg_operand whole = {.value = p->t->logits, .at = 0, .width = p->g->vocab};
-    if (!p->loss_only) SG_TRY(sg_train_grad_of(p, &whole, &grad));
+    if (p->t->resident && !p->loss_only) { /* the unit writes all of it */
+        if (!p->grads[p->t->logits]) p->grads[p->t->logits] = sg_train_take_live(p, p->t->logits);
+        if (!p->grads[p->t->logits]) return SEGUE_EMEMORY;
+        grad.data = p->grads[p->t->logits];
+    } else if (!p->loss_only)
+        SG_TRY(sg_train_grad_of(p, &whole, &grad));
     if (p->t->resident)
         return sg_resident_ops(p->t->resident)->loss(p->t->resident, &p->on_unit, (uint32_t)(rows - p->labelled), n, p->g->vocab,
                                                      p->values[p->t->logits], grad.data, p->err);
@@ -106,7 +113,7 @@ static segue_status head_part(struct sg_train_pass *p, const uint32_t *rows, uin
 {
     const struct sg_op *select = &p->g->ops[p->t->rows_op];
     struct sg_train_view x = sg_train_in(p, &select->in[0]);
-    float *selected = sg_train_take(p, (size_t)n * x.width);
+    float *selected = sg_train_take(p, sg_train_words(p->t, n, x.width));
     if (!selected) return SEGUE_EMEMORY;
     SG_TRY(select_rows(p, x, rows, n, selected));
     p->values[select->out] = selected;
@@ -120,7 +127,7 @@ static segue_status head_part(struct sg_train_pass *p, const uint32_t *rows, uin
         SG_TRY(sg_train_grad_of(p, &select->in[0], &dx));
         SG_TRY(select_back(p, dx, rows, n, p->grads[select->out]));
         sg_train_put(p, p->grads[select->out]);
-        p->t->live_bytes -= (uint64_t)n * x.width * sizeof(float);
+        p->t->live_bytes -= sg_train_words(p->t, n, x.width) * sizeof(float);
         p->grads[select->out] = NULL;
     }
     sg_train_put(p, selected);

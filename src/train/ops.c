@@ -35,11 +35,12 @@ static segue_status all_finite(struct sg_train_pass *p, const struct sg_op *op, 
 
 static segue_status check_finite(struct sg_train_pass *p, const struct sg_op *op)
 {
-    size_t n = sg_train_numbers(p, op->out);
+    uint32_t width = p->g->values[op->out].width, rows = p->rows[p->g->values[op->out].wanted];
+    size_t n = (size_t)rows * width;
     if (!p->t->resident) return all_finite(p, op, p->values[op->out], n);
     float *host = sg_alloc_unset(n * sizeof *host);
     if (!host) return sg_no_memory("a value", n * sizeof *host, p->err);
-    segue_status status = sg_train_read(p->t, host, p->values[op->out], n, p->err);
+    segue_status status = sg_train_read_value(p->t, host, p->values[op->out], rows, width, p->err);
     if (status == SEGUE_OK) status = all_finite(p, op, host, n);
     sg_free_aligned(host);
     return status;

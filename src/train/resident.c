@@ -58,13 +58,14 @@ segue_status sg_resident_run(struct sg_train_pass *p, const struct sg_op *op, fl
 {
     struct sg_resident_call c = {.op = op, .back = dout != NULL, .rows = sg_train_rows(p, op), .tokens = &p->on_unit,
                                  .width = p->g->values[op->out].width, .out = out, .dout = dout};
+    struct sg_train_grad grad[SG_OP_INPUTS] = {{0}};
+    c.stride = sg_train_stride(p->t, c.width);
+    if (dout && op->code != SG_OP_EMBED) SG_TRY(sg_train_grads_of(p, op, grad));
     for (int i = 0; i < SG_OP_INPUTS; i++) {
-        struct sg_train_grad grad = {0};
         if (op->code == SG_OP_EMBED || op->in[i].value < 0) continue;
         struct sg_train_view in = sg_train_in(p, &op->in[i]);
-        if (dout) SG_TRY(sg_train_grad_of(p, &op->in[i], &grad));
-        c.in[i] = (struct sg_resident_matrix){(float *)(uintptr_t)in.data, in.stride, in.width};
-        c.grad[i] = (struct sg_resident_matrix){grad.data, grad.stride, grad.width};
+        c.in[i] = (struct sg_resident_matrix){(float *)(uintptr_t)in.data, in.stride, in.width, 0};
+        c.grad[i] = (struct sg_resident_matrix){grad[i].data, grad[i].stride, grad[i].width, grad[i].fresh};
     }
     set_weights(p, op, &c);
     if (op->code == SG_OP_ROPE) {
@@ -109,14 +110,14 @@ segue_status sg_resident_tokens_put(struct sg_train_pass *p)
 /* rows is a part of p->labelled. */
 segue_status sg_resident_select(struct sg_train_pass *p, struct sg_train_view x, const uint32_t *rows, uint32_t n, float *out)
 {
-    struct sg_resident_matrix m = {(float *)(uintptr_t)x.data, x.stride, x.width};
+    struct sg_resident_matrix m = {(float *)(uintptr_t)x.data, x.stride, x.width, 0};
     return sg_resident_ops(p->t->resident)->select(p->t->resident, m, p->on_unit.labelled + (rows - p->labelled), n, out, p->err);
 }
 
 segue_status sg_resident_select_back(struct sg_train_pass *p, struct sg_train_grad dx, const uint32_t *rows, uint32_t n,
                                      const float *dout)
 {
-    struct sg_resident_matrix m = {dx.data, dx.stride, dx.width};
+    struct sg_resident_matrix m = {dx.data, dx.stride, dx.width, dx.fresh};
     return sg_resident_ops(p->t->resident)->select_back(p->t->resident, m, p->on_unit.labelled + (rows - p->labelled), n, dout,
                                                         p->err);
 }

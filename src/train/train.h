@@ -88,21 +88,26 @@ struct sg_train_pass {
 };
 
 struct sg_train_view { const float *data; size_t stride; uint32_t width; };
-struct sg_train_grad { float *data; size_t stride; uint32_t width; };
+struct sg_train_grad { float *data; size_t stride; uint32_t width, fresh; }; /* fresh: as sg_resident_matrix */
 
 /* --- values.c --- */
 struct sg_train_view sg_train_in(const struct sg_train_pass *p, const struct sg_operand *x);
 /* The gradient of an operand, zeroed when it is new. data NULL and OK: not needed. */
 segue_status sg_train_grad_of(struct sg_train_pass *p, const struct sg_operand *x, struct sg_train_grad *out);
+/* The gradients of all operands of an op on a resident unit. New ones that the op covers without overlap are fresh, not zeroed. */
+segue_status sg_train_grads_of(struct sg_train_pass *p, const struct sg_op *op, struct sg_train_grad *out);
 const float *sg_train_vector(const struct sg_train_pass *p, const struct sg_weight *w);  /* NULL: absent */
 float *sg_train_vector_grad(const struct sg_train_pass *p, const struct sg_weight *w);   /* NULL: absent or frozen */
 /* n numbers, contents undefined; give them back with put. NULL: EMEMORY is in p->err. */
 float *sg_train_take(struct sg_train_pass *p, size_t n);
 /* Memory of a value or of its gradient, which counts in live_bytes; put_live also sets *data to NULL. */
-size_t sg_train_numbers(const struct sg_train_pass *p, int32_t value); /* rows * width */
+size_t sg_train_numbers(const struct sg_train_pass *p, int32_t value); /* rows * width; words of sg_train_words on a unit */
 float *sg_train_take_live(struct sg_train_pass *p, int32_t value);
 void sg_train_put_live(struct sg_train_pass *p, float **data, int32_t value);
 void sg_train_put(struct sg_train_pass *p, float *data);
+/* Words of 4 bytes that `rows` rows of a value take, and the numbers from one row to the next. */
+size_t sg_train_words(const struct segue_trainer *t, size_t rows, uint32_t width);
+size_t sg_train_stride(const struct segue_trainer *t, uint32_t width);
 void sg_train_free_blocks(struct segue_trainer *t);
 static inline uint32_t sg_train_rows(const struct sg_train_pass *p, const struct sg_op *op)
 {
@@ -136,6 +141,11 @@ void sg_train_delete(struct segue_trainer *t, float *p);
 segue_status sg_train_zero(struct segue_trainer *t, float *p, size_t n, segue_error *err);
 segue_status sg_train_write(struct segue_trainer *t, float *to, const float *host, size_t n, segue_error *err);
 segue_status sg_train_read(const struct segue_trainer *t, float *host, const float *from, size_t n, segue_error *err);
+/* Rows of a value, or of its gradient, in the numbers that it is kept in; host has fp32 without padding. */
+segue_status sg_train_write_value(struct segue_trainer *t, float *to, const float *host, size_t rows, uint32_t width,
+                                  segue_error *err);
+segue_status sg_train_read_value(const struct segue_trainer *t, float *host, const float *from, size_t rows, uint32_t width,
+                                 segue_error *err);
 
 /* --- resident.c: the calls of a resident unit (t->resident is not NULL) --- */
 segue_status sg_resident_run(struct sg_train_pass *p, const struct sg_op *op, float *out, const float *dout);

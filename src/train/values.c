@@ -49,7 +49,16 @@ void sg_train_free_blocks(struct segue_trainer *t)
 
 size_t sg_train_numbers(const struct sg_train_pass *p, int32_t v)
 {
-    return (size_t)p->rows[p->g->values[v].wanted] * p->g->values[v].width;
+    return sg_train_words(p->t, p->rows[p->g->values[v].wanted], p->g->values[v].width);
+}
+
+static uint32_t value_bytes(const struct segue_trainer *t) { return t->resident ? sg_resident_value_bytes(t->resident) : 4; }
+
+size_t sg_train_stride(const struct segue_trainer *t, uint32_t width) { return sg_resident_stride(value_bytes(t), width); }
+
+size_t sg_train_words(const struct segue_trainer *t, size_t rows, uint32_t width)
+{
+    return (rows * sg_train_stride(t, width) * value_bytes(t) + 3) / 4;
 }
 
 float *sg_train_take_live(struct sg_train_pass *p, int32_t v)
@@ -76,10 +85,17 @@ void sg_train_free_value(struct sg_train_pass *p, int32_t value)
 
 /* --- operands --- */
 
+/* The address of column `at` of the first row. */
+static float *column_of(const struct sg_train_pass *p, float *data, uint32_t at)
+{
+    return (float *)(void *)((char *)data + (size_t)at * value_bytes(p->t));
+}
+
 struct sg_train_view sg_train_in(const struct sg_train_pass *p, const struct sg_operand *x)
 {
     if (x->value < 0) return (struct sg_train_view){0};
-    return (struct sg_train_view){p->values[x->value] + x->at, p->g->values[x->value].width, x->width};
+    return (struct sg_train_view){column_of(p, p->values[x->value], x->at), sg_train_stride(p->t, p->g->values[x->value].width),
+                                  x->width};
 }
 
 segue_status sg_train_grad_of(struct sg_train_pass *p, const struct sg_operand *x, struct sg_train_grad *out)
@@ -92,7 +108,50 @@ segue_status sg_train_grad_of(struct sg_train_pass *p, const struct sg_operand *
         if (!*grad) return SEGUE_EMEMORY;
         SG_TRY(sg_train_zero(p->t, *grad, sg_train_numbers(p, x->value), p->err));
     }
-    *out = (struct sg_train_grad){*grad + x->at, p->g->values[x->value].width, x->width};
+    *out = (struct sg_train_grad){column_of(p, *grad, x->at), sg_train_stride(p->t, p->g->values[x->value].width), x->width, 0};
+    return SEGUE_OK;
+}
+
+/* 1: the operands of the op that are columns of value v are all its columns, each once. */
+static int covers(const struct sg_train_pass *p, const struct sg_op *op, int32_t v)
+{
+    uint32_t width = 0;
+    for (int i = 0; i < SG_OP_INPUTS; i++) {
+        const struct sg_operand *a = &op->in[i];
+        if (a->value != v) continue;
+        width += a->width;
+        for (int k = 0; k < i; k++)
+            if (op->in[k].value == v && a->at < op->in[k].at + op->in[k].width && op->in[k].at < a->at + a->width) return 0;
+    }
+    return width == sg_train_stride(p->t, p->g->values[v].width);
+}
+
+/* 1: operand i is the residual of a linear op, whose gradient is that of the result: its memory is handed on, not copied. */
+static int passes_on(const struct sg_train_pass *p, const struct sg_op *op, int i)
+{
+    return op->code == SG_OP_LINEAR && i == 1 && op->in[0].value != op->in[1].value && p->grads[op->out] &&
+           sg_train_numbers(p, op->out) == sg_train_numbers(p, op->in[1].value) && p->t->needs[op->out];
+}
+
+segue_status sg_train_grads_of(struct sg_train_pass *p, const struct sg_op *op, struct sg_train_grad *out)
+{
+    uint32_t fresh[SG_OP_INPUTS] = {0};
+    for (int i = 0; i < SG_OP_INPUTS && value_bytes(p->t) == 2; i++) {
+        int32_t v = op->in[i].value;
+        if (v < 0 || !p->t->needs[v] || p->grads[v] || !covers(p, op, v)) continue;
+        if (passes_on(p, op, i)) {
+            p->grads[v] = p->grads[op->out];
+            p->grads[op->out] = NULL;
+            continue;
+        }
+        for (int k = i; k < SG_OP_INPUTS; k++) fresh[k] |= op->in[k].value == v;
+        p->grads[v] = sg_train_take_live(p, v);
+        if (!p->grads[v]) return SEGUE_EMEMORY;
+    }
+    for (int i = 0; i < SG_OP_INPUTS; i++) {
+        SG_TRY(sg_train_grad_of(p, &op->in[i], &out[i]));
+        out[i].fresh = out[i].data ? fresh[i] : 0;
+    }
     return SEGUE_OK;
 }
 

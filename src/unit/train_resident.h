@@ -2,6 +2,8 @@
  * resident there. src/train walks the graph, decides what lives when, and reads losses; the unit computes every operation forward
  * and backward, the loss and the update. A unit that computes in host memory offers unit/train_math.h instead.
  *
+ * Values and their gradients have numbers of sg_train_resident_base.value_bytes: 4, fp32, or 2, bf16; their pointers are float * in
+ * both cases. Everything else is fp32. With 2 bytes, rows are sg_resident_stride apart, and the padding is 0 at all times.
  * Pointers to numbers are addresses in the unit's memory, unless they are named host. Calls are executed in their order; only
  * those that return numbers to the host, and `write`, wait. Every sum has one order that depends on shapes alone.
  * SPDX-License-Identifier: MIT */
@@ -11,8 +13,9 @@
 #include "base/err.h"
 #include "graph/graph.h"
 
-/* Columns of a value or of its gradient, one row per token. data NULL: absent, or a gradient that nothing needs. */
-struct sg_resident_matrix { float *data; size_t stride; uint32_t width; };
+/* Columns of a value or of its gradient, one row per token. data NULL: absent, or a gradient that nothing needs. fresh 1: the
+ * contents are undefined, so an op writes its part instead of adding it; with 2 bytes only. */
+struct sg_resident_matrix { float *data; size_t stride; uint32_t width, fresh; };
 /* Rows of a tensor. value NULL: absent; gradient NULL: frozen. */
 struct sg_resident_weight { const float *value; float *gradient; uint32_t rows, cols; };
 
@@ -25,7 +28,7 @@ struct sg_resident_tokens {
     uint32_t rows, sequences, longest;
 };
 
-/* One op. Forward writes out [rows, width]; backward adds to `grad` and to the gradients of weights. */
+/* One op. The gradient of a residual may be dout itself; then there is nothing to add. Forward writes out [rows, width]; backward adds to `grad` and to the gradients of weights. */
 struct sg_resident_call {
     const struct sg_op *op;
     uint32_t back, rows;
@@ -39,6 +42,7 @@ struct sg_resident_call {
     uint32_t angle_rows, pairs, width;   /* width of out */
     float *out;
     const float *dout;
+    size_t stride;                   /* of rows of out and dout */
 };
 
 /* The update of AdamW of one parameter; the gradient becomes 0. */
@@ -75,7 +79,18 @@ struct sg_train_resident_ops {
     segue_status (*adamw)(struct sg_train_resident *r, const struct sg_resident_adamw *a, segue_error *err);
 };
 /* First member of each unit's struct. */
-struct sg_train_resident_base { const struct sg_train_resident_ops *ops; };
+struct sg_train_resident_base { const struct sg_train_resident_ops *ops; uint32_t value_bytes; };
+
+/* Numbers from one row of a value to the next. Rows of bf16 begin at 16 bytes; uneven ones have whole tiles. */
+static inline size_t sg_resident_stride(uint32_t value_bytes, uint32_t width)
+{
+    return value_bytes == 4 || width % 8 == 0 ? width : ((size_t)width + 127) / 128 * 128;
+}
+
+static inline uint32_t sg_resident_value_bytes(const struct sg_train_resident *r)
+{
+    return ((const struct sg_train_resident_base *)(const void *)r)->value_bytes;
+}
 
 static inline const struct sg_train_resident_ops *sg_resident_ops(const struct sg_train_resident *r)
 {

@@ -63,8 +63,9 @@ static segue_status linear(struct train_opened *o, uint32_t back, segue_error *e
     SG_TRY(ops->alloc(o->train, (size_t)ROWS * OUTPUTS, &block, err));
     struct sg_resident_tokens tokens = {.rows = ROWS, .sequences = 1, .longest = ROWS};
     struct sg_resident_call c = {.op = &op, .back = back, .rows = ROWS, .tokens = &tokens, .width = OUTPUTS, .out = block,
-                                 .dout = block, .pair_scale = 2};
-    c.in[0] = c.grad[0] = (struct sg_resident_matrix){block, COLUMNS, COLUMNS};
+                                 .dout = block, .pair_scale = 2, .stride = OUTPUTS};
+    c.in[0] = (struct sg_resident_matrix){block, COLUMNS, COLUMNS, 0};
+    c.grad[0] = (struct sg_resident_matrix){block + (size_t)ROWS * COLUMNS, COLUMNS, COLUMNS, 0};
     c.weight[0] = (struct sg_resident_weight){block, NULL, OUTPUTS, COLUMNS};
     c.pair[0] = (struct sg_resident_weight){block, block, RANK, COLUMNS};
     c.pair[1] = (struct sg_resident_weight){block, block, OUTPUTS, RANK};
@@ -96,6 +97,34 @@ static void products_of_a_pair(void **state)
     }
 }
 
+/* Values in bf16: products of the stub are fp32 ones between conversions, as cuBLASLt has no GPU; weights that are not from this
+ * trainer have no copy. */
+static void values_in_bf16(void **state)
+{
+    (void)state;
+    struct train_opened o;
+    segue_error err;
+    float *x;
+    assert_int_equal(open_train(&o, "cuda:0,products=3", "", &err), SEGUE_OK);
+    assert_int_equal(sg_resident_value_bytes(o.train), 2);
+    assert_int_equal(linear(&o, 1, &err), SEGUE_OK);
+    assert_int_equal(launches_of_kernel("train_bf16_widen"), 2);
+    assert_int_equal(launches_of_kernel("train_bf16_narrow"), 1);
+    const struct sg_train_resident_ops *ops = sg_resident_ops(o.train);
+    assert_int_equal(ops->alloc(o.train, ROWS * COLUMNS, &x, &err), SEGUE_OK);
+    struct sg_op op = {.code = SG_OP_ADD};
+    struct sg_resident_call c = {.op = &op, .rows = ROWS, .width = COLUMNS, .stride = COLUMNS, .out = x};
+    c.in[0] = c.in[1] = (struct sg_resident_matrix){x, COLUMNS, COLUMNS, 0};
+    assert_int_equal(ops->run(o.train, &c, &err), SEGUE_OK);
+    assert_int_equal(launches_of_kernel("train_bf16_small"), 1);
+    c.in[1].width = c.width = COLUMNS - 1; /* not in eights */
+    assert_int_equal(ops->run(o.train, &c, &err), SEGUE_OK);
+    assert_int_equal(launches_of_kernel("train_bf16_small"), 1);
+    assert_int_equal(launches_of_kernel("train_small"), 1);
+    ops->free(o.train, x);
+    close_train(&o);
+}
+
 static void failures_leave_nothing(void **state)
 {
     (void)state;
@@ -121,6 +150,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ops_without_a_kernel_are_refused),
         cmocka_unit_test(products_of_a_pair),
+        cmocka_unit_test(values_in_bf16),
         cmocka_unit_test(failures_leave_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

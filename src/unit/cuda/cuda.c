@@ -207,7 +207,7 @@ static segue_status open_one(struct sg_unit **out, const struct sg_unit_spec *sp
     if (status == SEGUE_OK) status = parse_number(spec, "invariant", 1, &u->invariant, err);
     if (status == SEGUE_OK) status = parse_number(spec, "prepare", 2, &u->prepare, err);
     if (status == SEGUE_OK) status = parse_number(spec, "hopper", 1, &u->hopper, err);
-    if (status == SEGUE_OK) status = parse_number(spec, "products", CT_PRODUCTS - 1, &u->products, err);
+    if (status == SEGUE_OK) status = parse_number(spec, "products", CT_VALUES_BF16, &u->products, err);
     if (status == SEGUE_OK && u->invariant && (u->screen || (sg_spec_value(spec, "rank") && u->cluster_fusion)))
         status = sg_fail(err, SEGUE_EUNSUPPORTED,
                          "open unit: %s: screen and rank change results of single rows; use them without invariant", spec->text);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <ucontext.h>
 
-#include "unit/cuda/kernels/train/ktrain.h"
+#include "unit/cuda/kernels/train/ktrain_bf16.h"
 
 emulated_index threadIdx, blockIdx, blockDim, gridDim;
 
@@ -25,7 +25,15 @@ emulated_index threadIdx, blockIdx, blockDim, gridDim;
     X(train_delta_columns_128, ct_delta) X(train_delta_columns_256, ct_delta) X(train_delta_columns_back_128, ct_delta)  \
     X(train_delta_columns_back_256, ct_delta) X(train_delta_rows_128, ct_delta) X(train_delta_rows_256, ct_delta)        \
     X(train_delta_rows_back_128, ct_delta) X(train_delta_rows_back_256, ct_delta) X(train_delta_values, ct_delta)        \
-    X(train_delta_decay, ct_delta) X(train_delta_keys, ct_delta) X(train_heads_sum, ct_heads_sum)
+    X(train_delta_decay, ct_delta) X(train_delta_keys, ct_delta) X(train_heads_sum, ct_heads_sum)                        \
+    X(train_bf16_widen, ct_convert) X(train_bf16_narrow, ct_convert) X(train_bf16_cast, ct_cast)                         \
+    X(train_bf16_embed, ct_half_embed) X(train_bf16_embed_back, ct_half_embed_back)                                      \
+    X(train_bf16_places_back, ct_half_embed_back) X(train_bf16_norm, ct_half_norm) X(train_bf16_norm_back, ct_half_norm) \
+    X(train_bf16_norm_columns, ct_half_norm) X(train_bf16_columns, ct_half_columns) X(train_bf16_parts, ct_half_parts) X(train_bf16_rope, ct_half_rope)     \
+    X(train_bf16_rope_back, ct_half_rope) X(train_bf16_small, ct_half_small) X(train_bf16_select, ct_half_rows)          \
+    X(train_bf16_select_back, ct_half_rows) X(train_bf16_loss, ct_half_loss) X(train_flash_64, ct_flash)                 \
+    X(train_flash_128, ct_flash) X(train_flash_queries_64, ct_flash) X(train_flash_queries_128, ct_flash)                \
+    X(train_flash_keys_64, ct_flash) X(train_flash_keys_128, ct_flash)
 
 #define X(name, type) extern "C" void name(const type);
 KERNELS(X)
@@ -45,7 +53,7 @@ enum wait { RUNS, AT_WARP, AT_BLOCK, DONE };
 static struct {
     ucontext_t scheduler, context[THREADS_MAX];
     enum wait wait[THREADS_MAX];
-    unsigned char exchanged[2][THREADS_MAX][8];
+    unsigned char exchanged[2][THREADS_MAX][24];
     unsigned turn[THREADS_MAX], now, threads;
     void (*run)(const void *args);
     const void *args;
@@ -61,12 +69,55 @@ static void yield_as(enum wait why)
 
 void __syncthreads() { yield_as(AT_BLOCK); }
 
-void emulated_exchange(const void *mine, void *theirs, unsigned bytes, unsigned from_lane)
+/* What all lanes of the warp gave, 24 bytes each. */
+static const unsigned char (*gathered(const void *mine, unsigned bytes))[24]
 {
     unsigned me = block.now, turn = block.turn[me]++ % 2;
     memcpy(block.exchanged[turn][me], mine, bytes);
     yield_as(AT_WARP);
-    memcpy(theirs, block.exchanged[turn][me / 32 * 32 + from_lane], bytes);
+    return &block.exchanged[turn][me / 32 * 32];
+}
+
+void emulated_exchange(const void *mine, void *theirs, unsigned bytes, unsigned from_lane)
+{
+    memcpy(theirs, gathered(mine, bytes)[from_lane], bytes);
+}
+
+/* --- tensor cores --- */
+
+struct fragments { uint32_t a[4], b[2]; };
+
+static float number(uint32_t pair, unsigned high)
+{
+    uint32_t bits = high ? pair & 0xffff0000u : pair << 16;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* Lane (g, t) has rows g, g + 8 and columns 2t, 2t + 1 of C; element (i, k) of A is with lane (i % 8, k % 8 / 2). */
+void emulated_mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    fragments mine = {{a[0], a[1], a[2], a[3]}, {b0, b1}}, all[32];
+    const unsigned char(*from)[24] = gathered(&mine, sizeof mine);
+    for (int l = 0; l < 32; l++) memcpy(&all[l], from[l], sizeof mine);
+    unsigned lane = block.now % 32;
+    for (unsigned e = 0; e < 4; e++) {
+        unsigned i = lane / 4 + e / 2 * 8, j = lane % 4 * 2 + e % 2;
+        for (unsigned k = 0; k < 16; k++)
+            c[e] += number(all[i % 8 * 4 + k % 8 / 2].a[i / 8 + k / 8 * 2], k % 2) * number(all[j * 4 + k % 8 / 2].b[k / 8], k % 2);
+    }
+}
+
+void emulated_matrices(uint32_t (&r)[4], const uint16_t *row, bool turned)
+{
+    const uint16_t *rows[32];
+    const unsigned char(*from)[24] = gathered(&row, sizeof row);
+    for (int l = 0; l < 32; l++) memcpy(&rows[l], from[l], sizeof row);
+    unsigned g = block.now % 32 / 4, t = block.now % 4 * 2;
+    for (unsigned m = 0; m < 4; m++)
+        r[m] = turned ? rows[8 * m + t][g] | (uint32_t)rows[8 * m + t + 1][g] << 16
+                      : rows[8 * m + g][t] | (uint32_t)rows[8 * m + g][t + 1] << 16;
 }
 
 static void thread_main()

@@ -62,7 +62,7 @@ segue_status cu_train_delta(struct cu_train *t, const struct sg_resident_call *c
     if (!c->back) return scan(t, t->k.delta_columns_128, t->k.delta_columns_256, a.dvw, a.dk, &a, err);
     SG_TRY(scans_back(t, &a, err));
     SG_TRY(cu_train_launch(t, t->k.delta_values, a.rows * a.v_heads, 1, 1, 32, &a, err));
-    SG_TRY(cu_train_launch(t, t->k.delta_decay, cu_pieces(a.sequences * a.v_heads, 32), 1, 1, 32, &a, err));
+    SG_TRY(cu_train_launch(t, t->k.delta_decay, a.sequences * a.v_heads, 1, 1, 32, &a, err));
     SG_TRY(cu_train_launch(t, t->k.delta_keys, a.rows * a.k_heads, 1, 1, 32, &a, err));
     for (uint32_t i = 0; i < 2; i++) { /* dt from the gradient of a, then the decay */
         struct ct_heads_sum s = {a.parts, c->weight[1 - i].gradient, a.rows, a.v_heads, i, 2, 1, 0};

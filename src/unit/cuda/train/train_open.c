@@ -10,18 +10,22 @@
 
 static cu_ptr address(const void *p) { return (cu_ptr)(uintptr_t)p; }
 
+static int r_bf16(const struct sg_train_resident *r) { return sg_resident_value_bytes(r) == 2; }
+
 static segue_status take(struct sg_train_resident *r, size_t n, float **out, segue_error *err)
 {
     cu_ptr p;
     *out = NULL;
-    SG_TRY(cu_mem_alloc(cu_train_of(r)->u, n * sizeof **out, "numbers of training", &p, err));
+    size_t all = n + (r_bf16(r) ? cu_train_slack(n) : 0);
+    SG_TRY(cu_mem_alloc(cu_train_of(r)->u, all * sizeof **out, "numbers of training", &p, err));
     *out = (float *)(uintptr_t)p;
-    return SEGUE_OK;
+    return r_bf16(r) ? cu_train_copies_add(cu_train_of(r), *out, n, err) : SEGUE_OK;
 }
 
 static void leave(struct sg_train_resident *r, float *p)
 {
     cu_ptr at = address(p);
+    cu_train_copies_remove(cu_train_of(r), p);
     cu_mem_free(cu_train_of(r)->u, &at);
 }
 
@@ -46,6 +50,7 @@ static segue_status wait_stream(struct cu_train *t, segue_error *err)
 static segue_status write_numbers(struct sg_train_resident *r, void *to, const void *host, size_t bytes, segue_error *err)
 {
     SG_TRY(wait_stream(cu_train_of(r), err));
+    cu_train_copies_changed(cu_train_of(r), to);
     return cu_copy_to_gpu(cu_train_of(r)->u, address(to), host, bytes, err);
 }
 
@@ -57,8 +62,7 @@ static segue_status read_numbers(struct sg_train_resident *r, void *host, const 
 
 /* --- operations --- */
 
-typedef segue_status run_op(struct cu_train *t, const struct sg_resident_call *c, segue_error *err);
-static run_op *const ops[SG_OP_N] = {
+static cu_train_op *const ops[SG_OP_N] = {
     [SG_OP_EMBED] = cu_train_embed,   [SG_OP_NORM] = cu_train_norm,     [SG_OP_LINEAR] = cu_train_linear,
     [SG_OP_ROPE] = cu_train_rope,     [SG_OP_ATTEND] = cu_train_attend, [SG_OP_CONV] = cu_train_conv,
     [SG_OP_DELTA] = cu_train_delta,   [SG_OP_GLU] = cu_train_elements,  [SG_OP_ACT] = cu_train_elements,
@@ -82,13 +86,19 @@ static segue_status can_train(const struct sg_train_resident *r, const struct sg
 
 static segue_status run(struct sg_train_resident *r, const struct sg_resident_call *c, segue_error *err)
 {
+    int done = 0;
     SG_TRY(can_train(r, NULL, c->op, err));
-    return ops[c->op->code](cu_train_of(r), c, err);
+    if (!r_bf16(r)) return ops[c->op->code](cu_train_of(r), c, err);
+    SG_TRY(cu_train_bf16(cu_train_of(r), c, &done, err));
+    return done ? SEGUE_OK : cu_train_widened(cu_train_of(r), c, ops[c->op->code], err);
 }
 
 static segue_status select_rows(struct sg_train_resident *r, struct sg_resident_matrix x, const uint32_t *rows, uint32_t n,
                                 float *out, segue_error *err)
 {
+    struct cu_train *t = cu_train_of(r);
+    struct ct_half_rows h = {cu_train_half(x), rows, (uint16_t *)(void *)out, sg_resident_stride(2, x.width)};
+    if (r_bf16(r)) return cu_train_launch(t, t->k.bf16_select, n, 1, 1, CT_THREADS, &h, err);
     struct ct_rows a = {cu_train_matrix(x), rows, out, NULL, n, 0};
     return cu_train_launch(cu_train_of(r), cu_train_of(r)->k.select, n, 1, 1, CT_THREADS, &a, err);
 }
@@ -96,6 +106,9 @@ static segue_status select_rows(struct sg_train_resident *r, struct sg_resident_
 static segue_status select_back(struct sg_train_resident *r, struct sg_resident_matrix dx, const uint32_t *rows, uint32_t n,
                                 const float *dout, segue_error *err)
 {
+    struct cu_train *t = cu_train_of(r);
+    struct ct_half_rows h = {cu_train_half(dx), rows, (uint16_t *)(uintptr_t)dout, sg_resident_stride(2, dx.width)};
+    if (r_bf16(r)) return cu_train_launch(t, t->k.bf16_select_back, n, 1, 1, CT_THREADS, &h, err);
     struct ct_rows a = {cu_train_matrix(dx), rows, NULL, dout, n, 0};
     return cu_train_launch(cu_train_of(r), cu_train_of(r)->k.select_back, n, 1, 1, CT_THREADS, &a, err);
 }
@@ -107,6 +120,9 @@ static segue_status loss(struct sg_train_resident *r, const struct sg_resident_t
 {
     struct cu_train *t = cu_train_of(r);
     if (!at) SG_TRY(cu_mem_grow(t->u, &t->losses, &t->losses_bytes, k->rows * sizeof(double), "losses", err));
+    struct ct_half_loss h = {(const uint16_t *)(const void *)logits, (uint16_t *)(void *)dlogits, k->labels, k->labelled + at,
+                             (double *)(uintptr_t)t->losses + at, sg_resident_stride(2, vocab), n, vocab};
+    if (r_bf16(r)) return cu_train_launch(t, t->k.bf16_loss, n, 1, 1, CT_THREADS, &h, err);
     struct ct_loss a = {logits, dlogits, k->labels, k->labelled + at, (double *)(uintptr_t)t->losses + at, n, vocab};
     return cu_train_launch(t, t->k.loss, n, 1, 1, CT_THREADS, &a, err);
 }
@@ -154,6 +170,7 @@ static segue_status adamw(struct sg_train_resident *r, const struct sg_resident_
 {
     struct cu_train *t = cu_train_of(r);
     size_t blocks = (a->n + CT_THREADS - 1) / CT_THREADS, max = (size_t)t->u->sms * 8;
+    cu_train_copies_changed(t, a->value);
     struct ct_adamw k = {a->value, a->gradient, a->moment1, a->moment2, a->n, a->scale, a->keep, a->step, a->beta1, a->beta2,
                          a->root, a->eps, 0};
     return cu_train_launch(t, t->k.adamw, (uint32_t)(blocks < max ? blocks : max), 1, 1, CT_THREADS, &k, err);
@@ -170,10 +187,16 @@ static void close_train(struct sg_train_resident *r)
     cu_mem_free(u, &t->scratch);
     cu_mem_free(u, &t->parts);
     cu_mem_free(u, &t->losses);
+    cu_mem_free(u, &t->wide);
+    for (size_t i = 0; i < t->copies_n; i++) cu_mem_free(u, &t->copies[i].half);
+    for (size_t i = 0; i < t->lines_n; i++) cu_mem_free(u, &t->lines[i].p);
+    cu_train_blas_close(t);
     for (int i = 0; i < CU_TRAIN_FILES; i++)
         if (t->modules[i]) u->d.module_unload(t->modules[i]);
     if (t->stream) u->d.stream_free(t->stream);
     cu_leave(u);
+    sg_free(t->copies);
+    sg_free(t->lines);
     sg_free(t);
 }
 
@@ -189,12 +212,13 @@ static segue_status find_products(struct cu_train *t, segue_error *err)
 {
     static const char *const kinds[CT_GEMM_KINDS] = {"nt", "nn", "tn"};
     char name[48];
+    uint32_t products = t->u->products < CT_PRODUCTS ? t->u->products : CT_BF16; /* of what has no bf16 kernel */
     for (int i = 0; i < 2 * CT_GEMM_KINDS; i++) {
-        snprintf(name, sizeof name, "train_gemm_%s_%d_%u", kinds[i / 2], i % 2 ? CT_LARGE : CT_TILE, t->u->products);
+        snprintf(name, sizeof name, "train_gemm_%s_%d_%u", kinds[i / 2], i % 2 ? CT_LARGE : CT_TILE, products);
         SG_TRY(find_kernel(t, "k_train_gemm", name, &t->k.gemm[i / 2][i % 2], err));
     }
 #define X(product)                                                               \
-    snprintf(name, sizeof name, "train_" #product "_%u", t->u->products);        \
+    snprintf(name, sizeof name, "train_" #product "_%u", products);              \
     SG_TRY(find_kernel(t, "k_train_attend", name, &t->k.product, err));
     CU_TRAIN_PRODUCTS(X)
 #undef X
@@ -223,7 +247,7 @@ segue_status cu_train_open(struct sg_unit *u, struct sg_train_resident **out, se
 {
     struct cu_train *t = sg_alloc(sizeof *t);
     if (!t) return sg_no_memory("trainer of cuda", sizeof *t, err);
-    t->base.ops = &table;
+    t->base = (struct sg_train_resident_base){&table, u->products == CT_VALUES_BF16 ? 2 : 4};
     t->u = u;
     cu_enter(u);
     segue_status status = load(t, err);

@@ -8,19 +8,25 @@
 /* As in graph/op.h, which is for C. */
 enum { TRAIN_NONE, TRAIN_SILU, TRAIN_GELU, TRAIN_GELU_TANH, TRAIN_GELU_QUICK, TRAIN_RELU, TRAIN_RELU2, TRAIN_SIGMOID, TRAIN_TANH };
 
-__device__ __forceinline__ float train_sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+/* k_train_bf16.cuh has faster ones, whose errors are small beside those of its numbers. */
+#ifndef TRAIN_EXP
+#define TRAIN_EXP(x) expf(x)
+#define TRAIN_TANH(x) tanhf(x)
+#endif
+
+__device__ __forceinline__ float train_sigmoid(float x) { return 1.0f / (1.0f + TRAIN_EXP(-x)); }
 
 __device__ inline float train_act(uint32_t act, float x)
 {
     switch (act) {
     case TRAIN_SILU: return x * train_sigmoid(x);
     case TRAIN_GELU: return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
-    case TRAIN_GELU_TANH: return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
+    case TRAIN_GELU_TANH: return 0.5f * x * (1.0f + TRAIN_TANH(0.79788456080286536f * (x + 0.044715f * x * x * x)));
     case TRAIN_GELU_QUICK: return x * train_sigmoid(1.702f * x);
     case TRAIN_RELU: return x > 0 ? x : 0 * x;
     case TRAIN_RELU2: return x > 0 ? x * x : 0 * x;
     case TRAIN_SIGMOID: return train_sigmoid(x);
-    case TRAIN_TANH: return tanhf(x);
+    case TRAIN_TANH: return TRAIN_TANH(x);
     default: return x;
     }
 }
@@ -30,15 +36,15 @@ __device__ inline float train_slope(uint32_t act, float x)
     float s, t;
     switch (act) {
     case TRAIN_SILU: s = train_sigmoid(x); return s + x * s * (1 - s);
-    case TRAIN_GELU: return 0.5f * (1.0f + erff(x * 0.70710678118654752f)) + x * 0.39894228040143268f * expf(-0.5f * x * x);
+    case TRAIN_GELU: return 0.5f * (1.0f + erff(x * 0.70710678118654752f)) + x * 0.39894228040143268f * TRAIN_EXP(-0.5f * x * x);
     case TRAIN_GELU_TANH:
-        t = tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x));
+        t = TRAIN_TANH(0.79788456080286536f * (x + 0.044715f * x * x * x));
         return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * 0.79788456080286536f * (1 + 0.134145f * x * x);
     case TRAIN_GELU_QUICK: s = train_sigmoid(1.702f * x); return s + 1.702f * x * s * (1 - s);
     case TRAIN_RELU: return x > 0 ? 1.0f : 0.0f;
     case TRAIN_RELU2: return x > 0 ? 2 * x : 0;
     case TRAIN_SIGMOID: s = train_sigmoid(x); return s * (1 - s);
-    case TRAIN_TANH: t = tanhf(x); return 1 - t * t;
+    case TRAIN_TANH: t = TRAIN_TANH(x); return 1 - t * t;
     default: return 1;
     }
 }

@@ -4,10 +4,11 @@
  *
  * Columns of S and of R depend on no other column, and once r and u of all tokens are known, rows depend on no other row. So four
  * scans need no matrix of any token: r by columns forward, u by columns backward, dq and D u by rows forward, R r by rows backward.
+ * Vectors that all lines of a block read are copied to shared memory, some tokens ahead.
  * The gradient of g is the sum of y . dy - dv . v over this and all later tokens, since both <R, S> and its change by a token
  * are known.
  * SPDX-License-Identifier: MIT */
-#include "k_train.cuh"
+#include "k_train_tile.cuh"
 
 /* --- per token --- */
 
@@ -56,116 +57,163 @@ __device__ const float *value_row(const ct_delta &a, const float *p, uint32_t t,
 {
     return p + ((size_t)t * a.v_heads + h) * a.dvw;
 }
-__device__ float at_or_0(const float *p, uint32_t i, uint32_t n) { return i < n ? p[i] : 0.0f; }
+
+/* Numbers [0, n) of each token, tokens `stride` apart. */
+struct delta_source { const float *p; size_t stride; uint32_t n; };
+__device__ delta_source gates_of(const ct_delta &a, const delta_line &x) { return {a.gates + 2 * x.h, 2 * (size_t)a.v_heads, 2}; }
+__device__ delta_source keys_of(const ct_delta &a, const delta_line &x, const float *p)
+{
+    return {p + x.key * a.dk, (size_t)a.k_heads * a.dk, a.dk};
+}
+__device__ delta_source values_of(const ct_delta &a, const delta_line &x, const float *p)
+{
+    return {p + x.h * a.dvw, (size_t)a.v_heads * a.dvw, a.dvw};
+}
+/* Those of the lines of this block. */
+__device__ delta_source lines_of(delta_source s)
+{
+    uint32_t first = blockIdx.x * CT_DELTA_BLOCK;
+    return {s.p + first, s.stride, s.n > first ? s.n - first : 0};
+}
+
+/* The tokens of a sequence in order, or from the last one with BACK. V vectors of up to 8 N numbers that all lines read, L numbers of
+ * each line, and the gates are in shared memory; numbers that do not exist are 0. A thread has numbers 32 m + 4 lane + e of a line. */
+template <int N, int V, int L, bool BACK> struct delta_feed {
+    enum { TOKENS = N == 16 ? 8 : 4, WIDTH = CT_LANES * N };
+    struct __align__(16) token { float vectors[V][WIDTH], lines[L][CT_DELTA_BLOCK], gates[CT_LANES]; };
+
+    __device__ static void copy(float *to, uint32_t width, const delta_source &s, uint32_t i, uint32_t t, bool in)
+    {
+        in = in && i < s.n;
+        if (i < width) copy_4(to + i, in ? s.p + t * s.stride + i : s.p, in);
+    }
+
+    template <class STEP> __device__ static void run(const delta_line &x, const delta_source (&vectors)[V], const delta_source (&lines)[L],
+                                                     const delta_source &gates, STEP step)
+    {
+        __shared__ __align__(16) token tokens[2][TOKENS];
+        uint32_t total = x.to - x.from, stage = 0, mine = threadIdx.x / 32, lane = threadIdx.x % 32;
+        /* A warp copies token n of eight, or half of one of four. */
+        auto fetch = [&](uint32_t from, uint32_t stage) {
+            uint32_t n = mine % TOKENS, t = BACK ? x.to - 1 - (from + n) : x.from + from + n;
+            bool in = from + n < total;
+            token &to = tokens[stage][n];
+            for (int v = 0; v < V; v++)
+#pragma unroll
+                for (uint32_t i = mine / TOKENS * 32; i < WIDTH; i += CT_THREADS / TOKENS) copy(to.vectors[v], WIDTH, vectors[v], i + lane, t, in);
+            for (int l = 0; l < L && mine < TOKENS; l++) copy(to.lines[l], CT_DELTA_BLOCK, lines[l], lane, t, in);
+            if (mine < TOKENS) copy(to.gates, 2, gates, lane, t, in);
+        };
+        fetch(0, 0);
+        copies_commit();
+        for (uint32_t from = 0; from < total; from += TOKENS, stage ^= 1) {
+            copies_wait<0>();
+            __syncthreads();
+            if (from + TOKENS < total) fetch(from + TOKENS, stage ^ 1);
+            copies_commit();
+            for (uint32_t n = 0; n < TOKENS && from + n < total; n++)
+                step(BACK ? x.to - 1 - (from + n) : x.from + from + n, tokens[stage][n]);
+        }
+    }
+
+    __device__ static float number(const token &t, int v, const delta_line &x, int n)
+    {
+        return t.vectors[v][n / 4 * 4 * CT_LANES + 4 * x.lane + n % 4];
+    }
+};
+
+/* Sum over n of f(n), in four parts. */
+template <int N, class F> __device__ __forceinline__ float line_sum(F f)
+{
+    float s[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int n = 0; n < N; n++) s[n % 4] += f(n);
+    return train_lanes_sum((s[0] + s[1]) + (s[2] + s[3]), CT_LANES);
+}
 
 /* Column i of S, forward: y, and r where store_rest. */
 template <int N> __device__ void columns_forward(const ct_delta &a)
 {
+    typedef delta_feed<N, 2, 1, false> feed;
     delta_line x(a);
-    float S[N];
-#pragma unroll
-    for (int n = 0; n < N; n++) S[n] = 0;
-    for (uint32_t t = x.from; t < x.to; t++) {
-        const float *k = a.kn + ((size_t)t * a.k_heads + x.key) * a.dk, *q = a.qn + ((size_t)t * a.k_heads + x.key) * a.dk;
-        const float *gates = a.gates + 2 * ((size_t)t * a.v_heads + x.h);
-        float kk[N], qq[N], v = at_or_0(a.v.p + t * a.v.stride + x.h * a.dvw, x.i, a.dvw), forget = gates[0], along = 0, y = 0;
-#pragma unroll
-        for (int n = 0; n < N; n++) {
-            kk[n] = at_or_0(k, x.lane + CT_LANES * n, a.dk);
-            qq[n] = at_or_0(q, x.lane + CT_LANES * n, a.dk);
-            S[n] *= forget;
-            along = fmaf(S[n], kk[n], along);
-        }
-        float rest = v - train_lanes_sum(along, CT_LANES), step = gates[1] * rest;
-#pragma unroll
-        for (int n = 0; n < N; n++) {
-            S[n] = fmaf(kk[n], step, S[n]);
-            y = fmaf(S[n], qq[n], y);
-        }
-        y = train_lanes_sum(y, CT_LANES);
-        if (x.lane || x.i >= a.dvw) continue;
+    float S[N] = {0};
+    const delta_source vectors[2] = {keys_of(a, x, a.kn), keys_of(a, x, a.qn)};
+    const delta_source lines[1] = {lines_of({a.v.p + x.h * a.dvw, a.v.stride, a.dvw})};
+    feed::run(x, vectors, lines, gates_of(a, x), [&](uint32_t t, const typename feed::token &o) {
+        float along = line_sum<N>([&](int n) { return (S[n] *= o.gates[0]) * feed::number(o, 0, x, n); });
+        float rest = o.lines[0][threadIdx.x / CT_LANES] - along, step = o.gates[1] * rest;
+        float y = line_sum<N>([&](int n) {
+            S[n] = fmaf(feed::number(o, 0, x, n), step, S[n]);
+            return S[n] * feed::number(o, 1, x, n);
+        });
+        if (x.lane || x.i >= a.dvw) return;
         size_t at = ((size_t)t * a.v_heads + x.h) * a.dvw + x.i;
         a.out[at] = y;
         if (a.store_rest) a.rest[at] = rest;
-    }
+    });
 }
 
 /* Column i of R, backward: u. */
 template <int N> __device__ void columns_back(const ct_delta &a)
 {
+    typedef delta_feed<N, 2, 1, true> feed;
     delta_line x(a);
-    float R[N];
+    float R[N] = {0};
+    const delta_source vectors[2] = {keys_of(a, x, a.kn), keys_of(a, x, a.qn)};
+    const delta_source lines[1] = {lines_of(values_of(a, x, a.dout))};
+    feed::run(x, vectors, lines, gates_of(a, x), [&](uint32_t t, const typename feed::token &o) {
+        float dy = o.lines[0][threadIdx.x / CT_LANES];
+        float u = line_sum<N>([&](int n) {
+            R[n] = fmaf(feed::number(o, 1, x, n), dy, R[n]);
+            return R[n] * feed::number(o, 0, x, n);
+        });
+        float f = o.gates[1] * u;
 #pragma unroll
-    for (int n = 0; n < N; n++) R[n] = 0;
-    for (uint32_t t = x.to; t-- > x.from;) {
-        const float *k = a.kn + ((size_t)t * a.k_heads + x.key) * a.dk, *q = a.qn + ((size_t)t * a.k_heads + x.key) * a.dk;
-        const float *gates = a.gates + 2 * ((size_t)t * a.v_heads + x.h);
-        float kk[N], dy = at_or_0(value_row(a, a.dout, t, x.h), x.i, a.dvw), forget = gates[0], u = 0;
-#pragma unroll
-        for (int n = 0; n < N; n++) {
-            kk[n] = at_or_0(k, x.lane + CT_LANES * n, a.dk);
-            R[n] = fmaf(at_or_0(q, x.lane + CT_LANES * n, a.dk), dy, R[n]);
-            u = fmaf(R[n], kk[n], u);
-        }
-        u = train_lanes_sum(u, CT_LANES);
-        float f = gates[1] * u;
-#pragma unroll
-        for (int n = 0; n < N; n++) R[n] = fmaf(-kk[n], f, R[n]) * forget;
+        for (int n = 0; n < N; n++) R[n] = fmaf(-feed::number(o, 0, x, n), f, R[n]) * o.gates[0];
         if (!x.lane && x.i < a.dvw) a.f[((size_t)t * a.v_heads + x.h) * a.dvw + x.i] = u;
-    }
+    });
 }
 
 /* Row i of S, forward: dq and D (beta u). */
 template <int N> __device__ void rows_forward(const ct_delta &a)
 {
+    typedef delta_feed<N, 3, 1, false> feed;
     delta_line x(a);
-    float S[N];
-#pragma unroll
-    for (int n = 0; n < N; n++) S[n] = 0;
-    for (uint32_t t = x.from; t < x.to; t++) {
-        const float *gates = a.gates + 2 * ((size_t)t * a.v_heads + x.h);
-        const float *dy = value_row(a, a.dout, t, x.h), *rest = value_row(a, a.rest, t, x.h), *u = value_row(a, a.f, t, x.h);
-        float k = at_or_0(a.kn + ((size_t)t * a.k_heads + x.key) * a.dk, x.i, a.dk), forget = gates[0], beta = gates[1];
-        float step = beta * k, dq = 0, dk = 0;
-#pragma unroll
-        for (int n = 0; n < N; n++) {
-            uint32_t j = x.lane + CT_LANES * n;
-            S[n] *= forget;
-            dk = fmaf(S[n], at_or_0(u, j, a.dvw), dk);
-            S[n] = fmaf(step, at_or_0(rest, j, a.dvw), S[n]);
-            dq = fmaf(S[n], at_or_0(dy, j, a.dvw), dq);
-        }
-        dq = train_lanes_sum(dq, CT_LANES);
-        dk = train_lanes_sum(dk, CT_LANES);
-        if (x.lane || x.i >= a.dk) continue;
+    float S[N] = {0};
+    const delta_source vectors[3] = {values_of(a, x, a.dout), values_of(a, x, a.rest), values_of(a, x, a.f)};
+    const delta_source lines[1] = {lines_of(keys_of(a, x, a.kn))};
+    feed::run(x, vectors, lines, gates_of(a, x), [&](uint32_t t, const typename feed::token &o) {
+        float step = o.gates[1] * o.lines[0][threadIdx.x / CT_LANES];
+        float dk = line_sum<N>([&](int n) { return (S[n] *= o.gates[0]) * feed::number(o, 2, x, n); });
+        float dq = line_sum<N>([&](int n) {
+            S[n] = fmaf(step, feed::number(o, 1, x, n), S[n]);
+            return S[n] * feed::number(o, 0, x, n);
+        });
+        if (x.lane || x.i >= a.dk) return;
         size_t at = ((size_t)t * a.v_heads + x.h) * a.dk + x.i;
         a.gq[at] = dq;
-        a.gk2[at] = beta * dk;
-    }
+        a.gk2[at] = o.gates[1] * dk;
+    });
 }
 
 /* Row i of R, backward: R (beta r). */
 template <int N> __device__ void rows_back(const ct_delta &a)
 {
+    typedef delta_feed<N, 3, 2, true> feed;
     delta_line x(a);
-    float R[N];
+    float R[N] = {0};
+    const delta_source vectors[3] = {values_of(a, x, a.dout), values_of(a, x, a.rest), values_of(a, x, a.f)};
+    const delta_source lines[2] = {lines_of(keys_of(a, x, a.kn)), lines_of(keys_of(a, x, a.qn))};
+    feed::run(x, vectors, lines, gates_of(a, x), [&](uint32_t t, const typename feed::token &o) {
+        float k = o.lines[0][threadIdx.x / CT_LANES], q = o.lines[1][threadIdx.x / CT_LANES], beta = o.gates[1];
+        float dk = line_sum<N>([&](int n) {
+            R[n] = fmaf(q, feed::number(o, 0, x, n), R[n]);
+            return R[n] * feed::number(o, 1, x, n);
+        });
 #pragma unroll
-    for (int n = 0; n < N; n++) R[n] = 0;
-    for (uint32_t t = x.to; t-- > x.from;) {
-        const float *gates = a.gates + 2 * ((size_t)t * a.v_heads + x.h);
-        const float *dy = value_row(a, a.dout, t, x.h), *rest = value_row(a, a.rest, t, x.h), *u = value_row(a, a.f, t, x.h);
-        size_t key = ((size_t)t * a.k_heads + x.key) * a.dk;
-        float k = at_or_0(a.kn + key, x.i, a.dk), q = at_or_0(a.qn + key, x.i, a.dk), forget = gates[0], beta = gates[1], dk = 0;
-#pragma unroll
-        for (int n = 0; n < N; n++) {
-            uint32_t j = x.lane + CT_LANES * n;
-            R[n] = fmaf(q, at_or_0(dy, j, a.dvw), R[n]);
-            dk = fmaf(R[n], at_or_0(rest, j, a.dvw), dk);
-            R[n] = fmaf(-k * beta, at_or_0(u, j, a.dvw), R[n]) * forget;
-        }
-        dk = train_lanes_sum(dk, CT_LANES);
+        for (int n = 0; n < N; n++) R[n] = fmaf(-k * beta, feed::number(o, 2, x, n), R[n]) * o.gates[0];
         if (!x.lane && x.i < a.dk) a.gk[((size_t)t * a.v_heads + x.h) * a.dk + x.i] = beta * dk;
-    }
+    });
 }
 
 /* Instances for lines of up to 128 and up to 256 numbers. */
@@ -201,16 +249,24 @@ extern "C" __global__ void train_delta_values(const __grid_constant__ ct_delta a
     if (a.to_b.p) a.to_b.p[t * a.to_b.stride + h] += (float)dbeta * beta * (1 - beta);
 }
 
-/* A thread per sequence and value head: gradients of a, of dt and of the decay. */
+/* A warp per sequence and value head: gradients of a, of dt and of the decay. Sums over this and all later tokens, 32 at a time. */
 extern "C" __global__ void train_delta_decay(const __grid_constant__ ct_delta a)
 {
-    uint32_t i = blockIdx.x * blockDim.x + threadIdx.x, s = i / a.v_heads, h = i % a.v_heads;
-    if (s >= a.sequences) return;
+    uint32_t s = blockIdx.x / a.v_heads, h = blockIdx.x % a.v_heads, lane = threadIdx.x, from = a.from[s], to = a.from[s + 1];
     float rate = a.is_log ? -expf(a.decay[h]) : a.decay[h];
-    double dg = 0;
-    for (uint32_t t = a.from[s + 1]; t-- > a.from[s];) {
+    double later = 0;
+    for (uint32_t n = 0; n < to - from; n += 32) {
+        bool in = n + lane < to - from;
+        uint32_t t = in ? to - 1 - n - lane : from;
         size_t at = (size_t)t * a.v_heads + h;
-        dg += reinterpret_cast<const double *>(a.parts)[at];
+        double dg = in ? reinterpret_cast<const double *>(a.parts)[at] : 0;
+        for (uint32_t m = 1; m < 32; m *= 2) {
+            double before = __shfl_up_sync(0xffffffffu, dg, m);
+            if (lane >= m) dg += before;
+        }
+        dg += later;
+        later = __shfl_sync(0xffffffffu, dg, 31);
+        if (!in) continue;
         float x = a.a.p[t * a.a.stride + h] + a.dt[h], soft = (x > 0 ? x : 0) + log1pf(expf(-fabsf(x)));
         float da = (float)(dg * rate) * train_sigmoid(x);
         if (a.to_a.p) a.to_a.p[t * a.to_a.stride + h] += da;

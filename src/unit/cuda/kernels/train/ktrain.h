@@ -8,7 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum ct_products { CT_FP32, CT_TF32, CT_BF16, CT_PRODUCTS };   /* how matrices are multiplied, see k_train_tile.cuh */
+/* How matrices of fp32 are multiplied, see k_train_tile.cuh. CT_VALUES_BF16: values are bf16, see ktrain_bf16.h. */
+enum ct_products { CT_FP32, CT_TF32, CT_BF16, CT_PRODUCTS, CT_VALUES_BF16 = CT_PRODUCTS };
 enum {
     CT_THREADS = 256,
     CT_TILE = 64, CT_LARGE = 128, CT_DEEP = 16, /* tiles of a product: rows and columns; numbers of the sum per stage */
