@@ -174,7 +174,7 @@ static json_t *measure(const struct energy_work *w, const char *log, char **why)
 
 json_t *ane_energy_json(const char *spec, char **why)
 {
-    static const struct probe_shape shape = {LAYERS, WIDTH, FF, HEADS, HEADS, VOCAB, 0};
+    static const struct probe_shape shape = {LAYERS, WIDTH, FF, HEADS, HEADS, VOCAB, 0, 0};
     struct probe_folder f;
     segue_error err;
     json_t *o = NULL;
