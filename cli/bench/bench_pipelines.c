@@ -286,7 +286,7 @@ static json_t *default_names(struct bench_run *b, const char *ignored)
     return json_pack("{s:o}", "names", names);
 }
 
-/* An interrupted parent leaves at once; its child would go on measuring. */
+/* An interrupted parent leaves at once; its child would continue to measure. */
 static void end_with_parent(void)
 {
 #ifdef __linux__
