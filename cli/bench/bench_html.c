@@ -229,17 +229,52 @@ static void put_models(struct html_page *p, const json_t *rows)
     }
 }
 
+/* Rows of --predict: each case as predicted, with its interval, over what was measured. */
+static void put_predicted(struct html_page *p, const json_t *rows)
+{
+    size_t n = json_array_size(rows), used[2] = {0, 0}, i;
+    struct chart_point *points[2] = {out_alloc((n + 1) * sizeof **points), out_alloc((n + 1) * sizeof **points)};
+    const json_t *row;
+    json_array_foreach(rows, i, row)
+    {
+        const json_t *f = json_object_get(row, "predicted");
+        int outside = !json_is_true(json_object_get(row, "inside"));
+        if (json_is_object(f))
+            points[outside][used[outside]++] = (struct chart_point){.x = number(row, "measured_ms"),
+                                                                    .y = number(f, "mid"),
+                                                                    .low = number(f, "lo"),
+                                                                    .high = number(f, "hi"),
+                                                                    .label = text_of(row, "model")};
+    }
+    struct chart_series series[2] = {{"inside of the interval", points[0], used[0], false},
+                                     {"outside", points[1], used[1], false}};
+    chart_predicted(p, "Prediction against measurement, with intervals of 90 %", "ms", series, used[1] ? 2 : 1);
+    free(points[0]);
+    free(points[1]);
+}
+
+/* What was measured, under the title. Rows of --predict have several models, and the model's name. */
+static char *lead_of(const json_t *first)
+{
+    const json_t *machine = json_object_get(first, "machine"), *model = json_object_get(first, "model");
+    if (!json_is_object(model)) return out_strdup("Every case was predicted before it ran.");
+    return out_printf("%.120s, %s. %s, %.0f cores.", text_of(model, "path"), text_of(model, "storage"), text_of(machine, "cpu"),
+                      number(machine, "cores"));
+}
+
 segue_status bench_html_write(const struct bench_out *out, const char *path, segue_error *err)
 {
     struct html_page p = {0};
-    const json_t *first = json_array_get(out->rows, 0), *machine = json_object_get(first, "machine"), *line;
-    const json_t *model = json_object_get(first, "model");
+    const json_t *first = json_array_get(out->rows, 0), *line;
     size_t i;
-    char *lead = out_printf("%.120s, %s. %s, %.0f cores.", text_of(model, "path"), text_of(model, "storage"),
-                            text_of(machine, "cpu"), number(machine, "cores"));
+    char *lead = lead_of(first);
     html_begin(&p, "segue bench", lead);
     free(lead);
     put_table(&p, out);
+    if (json_object_get(first, "predicted")) {
+        put_predicted(&p, out->rows);
+        return html_write(&p, path, err);
+    }
     html_section(&p, "Speed and energy");
     put_speeds(&p, out->rows);
     put_roof(&p, out->rows, json_array_get(out->timelines, 0));
