@@ -17,7 +17,8 @@ segue_status ane_swap_recompile(const struct ane_swap_matrix *list, unsigned n, 
                                struct ane_swap *out, segue_error *err);
 segue_status ane_swap_reload(const struct ane_swap_matrix *list, unsigned n, unsigned tokens, const char *profile,
                             struct ane_swap *out, segue_error *err);
-/* Weights as inputs: *out has bytes and ms; simulated_ms becomes the time of writing them at the bandwidth of the chip's surfaces. */
+/* Weights as inputs: *out has bytes and ms; simulated_ms becomes the time of writing them at the bandwidth of the chip's
+ * surfaces. */
 segue_status ane_swap_inputs(const char *profile, struct ane_swap *out, segue_error *err);
 
 #endif

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "run/prompt.h"
+#include "train/samples.h"
 
 static segue_status ids_of(const struct placement *p, const json_t *list, struct prompt *out, segue_error *err)
 {
@@ -82,7 +83,8 @@ segue_status prompts_read(struct train_prompts *out, const struct placement *p, 
         number++;
         if (strspn(at, " \t\r") >= (size_t)(stop - at)) continue;
         segue_error why;
-        st = add_line(out, p, at, (size_t)(stop - at), limit, &why);
+        st = train_line_check((size_t)(stop - at), &why);
+        if (!st) st = add_line(out, p, at, (size_t)(stop - at), limit, &why);
         if (st) out_fail(err, st, "train: %.200s: line %zu: %s; mend or remove the line", path, number, why.text);
     }
     free(text.data);

@@ -117,6 +117,12 @@ static segue_status add_tokens(struct train_data *s, const struct placement *p, 
     return st;
 }
 
+segue_status train_line_check(size_t len, segue_error *err)
+{
+    if (len <= TRAIN_LINE_BYTES) return SEGUE_OK;
+    return out_fail(err, SEGUE_ELIMIT, "%zu MB, at most %d; one line is one sequence", len >> 20, TRAIN_LINE_BYTES >> 20);
+}
+
 static segue_status add_line(struct train_data *s, const struct placement *p, const char *line, size_t len, size_t context,
                              segue_error *err)
 {
@@ -156,7 +162,8 @@ static segue_status add_lines(struct train_data *s, const struct placement *p, c
         number++;
         if (strspn(at, " \t\r") >= (size_t)(stop - at)) continue;
         segue_error why;
-        st = add_line(s, p, at, (size_t)(stop - at), context, &why);
+        st = train_line_check((size_t)(stop - at), &why);
+        if (!st) st = add_line(s, p, at, (size_t)(stop - at), context, &why);
         if (st) out_fail(err, st, "train: %.200s: line %zu: %s; mend or remove the line", path, number, why.text);
     }
     return st;

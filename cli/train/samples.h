@@ -23,6 +23,9 @@ struct train_data {
  * depends on seed. EFORMAT: file and line of what is wrong. */
 segue_status samples_read(struct train_data *s, const struct placement *p, const char *path, size_t context, double held_out,
                           uint64_t seed, segue_error *err);
+/* Lines of a .jsonl file have at most this many bytes. ELIMIT. */
+enum { TRAIN_LINE_BYTES = 16 << 20 };
+segue_status train_line_check(size_t len, segue_error *err);
 void samples_free(struct train_data *s);
 /* The sequence to train at place `at` of an endless row of epochs; every epoch has an order of its own. */
 size_t samples_order(uint64_t seed, uint64_t at, size_t n); /* index below n at place `at` */

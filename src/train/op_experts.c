@@ -1,7 +1,7 @@
 /* op_experts.c: route and experts. route: the weights of the chosen experts have a gradient, the choice and its bias have none.
  * Softmax: dx = s (ds - sum ds s); sigmoid: dx = ds s (1 - s); ds is that of the chosen scores, through their sum if they are
- * renormalised. experts, one expert after the other on the tokens that chose it, y = sum w h D^T, h = act(x G^T) (x U^T): dw = dy .
- * (h D^T), dD = (w dy)^T h, dh = w dy D, and glu and linear from there.
+ * renormalised. experts, one after the other on the tokens that chose it, y = sum w h D^T, h = act(x G^T) (x U^T):
+ * dw = dy . (h D^T), dD = (w dy)^T h, dh = w dy D, and glu and linear from there.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <string.h>
@@ -180,8 +180,8 @@ static segue_status check_routing(const struct experts_part *w)
         for (uint32_t i = 0; i < e->k; i++) {
             float expert = w->routing.data[t * w->routing.stride + i];
             if (!(expert >= 0 && expert < (float)e->experts))
-                return sg_fail(w->p->err, SEGUE_EINTERNAL, "micro-batch not run: experts of layer %d: expert %g of %u; report this",
-                               (int)w->op->layer, (double)expert, e->experts);
+                return sg_fail(w->p->err, SEGUE_EINTERNAL, "micro-batch not run: experts of layer %d: expert %g of %u; report "
+                               "this", (int)w->op->layer, (double)expert, e->experts);
         }
     return SEGUE_OK;
 }

@@ -511,7 +511,8 @@ void check_gradients(struct check *c)
     static const struct { const char *name; int op; uint32_t cases, quick; } kinds[] = {
         {"embed", 1, 4, 2},  {"norm", 1, 12, 4}, {"linear", 1, 8, 3}, {"rope", 1, 8, 3},  {"attend", 1, 12, 5},
         {"conv", 1, 8, 3},   {"delta", 1, 12, 4}, {"glu", 1, 9, 4},   {"act", 1, 9, 9},   {"add", 1, 4, 2},
-        {"scale", 1, 6, 3},  {"route", 1, 10, 4}, {"experts", 1, 6, 3}, {"lora", 0, 8, 4},  {"layer", 0, 8, 4},  {"deltalayer", 0, 8, 4},
+        {"scale", 1, 6, 3},  {"route", 1, 10, 4}, {"experts", 1, 6, 3},
+        {"lora", 0, 8, 4},  {"layer", 0, 8, 4},  {"deltalayer", 0, 8, 4},
         {"flash", 0, 8, 2},  {"evenlayer", 0, 4, 1},
     };
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)

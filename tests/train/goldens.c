@@ -437,6 +437,26 @@ static void not_a_number_is_refused(void **state)
     closed(&f);
 }
 
+/* Nothing to learn from: no loss, no gradient, and no update. */
+static void masked_labels(void **state)
+{
+    (void)state;
+    struct training f;
+    segue_error err = {0};
+    int32_t labels[ROWS];
+    segue_train_batch b = SEGUE_INIT(segue_train_batch);
+    segue_train_result r = SEGUE_INIT(segue_train_result);
+    segue_adamw o = SEGUE_INIT(segue_adamw);
+    segue_update_result u = SEGUE_INIT(segue_update_result);
+    for (int i = 0; i < ROWS; i++) labels[i] = -1;
+    opened(&f, "llama", unit_at(0), 0);
+    b.tokens = f.tokens, b.lengths = f.lengths, b.sequences_n = 2, b.labels = labels;
+    assert_int_equal(segue_trainer_run(f.trainer, &b, &r, &err), SEGUE_OK);
+    assert_true(r.loss == 0 && r.labelled == 0 && r.tokens == ROWS);
+    assert_int_equal(segue_trainer_update(f.trainer, &o, &u, &err), SEGUE_EARG);
+    closed(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -447,6 +467,7 @@ int main(void)
         cmocka_unit_test(policy_is_checked),
         cmocka_unit_test(recompute_threads_and_parts),
         cmocka_unit_test(not_a_number_is_refused),
+        cmocka_unit_test(masked_labels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

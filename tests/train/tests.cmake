@@ -6,6 +6,10 @@ if(TARGET segue)
     ${PROJECT_SOURCE_DIR}/tests/golden/tiny/llama)
   segue_script(train_grpo "golden" ${SEGUE_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/train/train_grpo.py $<TARGET_FILE:segue>
     ${PROJECT_SOURCE_DIR}/tests/golden/tiny/llama)
+  segue_script(train_delta_memory "slow" ${SEGUE_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/train/train_delta_memory.py
+    $<TARGET_FILE:segue> ${PROJECT_SOURCE_DIR}/tests/golden/tiny/qwen3_5)
+  segue_script(train_formats "golden" ${SEGUE_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/train/train_formats.py $<TARGET_FILE:segue>
+    ${PROJECT_SOURCE_DIR}/tests/golden/tiny/llama)
   segue_script(train_bench "golden" ${SEGUE_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/train/train_bench.py $<TARGET_FILE:segue>)
   segue_script(train_ane "golden" ${SEGUE_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/train/train_ane.py $<TARGET_FILE:segue>
     ${PROJECT_SOURCE_DIR}/tests/golden/tiny)

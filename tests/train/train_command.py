@@ -7,6 +7,7 @@ bad data is refused with file and line, and nothing is lost.
 """
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -188,6 +189,41 @@ for name, (text, code, words) in bad.items():
     r = segue("train", "-m", TINY, "--data", name, "-o", "bad", "--unit", UNIT)
     check(name + " is refused", r.returncode == code and words in r.stderr and not os.path.exists("bad"),
           f"{r.returncode} {r.stderr}")
+with open("long.jsonl", "w") as f:
+    f.write('{"tokens":[1,2]}\n{"tokens":[1' + ",1" * (50 << 20) + "]}\n")
+for more in ((), ("--grpo", "--reward", "length:4", "-c", "128")):
+    r = segue("train", "-m", TINY, "--data", "long.jsonl", "-o", "bad", "--unit", UNIT, *more)
+    check("a line of 100 MB is refused", r.returncode == 5 and "line 2: 100 MB" in r.stderr and not os.path.exists("bad"), r.stderr)
+os.remove("long.jsonl")
+
+
+def small_disk():
+    """Files of at most 20 kB: the write of a larger one fails, as on a full disk."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
+
+
+before = segue(*BASE, "-o", "full-disk", "--steps", "12", "--checkpoint", "4")
+kept = open("full-disk/checkpoint.safetensors", "rb").read()
+with open("full-disk/adapter_model.safetensors", "rb") as f:
+    adapter_kept = f.read()
+r = segue(*BASE, "-o", "full-disk-new", "--steps", "12", "--checkpoint", "4", preexec_fn=small_disk)
+check("a full disk ends the run by name", r.returncode == 1 and "step 4" in r.stderr and "checkpoint.safetensors" in r.stderr and
+      "no checkpoint was written yet" in r.stderr and "segue:" in r.stderr, f"{r.returncode} {r.stderr}")
+check("... and leaves no half of a file", os.listdir("full-disk-new") == [], str(os.listdir("full-disk-new")))
+r = segue(*BASE, "-o", "full-disk-new", "--steps", "12", "--checkpoint", "4")
+check("the same command then does it all", r.returncode == 0 and
+      open("full-disk-new/checkpoint.safetensors", "rb").read() == kept and
+      open("full-disk-new/adapter_model.safetensors", "rb").read() == adapter_kept, r.stderr)
+
+# Weight decay that multiplies all matrices by up to -99 per update.
+HIGH = [x for i, x in enumerate(BASE) if x != "--rank" and (i == 0 or BASE[i - 1] != "--rank")]
+HIGH += ["--full", "--clip", "0", "--lr", "10", "--weight-decay", "10"]
+r = segue(*HIGH, "-o", "nan", "--steps", "100", "--checkpoint", "1", "--warmup", "10")
+good = r.returncode == 0 or (r.returncode == 4 and "not finite" in r.stderr and "train: step " in r.stderr and "is kept" in r.stderr)
+check("a loss that is not finite names step and layer", r.returncode == 4 and good and "layer" in r.stderr, f"{r.returncode} {r.stderr}")
+check("... and keeps the last good checkpoint", "nan" not in str(os.listdir("nan")) and
+      os.path.exists("nan/checkpoint.safetensors") and b"segue.steps." in open("nan/checkpoint.safetensors", "rb").read(4096), r.stderr)
 for args, code in ((["--data", "lines.jsonl"], 2), (["-o", "bad"], 2), (["--data", "none.jsonl", "-o", "bad"], 1),
                    (["--data", "lines.jsonl", "-o", "bad", "--targets", "no_such_module"], 3),
                    (["--data", "lines.jsonl", "-o", "bad", "--full", "--rank", "4"], 2),
