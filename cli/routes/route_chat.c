@@ -88,6 +88,7 @@ static json_t *whole(struct chat_job *c)
     json_object_set_new(o, "choices", choices);
     json_object_set_new(o, "usage", generate_usage(&c->job));
     json_object_set_new(o, "system_fingerprint", json_string("segue-0.2.0"));
+    json_object_set_new(o, "timings", generate_timings(&c->job));
     json_object_set_new(o, "segue", generate_report(&c->job));
     return o;
 }
@@ -99,6 +100,7 @@ static void end_stream(struct chat_job *c)
         json_t *o = head(c, "chat.completion.chunk");
         json_object_set_new(o, "choices", json_array());
         json_object_set_new(o, "usage", generate_usage(&c->job));
+        json_object_set_new(o, "timings", generate_timings(&c->job));
         json_object_set_new(o, "segue", generate_report(&c->job));
         exchange_event(c->x, NULL, o);
     }

@@ -75,6 +75,7 @@ static void add_native(const struct completion *c, json_t *o, size_t index, cons
     json_object_set_new(o, "truncated", json_false());
     json_object_set_new(o, "tokens_predicted", json_integer((json_int_t)c->answer_tokens));
     json_object_set_new(o, "tokens_evaluated", json_integer((json_int_t)c->prompt_tokens));
+    json_object_set_new(o, "timings", generate_timings(&c->job));
     json_object_set_new(o, "tokens_cached", json_integer((json_int_t)c->cached_tokens));
 }
 

@@ -84,6 +84,7 @@ void route_props(struct server *s, struct exchange *x)
                           m->placement.info.temperature >= 0 ? (double)m->placement.info.temperature : 0.8, "top_p",
                           m->placement.info.top_p >= 0 ? (double)m->placement.info.top_p : 0.95, "build_info", "segue 0.2.0",
                           "modalities", "vision", 0, "audio", 0);
+    json_object_set_new(o, "model_path", json_string(m->path));
     json_object_set_new(o, "chat_template", st ? json_null() : out_string(text.data, text.len));
     free(text.data);
     model_pool_release(&s->models, m);

@@ -334,6 +334,28 @@ json_t *generate_usage(const struct generate_job *g)
 static double ms(uint64_t ns) { return (double)ns / 1e6; }
 static double between(uint64_t from, uint64_t to) { return to > from && from ? ms(to - from) : 0; }
 
+/* Members NAME_n, NAME_ms, NAME_per_token_ms and NAME_per_second. */
+static void add_timing(json_t *o, const char *name, size_t n, double time_ms)
+{
+    static const char *const ends[] = {"n", "ms", "per_token_ms", "per_second"};
+    double values[] = {(double)n, time_ms, n ? time_ms / (double)n : 0, time_ms > 0 ? (double)n * 1e3 / time_ms : 0};
+    for (size_t i = 0; i < 4; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "%s_%s", name, ends[i]);
+        json_object_set_new(o, key, i ? out_real(values[i]) : json_integer((json_int_t)n));
+    }
+}
+
+json_t *generate_timings(const struct generate_job *g)
+{
+    json_t *o = json_object();
+    size_t cached = g->info.tokens_reused < g->tokens_n ? g->info.tokens_reused : g->tokens_n;
+    json_object_set_new(o, "cache_n", json_integer((json_int_t)cached));
+    add_timing(o, "prompt", g->tokens_n - cached, ms(g->info.prefill_ns));
+    add_timing(o, "predicted", g->tokens_out, ms(g->info.decode_ns));
+    return o;
+}
+
 json_t *generate_report(const struct generate_job *g)
 {
     const struct placement *p = &g->model->placement;

@@ -43,5 +43,7 @@ int32_t *generate_tokenize(const struct pooled_model *m, const char *text, size_
 /* usage of OpenAI, and the extension "segue": units, times, reuse. New references. */
 json_t *generate_usage(const struct generate_job *g);
 json_t *generate_report(const struct generate_job *g);
+/* timings of llama.cpp's server: tokens, ms and rates of prompt and answer. A new reference. */
+json_t *generate_timings(const struct generate_job *g);
 
 #endif

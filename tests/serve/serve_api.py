@@ -17,7 +17,8 @@ status, one = s.call("GET", "/v1/models/other")
 expect("one model", status == 200 and one == models["data"][1], one)
 is_error("an unknown one", s.call("GET", "/v1/models/none"), 404)
 is_error("no model named models", s.call("GET", "/v1/models/"), 404)
-expect("props", s.call("GET", "/props")[1]["total_slots"] == 4)
+props = s.call("GET", "/props")[1]
+expect("props", props["total_slots"] == 4 and props["model_path"] == m, props)
 expect("slots", len(s.call("GET", "/slots")[1]) == 4)
 is_error("an unknown path", s.call("GET", "/nothing"), 404)
 is_error("a wrong method", s.call("GET", "/v1/chat/completions"), 405)
@@ -72,6 +73,7 @@ expect("stream", "".join(e["choices"][0]["text"] for _, e in parts[:-1]) == two[
 own = s.post("/completion", {"prompt": "ab", "n_predict": 4, "temperature": 0, "ignore_eos": True})[1]
 expect("/completion", own["content"] == two["choices"][0]["text"] and own["stop"] and own["stop_type"] == "limit" and own["tokens_predicted"] == 4 and
        own["tokens_evaluated"] == 2 and own["choices"][0]["text"] == own["content"], own)
+expect("timings", own["timings"]["prompt_n"] + own["timings"]["cache_n"] == 2 and own["timings"]["predicted_n"] == 4 and own["timings"]["predicted_per_second"] > 0, own)
 expect("it has no default length", s.post("/completion", {"prompt": "ab", "regex": "[0-9]{40}"})[1]["tokens_predicted"] >= 40)
 word = s.post("/completions", {"prompt": "ab", "grammar": 'root ::= "xyz"', "stop": ["y"]})[1]
 expect("a stop word", word["content"] == "x" and word["stop_type"] == "word", word)
