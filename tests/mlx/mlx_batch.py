@@ -3,7 +3,7 @@
 shape of SmolLM2-135M with 6 layers, 4 bits, groups of 32, fp32 values). Not a test: it prints processor time per token, alternating:
 that of a process with 16 steps less that of one with 8, which load, read the prompts and issue one step too many alike.
 
-    mlx_batch.py SEGUE [PAIRS]          SPDX-License-Identifier: MIT
+    mlx_batch.py SEGUE [PAIRS [SEQUENCES...]]          SPDX-License-Identifier: MIT
 """
 import json
 import pathlib
@@ -87,7 +87,7 @@ segue = sys.argv[1]
 with tempfile.TemporaryDirectory() as temporary:
     folder = pathlib.Path(temporary)
     write(folder)
-    for n in (1, 4, 16):
+    for n in map(int, sys.argv[3:] or (1, 4, 16)):
         a, b, equal = [], [], True
         for _ in range(int(sys.argv[2]) if len(sys.argv) > 2 else 3):
             mine, tokens = measure(run_segue, folder, n)
