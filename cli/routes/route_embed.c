@@ -170,9 +170,11 @@ static json_t *ranking(struct scored *scores, size_t n, size_t top, json_t *docu
     json_t *list = json_array();
     qsort(scores, n, sizeof *scores, by_score);
     for (size_t i = 0; i < n && i < top; i++) {
-        json_t *o = json_pack("{s:I, s:f}", "index", (json_int_t)scores[i].index, tei ? "score" : "relevance_score", scores[i].score);
-        if (with_text && tei) json_object_set(o, "text", json_array_get(documents, scores[i].index));
-        else if (with_text) json_object_set_new(o, "document", json_pack("{s:O}", "text", json_array_get(documents, scores[i].index)));
+        json_t *o = json_pack("{s:I, s:f}", "index", (json_int_t)scores[i].index, tei ? "score" : "relevance_score",
+                              scores[i].score),
+               *text = json_array_get(documents, scores[i].index);
+        if (with_text && tei) json_object_set(o, "text", text);
+        else if (with_text) json_object_set_new(o, "document", json_pack("{s:O}", "text", text));
         json_array_append_new(list, o);
     }
     return list;

@@ -75,8 +75,8 @@ static json_t *plain_messages(json_t *messages, struct serve_error *e)
     return list;
 }
 
-/* Takes the last message off the conversation if the answer goes on from its text: asked for by continue_final_message, or a text of
- * the assistant at the end, which llama.cpp and Anthropic continue. The template then writes the beginning of an answer as usual. */
+/* Takes the last message off the conversation if the answer continues its text: asked for by continue_final_message, or a text
+ * of the assistant at the end, as llama.cpp and Anthropic have it. The template then opens an answer as usual. */
 static bool take_beginning(struct chat_job *c, struct fields f, json_t *request)
 {
     json_t *messages = json_object_get(request, "messages");
@@ -88,7 +88,8 @@ static bool take_beginning(struct chat_job *c, struct fields f, json_t *request)
     bool go_on = field_bool(f, "continue_final_message", fits && !asked), prompt = field_bool(f, "add_generation_prompt", !go_on);
     if (f.e->status) return false;
     if (go_on && prompt)
-        return serve_fail(f.e, 400, "continue_final_message", "continue_final_message: cannot be combined with add_generation_prompt");
+        return serve_fail(f.e, 400, "continue_final_message",
+                          "continue_final_message: cannot be combined with add_generation_prompt");
     if (go_on && !fits)
         return serve_fail(f.e, 400, "continue_final_message",
                           "continue_final_message: the last message is not a text of the assistant after other messages");

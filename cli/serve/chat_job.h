@@ -44,7 +44,7 @@ struct chat_job {
     struct pooled_model *model;
     struct params params;
     json_t *request; /* as the chat template gets it: messages, tools, variables */
-    json_t *beginning; /* text of the assistant that the answer goes on from; NULL: none */
+    json_t *beginning; /* text of the assistant that the answer continues; NULL: none */
     struct out_text prompt; /* what the template made of it */
     int32_t *tokens;        /* [tokens_n] the prompt */
     size_t tokens_n;

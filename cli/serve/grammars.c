@@ -40,7 +40,7 @@ static struct kept_grammar *find(struct grammars *g, segue_grammar_kind kind, co
 }
 
 /* With the lock: a place for one more; NULL: all are in use. */
-static struct kept_grammar *make_room(struct grammars *g)
+static struct kept_grammar *free_place(struct grammars *g)
 {
     struct kept_grammar *oldest = NULL;
     for (size_t i = 0; i < GRAMMARS_MAX; i++) {
@@ -66,7 +66,7 @@ segue_status grammars_take(struct grammars *g, const segue_model *model, segue_g
         if (st) return st;
         pthread_mutex_lock(&g->lock);
         k = find(g, kind, text, len);
-        struct kept_grammar *place = k ? NULL : make_room(g);
+        struct kept_grammar *place = k ? NULL : free_place(g);
         if (place) {
             *place = (struct kept_grammar){.grammar = made, .kind = kind, .text = out_alloc(len + 1), .len = len};
             memcpy(place->text, text, len);
@@ -85,7 +85,7 @@ segue_status grammars_take(struct grammars *g, const segue_model *model, segue_g
     return st;
 }
 
-void grammars_give(struct grammars *g, segue_grammar *grammar)
+void grammars_release(struct grammars *g, segue_grammar *grammar)
 {
     struct kept_grammar *k = NULL;
     pthread_mutex_lock(&g->lock);

@@ -1,5 +1,5 @@
-/* grammars.h: the compiled constraints of a model. A grammar keeps the masks that it has made, so requests with the same schema share
- * one. SPDX-License-Identifier: MIT */
+/* grammars.h: the compiled constraints of a model. A grammar keeps the masks that it has made, so requests with the same schema
+ * share one. SPDX-License-Identifier: MIT */
 #ifndef SEGUE_CLI_GRAMMARS_H
 #define SEGUE_CLI_GRAMMARS_H
 
@@ -17,7 +17,7 @@ struct grammars {
         segue_grammar_kind kind;
         char *text; /* [len] */
         size_t len;
-        size_t users;    /* takes without a give; not replaced while there are any */
+        size_t users;    /* takes without a release; not replaced while there are any */
         uint64_t last;   /* the clock when it was taken last */
     } kept[GRAMMARS_MAX];
 };
@@ -26,9 +26,9 @@ void grammars_open(struct grammars *g);
 /* No grammar may be taken. The object can be used further. */
 void grammars_empty(struct grammars *g);
 void grammars_close(struct grammars *g);
-/* A grammar, as segue_grammar_open, until grammars_give. */
+/* A grammar, as segue_grammar_open, until grammars_release. */
 segue_status grammars_take(struct grammars *g, const segue_model *model, segue_grammar_kind kind, const char *text, size_t len,
                            segue_grammar **out, segue_error *err);
-void grammars_give(struct grammars *g, segue_grammar *grammar);
+void grammars_release(struct grammars *g, segue_grammar *grammar);
 
 #endif

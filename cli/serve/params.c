@@ -225,7 +225,7 @@ bool params_read(struct params *p, struct fields f, struct pooled_model *m)
 void params_free(struct params *p)
 {
     free(p->bias);
-    if (p->grammar) grammars_give(p->grammars, p->grammar);
+    if (p->grammar) grammars_release(p->grammars, p->grammar);
     free(p->constraint.text);
     *p = (struct params){0};
 }
