@@ -17,7 +17,7 @@ struct grammars {
         segue_grammar_kind kind;
         char *text; /* [len] */
         size_t len;
-        size_t users;    /* takes without a give; not replaced while there are any */
+        size_t users;    /* takes without a release; not replaced while there are any */
         uint64_t last;   /* the clock when it was taken last */
     } kept[GRAMMARS_MAX];
 };
