@@ -108,14 +108,14 @@ static size_t micro_batch(const struct job *j)
 static segue_status run_samples(struct job *j, const struct train_sample *(*at)(const struct job *j, size_t i), size_t n,
                                 bool loss_only, segue_train_result *sum, segue_error *err)
 {
-    size_t room = micro_batch(j);
+    size_t capacity = micro_batch(j);
     struct pack p;
     segue_status st = SEGUE_OK;
     *sum = (segue_train_result){.size = sizeof *sum};
-    pack_begin(&p, room);
+    pack_begin(&p, capacity);
     for (size_t i = 0; i < n && !st; i++) {
         const struct train_sample *x = at(j, i);
-        if (p.n && (p.used + x->n > room || args_has(j->args, "no-pack"))) st = pack_run(j, &p, loss_only, sum, err);
+        if (p.n && (p.used + x->n > capacity || args_has(j->args, "no-pack"))) st = pack_run(j, &p, loss_only, sum, err);
         if (!st) pack_add(&p, x);
     }
     if (!st) st = pack_run(j, &p, loss_only, sum, err);
