@@ -1,4 +1,4 @@
-/* k_train_bf16.cu: training with bf16 values: conversions, embedding, norms of whole rows, rotary embedding, elementwise operations,
+/* k_train_bf16.cu: training with bf16 values: conversions, embedding, norms, rotary embedding, elementwise operations,
  * rows, sums over rows, loss. A thread has eight neighbouring numbers.
  * SPDX-License-Identifier: MIT */
 #include "k_train_bf16.cuh"
@@ -146,8 +146,8 @@ extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_norm(const _
 }
 
 /* dgate (+)= dy times the norm times the slope of silu. */
-__device__ void half_norm_gate_back(const ct_half_norm &a, const uint16_t *x, const uint16_t *gate, const uint16_t *dy, uint16_t *dgate,
-                                    float mean, float inverse)
+__device__ void half_norm_gate_back(const ct_half_norm &a, const uint16_t *x, const uint16_t *gate, const uint16_t *dy,
+                                    uint16_t *dgate, float mean, float inverse)
 {
     float v[8], d[8], g[8], w[8], b[8] = {0};
     for (uint32_t c = threadIdx.x % 32 * 8; c < a.width; c += 256) {
@@ -370,7 +370,8 @@ extern "C" __global__ void train_bf16_select(const __grid_constant__ ct_half_row
 extern "C" __global__ void train_bf16_select_back(const __grid_constant__ ct_half_rows a)
 {
     uint16_t *x = a.x.p + a.list[blockIdx.x] * a.x.stride;
-    for (uint32_t c = threadIdx.x; c < a.x.width; c += blockDim.x) x[c] = half_to(half_of(x[c]) + half_of(a.out[blockIdx.x * a.stride + c]));
+    for (uint32_t c = threadIdx.x; c < a.x.width; c += blockDim.x)
+        x[c] = half_to(half_of(x[c]) + half_of(a.out[blockIdx.x * a.stride + c]));
 }
 
 /* --- loss: a block per row of logits. One pass for the maximum and the sum, one for the gradient --- */
