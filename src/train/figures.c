@@ -47,6 +47,7 @@ void sg_train_figures(struct segue_trainer *t)
     uint64_t head = 0;
     for (uint32_t i = t->rows_op; i < t->graph->ops_n; i++) head += t->graph->values[t->graph->ops[i].out].width;
     t->info.param_bytes = 16 * t->info.numbers;
-    t->info.activation_bytes = (t->resident ? sg_resident_value_bytes(t->resident) : 4) * (t->info.batch_tokens * columns_max(t) + 2 * head * sg_train_head_rows(t));
+    uint32_t bytes = t->resident ? sg_resident_value_bytes(t->resident) : 4;
+    t->info.activation_bytes = bytes * (t->info.batch_tokens * columns_max(t) + 2 * head * sg_train_head_rows(t));
     for (uint32_t i = 0; i < t->graph->ops_n; i++) t->info.flops_per_token += op_flops(t, &t->graph->ops[i]);
 }

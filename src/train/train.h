@@ -94,7 +94,7 @@ struct sg_train_grad { float *data; size_t stride; uint32_t width, fresh; }; /* 
 struct sg_train_view sg_train_in(const struct sg_train_pass *p, const struct sg_operand *x);
 /* The gradient of an operand, zeroed when it is new. data NULL and OK: not needed. */
 segue_status sg_train_grad_of(struct sg_train_pass *p, const struct sg_operand *x, struct sg_train_grad *out);
-/* The gradients of all operands of an op on a resident unit. New ones that the op covers without overlap are fresh, not zeroed. */
+/* The gradients of all operands of an op on a resident unit. New ones that the op covers without overlap are fresh, not 0. */
 segue_status sg_train_grads_of(struct sg_train_pass *p, const struct sg_op *op, struct sg_train_grad *out);
 const float *sg_train_vector(const struct sg_train_pass *p, const struct sg_weight *w);  /* NULL: absent */
 float *sg_train_vector_grad(const struct sg_train_pass *p, const struct sg_weight *w);   /* NULL: absent or frozen */
@@ -141,7 +141,7 @@ void sg_train_delete(struct segue_trainer *t, float *p);
 segue_status sg_train_zero(struct segue_trainer *t, float *p, size_t n, segue_error *err);
 segue_status sg_train_write(struct segue_trainer *t, float *to, const float *host, size_t n, segue_error *err);
 segue_status sg_train_read(const struct segue_trainer *t, float *host, const float *from, size_t n, segue_error *err);
-/* Rows of a value, or of its gradient, in the numbers that it is kept in; host has fp32 without padding. */
+/* values.c: rows of a value, or of its gradient, in the numbers that it is kept in; host has fp32 without padding. */
 segue_status sg_train_write_value(struct segue_trainer *t, float *to, const float *host, size_t rows, uint32_t width,
                                   segue_error *err);
 segue_status sg_train_read_value(const struct segue_trainer *t, float *host, const float *from, size_t rows, uint32_t width,

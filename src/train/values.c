@@ -1,5 +1,7 @@
 /* values.c: values, gradients and products of a pass. Memory is taken from a list of blocks that the next pass uses again.
  * SPDX-License-Identifier: MIT */
+#include <string.h>
+
 #include "train/train.h"
 
 /* --- memory --- */
@@ -166,6 +168,53 @@ float *sg_train_vector_grad(const struct sg_train_pass *p, const struct sg_weigh
 {
     if (w->tensor < 0 || p->t->tensors[w->tensor].param < 0) return NULL;
     return p->t->params[p->t->tensors[w->tensor].param].field[SEGUE_PARAM_GRADIENT];
+}
+
+/* --- to and from the host --- */
+
+static float of_bf16(uint16_t x)
+{
+    uint32_t bits = (uint32_t)x << 16;
+    float y;
+    memcpy(&y, &bits, sizeof y);
+    return y;
+}
+
+/* To the nearest, ties to even; a NaN stays one. */
+static uint16_t to_bf16(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if ((bits & 0x7fffffff) > 0x7f800000) return (uint16_t)(bits >> 16 | 0x40);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+segue_status sg_train_write_value(struct segue_trainer *t, float *to, const float *host, size_t rows, uint32_t width,
+                                  segue_error *err)
+{
+    if (!t->resident || sg_resident_value_bytes(t->resident) == 4) return sg_train_write(t, to, host, rows * width, err);
+    size_t stride = sg_train_stride(t, width), n = 2 * sg_train_words(t, rows, width);
+    uint16_t *kept = sg_alloc(n * sizeof *kept);
+    if (!kept) return sg_no_memory("a value", n * sizeof *kept, err);
+    for (size_t r = 0; r < rows; r++)
+        for (size_t c = 0; c < width; c++) kept[r * stride + c] = to_bf16(host[r * width + c]);
+    segue_status status = sg_resident_ops(t->resident)->write(t->resident, to, kept, n * sizeof *kept, err);
+    sg_free(kept);
+    return status;
+}
+
+segue_status sg_train_read_value(const struct segue_trainer *t, float *host, const float *from, size_t rows, uint32_t width,
+                                 segue_error *err)
+{
+    if (!t->resident || sg_resident_value_bytes(t->resident) == 4) return sg_train_read(t, host, from, rows * width, err);
+    size_t stride = sg_train_stride(t, width), n = 2 * sg_train_words(t, rows, width);
+    uint16_t *kept = sg_alloc(n * sizeof *kept);
+    if (!kept) return sg_no_memory("a value", n * sizeof *kept, err);
+    segue_status status = sg_resident_ops(t->resident)->read(t->resident, kept, from, n * sizeof *kept, err);
+    for (size_t r = 0; r < rows && status == SEGUE_OK; r++)
+        for (size_t c = 0; c < width; c++) host[r * width + c] = of_bf16(kept[r * stride + c]);
+    sg_free(kept);
+    return status;
 }
 
 /* --- products --- */

@@ -2,8 +2,8 @@
  * resident there. src/train walks the graph, decides what lives when, and reads losses; the unit computes every operation forward
  * and backward, the loss and the update. A unit that computes in host memory offers unit/train_math.h instead.
  *
- * Values and their gradients have numbers of sg_train_resident_base.value_bytes: 4, fp32, or 2, bf16; their pointers are float * in
- * both cases. Everything else is fp32. With 2 bytes, rows are sg_resident_stride apart, and the padding is 0 at all times.
+ * Values and their gradients have numbers of sg_train_resident_base.value_bytes: 4, fp32, or 2, bf16; their pointers are float *
+ * in both cases. Everything else is fp32. With 2 bytes, rows are sg_resident_stride apart, and the padding is 0 at all times.
  * Pointers to numbers are addresses in the unit's memory, unless they are named host. Calls are executed in their order; only
  * those that return numbers to the host, and `write`, wait. Every sum has one order that depends on shapes alone.
  * SPDX-License-Identifier: MIT */
@@ -28,7 +28,8 @@ struct sg_resident_tokens {
     uint32_t rows, sequences, longest;
 };
 
-/* One op. The gradient of a residual may be dout itself; then there is nothing to add. Forward writes out [rows, width]; backward adds to `grad` and to the gradients of weights. */
+/* One op. Forward writes out [rows, width]; backward adds to `grad` and to the gradients of weights. The gradient of a
+ * residual may be dout itself; then there is nothing to add. */
 struct sg_resident_call {
     const struct sg_op *op;
     uint32_t back, rows;

@@ -25,6 +25,8 @@ if(cuda IN_LIST SEGUE_UNITS)
     set_target_properties(cuda_stub_emulated PROPERTIES OUTPUT_NAME cuda SOVERSION 1 C_VISIBILITY_PRESET default
       LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/stub_emulated)
     segue_script(cuda_gradient "check" $<TARGET_FILE:check> --level gradient --unit cuda:0 --quick) # half a minute
+    segue_script(cuda_gradient_bf16 "check" $<TARGET_FILE:check> --level gradient --unit cuda:0,products=3 --case even)
+    set_property(TEST cuda_gradient_bf16 APPEND PROPERTY ENVIRONMENT "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/stub_emulated")
     set_property(TEST cuda_gradient APPEND PROPERTY ENVIRONMENT "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/stub_emulated")
   endif()
   segue_test(cuda_stub "small;fault;quick" ${CMAKE_CURRENT_LIST_DIR}/cuda_stub.c)

@@ -92,8 +92,8 @@ void cu_train_copies_changed(struct cu_train *t, const float *value);   /* numbe
 /* The bf16 copy of a matrix with `cols` columns, or of a vector (1). At least CT_PAD rows behind the last one are 0; *whole: the
  * rows end there. */
 enum { CT_PAD = 128 };
-segue_status cu_train_copy_of(struct cu_train *t, const float *value, uint32_t rows, uint32_t cols, const uint16_t **out, int *whole,
-                              segue_error *err);
+segue_status cu_train_copy_of(struct cu_train *t, const float *value, uint32_t rows, uint32_t cols, const uint16_t **out,
+                              int *whole, segue_error *err);
 
 /* --- train_blas.c: products of bf16 matrices by cuBLASLt --- */
 /* D [rows, cols] = scale * A B (+ C) (+ bias), row-major; A, B and their kinds as in struct ct_gemm. */
@@ -129,10 +129,14 @@ static inline int cu_train_even(struct sg_resident_matrix m)
 segue_status cu_train_bf16(struct cu_train *t, const struct sg_resident_call *c, int *done, segue_error *err);
 segue_status cu_train_bf16_linear(struct cu_train *t, const struct sg_resident_call *c, int *done, segue_error *err);
 segue_status cu_train_flash(struct cu_train *t, const struct sg_resident_call *c, int *done, segue_error *err);
+/* gradient [columns] += the sums of `chunks` parts, which are `apart` numbers apart. */
+segue_status cu_train_bf16_parts(struct cu_train *t, const float *parts, float *gradient, uint32_t columns, uint32_t apart,
+                                 uint32_t chunks, segue_error *err);
 /* gradient [columns] += the sums of dout over its rows. */
 segue_status cu_train_bf16_columns(struct cu_train *t, const struct sg_resident_call *c, float *gradient, segue_error *err);
 /* to (+)= dout */
-segue_status cu_train_bf16_add_to(struct cu_train *t, struct sg_resident_matrix to, const struct sg_resident_call *c, segue_error *err);
+segue_status cu_train_bf16_add_to(struct cu_train *t, struct sg_resident_matrix to, const struct sg_resident_call *c,
+                                  segue_error *err);
 /* Any op by its fp32 kernels: operands are widened, results and gradients rounded. */
 typedef segue_status cu_train_op(struct cu_train *t, const struct sg_resident_call *c, segue_error *err);
 segue_status cu_train_widened(struct cu_train *t, const struct sg_resident_call *c, cu_train_op *op, segue_error *err);

@@ -6,11 +6,14 @@ static uint16_t *half(const float *p) { return (uint16_t *)(uintptr_t)p; }
 
 /* --- any op by its fp32 kernels --- */
 
-static size_t numbers_of(const struct sg_resident_call *c, struct sg_resident_matrix m) { return m.data ? (size_t)c->rows * m.width : 0; }
+static size_t numbers_of(const struct sg_resident_call *c, struct sg_resident_matrix m)
+{
+    return m.data ? (size_t)c->rows * m.width : 0;
+}
 
 /* Converts m to or from [rows, width] at `wide`; padded: columns of m that are written. */
-static segue_status convert(struct cu_train *t, const struct sg_resident_call *c, cu_fn fn, struct sg_resident_matrix m, float *wide,
-                            uint32_t columns, segue_error *err)
+static segue_status convert(struct cu_train *t, const struct sg_resident_call *c, cu_fn fn, struct sg_resident_matrix m,
+                            float *wide, uint32_t columns, segue_error *err)
 {
     struct ct_convert a = {cu_train_half(m), wide, c->rows, columns};
     return m.data ? cu_train_launch_items(t, fn, (size_t)c->rows * columns, &a, err) : SEGUE_OK;
@@ -54,32 +57,6 @@ segue_status cu_train_widened(struct cu_train *t, const struct sg_resident_call 
     return SEGUE_OK;
 }
 
-/* --- sums --- */
-
-/* gradient [columns] += the sums of `chunks` parts, which are `apart` numbers apart. */
-static segue_status add_parts(struct cu_train *t, const float *parts, float *gradient, uint32_t columns, uint32_t apart,
-                              uint32_t chunks, segue_error *err)
-{
-    struct ct_half_parts a = {parts, gradient, apart, columns, chunks};
-    return gradient ? cu_train_launch(t, t->k.bf16_parts, cu_pieces(columns, 32), 1, 1, CT_THREADS, &a, err) : SEGUE_OK;
-}
-
-segue_status cu_train_bf16_columns(struct cu_train *t, const struct sg_resident_call *c, float *gradient, segue_error *err)
-{
-    uint32_t chunks = cu_pieces(c->rows, CT_CHUNK), columns = (uint32_t)c->stride;
-    struct ct_half_columns a = {half(c->dout), c->stride, NULL, c->rows, columns};
-    if (!gradient) return SEGUE_OK;
-    SG_TRY(cu_train_parts(t, (size_t)chunks * columns, &a.parts, err));
-    SG_TRY(cu_train_launch(t, t->k.bf16_columns, cu_pieces(columns, 256), chunks, 1, CT_THREADS, &a, err));
-    return add_parts(t, a.parts, gradient, c->width, columns, chunks, err);
-}
-
-segue_status cu_train_bf16_add_to(struct cu_train *t, struct sg_resident_matrix to, const struct sg_resident_call *c, segue_error *err)
-{
-    struct ct_half_small a = {.dx = cu_train_half(to), .dout = half(c->dout), .rows = c->rows, .width = c->width, .kind = CT_ADD_TO};
-    return to.data && to.data != c->dout ? cu_train_launch_items(t, t->k.bf16_small, (size_t)c->rows * c->width / 8, &a, err) : SEGUE_OK;
-}
-
 /* --- operations --- */
 
 static segue_status embed(struct cu_train *t, const struct sg_resident_call *c, segue_error *err)
@@ -87,8 +64,8 @@ static segue_status embed(struct cu_train *t, const struct sg_resident_call *c, 
     const struct sg_resident_tokens *k = c->tokens;
     float scale = c->op->u.embed.scale;
     if (!c->back) {
-        struct ct_half_embed a = {c->weight[0].value, c->weight[1].value, k->ids, k->position, half(c->out), c->stride, scale, c->rows,
-                                  c->width};
+        struct ct_half_embed a = {c->weight[0].value, c->weight[1].value, k->ids, k->position, half(c->out), c->stride, scale,
+                                  c->rows, c->width};
         return cu_train_launch(t, t->k.bf16_embed, c->rows, 1, 1, CT_THREADS, &a, err);
     }
     struct ct_half_embed_back a = {c->weight[0].gradient, k->ids, k->from, half(c->dout), c->stride, scale, c->rows, c->width,
@@ -114,8 +91,8 @@ static segue_status norm(struct cu_train *t, const struct sg_resident_call *c, s
     if (!c->weight[0].gradient && !c->weight[1].gradient) return SEGUE_OK;
     SG_TRY(cu_train_parts(t, (size_t)2 * chunks * a.width, &a.parts, err));
     SG_TRY(cu_train_launch(t, t->k.bf16_norm_columns, cu_pieces(a.width, 256), chunks, 1, CT_THREADS, &a, err));
-    SG_TRY(add_parts(t, a.parts, c->weight[0].gradient, a.width, a.width, chunks, err));
-    return add_parts(t, a.parts + (size_t)chunks * a.width, c->weight[1].gradient, a.width, a.width, chunks, err);
+    SG_TRY(cu_train_bf16_parts(t, a.parts, c->weight[0].gradient, a.width, a.width, chunks, err));
+    return cu_train_bf16_parts(t, a.parts + (size_t)chunks * a.width, c->weight[1].gradient, a.width, a.width, chunks, err);
 }
 
 /* Backward: dout has rows of all columns of the result. */
@@ -136,7 +113,8 @@ static segue_status elements(struct cu_train *t, const struct sg_resident_call *
     const struct sg_resident_weight *w = &c->weight[0];
     struct ct_half_small a = {.x = cu_train_half(c->in[0]), .y = cu_train_half(c->in[1]), .dx = cu_train_half(c->grad[0]),
                               .dy = cu_train_half(c->grad[1]), .dout = half(c->dout), .out = c->back ? NULL : half(c->out),
-                              .weight = w->value, .rows = c->rows, .width = c->width, .one = w->value && w->rows == 1 && w->cols == 1};
+                              .weight = w->value, .rows = c->rows, .width = c->width,
+                              .one = w->value && w->rows == 1 && w->cols == 1};
     switch (op->code) {
     case SG_OP_GLU: a.kind = c->back ? CT_GLU_BACK : CT_GLU, a.act = (uint32_t)op->u.glu.act; break;
     case SG_OP_ACT: a.kind = c->back ? CT_ACT_BACK : CT_ACT, a.act = (uint32_t)op->u.act.act; break;

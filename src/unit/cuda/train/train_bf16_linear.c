@@ -1,5 +1,5 @@
-/* train_bf16_linear.c: linear with bf16 values by cuBLASLt, as train_linear.c: bias and residual are part of the product's epilogue,
- * gradients of weights are added to in fp32. A LoRA pair needs a rank that is a multiple of 8.
+/* train_bf16_linear.c: linear with bf16 values by cuBLASLt, as train_linear.c: bias and residual are part of the product's
+ * epilogue, gradients of weights are added to in fp32. A LoRA pair needs a rank that is a multiple of 8.
  * SPDX-License-Identifier: MIT */
 #include "unit/cuda/train/cu_train.h"
 
@@ -16,8 +16,8 @@ static int can(struct cu_train *t, const struct sg_resident_call *c, int whole)
 }
 
 /* low [rows, rank] = s x A^T, in bf16 in the scratch; with dlow, s dy B behind it. */
-static segue_status low_products(struct cu_train *t, const struct sg_resident_call *c, const uint16_t **low, const uint16_t **dlow,
-                                 segue_error *err)
+static segue_status low_products(struct cu_train *t, const struct sg_resident_call *c, const uint16_t **low,
+                                 const uint16_t **dlow, segue_error *err)
 {
     const struct sg_resident_weight *A = &c->pair[0], *B = &c->pair[1];
     const struct sg_resident_matrix *x = &c->in[0];
@@ -28,8 +28,8 @@ static segue_status low_products(struct cu_train *t, const struct sg_resident_ca
     SG_TRY(cu_train_scratch(t, numbers, &scratch, err)); /* words of two numbers */
     SG_TRY(cu_train_copy_of(t, A->value, A->rows, A->cols, &a, NULL, err));
     uint16_t *to = (uint16_t *)(void *)scratch;
-    struct cu_train_product p = {.kind = CT_NT, .a = half(x->data), .lda = x->stride, .b = a, .ldb = x->width, .d = to, .ldd = rank,
-                                 .rows = c->rows, .cols = rank, .inner = x->width, .scale = c->pair_scale};
+    struct cu_train_product p = {.kind = CT_NT, .a = half(x->data), .lda = x->stride, .b = a, .ldb = x->width, .d = to,
+                                 .ldd = rank, .rows = c->rows, .cols = rank, .inner = x->width, .scale = c->pair_scale};
     SG_TRY(cu_train_multiply(t, &p, err));
     *low = to;
     if (!dlow) return SEGUE_OK;
@@ -58,16 +58,17 @@ static segue_status forward(struct cu_train *t, const struct sg_resident_call *c
     return cu_train_multiply(t, &p, err);
 }
 
-/* gradient [rows, cols] += dy^T x, both of c->rows rows. A number of columns of dy that is no multiple of 8 is slow, so its padding
- * is added as rows behind the gradient where these may be. */
+/* gradient [rows, cols] += dy^T x, both of c->rows rows. A number of columns of dy that is no multiple of 8 is slow, so its
+ * padding is added as rows behind the gradient where these may be. */
 static segue_status weight_back(struct cu_train *t, const uint16_t *dy, size_t dy_stride, const uint16_t *x, size_t x_stride,
                                 const struct sg_resident_weight *w, uint32_t rows, int whole, segue_error *err)
 {
     uint32_t even = (w->rows + 7) / 8 * 8;
-    if (!whole || even > dy_stride || (size_t)(even - w->rows) * w->cols > cu_train_slack((size_t)w->rows * w->cols)) even = w->rows;
-    struct cu_train_product p = {.kind = CT_TN, .a = dy, .lda = dy_stride, .b = x, .ldb = x_stride, .d = w->gradient, .ldd = w->cols,
-                                 .rows = even, .cols = w->cols, .inner = rows, .scale = 1, .c = w->gradient, .ldc = w->cols,
-                                 .wide = 1};
+    size_t behind = (size_t)(even - w->rows) * w->cols, slack = cu_train_slack((size_t)w->rows * w->cols);
+    if (!whole || even > dy_stride || behind > slack) even = w->rows;
+    struct cu_train_product p = {.kind = CT_TN, .a = dy, .lda = dy_stride, .b = x, .ldb = x_stride, .d = w->gradient,
+                                 .ldd = w->cols, .rows = even, .cols = w->cols, .inner = rows, .scale = 1, .c = w->gradient,
+                                 .ldc = w->cols, .wide = 1};
     return w->gradient ? cu_train_multiply(t, &p, err) : SEGUE_OK;
 }
 

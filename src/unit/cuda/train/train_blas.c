@@ -1,5 +1,5 @@
-/* train_blas.c: products of bf16 matrices by cuBLASLt. The algorithm of each shape is asked for once; it depends on the shape alone,
- * so a run has the same bits again. The library's matrices are column-major, so both operands are exchanged.
+/* train_blas.c: products of bf16 matrices by cuBLASLt. The algorithm of each shape is asked for once; it depends on the shape
+ * alone, so a run has the same bits again. The library's matrices are column-major, so both operands are exchanged.
  * SPDX-License-Identifier: MIT */
 #include <stddef.h>
 #include <string.h>
@@ -7,8 +7,8 @@
 #include "unit/cuda/train/cu_train.h"
 
 /* Values of the library's enums. */
-enum { COMPUTE_F32 = 68, TYPE_F32 = 0, TYPE_BF16 = 14, DESC_TRANSPOSE_A = 3, DESC_TRANSPOSE_B = 4, DESC_EPILOGUE = 7, DESC_BIAS = 8,
-       EPILOGUE_BIAS = 4, PREF_WORKSPACE = 1 };
+enum { COMPUTE_F32 = 68, TYPE_F32 = 0, TYPE_BF16 = 14, DESC_TRANSPOSE_A = 3, DESC_TRANSPOSE_B = 4, DESC_EPILOGUE = 7,
+       DESC_BIAS = 8, EPILOGUE_BIAS = 4, PREF_WORKSPACE = 1 };
 enum { SHAPES_MAX = 256, WORKSPACE = 64 << 20 };
 
 /* The fields before `desc` are the key. */
@@ -57,7 +57,8 @@ static int shape_find(struct cu_blas *b, struct cu_train_shape *s)
     int nt = s->kind == CT_NT, tn = s->kind == CT_TN;
     if (b->layout_new(&s->b, TYPE_BF16, nt ? s->inner : s->cols, nt ? s->cols : s->inner, (int64_t)s->ldb) ||
         b->layout_new(&s->a, TYPE_BF16, tn ? s->rows : s->inner, tn ? s->inner : s->rows, (int64_t)s->lda) ||
-        b->layout_new(&s->c, out, s->cols, s->rows, (int64_t)s->ldc) || b->layout_new(&s->d, out, s->cols, s->rows, (int64_t)s->ldd))
+        b->layout_new(&s->c, out, s->cols, s->rows, (int64_t)s->ldc) ||
+        b->layout_new(&s->d, out, s->cols, s->rows, (int64_t)s->ldd))
         return 0;
     if (b->pref_new(&pref)) return 0;
     int bad = b->pref_set(pref, PREF_WORKSPACE, &workspace, sizeof workspace) ||
@@ -92,8 +93,8 @@ static int multiply(struct cu_train *t, const struct cu_train_product *p)
     const float beta = p->c ? 1 : 0;
     struct cu_train_shape *s = shape_of(t, p);
     if (!s || (p->bias && b->desc_set(s->desc, DESC_BIAS, &p->bias, sizeof p->bias))) return 0;
-    return !b->multiply(b->handle, s->desc, &p->scale, p->b, s->b, p->a, s->a, &beta, p->c ? p->c : p->d, s->c, p->d, s->d, s->algo,
-                        (void *)(uintptr_t)t->workspace, WORKSPACE, t->stream);
+    return !b->multiply(b->handle, s->desc, &p->scale, p->b, s->b, p->a, s->a, &beta, p->c ? p->c : p->d, s->c, p->d, s->d,
+                        s->algo, (void *)(uintptr_t)t->workspace, WORKSPACE, t->stream);
 }
 
 segue_status cu_train_multiply(struct cu_train *t, const struct cu_train_product *p, segue_error *err)
@@ -104,8 +105,8 @@ segue_status cu_train_multiply(struct cu_train *t, const struct cu_train_product
     int ok = multiply(t, p);
     cu_leave(t->u);
     if (ok) return SEGUE_OK;
-    return sg_fail(err, SEGUE_EUNIT, "train: cuda: cuBLASLt cannot multiply %u x %u by %u x %u (kind %d); use products=2", p->rows,
-                   p->inner, p->inner, p->cols, (int)p->kind);
+    return sg_fail(err, SEGUE_EUNIT, "train: cuda: cuBLASLt cannot multiply %u x %u by %u x %u (kind %d); use products=2",
+                   p->rows, p->inner, p->inner, p->cols, (int)p->kind);
 }
 
 void cu_train_blas_close(struct cu_train *t)

@@ -1,5 +1,5 @@
-/* train_flash.c: attention with bf16 values without score matrices (k_train_flash.cu), for heads of 64 and 128 numbers without sinks,
- * soft cap or gate; others use train_attend.c.
+/* train_flash.c: attention with bf16 values without score matrices (k_train_flash.cu), for heads of 64 and 128 numbers without
+ * sinks, soft cap or gate; others use train_attend.c.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
@@ -49,6 +49,6 @@ segue_status cu_train_flash(struct cu_train *t, const struct sg_resident_call *c
     SG_TRY(cu_train_scratch(t, numbers, &a.along, err));
     SG_TRY(cu_train_launch(t, wide ? t->k.flash_queries_128 : t->k.flash_queries_64, tiles, o->heads, sequences, CT_FLASH_THREADS,
                            &a, err));
-    return cu_train_launch(t, wide ? t->k.flash_keys_128 : t->k.flash_keys_64, tiles, o->kv_heads, sequences, CT_FLASH_THREADS, &a,
-                           err);
+    return cu_train_launch(t, wide ? t->k.flash_keys_128 : t->k.flash_keys_64, tiles, o->kv_heads, sequences, CT_FLASH_THREADS,
+                           &a, err);
 }

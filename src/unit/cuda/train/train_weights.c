@@ -59,8 +59,8 @@ static segue_status make(struct cu_train *t, struct cu_train_copy *c, uint32_t c
     return SEGUE_OK;
 }
 
-segue_status cu_train_copy_of(struct cu_train *t, const float *value, uint32_t rows, uint32_t cols, const uint16_t **out, int *whole,
-                              segue_error *err)
+segue_status cu_train_copy_of(struct cu_train *t, const float *value, uint32_t rows, uint32_t cols, const uint16_t **out,
+                              int *whole, segue_error *err)
 {
     struct cu_train_copy *c = find(t, value);
     if (!c) return sg_fail(err, SEGUE_EINTERNAL, "train: cuda: a weight has no allocation; report this");

@@ -1,4 +1,4 @@
-/* k_train_bf16.cu: training with bf16 values: conversions, embedding, norms of whole rows, rotary embedding, elementwise operations,
+/* k_train_bf16.cu: training with bf16 values: conversions, embedding, norms, rotary embedding, elementwise operations,
  * rows, sums over rows, loss. A thread has eight neighbouring numbers.
  * SPDX-License-Identifier: MIT */
 #include "k_train_bf16.cuh"
@@ -146,8 +146,8 @@ extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_norm(const _
 }
 
 /* dgate (+)= dy times the norm times the slope of silu. */
-__device__ void half_norm_gate_back(const ct_half_norm &a, const uint16_t *x, const uint16_t *gate, const uint16_t *dy, uint16_t *dgate,
-                                    float mean, float inverse)
+__device__ void half_norm_gate_back(const ct_half_norm &a, const uint16_t *x, const uint16_t *gate, const uint16_t *dy,
+                                    uint16_t *dgate, float mean, float inverse)
 {
     float v[8], d[8], g[8], w[8], b[8] = {0};
     for (uint32_t c = threadIdx.x % 32 * 8; c < a.width; c += 256) {
@@ -157,7 +157,7 @@ __device__ void half_norm_gate_back(const ct_half_norm &a, const uint16_t *x, co
         half_norm_weights(a, c, w);
         if (a.bias) half_wide(b, a.bias + c);
         for (int i = 0; i < 8; i++) d[i] *= ((v[i] - mean) * inverse * w[i] + b[i]) * train_slope(TRAIN_SILU, g[i]);
-        half_give(dgate + c, d, a.dgate.fresh);
+        half_add(dgate + c, d, a.dgate.fresh);
     }
 }
 
@@ -190,7 +190,7 @@ extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_norm_back(co
         half_gated(d, gate, c);
         half_norm_weights(a, c, w);
         for (int i = 0; i < 8; i++) v[i] = (d[i] * w[i] - m - (v[i] - mean) * inverse * p) * inverse;
-        half_give(dx + c, v, a.dx.fresh);
+        half_add(dx + c, v, a.dx.fresh);
     }
 }
 
@@ -342,7 +342,7 @@ extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_small(const 
         half_with(a.act, [&](auto f) {
             for (int k = 0; k < 8; k++) w[k] = d[k] * train_act(f.act, x[k]), x[k] = d[k] * y[k] * train_slope(f.act, x[k]);
         });
-        if (a.dy.p) half_give(a.dy.p + t * a.dy.stride + c, w, a.dy.fresh);
+        if (a.dy.p) half_add(a.dy.p + t * a.dy.stride + c, w, a.dy.fresh);
         break;
     case CT_ACT_BACK:
         half_with(a.act, [&](auto f) {
@@ -356,7 +356,7 @@ extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_small(const 
         for (int k = 0; k < 8; k++) x[k] = d[k];
     }
     if (a.out) half_store(a.out + i, x);
-    else if (a.dx.p) half_give(a.dx.p + t * a.dx.stride + c, x, a.dx.fresh);
+    else if (a.dx.p) half_add(a.dx.p + t * a.dx.stride + c, x, a.dx.fresh);
 }
 
 /* --- rows: a block per row --- */
@@ -370,7 +370,8 @@ extern "C" __global__ void train_bf16_select(const __grid_constant__ ct_half_row
 extern "C" __global__ void train_bf16_select_back(const __grid_constant__ ct_half_rows a)
 {
     uint16_t *x = a.x.p + a.list[blockIdx.x] * a.x.stride;
-    for (uint32_t c = threadIdx.x; c < a.x.width; c += blockDim.x) x[c] = half_to(half_of(x[c]) + half_of(a.out[blockIdx.x * a.stride + c]));
+    for (uint32_t c = threadIdx.x; c < a.x.width; c += blockDim.x)
+        x[c] = half_to(half_of(x[c]) + half_of(a.out[blockIdx.x * a.stride + c]));
 }
 
 /* --- loss: a block per row of logits. One pass for the maximum and the sum, one for the gradient --- */

@@ -77,7 +77,7 @@ __device__ __forceinline__ void half_wide(float (&x)[8], const float *p)
     }
 }
 /* A gradient: p (+)= x. */
-__device__ __forceinline__ void half_give(uint16_t *p, const float (&x)[8], uint32_t fresh)
+__device__ __forceinline__ void half_add(uint16_t *p, const float (&x)[8], uint32_t fresh)
 {
     float y[8];
     if (fresh) {

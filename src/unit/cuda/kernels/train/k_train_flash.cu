@@ -1,12 +1,12 @@
-/* k_train_flash.cu: causal attention of training with bf16 values, for whole sequences that begin at position 0, without matrices of
- * scores in memory. Grid: tile of 64 rows (from the last one), head, sequence; a warp has 16 rows. Forward keeps log2 of each row's
- * sum of exponentials, L. Backward computes P = 2^(S - L) again, twice: by rows of queries for dQ, by rows of keys for dK and dV, so
- * nothing is added by two blocks. dK and dV are summed over the heads of a group in order.
+/* k_train_flash.cu: causal attention of training with bf16 values, for whole sequences that begin at position 0, without matrices
+ * of scores in memory. Grid: tile of 64 rows (from the last one), head, sequence; a warp has 16 rows. Forward keeps log2 of each
+ * row's sum of exponentials, L. Backward computes P = 2^(S - L) again, twice: by rows of queries for dQ, by rows of keys for dK
+ * and dV, so nothing is added by two blocks. dK and dV are summed over the heads of a group in order.
  *
  * Tiles of keys or queries are double-buffered in shared memory. Chunks of 16 bytes are exchanged within their row (by the row's
- * number modulo 8), so that the eight rows of a matrix are in different banks. An accumulator of one product has the layout of the
- * left operand of the next, so P and dS stay in registers. On Hopper, products with heads of 64 are those of a warpgroup (wgmma),
- * which reads the tiles in the same layout; elsewhere, and for 128, each warp multiplies by mma.
+ * number modulo 8), so that the eight rows of a matrix are in different banks. An accumulator of one product has the layout of
+ * the left operand of the next, so P and dS stay in registers. On Hopper, products with heads of 64 are those of a warpgroup
+ * (wgmma), which reads the tiles in the same layout; elsewhere, and for 128, each warp multiplies by mma.
  * SPDX-License-Identifier: MIT */
 #include "k_train_bf16.cuh"
 
@@ -42,8 +42,8 @@ struct flash_item {
 };
 
 template <int D> struct flash {
-    enum { ROWS = CT_FLASH_ROWS, INNER = D == 64 ? 64 : 32, STEPS = D / 16, TILES = INNER / 8, CHUNKS = D / 8, NUMBERS = INNER * D,
-           GROUP = HOPPER && D == 64 /* products of the warpgroup */, SUMS_N = INNER / 2, OUT_N = D / 2 };
+    enum { ROWS = CT_FLASH_ROWS, INNER = D == 64 ? 64 : 32, STEPS = D / 16, TILES = INNER / 8, CHUNKS = D / 8,
+           NUMBERS = INNER * D, GROUP = HOPPER && D == 64 /* products of the warpgroup */, SUMS_N = INNER / 2, OUT_N = D / 2 };
     typedef uint32_t left[INNER / 16][4];   /* a matrix [16, INNER] per warp as left operands */
 
     /* Rows of 16 x D numbers of this warp as left operands: lane (g, t) has rows g and g + 8. */
@@ -158,8 +158,8 @@ template <int D> struct flash {
     }
 
     /* Rows `row` and `row` + 8 of p, times scale[0] and scale[1]. */
-    __device__ static void store(uint16_t *p, size_t stride, uint32_t row, uint32_t n, const float (&x)[OUT_N], const float (&scale)[2],
-                                 uint32_t fresh)
+    __device__ static void store(uint16_t *p, size_t stride, uint32_t row, uint32_t n, const float (&x)[OUT_N],
+                                 const float (&scale)[2], uint32_t fresh)
     {
 #pragma unroll
         for (int d = 0; d < D / 8; d++)
@@ -206,8 +206,8 @@ __device__ __forceinline__ float row_sum(float x)
 /* --- forward --- */
 
 /* The running softmax of one tile: s becomes 2^(s - max); out and sum are rescaled. i: row of this lane. */
-template <int D> __device__ void softmax_step(const ct_flash &a, float (&s)[flash<D>::SUMS_N], float (&out)[D / 2], float (&max)[2],
-                                              float (&sum)[2], uint32_t i, uint32_t j0)
+template <int D> __device__ void softmax_step(const ct_flash &a, float (&s)[flash<D>::SUMS_N], float (&out)[D / 2],
+                                              float (&max)[2], float (&sum)[2], uint32_t i, uint32_t j0)
 {
     typedef flash<D> F;
     bool whole = all_seen(a, i - threadIdx.x % 32 / 4, 16, j0, F::INNER);
