@@ -11,7 +11,7 @@
 
 #include "stub.h"
 
-enum { D = 256, FF = 256, HEAD = 128, VOCAB = 32, ROWS = 40 };
+enum { D = 256, FF = 256, HEAD = 128, VOCAB = 32, ROWS = 40, LARGE = 4096 };
 
 static const uint8_t zeros[4 * HEAD * D * 4]; /* of every weight */
 
@@ -81,9 +81,40 @@ static segue_status run(enum sg_storage storage, int biased, int late, uint32_t 
     return live(&of, g, err);
 }
 
+/* One product of LARGE rows and columns, as the output head. */
+static segue_status run_large(enum sg_storage storage, uint32_t rows, segue_error *err)
+{
+    static float x[16 * LARGE], logits[LARGE];
+    const struct sg_storage_info *info = sg_storage_info(storage);
+    const size_t bytes = (size_t)LARGE * LARGE / info->block * info->bytes;
+    struct sg_tensor head = matrix(storage, LARGE, LARGE);
+    const uint32_t wanted[1] = {rows - 1};
+    const struct sg_state_opts o = {.kv = SG_F16, .rows = 64};
+    struct sg_builder b;
+    struct sg_graph *g = NULL;
+    void *data = calloc(1, bytes);
+    assert_non_null(data);
+    head.data = data;
+    head.bytes = bytes;
+    assert_int_equal(sg_builder_begin(&b, err), SEGUE_OK);
+    int32_t h = sg_input_rows(&b, LARGE);
+    b.layer = 0;
+    h = linear(&b, norm(&b, h), &head, NULL, -1);
+    b.layer = -1;
+    sg_output(&b, sg_rows(&b, sg_whole(&b, h)), "logits");
+    assert_int_equal(sg_builder_end(&b, &g, err), SEGUE_OK);
+    struct life of = {.state = &o,
+                      .runs = 1,
+                      .span = {.rows = rows, .values = x, .wanted = wanted, .wanted_n = 1, .steps = 1},
+                      .result = {.logits = logits}};
+    segue_status status = live(&of, g, err);
+    free(data);
+    return status;
+}
+
 /* Launches of kernels that only compute capability 9.0 has; of k_tiles.cu with gate and up; of packed weights with one row, with
- * several. */
-static int hopper, gated_tiles, packed, batches;
+ * several, of large ones. */
+static int hopper, gated_tiles, packed, batches, large;
 
 static void see(const char *name, const void *args)
 {
@@ -92,13 +123,14 @@ static void see(const char *name, const void *args)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) hopper += !strncmp(name, names[i], strlen(names[i]));
     if (!strncmp(name, "tiles_", 6)) gated_tiles += ((const struct ck_tiles *)args)->g.glu != 0;
     packed += !strcmp(name, "packed_4") || !strcmp(name, "packed_8") || !strcmp(name, "packed_16");
-    batches += !strncmp(name, "packed_batch_", 13);
+    batches += !strncmp(name, "packed_few_", 11);
+    large += !strncmp(name, "packed_batch_", 13);
 }
 
 static void check_run(enum sg_storage storage, int biased, int late, uint32_t rows)
 {
     segue_error err = {0};
-    hopper = gated_tiles = packed = batches = 0;
+    hopper = gated_tiles = packed = batches = large = 0;
     watch(see);
     segue_status status = run(storage, biased, late, rows, &err);
     watch(NULL);
@@ -121,17 +153,26 @@ static void other_cards_use_common_kernels(void **state)
     unsetenv("SEGUE_STUB_CARD");
 }
 
-/* Quantised weights keep their bits on every card. */
+/* Quantised weights keep their bits on every card. The stub refuses launches with more shared memory than the card has, which the
+ * buffers of a block of eight warps with Q6_K need on most. */
 static void other_cards_keep_packed_weights(void **state)
 {
-    static const char *const cards[] = {"8,0,166912,108", "8,6,101376,84", "12,0,101376,170", "9,0,232448,132"};
+    static const char *const cards[] = {"8,0,166912,108", "8,6,101376,84", "8,9,101376,128", "12,0,101376,170", "9,0,232448,132"};
+    static const enum sg_storage storages[] = {SG_Q4_K, SG_Q6_K, SG_Q4_0, SG_Q5_K};
     (void)state;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         assert_int_equal(setenv("SEGUE_STUB_CARD", cards[i], 1), 0);
-        check_run(SG_Q4_K, 0, 0, 1);
-        if (cards[i][0] != '9') assert_true(packed > 0); /* on Hopper fusions */
-        check_run(SG_Q4_K, 0, 0, 4);
-        assert_true(batches > 0);
+        for (int k = 0; k < (i ? 2 : 4); k++) {
+            check_run(storages[k], 0, 0, 1);
+            if (cards[i][0] != '9') assert_true(packed > 0); /* on Hopper fusions */
+            check_run(storages[k], 0, 0, k % 2 ? 16 : 4);
+            assert_true(batches > 0);
+        }
+        segue_error err = {0};
+        watch(see);
+        if (run_large(SG_Q6_K, 16, &err) != SEGUE_OK) fail_msg("%s: %s", cards[i], err.text);
+        watch(NULL);
+        assert_true(large > 0);
     }
     unsetenv("SEGUE_STUB_CARD");
 }

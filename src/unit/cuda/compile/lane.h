@@ -115,7 +115,8 @@ struct cu_lane {
     size_t head_bytes;       /* bytes of one args block */
     cu_ptr partial_sums;     /* fixed-point sums that fusions exchange; see struct cu_fusion.sums_at */
     int partial_sums_zero;   /* 1: all of it is 0 */
-    cu_ptr x_split;          /* two 16-bit parts of x, for k_batch.cu */
+    cu_ptr x_split;          /* two 16-bit parts of x, for k_batch.cu and k_packed_batch.cu */
+    cu_ptr slices;           /* sums of slices of k_packed_batch.cu, then its counters; 0: no packed weights */
     /* Scratch, grown on demand: general; x in 16 bits; dequantised weights; attention partial results; cuBLASLt workspace. */
     cu_ptr scratch, narrow, wide, attn_parts, workspace;
     size_t scratch_bytes, narrow_bytes, wide_bytes, attn_parts_bytes;

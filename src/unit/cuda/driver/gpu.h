@@ -14,7 +14,7 @@
 
 /* Limits. "Rows" of a pass are the tokens that it computes. Limits that kernels share are in kparams.h (CK_...). */
 enum {
-    CU_MODULES = 32,          /* max. kernel files (modules) */
+    CU_MODULES = 40,          /* max. kernel files (modules) */
     CU_DECODE_ROWS = 16,      /* max. rows of a pass on the decode lane */
     CU_GEMV_ROWS = 32,        /* up to this many rows, products use the decode kernels, 16 rows per launch */
     CU_PASS_ROWS = 2048,      /* max. rows of one pass; longer prompts are split */
@@ -56,7 +56,7 @@ enum {
     X(attend, append) X(attend, prepare) X(attend, prepare_many) X(attend, split_join)                        \
     X(gemm, narrow) X(gemm, narrow_halves) X(gemm, widen) X(gemm, widen_pieces) X(gemm, gemm_f16)             \
     X(gemm, gemm_bf16)                                                                                        \
-    X(unpack, unpack_rows) X(packed_gemm, packed_x) X(batch, split_x)                                         \
+    X(unpack, unpack_rows) X(packed_gemm, packed_x) X(packed_parts, packed_parts) X(batch, split_x)           \
     X(join, join_few) X(join, join_many)                                                                      \
     X(choose, argmax_rows) X(choose, choose_best) X(sample, sample_rows)                                      \
     X(screen, screen_make_f32) X(screen, screen_make_f16) X(screen, screen_make_bf16) X(screen, screen_rows)  \
@@ -77,6 +77,7 @@ struct cu_kernels {
     cu_fn packed_rows[2];      /* packed weights, up to eight rows: up to 512, 1024 columns per warp */
     cu_fn packed[3];           /* packed weights, one row: up to 512, 1024, 2048 columns per warp */
     cu_fn packed_batch[2][2];  /* [16, 32 weight rows per warp][up to 8, 16 rows of x] */
+    cu_fn packed_few[2][2];    /* the same, small products */
     cu_fn split_any[4], attend_many[4]; /* by K/V storage: f32, f16, bf16, q8 */
     cu_fn batch[4][2][2]; /* [f16, bf16, fp8, q8][16, 32 weight rows per block][up to 8, 16 rows of x] */
     /* The fourth type is packed weights: up to 1,024 columns, heads of 128 and 256. */

@@ -71,7 +71,10 @@ static segue_status find_packed(struct sg_unit *u, segue_error *err)
     }
     for (int i = 0; i < 4; i++) {
         snprintf(name, sizeof name, "packed_batch_%d_%d", i / 2 ? 32 : 16, i % 2 ? 16 : 8);
-        SG_TRY(cu_kernel(u, "k_packed_batch", name, &u->k.packed_batch[i / 2][i % 2], err));
+        SG_TRY(cu_kernel_dynamic(u, "k_packed_batch", name, (int)u->shared_max - CU_PACKED_STATIC,
+                                 &u->k.packed_batch[i / 2][i % 2], err));
+        snprintf(name, sizeof name, "packed_few_%d_%d", i / 2 ? 32 : 16, i % 2 ? 16 : 8);
+        SG_TRY(cu_kernel(u, "k_packed_few", name, &u->k.packed_few[i / 2][i % 2], err));
     }
     for (int i = 0; i < 3; i++) {
         snprintf(name, sizeof name, "packed_%d", 4 << i);

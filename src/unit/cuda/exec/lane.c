@@ -10,6 +10,7 @@
 void cu_lane_close(struct sg_unit *u, struct cu_lane *l)
 {
     cu_ptr *const buffers[] = {&l->x_split,
+                               &l->slices,
                                &l->partial_sums,
                                &l->values_few[0].memory[0],
                                &l->values_few[0].memory[1],
@@ -73,6 +74,16 @@ static segue_status alloc_pinned(struct sg_unit *u, size_t bytes, void *out, seg
     return SEGUE_OK;
 }
 
+/* Zeroed GPU memory. */
+static segue_status alloc_zeroed(struct sg_unit *u, struct cu_lane *l, size_t bytes, cu_ptr *out, segue_error *err)
+{
+    SG_TRY(cu_mem_alloc(u, bytes, "buffers of a run", out, err));
+    cu_enter(u);
+    cu_result r = u->d.memset_d8(*out, 0, bytes, l->stream_all);
+    cu_leave(u);
+    return cu_check(&u->d, r, "compile", err);
+}
+
 /* One args block: the head, slot addresses of all spans to read and to write, then four arrays of CU_PASS_ROWS entries. */
 static segue_status alloc_pass_args(struct sg_unit *u, struct sg_program *p, struct cu_lane *l, struct cu_pass_args *h,
                                     segue_error *err)
@@ -122,16 +133,14 @@ segue_status cu_lane_open(struct sg_unit *u, struct sg_program *p, int many, seg
     SG_TRY(cu_mem_alloc(u, (size_t)CU_DECODE_ROWS * CU_CHOICE_BLOCKS * sizeof(float), "buffers of a run", &l->best_value, err));
     SG_TRY(
         cu_mem_alloc(u, (size_t)CU_DECODE_ROWS * CU_CHOICE_BLOCKS * sizeof(uint32_t), "buffers of a run", &l->best_index, err));
-    SG_TRY(cu_mem_alloc(u, sizeof(uint32_t), "buffers of a run", &l->draws, err));
-    cu_enter(u);
-    r = u->d.memset_d8(l->draws, 0, sizeof(uint32_t), l->stream_all);
-    cu_leave(u);
-    SG_TRY(cu_check(&u->d, r, "compile", err));
+    SG_TRY(alloc_zeroed(u, l, sizeof(uint32_t), &l->draws, err));
     SG_TRY(cu_mem_alloc(u, CU_STOPS * sizeof(int32_t), "buffers of a run", &l->stops, err));
     /* The count of tokens follows the ring, in another cache line. */
     SG_TRY(alloc_pinned(u, CU_RING_TOKENS * sizeof(int32_t) + 64, &l->ring, err));
     l->ring_written = (volatile uint32_t *)(void *)(l->ring + CU_RING_TOKENS);
-    SG_TRY(cu_mem_alloc(u, cu_batch_split_bytes(p), "buffers of a run", &l->x_split, err));
+    size_t split = cu_batch_split_bytes(p), packed = cu_packed_split_bytes(p), slices = cu_packed_slices_bytes(p);
+    SG_TRY(cu_mem_alloc(u, split > packed ? split : packed, "buffers of a run", &l->x_split, err));
+    if (slices) SG_TRY(alloc_zeroed(u, l, slices, &l->slices, err));
     if (p->fusions_n) SG_TRY(cu_mem_alloc(u, cu_cluster_sums_bytes(p), "buffers of a run", &l->partial_sums, err));
     return alloc_pinned(u, 2 * CU_DECODE_ROWS * sizeof(int32_t), &l->host_chosen, err);
 }

@@ -151,6 +151,8 @@ cu_ptr cu_split_low(const struct cu_pass *p, uint32_t cols);
 /* issue_packed_batch.c: k_packed_batch.cu, up to 16 rows of packed weights. */
 int cu_packed_batch_fits(const struct cu_pass *p, const struct cu_step *s, uint32_t rows);
 segue_status cu_issue_packed_batch(struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g, uint32_t rows);
+size_t cu_packed_split_bytes(const struct sg_program *p);  /* bytes of a lane's x_split for it; 0: never used */
+size_t cu_packed_slices_bytes(const struct sg_program *p); /* bytes of a lane's slices, which are 0 between launches */
 /* issue_glu.c: k_glu.cu, Hopper: gate and up of many rows with the activation. w: rows of gate, then of up, in 16 bits. The
  * result is left where the next product finds it narrowed. *done 0: not launched. */
 int cu_glu_fits(const struct cu_pass *p, const struct cu_step *s, uint32_t rows);

@@ -1,228 +1,312 @@
-/* k_packed_batch.cu: products of packed weights (k_packed.cuh) with 2 to 16 rows of x on tensor cores, codes exactly as bf16:
- * Q4_0, Q4_K, Q5_K, Q6_K. All architectures. Weights are read and converted once for all rows. Host: issue_packed_batch.c.
+/* k_packed_batch.cu: products of packed weights (k_packed.cuh) with 2 to 16 rows of x on tensor cores: Q4_0, Q4_K, Q5_K, Q6_K.
+ * All architectures. Weights are read and converted once for all rows. Host: issue_packed_batch.c; x: k_packed_parts.cu.
  *
- * x is given as two bf16 matrices, rounded value and remainder (k_batch.cu). A warp has 16 or 32 weight rows. 1 << split_log
- * warps share rows and take half chunks in turn; the other warps of the block have other rows, and find x in the L1 cache: x
- * is several times the weights of one warp, so that reading it from L2 would be the limit. A warp's loads of the next half
- * chunk are in flight while it multiplies the one before, the first are requested before griddepcontrol.wait. In a half chunk
- * a lane has codes of two of four blocks of 32 columns, the lane two beside it those of the other two: they exchange halves,
- * so that a product m16n8k16 has one block only, or 16 columns of it where these have a scale. Its sum is multiplied by the
- * scale in fp32. Offsets multiply the sums of x, which come from a product with ones. Sums: half chunks of a warp ascending,
- * then warps in order; no row of x depends on the others.
+ * A warp has 16 or 32 weight rows; 1 << split_log warps share rows and take chunks in turn, the others have other rows and find
+ * x in the L1 cache. The grid's second dimension divides the columns into slices of `each` chunks. The warp's next chunk is
+ * copied to its own buffer by cp.async while it multiplies the one before; the first is requested before
+ * griddepcontrol.wait.
+ *
+ * The left operand is code times scale in fp16, where scale is the 6-bit integer of Q4_K and Q5_K, the 8-bit integer of Q6_K,
+ * or d of Q4_0 times a power of two of the chunk. So a product m16n8k16 may have columns of two blocks, as a lane holds them,
+ * and a chunk has one sum, multiplied by the chunk's factor. For Q4_K and Q5_K the operand is exact; for the others what the
+ * rounding left is a second operand for the first part of x. Minima multiply sums of x in bf16. Order of sums: chunks of a
+ * warp ascending, then warps, then slices; no row of x depends on the others.
  * SPDX-License-Identifier: MIT */
 #include "k_mma.cuh"
-#include "packed/k_packed.cuh"
+#include "packed/k_packed_codes.cuh"
 
-enum { WARPS = CK_BATCH_THREADS / 32, ONES = 0x3f803f80 };
-
-/* A lane's codes of one row in half a chunk: a word of 8 codes per block and 16 columns; high bits of the same; scales of the
- * chunk and their factors. */
-struct half_chunk {
-    uint4 low, scales;
-    uint2 high;
-    uint32_t factors;
+template <int KIND> struct batch_form {
+    typedef packed_form<KIND> F;
+    enum {
+        BLOCK = 8 * (F::CODES + F::SCALE_BYTES + F::FACTOR_BYTES), /* bytes of eight rows of a chunk */
+        SCALES = 8 * F::CODES,
+        FACTORS = SCALES + 8 * F::SCALE_BYTES,
+        MOVED = KIND == CK_P_Q4_0 ? 8 : KIND == CK_P_Q6_K ? 32 : 0, /* signed codes are moved by this to become positive */
+        EXACT = KIND == CK_P_Q4_K || KIND == CK_P_Q5_K
+    };
 };
 
-/* 16 bytes that no other block reads. */
-__device__ __forceinline__ uint4 load_once(const unsigned char *p)
-{
-    uint4 v;
-    asm volatile("ld.global.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p));
-    return v;
-}
+__device__ __forceinline__ __half2 halves(uint32_t v) { return *reinterpret_cast<__half2 *>(&v); }
+__device__ __forceinline__ uint32_t bits(__half2 v) { return *reinterpret_cast<uint32_t *>(&v); }
+/* Twice the fp16 number of these bits. */
+__device__ __forceinline__ __half2 twice(uint32_t v) { return halves(v | v << 16); }
 
-/* at: the eight rows' block of the chunk; p: which half of it. */
-template <int KIND> __device__ __forceinline__ void load_half(half_chunk &w, const unsigned char *at, uint32_t p)
-{
+/* A lane's scales of one row of a chunk: those of its four blocks (of 16 columns: Q6_K). */
+template <int KIND> struct row_scales {
     typedef packed_form<KIND> F;
-    const uint32_t lane = threadIdx.x & 31, g = lane >> 2;
-    const unsigned char *high = at + 256 * F::LOW, *scales = at + 8 * F::CODES + g * 16;
-    w.low = load_once(at + p * 512 + lane * 16);
-    if (F::HIGH == 1) w.high.x = __ldg(reinterpret_cast<const uint32_t *>(high + lane * 8 + p * 4));
-    if (F::HIGH == 2) w.high = __ldg(reinterpret_cast<const uint2 *>(high + lane * 16 + p * 8));
-    w.scales = __ldg(reinterpret_cast<const uint4 *>(scales));
-    w.factors = F::FACTOR_BYTES ? __ldg(reinterpret_cast<const uint32_t *>(at + 8 * (F::CODES + 16) + g * 4)) : 0;
-}
-
-/* Four bytes `v`, below 64, minus `zero` as two pairs of bf16: 128 + v is exact in bf16. */
-__device__ __forceinline__ void widen(uint32_t v, uint32_t zero, uint32_t &first, uint32_t &second)
-{
-    uint32_t a = __byte_perm(v, 0x43434343u, 0x4140), b = __byte_perm(v, 0x43434343u, 0x4342);
-    __nv_bfloat162 z = *reinterpret_cast<__nv_bfloat162 *>(&zero), x = __hsub2(*reinterpret_cast<__nv_bfloat162 *>(&a), z),
-                   y = __hsub2(*reinterpret_cast<__nv_bfloat162 *>(&b), z);
-    first = *reinterpret_cast<uint32_t *>(&x);
-    second = *reinterpret_cast<uint32_t *>(&y);
-}
-
-/* Codes of blocks i and i + 4 of the chunk (q: i modulo 2): to[block][product] has those of four columns, as two words of bf16.
- * Without FINE lane t has columns 8 t to 8 t + 7 of the block; with it columns 8 (t % 2) + 4 (t / 2) on of each 16. */
-template <int KIND> __device__ __forceinline__ void codes_of(const half_chunk &w, int q, uint32_t (&to)[2][2][2])
-{
-    typedef packed_form<KIND> F;
-    const uint32_t nibbles = 0x0f0f0f0fu;
-    const bool upper = threadIdx.x & 2;
-    /* 128, and what signed codes are moved by to become positive. */
-    const uint32_t zero = KIND == CK_P_Q4_0 ? 0x43084308u : KIND == CK_P_Q6_K ? 0x43204320u : 0x43004300u;
-    uint32_t one = q ? w.low.z : w.low.x, two = q ? w.low.w : w.low.y, keep[2], high[2] = {0, 0};
-    if (F::FINE) { /* by words of four codes: the first ones of both 16 columns, or the second ones */
-        uint32_t a = (one & nibbles) | (two & nibbles) << 4;
-        two = (one >> 4 & nibbles) | (two & ~nibbles);
-        one = a;
-    }
-    uint32_t other = __shfl_xor_sync(0xffffffffu, upper ? one : two, 2);
-    keep[0] = upper ? other : one;
-    keep[1] = upper ? two : other;
-    if (F::HIGH) {
-        uint32_t own = F::HIGH == 2 && q ? w.high.y : w.high.x;
-        other = __shfl_xor_sync(0xffffffffu, own, 2);
-        high[0] = (upper ? other : own) >> (upper ? 2 : 0);
-        high[1] = (upper ? own : other) >> (upper ? 2 : 0);
-    }
-#pragma unroll
-    for (int b = 0; b < 2; b++) {
-        uint32_t v[2] = {keep[b], keep[b] >> 4};
-#pragma unroll
-        for (int k = 0; k < 2; k++) {
-            v[k] &= nibbles;
-            if (KIND == CK_P_Q4_0) v[k] ^= 0x08080808u;
-            if (F::HIGH == 1) v[k] |= (high[b] >> (4 * q + k) & 0x01010101u) << 4;
-            if (F::HIGH == 2) v[k] |= (high[b] >> 4 * k & 0x03030303u) << 4;
-            if (KIND == CK_P_Q6_K) v[k] ^= 0x20202020u;
-            widen(v[k], zero, to[b][k][0], to[b][k][1]);
+    uint32_t word[2], power;
+    /* block: address of the eight rows. */
+    __device__ __forceinline__ void load(uint32_t block)
+    {
+        const uint32_t lane = threadIdx.x & 31, second = lane >> 1 & 1,
+                       at = block + batch_form<KIND>::SCALES + (lane >> 2) * F::SCALE_BYTES;
+        if (F::SCALES == SCALE_K32) {
+            word[0] = lds_32(at + second * 4);
+        } else if (F::SCALES == SCALE_K16) {
+            uint2 v = lds_64(at + second * 8);
+            word[0] = v.x ^ 0x80808080u, word[1] = v.y ^ 0x80808080u;
+        } else {
+            load_fp16(lds_128(at), second);
         }
     }
-}
-
-/* Scale of product k of block 4 b + 2 p + q of the chunk, and its offset. */
-template <int KIND> __device__ __forceinline__ float2 scale_at(const half_chunk &w, uint32_t p, int q, int b, int k)
-{
-    typedef packed_form<KIND> F;
-    const uint4 &s = w.scales;
-    if (F::SCALES == SCALE_F16) {
-        uint32_t pair = b ? (p ? s.w : s.z) : p ? s.y : s.x;
-        return make_float2(packed_half(q ? pair >> 16 : pair & 0xffffu, 0), 0);
+    /* Eight d. They are multiplied by a power of two that brings the largest below 64, so that remainders of codes times d are
+     * not subnormal. */
+    __device__ __forceinline__ void load_fp16(const uint4 &d, uint32_t second)
+    {
+        const uint32_t no_sign = 0x7fff7fffu;
+        uint32_t top = __vmaxu2(__vmaxu2(d.x & no_sign, d.y & no_sign), __vmaxu2(d.z & no_sign, d.w & no_sign));
+        int up = min(15, 20 - (int)(max(top & 0xffffu, top >> 16) >> 10));
+        word[0] = second ? d.z : d.x, word[1] = second ? d.w : d.y;
+        power = (uint32_t)(15 + up) << 10;
     }
-    if (F::SCALES == SCALE_K16) {
-        uint32_t word = b ? (p ? s.w : s.z) : p ? s.y : s.x;
-        return make_float2(__uint_as_float(w.factors) * (float)(signed char)(word >> 8 * (2 * q + k)), 0);
+    /* Of the lane's block 2 p + i, columns 16 m on. */
+    __device__ __forceinline__ __half2 at(int p, int i, int m) const
+    {
+        const uint32_t high = 0x64646464u; /* 1024 + byte in fp16 */
+        if (F::SCALES == SCALE_K32) {
+            const uint32_t n = (uint32_t)(2 * p + i);
+            return __hsub2(halves(__byte_perm(word[0], high, 0x4040u | n * 0x101u)), twice(0x6400));
+        }
+        const uint32_t own = p ? word[1] : word[0], n = (uint32_t)(2 * i + m);
+        if (F::SCALES == SCALE_K16) return __hsub2(halves(__byte_perm(own, high, 0x4040u | n * 0x101u)), twice(0x6480));
+        return __hmul2(halves(__byte_perm(own, 0, i ? 0x3232 : 0x1010)), twice(power));
     }
-    const float2 d = make_float2(packed_half(w.factors & 0xffffu, 0), packed_half(w.factors >> 16, 0));
-    const uint32_t shift = 16 * p + 8 * q;
-    return make_float2(d.x * (float)((b ? s.y : s.x) >> shift & 255u), -d.y * (float)((b ? s.w : s.z) >> shift & 255u));
-}
+};
 
-/* x of one block and eight rows: operands of both products. */
-template <int KIND> __device__ __forceinline__ void load_x(const uint16_t *x, uint32_t column, uint32_t (&to)[2][2])
+/* Codes of one row in half a chunk: plane words 4 p to 4 p + 3. */
+template <int KIND> struct half_codes {
+    uint4 low;
+    uint2 high;
+    __device__ __forceinline__ void load(uint32_t block, int p)
+    {
+        typedef packed_form<KIND> F;
+        const uint32_t lane = threadIdx.x & 31;
+        low = lds_128(block + p * 512 + lane * 16);
+        if (F::HIGH == 1) high.x = lds_32(block + 256 * F::LOW + lane * 8 + p * 4);
+        if (F::HIGH == 2) high = lds_64(block + 256 * F::LOW + lane * 16 + p * 8);
+    }
+    /* Word j: columns 0 and 2, 1 and 3 as 1024 + code, 4 and 6, 5 and 7 as 1024 + 16 code, in fp16. */
+    __device__ __forceinline__ void word(int j, uint32_t (&to)[4]) const
+    {
+        typedef packed_form<KIND> F;
+        const uint32_t zero = 0x64006400u, moved = batch_form<KIND>::MOVED * 0x00010001u;
+        const uint32_t v = component(low, j), h = F::HIGH == 2 && j / 2 ? high.y : high.x;
+#pragma unroll
+        for (int odd = 0; odd < 2; odd++) {
+            uint32_t w = v >> 8 * odd, even = w & 0x000f000fu, upper = w & 0x00f000f0u;
+            if (F::HIGH == 1) {
+                even |= row_codes<KIND>::move(h >> 8 * odd, 2 * j - 4) & 0x00100010u;
+                upper |= row_codes<KIND>::move(h >> 8 * odd, 2 * j - 7) & 0x01000100u;
+            }
+            if (F::HIGH == 2) {
+                even |= row_codes<KIND>::move(h >> 8 * odd, 4 * (j % 2) - 4) & 0x00300030u;
+                upper |= row_codes<KIND>::move(h >> 8 * odd, 4 * (j % 2) - 6) & 0x03000300u;
+            }
+            to[odd] = even ^ (zero ^ moved);
+            to[2 + odd] = upper ^ (zero ^ moved << 4);
+        }
+    }
+};
+
+/* Two words of codes, k 0: 1024 + code, 1: 1024 + 16 code, times their scale, and what the rounding left. */
+template <int KIND>
+__device__ __forceinline__ void multiply_scale(const uint32_t *code, int k, __half2 scale, uint32_t (&to)[2], uint32_t (&rest)[2])
 {
-    const uint32_t t = threadIdx.x & 3;
-    if (packed_form<KIND>::FINE) {
-        x += column + t % 2 * 8 + t / 2 * 4;
-        uint2 a = *reinterpret_cast<const uint2 *>(x), b = *reinterpret_cast<const uint2 *>(x + 16);
-        to[0][0] = a.x, to[0][1] = a.y, to[1][0] = b.x, to[1][1] = b.y;
+    const __half2 sixteenth = twice(0x2c00);
+    if (batch_form<KIND>::EXACT) {
+        /* -64, -1024 */
+        const __half2 by = k ? __hmul2(scale, sixteenth) : scale, less = __hmul2(scale, twice(k ? 0xd400 : 0xe400));
+#pragma unroll
+        for (int i = 0; i < 2; i++) to[i] = bits(__hfma2(halves(code[i]), by, less));
         return;
     }
-    uint4 a = *reinterpret_cast<const uint4 *>(x + column + t * 8);
-    to[0][0] = a.x, to[0][1] = a.y, to[1][0] = a.z, to[1][1] = a.w;
+    const int moved = batch_form<KIND>::MOVED;
+    const __half2 zero = twice(0x6400 + moved), zero_16 = twice(moved == 8 ? 0xd480 : 0xd600); /* -(64 + moved) */
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        __half2 q = k ? __hfma2(halves(code[i]), sixteenth, zero_16) : __hsub2(halves(code[i]), zero), v = __hmul2_rn(q, scale);
+        to[i] = bits(v);
+        rest[i] = bits(__hfma2(q, scale, __hneg2(v)));
+    }
 }
 
-/* Multiplies half a chunk, whose first column is `column`, with all rows of x. */
-template <int KIND, int MT, int NT>
-__device__ __forceinline__ void use_half(const ck_packed_batch &a, const half_chunk (&w)[MT][2], uint32_t p, uint32_t column,
-                                         float (&acc)[NT][MT][4])
+/* Factor of a row of the chunk, and of its minima; their codes, blocks 2 t and 2 t + 1, as two bf16. */
+template <int KIND> __device__ __forceinline__ float2 factors_of(uint32_t block, uint32_t power)
 {
     typedef packed_form<KIND> F;
-    const uint32_t g = (threadIdx.x & 31) >> 2;
+    const uint32_t at = block + batch_form<KIND>::FACTORS + ((threadIdx.x & 31) >> 2) * F::FACTOR_BYTES;
+    if (F::SCALES == SCALE_F16) return make_float2(__uint_as_float(142u - (power >> 10) << 23), 0);
+    if (F::SCALES == SCALE_K16) return make_float2(__uint_as_float(lds_32(at)), 0);
+    return halves_of(lds_32(at));
+}
+template <int KIND> __device__ __forceinline__ uint32_t minima_of(uint32_t block)
+{
+    const uint32_t lane = threadIdx.x & 31, row = block + batch_form<KIND>::SCALES + (lane >> 2) * packed_form<KIND>::SCALE_BYTES,
+                   v = lds_16(row + 8 + 2 * (lane & 3));
+    uint32_t b = __byte_perm(v, 0x43434343u, 0x4140), zero = 0x43004300u; /* 128 + minimum, 128 */
+    __nv_bfloat162 w = __hsub2(*reinterpret_cast<__nv_bfloat162 *>(&b), *reinterpret_cast<__nv_bfloat162 *>(&zero));
+    return *reinterpret_cast<uint32_t *>(&w);
+}
+
+/* Adds the sums of a chunk times their factors, less its minima times sums of x. */
+template <int KIND, int MT, int NT>
+__device__ __forceinline__ void finish_chunk(const ck_packed_batch &a, uint32_t from, uint32_t chunk,
+                                             const row_scales<KIND> (&s)[MT][2], const float (&sum)[NT][MT][4],
+                                             float (&acc)[NT][MT][4])
+{
+    constexpr int BLOCK = batch_form<KIND>::BLOCK;
+    const uint32_t lane = threadIdx.x & 31;
+    float unit[NT][2];
+    uint2 x[NT];
 #pragma unroll
-    for (int q = 0; q < 2; q++) {
-        uint32_t code[MT][2][2][2][2]; /* [tile][row g, g + 8][block][product][word] */
+    for (int n = 0; n < NT; n++) {
+        const float *inverse = a.inverse + chunk * CK_PACKED_BATCH_ROWS + n * 8 + 2 * (lane & 3);
+        unit[n][0] = inverse[0], unit[n][1] = inverse[1];
+        if (packed_form<KIND>::OFFSETS) x[n] = static_cast<const uint2 *>(a.sums)[(chunk * NT + n) * 32 + lane];
+    }
 #pragma unroll
-        for (int m = 0; m < MT; m++)
+    for (int m = 0; m < MT; m++) {
+        const uint32_t one = from + 2 * m * BLOCK, two = one + BLOCK;
+        const float2 f[2] = {factors_of<KIND>(one, s[m][0].power), factors_of<KIND>(two, s[m][1].power)};
+        uint32_t low[2] = {0, 0};
+        if (packed_form<KIND>::OFFSETS) low[0] = minima_of<KIND>(one), low[1] = minima_of<KIND>(two);
+        const uint32_t operand[4] = {low[0], low[1], low[0], low[1]};
 #pragma unroll
-            for (int h = 0; h < 2; h++) codes_of<KIND>(w[m][h], q, code[m][h]);
+        for (int n = 0; n < NT; n++) {
+            float less[4] = {};
+            if (packed_form<KIND>::OFFSETS) mma<1>(less, operand, x[n].x, x[n].y);
 #pragma unroll
-        for (int b = 0; b < 2; b++) {
-            const uint32_t at = column + 32 * (4 * b + q) + 64 * p;
-            uint32_t x[NT][2][2][2]; /* [rows][part][product][word] */
-            float of_x[NT][4] = {};
-            const uint32_t ones[4] = {ONES, ONES, ONES, ONES};
-#pragma unroll
-            for (int n = 0; n < NT; n++) {
-                load_x<KIND>(static_cast<const uint16_t *>(a.x) + (size_t)(n * 8 + g) * a.k, at, x[n][0]);
-                load_x<KIND>(static_cast<const uint16_t *>(a.low) + (size_t)(n * 8 + g) * a.k, at, x[n][1]);
-            }
-#pragma unroll
-            for (int n = 0; n < NT && F::OFFSETS; n++)
-#pragma unroll
-                for (int i = 0; i < 4; i++) mma<1>(of_x[n], ones, x[n][i / 2][i % 2][0], x[n][i / 2][i % 2][1]);
-#pragma unroll
-            for (int m = 0; m < MT; m++) {
-                float sum[NT][2][4] = {}; /* without FINE both products have one sum */
-#pragma unroll
-                for (int part = 0; part < 2; part++)
-#pragma unroll
-                    for (int k = 0; k < 2; k++) {
-                        const uint32_t operand[4] = {code[m][0][b][k][0], code[m][1][b][k][0], code[m][0][b][k][1],
-                                                     code[m][1][b][k][1]};
-#pragma unroll
-                        for (int n = 0; n < NT; n++)
-                            mma<1>(sum[n][F::FINE ? k : 0], operand, x[n][part][k][0], x[n][part][k][1]);
-                    }
-#pragma unroll
-                for (int h = 0; h < 2; h++)
-#pragma unroll
-                    for (int k = 0; k < (F::FINE ? 2 : 1); k++) {
-                        const float2 s = scale_at<KIND>(w[m][h], p, q, b, k);
-#pragma unroll
-                        for (int n = 0; n < NT; n++)
-#pragma unroll
-                            for (int i = 0; i < 2; i++) {
-                                float &to = acc[n][m][2 * h + i];
-                                to = fmaf(s.x, sum[n][k][2 * h + i], to);
-                                if (F::OFFSETS) to = fmaf(s.y, of_x[n][i], to);
-                            }
-                    }
+            for (int k = 0; k < 4; k++) {
+                float &to = acc[n][m][k];
+                to = fmaf(f[k / 2].x * unit[n][k % 2], sum[n][m][k], to);
+                if (packed_form<KIND>::OFFSETS) to = fmaf(-f[k / 2].y, less[k], to);
             }
         }
     }
 }
 
-/* The warp's half chunks of all columns. rows: blocks of eight rows of each tile, of the first chunk. */
-template <int KIND, int MT, int NT>
-__device__ __forceinline__ void multiply_rows(const ck_packed_batch &a, const unsigned char *const (&rows)[MT][2],
-                                              float (&acc)[NT][MT][4])
+/* sums += word j of 16 rows times x. of: [eight rows of x][part]. */
+template <int KIND, int NT>
+__device__ __forceinline__ void use_word(const half_codes<KIND> (&w)[2], const __half2 (&scale)[2], int j,
+                                         const uint4 (&of)[NT][2], float (*sum)[4], uint32_t step)
 {
-    constexpr uint32_t BLOCK = 8 * (packed_form<KIND>::CODES + 16 + packed_form<KIND>::FACTOR_BYTES);
-    const uint32_t halves = a.k / (CK_PACKED_CHUNK / 2);
-    const uint32_t split = 1u << a.split_log;
-    uint32_t u = (threadIdx.x >> 5) & (split - 1), p = u & 1; /* the same half for all of a warp's */
-    half_chunk now[MT][2], next[MT][2];
+    uint32_t raw[2][4];
+    w[0].word(j, raw[0]);
+    w[1].word(j, raw[1]);
 #pragma unroll
-    for (int i = 0; i < 2 * MT && u < halves; i++) load_half<KIND>(now[i / 2][i % 2], rows[i / 2][i % 2] + u / 2 * BLOCK, p);
-    wait_for_inputs();
-#pragma unroll 2
-    for (; u < halves; u += split) {
-        if (u + split < halves)
+    for (int k = 0; k < 2; k++) {
+        uint32_t code[2][2], rest[2][2];
+        multiply_scale<KIND>(raw[0] + 2 * k, k, scale[0], code[0], rest[0]);
+        multiply_scale<KIND>(raw[1] + 2 * k, k, scale[1], code[1], rest[1]);
+        const uint32_t operand[4] = {code[0][0], code[1][0], code[0][1], code[1][1]},
+                       other[4] = {rest[0][0], rest[1][0], rest[0][1], rest[1][1]};
 #pragma unroll
-            for (int i = 0; i < 2 * MT; i++)
-                load_half<KIND>(next[i / 2][i % 2], rows[i / 2][i % 2] + (size_t)((u + split) / 2) * BLOCK, p);
-        use_half<KIND, MT, NT>(a, now, p, u / 2 * CK_PACKED_CHUNK, acc);
-#pragma unroll
-        for (int i = 0; i < 2 * MT; i++) now[i / 2][i % 2] = next[i / 2][i % 2];
+        for (int n = 0; n < NT; n++) {
+            float(&to)[4] = sum[n * step];
+            mma<0>(to, operand, k ? of[n][0].z : of[n][0].x, k ? of[n][0].w : of[n][0].y);
+            mma<0>(to, operand, k ? of[n][1].z : of[n][1].x, k ? of[n][1].w : of[n][1].y);
+            if (!batch_form<KIND>::EXACT) mma<0>(to, other, k ? of[n][0].z : of[n][0].x, k ? of[n][0].w : of[n][0].y);
+        }
     }
 }
 
-/* Finishes one output: the sums of row r of the warps from `part` on, `row` of segment `to`, and row n of x. */
-template <int MT, int NT>
-__device__ __forceinline__ void finish_output(const ck_packed_batch &a, const ck_segment &to, uint32_t row, uint32_t r,
-                                              uint32_t n, const float (*part)[16 * MT][NT * 8 + 1])
+/* Multiplies the chunk in the warp's buffer at `from` with all rows of x. */
+template <int KIND, int MT, int NT>
+__device__ __forceinline__ void use_chunk(const ck_packed_batch &a, uint32_t from, uint32_t chunk, float (&acc)[NT][MT][4])
 {
-    float v = 0, up = 0;
-    for (int w = 0; w < 1 << a.split_log; w++) v += part[w][r][n];
+    constexpr int BLOCK = batch_form<KIND>::BLOCK;
+    const uint4 *x = static_cast<const uint4 *>(a.x) + (size_t)chunk * (8 * NT * 64) + (threadIdx.x & 31);
+    row_scales<KIND> s[MT][2];
+    float sum[NT][MT][4] = {};
+#pragma unroll
+    for (int i = 0; i < 2 * MT; i++) s[i / 2][i % 2].load(from + i * BLOCK);
+#pragma unroll 1
+    for (int p = 0; p < 2; p++) {
+        half_codes<KIND> w[MT][2];
+#pragma unroll
+        for (int i = 0; i < 2 * MT; i++) w[i / 2][i % 2].load(from + i * BLOCK, p);
+#pragma unroll
+        for (int j = 0; j < 4; j++, x += NT * 64) {
+            uint4 of[NT][2];
+#pragma unroll
+            for (int i = 0; i < 2 * NT; i++) of[i / 2][i % 2] = x[i * 32];
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                const __half2 scale[2] = {s[m][0].at(p, j / 2, j % 2), s[m][1].at(p, j / 2, j % 2)};
+                use_word<KIND, NT>(w[m], scale, j, of, &sum[0][m], MT);
+            }
+        }
+    }
+    finish_chunk<KIND, MT, NT>(a, from, chunk, s, sum, acc);
+}
+
+/* Requests a chunk of the warp's rows, `at` bytes after their first. */
+template <int BLOCK, int MT>
+__device__ __forceinline__ void request_chunk(const unsigned char *const (&rows)[MT][2], size_t at, uint32_t to)
+{
+#pragma unroll
+    for (int i = 0; i < 2 * MT; i++)
+#pragma unroll
+        for (uint32_t b = 0; b < BLOCK; b += 512) {
+            uint32_t own = b + (threadIdx.x & 31) * 16;
+            if (own < BLOCK) cp_async_16(to + i * BLOCK + own, rows[i / 2][i % 2] + at + own);
+        }
+}
+
+/* The warp's chunks of its rows: of [first, end) those of its turn. */
+template <int KIND, int MT, int NT>
+__device__ __forceinline__ void multiply_rows(const ck_packed_batch &a, const unsigned char *const (&rows)[MT][2], uint32_t first,
+                                              uint32_t end, uint32_t buffer, float (&acc)[NT][MT][4])
+{
+    constexpr int BLOCK = batch_form<KIND>::BLOCK;
+    const uint32_t split = 1u << a.split_log;
+    uint32_t u = first + ((threadIdx.x >> 5) & (split - 1)), stage = 0;
+    if (u < end) request_chunk<BLOCK, MT>(rows, (size_t)u * BLOCK, buffer);
+    asm volatile("cp.async.commit_group;" ::: "memory");
+    wait_for_inputs();
+#pragma unroll 1
+    for (; u < end; u += split) {
+        if (u + split < end)
+            request_chunk<BLOCK, MT>(rows, (size_t)(u + split) * BLOCK, buffer + (stage ^ 1) * 2 * MT * BLOCK);
+        asm volatile("cp.async.commit_group;\n"
+                     "cp.async.wait_group 1;" ::: "memory");
+        __syncwarp();
+        use_chunk<KIND, MT, NT>(a, buffer + stage * 2 * MT * BLOCK, u, acc);
+        __syncwarp();
+        stage ^= 1;
+    }
+}
+
+/* Sums of the slices in their order, by the last of their blocks. total: [rows][...] of this block in, of all out. 0: not the
+ * last. */
+template <int N> __device__ __forceinline__ bool join_slices(const ck_packed_batch &a, float *total, uint32_t all)
+{
+    __shared__ uint32_t before;
+    const size_t size = (size_t)all * N, slice0 = (size_t)blockIdx.x * gridDim.y;
+    float *own = a.slices + (slice0 + blockIdx.y) * size;
+    for (uint32_t i = threadIdx.x; i < size; i += blockDim.x) own[i] = total[i / N * (N + 1) + i % N];
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) before = atomicAdd(a.count + blockIdx.x, 1);
+    __syncthreads();
+    if (before + 1 != gridDim.y) return false;
+    __threadfence();
+    for (uint32_t i = threadIdx.x; i < size; i += blockDim.x) {
+        float v = 0;
+        for (uint32_t k = 0; k < gridDim.y; k++) v += __ldcg(a.slices + (slice0 + k) * size + i);
+        total[i / N * (N + 1) + i % N] = v;
+    }
+    if (threadIdx.x == 0) a.count[blockIdx.x] = 0;
+    __syncthreads();
+    return true;
+}
+
+/* Finishes one output: v of `row` of segment `to` and row n of x; with glu up is the other. */
+__device__ __forceinline__ void finish_output(const ck_packed_batch &a, const ck_segment &to, uint32_t row, uint32_t n, float v,
+                                              float up)
+{
     if (to.bias) v += to.bias[row];
-    if (a.glu) { /* the second tile has up */
-        for (int w = 0; w < 1 << a.split_log; w++) up += part[w][(MT > 1 ? 16 : 0) + r][n];
+    if (a.glu) {
         if (a.segment[1].bias) up += a.segment[1].bias[row];
         v = activate(a.act, v) * up;
     } else if (to.residual.p) {
@@ -231,34 +315,47 @@ __device__ __forceinline__ void finish_output(const ck_packed_batch &a, const ck
     to.y.p[(size_t)n * to.y.stride + row] = v;
 }
 
-/* Kernel body. MT: tiles of 16 weight rows of a warp, with glu one of gate and one of up; NT: tiles of 8 rows
- * of x. */
+/* The warp's sums as [row of its tiles][row of x], with a pitch of 8 NT + 1. */
+template <int MT, int NT> __device__ __forceinline__ void store_sums(float *to, const float (&acc)[NT][MT][4])
+{
+    const uint32_t lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+#pragma unroll
+    for (int n = 0; n < NT; n++)
+#pragma unroll
+        for (int m = 0; m < MT; m++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) to[(m * 16 + g + i / 2 * 8) * (NT * 8 + 1) + n * 8 + 2 * t + i % 2] = acc[n][m][i];
+}
+
+/* Kernel body. MT: tiles of 16 weight rows of a warp, with glu one of gate and one of up; NT: tiles of 8 rows of x. Shared
+ * memory: the warps' buffers; then sums of each warp, and of the block. */
 template <int MT, int NT> __device__ __forceinline__ void packed_batch(const ck_packed_batch &a)
 {
-    __shared__ float part[WARPS][16 * MT][NT * 8 + 1];
-    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
+    extern __shared__ __align__(128) unsigned char smem[];
+    enum { N = NT * 8, PITCH = N + 1 };
+    const uint32_t warp = threadIdx.x >> 5, warps = blockDim.x >> 5, groups = warps >> a.split_log, height = a.glu ? 16 : 16 * MT;
     uint32_t s = 0;
     float acc[NT][MT][4] = {};
     const unsigned char *rows[MT][2];
 #pragma unroll
     for (int i = 1; i < CK_SEGMENTS; i++) s += i < a.segments && !a.glu && blockIdx.x >= a.first[i];
-    /* Rows of a warp; the block's first row, and the warp's. */
-    const uint32_t height = a.glu ? 16 : 16 * MT, block0 = (blockIdx.x - a.first[s]) * (WARPS >> a.split_log) * height,
-                   own = block0 + (warp >> a.split_log) * height, row0 = own < a.segment[s].n ? own : 0,
-                   bytes = a.of[s].pitch;
+    const uint32_t block0 = (blockIdx.x - a.first[s]) * groups * height, own = block0 + (warp >> a.split_log) * height,
+                   row0 = own < a.segment[s].n ? own : 0, first = blockIdx.y * a.each,
+                   end = min(first + a.each, a.k / CK_PACKED_CHUNK);
 #pragma unroll
     for (int i = 0; i < 2 * MT; i++) {
         const ck_segment &from = a.segment[a.glu ? i / 2 : s];
         uint32_t row = row0 + (a.glu ? 0 : i / 2 * 16) + i % 2 * 8;
         /* Missing rows repeat others; their sums are not stored. */
         row = row < from.n ? row : row0;
-        rows[i / 2][i % 2] = static_cast<const unsigned char *>(from.data) + (size_t)(from.at + row) * bytes;
+        rows[i / 2][i % 2] = static_cast<const unsigned char *>(from.data) + (size_t)(from.at + row) * a.of[s].pitch;
     }
     launch_dependents();
+    const uint32_t buffer = smem_addr(smem) + warp * a.warp_bytes;
     switch (a.of[s].kind) {
-#define CASE(KIND)                                        \
-    case CK_P_##KIND:                                     \
-        multiply_rows<CK_P_##KIND, MT, NT>(a, rows, acc); \
+#define CASE(KIND)                                                            \
+    case CK_P_##KIND:                                                         \
+        multiply_rows<CK_P_##KIND, MT, NT>(a, rows, first, end, buffer, acc); \
         break;
         CASE(Q4_0)
         CASE(Q4_K)
@@ -266,18 +363,25 @@ template <int MT, int NT> __device__ __forceinline__ void packed_batch(const ck_
         CASE(Q6_K)
 #undef CASE
     }
-#pragma unroll
-    for (int n = 0; n < NT; n++)
-#pragma unroll
-        for (int m = 0; m < MT; m++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) part[warp][m * 16 + g + i / 2 * 8][n * 8 + 2 * t + i % 2] = acc[n][m][i];
+    float *part = reinterpret_cast<float *>(smem), *total = part + warps * 16 * MT * PITCH;
     __syncthreads();
-    const uint32_t all = height * (WARPS >> a.split_log);
-    for (uint32_t i = threadIdx.x; i < all * NT * 8; i += CK_BATCH_THREADS) {
-        uint32_t r = i % all, n = i / all, row = block0 + r;
-        const ck_segment &to = a.segment[s];
-        if (row < to.n && n < a.rows) finish_output<MT, NT>(a, to, row, r % height, n, part + (r / height << a.split_log));
+    store_sums<MT, NT>(part + warp * 16 * MT * PITCH, acc);
+    __syncthreads();
+    const uint32_t all = groups * 16 * MT;
+    for (uint32_t i = threadIdx.x; i < all * N; i += blockDim.x) {
+        uint32_t r = i / N, n = i % N, group = r / (16 * MT);
+        const float *p = part + ((group << a.split_log) * 16 * MT + r % (16 * MT)) * PITCH + n;
+        float v = 0;
+        for (uint32_t w = 0; w < 1u << a.split_log; w++) v += p[w * 16 * MT * PITCH];
+        total[r * PITCH + n] = v;
+    }
+    __syncthreads();
+    if (gridDim.y > 1 && !join_slices<N>(a, total, all)) return;
+    const ck_segment &to = a.segment[s];
+    for (uint32_t i = threadIdx.x; i < groups * height * N; i += blockDim.x) {
+        uint32_t r = i % (groups * height), n = i / (groups * height), row = block0 + r, at = r / height * 16 * MT + r % height;
+        if (row < to.n && n < a.rows)
+            finish_output(a, to, row, n, total[at * PITCH + n], total[(at + (MT > 1 ? 16 : 0)) * PITCH + n]);
     }
 }
 

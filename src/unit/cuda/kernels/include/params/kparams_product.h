@@ -154,11 +154,40 @@ struct ck_batch {
     uint32_t first[CK_SEGMENTS]; /* first block of each segment */
     struct ck_segment segment[CK_SEGMENTS];
 };
-/* k_packed_batch.cu: the same with packed weights, whose parts may have different kinds; gate and up have one. */
-struct ck_packed_batch {
+/* k_packed_few.cu: the same with packed weights, whose parts may have different kinds; gate and up have one. */
+struct ck_packed_few {
     const void *x, *low;
     uint32_t rows, k, segments, glu, act;
     uint32_t split_log; /* log2 of the warps that share rows, at least 1 */
+    uint32_t first[CK_SEGMENTS];
+    struct ck_segment segment[CK_SEGMENTS];
+    struct {
+        uint32_t kind, pitch; /* pitch: bytes of a row */
+    } of[CK_SEGMENTS];
+};
+/* k_packed_parts.cu: x of k_packed_batch.cu. Of a chunk of 256 columns: y, 8 * tiles * 64 pieces of 16 bytes; sums, tiles * 32
+ * pairs of words; inverse, the value of one unit of each row. tiles: of eight rows. The columns of a group of the norm are a
+ * power of two from 8 to 256, or the row. */
+enum { CK_PACKED_PARTS_THREADS = 512, CK_PACKED_BATCH_ROWS = 16 };
+enum { CK_PACKED_PARTS_BYTES = 8 * 2 * 64 * 16, CK_PACKED_SUMS_BYTES = 2 * 32 * 8 }; /* of a chunk */
+struct ck_packed_parts {
+    struct ck_view x;
+    void *y, *sums;
+    float *inverse;
+    uint32_t tiles, k;
+    struct ck_norm norm;
+};
+/* k_packed_batch.cu: 2 to 16 rows with packed weights, whose parts may have different kinds; gate and up have one. Grid (blocks of
+ * weight rows, slices of the columns). Shared memory: warp_bytes for each warp, two chunks of its rows; CK_PACKED_BATCH_BYTES
+ * afterwards: sums of each warp, of the block. */
+#define CK_PACKED_BATCH_BYTES(warps, groups, tiles, n) (((warps) + (groups)) * (tiles)*16 * ((n) + 1) * 4)
+struct ck_packed_batch {
+    const void *x, *sums;
+    const float *inverse;
+    float *slices;   /* [block of rows][slice] sums of the block, if there are several slices, */
+    uint32_t *count; /* and [block of rows] slices that are done; 0 between launches */
+    uint32_t rows, k, segments, glu, act;
+    uint32_t split_log, each, warp_bytes; /* log2 of the warps that share rows; chunks of a slice */
     uint32_t first[CK_SEGMENTS];
     struct ck_segment segment[CK_SEGMENTS];
     struct {
