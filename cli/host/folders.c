@@ -116,8 +116,7 @@ void folders_usage(const char *path, uint64_t *bytes, size_t *files)
     folders_usage_suffix(path, "", bytes, files);
 }
 
-/* Linux dates files by the coarse clock, which may be behind the other one. */
-struct timespec folders_now(void)
+static struct timespec file_clock(void)
 {
     struct timespec now;
 #ifdef CLOCK_REALTIME_COARSE
@@ -125,6 +124,19 @@ struct timespec folders_now(void)
 #else
     clock_gettime(CLOCK_REALTIME, &now);
 #endif
+    return now;
+}
+
+/* Linux dates files by the coarse clock, which may be behind the other one and has one value for some milliseconds. Waits for
+ * its next value, so that files written before this call are older than the result. */
+struct timespec folders_now(void)
+{
+    const struct timespec before = file_clock(), pause = {0, 200000};
+    struct timespec now = before;
+    while (now.tv_sec == before.tv_sec && now.tv_nsec == before.tv_nsec) {
+        nanosleep(&pause, NULL);
+        now = file_clock();
+    }
     return now;
 }
 

@@ -29,7 +29,7 @@ o, _ = parts("--prefill", A + "@0-0", "--prefill", B + "@1-1", "--decode", B + "
 expect("layer ranges", o["ids"] == alone["ids"] and len(o["units"]) == 4 and all(u["runs"] > 0 for u in o["units"]), o["units"])
 few = ["run", "-m", m, "-n", "2", "--greedy", "--ignore-eos", "--prefill", "ane:soft,keys=32", "--ids"]
 code, out, err = run(*few, ",".join(prompt.split(",")[:40]), "--decode", B)
-expect("truncated positions cannot be handed over", code == 3 and err.count("\n") == 1 and "row 0, which is gone" in err, (code, err))
+expect("truncated positions cannot be handed over", code == 3 and err.count("\n") == 1 and "position 0, which is gone" in err, (code, err))
 code, out, err = run(*few, ",".join(prompt.split(",")[:30]), "--decode", B)
 expect("a prompt within the window can", code == 0, err)
 code, out, err = run(*few, ",".join(prompt.split(",")[:40]), "--decode", "proc:ane:soft,keys=32")
