@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include "commands.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -238,7 +239,8 @@ static void learn(struct run_job *j)
                              .token_ms = (double)(e->decode_ns - f->decode_ns) * 1e-6 / decoded};
     run.prefill_w = watts_between(&j->meter, j->answer.start_ns, j->answer.first_ns);
     run.step_w = watts_between(&j->meter, j->answer.first_ns, j->answer.end_ns);
-    double expected = j->placement.follow->token_ms;
+    /* run.depth lacks the tokens of a restored session. */
+    double expected = f->tokens_reused > b->tokens_reused ? INFINITY : follow_expected_ms(j->placement.follow, run.depth);
     if (run.token_ms > SLOWER * expected && !args_has(j->args, "quiet"))
         out_note("plan: a token took %.2f ms and %.2f were expected: the machine is busy, throttled or changed; see segue "
                  "calibrate",

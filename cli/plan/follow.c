@@ -78,6 +78,12 @@ void follow_learn(struct follow *f, const struct follow_run *run)
     plan_costs_save(units, NULL, &err);
 }
 
+double follow_expected_ms(const struct follow *f, double depth)
+{
+    const struct sg_unit_cost *u = sg_unit_cost_of(&f->costs->units, f->decode, 0);
+    return u ? sg_step_ms(&f->costs->units, u, &f->costs->model, depth, 1, NULL) : f->token_ms;
+}
+
 void follow_free(struct follow *f)
 {
     if (!f) return;

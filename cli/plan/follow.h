@@ -21,6 +21,8 @@ struct follow_run {
 };
 /* Refine the calibration by a run. */
 void follow_learn(struct follow *f, const struct follow_run *run);
+/* Expected time of a token at a depth. */
+double follow_expected_ms(const struct follow *f, double depth);
 void follow_free(struct follow *f);
 
 #endif

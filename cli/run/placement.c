@@ -12,6 +12,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* Reset *p and open the model of -m. Prints a warning of the tokenizer, if any. */
 static segue_status open_model(struct placement *p, const struct args *args, segue_error *err)
@@ -216,6 +217,15 @@ static segue_status open_pipeline(struct placement *p, const struct args *args, 
 /* A task where nothing is known; what a chat template adds; longer texts are not tokenized twice. */
 enum { MEDIUM_PROMPT = 256, MEDIUM_ANSWER = 128, TEMPLATE_TOKENS = 16, TEXT_BYTES = 1 << 16, TOKEN_BYTES = 4 };
 
+/* Tokens of the file of --file, with the text of --prompt before it; standard input and pipes are not known. */
+static size_t file_tokens(const struct args *args)
+{
+    const char *text = args_text(args, "prompt");
+    struct stat s;
+    if (stat(args_text(args, "file"), &s) || !S_ISREG(s.st_mode)) return MEDIUM_PROMPT;
+    return ((size_t)s.st_size + (text ? strlen(text) : 0)) / TOKEN_BYTES + TEMPLATE_TOKENS;
+}
+
 /* Tokens of the prompt, as far as the flags tell before it is read. */
 static size_t expected_prompt(const struct placement *p, const struct args *args)
 {
@@ -227,6 +237,7 @@ static size_t expected_prompt(const struct placement *p, const struct args *args
         for (; *ids; ids++) n += *ids == ',';
         return n;
     }
+    if (known && args_has(args, "file")) return file_tokens(args);
     if (!text || !p->info.has_tokenizer) return MEDIUM_PROMPT;
     if (strlen(text) > TEXT_BYTES) return strlen(text) / TOKEN_BYTES;
     segue_tokenize(p->model, text, strlen(text), 0, NULL, 0, &n, &err); /* ELIMIT, with the number */

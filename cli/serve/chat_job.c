@@ -296,6 +296,11 @@ static bool render(struct chat_job *c, struct serve_error *e)
     size_t n = out.len;
     while (n && (out.data[n - 1] == '\n' || out.data[n - 1] == ' ')) n--;
     c->thinking = n >= sizeof open - 1 && !memcmp(out.data + n - (sizeof open - 1), open, sizeof open - 1);
+    if (c->beginning && c->thinking) {
+        free(out.data);
+        return serve_fail(e, 400, "messages", "messages: a text of the assistant cannot be continued where the template begins "
+                          "with thinking; turn thinking off, or send add_generation_prompt");
+    }
     if (c->beginning) out_add(&out, json_string_value(c->beginning), json_string_length(c->beginning));
     /* The template writes the beginning-of-sequence token itself. */
     c->tokens = generate_tokenize(c->model, out.data, out.len, SEGUE_TEXT_NO_BOS, &c->tokens_n, e);

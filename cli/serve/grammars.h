@@ -1,5 +1,5 @@
 /* grammars.h: the compiled constraints of a model. A grammar keeps the masks that it has made, so requests with the same schema
- * share one. SPDX-License-Identifier: MIT */
+ * share one. A kept grammar has at most 64 MiB of states and masks. SPDX-License-Identifier: MIT */
 #ifndef SEGUE_CLI_GRAMMARS_H
 #define SEGUE_CLI_GRAMMARS_H
 

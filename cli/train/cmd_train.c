@@ -129,8 +129,10 @@ static segue_status train(struct train_job *j, segue_error *err)
     }
     st = keep_model(j, err);
     if (!st) st = train_log_page(&j->log, j->out, err);
-    if (!st && j->step < j->steps)
-        st = out_fail(err, SEGUE_ECANCELED, "train: interrupted; step %llu is kept; repeat the command to go on",
+    if (!st && j->step < j->steps && !kept)
+        st = out_fail(err, SEGUE_ECANCELED, "train: interrupted; no checkpoint was written yet");
+    else if (!st && j->step < j->steps)
+        st = out_fail(err, SEGUE_ECANCELED, "train: interrupted; step %llu is kept; repeat the command to continue",
                       (unsigned long long)kept);
     return st;
 }
@@ -309,8 +311,8 @@ const struct command cmd_train = {
              "of PEFT, which --lora of run, chat and serve reads. With --full all weights are trained, in fp32 with 16 "
              "bytes of memory each, and the result is a model in the form of the one that was given: model.gguf, or a "
              "Hugging Face folder. Of conversations only what the assistant says is trained. Every --checkpoint updates, "
-             "at the end and on ^C the adapter and a checkpoint are written; the same command continues from the "
-             "checkpoint with the same bits as a run that was not interrupted. With --grpo the lines of --data are prompts "
+             "at the end and on ^C (not with --rollout-unit) the adapter and a checkpoint are written; the same command "
+             "continues from the checkpoint with the same bits as a run that was not interrupted. With --grpo the lines of --data are prompts "
              "(\"prompt\", \"messages\" or \"tokens\", and \"answer\" if there is an expected one). Each step samples --group "
              "answers for each of --batch prompts, scores them with --reward and updates the adapter by their distance from "
              "the mean of their group. program:COMMAND is started once; it reads a line of JSON per answer and writes a number."};

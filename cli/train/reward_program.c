@@ -15,8 +15,10 @@
 enum { LINE_MAX_BYTES = 4096, GRACE_MS = 200 };
 static const double LARGEST = 1e6;
 
+/* In a process group of its own: ^C on the terminal reaches segue only, and processes that the program starts end with it. */
 static void child(const char *command, int in, int out)
 {
+    setpgid(0, 0);
     signal(SIGPIPE, SIG_DFL);
     dup2(in, 0);
     dup2(out, 1);
@@ -43,6 +45,7 @@ segue_status reward_program_open(struct reward_program *r, const char *command, 
         close(in[1]), close(out[0]);
         return out_fail_errno(err, "train: reward program", command, NULL);
     }
+    setpgid(pid, pid); /* here too, so that the group exists when this function returns */
     r->pid = pid, r->to = in[1], r->from = out[0];
     fcntl(r->to, F_SETFL, O_NONBLOCK);
     fcntl(r->from, F_SETFL, O_NONBLOCK);
@@ -54,7 +57,7 @@ void reward_program_close(struct reward_program *r)
     int status;
     if (r->pid) {
         close(r->to), close(r->from);
-        kill(r->pid, SIGKILL); /* without effect on one that has ended */
+        kill(-r->pid, SIGKILL); /* without effect on a group that has ended */
         waitpid(r->pid, &status, 0);
     }
     free(r->unread.data);
@@ -72,6 +75,7 @@ static segue_status ended(struct reward_program *r, size_t done, size_t n, segue
             if (WIFSIGNALED(status)) snprintf(how, sizeof how, "ended by signal %d", WTERMSIG(status));
             else snprintf(how, sizeof how, "ended with %d", WEXITSTATUS(status));
             close(r->to), close(r->from);
+            kill(-r->pid, SIGKILL);
             r->pid = 0;
             break;
         }
@@ -101,8 +105,9 @@ static segue_status take_numbers(struct reward_program *r, double *scores, size_
         if (!stop) break;
         char *after;
         double v = strtod(line, &after);
-        while (after < stop && strchr(" \t\r", *after)) after++;
-        if (after != stop || !isfinite(v) || fabs(v) > LARGEST) st = lied(r, line, (size_t)(stop - line), *done, err);
+        bool none = after == line;
+        while (after < stop && *after && strchr(" \t\r", *after)) after++;
+        if (none || after != stop || !isfinite(v) || fabs(v) > LARGEST) st = lied(r, line, (size_t)(stop - line), *done, err);
         else scores[(*done)++] = v;
         used = (size_t)(stop - r->unread.data) + 1;
     }

@@ -50,8 +50,12 @@ void job_identify(struct train_job *j)
     if (!segue_model_weights_id(j->placement.model, NULL, id, &err)) out_addf(&text, "%s", id);
     for (size_t i = 0; i < j->samples.n; i++)
         out_add(&text, (const char *)j->samples.items[i].tokens, 2 * j->samples.items[i].n * sizeof(int32_t));
-    for (size_t i = 0; i < j->prompts.n; i++)
-        out_add(&text, (const char *)j->prompts.items[i].tokens, j->prompts.items[i].n * sizeof(int32_t));
+    for (size_t i = 0; i < j->prompts.n; i++) {
+        const struct train_prompt *x = &j->prompts.items[i];
+        out_addf(&text, "prompt=%zu;", x->n);
+        out_add(&text, (const char *)x->tokens, x->n * sizeof(int32_t));
+        if (x->expected) out_addf(&text, "answer=%zu:%s;", strlen(x->expected), x->expected);
+    }
     /* With two units answers come from weights of one step before. */
     if (j->grpo) out_addf(&text, "two=%d;", args_has(j->args, "rollout-unit"));
     for (size_t i = 0; i < text.len; i++)

@@ -99,6 +99,7 @@ check("expected answers", r.returncode == 0 and objects(r)[0]["reward"] < 0.1, r
 BAD = {"ends": ("sys.exit(3)", 1, "ended with 3 after 0 of 32"), "is killed": ("os.kill(os.getpid(), 9)", 1, "ended by signal 9"),
        "hangs": ("time.sleep(60)", 1, "no number for answer 1 within 1 s"), "writes words": ("print('good', flush=True)", 4, "good"),
        "writes nan": ("print('nan', flush=True)", 4, "nan"), "writes 1e9": ("print(1e9, flush=True)", 4, "1000000000.0"),
+       "writes an empty line": ("print(flush=True)", 4, "is no number"),
        "writes no lines": ("print('1' * 10000, end='', flush=True)", 4, "is no number"),
        "writes too much": ("print('1\\n' * 40, flush=True)", 4, "is no number")}
 for name, (statement, code, words) in BAD.items():

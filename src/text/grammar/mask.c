@@ -101,6 +101,12 @@ static segue_status step_token(struct sg_grammar *g, uint32_t *state, int32_t to
     return SEGUE_OK;
 }
 
+/* With the lock, at the end of a call: a cache beyond its bound, which a call may exceed, is not kept. */
+static void limit_cache(struct sg_grammar *g)
+{
+    if (g->cache_bytes >= SG_GRAMMAR_CACHE_MAX) sg_automaton_free(g);
+}
+
 /* With the lock: *pos after tokens [from, n), or after all of them where the cache was emptied since. */
 static segue_status advance(struct sg_grammar *g, struct sg_grammar_pos *pos, const int32_t *tokens, size_t n, size_t from,
                             segue_error *err)
@@ -179,6 +185,7 @@ segue_status sg_grammar_mask(struct sg_grammar *g, struct sg_grammar_pos *pos, c
     pthread_mutex_lock(&g->lock);
     segue_status status = advance(g, pos, tokens, n, from, err);
     if (status == SEGUE_OK) status = state_mask(g, pos->state, words, err);
+    limit_cache(g);
     pthread_mutex_unlock(&g->lock);
     return status;
 }
@@ -199,6 +206,7 @@ segue_status sg_grammar_check(struct sg_grammar *g, const char *text, size_t len
     }
     *valid = i;
     if (status == SEGUE_OK && !g->states[state].accepts) status = SEGUE_END;
+    limit_cache(g);
     pthread_mutex_unlock(&g->lock);
     return status;
 }

@@ -2,6 +2,31 @@
  * uploaded at first use and kept with the lane. SPDX-License-Identifier: MIT */
 #include "unit/cuda/issue/issue.h"
 
+/* Pairs of adapters that a lane keeps before it looks for unused ones: about 18 adapters of all matrices of an 8B model. */
+enum { LORAS_KEPT = 4096 };
+
+static int is_used(const struct cu_pass *p, uint64_t id)
+{
+    for (uint32_t s = 0; s < p->spans_n; s++)
+        for (uint32_t i = 0; i < p->spans[s]->loras_n; i++)
+            if (p->spans[s]->loras[i]->id == id) return 1;
+    return 0;
+}
+
+/* Frees adapters that no span of this pass has; cuMemFree waits for earlier passes. Without it a lane would keep every adapter
+ * that a training run has sampled with. */
+static void evict(struct cu_pass *p)
+{
+    struct cu_lane *l = p->lane;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < l->loras_n; i++)
+        if (is_used(p, l->loras[i].id))
+            l->loras[n++] = l->loras[i];
+        else
+            cu_mem_free(p->program->base.unit, &l->loras[i].memory);
+    l->loras_n = n;
+}
+
 /* GPU memory of an adapter's matrices for one weight, a then b. Uploaded when the lane uses it first. */
 static segue_status lora_memory(struct cu_pass *p, uint64_t id, const struct sg_lora_pair *pair, cu_ptr *out)
 {
@@ -14,6 +39,7 @@ static segue_status lora_memory(struct cu_pass *p, uint64_t id, const struct sg_
             *out = l->loras[i].memory;
             return SEGUE_OK;
         }
+    if (l->loras_n >= LORAS_KEPT) evict(p);
     if (l->loras_n == l->loras_cap) {
         uint32_t cap = l->loras_cap * 2 + 64;
         struct cu_lora *wider = sg_realloc(l->loras, cap * sizeof *wider);
