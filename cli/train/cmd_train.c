@@ -312,7 +312,7 @@ const struct command cmd_train = {
              "bytes of memory each, and the result is a model in the form of the one that was given: model.gguf, or a "
              "Hugging Face folder. Of conversations only what the assistant says is trained. Every --checkpoint updates, "
              "at the end and on ^C (not with --rollout-unit) the adapter and a checkpoint are written; the same command "
-             "continues from the checkpoint with the same bits as a run that was not interrupted. With --grpo the lines of --data are prompts "
-             "(\"prompt\", \"messages\" or \"tokens\", and \"answer\" if there is an expected one). Each step samples --group "
+             "continues from the checkpoint with the same bits as a run that was not interrupted. With --grpo the lines of "
+             "--data are prompts (\"prompt\", \"messages\" or \"tokens\", and \"answer\" if there is an expected one). Each step samples --group "
              "answers for each of --batch prompts, scores them with --reward and updates the adapter by their distance from "
              "the mean of their group. program:COMMAND is started once; it reads a line of JSON per answer and writes a number."};

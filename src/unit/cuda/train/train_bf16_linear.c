@@ -77,8 +77,10 @@ static segue_status pair_back(struct cu_train *t, const struct sg_resident_call 
     const struct sg_resident_matrix *x = &c->in[0], *dx = &c->grad[0];
     const uint16_t *low, *dlow, *a;
     uint32_t rank = c->pair[0].rows;
+    struct sg_resident_weight b = c->pair[1];
+    b.rows = c->width; /* of its rows those of this operation */
     SG_TRY(low_products(t, c, &low, &dlow, err));
-    SG_TRY(weight_back(t, half(c->dout), c->stride, low, rank, &c->pair[1], c->rows, 0, err));
+    SG_TRY(weight_back(t, half(c->dout), c->stride, low, rank, &b, c->rows, 0, err));
     SG_TRY(weight_back(t, dlow, rank, half(x->data), x->stride, &c->pair[0], c->rows, 0, err));
     if (!dx->data) return SEGUE_OK;
     SG_TRY(cu_train_copy_of(t, c->pair[0].value, rank, x->width, &a, NULL, err));

@@ -10,7 +10,7 @@ static int can(const struct sg_resident_call *c)
     const struct sg_attend *a = &c->op->u.attend;
     int plain = (a->d == 64 || a->d == 128) && a->dv == a->d && !c->weight[0].value && !c->in[3].data && !(a->softcap > 0);
     for (int i = 0; i < 3; i++) plain &= cu_train_even(c->in[i]) && cu_train_even(c->grad[i]);
-    return plain && (!c->back || (c->grad[0].data && c->grad[1].data && c->grad[2].data));
+    return plain && (!c->back || c->grad[0].data || c->grad[1].data || c->grad[2].data);
 }
 
 /* [heads, rows] that forward writes and backward reads. An op has at most one forward pass before its backward pass. */
@@ -49,6 +49,8 @@ segue_status cu_train_flash(struct cu_train *t, const struct sg_resident_call *c
     SG_TRY(cu_train_scratch(t, numbers, &a.along, err));
     SG_TRY(cu_train_launch(t, wide ? t->k.flash_queries_128 : t->k.flash_queries_64, tiles, o->heads, sequences, CT_FLASH_THREADS,
                            &a, err));
+    /* With an adapter of q and v only, the first layer's k needs no gradient; the pass by queries has the sums for the other one. */
+    if (!c->grad[1].data && !c->grad[2].data) return SEGUE_OK;
     return cu_train_launch(t, wide ? t->k.flash_keys_128 : t->k.flash_keys_64, tiles, o->kv_heads, sequences, CT_FLASH_THREADS,
                            &a, err);
 }

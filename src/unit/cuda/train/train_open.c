@@ -19,7 +19,12 @@ static segue_status take(struct sg_train_resident *r, size_t n, float **out, seg
     size_t all = n + (r_bf16(r) ? cu_train_slack(n) : 0);
     SG_TRY(cu_mem_alloc(cu_train_of(r)->u, all * sizeof **out, "numbers of training", &p, err));
     *out = (float *)(uintptr_t)p;
-    return r_bf16(r) ? cu_train_copies_add(cu_train_of(r), *out, n, err) : SEGUE_OK;
+    segue_status status = r_bf16(r) ? cu_train_copies_add(cu_train_of(r), *out, n, err) : SEGUE_OK;
+    if (status != SEGUE_OK) {
+        cu_mem_free(cu_train_of(r)->u, &p);
+        *out = NULL;
+    }
+    return status;
 }
 
 static void leave(struct sg_train_resident *r, float *p)

@@ -340,7 +340,7 @@ template <int D> __device__ void flash_queries(const ct_flash &a)
         F::along(dq, ds, keys[stage]);
         F::finish();
     }
-    F::store(a.dq.p + x.first * a.dq.stride + x.h * D, a.dq.stride, i, x.n, dq, scales, a.dq.fresh);
+    if (a.dq.p) F::store(a.dq.p + x.first * a.dq.stride + x.h * D, a.dq.stride, i, x.n, dq, scales, a.dq.fresh);
 }
 
 /* --- backward by keys: dK and dV; matrices are [keys, queries] --- */
@@ -414,8 +414,8 @@ template <int D> __device__ void flash_keys(const ct_flash &a)
         keys_step<D>(a, k, v, queries[stage], douts[stage], lines[stage], dk, dv, j, from + n % tiles * F::INNER);
     }
     float ones[2] = {1, 1}, scales[2] = {a.scale, a.scale};
-    F::store(a.dv.p + x.first * a.dv.stride + x.kv * D, a.dv.stride, j, x.n, dv, ones, a.dv.fresh);
-    F::store(a.dk.p + x.first * a.dk.stride + x.kv * D, a.dk.stride, j, x.n, dk, scales, a.dk.fresh);
+    if (a.dv.p) F::store(a.dv.p + x.first * a.dv.stride + x.kv * D, a.dv.stride, j, x.n, dv, ones, a.dv.fresh);
+    if (a.dk.p) F::store(a.dk.p + x.first * a.dk.stride + x.kv * D, a.dk.stride, j, x.n, dk, scales, a.dk.fresh);
 }
 
 #define KERNELS(d)                                                                                                               \
