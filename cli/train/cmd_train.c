@@ -307,12 +307,13 @@ static const struct arg_group *const groups[] = {&command_flags, &grpo_flags, &f
 const struct command cmd_train = {
     .name = "train", .summary = "train a LoRA adapter or all weights", .groups = groups,
     .example = "segue train -m model.gguf --data chats.jsonl -o adapter", .run = run,
-    .about = "Trains a LoRA adapter of a model of any family and storage, also a quantised one, and writes it in the form "
-             "of PEFT, which --lora of run, chat and serve reads. With --full all weights are trained, in fp32 with 16 "
-             "bytes of memory each, and the result is a model in the form of the one that was given: model.gguf, or a "
-             "Hugging Face folder. Of conversations only what the assistant says is trained. Every --checkpoint updates, "
-             "at the end and on ^C (not with --rollout-unit) the adapter and a checkpoint are written; the same command "
-             "continues from the checkpoint with the same bits as a run that was not interrupted. With --grpo the lines of "
-             "--data are prompts (\"prompt\", \"messages\" or \"tokens\", and \"answer\" if there is an expected one). Each step samples --group "
+    .about = "Trains a LoRA adapter of a model of any family and storage, also a quantised one, and writes it in the form of "
+             "PEFT, which --lora of run, chat and serve reads. With --full all weights are trained, in fp32 with 16 bytes of "
+             "memory each, and the result is a model in the form of the one that was given: model.gguf, or a Hugging Face "
+             "folder. Of conversations only what the assistant says is trained. Every --checkpoint updates, at the end and on "
+             "^C (not with --rollout-unit) the adapter and a checkpoint are written; the same command continues from the "
+             "checkpoint with the same bits as a run that was not interrupted. With --grpo the lines of --data are prompts "
+             "(\"prompt\", \"messages\" or \"tokens\", and \"answer\" if there is an expected one). Each step samples --group "
              "answers for each of --batch prompts, scores them with --reward and updates the adapter by their distance from "
-             "the mean of their group. program:COMMAND is started once; it reads a line of JSON per answer and writes a number."};
+             "the mean of their group. program:COMMAND is started once; it reads a line of JSON per answer and writes a "
+             "number."};

@@ -144,6 +144,11 @@ with open(os.path.join(folder, "p00.mil"), "w") as text:  # a shape parameter in
                        "tensor<fp16, [1, 32, 3, 1]> z = reduce_sum(x = a, axes = tensor<int32, [1]>([-1]), keep_dims = keep);", {"a": a}, ["z"]))
 code, out, err = run("mil", "check", folder, "--profile", "ieee")
 expect("keep_dims from a blob: refused by name", code != 0 and "keep_dims" in out + err, out + err)
+with open(os.path.join(folder, "p00.mil"), "w") as text:  # an axis beyond the rank is refused also where one element serves all
+    text.write(program("tensor<int8, [1, 32, 3, 64]> t = quantize(input = a, scale = fp16(0x1p-5), output_dtype = string(\"int8\")); "
+                       "tensor<fp16, [1, 32, 3, 64]> z = dequantize(input = t, scale = fp16(0x1p-5), axis = int32(7));", {"a": a}, ["z"]))
+code, out, err = run("mil", "check", folder, "--profile", "ieee")
+expect("an axis beyond the rank: refused by name", code != 0 and "axis" in out + err, out + err)
 case("gelu", '$T z = gelu(x = a, mode = string("EXACT"));', {"a": a}, A * 0.5 * (1 + erf(A / math.sqrt(2))), absolute=1e-4)
 case("gelu", '$T z = gelu(x = a, mode = string("TANH_APPROXIMATION"));', {"a": a},
      0.5 * A * (1 + np.tanh(math.sqrt(2 / math.pi) * (A + 0.044715 * A ** 3))), absolute=1e-4)

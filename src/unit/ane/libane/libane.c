@@ -217,6 +217,9 @@ static segue_status libane_load(struct sg_ane_device *d, const struct sg_ane_sou
                                 segue_error *err)
 {
     char hex[33], name[40];
+    if (d->lost)
+        return sg_fail(err, SEGUE_ELOST, "load: libane: %.60s: the driver did not answer before; restart, or use another unit",
+                       s->name);
     struct sg_ane_program *p = sg_alloc(sizeof *p);
     if (!p) return sg_no_memory("a program", sizeof *p, err);
     p->base = (struct sg_ane_program_base){&libane_ops, d};

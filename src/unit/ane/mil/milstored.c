@@ -22,11 +22,13 @@ segue_status sg_mil_infer_cast(struct sg_mil_infer_ctx *w) { return set_named_dt
 static segue_status check_scale(struct sg_mil_infer_ctx *w, const struct sg_mil_type *x)
 {
     static const char *const names[] = {"scale", "zero_point"};
+    /* The axis is read even where one element serves the whole tensor. */
+    if (x->rank && sg_mil_infer_axis(w, "axis", 0, x->rank) == SG_MIL_DIMS) return SEGUE_EFORMAT;
     for (int i = 0; i < 2; i++) {
         const struct sg_mil_type *t = sg_mil_infer_arg_type(w, names[i]);
         if (!t || sg_mil_elements(t) == 1) continue; /* absent, or one for the whole tensor */
         uint32_t axis = sg_mil_infer_axis(w, "axis", 0, x->rank);
-        if (axis == SG_MIL_DIMS) return SEGUE_EFORMAT;
+        if (axis == SG_MIL_DIMS) return SEGUE_EFORMAT; /* x has no axis */
         SG_TRY(sg_mil_infer_vector(w, names[i], (uint64_t)x->dim[axis]));
     }
     return SEGUE_OK;

@@ -49,7 +49,7 @@ segue_status cu_train_flash(struct cu_train *t, const struct sg_resident_call *c
     SG_TRY(cu_train_scratch(t, numbers, &a.along, err));
     SG_TRY(cu_train_launch(t, wide ? t->k.flash_queries_128 : t->k.flash_queries_64, tiles, o->heads, sequences, CT_FLASH_THREADS,
                            &a, err));
-    /* With an adapter of q and v only, the first layer's k needs no gradient; the pass by queries has the sums for the other one. */
+    /* With an adapter of q alone, the first layer's k and v need no gradient. The pass by queries has sums for that by keys. */
     if (!c->grad[1].data && !c->grad[2].data) return SEGUE_OK;
     return cu_train_launch(t, wide ? t->k.flash_keys_128 : t->k.flash_keys_64, tiles, o->kv_heads, sequences, CT_FLASH_THREADS,
                            &a, err);
