@@ -34,7 +34,7 @@ void *out_realloc(void *p, size_t size) { return exit_if_null(realloc(p, size ? 
 char *out_strdup(const char *s) { return exit_if_null(strdup(s)); }
 
 /* A new string of *n bytes. The text is formatted twice: once to find its length. */
-static char *format_new(const char *format, va_list ap, size_t *n)
+static char *OUT_FORMAT(1, 0) format_new(const char *format, va_list ap, size_t *n)
 {
     va_list again;
     va_copy(again, ap);

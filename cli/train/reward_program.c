@@ -56,8 +56,9 @@ void reward_program_close(struct reward_program *r)
 {
     int status;
     if (r->pid) {
+        /* Before its pipes are closed, which it would complain about. Without effect on a group that has ended. */
+        kill(-r->pid, SIGKILL);
         close(r->to), close(r->from);
-        kill(-r->pid, SIGKILL); /* without effect on a group that has ended */
         waitpid(r->pid, &status, 0);
     }
     free(r->unread.data);
