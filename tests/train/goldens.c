@@ -301,7 +301,7 @@ static void score(const struct training *f, segue_adapter *adapter, float out[23
 {
     segue_error err = {0};
     segue_engine *engine;
-    segue_session *session;
+    segue_session *session = NULL;
     segue_session_opts o = SEGUE_INIT(segue_session_opts);
     o.adapters = &adapter, o.adapters_n = adapter != NULL;
     if (segue_engine_open(&engine, f->model, &f->unit, 1, NULL, &err) || segue_session_open(&session, engine, &o, &err) ||
