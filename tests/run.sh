@@ -1,11 +1,12 @@
 #!/bin/sh
-# Run every test of BUILD under CTest, less those that another test contains (label "subset"); write BUILD/tests.xml (JUnit) and
+# Run every test of BUILD under CTest, less those that another test contains (label "subset") and those that take minutes
+# and check with another driver what a test of the same script checks (label "long"); write BUILD/tests.xml (JUnit) and
 # close with the line `tests: P passed, F failed, S skipped`. Fails when a test failed or none ran.
 # SPDX-License-Identifier: MIT
 set -u
 build=$1
 rm -f "$build/tests.xml"
-ctest --test-dir "$build" -LE "^subset$" -j2 --output-on-failure --output-junit "$(cd "$build" && pwd)/tests.xml" | tee "$build/tests.log" |
+ctest --test-dir "$build" -LE "^(subset|long)$" -j2 --output-on-failure --output-junit "$(cd "$build" && pwd)/tests.xml" | tee "$build/tests.log" |
     grep -vE '^(    Start| *[0-9]+/[0-9]+ Test .* Passed)' | grep -v '^Label Time\|sec\*proc\|^Test project\|^$'
 count() { sed -n "s/.*[[:space:]]$1=\"\([0-9]*\)\".*/\1/p" "$build/tests.xml" | head -n 1; }
 total=$(count tests); failed=$(count failures); skipped=$(count skipped); disabled=$(count disabled)

@@ -22,7 +22,7 @@ if(SEGUE_PYTHON AND NOT SEGUE_PYTHON MATCHES "NOTFOUND" AND TARGET segue)
   segue_script(ane_mil_quant "golden;quick" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/mil_quant.py)
   segue_script(ane_libane "api;quick" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/libane.py $<TARGET_FILE:segue>
     ${CMAKE_CURRENT_BINARY_DIR}/libane_whole ${CMAKE_CURRENT_BINARY_DIR}/libane_short)
-  segue_script(ane_libane_report "api;slow" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/libane.py $<TARGET_FILE:segue>
+  segue_script(ane_libane_report "api;slow;long" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/libane.py $<TARGET_FILE:segue>
     ${CMAKE_CURRENT_BINARY_DIR}/libane_whole ${CMAKE_CURRENT_BINARY_DIR}/libane_short report)
   set_tests_properties(ane_libane_report PROPERTIES TIMEOUT 1500)
   segue_script(ane_report_energy "api;slow" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/report_energy.py)
