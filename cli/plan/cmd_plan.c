@@ -38,9 +38,9 @@ static segue_status predict(const struct args *args, segue_error *err)
     return st;
 }
 
-/* The storages that --storage names besides the model's own one, as further placements. list: [SG_PLAN_STORAGES], list[0] is the
+/* The storages that --storage names besides the model's own one, as further placements. list: [STORAGES_MAX], list[0] is the
  * model. */
-enum { SG_PLAN_STORAGES = 8 };
+enum { STORAGES_MAX = 8 };
 static segue_status add_storages(const struct args *args, struct sg_model_cost *list, size_t from, segue_error *err)
 {
     const char *text;
@@ -49,7 +49,7 @@ static segue_status add_storages(const struct args *args, struct sg_model_cost *
         bool known = false;
         for (size_t k = 0; k < n; k++) known |= !strcmp(list[k].storage, text);
         if (known) continue;
-        if (n == SG_PLAN_STORAGES) return out_fail(err, SEGUE_EARG, "flag --storage: more than %d; name fewer", SG_PLAN_STORAGES);
+        if (n == STORAGES_MAX) return out_fail(err, SEGUE_EARG, "flag --storage: more than %d; name fewer", STORAGES_MAX);
         SG_TRY(sg_model_cost_as(&list[n], &list[0], text, err));
         list[n - 1].also = &list[n];
         n++;
@@ -150,7 +150,7 @@ static segue_status plan(const struct args *args, segue_error *err)
     struct sg_chips *chips = out_alloc(sizeof *chips);
     struct sg_unit_costs *costs = out_alloc(sizeof *costs);
     struct sg_options *options = out_alloc(sizeof *options);
-    struct sg_model_cost models[SG_PLAN_STORAGES];
+    struct sg_model_cost models[STORAGES_MAX];
     struct sg_plan_source source = {0};
     struct sg_plan_task task;
     char *model_name = NULL, *storage = NULL;

@@ -37,31 +37,34 @@ static bool usable(const struct sg_option *o)
     return whole && strncmp(o->prefill, "proc:", 5) != 0 && strncmp(o->decode, "proc:", 5) != 0;
 }
 
-struct follow *follow_choose(const segue_model *model, double prompt, double output)
+struct follow *follow_open(const segue_model *model)
 {
     struct follow *f = out_alloc(sizeof *f);
-    struct follow_costs *c = f->costs = out_alloc(sizeof *f->costs);
-    struct sg_options *options = out_alloc(sizeof *options);
-    struct sg_plan_task task = {.prompt = prompt, .output = output, .turns = 1, .sessions = 1, .chunk = 512};
-    struct sg_plan_source source = {.costs = &c->units};
     const char *why;
     segue_error err;
-    const struct sg_option *o = NULL;
-    if (!plan_costs_open(&c->units, &why, &err) && !why && c->units.units_n && read_sizes(model, &c->model)) {
-        sg_options_make(options, &source, &c->model, &task);
-        if (options->choice >= 0) o = &options->list[options->choice];
-    }
-    if (o && usable(o)) {
+    f->costs = out_alloc(sizeof *f->costs);
+    if (!plan_costs_open(&f->costs->units, &why, &err) && !why && f->costs->units.units_n && read_sizes(model, &f->costs->model))
+        return f;
+    follow_free(f);
+    return NULL;
+}
+
+bool follow_choose(struct follow *f, double prompt, double output)
+{
+    struct sg_options *options = out_alloc(sizeof *options);
+    struct sg_plan_task task = {.prompt = prompt, .output = output, .turns = 1, .sessions = 1, .chunk = 512};
+    struct sg_plan_source source = {.costs = &f->costs->units};
+    sg_options_make(options, &source, &f->costs->model, &task);
+    const struct sg_option *o = options->choice >= 0 ? &options->list[options->choice] : NULL;
+    bool chosen = o && usable(o);
+    if (chosen) {
         memcpy(f->prefill, o->prefill, sizeof f->prefill);
         memcpy(f->decode, o->decode, sizeof f->decode);
         f->ttft_ms = o->ttft_ms.mid, f->token_ms = o->token_ms.mid, f->total_ms = o->total_ms.mid;
         f->prompt = prompt, f->output = output;
-    } else {
-        follow_free(f);
-        f = NULL;
     }
     free(options);
-    return f;
+    return chosen;
 }
 
 void follow_learn(struct follow *f, const struct follow_run *run)

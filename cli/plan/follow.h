@@ -2,6 +2,7 @@
 #ifndef SEGUE_CLI_FOLLOW_H
 #define SEGUE_CLI_FOLLOW_H
 
+#include <stdbool.h>
 #include "segue.h"
 
 struct sg_unit_costs;
@@ -12,9 +13,10 @@ struct follow {
     struct follow_costs *costs; /* owned */
 };
 
-/* The choice of the planner for the model by the calibration of this machine; NULL: there is no calibration, or its choice is not
- * one or two whole units. Reads one small file. */
-struct follow *follow_choose(const segue_model *model, double prompt, double output);
+/* The calibration of this machine for the model; NULL: there is none. Reads one small file. */
+struct follow *follow_open(const segue_model *model);
+/* The choice of the planner. false: it is not one or two whole units. */
+bool follow_choose(struct follow *f, double prompt, double output);
 /* What a run on one unit took: prefill of n tokens, then tokens of token_ms at a depth; watts of both phases. 0: not measured. */
 struct follow_run {
     double n, prefill_ms, depth, token_ms, prefill_w, step_w;

@@ -254,9 +254,15 @@ static segue_status follow_plan(struct placement *p, const struct args *args, bo
     if ((strcmp(name, "run") != 0 && strcmp(name, "chat") != 0 && strcmp(name, "serve") != 0) || args_has(args, "threads"))
         return SEGUE_OK;
     bool length = !strcmp(name, "run") && args_has(args, "tokens") && args_number(args, "tokens", 0) > 0;
-    p->follow = follow_choose(p->model, (double)expected_prompt(p, args),
-                              length ? (double)args_number(args, "tokens", 0) : MEDIUM_ANSWER);
+    p->follow = follow_open(p->model);
     if (!p->follow) return SEGUE_OK;
+    /* Only now: a prompt is tokenized to be counted. */
+    if (!follow_choose(p->follow, (double)expected_prompt(p, args),
+                       length ? (double)args_number(args, "tokens", 0) : MEDIUM_ANSWER)) {
+        follow_free(p->follow);
+        p->follow = NULL;
+        return SEGUE_OK;
+    }
     *followed = true;
     bool split = strcmp(p->follow->prefill, p->follow->decode) != 0;
     if (!quiet)

@@ -7,21 +7,6 @@
 #include "run/prompt.h"
 #include "train/samples.h"
 
-static segue_status ids_of(const struct placement *p, const json_t *list, struct prompt *out, segue_error *err)
-{
-    size_t n = json_array_size(list);
-    out->ids = out_alloc((n + 1) * sizeof *out->ids);
-    for (out->n = 0; out->n < n; out->n++) {
-        const json_t *id = json_array_get(list, out->n);
-        json_int_t v = json_is_integer(id) ? json_integer_value(id) : -1;
-        if (v < 0 || v >= (json_int_t)p->info.vocab)
-            return out_fail(err, SEGUE_EFORMAT, "\"tokens\": number %zu is no token below %zu", out->n + 1,
-                            (size_t)p->info.vocab);
-        out->ids[out->n] = (int32_t)v;
-    }
-    return SEGUE_OK;
-}
-
 static segue_status messages_of(const struct placement *p, json_t *messages, size_t limit, struct prompt *out, segue_error *err)
 {
     if (!p->info.has_template)
@@ -46,12 +31,22 @@ static segue_status tokens_of(const struct placement *p, const json_t *o, size_t
     char *dump = json_dumps(given, JSON_COMPACT);
     *text = out_strdup(dump ? dump : "");
     free(dump);
-    return given == messages ? messages_of(p, messages, limit, out, err) : ids_of(p, ids, out, err);
+    return given == messages ? messages_of(p, messages, limit, out, err) : train_ids(out, p, ids, err);
 }
 
-static segue_status add_line(struct train_prompts *to, const struct placement *p, const char *line, size_t len, size_t limit,
-                             segue_error *err)
+/* Where the prompts of a file go. */
+struct prompt_target {
+    struct train_prompts *prompts;
+    const struct placement *placement;
+    size_t limit;
+};
+
+static segue_status add_line(void *target, const char *line, size_t len, segue_error *err)
 {
+    const struct prompt_target *t = target;
+    struct train_prompts *to = t->prompts;
+    const struct placement *p = t->placement;
+    size_t limit = t->limit;
     json_error_t why;
     json_t *o = out_json_load(line, len, 0, &why), *answer = json_object_get(o, "answer");
     struct prompt ids = {0};
@@ -75,18 +70,9 @@ static segue_status add_line(struct train_prompts *to, const struct placement *p
 segue_status prompts_read(struct train_prompts *out, const struct placement *p, const char *path, size_t limit, segue_error *err)
 {
     struct out_text text = {0};
-    size_t number = 0;
+    struct prompt_target target = {out, p, limit};
     segue_status st = prompt_file(path, &text, err);
-    for (const char *at = text.data, *end = at + text.len, *stop; !st && at < end; at = stop + 1) {
-        stop = memchr(at, '\n', (size_t)(end - at));
-        if (!stop) stop = end;
-        number++;
-        if (strspn(at, " \t\r") >= (size_t)(stop - at)) continue;
-        segue_error why;
-        st = train_line_check((size_t)(stop - at), &why);
-        if (!st) st = add_line(out, p, at, (size_t)(stop - at), limit, &why);
-        if (st) out_fail(err, st, "train: %.200s: line %zu: %s; mend or remove the line", path, number, why.text);
-    }
+    if (!st) st = train_lines(path, &text, add_line, &target, err);
     free(text.data);
     if (!st && !out->n)
         st = out_fail(err, SEGUE_EFORMAT, "train: %.200s: no prompts; give a line with \"prompt\" for each", path);

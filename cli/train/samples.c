@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "run/prompt.h"
-
 /* splitmix64 */
 static uint64_t draw(uint64_t *state)
 {
@@ -99,33 +97,56 @@ static segue_status add_messages(struct train_data *s, const struct placement *p
 
 /* --- files --- */
 
-/* A list of token ids. */
-static segue_status add_tokens(struct train_data *s, const struct placement *p, const json_t *list, size_t context,
-                               segue_error *err)
+segue_status train_ids(struct prompt *out, const struct placement *p, const json_t *list, segue_error *err)
 {
-    struct prompt ids = {.ids = out_alloc((json_array_size(list) + 1) * sizeof *ids.ids), .n = json_array_size(list)};
-    segue_status st = SEGUE_OK;
-    for (size_t i = 0; i < ids.n && !st; i++) {
-        const json_t *id = json_array_get(list, i);
+    size_t n = json_array_size(list);
+    out->ids = out_alloc((n + 1) * sizeof *out->ids);
+    for (out->n = 0; out->n < n; out->n++) {
+        const json_t *id = json_array_get(list, out->n);
         json_int_t v = json_is_integer(id) ? json_integer_value(id) : -1;
         if (v < 0 || v >= (json_int_t)p->info.vocab)
-            st = out_fail(err, SEGUE_EFORMAT, "\"tokens\": number %zu is no token below %zu", i + 1, (size_t)p->info.vocab);
-        ids.ids[i] = (int32_t)v;
+            return out_fail(err, SEGUE_EFORMAT, "\"tokens\": number %zu is no token below %zu", out->n + 1,
+                            (size_t)p->info.vocab);
+        out->ids[out->n] = (int32_t)v;
     }
-    if (!st) add_text(s, &ids, context);
-    prompt_free(&ids);
+    return SEGUE_OK;
+}
+
+segue_status train_lines(const char *path, const struct out_text *text,
+                         segue_status (*take)(void *context, const char *line, size_t len, segue_error *err), void *context,
+                         segue_error *err)
+{
+    size_t number = 0;
+    segue_status st = SEGUE_OK;
+    for (const char *at = text->data, *end = at + text->len, *stop; at < end && !st; at = stop + 1) {
+        stop = memchr(at, '\n', (size_t)(end - at));
+        if (!stop) stop = end;
+        size_t len = (size_t)(stop - at);
+        number++;
+        if (strspn(at, " \t\r") >= len) continue;
+        segue_error why;
+        if (len > TRAIN_LINE_BYTES)
+            st = out_fail(&why, SEGUE_ELIMIT, "%zu MB, at most %d; one line is one sequence", len >> 20, TRAIN_LINE_BYTES >> 20);
+        else
+            st = take(context, at, len, &why);
+        if (st) out_fail(err, st, "train: %.200s: line %zu: %s; mend or remove the line", path, number, why.text);
+    }
     return st;
 }
 
-segue_status train_line_check(size_t len, segue_error *err)
-{
-    if (len <= TRAIN_LINE_BYTES) return SEGUE_OK;
-    return out_fail(err, SEGUE_ELIMIT, "%zu MB, at most %d; one line is one sequence", len >> 20, TRAIN_LINE_BYTES >> 20);
-}
+/* Where the sequences of a file go. */
+struct line_target {
+    struct train_data *data;
+    const struct placement *placement;
+    size_t context;
+};
 
-static segue_status add_line(struct train_data *s, const struct placement *p, const char *line, size_t len, size_t context,
-                             segue_error *err)
+static segue_status add_line(void *target, const char *line, size_t len, segue_error *err)
 {
+    const struct line_target *to = target;
+    struct train_data *s = to->data;
+    const struct placement *p = to->placement;
+    struct prompt ids = {0};
     json_error_t why;
     json_t *o = out_json_load(line, len, 0, &why);
     const json_t *text = json_object_get(o, "text"), *messages = json_object_get(o, "messages");
@@ -134,38 +155,19 @@ static segue_status add_line(struct train_data *s, const struct placement *p, co
     if (!o)
         st = out_fail(err, SEGUE_EFORMAT, "not JSON (%s)", why.text);
     else if (json_is_array(tokens))
-        st = add_tokens(s, p, tokens, context, err);
+        st = train_ids(&ids, p, tokens, err);
     else if (!p->info.has_tokenizer)
         st = out_fail(err, SEGUE_EUNSUPPORTED, "the model has no tokenizer, so only \"tokens\" can be read");
-    else if (json_is_string(text)) {
-        struct prompt ids = {0};
+    else if (json_is_string(text))
         st = prompt_tokenize(p->model, json_string_value(text), json_string_length(text), 0, SIZE_MAX, &ids, err);
-        if (!st) add_text(s, &ids, context);
-        prompt_free(&ids);
-    } else if (json_is_array(messages) && p->info.has_template)
-        st = add_messages(s, p, messages, context, err);
+    else if (json_is_array(messages) && p->info.has_template)
+        st = add_messages(s, p, messages, to->context, err);
     else
         st = out_fail(err, SEGUE_EFORMAT, "%s", messages ? "\"messages\" needs a list and a model with a chat template"
                                                          : "an object with \"text\", \"messages\" or \"tokens\" was expected");
+    if (!st && (json_is_array(tokens) || json_is_string(text))) add_text(s, &ids, to->context);
+    prompt_free(&ids);
     json_decref(o);
-    return st;
-}
-
-static segue_status add_lines(struct train_data *s, const struct placement *p, const char *path, const struct out_text *text,
-                              size_t context, segue_error *err)
-{
-    size_t number = 0;
-    segue_status st = SEGUE_OK;
-    for (const char *at = text->data, *end = at + text->len, *stop; at < end && !st; at = stop + 1) {
-        stop = memchr(at, '\n', (size_t)(end - at));
-        if (!stop) stop = end;
-        number++;
-        if (strspn(at, " \t\r") >= (size_t)(stop - at)) continue;
-        segue_error why;
-        st = train_line_check((size_t)(stop - at), &why);
-        if (!st) st = add_line(s, p, at, (size_t)(stop - at), context, &why);
-        if (st) out_fail(err, st, "train: %.200s: line %zu: %s; mend or remove the line", path, number, why.text);
-    }
     return st;
 }
 
@@ -205,7 +207,8 @@ segue_status samples_read(struct train_data *s, const struct placement *p, const
         return out_fail(err, SEGUE_EUNSUPPORTED, "train: %.200s: the model has no tokenizer; give a .jsonl with \"tokens\"",
                         p->path);
     segue_status st = prompt_file(path, &text, err);
-    if (!st && text.len) st = lines ? add_lines(s, p, path, &text, context, err) : add_file(s, p, &text, context, err);
+    struct line_target target = {s, p, context};
+    if (!st && text.len) st = lines ? train_lines(path, &text, add_line, &target, err) : add_file(s, p, &text, context, err);
     free(text.data);
     if (!st && !s->n)
         st = out_fail(err, SEGUE_EFORMAT,

@@ -4,6 +4,7 @@
 #define SEGUE_CLI_SAMPLES_H
 
 #include "run/placement.h"
+#include "run/prompt.h"
 
 /* One sequence. labels[i]: the token that position i is to predict; -1: no loss there. */
 struct train_sample {
@@ -23,10 +24,16 @@ struct train_data {
  * depends on seed. EFORMAT: file and line of what is wrong. */
 segue_status samples_read(struct train_data *s, const struct placement *p, const char *path, size_t context, double held_out,
                           uint64_t seed, segue_error *err);
-/* Lines of a .jsonl file have at most this many bytes. ELIMIT. */
-enum { TRAIN_LINE_BYTES = 16 << 20 };
-segue_status train_line_check(size_t len, segue_error *err);
 void samples_free(struct train_data *s);
+/* Lines of a .jsonl file have at most this many bytes. */
+enum { TRAIN_LINE_BYTES = 16 << 20 };
+/* Calls take for each line of a .jsonl file that is not blank, until one fails. Its error gets the file, the line and what to do.
+ * ELIMIT: a line is too long. */
+segue_status train_lines(const char *path, const struct out_text *text,
+                         segue_status (*take)(void *context, const char *line, size_t len, segue_error *err), void *context,
+                         segue_error *err);
+/* A list of token ids. Free out with prompt_free, also after an error. EFORMAT. */
+segue_status train_ids(struct prompt *out, const struct placement *p, const json_t *list, segue_error *err);
 /* The sequence to train at place `at` of an endless row of epochs; every epoch has an order of its own. */
 size_t samples_order(uint64_t seed, uint64_t at, size_t n); /* index below n at place `at` */
 const struct train_sample *samples_at(const struct train_data *s, uint64_t seed, uint64_t at);

@@ -8,32 +8,17 @@ compiled file may get wrong, failing calls, and the tokens of a model, which are
 import json, os, re, shutil, struct, subprocess, sys, tempfile
 
 try:
-    import gguf, numpy as np
+    import tiny_llama
 except ImportError as e:
     print(f"SKIP libane: {e}")
     sys.exit(77)
 
 segue, double, short = (os.path.abspath(a) for a in sys.argv[1:4])
-WIDTH, VOCAB, LAYERS, TILE, CHANNELS = 64, 96, 2, 16384, 32
+LAYERS, TILE, CHANNELS = 2, 16384, 32
 top = tempfile.TemporaryDirectory(prefix="segue-libane-")
 os.chdir(top.name)
 env = dict(os.environ, SEGUE_HOME=top.name)
 env.pop("LD_LIBRARY_PATH", None)
-
-
-def model(path):
-    rng = np.random.default_rng(5)
-    w = gguf.GGUFWriter(path, "llama")
-    w.add_block_count(LAYERS); w.add_context_length(600); w.add_embedding_length(WIDTH); w.add_feed_forward_length(WIDTH)
-    w.add_head_count(2); w.add_layer_norm_rms_eps(1e-5); w.add_vocab_size(VOCAB); w.add_rope_dimension_count(WIDTH // 2)
-    shapes = {"token_embd": (VOCAB, WIDTH), "output": (VOCAB, WIDTH), "output_norm": (WIDTH,)}
-    for i in range(LAYERS):
-        shapes.update({f"blk.{i}.{n}": (WIDTH, WIDTH)
-                       for n in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")})
-        shapes.update({f"blk.{i}.attn_norm": (WIDTH,), f"blk.{i}.ffn_norm": (WIDTH,)})
-    for name, shape in shapes.items():
-        w.add_tensor(name + ".weight", (rng.standard_normal(shape) * (0.3 if "blk" in name else 0.1)).astype(np.float32))
-    w.write_header_to_file(); w.write_kv_data_to_file(); w.write_tensors_to_file(); w.close()
 
 
 def ports(text):
@@ -113,7 +98,7 @@ if sys.argv[4:] == ["report"]:
     check_report()
     sys.exit(0)
 
-model("m.gguf")
+tiny_llama.write("m.gguf", LAYERS, 5)
 fails(3, "libane.so", "not on this machine", "ane:soft")
 fails(3, "libane.so", "__ane_read", library=short)
 fails(2, "programs=", unit="ane:linux", library=double)

@@ -7,29 +7,14 @@ is damaged is refused and written again; the answer never depends on it.
 import json, os, shutil, subprocess, sys, tempfile
 
 try:
-    import gguf, numpy as np
+    import gguf, tiny_llama
 except ImportError as e:
     print(f"SKIP program_cache: {e}")
     sys.exit(77)
 
 segue, faults = sys.argv[1], len(sys.argv) > 2
-WIDTH, VOCAB, LAYERS = 64, 96, 3
+LAYERS = 3
 UNIT = "ane:soft,layers=2"        # two programs
-
-
-def write(path, seed):
-    rng = np.random.default_rng(seed)
-    w = gguf.GGUFWriter(path, "llama")
-    w.add_block_count(LAYERS); w.add_context_length(600); w.add_embedding_length(WIDTH); w.add_feed_forward_length(WIDTH)
-    w.add_head_count(2); w.add_layer_norm_rms_eps(1e-5); w.add_vocab_size(VOCAB); w.add_rope_dimension_count(WIDTH // 2)
-    shapes = {"token_embd": (VOCAB, WIDTH), "output": (VOCAB, WIDTH), "output_norm": (WIDTH,)}
-    for i in range(LAYERS):
-        shapes.update({f"blk.{i}.{n}": (WIDTH, WIDTH)
-                       for n in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")})
-        shapes.update({f"blk.{i}.attn_norm": (WIDTH,), f"blk.{i}.ffn_norm": (WIDTH,)})
-    for name, shape in shapes.items():
-        w.add_tensor(name + ".weight", (rng.standard_normal(shape) * (0.3 if "blk" in name else 0.1)).astype(np.float32))
-    w.write_header_to_file(); w.write_kv_data_to_file(); w.write_tensors_to_file(); w.close()
 
 
 def answer(home, model, unit=UNIT, ids="1,2,3", fault=None):
@@ -77,7 +62,7 @@ def compiled_once(tmp, model, ids):
 
 def changed_model(tmp):
     home, model = os.path.join(tmp, "changed"), os.path.join(tmp, "changed.gguf")
-    write(model, 1)
+    tiny_llama.write(model, LAYERS, 1)
     old = answer(home, model)[2]
     s = os.stat(model)
     t = {t.name: t for t in gguf.GGUFReader(model).tensors}["blk.0.ffn_down.weight"]
@@ -130,7 +115,7 @@ def full_disk(tmp, model, ids):
 
 with tempfile.TemporaryDirectory() as folder:
     model = os.path.join(folder, "model.gguf")
-    write(model, 1)
+    tiny_llama.write(model, LAYERS, 1)
     expected = answer(os.path.join(folder, "first"), model)[2]
     if faults:
         full_disk(folder, model, expected)

@@ -5,27 +5,8 @@ checkpoints FILES/llama and others.
 The loss follows that of `cpu`; weights are inputs, so nothing is compiled after the first update; a continued run has the bits of
 a whole one; sequences of other lengths need no other program; what is not finite stops the run by name.
 """
-import json
-import math
-import os
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-
-SEGUE, FILES = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
-failed = 0
-
-
-def check(name, good, detail=""):
-    global failed
-    print(("PASS " if good else "FAIL ") + name, "" if good else detail)
-    failed += not good
-
-
-def segue(*args):
-    return subprocess.run([SEGUE, *args], capture_output=True, text=True)
+import json, math, signal
+from traintest import *
 
 
 def train(model, out, *args):
@@ -41,8 +22,6 @@ def worst(a, b):
     return max((abs(x["loss"] / y["loss"] - 1) for x, y in zip(a, b)), default=9)
 
 
-work = tempfile.mkdtemp()
-os.chdir(work)
 with open("lines.jsonl", "w") as f:
     for i in range(24):
         f.write(json.dumps({"tokens": [(7 * i + k * (1 + i % 3)) % 60 for k in range(12 + 9 * (i % 4))]}) + "\n")
@@ -94,6 +73,4 @@ losses = [x["loss"] for x in map(json.loads, r.stdout.splitlines()) if "loss" in
 check("a loss that is not finite stops the run by name, or all are finite",
       bool(losses) and all(isinstance(x, float) and math.isfinite(x) for x in losses) if r.returncode == 0
       else "not finite" in r.stderr, r.stderr)
-os.chdir("/")
-shutil.rmtree(work)
-sys.exit(failed != 0)
+finish()

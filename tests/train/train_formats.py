@@ -2,31 +2,13 @@
 """train_formats.py SEGUE TINY: what `segue train` writes is loaded by peft, transformers and gguf, and gives their
 log-probabilities. Says skipped without those packages.
 """
-import importlib.util
-import json
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
+import importlib.util, json
+from traintest import *
 
-SEGUE, TINY = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
+TINY = FILES
 missing = [name for name in ("torch", "transformers", "peft", "gguf") if not importlib.util.find_spec(name)]
-failed = 0
 
 
-def check(name, good, detail=""):
-    global failed
-    print(("PASS " if good else "FAIL ") + name, "" if good else detail)
-    failed += not good
-
-
-def segue(*args):
-    return subprocess.run([SEGUE, *args], capture_output=True, text=True)
-
-
-work = tempfile.mkdtemp()
-os.chdir(work)
 with open("lines.jsonl", "w") as f:
     for _ in range(12):
         f.write(json.dumps({"tokens": [3, 1, 4, 1, 5, 9, 2, 6] * 3}) + "\n")
@@ -71,7 +53,5 @@ if not {"torch", "transformers"} & set(missing):
         check("peft gives those of the adapter", distance(tuned, top("-m", TINY, "--lora", "peft")) < 1e-5)
         check("... which are not those of the base", distance(tuned, top("-m", TINY)) > 1e-2)
 for name in missing:
-    print("skipped: the checks with", name + ", which is not installed")
-os.chdir("/")
-shutil.rmtree(work)
-sys.exit(failed != 0)
+    print(f"SKIP train_formats: the checks with {name}, which is not installed")
+finish()

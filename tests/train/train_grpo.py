@@ -6,26 +6,13 @@ The mean reward of a program rises; patterns, lengths and expected answers are s
 with one unit and with two; with two units sampling and updates overlap in the trace; a reward program that ends, hangs or writes
 what is no number stops the run with a clear error, and the last checkpoint stays.
 """
-import json
-import os
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
+import json, signal
+from traintest import *
 
-SEGUE, TINY = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
-failed = 0
+TINY = FILES
 
 
-def check(name, good, detail=""):
-    global failed
-    print(("PASS " if good else "FAIL ") + name, "" if good else detail)
-    failed += not good
-
-
-def segue(*args):
-    return subprocess.run([SEGUE, "train", "-m", TINY, "--grpo", *args], capture_output=True, text=True)
+def grpo(*args): return segue("train", "-m", TINY, "--grpo", *args)
 
 
 def objects(r):
@@ -36,8 +23,6 @@ def contents(folder):
     return [open(os.path.join(folder, n), "rb").read() for n in ("checkpoint.safetensors", "adapter_model.safetensors")]
 
 
-work = tempfile.mkdtemp()
-os.chdir(work)
 with open("prompts.jsonl", "w") as f:
     for i in range(8):
         f.write(json.dumps({"tokens": [3, 1, 4, 1, 5][: 2 + i % 4], "answer": " 7 7\n"}) + "\n")
@@ -49,7 +34,7 @@ EVEN = ["--reward", "program:exec " + sys.executable + " even.py"]
 BASE = ["--data", "prompts.jsonl", "--group", "8", "--batch", "4", "--answer-tokens", "8", "-c", "32", "--lr", "0.02", "--unit",
         "cpu", "--checkpoint", "5"]
 
-r = segue(*BASE, *EVEN, "-o", "whole", "--steps", "20", "--json", "--metrics", "m.csv", "--html", "m.html")
+r = grpo(*BASE, *EVEN, "-o", "whole", "--steps", "20", "--json", "--metrics", "m.csv", "--html", "m.html")
 check("a run ends well", r.returncode == 0, r.stderr)
 steps = objects(r)[:-1]
 check("an object per step", [x["step"] for x in steps] == list(range(1, 21)) and "kl" in steps[0], r.stdout)
@@ -59,16 +44,15 @@ check("ratios of answers of the same weights are not clipped", steps[0]["clip_ra
 head = open("m.csv").readline()
 check("CSV and page have rewards", head.rstrip().endswith("reward,reward_deviation,kl,clipped,answer_tokens") and
       "Mean reward" in open("m.html").read(), head)
-run = subprocess.run([SEGUE, "run", "-m", TINY, "--ids", "3,1", "-n", "4", "--lora", "whole", "--json"], capture_output=True,
-                     text=True)
+run = segue("run", "-m", TINY, "--ids", "3,1", "-n", "4", "--lora", "whole", "--json")
 check("run reads the adapter", run.returncode == 0, run.stderr)
-r = segue(*BASE, *EVEN, "-o", "passes", "--steps", "6", "--passes", "3", "--json", "--kl", "0")
+r = grpo(*BASE, *EVEN, "-o", "passes", "--steps", "6", "--passes", "3", "--json", "--kl", "0")
 check("later passes change the ratio", r.returncode == 0 and any(x["clip_ratio"] > 0 for x in objects(r)[:-1]), r.stdout + r.stderr)
 
 for two in ((), ("--rollout-unit", "ref")):
     name = "two units" if two else "one unit"
     args = [*BASE, *EVEN, *two, "--steps", "12"]
-    r = segue(*args, "-o", "all", "--trace", "trace.json", "--json")
+    r = grpo(*args, "-o", "all", "--trace", "trace.json", "--json")
     check(name + ": a run ends well", r.returncode == 0, r.stderr)
     p = subprocess.Popen([SEGUE, "train", "-m", TINY, "--grpo", *args, "-o", "killed"], stdout=subprocess.DEVNULL,
                          stderr=subprocess.DEVNULL)
@@ -76,7 +60,7 @@ for two in ((), ("--rollout-unit", "ref")):
         pass
     p.send_signal(signal.SIGKILL)
     p.wait()
-    again = segue(*args, "-o", "killed")
+    again = grpo(*args, "-o", "killed")
     check(name + ": a killed run has the bits of the whole one", again.returncode == 0 and contents("all") == contents("killed"),
           again.stderr)
     events = json.load(open("trace.json"))["traceEvents"]
@@ -88,11 +72,11 @@ for two in ((), ("--rollout-unit", "ref")):
     shutil.rmtree("killed")
 
 QUICK = [*BASE, "--steps", "1", "--json", "-o"]
-r = segue(*QUICK, "pattern", "--reward", "pattern:^[0-9]")
+r = grpo(*QUICK, "pattern", "--reward", "pattern:^[0-9]")
 check("a pattern that always matches", r.returncode == 0 and objects(r)[0]["reward"] == 1, r.stdout + r.stderr)
-r = segue(*QUICK, "length", "--reward", "length:4")
+r = grpo(*QUICK, "length", "--reward", "length:4")
 check("a length", r.returncode == 0 and abs(objects(r)[0]["reward"] - 0.25) < 0.3, r.stdout + r.stderr)
-r = segue(*QUICK, "exact", "--reward", "exact")
+r = grpo(*QUICK, "exact", "--reward", "exact")
 check("expected answers", r.returncode == 0 and objects(r)[0]["reward"] < 0.1, r.stdout + r.stderr)
 
 # The program answers 64 lines well, which is two steps with a checkpoint each, and then fails.
@@ -106,7 +90,7 @@ for name, (statement, code, words) in BAD.items():
     with open("bad.py", "w") as f:
         f.write("import os, sys, time\nfor i, line in enumerate(sys.stdin):\n    if i < 64:\n        print(i % 3, flush=True)\n"
                 f"    else:\n        {statement}\n")
-    r = segue(*BASE, "--checkpoint", "1", "--steps", "5", "-o", "bad", "--reward", "program:exec " + sys.executable + " bad.py",
+    r = grpo(*BASE, "--checkpoint", "1", "--steps", "5", "-o", "bad", "--reward", "program:exec " + sys.executable + " bad.py",
               "--reward-timeout", "1")
     check("a program that " + name, r.returncode == code and words in r.stderr and "step 3: " in r.stderr and
           "the checkpoint of step 2 is kept" in r.stderr and len(r.stderr.strip().splitlines()) == 1, f"{r.returncode} {r.stderr}")
@@ -119,15 +103,13 @@ for args, code, words in ((["--reward", "program:no_such_program_here"], 1, "end
                           (["--reward", "exact", "--answer-tokens", "32"], 2, "no place"),
                           (["--reward", "exact", "--answer-tokens", "29"], 5, "line 3"),
                           (["--reward", "exact", "--rollout-unit", "nothing"], 3, "nothing")):
-    r = segue(*BASE, "--steps", "1", *args, "-o", "bad")
+    r = grpo(*BASE, "--steps", "1", *args, "-o", "bad")
     check(" ".join(args) + f" ends with {code}", r.returncode == code and words in r.stderr, f"{r.returncode} {r.stderr}")
 BROKEN = {"not JSON": ("{", 4), "no prompt": ('{"text":"x"}', 4), "an answer that is no text": ('{"tokens":[1],"answer":2}', 4),
           "no tokens": ('{"tokens":[]}', 4), "a text without a tokenizer": ('{"prompt":"x"}', 3),
           "messages without a template": ('{"messages":[]}', 3), "nothing": ("", 4)}
 for name, (line, code) in BROKEN.items():
     open("broken.jsonl", "w").write(line)
-    r = segue(*BASE, "--data", "broken.jsonl", "--steps", "1", "--reward", "length:4", "-o", "bad")
+    r = grpo(*BASE, "--data", "broken.jsonl", "--steps", "1", "--reward", "length:4", "-o", "bad")
     check(name + " is refused", r.returncode == code and ("line 1" in r.stderr or not line), f"{r.returncode} {r.stderr}")
-os.chdir("/")
-shutil.rmtree(work)
-sys.exit(failed != 0)
+finish()

@@ -6,20 +6,10 @@
 #include <dlfcn.h>
 #include <string.h>
 
-/* Values of the library's enums that are used, and two limits: heuristics requested per shape; rows from which its first
- * choice is not used without a check of its tiles. */
-enum { COMPUTE_F32 = 68, TYPE_F32 = 0, TYPE_F16 = 2, TYPE_BF16 = 14 };
-enum { DESC_TRANSPOSE_A = 3, DESC_EPILOGUE = 7, DESC_BIAS = 8, EPILOGUE_BIAS = 4, PREF_WORKSPACE = 1 };
+/* Tiles of the library's algorithms, and two limits: heuristics requested per shape; rows from which its first choice is not used
+ * without a check of its tiles. */
 enum { ALGO_TILE = 1, TILE_128_128 = 20, TILE_128_256 = 23, TILE_256_128 = 24, TILE_168_128 = 197, TILE_320_128 = 248 };
 enum { HEURISTICS = 8, MANY_ROWS = 1024 };
-
-struct cu_blas_heuristic { /* cublasLtMatmulHeuristicResult_t */
-    uint64_t algo[8];
-    size_t workspace;
-    int state;
-    float waves;
-    int reserved[4];
-};
 
 /* Looks up every function; 0: the library lacks one. */
 static int load_symbols(struct cu_blas *b)
@@ -112,21 +102,23 @@ static int preferred_algo(const struct cu_blas *b, const struct cu_blas_heuristi
  * transposed, B is x, C is the residual. Accumulation is in fp32. 0: failed; the caller frees what was created. */
 static int shape_find(struct cu_blas *b, struct cu_blas_shape *s)
 {
-    int transpose = 1, type = s->bf16 ? TYPE_BF16 : TYPE_F16, epilogue = EPILOGUE_BIAS, n = 0, out = s->out16 ? type : TYPE_F32;
+    int transpose = 1, epilogue = CU_BLAS_EPILOGUE_BIAS, n = 0;
+    int type = s->bf16 ? CU_BLAS_BF16 : CU_BLAS_F16, out = s->out16 ? type : CU_BLAS_F32;
     size_t workspace = CU_BLAS_WORKSPACE;
     uint64_t bias = 256; /* any aligned address: the heuristic only checks that a bias is set */
     void *pref = NULL;
     struct cu_blas_heuristic f[HEURISTICS];
-    if (b->desc_new(&s->desc, COMPUTE_F32, TYPE_F32)) return 0;
-    if (b->desc_set(s->desc, DESC_TRANSPOSE_A, &transpose, sizeof transpose)) return 0;
+    if (b->desc_new(&s->desc, CU_BLAS_COMPUTE_F32, CU_BLAS_F32)) return 0;
+    if (b->desc_set(s->desc, CU_BLAS_TRANSPOSE_A, &transpose, sizeof transpose)) return 0;
     if (s->bias &&
-        (b->desc_set(s->desc, DESC_EPILOGUE, &epilogue, sizeof epilogue) || b->desc_set(s->desc, DESC_BIAS, &bias, sizeof bias)))
+        (b->desc_set(s->desc, CU_BLAS_EPILOGUE, &epilogue, sizeof epilogue) ||
+         b->desc_set(s->desc, CU_BLAS_BIAS, &bias, sizeof bias)))
         return 0;
     if (b->layout_new(&s->w, type, s->k, s->n, s->pitch) || b->layout_new(&s->x, type, s->k, s->t, s->k) ||
         b->layout_new(&s->c, out, s->n, s->t, s->add) || b->layout_new(&s->y, out, s->n, s->t, s->out))
         return 0;
     if (b->pref_new(&pref)) return 0;
-    int bad = b->pref_set(pref, PREF_WORKSPACE, &workspace, sizeof workspace) ||
+    int bad = b->pref_set(pref, CU_BLAS_PREF_WORKSPACE, &workspace, sizeof workspace) ||
               b->find(b->handle, s->desc, s->w, s->x, s->c, s->y, pref, HEURISTICS, f, &n) || n < 1 || f[0].state;
     b->pref_free(pref);
     if (!bad) memcpy(s->algo, f[preferred_algo(b, f, n, s->t)].algo, sizeof s->algo);
@@ -165,7 +157,7 @@ static int multiply(struct cu_blas *b, const struct cu_blas_product *p)
     const float beta = p->residual ? 1 : 0;
     struct cu_blas_shape *s = shape_of(b, p);
     if (!s) return 0;
-    if (p->bias && b->desc_set(s->desc, DESC_BIAS, &p->bias, sizeof p->bias)) return 0;
+    if (p->bias && b->desc_set(s->desc, CU_BLAS_BIAS, &p->bias, sizeof p->bias)) return 0;
     uint64_t c = p->residual ? p->residual : p->y;
     return !b->multiply(b->handle, s->desc, &p->times, (const void *)(uintptr_t)p->w, s->w, (const void *)(uintptr_t)p->x, s->x,
                         &beta, (const void *)(uintptr_t)c, s->c, (void *)(uintptr_t)p->y, s->y, s->algo,

@@ -10,6 +10,19 @@
 
 enum { CU_BLAS_SHAPES = 64, CU_BLAS_WORKSPACE = 32 << 20 };
 
+/* Values of the library's enums. */
+enum { CU_BLAS_COMPUTE_F32 = 68, CU_BLAS_F32 = 0, CU_BLAS_F16 = 2, CU_BLAS_BF16 = 14 };
+enum { CU_BLAS_TRANSPOSE_A = 3, CU_BLAS_TRANSPOSE_B = 4, CU_BLAS_EPILOGUE = 7, CU_BLAS_BIAS = 8 }; /* of a description */
+enum { CU_BLAS_EPILOGUE_BIAS = 4, CU_BLAS_PREF_WORKSPACE = 1 };
+
+struct cu_blas_heuristic { /* cublasLtMatmulHeuristicResult_t */
+    uint64_t algo[8];
+    size_t workspace;
+    int state;
+    float waves;
+    int reserved[4];
+};
+
 /* A shape and its algorithm. The fields before `desc` are the key, with the names of struct cu_blas_product; residual and bias
  * are 1 when the product has one. */
 struct cu_blas_shape {

@@ -6,9 +6,6 @@
 
 #include "unit/cuda/train/cu_train.h"
 
-/* Values of the library's enums. */
-enum { COMPUTE_F32 = 68, TYPE_F32 = 0, TYPE_BF16 = 14, DESC_TRANSPOSE_A = 3, DESC_TRANSPOSE_B = 4, DESC_EPILOGUE = 7,
-       DESC_BIAS = 8, EPILOGUE_BIAS = 4, PREF_WORKSPACE = 1 };
 enum { SHAPES_MAX = 256, WORKSPACE = 64 << 20 };
 
 /* The fields before `desc` are the key. */
@@ -17,13 +14,6 @@ struct cu_train_shape {
     uint32_t kind, rows, cols, inner, wide, bias;
     void *desc, *a, *b, *c, *d;
     uint64_t algo[8];
-};
-struct heuristic { /* cublasLtMatmulHeuristicResult_t */
-    uint64_t algo[8];
-    size_t workspace;
-    int state;
-    float waves;
-    int reserved[4];
 };
 
 int cu_train_blas(struct cu_train *t)
@@ -43,25 +33,25 @@ static void shape_free(struct cu_blas *b, struct cu_train_shape *s)
 /* 0: the library refuses. */
 static int shape_find(struct cu_blas *b, struct cu_train_shape *s)
 {
-    int yes = 1, epilogue = EPILOGUE_BIAS, n = 0, out = s->wide ? TYPE_F32 : TYPE_BF16;
+    int yes = 1, epilogue = CU_BLAS_EPILOGUE_BIAS, n = 0, out = s->wide ? CU_BLAS_F32 : CU_BLAS_BF16;
     size_t workspace = WORKSPACE;
     uint64_t bias = 256; /* any aligned address */
     void *pref = NULL;
-    struct heuristic f[1];
-    if (b->desc_new(&s->desc, COMPUTE_F32, TYPE_F32)) return 0;
-    if (s->kind == CT_NT && b->desc_set(s->desc, DESC_TRANSPOSE_A, &yes, sizeof yes)) return 0;
-    if (s->kind == CT_TN && b->desc_set(s->desc, DESC_TRANSPOSE_B, &yes, sizeof yes)) return 0;
-    if (s->bias && (b->desc_set(s->desc, DESC_EPILOGUE, &epilogue, sizeof epilogue) ||
-                    b->desc_set(s->desc, DESC_BIAS, &bias, sizeof bias)))
+    struct cu_blas_heuristic f[1];
+    if (b->desc_new(&s->desc, CU_BLAS_COMPUTE_F32, CU_BLAS_F32)) return 0;
+    if (s->kind == CT_NT && b->desc_set(s->desc, CU_BLAS_TRANSPOSE_A, &yes, sizeof yes)) return 0;
+    if (s->kind == CT_TN && b->desc_set(s->desc, CU_BLAS_TRANSPOSE_B, &yes, sizeof yes)) return 0;
+    if (s->bias && (b->desc_set(s->desc, CU_BLAS_EPILOGUE, &epilogue, sizeof epilogue) ||
+                    b->desc_set(s->desc, CU_BLAS_BIAS, &bias, sizeof bias)))
         return 0;
     int nt = s->kind == CT_NT, tn = s->kind == CT_TN;
-    if (b->layout_new(&s->b, TYPE_BF16, nt ? s->inner : s->cols, nt ? s->cols : s->inner, (int64_t)s->ldb) ||
-        b->layout_new(&s->a, TYPE_BF16, tn ? s->rows : s->inner, tn ? s->inner : s->rows, (int64_t)s->lda) ||
+    if (b->layout_new(&s->b, CU_BLAS_BF16, nt ? s->inner : s->cols, nt ? s->cols : s->inner, (int64_t)s->ldb) ||
+        b->layout_new(&s->a, CU_BLAS_BF16, tn ? s->rows : s->inner, tn ? s->inner : s->rows, (int64_t)s->lda) ||
         b->layout_new(&s->c, out, s->cols, s->rows, (int64_t)s->ldc) ||
         b->layout_new(&s->d, out, s->cols, s->rows, (int64_t)s->ldd))
         return 0;
     if (b->pref_new(&pref)) return 0;
-    int bad = b->pref_set(pref, PREF_WORKSPACE, &workspace, sizeof workspace) ||
+    int bad = b->pref_set(pref, CU_BLAS_PREF_WORKSPACE, &workspace, sizeof workspace) ||
               b->find(b->handle, s->desc, s->b, s->a, s->c, s->d, pref, 1, f, &n) || n < 1 || f[0].state;
     b->pref_free(pref);
     if (!bad) memcpy(s->algo, f[0].algo, sizeof s->algo);
@@ -92,7 +82,7 @@ static int multiply(struct cu_train *t, const struct cu_train_product *p)
     struct cu_blas *b = &t->u->blas;
     const float beta = p->c ? 1 : 0;
     struct cu_train_shape *s = shape_of(t, p);
-    if (!s || (p->bias && b->desc_set(s->desc, DESC_BIAS, &p->bias, sizeof p->bias))) return 0;
+    if (!s || (p->bias && b->desc_set(s->desc, CU_BLAS_BIAS, &p->bias, sizeof p->bias))) return 0;
     return !b->multiply(b->handle, s->desc, &p->scale, p->b, s->b, p->a, s->a, &beta, p->c ? p->c : p->d, s->c, p->d, s->d,
                         s->algo, (void *)(uintptr_t)t->workspace, WORKSPACE, t->stream);
 }
