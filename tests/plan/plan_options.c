@@ -209,6 +209,130 @@ static void layers_are_divided(void **state)
     assert_true(seen[5] == 2 && seen[11] == 2 && seen[17] == 2);
 }
 
+/* Six units: the whole plan, with both crossovers, prices so few placements from so few phase costs that it stays below 1 ms. */
+static void many_units(void **state)
+{
+    static struct sg_unit_costs six;
+    static struct sg_options first;
+    struct sg_unit_costs two = costs;
+    struct sg_plan_task t = task_of(410, 128);
+    (void)state;
+    six = (struct sg_unit_costs){0};
+    for (int i = 0; i < 6; i++) {
+        char name[8] = {'u', (char)('0' + i), 0};
+        struct sg_unit_cost *u = sg_unit_cost_of(&six, name, 1);
+        *u = two.units[i % 2];
+        u->spec[0] = 'u', u->spec[1] = (char)('0' + i), u->spec[2] = 0;
+        u->step_ms += .01 * i, u->run_ms += 3 * i;
+    }
+    costs = six;
+    choose(t);
+    /* 36 ordered pairs and 30 halves; all, first and last layers of 6 units in 2 phases. */
+    assert_int_equal(options.n, 66);
+    assert_true(options.priced % 66 == 0 && options.priced <= 66 * 80);
+    assert_int_equal(options.computed, options.priced / 66 * 36);
+    memcpy(&first, &options, sizeof first);
+    choose(t);
+    assert_int_equal(first.choice, options.choice);
+    assert_true(first.crossover == options.crossover && first.energy_crossover == options.energy_crossover);
+    for (size_t i = 0; i < options.n; i++) assert_true(options.list[i].total_ms.mid == first.list[i].total_ms.mid);
+    /* What lies between the lengths that were tried: the choice is the same up to the crossover. */
+    for (double n = t.prompt; n < fmin(first.crossover > 0 ? first.crossover : 2000, 2000); n += 97) {
+        const char *prefill = first.list[first.choice].prefill;
+        assert_string_equal(choose(task_of(n, 128))->prefill, prefill);
+    }
+    /* A thousand turns are computed in groups, and cost what their middles do. */
+    t.turns = 1000;
+    choose(t);
+    assert_true(options.computed <= 80 * 36 * 8);
+    double many = options.list[0].total_ms.mid;
+    t.turns = 7;
+    choose(t);
+    assert_true(many > 1000 / 7 * options.list[0].total_ms.mid);
+    costs = two;
+}
+
+/* Turns in groups against the sum of single turns. */
+static void grouped_turns(void **state)
+{
+    struct sg_plan_task t = task_of(64, 32);
+    double sum = 0;
+    (void)state;
+    for (int i = 0; i < 60; i++) {
+        struct sg_plan_task one = task_of(64 + (i > 0), 32);
+        one.depth = i * 96 - (i > 0);
+        choose(one);
+        sum += options.list[0].total_ms.mid;
+    }
+    t.turns = 60;
+    choose(t);
+    assert_true(fabs(options.list[0].total_ms.mid / sum - 1) < .005);
+}
+
+/* K and V in other storages are placements; a unit without one is no placement of it. */
+static void kv_forms_are_placements(void **state)
+{
+    struct sg_model_cost two[2] = {model};
+    struct sg_plan_task t = task_of(4000, 64);
+    (void)state;
+    sg_model_cost_kv(&two[1], &model, SG_KV_FORM_Q8);
+    assert_true(fabs(two[1].kv_bytes / model.kv_bytes - 17.0 / 32) < 1e-9);
+    two[0].also = &two[1];
+    sg_unit_cost_of(&costs, "slow", 0)->kv_gb_s = sg_unit_cost_of(&costs, "fast", 0)->kv_gb_s = 10;
+    sg_options_make(&options, &source, two, &t);
+    size_t n = options.n / 2;
+    for (size_t i = 0; i < n; i++) {
+        const struct sg_option *a = &options.list[i], *b = &options.list[n + i];
+        assert_true(a->asked_kv && a->kv == SG_KV_FORM_F16 && !b->asked_kv && b->kv == SG_KV_FORM_Q8);
+        assert_true(b->kv_bytes < a->kv_bytes && b->token_ms.mid < a->token_ms.mid && !a->excluded && !b->excluded);
+    }
+    assert_int_equal(options.list[options.choice].kv, SG_KV_FORM_Q8);
+    for (size_t i = 0; i < costs.units_n; i++) costs.units[i].kv_forms = 1 << SG_KV_FORM_F16 | 1 << SG_KV_FORM_F32;
+    sg_options_make(&options, &source, two, &t);
+    assert_int_equal(options.list[options.choice].kv, SG_KV_FORM_F16);
+    for (size_t i = n; i < 2 * n; i++) assert_non_null(strstr(options.list[i].excluded, "K and V"));
+    /* Speed of q8 where it was measured. */
+    for (size_t i = 0; i < costs.units_n; i++) costs.units[i].kv_forms = 0, costs.units[i].kv_q8_gb_s = 4;
+    sg_options_make(&options, &source, two, &t);
+    assert_int_equal(options.list[options.choice].kv, SG_KV_FORM_F16);
+    for (size_t i = 0; i < costs.units_n; i++) costs.units[i].kv_gb_s = costs.units[i].kv_q8_gb_s = 0;
+}
+
+/* Memory that holds K and V in q8 only. */
+static void too_large(void **state)
+{
+    struct sg_model_cost q8;
+    struct sg_plan_task t = task_of(100000, 64);
+    (void)state;
+    choose(t);
+    assert_int_equal(sg_options_too_large(&options), 0);
+    sg_model_cost_kv(&q8, &model, SG_KV_FORM_Q8);
+    double room = model.file_bytes + model.kv_bytes * 80000;
+    for (size_t i = 0; i < costs.units_n; i++) costs.units[i].memory_bytes = room / 2;
+    choose(t);
+    assert_int_equal(sg_options_too_large(&options), 1);
+    sg_options_make(&options, &source, &q8, &t);
+    assert_int_equal(sg_options_too_large(&options), 0);
+    assert_string_equal(options.list[options.choice].pipeline, "layers");
+    for (size_t i = 0; i < costs.units_n; i++) costs.units[i].memory_bytes = 0;
+}
+
+/* Attention of a step takes its measured extra at 256 and from 1,024 on, in each layer that attends. */
+static void attention_by_depth(void **state)
+{
+    struct sg_unit_cost *u = sg_unit_cost_of(&costs, "slow", 0);
+    double layers = model.shape.layers - model.shape.delta_layers, before[5], at[5] = {0, 128, 256, 640, 5000};
+    static const double share[5] = {0, .5, 1, 2, 3};
+    (void)state;
+    for (int i = 0; i < 5; i++) before[i] = sg_step_ms(NULL, u, &model, at[i], 1, NULL);
+    u->attend_ms[0] = .01, u->attend_ms[1] = .03;
+    for (int i = 0; i < 5; i++) {
+        double more = sg_step_ms(NULL, u, &model, at[i], 1, NULL) - before[i];
+        assert_true(fabs(more - .01 * share[i] * layers) < 1e-9);
+    }
+    u->attend_ms[0] = u->attend_ms[1] = 0;
+}
+
 /* Real runs move the predictions to what was measured. */
 static void learns(void **state)
 {
@@ -259,6 +383,11 @@ int main(void)
                                        cmocka_unit_test(storages_are_placements),
                                        cmocka_unit_test(layers_are_divided),
                                        cmocka_unit_test(unmeasured_hand_offs),
+                                       cmocka_unit_test(many_units),
+                                       cmocka_unit_test(grouped_turns),
+                                       cmocka_unit_test(kv_forms_are_placements),
+                                       cmocka_unit_test(too_large),
+                                       cmocka_unit_test(attention_by_depth),
                                        cmocka_unit_test(learns),
                                        cmocka_unit_test(written_and_read)};
     return cmocka_run_group_tests(tests, setup, NULL);

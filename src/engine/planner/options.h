@@ -4,15 +4,7 @@
 #define SG_ENGINE_OPTIONS_H
 
 #include "engine/planner/chip.h"
-#include "engine/planner/unitcost.h"
-
-struct sg_plan_task {
-    double prompt, output, turns, sessions, chunk, depth;
-    segue_objective objective;
-    double max_watts;     /* 0: no limit */
-    const char *named[8]; /* units that may be chosen although they are simulated */
-    size_t named_n;
-};
+#include "engine/planner/phasecost.h"
 
 /* Where the costs come from: published pipelines of a chip, or measured units; one of them is NULL. */
 struct sg_plan_source {
@@ -31,6 +23,8 @@ struct sg_option {
     char prefill[64], decode[64]; /* units; @A-B: layers */
     const char *storage;          /* of the weights: that of the model or of one `also` */
     int converted;                /* 1: of an `also` */
+    int kv;                       /* SG_KV_FORM_*: how states have K and V */
+    int asked_kv;                 /* 0: another form than the model's own, of an `also` */
     int alone;                    /* 1: one unit does all */
     struct sg_figure ttft_ms, token_ms, handoff_ms, load_ms, total_ms, joules, watts;
     double joules_least; /* of the units that have a meter, where another has none and joules are not known; else negative */
@@ -45,14 +39,16 @@ struct sg_option {
     double margin; /* share by which another placement must be better; less is within the scatter of runs */
 };
 
-enum { SG_OPTIONS_MAX = 640 };
+/* The reason of `excluded` where memory is too small. */
+#define SG_DOES_NOT_FIT "does not fit in the unit's memory"
+enum { SG_OPTIONS_MAX = 1024 };
 struct sg_options {
     struct sg_option list[SG_OPTIONS_MAX];
     size_t n;
-    int unnamed;                        /* 1: without the names of units */
     int choice;                         /* -1: none can be chosen */
     const char *dominant;               /* the largest term of the choice */
     double crossover, energy_crossover; /* prompt length at which the choice for time or energy changes; 0: none */
+    size_t computed, priced;            /* phases of a unit computed, and placements priced, at all lengths */
 };
 
 /* Fills out with the placements of the model, and of each `also` of it. The sizes must be valid. */
@@ -62,5 +58,7 @@ void sg_options_make(struct sg_options *out, const struct sg_plan_source *source
 /* The choice among the options that are not excluded, for the task's objective; -1: none. Of those that count as equal to
  * the least one, a unit alone wins against a split, then the first in the list. */
 int sg_options_choose(const struct sg_options *o, const struct sg_plan_task *task);
+/* 1: nothing can be chosen, and some placement only because it does not fit. */
+int sg_options_too_large(const struct sg_options *o);
 
 #endif

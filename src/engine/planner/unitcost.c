@@ -102,6 +102,31 @@ segue_status sg_model_cost_as(struct sg_model_cost *out, const struct sg_model_c
     return SEGUE_OK;
 }
 
+/* q8 has one fp16 scale for 32 numbers. */
+static const struct sg_kv_form_info kv_forms[SG_KV_FORM_N] = {{"f16", 2, "11 bits, the default", 0},
+                                                              {"f32", 4, "24 bits, as computed", 0},
+                                                              {"bf16", 2, "8 bits, rounded 8 times as coarsely as f16", 1},
+                                                              {"q8", 2.125 / 2, "8 bits of the largest of 32 numbers", 1}};
+
+const struct sg_kv_form_info *sg_kv_form_at(int form) { return form >= 0 && form < SG_KV_FORM_N ? &kv_forms[form] : NULL; }
+
+int sg_kv_form_of(const char *name)
+{
+    for (int i = 0; i < SG_KV_FORM_N; i++)
+        if (!strcmp(kv_forms[i].name, name)) return i;
+    return -1;
+}
+
+int sg_unit_has_kv(const struct sg_unit_cost *u, int form) { return !(u->kv_forms > 0) || ((unsigned)u->kv_forms >> form & 1); }
+
+void sg_model_cost_kv(struct sg_model_cost *out, const struct sg_model_cost *m, int form)
+{
+    *out = *m;
+    out->also = NULL;
+    out->kv = form;
+    out->kv_bytes = m->kv_bytes * kv_forms[form].bytes / kv_forms[m->kv].bytes;
+}
+
 void sg_mend_speeds(struct sg_unit_cost *u, int class, double bytes_per_weight)
 {
     double *t = u->tflops[class], one = 2 * u->gb_s[class] / bytes_per_weight * 1e-3;
@@ -110,7 +135,7 @@ void sg_mend_speeds(struct sg_unit_cost *u, int class, double bytes_per_weight)
     for (int r = 1; r < SG_ROWS_N; r++) t[r] = fmax(t[r], t[r - 1]);
 }
 
-static const struct sg_real_factor *real_of(const struct sg_unit_costs *c, const char *unit, const char *model)
+const struct sg_real_factor *sg_real_find(const struct sg_unit_costs *c, const char *unit, const char *model)
 {
     for (size_t i = 0; c && i < c->reals_n; i++)
         if (!strcmp(c->reals[i].unit, unit) && !strcmp(c->reals[i].model, model)) return &c->reals[i];
@@ -141,14 +166,24 @@ static double tflops_at(const struct sg_unit_cost *u, int class, double rows)
     return t[low] * pow(t[high] / t[low], share);
 }
 
-/* What real runs say of a prediction from the measured figures: the drift of the unit times the factor of the model. */
+double sg_taught(const struct sg_unit_cost *u, const struct sg_real_factor *real, int phase, double x)
+{
+    double drift = phase == SG_PHASE_PREFILL ? u->prefill_drift : u->step_drift;
+    return (drift > 0 ? drift : 1) * (real ? sg_real_at(real->factor, phase, x) : 1);
+}
+
 static double taught(const struct sg_unit_costs *c, const struct sg_unit_cost *u, const struct sg_model_cost *m, int phase,
                      double x)
 {
-    double drift = phase == SG_PHASE_PREFILL ? u->prefill_drift : u->step_drift;
-    const struct sg_real_factor *r = real_of(c, u->spec, m->key);
-    if (!c) return 1;
-    return (drift > 0 ? drift : 1) * (r ? sg_real_at(r->factor, phase, x) : 1);
+    return c ? sg_taught(u, sg_real_find(c, u->spec, m->key), phase, x) : 1;
+}
+
+/* Attention of a step in one layer at a depth, beside the bytes. */
+static double attend_at(const struct sg_unit_cost *u, double depth)
+{
+    double near = u->attend_ms[0], far = u->attend_ms[1];
+    if (depth < 256) return near * depth / 256;
+    return near + (far - near) * fmin(1, (depth - 256) / (1024 - 256));
 }
 
 static double per(double amount, double rate, double scale) { return rate > 0 ? amount / rate * scale : 0; }
@@ -163,7 +198,8 @@ double sg_step_ms(const struct sg_unit_costs *costs, const struct sg_unit_cost *
     /* Several sequences share the read of the weights until products take longer. */
     if (sequences > 1)
         t.weights = fmax(t.weights, per(2 * (m->shape.body + m->shape.head) * sequences, tflops_at(u, class, sequences), 1e-9));
-    t.kv = per(m->kv_bytes * depth * sequences, u->kv_gb_s, 1e-6);
+    double kv_gb_s = m->kv == SG_KV_FORM_Q8 && u->kv_q8_gb_s > 0 ? u->kv_q8_gb_s : u->kv_gb_s;
+    t.kv = per(m->kv_bytes * depth * sequences, kv_gb_s, 1e-6) + (m->shape.layers - m->shape.delta_layers) * attend_at(u, depth);
     t.state = per(2 * m->state_bytes * sequences, u->gb_s[class], 1e-6);
     if (terms) *terms = t;
     return (t.overhead + t.weights + t.kv + t.state) * taught(costs, u, m, SG_PHASE_STEP, depth);
@@ -190,30 +226,27 @@ double sg_prefill_ms(const struct sg_unit_costs *costs, const struct sg_unit_cos
     return (t.overhead + t.products + t.attention + t.state + t.weights) * taught(costs, u, m, SG_PHASE_PREFILL, n);
 }
 
-static const struct sg_link_cost *link_of(const struct sg_unit_costs *c, const char *from, const char *to)
+const struct sg_link_cost *sg_link_find(const struct sg_unit_costs *c, const char *from, const char *to)
 {
     for (size_t i = 0; i < c->links_n; i++)
         if (!strcmp(c->links[i].from, from) && !strcmp(c->links[i].to, to)) return &c->links[i];
     return NULL;
 }
 
-int sg_link_known(const struct sg_unit_costs *costs, const char *from, const char *to)
+/* Not measured: a copy in memory at a few GB/s. */
+double sg_link_ms(const struct sg_link_cost *link, const struct sg_model_cost *m, double n)
 {
-    return !strcmp(from, to) || link_of(costs, from, to) != NULL;
+    double bytes = m->kv_bytes * n + m->state_bytes;
+    return link ? link->ms + per(bytes, link->gb_s, 1e-6) : .1 + bytes / 4e6;
 }
 
 double sg_handoff_ms(const struct sg_unit_costs *costs, const char *from, const char *to, const struct sg_model_cost *m, double n)
 {
-    if (!strcmp(from, to)) return 0;
-    const struct sg_link_cost *l = link_of(costs, from, to);
-    if (l) return l->ms + per(m->kv_bytes * n + m->state_bytes, l->gb_s, 1e-6);
-    /* Not measured: a copy in memory at a few GB/s. */
-    return .1 + (m->kv_bytes * n + m->state_bytes) / 4e6;
+    return strcmp(from, to) ? sg_link_ms(sg_link_find(costs, from, to), m, n) : 0;
 }
 
-double sg_spread(const struct sg_unit_costs *costs, const struct sg_unit_cost *u, const char *model, int phase)
+double sg_spread(const struct sg_unit_cost *u, const struct sg_real_factor *r, int phase)
 {
-    const struct sg_real_factor *r = real_of(costs, u->spec, model);
     double share = phase == SG_PHASE_PREFILL ? u->prefill_error : u->step_error;
     double known = log1p(share > 0 ? share : u->error_share);
     if (r && sg_real_any(r->factor, phase)) return known;

@@ -23,6 +23,11 @@ struct sg_unit_cost {
     double layer_ms[SG_CLASS_N];               /* each layer of a step with such weights; 0: step_layer_ms */
     double tflops[SG_CLASS_N][SG_ROWS_N];      /* products of a prefill run */
     double kv_gb_s, attend_tflops, state_gb_s; /* K and V of a step; attention of prefill; delta matrices of prefill */
+    double kv_q8_gb_s;                         /* of the bytes of q8; 0: kv_gb_s */
+    /* What attention of a step takes in each layer at depth 256, and from 1,024 on, beside the bytes of K and V: blocks of positions
+     * that run one after the other until there are enough to fill the unit. */
+    double attend_ms[2];
+    double kv_forms; /* bits 1 << SG_KV_*: how its states may have K and V; 0: not stated, all */
     double stream_gb_s;                        /* the stream test beside the measurements */
     double load_gb_s;                          /* preparing weights that are cached */
     double memory_bytes;                       /* 0: not known */
@@ -66,12 +71,28 @@ struct sg_unit_cost *sg_unit_cost_of(struct sg_unit_costs *c, const char *spec, 
 struct sg_link_cost *sg_link_cost_of(struct sg_unit_costs *c, const char *from, const char *to, int add);
 struct sg_real_factor *sg_real_factor_of(struct sg_unit_costs *c, const char *unit, const char *model, int add);
 
+/* How states have K and V, least first by what it changes; f16 is the default of an engine. */
+enum sg_kv_form { SG_KV_FORM_F16, SG_KV_FORM_F32, SG_KV_FORM_BF16, SG_KV_FORM_Q8, SG_KV_FORM_N };
+struct sg_kv_form_info {
+    const char *name;  /* as --kv has it */
+    double bytes;      /* per number, scales included */
+    const char *class; /* of accuracy, for reports */
+    int below;         /* 1: less accurate than the default */
+};
+/* NULL: there is no such form. */
+const struct sg_kv_form_info *sg_kv_form_at(int form);
+/* -1: no such name. */
+int sg_kv_form_of(const char *name);
+/* 1: states of the unit may have that form. */
+int sg_unit_has_kv(const struct sg_unit_cost *u, int form);
+
 /* The sizes of a model that these costs need. */
 struct sg_model_cost {
     struct sg_shape shape;
     char key[40];                  /* names the model among the factors of real runs */
     double body_bytes, head_bytes; /* weights that a step reads */
     double kv_bytes;               /* per position */
+    int kv;                        /* SG_KV_FORM_* */
     double attend;                 /* operations per token and position of attention */
     double state_bytes, file_bytes;
     double disk_bytes; /* of the file, where its weights are converted when loading; 0: file_bytes */
@@ -81,6 +102,8 @@ struct sg_model_cost {
 };
 /* Of a published shape in a storage. EARG: the storage is not known. */
 segue_status sg_model_cost_shape(struct sg_model_cost *out, const struct sg_shape *shape, const char *storage, segue_error *err);
+/* The same model with K and V in another form. */
+void sg_model_cost_kv(struct sg_model_cost *out, const struct sg_model_cost *m, int form);
 /* The same model with the matrices of its layers and its head in another storage: fp8, which is made when loading, or one that
  * segue quantize writes. EARG: the storage is not known. */
 segue_status sg_model_cost_as(struct sg_model_cost *out, const struct sg_model_cost *m, const char *storage, segue_error *err);
@@ -102,9 +125,15 @@ double sg_prefill_ms(const struct sg_unit_costs *costs, const struct sg_unit_cos
                      double depth, double chunk, struct sg_cost_terms *terms);
 double sg_handoff_ms(const struct sg_unit_costs *costs, const char *from, const char *to, const struct sg_model_cost *m,
                      double n);
-/* 1: the hand-off was measured; else it is assumed. */
-int sg_link_known(const struct sg_unit_costs *costs, const char *from, const char *to);
+/* NULL: the hand-off was not measured. */
+const struct sg_link_cost *sg_link_find(const struct sg_unit_costs *costs, const char *from, const char *to);
+/* link NULL: assumed. */
+double sg_link_ms(const struct sg_link_cost *link, const struct sg_model_cost *m, double n);
+/* What real runs taught of a model on a unit; NULL: nothing. */
+const struct sg_real_factor *sg_real_find(const struct sg_unit_costs *costs, const char *unit, const char *model);
+/* The factor of a prediction from the measured figures: the drift of the unit times the factor of the model. real may be NULL. */
+double sg_taught(const struct sg_unit_cost *u, const struct sg_real_factor *real, int phase, double x);
 /* Half the width of an interval of 90 %, as a logarithm, of prefill or steps of a model. */
-double sg_spread(const struct sg_unit_costs *costs, const struct sg_unit_cost *u, const char *model, int phase);
+double sg_spread(const struct sg_unit_cost *u, const struct sg_real_factor *real, int phase);
 
 #endif

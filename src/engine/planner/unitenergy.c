@@ -28,42 +28,42 @@ static int same_meter(const char *a, const char *b)
     return n == m && !strncmp(a, b, n) && x == y;
 }
 
-/* Joules of a unit at work: watts that runs of the model showed, else a base and joules per weight multiplied. < 0: no meter. */
-static double at_work(const struct sg_unit_costs *c, const struct sg_unit_cost *u, const struct sg_model_cost *m, int phase,
-                      const struct sg_energy_task *t)
+struct sg_energy_rates sg_energy_rates_of(const struct sg_unit_cost *u, const struct sg_real_factor *real)
 {
-    double base = phase == SG_PHASE_PREFILL ? u->prefill_w : u->step_w;
-    double each = phase == SG_PHASE_PREFILL ? u->prefill_j_gweight : u->step_j_gweight;
-    double weights = m->shape.body * t->rows[phase] + (phase == SG_PHASE_STEP ? m->shape.head * t->rows[phase] : 0);
-    for (size_t i = 0; i < c->reals_n; i++) {
-        const struct sg_real_factor *r = &c->reals[i];
-        if (r->watts[phase] > 0 && !strcmp(r->unit, u->spec) && !strcmp(r->model, m->key))
-            return r->watts[phase] * t->ms[phase] * 1e-3;
-    }
-    return base < 0 ? -1 : base * t->ms[phase] * 1e-3 + each * weights * 1e-9;
+    struct sg_energy_rates r = {{u->prefill_w, u->step_w}, {u->prefill_j_gweight, u->step_j_gweight}};
+    for (int phase = 0; real && phase < 2; phase++)
+        if (real->watts[phase] > 0) r.watts[phase] = real->watts[phase], r.each[phase] = 0;
+    return r;
 }
 
-/* Watts of the units that no part of the placement uses. */
-static double waiting(const struct sg_unit_costs *c, const struct sg_unit_cost *a, const struct sg_unit_cost *b)
+struct sg_energy_beside sg_energy_beside_of(const struct sg_unit_costs *c, const struct sg_unit_cost *a,
+                                            const struct sg_unit_cost *b)
 {
-    double watts = 0;
+    struct sg_energy_beside out = {0};
     for (size_t i = 0; i < c->units_n; i++) {
         const struct sg_unit_cost *u = &c->units[i];
         if (!(u->idle_w > 0)) continue;
         int counted = same_meter(u->spec, a->spec) || same_meter(u->spec, b->spec);
         for (size_t k = 0; k < i && !counted; k++) counted = same_meter(u->spec, c->units[k].spec);
-        if (!counted) watts += u->idle_w;
+        if (!counted) out.others += u->idle_w;
     }
-    return watts;
+    if (!same_meter(a->spec, b->spec))
+        out.waiting[SG_PHASE_PREFILL] = fmax(0, b->idle_w), out.waiting[SG_PHASE_STEP] = fmax(0, a->idle_w);
+    return out;
 }
 
-double sg_placement_joules(const struct sg_unit_costs *c, const struct sg_unit_cost *a, const struct sg_unit_cost *b,
+/* < 0: no meter. */
+static double at_work(const struct sg_energy_rates *u, const struct sg_model_cost *m, int phase, const struct sg_energy_task *t)
+{
+    double weights = m->shape.body * t->rows[phase] + (phase == SG_PHASE_STEP ? m->shape.head * t->rows[phase] : 0);
+    return u->watts[phase] < 0 ? -1 : u->watts[phase] * t->ms[phase] * 1e-3 + u->each[phase] * weights * 1e-9;
+}
+
+double sg_placement_joules(const struct sg_energy_rates *a, const struct sg_energy_rates *b, const struct sg_energy_beside *beside,
                            const struct sg_model_cost *m, const struct sg_energy_task *t, int *known)
 {
-    double first = at_work(c, a, m, SG_PHASE_PREFILL, t), rest = at_work(c, b, m, SG_PHASE_STEP, t);
-    double others = waiting(c, a, b) * (t->ms[0] + t->ms[1]) * 1e-3;
-    if ((a->idle_w > 0 || b->idle_w > 0) && !same_meter(a->spec, b->spec))
-        others += (fmax(0, b->idle_w) * t->ms[0] + fmax(0, a->idle_w) * t->ms[1]) * 1e-3;
+    double first = at_work(a, m, SG_PHASE_PREFILL, t), rest = at_work(b, m, SG_PHASE_STEP, t), others = 0;
+    for (int phase = 0; phase < 2; phase++) others += (beside->others + beside->waiting[phase]) * t->ms[phase] * 1e-3;
     *known = first >= 0 && rest >= 0 ? 1 : first >= 0 || rest >= 0 || others > 0 ? 0 : -1;
     return fmax(0, first) + fmax(0, rest) + others;
 }
