@@ -183,7 +183,16 @@ static segue_status run_random(struct predict *q, const char *name, const struct
     return st;
 }
 
-/* The real units, then the CPU with one thread, and in a separate process; or --unit, and it in a separate process. */
+/* The CPU with a smaller instruction set than it uses; where there is none in between, with one thread. */
+static const char *masked_cpu(const segue_unit_info *infos, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(infos[i].kind, "cpu") && (strstr(infos[i].features, "avx512") || strstr(infos[i].features, "amx")))
+            return "cpu:isa=avx2";
+    return "cpu:threads=1";
+}
+
+/* The real units, then the CPU masked, and in a separate process; or --unit, and it in a separate process. */
 static segue_status open_units(struct predict *q, segue_error *err)
 {
     segue_unit_info infos[16];
@@ -201,7 +210,7 @@ static segue_status open_units(struct predict *q, segue_error *err)
     for (size_t i = 0; i < listed && i < 16 && n < UNITS - 2; i++)
         if (infos[i].present && !infos[i].simulated && strcmp(infos[i].kind, "ref") != 0 && strcmp(infos[i].kind, "proc") != 0)
             specs[n++] = infos[i].spec;
-    specs[n++] = "cpu:threads=1";
+    specs[n++] = masked_cpu(infos, listed < 16 ? listed : 16);
     specs[n++] = "proc:cpu";
     return probe_open_units(&q->p, specs, n, err);
 }

@@ -57,6 +57,27 @@ static segue_status add_storages(const struct args *args, struct sg_model_cost *
     return SEGUE_OK;
 }
 
+/* The list once more for each K and V storage that --kv names; the first one is that of the list itself. lower: also the default
+ * in q8, although nobody named it. Returns the length of the list. */
+static size_t add_kv(const struct args *args, struct sg_model_cost *list, bool lower)
+{
+    size_t n = 1, forms_n = 0;
+    int forms[SG_KV_FORM_N];
+    const char *text;
+    while (list[n - 1].also) n++;
+    for (size_t i = 0; (text = args_nth(args, "kv", i)); i++) {
+        bool known = false;
+        for (size_t k = 0; k < forms_n; k++) known |= forms[k] == sg_kv_form_of(text);
+        if (!known) forms[forms_n++] = sg_kv_form_of(text);
+    }
+    if (!forms_n) forms[forms_n++] = SG_KV_FORM_F16;
+    if (lower) forms[forms_n++] = SG_KV_FORM_Q8;
+    for (size_t f = forms_n; f-- > 0;)
+        for (size_t i = 0; i < n; i++) sg_model_cost_kv(&list[f * n + i], &list[i], forms[f]);
+    for (size_t i = 0; i + 1 < forms_n * n; i++) list[i].also = &list[i + 1];
+    return forms_n * n;
+}
+
 /* The sizes of the model of -m: shape:NAME in the first --storage, or a file. *name: allocated. */
 static segue_status read_model(const struct args *args, struct sg_model_cost *out, char **name, char **storage, segue_error *err)
 {
@@ -150,7 +171,7 @@ static segue_status plan(const struct args *args, segue_error *err)
     struct sg_chips *chips = out_alloc(sizeof *chips);
     struct sg_unit_costs *costs = out_alloc(sizeof *costs);
     struct sg_options *options = out_alloc(sizeof *options);
-    struct sg_model_cost models[STORAGES_MAX];
+    struct sg_model_cost *models = out_alloc(STORAGES_MAX * SG_KV_FORM_N * sizeof *models);
     struct sg_plan_source source = {0};
     struct sg_plan_task task;
     char *model_name = NULL, *storage = NULL;
@@ -159,8 +180,16 @@ static segue_status plan(const struct args *args, segue_error *err)
     if (!st) st = read_model(args, models, &model_name, &storage, err);
     if (!st) {
         uint64_t start = out_now_ns();
+        add_kv(args, models, false);
         sg_options_make(options, &source, models, &task);
+        /* A less accurate storage that nobody asked for is planned only where nothing else fits, and the plan says so. */
+        bool lower = sg_options_too_large(options) && !args_has(args, "kv");
+        if (lower) {
+            add_kv(args, models, true);
+            sg_options_make(options, &source, models, &task);
+        }
         struct plan_subject h = {.model = model_name, .storage = storage, .task = &task, .source = &source, .cost = models};
+        h.lower = lower;
         h.costs = args_has(args, "chip") ? args_text(args, "chip") : "this machine";
         h.plan_us = (double)(out_now_ns() - start) * 1e-3;
         st = show_plan(args, options, &h, err);
@@ -168,6 +197,7 @@ static segue_status plan(const struct args *args, segue_error *err)
     free(chips);
     free(costs);
     free(options);
+    free(models);
     free(model_name);
     free(storage);
     return st;
@@ -214,6 +244,8 @@ static const struct arg_def defs[] =
      {"storage", 0, ARG_TEXT, ARG_REPEATABLE, "S", "as in the file", 0, 0,
       "also plan with the weights in this storage: fp8 (made when loading), or one of segue quantize; may be repeated; the first "
       "one is that of -m shape:NAME, else bf16"},
+     {"kv", 0, ARG_CHOICE, ARG_REPEATABLE | ARG_ADVANCED, "f32|f16|bf16|q8", "f16; also q8 where nothing else fits", 0, 0,
+      "also plan with K and V in this storage; may be repeated; the first one is what the others are compared with"},
      {"unit", 0, ARG_UNIT, ARG_REPEATABLE | ARG_ADVANCED, "U", NULL, 0, 0, "a simulated unit that may be chosen"},
      {"explain", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "also draw the terms of the choice and the times as bars"},
      {"html", 0, ARG_FILE, 0, "FILE", NULL, 0, 0, "also write a page with tables and charts"},

@@ -48,6 +48,8 @@ static json_t *option_json(const struct sg_option *p)
                                   "state", p->kv_bytes, "checkpoints", p->checkpoint_bytes));
     json_object_set_new(o, "storage", json_string(p->storage));
     json_object_set_new(o, "storage_from", json_string(storage_from(p)));
+    json_object_set_new(o, "kv", json_string(sg_kv_form_at(p->kv)->name));
+    json_object_set_new(o, "kv_accuracy", json_string(sg_kv_form_at(p->kv)->class));
     json_object_set_new(o, "disk_bytes", out_real(p->disk_bytes));
     for (size_t i = 0; i < p->terms_n; i++) json_object_set_new(terms, p->terms[i].name, out_real(p->terms[i].ms));
     json_object_set_new(o, "terms", terms);
@@ -100,7 +102,9 @@ json_t *plan_json(const struct sg_options *o, const struct plan_subject *h)
     put_crossover(root, "energy_crossover_tokens", o->energy_crossover, joules_known(o));
     for (size_t i = 0; i < o->n; i++) json_array_append_new(list, option_json(&o->list[i]));
     json_object_set_new(root, "splits", list);
+    json_object_set_new(root, "kv_lowered", json_boolean(h->lower && o->choice >= 0));
     json_object_set_new(root, "plan_us", out_real(h->plan_us));
+    json_object_set_new(root, "priced", json_integer((json_int_t)o->priced));
     return root;
 }
 
@@ -121,6 +125,8 @@ const char *plan_label(char out[160], const struct sg_option *p)
         snprintf(out, 160, !strcmp(p->prefill, p->decode) ? "%s" : "%s > %s", p->prefill, p->decode);
     size_t n = strlen(out);
     if (p->converted) snprintf(out + n, 160 - n, " %s", p->storage);
+    n = strlen(out);
+    if (!p->asked_kv) snprintf(out + n, 160 - n, " kv=%s", sg_kv_form_at(p->kv)->name);
     return out;
 }
 
@@ -185,10 +191,17 @@ void plan_text(struct out_text *t, const struct sg_options *o, const struct plan
         return;
     }
     out_addf(t, "choice (%s): %s%s; most of its time: %s\n", objective_name(h->task->objective), plan_label(name, c),
-             strcmp(c->prefill, c->decode) ? "" : ", no split", o->dominant ? o->dominant : "-");
+             !strcmp(c->pipeline, "layers") ? ", layers divided" : strcmp(c->prefill, c->decode) ? "" : ", no split", o->dominant ? o->dominant : "-");
     if (c->converted)
         out_addf(t, "weights in %s: %s\n", c->storage,
                  !strcmp(c->storage, "fp8") ? "run with --storage fp8" : "make that file with segue quantize");
+    const struct sg_kv_form_info *kv = sg_kv_form_at(c->kv);
+    if (h->lower)
+        out_addf(t, "K and V in %s, because %s does not fit: run with --kv %s\n", kv->name, sg_kv_form_at(h->cost->kv)->name, kv->name);
+    else if (c->kv != SG_KV_FORM_F16)
+        out_addf(t, "K and V in %s: run with --kv %s\n", kv->name, kv->name);
+    if (c->kv != SG_KV_FORM_F16)
+        out_addf(t, "accuracy of K and V: %s%s\n", kv->class, kv->below ? "; f16 has 11 bits" : "");
     out_addf(t, "memory: weights %.1f MB%s, state %.1f MB, checkpoints %.1f MB; disk %.1f MB\n", c->prefill_bytes * 1e-6,
              c->decode_bytes > 0 && strcmp(c->prefill, c->decode) ? " on each unit" : "", c->kv_bytes * 1e-6,
              c->checkpoint_bytes * 1e-6, c->disk_bytes * 1e-6);

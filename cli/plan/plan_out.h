@@ -12,6 +12,7 @@ struct plan_subject {
     const struct sg_plan_source *source;
     const struct sg_model_cost *cost;
     double plan_us; /* time that the plan took */
+    bool lower;     /* K and V in q8 are planned because nothing else fits */
 };
 /* A placement in a few words. */
 const char *plan_label(char out[160], const struct sg_option *p);

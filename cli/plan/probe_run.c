@@ -56,6 +56,7 @@ segue_status probe_open_model(struct probe *p, const char *path, const char *cac
     p->vocab = info.vocab;
     p->layers = info.layers;
     opts.cache = cache;
+    opts.kv = p->kv;
     uint64_t start = out_now_ns();
     segue_status st = segue_engine_open(&p->engine, p->model, p->units, p->units_n, &opts, err);
     p->load_ms = (double)(out_now_ns() - start) * 1e-6;

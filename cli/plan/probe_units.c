@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include "engine/placement/units.h"
 #include "engine/planner/learn.h"
 #include "plan/probe_model.h"
 #include "term/interrupt.h"
@@ -254,14 +255,51 @@ static segue_status measure_classes(struct probe *p, const char *path, struct sg
     return SEGUE_OK;
 }
 
-/* Costs of depth from two depths, because a step at depth 0 has costs of its own. */
+/* Bytes of K and V per second of a step, from two depths, because a step at depth 0 has costs of its own. */
+static segue_status measure_kv(struct probe *p, size_t unit, double *gb_s, double *near, segue_error *err)
+{
+    double far;
+    SG_TRY(step_ms(p, unit, NEAR, NULL, near, err));
+    SG_TRY(step_ms(p, unit, DEEP, NULL, &far, err));
+    *gb_s = p->cost.kv_bytes * (DEEP - NEAR) / fmax(far - *near, far / 50) * 1e-6;
+    return SEGUE_OK;
+}
+
+/* The same for K and V in q8, with the open model's layers. */
+static segue_status measure_q8(struct probe *p, const char *path, struct sg_unit_costs *costs, segue_error *err)
+{
+    const struct sg_kv_form_info *q8 = sg_kv_form_at(SG_KV_FORM_Q8), *f16 = sg_kv_form_at(SG_KV_FORM_F16);
+    bool any = false;
+    for (size_t i = 0; i < p->units_n; i++) {
+        struct sg_unit_cost *u = sg_unit_cost_of(costs, p->specs[i], 1);
+        uint32_t kv = p->units[i]->desc.kv;
+        u->kv_forms = kv == SG_KV_F16_ONLY ? 1 << SG_KV_FORM_F16 : (1 << (kv == SG_KV_NOT_Q8 ? SG_KV_FORM_Q8 : SG_KV_FORM_N)) - 1;
+        any |= kv == SG_KV_ANY;
+    }
+    if (!any) return SEGUE_OK;
+    p->kv = SEGUE_KV_Q8;
+    segue_status st = open_random(p, path, &models[0], class_storage[SG_CLASS_NIBBLE], err);
+    for (size_t i = 0; i < p->units_n && !st; i++) {
+        struct sg_unit_cost *u = sg_unit_cost_of(costs, p->specs[i], 1);
+        double near;
+        if (p->units[i]->desc.kv == SG_KV_ANY) st = measure_kv(p, i, &u->kv_q8_gb_s, &near, err);
+        u->kv_q8_gb_s *= q8->bytes / f16->bytes; /* the model's sizes are those of f16 */
+    }
+    p->kv = SEGUE_KV_DEFAULT;
+    return st;
+}
+
+/* Attention of a step beside the bytes, at depths that come on top of the few tokens of any step, and costs of prefill at depth. */
 static segue_status measure_depth(struct probe *p, size_t unit, struct sg_unit_cost *u, segue_error *err)
 {
     const struct sg_model_cost *m = &p->cost;
-    double near, far, rows = sg_rows_of[SG_ROWS_512];
-    SG_TRY(step_ms(p, unit, NEAR, NULL, &near, err));
-    SG_TRY(step_ms(p, unit, DEEP, NULL, &far, err));
-    u->kv_gb_s = m->kv_bytes * (DEEP - NEAR) / fmax(far - near, far / 50) * 1e-6;
+    double none, few, near, far, rows = sg_rows_of[SG_ROWS_512];
+    SG_TRY(step_ms(p, unit, 0, NULL, &none, err));
+    SG_TRY(step_ms(p, unit, 256, NULL, &few, err));
+    SG_TRY(measure_kv(p, unit, &u->kv_gb_s, &near, err));
+    double each = m->kv_bytes / u->kv_gb_s * 1e-6; /* ms per position */
+    u->attend_ms[0] = fmax(0, few - none - 256 * each) / m->shape.layers;
+    u->attend_ms[1] = fmax(0, near - none - NEAR * each) / m->shape.layers;
     SG_TRY(prefill_ms(p, unit, NEAR, (size_t)rows, NULL, &near, err));
     SG_TRY(prefill_ms(p, unit, DEEP, (size_t)rows, NULL, &far, err));
     u->attend_tflops = m->attend * rows * (DEEP - NEAR) / fmax(far - near, far / 50) * 1e-9;
@@ -317,7 +355,8 @@ static segue_status measure_small(struct probe *p, const char *path, struct sg_u
         SG_TRY(measure_depth(p, i, u, err));
         SG_TRY(measure_power(p, i, u, 0, err));
     }
-    return measure_links(p, costs, err);
+    SG_TRY(measure_links(p, costs, err));
+    return measure_q8(p, path, costs, err);
 }
 
 segue_status probe_units(struct probe *p, struct sg_unit_costs *costs, void (*show)(const char *line), segue_error *err)

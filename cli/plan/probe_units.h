@@ -29,6 +29,7 @@ struct probe {
     struct sg_model_cost cost; /* sizes of the model */
     uint32_t vocab, layers;
     const char *storage; /* of segue_model_opts, for the next model */
+    segue_kv kv;         /* of segue_engine_opts, for the next model */
     double load_ms; /* time to place the weights on all units */
     struct probe_spread spread[PROBE_UNITS][2]; /* by unit and SG_PHASE_* */
     struct probe_load load[PROBE_UNITS][2];     /* the smaller of two loads */

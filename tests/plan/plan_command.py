@@ -57,6 +57,33 @@ p = plan(*shape, "--chip", "h200", "--storage", "bf16", "--storage", "fp8", "--s
 expect("storages are placements", [(s["storage"], s["storage_from"]) for s in p["splits"]] == [("bf16", "file"), ("fp8", "load"), ("q4_0", "quantize")], p["splits"])
 expect("the least of them is the choice", p["choice"]["total_ms"]["mid"] == min(s["total_ms"]["mid"] for s in p["splits"]), p["choice"])
 refused(2, ["plan", *shape, "--chip", "h200", "--storage", "bf16", "--storage", "q99"], "q99")
+
+# K and V in other storages: chosen when named, or when nothing else fits, and never silently.
+UNITS = "".join(f"{u}.{k}\n" for u, f in (("a", 1), ("b", 2)) for k in (
+    f"step_ms {f} ms", "wide_gb_s 100 GB/s", "wide_512_tflops 10 TFLOPS", f"kv_gb_s {10 * f} GB/s", "attend_tflops 1 TFLOPS")) + "a>b.ms 1 ms\nb>a.ms 1 ms\n"
+units = ["-m", "shape:qwen3-0.6b", "--chip"]
+chip = write(top.name, "two.chip", UNITS)
+p = plan(*units, chip, "-p", 4000)
+expect("K and V in f16 unless asked", {s["kv"] for s in p["splits"]} == {"f16"} and not p["kv_lowered"], p["choice"])
+p = plan(*units, chip, "-p", 4000, "--kv", "f16", "--kv", "q8", "--kv", "bf16")
+expect("each is a placement", [s["kv"] for s in p["splits"][::len(p["splits"]) // 3]] == ["f16", "q8", "bf16"] and p["choice"]["kv"] == "q8", p["choice"])
+expect("with its accuracy", "11 bits" in p["splits"][0]["kv_accuracy"] and "8 bits" in p["choice"]["kv_accuracy"] and not p["kv_lowered"], p["choice"])
+code, out, err = run("plan", *units, chip, "-p", 4000, "--kv", "f16", "--kv", "q8")
+expect("as text", code == 0 and "run with --kv q8" in out and "accuracy of K and V: 8 bits" in out and " kv=q8" in out, out)
+ONE = "".join(l + "\n" for l in UNITS.splitlines() if l.startswith("a.")) + "a.memory_bytes 3e9 B\n"
+small = write(top.name, "small.chip", ONE)
+p = plan(*units, small, "-p", 20000)
+expect("q8 where f16 does not fit", p["kv_lowered"] and p["choice"]["kv"] == "q8" and p["choice"]["decode"] == "a", p["choice"])
+expect("and f16 is listed as too large", all("does not fit" in s["excluded"] for s in p["splits"] if s["kv"] == "f16"), p["splits"])
+out = run("plan", *units, small, "-p", 20000)[1]
+expect("said in words", "K and V in q8, because f16 does not fit: run with --kv q8" in out and "f16 has 11 bits" in out, out)
+p = plan(*units, small, "-p", 20000, "--kv", "f16")
+expect("not against --kv f16", p["choice"] is None and not p["kv_lowered"], p["choice"])
+p = plan(*units, write(top.name, "f16.chip", ONE + "a.kv_forms 1 1\n"), "-p", 20000)
+expect("nor on a unit without it", p["choice"] is None and not p["kv_lowered"], p["choice"])
+p = plan(*units, write(top.name, "two.chip", UNITS + "a.memory_bytes 3e9 B\nb.memory_bytes 3e9 B\n"), "-p", 20000)
+expect("layers are divided before K and V are lowered", p["choice"]["pipeline"] == "layers" and p["choice"]["kv"] == "f16", p["choice"])
+refused(2, ["plan", *shape, "--chip", "m1", "--kv", "q9"], "q9")
 p = plan(*shape, "--chip", "h200", "--objective", "energy")
 expect("no joules, no choice for energy", p["choice"] is None and "joules" in p["choice_reason"], p)
 

@@ -104,13 +104,22 @@ static int planning_begin(struct planning *a, const struct sg_plan_source *s, co
     return 1;
 }
 
+/* first: the model itself, of which m is a variant. */
+static void name_storages(struct sg_option *o, const struct sg_model_cost *m, const struct sg_model_cost *first)
+{
+    o->storage = m->storage, o->converted = strcmp(m->storage, first->storage) != 0;
+    o->kv = m->kv, o->asked_kv = m->kv == first->kv;
+}
+
 static void list_published(struct sg_options *out, const struct planning *a, const struct sg_plan_task *t)
 {
     out->n = 0;
     for (const struct sg_model_cost *m = a->models; m; m = m->also) {
         size_t from = out->n;
         sg_options_published(out, a->source, m, t);
-        for (size_t i = from; i < out->n; i++) out->list[i].storage = m->storage, out->list[i].converted = m != a->models;
+        for (size_t i = from; i < out->n; i++) name_storages(&out->list[i], m, a->models);
+        for (size_t i = from; i < out->n && m->kv != SG_KV_FORM_F16; i++)
+            out->list[i].excluded = "not measured with K and V in this storage";
     }
 }
 
@@ -155,8 +164,7 @@ static size_t candidates_at(struct planning *a, const struct sg_plan_task *t, st
             if (!options) continue;
             struct sg_option *o = &options->list[options->n++];
             sg_placement_describe(o, p, &price, c, t);
-            o->storage = m->storage, o->kv = m->kv;
-            o->converted = strcmp(m->storage, a->models->storage) != 0, o->asked_kv = m->kv == a->models->kv;
+            name_storages(o, m, a->models);
         }
     }
     a->priced += n;
