@@ -233,7 +233,7 @@ static json_t *measure_pipeline(struct bench_run *b, const char *name)
     segue_error err;
     int what = EXIT_UNAVAILABLE;
     b->opened = folders_now();
-    segue_status st = placement_try(&b->placement, &b->args, 0, &what, &err);
+    segue_status st = placement_try(&b->placement, &b->args, 0, NULL, &what, &err);
     /* A missing unit or driver becomes a row; an invalid model file stays an error. */
     if ((st == SEGUE_EUNSUPPORTED || st == SEGUE_EUNIT) && what == EXIT_UNAVAILABLE) {
         json_array_append_new(rows, unavailable_row(name, err.text));

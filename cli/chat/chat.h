@@ -18,6 +18,7 @@ struct chat {
     json_t *turns;    /* report of every answer */
     json_t *last;     /* report of the last answer; NULL: none */
     struct line_edit *line_edit;
+    char *first; /* line of a pipe that was read before anything was opened; NULL: none */
     struct read_ahead *read_ahead; /* NULL: one unit runs both phases */
     struct trace trace;
     struct meter meter;

@@ -83,6 +83,7 @@ static void close_chat(struct chat *c)
     json_decref(c->turns);
     json_decref(c->last);
     line_edit_close(c->line_edit);
+    free(c->first);
     args_free(&c->args);
 }
 
@@ -140,6 +141,13 @@ static void open_line_edit(struct chat *c)
     c->interactive = line_edit_interactive(c->line_edit);
 }
 
+/* The next line, allocated; NULL: there is none. */
+static char *read_line(struct chat *c)
+{
+    const char *line = line_edit_read(c->line_edit, "> ");
+    return line ? out_strdup(line) : NULL;
+}
+
 /* The JSON object of --json. After a failure it contains the error and the turns before it. Returns the exit code. */
 static int print_json(const struct chat *c)
 {
@@ -164,7 +172,12 @@ static int run(struct args *args)
         }
     }
     bool recorded = args_has(args, "record");
-    int code = placement_open(&c.placement, args, recorded ? record_placement_flags(args) : 0);
+    const char *prompt = args_text(args, "prompt");
+    open_line_edit(&c);
+    /* On a pipe the first message is there before anything is opened, and the plan is made for it. */
+    c.first = c.interactive || prompt ? NULL : read_line(&c);
+    unsigned flags = recorded ? record_placement_flags(args) : 0;
+    int code = placement_open_for(&c.placement, args, flags, c.first && *c.first != '/' ? c.first : NULL);
     if (!code) code = meter_open(&c.meter, args, &c.placement);
     if (code) {
         close_chat(&c);
@@ -179,14 +192,13 @@ static int run(struct args *args)
         close_chat(&c);
         return code;
     }
-    open_line_edit(&c);
     interrupt_defer(c.interactive); /* ^C stops the answer, not the program */
     if (c.interactive)
         out_note("%s on %s; /help: list of commands, /exit or ^D: quit", c.placement.path, c.placement.unit_info[0].spec);
     if (c.interactive) print_history(&c);
-    const char *prompt = args_text(args, "prompt");
     /* The prompt of -p is the first turn. */
-    bool running = !prompt || handle_line(&c, prompt, &code);
+    bool running = c.interactive || prompt || c.first;
+    if (prompt || c.first) running = handle_line(&c, prompt ? prompt : c.first, &code);
     while (running && (c.interactive || !interrupt_pending())) {
         char *line = line_edit_read(c.line_edit, "> ");
         if (!line) break;

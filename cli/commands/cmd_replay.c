@@ -69,6 +69,7 @@ static void compare(struct difference *d, const struct record *r, const struct r
             d->position = a->rows && b->rows ? -1 : (long long)a->first;
             for (uint32_t t = 0; a->rows && b->rows && t < a->tokens && d->position < 0; t++)
                 if (a->rows[t] != b->rows[t]) d->position = (long long)(a->first + t);
+            if (a->tokens == 1) d->position = (long long)a->first;
             locate(d, r, a, b);
             return;
         }
@@ -175,6 +176,8 @@ static json_t *result_json(const struct record *r, const struct record *now, con
     put_index(o, "first_token", d->token);
     put_index(o, "edge", d->edge);
     put_index(o, "run", d->run);
+    put_index(o, "run_first", d->run >= 0 ? (long long)r->runs[d->run].first : -1);
+    put_index(o, "run_tokens", d->run >= 0 ? (long long)r->runs[d->run].tokens : -1);
     put_index(o, "position", d->position);
     put_index(o, "layer", d->layer);
     if (d->part)
@@ -196,7 +199,12 @@ static void print_differences(const struct record *r, const struct difference *d
 {
     if (d->run >= 0) {
         out_print("values differ first at ");
-        if (d->position >= 0) out_print("position %lld, ", d->position);
+        const struct record_run *run = &r->runs[d->run];
+        if (d->position >= 0)
+            out_print("position %lld, ", d->position);
+        else /* later layers rounded the difference away */
+            out_print("a position of %llu to %llu, ", (unsigned long long)run->first,
+                      (unsigned long long)run->first + run->tokens - 1);
         if (d->layer >= 0) out_print("layer %lld, ", d->layer);
         out_print("%s%s%s, on %s (recorded on %s)\n", d->part, d->slot ? ", slot " : "", d->slot ? d->slot : "", unit,
                   recorded);

@@ -4,7 +4,6 @@
  * SPDX-License-Identifier: MIT */
 #include "commands.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -233,14 +232,17 @@ static void learn(struct run_job *j)
     const segue_stats *b = &j->answer.at_begin, *f = &j->answer.at_first, *e = &j->answer.at_end;
     if (!j->placement.follow || !j->answer.first_ns || e->tokens_out < f->tokens_out + 16) return;
     double n = (double)(f->tokens_in - b->tokens_in), decoded = (double)(e->tokens_out - f->tokens_out);
-    struct follow_run run = {.n = f->tokens_reused > b->tokens_reused ? 0 : n,
+    /* Tokens of a restored session, or found in the prefix store, are before those that were computed. */
+    double held = (double)segue_session_tokens(j->session, NULL) - (double)(e->tokens_out - b->tokens_out) - n;
+    double start = held > 0 ? held : 0;
+    struct follow_run run = {.start = start,
+                             .n = f->tokens_reused > b->tokens_reused ? 0 : n,
                              .prefill_ms = (double)(f->prefill_ns - b->prefill_ns) * 1e-6,
-                             .depth = n + decoded / 2,
+                             .depth = start + n + decoded / 2,
                              .token_ms = (double)(e->decode_ns - f->decode_ns) * 1e-6 / decoded};
     run.prefill_w = watts_between(&j->meter, j->answer.start_ns, j->answer.first_ns);
     run.step_w = watts_between(&j->meter, j->answer.first_ns, j->answer.end_ns);
-    /* run.depth lacks the tokens of a restored session. */
-    double expected = f->tokens_reused > b->tokens_reused ? INFINITY : follow_expected_ms(j->placement.follow, run.depth);
+    double expected = follow_expected_ms(j->placement.follow, run.depth);
     if (run.token_ms > SLOWER * expected && !args_has(j->args, "quiet"))
         out_note("plan: a token took %.2f ms and %.2f were expected: the machine is busy, throttled or changed; see segue "
                  "calibrate",

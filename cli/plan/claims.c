@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "engine/planner/published.h"
+#include "engine/planner/chips/published.h"
 
 /* Power readings of phases of one machine, package without memory: GPU prefill and NPU prefill; and the GPU's rail alone in
  * both. */

@@ -2,7 +2,7 @@
 #ifndef SEGUE_CLI_CLAIMS_H
 #define SEGUE_CLI_CLAIMS_H
 
-#include "engine/planner/chip.h"
+#include "engine/planner/chips/chip.h"
 #include "term/out.h"
 
 /* [{claim, published, predicted, verdict (holds, refuted, unknown), reason}] as a new reference. */

@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include "engine/planner/fit.h"
+#include "engine/planner/chips/fit.h"
 #include "host/find_model.h"
 #include "host/folders.h"
 #include "plan/plan_files.h"

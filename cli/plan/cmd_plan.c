@@ -58,7 +58,7 @@ static segue_status add_storages(const struct args *args, struct sg_model_cost *
 }
 
 /* The list once more for each K and V storage that --kv names; the first one is that of the list itself. lower: also the default
- * in q8, although nobody named it. Returns the length of the list. */
+ * in q8, although no flag named it. Returns the length of the list. */
 static size_t add_kv(const struct args *args, struct sg_model_cost *list, bool lower)
 {
     size_t n = 1, forms_n = 0;
@@ -182,7 +182,7 @@ static segue_status plan(const struct args *args, segue_error *err)
         uint64_t start = out_now_ns();
         add_kv(args, models, false);
         sg_options_make(options, &source, models, &task);
-        /* A less accurate storage that nobody asked for is planned only where nothing else fits, and the plan says so. */
+        /* A less accurate storage that was not asked for is planned only where nothing else fits, and the plan says so. */
         bool lower = sg_options_too_large(options) && !args_has(args, "kv");
         if (lower) {
             add_kv(args, models, true);

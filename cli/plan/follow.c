@@ -49,10 +49,15 @@ struct follow *follow_open(const segue_model *model)
     return NULL;
 }
 
-bool follow_choose(struct follow *f, double prompt, double output)
+bool follow_choose(struct follow *f, const struct expected_task *t)
 {
     struct sg_options *options = out_alloc(sizeof *options);
-    struct sg_plan_task task = {.prompt = prompt, .output = output, .turns = 1, .sessions = 1, .chunk = 512};
+    struct sg_plan_task task = {.prompt = t->prompt,
+                                .output = t->output,
+                                .turns = t->turns,
+                                .sessions = t->sessions,
+                                .depth = t->depth,
+                                .chunk = 512};
     struct sg_plan_source source = {.costs = &f->costs->units};
     sg_options_make(options, &source, &f->costs->model, &task);
     const struct sg_option *o = options->choice >= 0 ? &options->list[options->choice] : NULL;
@@ -61,10 +66,22 @@ bool follow_choose(struct follow *f, double prompt, double output)
         memcpy(f->prefill, o->prefill, sizeof f->prefill);
         memcpy(f->decode, o->decode, sizeof f->decode);
         f->ttft_ms = o->ttft_ms.mid, f->token_ms = o->token_ms.mid, f->total_ms = o->total_ms.mid;
-        f->prompt = prompt, f->output = output;
+        f->task = *t;
     }
     free(options);
     return chosen;
+}
+
+void follow_say(const struct follow *f)
+{
+    const struct expected_task *t = &f->task;
+    bool split = strcmp(f->prefill, f->decode) != 0;
+    char at[48] = "", more[64] = "";
+    if (t->depth > 0) snprintf(at, sizeof at, " at depth %.0f", t->depth);
+    if (t->turns > 1) snprintf(more, sizeof more, "; %.0f turns", t->turns);
+    if (t->sessions > 1) snprintf(more, sizeof more, "; %.0f requests at a time", t->sessions);
+    out_note("plan: %s%s%s, expected %.0f ms to the first of %.0f tokens after a prompt of %.0f%s, then %.2f ms each%s",
+             f->prefill, split ? " > " : "", split ? f->decode : "", f->ttft_ms, t->output, t->prompt, at, f->token_ms, more);
 }
 
 void follow_learn(struct follow *f, const struct follow_run *run)
@@ -73,7 +90,7 @@ void follow_learn(struct follow *f, const struct follow_run *run)
     if (!f || strcmp(f->prefill, f->decode) != 0) return;
     struct sg_unit_costs *units = &f->costs->units;
     const struct sg_model_cost *m = &f->costs->model;
-    if (run->n > 0 && run->prefill_ms > 0) sg_learn_prefill(units, f->prefill, m, run->n, 0, 512, run->prefill_ms);
+    if (run->n > 0 && run->prefill_ms > 0) sg_learn_prefill(units, f->prefill, m, run->n, run->start, 512, run->prefill_ms);
     if (run->token_ms > 0) sg_learn_step(units, f->decode, m, run->depth, run->token_ms);
     sg_learn_watts(units, f->prefill, m, SG_PHASE_PREFILL, run->prefill_w);
     sg_learn_watts(units, f->decode, m, SG_PHASE_STEP, run->step_w);

@@ -6,7 +6,7 @@
 #include <string.h>
 #include "base/file.h"
 #include "base/mem.h"
-#include "engine/planner/cells.h"
+#include "engine/planner/chips/cells.h"
 #include "host/folders.h"
 #include "plan/probe_units.h"
 #include "term/out.h"

@@ -3,7 +3,7 @@
 #ifndef SEGUE_CLI_PLAN_FILES_H
 #define SEGUE_CLI_PLAN_FILES_H
 
-#include "engine/planner/cells.h"
+#include "engine/planner/chips/cells.h"
 #include "engine/planner/unitcost.h"
 #include "term/args.h"
 

@@ -191,13 +191,17 @@ void plan_text(struct out_text *t, const struct sg_options *o, const struct plan
         return;
     }
     out_addf(t, "choice (%s): %s%s; most of its time: %s\n", objective_name(h->task->objective), plan_label(name, c),
-             !strcmp(c->pipeline, "layers") ? ", layers divided" : strcmp(c->prefill, c->decode) ? "" : ", no split", o->dominant ? o->dominant : "-");
+             !strcmp(c->pipeline, "layers")    ? ", layers divided"
+             : strcmp(c->prefill, c->decode) ? ""
+                                             : ", no split",
+             o->dominant ? o->dominant : "-");
     if (c->converted)
         out_addf(t, "weights in %s: %s\n", c->storage,
                  !strcmp(c->storage, "fp8") ? "run with --storage fp8" : "make that file with segue quantize");
     const struct sg_kv_form_info *kv = sg_kv_form_at(c->kv);
     if (h->lower)
-        out_addf(t, "K and V in %s, because %s does not fit: run with --kv %s\n", kv->name, sg_kv_form_at(h->cost->kv)->name, kv->name);
+        out_addf(t, "K and V in %s, because %s does not fit: run with --kv %s\n", kv->name, sg_kv_form_at(h->cost->kv)->name,
+                 kv->name);
     else if (c->kv != SG_KV_FORM_F16)
         out_addf(t, "K and V in %s: run with --kv %s\n", kv->name, kv->name);
     if (c->kv != SG_KV_FORM_F16)

@@ -289,7 +289,7 @@ static segue_status measure_q8(struct probe *p, const char *path, struct sg_unit
     return st;
 }
 
-/* Attention of a step beside the bytes, at depths that come on top of the few tokens of any step, and costs of prefill at depth. */
+/* Attention of a step beside the bytes, at depths on top of the few tokens of any step, and costs of prefill at depth. */
 static segue_status measure_depth(struct probe *p, size_t unit, struct sg_unit_cost *u, segue_error *err)
 {
     const struct sg_model_cost *m = &p->cost;

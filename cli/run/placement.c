@@ -6,13 +6,13 @@
 #include "host/machine.h"
 #include "host/model_names.h"
 #include "host/find_model.h"
+#include "plan/expected_task.h"
 #include "plan/follow.h"
 #include "run/pipeline.h"
 #include "term/progress.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 /* Reset *p and open the model of -m. Prints a warning of the tokenizer, if any. */
 static segue_status open_model(struct placement *p, const struct args *args, segue_error *err)
@@ -214,38 +214,9 @@ static segue_status open_pipeline(struct placement *p, const struct args *args, 
     return st;
 }
 
-/* A task where nothing is known; what a chat template adds; longer texts are not tokenized twice. */
-enum { MEDIUM_PROMPT = 256, MEDIUM_ANSWER = 128, TEMPLATE_TOKENS = 16, TEXT_BYTES = 1 << 16, TOKEN_BYTES = 4 };
-
-/* Tokens of the file of --file, with the text of --prompt before it; standard input and pipes are not known. */
-static size_t file_tokens(const struct args *args)
-{
-    const char *text = args_text(args, "prompt");
-    struct stat s;
-    if (stat(args_text(args, "file"), &s) || !S_ISREG(s.st_mode)) return MEDIUM_PROMPT;
-    return ((size_t)s.st_size + (text ? strlen(text) : 0)) / TOKEN_BYTES + TEMPLATE_TOKENS;
-}
-
-/* Tokens of the prompt, as far as the flags tell before it is read. */
-static size_t expected_prompt(const struct placement *p, const struct args *args)
-{
-    bool known = args_find(args->command, "prompt", 6) && args_find(args->command, "ids", 3);
-    const char *ids = known ? args_text(args, "ids") : NULL, *text = known ? args_text(args, "prompt") : NULL;
-    size_t n = 1;
-    segue_error err;
-    if (ids && *ids != '@') {
-        for (; *ids; ids++) n += *ids == ',';
-        return n;
-    }
-    if (known && args_has(args, "file")) return file_tokens(args);
-    if (!text || !p->info.has_tokenizer) return MEDIUM_PROMPT;
-    if (strlen(text) > TEXT_BYTES) return strlen(text) / TOKEN_BYTES;
-    segue_tokenize(p->model, text, strlen(text), 0, NULL, 0, &n, &err); /* ELIMIT, with the number */
-    return n + TEMPLATE_TOKENS;
-}
-
 /* run, chat and serve without a named unit follow the plan, if this machine was calibrated, and say so. */
-static segue_status follow_plan(struct placement *p, const struct args *args, bool *followed, segue_error *err)
+static segue_status follow_plan(struct placement *p, const struct args *args, const char *message, bool *followed,
+                                segue_error *err)
 {
     const char *name = args->command->name;
     bool quiet = args_find(args->command, "quiet", 5) && args_has(args, "quiet");
@@ -253,12 +224,12 @@ static segue_status follow_plan(struct placement *p, const struct args *args, bo
     *followed = false;
     if ((strcmp(name, "run") != 0 && strcmp(name, "chat") != 0 && strcmp(name, "serve") != 0) || args_has(args, "threads"))
         return SEGUE_OK;
-    bool length = !strcmp(name, "run") && args_has(args, "tokens") && args_number(args, "tokens", 0) > 0;
     p->follow = follow_open(p->model);
     if (!p->follow) return SEGUE_OK;
     /* Only now: a prompt is tokenized to be counted. */
-    if (!follow_choose(p->follow, (double)expected_prompt(p, args),
-                       length ? (double)args_number(args, "tokens", 0) : MEDIUM_ANSWER)) {
+    struct expected_task task;
+    expected_task_of(&task, args, p->model, &p->info, message);
+    if (!follow_choose(p->follow, &task)) {
         follow_free(p->follow);
         p->follow = NULL;
         return SEGUE_OK;
@@ -266,9 +237,7 @@ static segue_status follow_plan(struct placement *p, const struct args *args, bo
     *followed = true;
     bool split = strcmp(p->follow->prefill, p->follow->decode) != 0;
     if (!quiet)
-        out_note("plan: %s%s%s, expected %.0f ms to the first of %.0f tokens after a prompt of %.0f, then %.2f ms each",
-                 p->follow->prefill, split ? " > " : "", split ? p->follow->decode : "", p->follow->ttft_ms, p->follow->output,
-                 p->follow->prompt, p->follow->token_ms);
+        follow_say(p->follow);
     p->planned = split;
     if (!split) return unit_index(p, p->follow->prefill, 0, &index, err);
     segue_status st = pipeline_part(p, p->follow->prefill, 0, 0, err);
@@ -277,7 +246,7 @@ static segue_status follow_plan(struct placement *p, const struct args *args, bo
 
 /* Without --prefill and --decode one unit runs both phases. If only one of them is given, the other phase runs on
  * --unit. */
-static segue_status open_units(struct placement *p, const struct args *args, segue_error *err)
+static segue_status open_units(struct placement *p, const struct args *args, const char *message, segue_error *err)
 {
     static const char *const phases[] = {"prefill", "decode"};
     unsigned threads = (unsigned)args_number(args, "threads", 0);
@@ -288,7 +257,7 @@ static segue_status open_units(struct placement *p, const struct args *args, seg
     uint32_t index;
     bool followed = false;
     if (!p->planned && !all) {
-        segue_status st = follow_plan(p, args, &followed, err);
+        segue_status st = follow_plan(p, args, message, &followed, err);
         if (st || followed) return st;
     }
     if (!p->planned) return unit_index(p, all, threads, &index, err);
@@ -425,14 +394,15 @@ static segue_status open_engine(struct placement *p, const struct args *args, un
 }
 
 /* SEGUE_EUNSUPPORTED concerns units and features (exit 3), except for models and adapters, which are files (exit 4). */
-segue_status placement_try(struct placement *p, const struct args *args, unsigned flags, int *unsupported_code, segue_error *err)
+segue_status placement_try(struct placement *p, const struct args *args, unsigned flags, const char *message,
+                           int *unsupported_code, segue_error *err)
 {
     *unsupported_code = EXIT_BAD_INPUT;
     segue_status st = open_model(p, args, err);
     if (st) return st;
     uint64_t start_ns = out_now_ns();
     *unsupported_code = EXIT_UNAVAILABLE;
-    st = open_units(p, args, err);
+    st = open_units(p, args, message, err);
     const char *lora;
     for (size_t i = 0; !st && (lora = args_nth(args, "lora", i)); i++) {
         st = placement_add_adapter(p, lora, err);
@@ -456,9 +426,14 @@ static void warn_about_context(const struct placement *p, const struct args *arg
 
 int placement_open(struct placement *p, const struct args *args, unsigned flags)
 {
+    return placement_open_for(p, args, flags, NULL);
+}
+
+int placement_open_for(struct placement *p, const struct args *args, unsigned flags, const char *message)
+{
     int unsupported_code;
     segue_error err;
-    if (!placement_try(p, args, flags, &unsupported_code, &err)) {
+    if (!placement_try(p, args, flags, message, &unsupported_code, &err)) {
         warn_about_context(p, args);
         return EXIT_DONE;
     }

@@ -46,10 +46,12 @@ struct placement {
  * the exit code; 0: success. */
 int placement_open_model(struct placement *p, const struct args *args);
 int placement_open(struct placement *p, const struct args *args, unsigned flags);
-/* As placement_open, but without printing or closing. *unsupported_code is the exit code for SEGUE_EUNSUPPORTED: a file
+/* message: the first one of a conversation, for the plan; NULL: not known yet. */
+int placement_open_for(struct placement *p, const struct args *args, unsigned flags, const char *message);
+/* As placement_open_for, but without printing or closing. *unsupported_code is the exit code for SEGUE_EUNSUPPORTED: a file
  * was rejected (EXIT_BAD_INPUT), or a unit is missing (EXIT_UNAVAILABLE). */
-segue_status placement_try(struct placement *p, const struct args *args, unsigned flags, int *unsupported_code,
-                           segue_error *err);
+segue_status placement_try(struct placement *p, const struct args *args, unsigned flags, const char *message,
+                           int *unsupported_code, segue_error *err);
 /* Close everything and zero *p. Sessions of the engine must be closed before. */
 void placement_close(struct placement *p);
 

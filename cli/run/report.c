@@ -401,9 +401,10 @@ static void put_plan(json_t *o, const struct follow *f)
     if (!f) out_null(o, "plan", "units were named, or this machine is not calibrated");
     else
         json_object_set_new(o, "plan",
-                            json_pack("{s:s,s:s,s:f,s:f,s:f,s:f,s:f}", "prefill", f->prefill, "decode", f->decode,
-                                      "prompt_tokens", f->prompt, "output_tokens", f->output, "ttft_ms", f->ttft_ms, "token_ms",
-                                      f->token_ms, "total_ms", f->total_ms));
+                            json_pack("{s:s,s:s,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "prefill", f->prefill, "decode", f->decode,
+                                      "prompt_tokens", f->task.prompt, "output_tokens", f->task.output, "depth_tokens",
+                                      f->task.depth, "turns", f->task.turns, "sessions", f->task.sessions, "ttft_ms", f->ttft_ms,
+                                      "token_ms", f->token_ms, "total_ms", f->total_ms));
 }
 
 

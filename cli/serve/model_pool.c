@@ -133,7 +133,7 @@ static void load(struct model_pool *h, struct pooled_model *m)
     segue_scheduler_opts opts = h->scheduling;
     segue_scheduler *scheduler = NULL;
     unsigned flags = PLACEMENT_EMBEDDINGS | (m->log ? record_placement_flags(&m->args) : 0);
-    segue_status st = placement_try(&m->placement, &m->args, flags, &code, &err);
+    segue_status st = placement_try(&m->placement, &m->args, flags, NULL, &code, &err);
     if (!st) {
         size_t trained = m->placement.info.context;
         if (!opts.context) opts.context = trained && trained < 4096 ? trained : 4096;

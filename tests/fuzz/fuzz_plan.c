@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "engine/planner/fit.h"
+#include "engine/planner/chips/fit.h"
 #include "engine/planner/options.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """segue plan, and what run follows: JSON fields, limits, pages, claims, a calibration that is used, refined, damaged.
 SPDX-License-Identifier: MIT"""
-import json, os, stat, sys
+import json, os, re, stat, subprocess, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cli"))
 from clitest import *
 
@@ -113,6 +113,44 @@ expect("for the prompt and the answer of the flags", "of 40 tokens after a promp
 code, out, err = run("run", "-m", model, "--ids", "1,2,3", "-n", "3", "--ignore-eos", "--greedy")
 expect("ids are counted", "of 3 tokens after a prompt of 3," in err, err)
 expect("run refines the calibration", "cpu~" in open(calibration).read() and ".step " in open(calibration).read(), open(calibration).read())
+# A restored session is planned, and learned from, at its depth.
+state = os.path.join(top.name, "deep.state")
+ids = [i % 200 for i in range(700)]
+expect("a state of 700 tokens", run("run", "-m", model, "--ids", ",".join(map(str, ids)), "-n", "4", "--ignore-eos", "--greedy", "--save", state)[0] == 0)
+code, out, err = run("run", "-m", model, "--load", state, "-n", "30", "--ignore-eos", "--greedy", "--json")
+p = json.loads(out)["plan"]
+expect("the depth of a restored session", 700 <= p["depth_tokens"] <= 704 and " at depth 70" in err, (p, err))
+calibrate(LINES)
+code, out, err = run("run", "-m", model, "--load", state, "-n", "30", "--ignore-eos", "--greedy")
+nodes = {l.split()[0].split(".")[-1] for l in open(calibration).read().splitlines() if "~" in l}
+expect("its steps teach those around 700 tokens", {"step", "step_deep"} <= nodes, nodes)
+# chat: by the first message and the context; serve: by its context and requests.
+calibrate(LINES)
+chat = ["chat", "-m", model, "-n", "5", "--ignore-eos", "--greedy"]
+short, long = (run(*chat, stdin=w * 30 + "\n")[2] for w in ("a ", "more words here "))
+tokens = [float(re.search("after a prompt of (\\d+)", e).group(1)) for e in (short, long)]
+expect("a longer first message, a longer prompt", tokens[0] + 100 < tokens[1] < 700 and "of 5 tokens" in short and "; 4 turns" in short, (short, long))
+expect("-p is the first message", f"prompt of {tokens[0]:.0f}," in run(*chat, "-p", "a " * 30, stdin="")[2], short)
+few = run(*chat, "-c", str(int(tokens[0]) * 2 + 12), stdin="a " * 30 + "\n")[2]
+expect("as many turns as the context holds", "; 2 turns" in few or "; 1 turns" in few or "turns" not in few, few)
+expect("no message, no plan of one", "prompt of 256," in run(*chat, stdin="/help\n")[2])
+
+
+def served(*flags):
+    p = subprocess.Popen([command, "serve", "-m", model, "--port", "0", *flags], env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    lines = ""
+    for line in p.stderr:
+        lines += line
+        if "plan: " in line: break
+    p.terminate()
+    p.wait()
+    return lines
+
+
+out = served("-c", "800", "--parallel", "3")
+expect("serve: parts of its context, its requests", "of 100 tokens after a prompt of 200," in out and "; 3 requests at a time" in out, out)
+out = served("--plan-prompt", "333", "--plan-answer", "44")
+expect("serve: as its flags say", "of 44 tokens after a prompt of 333," in out and "; 8 requests at a time" in out, out)
 calibrate(LINES.replace("step_ms 0.05", "step_ms 1e-6").replace("step_layer_ms 0.01", "step_layer_ms 1e-6").replace("20 GB/s", "90000 GB/s"))
 code, out, err = run(*answer)
 expect("a machine slower than it was is noticed", code == 0 and "throttled or changed" in err, err)

@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "base/buf.h"
-#include "engine/planner/cells.h"
-#include "engine/planner/lines.h"
+#include "engine/planner/chips/cells.h"
+#include "engine/planner/chips/lines.h"
 
 static struct sg_chips chips;
 

@@ -307,8 +307,8 @@ static void too_large(void **state)
     choose(t);
     assert_int_equal(sg_options_too_large(&options), 0);
     sg_model_cost_kv(&q8, &model, SG_KV_FORM_Q8);
-    double room = model.file_bytes + model.kv_bytes * 80000;
-    for (size_t i = 0; i < costs.units_n; i++) costs.units[i].memory_bytes = room / 2;
+    double space = model.file_bytes + model.kv_bytes * 80000;
+    for (size_t i = 0; i < costs.units_n; i++) costs.units[i].memory_bytes = space / 2;
     choose(t);
     assert_int_equal(sg_options_too_large(&options), 1);
     sg_options_make(&options, &source, &q8, &t);

@@ -13,7 +13,7 @@ enum { CROSSOVER_STEPS = 4, PROMPT_MAX = 65536 };
 /* --- choice --- */
 
 /* What the choice depends on. Values: ms and joules, by position in best_for; negative: not known. */
-struct candidate {
+struct plan_candidate {
     double value[2], watts, margin;
     int alone, excluded;
 };
@@ -21,19 +21,19 @@ static const segue_objective best_for[2] = {SEGUE_OBJECTIVE_LATENCY, SEGUE_OBJEC
 
 static int value_index(segue_objective objective) { return objective == SEGUE_OBJECTIVE_ENERGY; }
 
-static struct candidate candidate_of(const struct sg_option *o)
+static struct plan_candidate candidate_of(const struct sg_option *o)
 {
-    return (struct candidate){{o->total_ms.mid, o->joules.mid}, o->watts.mid, o->margin, o->alone, o->excluded != NULL};
+    return (struct plan_candidate){{o->total_ms.mid, o->joules.mid}, o->watts.mid, o->margin, o->alone, o->excluded != NULL};
 }
 
-static int may_be_chosen(const struct candidate *p, const struct sg_plan_task *t, int k)
+static int may_be_chosen(const struct plan_candidate *p, const struct sg_plan_task *t, int k)
 {
     if (p->excluded || p->value[k] < 0) return 0;
     return !(t->max_watts > 0) || (p->watts >= 0 && p->watts <= t->max_watts);
 }
 
 /* The first unit alone, else the first placement, whose value is not above the least one by more than its margin. */
-static int best_of(const struct candidate *list, size_t n, const struct sg_plan_task *t, int k)
+static int best_of(const struct plan_candidate *list, size_t n, const struct sg_plan_task *t, int k)
 {
     int least = -1;
     for (size_t i = 0; i < n; i++)
@@ -48,7 +48,7 @@ static int best_of(const struct candidate *list, size_t n, const struct sg_plan_
 
 int sg_options_choose(const struct sg_options *o, const struct sg_plan_task *task)
 {
-    struct candidate *list = sg_alloc((o->n + 1) * sizeof *list);
+    struct plan_candidate *list = sg_alloc((o->n + 1) * sizeof *list);
     if (!list) return -1;
     for (size_t i = 0; i < o->n; i++) list[i] = candidate_of(&o->list[i]);
     int best = best_of(list, o->n, task, value_index(task->objective));
@@ -70,8 +70,8 @@ struct planning {
     const struct sg_plan_source *source;
     const struct sg_model_cost *models;
     struct sg_phase_costs *phases;      /* [models_n] of measured units; NULL: published pipelines */
-    struct sg_placement *placements;    /* [placements_n] of each model */
-    struct candidate *candidates;       /* [models_n * placements_n] */
+    struct sg_plan_place *placements;    /* [placements_n] of each model */
+    struct plan_candidate *candidates;       /* [models_n * placements_n] */
     struct sg_options *published;       /* scratch of published pipelines */
     size_t models_n, placements_n, priced;
 };
@@ -124,7 +124,7 @@ static void list_published(struct sg_options *out, const struct planning *a, con
 }
 
 /* 1: the candidate is the least one so far, for one of the values. */
-static int lowers_least(double least[2], const struct candidate *x, const struct sg_plan_task *t)
+static int lowers_least(double least[2], const struct plan_candidate *x, const struct sg_plan_task *t)
 {
     int lower = 0;
     for (int k = 0; k < 2; k++)
@@ -150,12 +150,12 @@ static size_t candidates_at(struct planning *a, const struct sg_plan_task *t, st
         struct sg_phase_costs *c = &a->phases[k];
         sg_phase_costs_at(c, t);
         for (size_t i = 0; i < a->placements_n && n < SG_OPTIONS_MAX; i++, n++) {
-            const struct sg_placement *p = &a->placements[i];
+            const struct sg_plan_place *p = &a->placements[i];
             struct sg_price price;
             sg_placement_price(&price, p, c, t);
             double ms = sg_price_ms(&price), joules = price.known > 0 ? price.joules : -1;
-            struct candidate *x = &a->candidates[n];
-            *x = (struct candidate){.value = {ms, joules},
+            struct plan_candidate *x = &a->candidates[n];
+            *x = (struct plan_candidate){.value = {ms, joules},
                                     .watts = joules >= 0 ? joules / ms * 1e3 : -1,
                                     .alone = p->prefill == p->decode,
                                     .excluded = price.excluded != NULL};

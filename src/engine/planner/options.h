@@ -3,7 +3,7 @@
 #ifndef SG_ENGINE_OPTIONS_H
 #define SG_ENGINE_OPTIONS_H
 
-#include "engine/planner/chip.h"
+#include "engine/planner/chips/chip.h"
 #include "engine/planner/phasecost.h"
 
 /* Where the costs come from: published pipelines of a chip, or measured units; one of them is NULL. */

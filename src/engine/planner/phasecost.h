@@ -24,7 +24,7 @@ struct sg_phase_unit {
     const struct sg_real_factor *real; /* of the model; NULL: no runs yet */
     double spread[2];                  /* by SG_PHASE_* */
     struct sg_energy_rates rates;
-    int named;                         /* 0: it is simulated, and nobody named it */
+    int named;                         /* 0: it is simulated, and was not named */
 };
 struct sg_phase_pair {
     const struct sg_link_cost *link; /* NULL: not measured */
@@ -43,7 +43,8 @@ struct sg_phase_costs {
     /* For one length of the prompt. */
     struct sg_turn_group groups[SG_TURN_GROUPS];
     size_t groups_n;
-    double prefill[SG_TURN_GROUPS][SG_UNITS_MAX][SG_SHARES], step[SG_TURN_GROUPS][SG_UNITS_MAX][SG_SHARES]; /* ms */
+    /* ms */
+    double prefill[SG_TURN_GROUPS][SG_UNITS_MAX][SG_SHARES], step[SG_TURN_GROUPS][SG_UNITS_MAX][SG_SHARES];
     size_t computed; /* phases of units computed so far */
 };
 
@@ -53,7 +54,10 @@ void sg_phase_costs_begin(struct sg_phase_costs *out, const struct sg_unit_costs
 /* Fills the times of a task. */
 void sg_phase_costs_at(struct sg_phase_costs *c, const struct sg_plan_task *task);
 /* Context before a turn; its tokens: those of the prompt, and from the second turn on the last one of the answer before. */
-static inline double sg_turn_depth(const struct sg_plan_task *t, double turn) { return t->depth + turn * (t->prompt + t->output); }
+static inline double sg_turn_depth(const struct sg_plan_task *t, double turn)
+{
+    return t->depth + turn * (t->prompt + t->output);
+}
 static inline double sg_turn_rows(const struct sg_plan_task *t, double turn) { return t->prompt + (turn > 0); }
 /* Steps of a turn: the first token comes with the prefill. */
 static inline double sg_turn_steps(const struct sg_plan_task *t) { return t->output > 1 ? t->output - 1 : 0; }

@@ -13,26 +13,26 @@
 /* Up to so many new tokens of a later turn are read on the decode unit (src/engine/session/advance.c). */
 enum { FEW_TOKENS = 16 };
 
-size_t sg_placements_list(struct sg_placement *out, const struct sg_phase_costs *c)
+size_t sg_placements_list(struct sg_plan_place *out, const struct sg_phase_costs *c)
 {
     size_t n = 0, units = c->units_n;
     for (size_t a = 0; a < units; a++)
-        for (size_t b = 0; b < units && n < SG_OPTIONS_MAX; b++) out[n++] = (struct sg_placement){(uint8_t)a, (uint8_t)b, 0};
+        for (size_t b = 0; b < units && n < SG_OPTIONS_MAX; b++) out[n++] = (struct sg_plan_place){(uint8_t)a, (uint8_t)b, 0};
     /* The only legal placements where no unit holds the model. */
     for (size_t a = 0; a < units && units <= 8; a++)
         for (size_t b = 0; b < units; b++)
             for (uint8_t q = 1; q < 4 && a != b && n < SG_OPTIONS_MAX; q++)
                 if (c->shares[SG_SHARE_FIRST + q - 1].shape.layers > 0)
-                    out[n++] = (struct sg_placement){(uint8_t)a, (uint8_t)b, q};
+                    out[n++] = (struct sg_plan_place){(uint8_t)a, (uint8_t)b, q};
     return n;
 }
 
-static int first_share(const struct sg_placement *p) { return p->quarters ? SG_SHARE_FIRST + p->quarters - 1 : SG_SHARE_ALL; }
-static int last_share(const struct sg_placement *p) { return SG_SHARE_LAST + p->quarters - 1; }
+static int first_share(const struct sg_plan_place *p) { return p->quarters ? SG_SHARE_FIRST + p->quarters - 1 : SG_SHARE_ALL; }
+static int last_share(const struct sg_plan_place *p) { return SG_SHARE_LAST + p->quarters - 1; }
 
 /* A turn on whole units. A later turn begins with the last token of the answer before, and on the decode unit, so that the state
  * is moved back for a long prompt. */
-static void whole_turn(struct sg_price *out, const struct sg_placement *p, const struct sg_phase_costs *c, size_t g,
+static void whole_turn(struct sg_price *out, const struct sg_plan_place *p, const struct sg_phase_costs *c, size_t g,
                        const struct sg_plan_task *t)
 {
     double turn = c->groups[g].turn, depth = sg_turn_depth(t, turn);
@@ -46,7 +46,7 @@ static void whole_turn(struct sg_price *out, const struct sg_placement *p, const
 }
 
 /* A turn on divided layers: rows pass between the units, a hand-off without state. *slowest: the longer part of a step. */
-static void divided_turn(struct sg_price *out, const struct sg_placement *p, const struct sg_phase_costs *c, size_t g,
+static void divided_turn(struct sg_price *out, const struct sg_plan_place *p, const struct sg_phase_costs *c, size_t g,
                          double *slowest)
 {
     static const struct sg_model_cost none = {0};
@@ -57,12 +57,12 @@ static void divided_turn(struct sg_price *out, const struct sg_placement *p, con
     *slowest = fmax(a, b);
 }
 
-static double share_of_layers(const struct sg_placement *p, const struct sg_phase_costs *c, int last)
+static double share_of_layers(const struct sg_plan_place *p, const struct sg_phase_costs *c, int last)
 {
     return p->quarters ? c->shares[last ? last_share(p) : first_share(p)].shape.layers / c->model->shape.layers : 1;
 }
 
-static const char *excluded_by(const struct sg_placement *p, const struct sg_phase_costs *c, const struct sg_plan_task *t)
+static const char *excluded_by(const struct sg_plan_place *p, const struct sg_phase_costs *c, const struct sg_plan_task *t)
 {
     const uint8_t units[2] = {p->prefill, p->decode};
     double bytes = c->model->file_bytes + sg_task_kv_bytes(c->model, t) + sg_task_checkpoint_bytes(c->model, t);
@@ -78,7 +78,7 @@ static const char *excluded_by(const struct sg_placement *p, const struct sg_pha
     return NULL;
 }
 
-void sg_placement_price(struct sg_price *out, const struct sg_placement *p, const struct sg_phase_costs *c,
+void sg_placement_price(struct sg_price *out, const struct sg_plan_place *p, const struct sg_phase_costs *c,
                         const struct sg_plan_task *t)
 {
     double steps = sg_turn_steps(t);
@@ -106,7 +106,7 @@ void sg_placement_price(struct sg_price *out, const struct sg_placement *p, cons
 }
 
 /* Spreads of both phases. */
-static void spreads_of(double spread[2], const struct sg_placement *p, const struct sg_phase_costs *c)
+static void spreads_of(double spread[2], const struct sg_plan_place *p, const struct sg_phase_costs *c)
 {
     const struct sg_phase_unit *a = &c->units[p->prefill], *b = &c->units[p->decode];
     spread[0] = p->quarters ? fmax(a->spread[0], b->spread[0]) : a->spread[0];
@@ -122,27 +122,27 @@ static double interval_of(const double spread[2], double prefill_ms, double hand
     return fmax(least, exp((spread[0] * prefill_ms + link * handoff_ms + spread[1] * steps_ms) / sum));
 }
 
-static int is_unverified(const struct sg_placement *p, const struct sg_phase_costs *c)
+static int is_unverified(const struct sg_plan_place *p, const struct sg_phase_costs *c)
 {
     if (c->units[p->prefill].cost->assumed || c->units[p->decode].cost->assumed) return 1;
     return p->prefill != p->decode && !c->pairs[p->prefill][p->decode].link;
 }
 
-static double error_of(const struct sg_placement *p, const struct sg_price *price, const struct sg_phase_costs *c)
+static double error_of(const struct sg_plan_place *p, const struct sg_price *price, const struct sg_phase_costs *c)
 {
     double spread[2];
     spreads_of(spread, p, c);
     return interval_of(spread, price->prefill, price->handoff, price->steps, is_unverified(p, c) ? SG_UNVERIFIED : 1);
 }
 
-double sg_placement_margin(const struct sg_placement *p, const struct sg_price *price, const struct sg_phase_costs *c)
+double sg_placement_margin(const struct sg_plan_place *p, const struct sg_price *price, const struct sg_phase_costs *c)
 {
     const struct sg_unit_cost *a = c->units[p->prefill].cost, *b = c->units[p->quarters ? p->prefill : p->decode].cost;
     return a->prefill_error > 0 && b->step_error > 0 ? MARGIN * (error_of(p, price, c) - 1) : 0;
 }
 
 /* The same unit or units for both phases of divided layers. */
-static void name_units(struct sg_option *o, const struct sg_placement *p, const struct sg_phase_costs *c)
+static void name_units(struct sg_option *o, const struct sg_plan_place *p, const struct sg_phase_costs *c)
 {
     const char *a = c->units[p->prefill].cost->spec, *b = c->units[p->decode].cost->spec;
     unsigned layers = (unsigned)c->model->shape.layers, cut = (unsigned)(share_of_layers(p, c, 0) * layers + .5);
@@ -155,14 +155,14 @@ static void name_units(struct sg_option *o, const struct sg_placement *p, const 
     memcpy(o->decode, o->prefill, sizeof o->decode);
 }
 
-static void add_terms(struct sg_option *o, const struct sg_placement *p, const struct sg_price *price,
+static void add_terms(struct sg_option *o, const struct sg_plan_place *p, const struct sg_price *price,
                       const struct sg_phase_costs *c, const struct sg_plan_task *t)
 {
     struct sg_cost_terms prefill, step;
     const struct sg_model_cost *m = &c->shares[first_share(p)];
-    double steps = sg_turn_steps(t);
+    double steps = sg_turn_steps(t), middle = t->depth + t->prompt + steps / 2;
     sg_prefill_ms(NULL, c->units[p->prefill].cost, m, t->prompt, t->depth, t->chunk, &prefill);
-    sg_step_ms(NULL, c->units[p->quarters ? p->prefill : p->decode].cost, m, t->depth + t->prompt + steps / 2, t->sessions, &step);
+    sg_step_ms(NULL, c->units[p->quarters ? p->prefill : p->decode].cost, m, middle, t->sessions, &step);
     steps *= t->turns;
     sg_option_term(o, "prefill products", prefill.products * t->turns);
     sg_option_term(o, "prefill attention", prefill.attention * t->turns);
@@ -174,7 +174,7 @@ static void add_terms(struct sg_option *o, const struct sg_placement *p, const s
     sg_option_term(o, "decode overhead", step.overhead * steps);
 }
 
-void sg_placement_describe(struct sg_option *o, const struct sg_placement *p, const struct sg_price *price,
+void sg_placement_describe(struct sg_option *o, const struct sg_plan_place *p, const struct sg_price *price,
                            const struct sg_phase_costs *c, const struct sg_plan_task *t)
 {
     const struct sg_unit_cost *a = c->units[p->prefill].cost;

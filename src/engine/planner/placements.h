@@ -5,13 +5,13 @@
 #include "engine/planner/optionparts.h"
 #include "engine/planner/phasecost.h"
 
-/* Both phases whole, each on one unit; or the first quarters of the layers of both phases on `prefill`, the others on `decode`. */
-struct sg_placement {
+/* Both phases whole, on one unit each; or of both the first quarters of the layers on `prefill`, the others on `decode`. */
+struct sg_plan_place {
     uint8_t prefill, decode; /* indices of units */
     uint8_t quarters;        /* 0: whole */
 };
 /* Whole ones first: every ordered pair of units. out: [SG_OPTIONS_MAX]. Returns their number. */
-size_t sg_placements_list(struct sg_placement *out, const struct sg_phase_costs *c);
+size_t sg_placements_list(struct sg_plan_place *out, const struct sg_phase_costs *c);
 
 /* Sums over all turns and sessions in ms, and the same of the first turn of one session. */
 struct sg_price {
@@ -20,13 +20,13 @@ struct sg_price {
     int known;            /* as in unitenergy.h; -1 for divided layers */
     const char *excluded; /* why it cannot be chosen; NULL: it can */
 };
-void sg_placement_price(struct sg_price *out, const struct sg_placement *p, const struct sg_phase_costs *c,
+void sg_placement_price(struct sg_price *out, const struct sg_plan_place *p, const struct sg_phase_costs *c,
                         const struct sg_plan_task *t);
 static inline double sg_price_ms(const struct sg_price *p) { return p->prefill + p->handoff + p->steps; }
 /* Share by which another placement must be better than this one. */
-double sg_placement_margin(const struct sg_placement *p, const struct sg_price *price, const struct sg_phase_costs *c);
+double sg_placement_margin(const struct sg_plan_place *p, const struct sg_price *price, const struct sg_phase_costs *c);
 /* The placement for a report. */
-void sg_placement_describe(struct sg_option *o, const struct sg_placement *p, const struct sg_price *price,
+void sg_placement_describe(struct sg_option *o, const struct sg_plan_place *p, const struct sg_price *price,
                            const struct sg_phase_costs *c, const struct sg_plan_task *t);
 
 #endif

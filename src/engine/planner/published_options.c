@@ -6,7 +6,7 @@
 
 #include "engine/planner/options.h"
 #include "engine/planner/optionparts.h"
-#include "engine/planner/published.h"
+#include "engine/planner/chips/published.h"
 
 static const struct published_option {
     enum sg_pipeline pipeline;

@@ -5,7 +5,7 @@
 #define SG_ENGINE_UNITCOST_H
 
 #include "engine/planner/real.h"
-#include "engine/planner/shape.h"
+#include "engine/planner/chips/shape.h"
 
 /* Classes of weights by what their kernels do: 16 or more bits, 8 bits, 4 to 5 bits, superblocks, fp8 made when loading. */
 enum { SG_CLASS_WIDE, SG_CLASS_BYTE, SG_CLASS_NIBBLE, SG_CLASS_SUPER, SG_CLASS_FP8, SG_CLASS_N };
@@ -24,8 +24,8 @@ struct sg_unit_cost {
     double tflops[SG_CLASS_N][SG_ROWS_N];      /* products of a prefill run */
     double kv_gb_s, attend_tflops, state_gb_s; /* K and V of a step; attention of prefill; delta matrices of prefill */
     double kv_q8_gb_s;                         /* of the bytes of q8; 0: kv_gb_s */
-    /* What attention of a step takes in each layer at depth 256, and from 1,024 on, beside the bytes of K and V: blocks of positions
-     * that run one after the other until there are enough to fill the unit. */
+    /* What attention of a step takes in each layer at depth 256, and from 1,024 on, beside the bytes of K and V: blocks of
+     * positions that run one after the other until there are enough to fill the unit. */
     double attend_ms[2];
     double kv_forms; /* bits 1 << SG_KV_*: how its states may have K and V; 0: not stated, all */
     double stream_gb_s;                        /* the stream test beside the measurements */

@@ -59,8 +59,9 @@ static double at_work(const struct sg_energy_rates *u, const struct sg_model_cos
     return u->watts[phase] < 0 ? -1 : u->watts[phase] * t->ms[phase] * 1e-3 + u->each[phase] * weights * 1e-9;
 }
 
-double sg_placement_joules(const struct sg_energy_rates *a, const struct sg_energy_rates *b, const struct sg_energy_beside *beside,
-                           const struct sg_model_cost *m, const struct sg_energy_task *t, int *known)
+double sg_placement_joules(const struct sg_energy_rates *a, const struct sg_energy_rates *b,
+                           const struct sg_energy_beside *beside, const struct sg_model_cost *m, const struct sg_energy_task *t,
+                           int *known)
 {
     double first = at_work(a, m, SG_PHASE_PREFILL, t), rest = at_work(b, m, SG_PHASE_STEP, t), others = 0;
     for (int phase = 0; phase < 2; phase++) others += (beside->others + beside->waiting[phase]) * t->ms[phase] * 1e-3;

@@ -22,7 +22,8 @@ struct sg_energy_beside sg_energy_beside_of(const struct sg_unit_costs *c, const
                                             const struct sg_unit_cost *b);
 /* Joules of all units while `a` computes prefill and `b` decodes. *known: 0: one of the two has no meter, and the result counts
  * the others only; negative: none has one. */
-double sg_placement_joules(const struct sg_energy_rates *a, const struct sg_energy_rates *b, const struct sg_energy_beside *beside,
-                           const struct sg_model_cost *m, const struct sg_energy_task *t, int *known);
+double sg_placement_joules(const struct sg_energy_rates *a, const struct sg_energy_rates *b,
+                           const struct sg_energy_beside *beside, const struct sg_model_cost *m, const struct sg_energy_task *t,
+                           int *known);
 
 #endif

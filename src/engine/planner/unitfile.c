@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "base/buf.h"
-#include "engine/planner/chip.h"
-#include "engine/planner/lines.h"
+#include "engine/planner/chips/chip.h"
+#include "engine/planner/chips/lines.h"
 #include "engine/planner/unitcost.h"
 
 #define UNIT_KEY(name, field, unit, low, high)                      \

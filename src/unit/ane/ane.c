@@ -86,8 +86,8 @@ static segue_status read_losses(const struct sg_unit_spec *spec, struct sg_unit 
 static segue_status read_spec(const struct sg_unit_spec *spec, struct sg_unit *u, struct sg_npu_opts *o,
                               segue_error *err)
 {
-    static const char *const keys[] = {"",     "profile", "weights", "compiles", "on_violation", "threads", "rows",
-                                       "keys", "layers",  "range",   "out_of_range", "storage", "head", "programs", NULL};
+    static const char *const keys[] = {"",     "profile", "weights", "compiles", "on_violation", "threads", "rows", "keys",
+                                       "layers", "range", "out_of_range", "storage", "head", "programs", "fault", NULL};
     const char *profile = sg_spec_value(spec, "profile");
     SG_TRY(sg_spec_only(spec, keys, err));
     SG_TRY(sg_ane_profile_named(&o->profile, profile ? profile : "strict", err));
@@ -101,6 +101,7 @@ static segue_status read_spec(const struct sg_unit_spec *spec, struct sg_unit *u
     SG_TRY(read_choice(spec, "range", "weights", "none", &u->by_weights, err));
     u->by_weights = !u->by_weights;
     SG_TRY(read_choice(spec, "head", "helper", "engine", &u->head, err));
+    SG_TRY(sg_fault_read(spec, &u->fault, err));
     u->threads = o->threads;
     if (sg_spec_value(spec, "storage"))
         SG_TRY(sg_ane_storage_named(&u->storage, sg_spec_value(spec, "storage"), "open unit", err));
@@ -128,9 +129,12 @@ static void ane_close(struct sg_unit *u)
 /* Options of the software NPU. */
 static segue_status refuse_software_options(const struct sg_unit_spec *spec, segue_error *err)
 {
-    if (!sg_spec_value(spec, "on_violation") && !sg_spec_value(spec, "compiles")) return SEGUE_OK;
-    return sg_fail(err, SEGUE_EARG, "open unit: %s: on_violation and compiles are options of the software NPU; use ane:soft",
-                   spec->text);
+    static const char *const keys[] = {"on_violation", "compiles", "fault"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (sg_spec_value(spec, keys[i]))
+            return sg_fail(err, SEGUE_EARG, "open unit: %s: %s is an option of the software NPU; use ane:soft", spec->text,
+                           keys[i]);
+    return SEGUE_OK;
 }
 
 /* Opens the real engine of a Mac. Without option profile= the limits follow the chip: the first three characters of its

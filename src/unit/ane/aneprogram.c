@@ -64,6 +64,8 @@ static segue_status program_init(struct sg_unit *u, const struct sg_graph *g, co
     SG_TRY(sg_weights_finite(g, err));
     for (uint32_t i = 0; i < g->ops_n; i++) SG_TRY(u->base.ops->can(u, g, &g->ops[i], err));
     for (int i = 0; i < 2; i++) SG_TRY(sg_ane_partition_make(&p->cut[i], g, u->layers, i, err));
+    uint32_t fault = sg_fault_op(&u->fault, g);
+    for (int i = 0; i < 2 && fault < g->ops_n; i++) sg_ane_partition_set_fault(&p->cut[i], fault);
     if (u->head && g->vocab) SG_TRY(sg_ane_head_of(&p->head, g, &p->cut[0], err));
     if (u->by_weights) SG_TRY(sg_ane_range_make(&p->range, g, err));
     for (int i = 0; u->by_weights && i < 2; i++) sg_ane_partition_set_range(&p->cut[i], &p->range);

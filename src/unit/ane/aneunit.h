@@ -21,6 +21,7 @@
 #include "unit/batch.h"
 #include "unit/kv_blocks.h"
 #include "unit/pool.h"
+#include "unit/spec.h"
 #include "unit/state_core.h"
 #include "unit/unit.h"
 
@@ -54,6 +55,7 @@ struct sg_unit {
     enum sg_ane_storage storage;     /* option storage=: of matrices on the engine */
     struct sg_ane_device *wide;      /* software NPU that computes in fp32, made when it is needed; owned */
     uint32_t delta;                  /* ANE_DELTA_* */
+    struct sg_fault fault;           /* option fault=, of the software NPU */
     uint32_t keys;                   /* option keys=: keys of every program; 0: as many as the sequence needs */
     uint32_t layers;                 /* option layers=: layers per engine program; 0: as many as fit */
     uint32_t head;                   /* option head=: 1 = the engine computes the output head and chooses greedy tokens */

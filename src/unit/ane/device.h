@@ -14,6 +14,9 @@
 
 struct sg_ane_cache;
 
+/* For tests: the software NPU adds one unit in the last place to the first element of the value with this name. */
+#define SG_ANE_FAULT "fault_one_ulp"
+
 /* A blob file with weights. */
 struct sg_ane_file {
     const char *path;                /* below @model_path/, for example "weights/w.bin" */

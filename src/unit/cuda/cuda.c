@@ -176,7 +176,7 @@ static segue_status open_one(struct sg_unit **out, const struct sg_unit_spec *sp
 {
     static const char *const keys[] = {"",     "pdl",    "waves", "graphs",    "stream", "part",
                                        "rest", "screen", "rank",  "invariant", "packed", "prepare", "hopper",
-                                       "products", NULL};
+                                       "products", "fault", NULL};
     uint32_t index = 0;
     struct sg_unit *u;
     SG_TRY(sg_spec_only(spec, keys, err));
@@ -208,6 +208,7 @@ static segue_status open_one(struct sg_unit **out, const struct sg_unit_spec *sp
     if (status == SEGUE_OK) status = parse_number(spec, "prepare", 2, &u->prepare, err);
     if (status == SEGUE_OK) status = parse_number(spec, "hopper", 1, &u->hopper, err);
     if (status == SEGUE_OK) status = parse_number(spec, "products", CT_VALUES_BF16, &u->products, err);
+    if (status == SEGUE_OK) status = sg_fault_read(spec, &u->fault, err);
     if (status == SEGUE_OK && u->invariant && (u->screen || (sg_spec_value(spec, "rank") && u->cluster_fusion)))
         status = sg_fail(err, SEGUE_EUNSUPPORTED,
                          "open unit: %s: screen and rank change results of single rows; use them without invariant", spec->text);

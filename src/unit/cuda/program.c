@@ -79,7 +79,9 @@ static segue_status fill_program(struct sg_unit *u, struct sg_program *p, segue_
     SG_TRY(cu_cluster_match(u, p, err));
     SG_TRY(upload_ropes(u, p, err));
     p->read_per_token = read_per_token(p);
-    p->lookahead_ok = g->vocab != 0 && g->inputs_n == 1 && g->values[g->inputs[0].value].kind == SG_VALUE_TOKENS;
+    uint32_t fault = sg_fault_op(&u->fault, g);
+    if (fault < g->ops_n) p->fault = &g->ops[fault];
+    p->lookahead_ok = g->vocab != 0 && g->inputs_n == 1 && g->values[g->inputs[0].value].kind == SG_VALUE_TOKENS && !p->fault;
     /* Longer convolutions use kernels that update the slot in place. */
     for (uint32_t i = 0; i < g->ops_n; i++)
         if (g->ops[i].code == SG_OP_CONV && g->ops[i].u.conv.taps > CU_CONV_STEP_TAPS) p->lookahead_ok = 0;

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "unit/ane/device.h"
 #include "unit/ane/lower/lowercommon.h"
 #include "unit/ane/passes/pass.h"
 
@@ -112,6 +113,25 @@ static uint32_t lower_op(struct sg_lowering *l, const struct sg_op *op)
     }
 }
 
+/* The function has no parameters or results of this name. */
+static void name_fault(struct sg_lowering *l, uint32_t value)
+{
+    l->b.program->functions[l->b.function].values[value].name = SG_ANE_FAULT;
+}
+
+/* The passes may have fused the operation into another one. */
+static segue_status check_fault(const struct sg_mil_program *p, const struct sg_graph *g, const struct sg_ane_part *part,
+                                segue_error *err)
+{
+    const struct sg_mil_function *f = &p->functions[0];
+    for (uint32_t v = 0; part->fault && v < f->values_n; v++)
+        if (!strcmp(f->values[v].name, SG_ANE_FAULT)) return SEGUE_OK;
+    if (!part->fault) return SEGUE_OK;
+    const struct sg_op *op = &g->ops[part->fault - 1];
+    return sg_fail(err, SEGUE_EUNSUPPORTED, "compile: ane: fault=%d.%s: the operation is part of another one; name another",
+                   op->layer, sg_op_name(op->code));
+}
+
 /* The operations of a graph are in execution order, so every operand has been lowered before it is used. */
 static segue_status lower_part(struct sg_lowering *l, uint32_t *list, segue_error *err)
 {
@@ -120,6 +140,7 @@ static segue_status lower_part(struct sg_lowering *l, uint32_t *list, segue_erro
         const struct sg_op *op = &l->g->ops[l->part->ops[i]];
         if (!l->b.status) l->b.status = sg_ane_can_lower(l->g, op, &l->b.err);
         l->values[op->out] = lower_op(l, op);
+        if (!l->b.status && l->part->fault == 1 + l->part->ops[i]) name_fault(l, l->values[op->out]);
     }
     return close_ports(l, list, err);
 }
@@ -151,6 +172,7 @@ segue_status sg_ane_lower(struct sg_mil_program **out, const struct sg_graph *g,
     /* Ports of one row have one column until here; others have whole rows already. */
     if (status == SEGUE_OK) status = sg_passes(p, SG_ANE_PAD, shape->rows == 1 ? shape->columns : SG_ANE_PAD, err);
     sg_free(lists);
+    if (status == SEGUE_OK) status = check_fault(p, g, part, err);
     if (status == SEGUE_OK)
         *out = p;
     else

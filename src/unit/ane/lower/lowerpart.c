@@ -264,3 +264,10 @@ void sg_ane_partition_set_range(struct sg_ane_partition *c, const struct sg_ane_
 {
     for (uint32_t i = 0; i < c->parts_n; i++) c->parts[i].range = range;
 }
+
+void sg_ane_partition_set_fault(struct sg_ane_partition *c, uint32_t op)
+{
+    for (uint32_t i = 0; i < c->parts_n; i++)
+        for (uint32_t k = 0; k < c->parts[i].ops_n; k++)
+            if (c->parts[i].ops[k] == op) c->parts[i].fault = 1 + op;
+}

@@ -20,6 +20,7 @@ struct sg_ane_part {
     uint32_t ops_n, in_n, out_n, slots_n;
     uint32_t layer_from, layer_to;    /* layers [from, to) */
     const struct sg_ane_range *range; /* scaling of values, not owned; NULL: none */
+    uint32_t fault;                   /* for tests: 1 + index of the operation whose value is called SG_ANE_FAULT; 0: none */
 };
 struct sg_ane_partition {
     struct sg_ane_part *parts; /* [parts_n] */
@@ -39,6 +40,8 @@ segue_status sg_ane_partition_make(struct sg_ane_partition *out, const struct sg
 void sg_ane_partition_free(struct sg_ane_partition *c);
 /* Sets the scaling for all parts; range must outlive them. */
 void sg_ane_partition_set_range(struct sg_ane_partition *c, const struct sg_ane_range *range);
+/* Sets `fault` of the part that has the operation; none has those of the helper. */
+void sg_ane_partition_set_fault(struct sg_ane_partition *c, uint32_t op);
 
 /* Reason for the helper to run an operation; NULL: the engine runs it. */
 const char *sg_ane_helper_reason(const struct sg_graph *g, const struct sg_op *op);

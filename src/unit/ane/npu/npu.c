@@ -426,6 +426,7 @@ static segue_status run_plan(struct sg_npu_run *r, segue_error *err)
     for (uint32_t o = 0; o < f->ops_n; o++) {
         if (!r->plan->handlers[o]) continue;
         SG_TRY(r->plan->handlers[o](r, &f->ops[o]));
+        if (r->plan->fault != SG_MIL_NONE && f->values[r->plan->fault].op == o) sg_npu_alter(r, r->plan->fault);
         sg_npu_count_losses(r, o);
         SG_TRY(check_flags(r, f->values[f->ops[o].first].name, err));
     }

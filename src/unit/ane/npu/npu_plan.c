@@ -417,7 +417,7 @@ segue_status sg_npu_plan_make(struct sg_npu_plan *plan, struct sg_mil_program *p
 {
     /* slots is allocated once name_literals has added its values; `values` is an upper bound. */
     size_t values = (size_t)f->values_n + inline_count(f);
-    *plan = (struct sg_npu_plan){.f = f, .garbage = garbage != 0};
+    *plan = (struct sg_npu_plan){.f = f, .garbage = garbage != 0, .fault = SG_MIL_NONE};
     segue_status status = name_literals(plan, p, err);
     if (status == SEGUE_OK) status = inline_blobs(plan, p, source, err);
     if (status == SEGUE_OK) {
@@ -425,8 +425,10 @@ segue_status sg_npu_plan_make(struct sg_npu_plan *plan, struct sg_mil_program *p
         plan->handlers = sg_alloc((f->ops_n + (size_t)1) * sizeof(sg_npu_handler *));
         if (!plan->slots || !plan->handlers) status = sg_no_memory("a program", values, err);
     }
-    for (uint32_t v = 0; status == SEGUE_OK && v < f->values_n; v++)
+    for (uint32_t v = 0; status == SEGUE_OK && v < f->values_n; v++) {
         plan->slots[v].n = sg_mil_elements(&f->values[v].type);
+        if (!strcmp(f->values[v].name, SG_ANE_FAULT)) plan->fault = v;
+    }
     for (uint32_t o = 0; status == SEGUE_OK && o < f->ops_n; o++) {
         int nothing = 0;
         plan->handlers[o] = sg_npu_handler_of(&f->ops[o], &nothing);

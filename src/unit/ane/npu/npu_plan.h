@@ -50,6 +50,7 @@ struct sg_npu_plan {
     uint64_t memory;                                /* floats that a run needs for its values */
     uint64_t weight_bytes, flops, activation_bytes; /* per dispatch, for the simulated time */
     uint64_t int8_flops;                            /* of flops, those of products in 8 bits */
+    uint32_t fault;                                 /* value called SG_ANE_FAULT; SG_MIL_NONE: none */
     uint32_t garbage;                               /* 1: constraint 15, records of blob files are not validated */
     struct sg_npu_symptoms {                        /* faithful mode: what this function does wrong when it runs */
         uint32_t zeros;                             /* all outputs are zero */
@@ -161,6 +162,9 @@ void sg_npu_parallel(struct sg_npu_run *r, uint64_t items,
 void sg_npu_round16(struct sg_npu_run *r, float *p, size_t n);
 /* Rounds n results at p to the type of `value` and applies the arithmetic of the profile. Any thread. */
 void sg_npu_round_result(struct sg_npu_run *r, uint32_t value, float *p, size_t n);
+
+/* The first element becomes one unit in the last place larger, for tests (SG_ANE_FAULT). */
+void sg_npu_alter(const struct sg_npu_run *r, uint32_t value);
 
 /* e^x of n numbers, by the table if the profile has one; the arrays may be the same. */
 void sg_npu_exp(const struct sg_npu_run *r, const float *in, float *out, size_t n);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/num.h"
 #include "unit/ane/npu/npu_plan.h"
 
 /* Inline operands have become values when a plan is made (name_literals), so only references are
@@ -78,6 +79,15 @@ void sg_npu_round16(struct sg_npu_run *r, float *p, size_t n)
     if (c.underflows) atomic_fetch_add_explicit(&r->underflows, c.underflows, memory_order_relaxed);
     if (c.error > 0) add_to(&r->error, c.error);
     if (c.size > 0) add_to(&r->size, c.size);
+}
+
+/* In units of fp16, unless results stay fp32. */
+void sg_npu_alter(const struct sg_npu_run *r, uint32_t value)
+{
+    float *x = sg_npu_data(r, value);
+    uint16_t bits = sg_f16_of_f32(*x);
+    int negative = bits & 0x8000 && bits != 0x8000;
+    *x = r->wide ? nextafterf(*x, INFINITY) : sg_f32_of_f16((uint16_t)(negative ? bits - 1 : (bits & 0x7fff) + 1));
 }
 
 void sg_npu_exp(const struct sg_npu_run *r, const float *in, float *out, size_t n)

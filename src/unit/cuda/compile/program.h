@@ -111,6 +111,7 @@ struct sg_program {
     struct cu_value_loc *value_locs;  /* [values_n], the same for both step lists */
     uint32_t columns[2];              /* columns of one row of each value buffer */
     int lookahead_ok;                 /* 1: a step may be issued before it is requested */
+    const struct sg_op *fault;        /* the op that option fault= names; NULL: none */
     /* Both lists compute the same values; a pass uses one of them. */
     struct cu_step *plain, *fused;    /* a step per op (adapters, extra outputs); fused steps (all else) */
     uint32_t plain_n, fused_n;

@@ -10,6 +10,7 @@
 #include "unit/cuda/driver/blas.h"
 #include "unit/cuda/driver/driver.h"
 #include "unit/cuda/kernels/include/params/kparams.h"
+#include "unit/spec.h"
 #include "unit/unit.h"
 
 /* Limits. "Rows" of a pass are the tokens that it computes. Limits that kernels share are in kparams.h (CK_...). */
@@ -46,7 +47,7 @@ enum {
 #define CU_KERNELS(X)                                                                                         \
     X(rows, embed) X(rows, norm_rows) X(rows, rope) X(rows, glu) X(rows, act) X(rows, add) X(rows, scale)     \
     X(rows, rows) X(rows, route) X(rows, experts_in) X(rows, experts_out) X(rows, lora_low) X(rows, lora_add) \
-    X(rows, read_all) X(rows, sum_parts)                                                                      \
+    X(rows, read_all) X(rows, sum_parts) X(rows, one_ulp)                                                     \
     X(delta, conv_step) X(delta, conv_many) X(delta, conv_store) X(delta, conv_tiles) X(delta, delta_4)        \
     X(delta, delta_8) X(delta, delta_prepare_4) X(delta, delta_prepare_8) X(delta, delta_tiles_4)                 \
     X(delta, delta_slabs)                                                                                     \
@@ -164,6 +165,7 @@ struct sg_unit {
     uint32_t products;         /* "products": of training, enum ct_products: 0 fp32, 1 tf32 in three parts, 2 bf16 */
     /* "invariant" 1: one row uses the kernels of several, so results do not depend on the batch size */
     uint32_t invariant;
+    struct sg_fault fault;     /* "fault": passes of programs that have this op are neither fused nor captured */
     /* "rank" 1: with one row, layers run as fusions over thread-block clusters; N > 1: at most N clusters */
     uint32_t cluster_fusion;
     uint32_t packed;           /* 1: quantised weights have the packed layout (k_packed.cuh) where they can; 2: k_packed_gemm.cu

@@ -56,7 +56,8 @@ static inline uint32_t cu_chunks_for(uint64_t rows)
 /* The pinned copy of address p of an args block. */
 static inline void *cu_args_pinned(const struct cu_pass_args *h, cu_ptr p) { return h->pinned + (p - h->head); }
 int cu_run_has_loras(const struct sg_run *run);                            /* 1: a span has adapters */
-int cu_pass_is_unfused(const struct sg_run *run, const struct cu_pass *p); /* 1: every op is a step: adapters or extra outputs */
+/* 1: every op is a step: adapters, extra outputs, a fault. */
+int cu_pass_is_unfused(const struct sg_run *run, const struct cu_pass *p);
 /* Number of wanted rows of a span that are in a part; *first: index of the first. */
 uint32_t cu_part_wanted(const struct sg_span *s, const struct cu_span_part *part, uint32_t *first);
 segue_status cu_pass_fill_head(const struct sg_run *run, struct cu_pass_plan *plan, struct cu_pass *p); /* the pinned args */

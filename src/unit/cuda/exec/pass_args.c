@@ -104,10 +104,10 @@ int cu_run_has_loras(const struct sg_run *run)
     return 0;
 }
 
-/* Outputs other than the logits may be intermediate results that fused steps do not store. */
+/* Outputs other than the logits, and the op that a test alters, may be intermediate results that fused steps do not store. */
 int cu_pass_is_unfused(const struct sg_run *run, const struct cu_pass *p)
 {
-    return p->spans != NULL || run->base.batch.outputs_n;
+    return p->spans != NULL || run->base.batch.outputs_n || p->program->fault;
 }
 
 /* Pads a prompt of up to CU_PAD_ROWS_MAX rows to a multiple of CU_PAD_ROWS, so that prompts of similar length replay the same

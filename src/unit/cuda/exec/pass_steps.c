@@ -68,6 +68,7 @@ segue_status cu_pass_issue_steps(struct sg_run *run, const struct cu_pass_plan *
     for (uint32_t i = 0, count; i < n; i += count) {
         SG_TRY(cu_issue(p, &steps[i], &count));
         for (uint32_t k = 0; k < count; k++) SG_TRY(cu_pass_layer_done(run, plan, p, &steps[i + k]));
+        if (plain && steps[i].op == program->fault) SG_TRY(cu_issue_fault(p, program->fault));
         if (plain) SG_TRY(copy_outputs(run, plan, p, steps[i].op->out));
     }
     SG_TRY(cu_cluster_pass_end(p));

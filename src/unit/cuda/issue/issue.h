@@ -88,6 +88,7 @@ segue_status cu_lane_grow(struct cu_pass *p, cu_ptr *buffer, size_t *have, size_
 
 /* Norm, elementwise ops, rope, embedding, row selection and mixture of experts (issue_ops.c); EINTERNAL for any other op. */
 segue_status cu_issue_small(struct cu_pass *p, const struct sg_op *op);
+segue_status cu_issue_fault(struct cu_pass *p, const struct sg_op *op); /* alters its first number by one ulp, for tests */
 struct ck_embed cu_embed_args(const struct cu_pass *p, const struct sg_op *op);
 /* Attention (issue_attend.c). s: the step with norm and rope of q and k; NULL: they are separate steps. */
 segue_status cu_issue_attention(struct cu_pass *p, const struct cu_step *s, const struct sg_op *op);

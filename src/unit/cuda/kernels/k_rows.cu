@@ -87,6 +87,14 @@ MAP(act, activate(a.act, x))
 MAP(add, x + a.x2.p[(size_t)t * a.x2.stride + c])
 MAP(scale, x *(a.weight ? a.weight[a.one ? 0 : c] : a.value))
 
+/* The option fault= of tests: the first number of y becomes one unit in the last place larger. */
+extern "C" __global__ void one_ulp(const __grid_constant__ ck_map a)
+{
+    launch_dependents();
+    wait_for_inputs();
+    if (threadIdx.x == 0) a.y.p[0] = nextafterf(a.y.p[0], CUDART_INF_F);
+}
+
 /* Gathers the rows whose logits are wanted. */
 extern "C" __global__ void rows(const __grid_constant__ ck_rows a)
 {

@@ -1,12 +1,12 @@
 /* lines.c: see lines.h. SPDX-License-Identifier: MIT */
-#include "engine/planner/lines.h"
+#include "engine/planner/chips/lines.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/planner/chip.h"
+#include "engine/planner/chips/chip.h"
 
 segue_status sg_line_fail(const struct sg_line *line, const char *why, segue_error *err)
 {

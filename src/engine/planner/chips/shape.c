@@ -1,5 +1,5 @@
 /* shape.c: see shape.h. Sizes follow the models' config.json. SPDX-License-Identifier: MIT */
-#include "engine/planner/shape.h"
+#include "engine/planner/chips/shape.h"
 
 #include <strings.h>
 

@@ -1,6 +1,6 @@
 /* fit.c: see fit.h. Levenberg-Marquardt on the logarithms of the constants, with reweighted residuals.
  * SPDX-License-Identifier: MIT */
-#include "engine/planner/fit.h"
+#include "engine/planner/chips/fit.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* published.c: see published.h. Every time is a sum of terms: weights over bandwidth, multiplications over speed, a cost per
  * layer or program, a cost per token on the host, and what a new process pays once.
  * SPDX-License-Identifier: MIT */
-#include "engine/planner/published.h"
+#include "engine/planner/chips/published.h"
 
 #include <math.h>
 #include <string.h>

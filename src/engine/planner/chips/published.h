@@ -4,8 +4,8 @@
 #ifndef SG_ENGINE_PUBLISHED_H
 #define SG_ENGINE_PUBLISHED_H
 
-#include "engine/planner/chip.h"
-#include "engine/planner/shape.h"
+#include "engine/planner/chips/chip.h"
+#include "engine/planner/chips/shape.h"
 
 enum sg_pipeline {
     SG_PIPE_GPU,       /* P1: MLX, warm */

@@ -3,7 +3,7 @@
 #ifndef SG_ENGINE_FIT_H
 #define SG_ENGINE_FIT_H
 
-#include "engine/planner/cells.h"
+#include "engine/planner/chips/cells.h"
 
 /* Cells that a fit leaves out: those that agree with every given name. All NULL: none. */
 struct sg_fit_omit {

@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-#include "engine/planner/published.h"
+#include "engine/planner/chips/published.h"
 
 enum { SG_CELL_CHIP, SG_CELL_MODEL, SG_CELL_PRECISION, SG_CELL_PIPELINE, SG_CELL_METRIC, SG_CELL_SET, SG_CELL_TEXTS };
 

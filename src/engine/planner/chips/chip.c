@@ -1,12 +1,12 @@
 /* chip.c: see chip.h. SPDX-License-Identifier: MIT */
-#include "engine/planner/chip.h"
+#include "engine/planner/chips/chip.h"
 
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
-#include "engine/planner/lines.h"
+#include "engine/planner/chips/lines.h"
 #include "chip_texts.h"
 
 const struct sg_chip_key sg_spec_keys[SG_SPEC_N] = {

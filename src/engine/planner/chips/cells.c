@@ -1,11 +1,11 @@
 /* cells.c: see cells.h. SPDX-License-Identifier: MIT */
-#include "engine/planner/cells.h"
+#include "engine/planner/chips/cells.h"
 
 #include <string.h>
 #include <strings.h>
 
 #include "base/mem.h"
-#include "engine/planner/lines.h"
+#include "engine/planner/chips/lines.h"
 
 enum { COLUMNS_MAX = 64, CELLS_MAX = 100000, FIELD_MAX = 4096 };
 /* Numeric columns, after the text columns of the header. */
