@@ -20,6 +20,17 @@ static json_t *limit_json(const struct sg_limit *l)
     return o;
 }
 
+/* The storages that states of the unit may have K and V in. */
+static json_t *kv_json(uint32_t kv)
+{
+    json_t *list = json_pack("[s]", "f16");
+    if (kv == SG_KV_F16_ONLY) return list;
+    json_array_append_new(list, json_string("f32"));
+    json_array_append_new(list, json_string("bf16"));
+    if (kv == SG_KV_ANY) json_array_append_new(list, json_string("q8"));
+    return list;
+}
+
 json_t *unit_limits_json(segue_unit *unit, segue_error *why)
 {
     static const char *const kinds[] = {"operation", "storage", "shape"}, *const names[] = {"operations", "storages", "shapes"};
@@ -34,6 +45,7 @@ json_t *unit_limits_json(segue_unit *unit, segue_error *why)
                 if (!strcmp(list[i].what, kinds[k])) json_array_append_new(part, limit_json(&list[i]));
             json_object_set_new(o, names[k], part);
         }
+        json_object_set_new(o, "kv", kv_json(unit->desc.kv));
         if (unit->desc.rows_max)
             json_object_set_new(o, "tokens_per_run", json_integer(unit->desc.rows_max));
         else
@@ -72,6 +84,10 @@ void unit_limits_print(const json_t *limits)
     print_part(limits, "operations");
     print_part(limits, "storages");
     print_part(limits, "shapes");
-    const json_t *tokens = json_object_get(limits, "tokens_per_run");
+    const json_t *tokens = json_object_get(limits, "tokens_per_run"), *kv = json_object_get(limits, "kv"), *name;
+    size_t i;
+    out_print("  K and V:");
+    json_array_foreach(kv, i, name) out_print(" %s", json_string_value(name));
+    out_print("\n");
     if (json_is_integer(tokens)) out_print("  tokens per run: %lld\n", (long long)json_integer_value(tokens));
 }

@@ -14,7 +14,8 @@ part = lambda unit, kind: {x["name"]: x for x in units[unit]["limits"][kind]}
 expect("ref runs everything", all(x["can"] for x in part("ref", "operations").values()))
 expect("a limit of cpu, and its reason", part("cpu", "shapes")["attend: head width"]["largest"] == 512 and "512" in part("cpu", "shapes")["attend: head width"]["why"])
 expect("ane has no experts, and says why", not part("ane", "operations")["route and experts"]["can"] and "experts" in part("ane", "operations")["route and experts"]["why"])
+expect("K and V", [units[u]["limits"]["kv"] for u in ("cpu", "ane")] == [["f16", "f32", "bf16", "q8"], ["f16"]])
 text = run("units", "--limits")[1]
-expect("as text", "operations: embed" in text and "attend: head width 512" in text, text)
+expect("as text", "K and V: f16 f32" in text and "operations: embed" in text and "attend: head width 512" in text, text)
 expect("not asked, not there", "limits" not in json.loads(run("units", "--json")[1])[0])
 done()
