@@ -1,6 +1,7 @@
 /* mlx_run.c: runs. A pass builds the arrays of all ops on the owner thread and then has MLX compute the results; long prompts are
  * computed layer by layer, so that they can be canceled. States advance only after a pass succeeded.
  * SPDX-License-Identifier: MIT */
+#include <math.h>
 #include <string.h>
 
 #include "unit/generate.h"
@@ -130,10 +131,10 @@ static segue_status pass_results(struct sg_run *run, int first)
     if (first) read_values(run);
     (void)mxc_eval(p->t, p->states, p->states_n);
     p->arrays += mxc_count(p->t);
-    if (best.flag != MXC_NONE) (void)mxc_read(p->t, best.flag, &flag, sizeof flag);
+    if (best.flag != MXC_NONE) (void)mxc_read_number(p->t, best.flag, &flag);
     if (best.token != MXC_NONE) (void)mxc_read(p->t, best.token, run->best, p->rows_n[1] * sizeof *run->best);
-    run->infinite = p->type == MXC_F16 && !(flag == 0);
-    run->best_known = best.token != MXC_NONE && flag == 0;
+    run->infinite = p->type == MXC_F16 && !isfinite(flag);
+    run->best_known = best.token != MXC_NONE && isfinite(flag);
     return mlx_status(p->unit, "run", &run->common.error);
 }
 

@@ -2,6 +2,8 @@
  * token. It changes nothing that the sequence has: K and V rows are beyond its end, recurrent slots are new arrays. So it is
  * dropped when the next run asks for something else.
  * SPDX-License-Identifier: MIT */
+#include <math.h>
+
 #include "unit/mlx/mlxunit.h"
 
 int mlx_step_fits(const struct sg_graph *g)
@@ -29,7 +31,7 @@ static segue_status compute(struct mlx_pass *p, struct mlx_issued *i, segue_erro
     return mlx_status(p->unit, "run", err);
 }
 
-/* token: int32 [1], or NULL: that of the span. fixed NULL: the recurrent slots of the state; else [slots_n]. The tape keeps
+/* token: uint32 [1], or NULL: that of the span. fixed NULL: the recurrent slots of the state; else [slots_n]. The tape keeps
  * nothing that the next step overwrites. */
 static segue_status issue(struct mlx_pass *p, const struct sg_span *span, const struct mxc_held *token,
                           struct mxc_held *const *fixed, struct mlx_issued *i, segue_error *err)
@@ -64,8 +66,8 @@ static segue_status read_step(struct mlx_pass *p, const struct mlx_issued *i, st
 {
     float flag = 0;
     (void)mxc_read(p->t, mxc_use(p->t, i->token), &best->token, sizeof best->token);
-    (void)mxc_read(p->t, mxc_use(p->t, i->flag), &flag, sizeof flag);
-    best->finite = flag == 0;
+    (void)mxc_read_number(p->t, mxc_use(p->t, i->flag), &flag);
+    best->finite = isfinite(flag);
     return mlx_status(p->unit, "run", err);
 }
 

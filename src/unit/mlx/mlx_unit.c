@@ -142,6 +142,8 @@ static void mlx_discard(struct sg_program *p)
     mlx_weights_release(p->weights);
     sg_free(p->periods);
     sg_free(p->fp32);
+    sg_free(p->stack_of);
+    sg_free(p->stack_at);
     sg_free(p->by_tensor);
     sg_free(p);
 }
@@ -195,7 +197,11 @@ static segue_status compile_one(struct sg_unit *u, const struct sg_graph *g, str
     p->by_tensor = sg_alloc(((size_t)g->tensors_n * MLX_ROLES + 1) * sizeof *p->by_tensor);
     p->periods = sg_alloc((g->ropes_n + 1) * sizeof *p->periods);
     p->fp32 = sg_alloc((g->values_n + 1) * sizeof *p->fp32);
-    segue_status status = p->by_tensor && p->periods && p->fp32 ? SEGUE_OK : sg_no_memory("program of mlx", g->tensors_n, err);
+    p->stack_of = sg_alloc((g->ops_n + 1) * sizeof *p->stack_of);
+    p->stack_at = sg_alloc((g->ops_n + 1) * sizeof *p->stack_at);
+    int complete = p->by_tensor && p->periods && p->fp32 && p->stack_of && p->stack_at;
+    segue_status status = complete ? SEGUE_OK : sg_no_memory("program of mlx", g->tensors_n, err);
+    if (status == SEGUE_OK) status = mlx_stacks_find(w, g, p->stack_of, p->stack_at, err);
     if (status == SEGUE_OK) status = add_periods(p, err);
     if (status == SEGUE_OK) status = mlx_segments_new(g, &p->segments, &p->segments_n, err);
     if (status != SEGUE_OK) {
@@ -228,6 +234,8 @@ static void compile_all(void *arg)
     uint32_t made = 0;
     for (uint32_t i = 0; i < c->n && c->status == SEGUE_OK; i++)
         c->status = mlx_weights_add(c->weights, c->unit, c->graphs[i], c->err);
+    for (uint32_t i = 0; i < c->n && c->status == SEGUE_OK; i++)
+        c->status = mlx_stacks_add(c->weights, c->unit, c->graphs[i], c->err);
     for (; made < c->n && c->status == SEGUE_OK; made += c->status == SEGUE_OK)
         c->status = compile_one(c->unit, c->graphs[made], c->weights, &c->programs[made], c->err);
     while (c->status != SEGUE_OK && made) mlx_discard(c->programs[--made]);

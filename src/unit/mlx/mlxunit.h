@@ -1,5 +1,5 @@
 /* mlxunit.h: internal header of the unit `mlx`, which computes graphs with MLX (Apple's GPU, or the CPU). mlx_unit.c: the table;
- * mlx_owner.c: the thread that makes all calls of MLX; mlx_weights.c: weights; mlx_ops.c, mlx_mixers.c: the ops; mlx_operands.c:
+ * mlx_owner.c: the thread that makes all calls of MLX; mlx_weights.c: weights; mlx_stack.c: stacked matrices; mlx_ops.c, mlx_mixers.c: the ops; mlx_operands.c:
  * their helpers; mlx_adapters.c: LoRA; mlx_pass.c: passes; mlx_segment.c, mlx_compiled.c: compiled ones; mlx_list.c: a list of
  * their arrays; mlx_range.c: results beyond fp16; mlx_run.c: runs; mlx_step.c: decode steps issued ahead; mlx_state.c,
  * mlx_transfer.c: states; mxc.cpp, mxc_ops.cpp: the calls of MLX behind the C interface mxc.h.
@@ -64,21 +64,34 @@ segue_status mlx_status(const struct sg_unit *u, const char *verb, segue_error *
 
 /* --- weights --- */
 
-/* What an op needs of a tensor: the matrix, the numbers of a vector, or the numbers plus one (norms). The last two are fp32 with
- * every type of the unit: what routers and the delta rule compute with. */
-enum mlx_role { MLX_MATRIX, MLX_VECTOR, MLX_PLUS_ONE, MLX_MATRIX_FP32, MLX_VECTOR_FP32, MLX_ROLES };
+/* What an op needs of a tensor: the matrix, the numbers of a vector, the numbers plus one (norms), or those of a convolution by
+ * tap. Taps are numbers of the unit's type, held as fp32. The last two are fp32 with every type of the unit: what routers and the
+ * delta rule compute with. */
+enum mlx_role { MLX_MATRIX, MLX_VECTOR, MLX_PLUS_ONE, MLX_TAPS, MLX_MATRIX_FP32, MLX_VECTOR_FP32, MLX_ROLES };
 struct mlx_weight {
     const struct sg_tensor *tensor;
     enum mlx_role role;
     struct mxc_held *numbers;        /* dense in the type of its role, or the codes of MLX's affine form ... */
     struct mxc_held *scales, *biases;    /* ... with these, [rows, cols / group]; else NULL */
     uint32_t group, bits;            /* bits 0: dense */
+    uint32_t taps;                   /* of MLX_TAPS */
+};
+/* Matrices that are multiplied with one value, as one: a single row takes one product instead of several. The arrays of the
+ * matrices are parts of it. */
+enum { MLX_STACK_OPS = 8 };
+struct mlx_stack {
+    const struct sg_tensor *tensors[MLX_STACK_OPS];  /* [n] */
+    uint32_t n;
+    struct mlx_weight all;           /* tensor NULL */
+    struct mxc_held *bias;           /* [rows of all], dense only; NULL: none */
 };
 /* The weights of all graphs of one compilation, shared by its programs. */
 struct mlx_weights {
     atomic_uint refs;
     struct mlx_weight *list;         /* [n] */
     uint32_t n, cap;
+    struct mlx_stack *stacks;        /* [stacks_n] */
+    uint32_t stacks_n;
     enum mxc_type type;              /* of all values */
     uint64_t bytes;                  /* of all arrays */
 };
@@ -90,6 +103,11 @@ enum mxc_type mlx_prevailing_type(const struct sg_graph *const *graphs, uint32_t
 /* On the owner thread. Adds the weights of a graph that are not there yet. */
 segue_status mlx_weights_add(struct mlx_weights *w, struct sg_unit *u, const struct sg_graph *g, segue_error *err);
 void mlx_weights_release(struct mlx_weights *w);
+/* On the owner thread, after the weights of all graphs were added. Stacks those of a graph. */
+segue_status mlx_stacks_add(struct mlx_weights *w, struct sg_unit *u, const struct sg_graph *g, segue_error *err);
+void mlx_stacks_release(struct mlx_weights *w);
+/* of, at [ops_n]: the stack of an op, -1: none, and its first row there. */
+segue_status mlx_stacks_find(const struct mlx_weights *w, const struct sg_graph *g, int32_t *of, uint32_t *at, segue_error *err);
 /* Repacks one row of Q4_0, Q4_1 or Q8_0 into MLX's affine form with groups of 32: codes[cols * bits / 32], and fp16 scales and
  * biases [cols / 32]. Returns 0 when a bias is not a finite fp16. */
 int mlx_repack_row(enum sg_storage storage, const void *row, uint64_t cols, uint32_t *codes, uint16_t *scales, uint16_t *biases);
@@ -114,6 +132,8 @@ struct sg_program {
     const struct mlx_weight **by_tensor; /* [tensors_n * MLX_ROLES] */
     struct mxc_held **periods;       /* [ropes_n] */
     uint8_t *fp32;                   /* [values_n] mlx_is_fp32 */
+    int32_t *stack_of;               /* [ops_n] index into weights->stacks, -1: none ... */
+    uint32_t *stack_at;              /* ... and the first row of the op's matrix in it */
     enum mxc_type type;              /* of all values */
     int step_fits;                   /* mlx_step_fits */
     int selects;                     /* 1: some ops have a row for each wanted one */
@@ -143,8 +163,9 @@ struct mlx_pass {
     uint32_t *from[2];               /* [spans_n + 1] first row of each span */
     mxc_ref *values;                 /* [values_n] [T or R, width] */
     mxc_ref *pieces;                 /* [spans_n] scratch of an op */
+    mxc_ref *products;               /* [stacks_n] with stacked matrices; MXC_NONE: not built yet */
     enum mxc_type type;              /* of the program */
-    const struct mxc_held *token;    /* int32 [1], instead of the span's; NULL: none */
+    const struct mxc_held *token;    /* uint32 [1], instead of the span's; NULL: none */
     struct mxc_held *const *fixed;   /* [slots_n] recurrent slots before a compiled pass, NULL: those of the states ... */
     struct mxc_held **fixed_next;    /* ... and after it, NULL: mlx_state_set_next */
     /* While a segment is built: */
@@ -168,8 +189,8 @@ int mlx_pass_skips(const struct mlx_pass *p, const struct sg_op *op);
 segue_status mlx_pass_op(struct mlx_pass *p, const struct sg_op *op, segue_error *err);
 /* What is read of a pass that chooses greedily. */
 struct mlx_best {
-    mxc_ref logits, token;           /* [R, vocab]; int32 [R] the best token of each row */
-    mxc_ref flag;                    /* fp32 scalar: 0 if all numbers are finite (fp16: also those of mlx_range_flag) */
+    mxc_ref logits, token;           /* [R, vocab]; uint32 [R] the best token of each row */
+    mxc_ref flag;                    /* scalar: finite if all numbers are (fp16: also those of mlx_range_flag) */
 };
 struct mlx_best mlx_best_of(struct mlx_pass *p);
 
@@ -179,10 +200,12 @@ int mlx_compiles(const struct sg_program *p, const struct sg_span *spans, uint32
 segue_status mlx_pass_compiled(struct mlx_pass *p, segue_error *err);
 void mlx_variant_free(struct mlx_variant *v);
 
-/* Lists the arrays that MLX computes in a pass, without computing them, op by op; value: 1 for the result of the op. compiled 1:
- * those of a decode step as MLX compiles it, without op (NULL) and value. The states are afterwards only fit to be freed. */
+/* Lists the arrays that MLX computes in a pass, without computing them, op by op; value: 1 for the result of the op. Compiled:
+ * those of a decode step, without op (NULL) and value. The states, and with MLX_LIST_FUSED programs that were not used before, are
+ * afterwards only fit to be freed. */
+enum mlx_listed { MLX_LIST_OPS, MLX_LIST_COMPILED, MLX_LIST_FUSED };    /* FUSED: what a GPU fuses is one array */
 typedef void mlx_list_fn(void *context, const struct sg_op *op, const char *primitive, enum mxc_type type, int value);
-segue_status mlx_list_arrays(struct sg_program *program, const struct sg_span *spans, uint32_t spans_n, int compiled,
+segue_status mlx_list_arrays(struct sg_program *program, const struct sg_span *spans, uint32_t spans_n, enum mlx_listed how,
                              mlx_list_fn *each, void *context, segue_error *err);
 
 mxc_ref mlx_cast(struct mlx_pass *p, mxc_ref x, enum mxc_type type);    /* x itself where it has the type */
