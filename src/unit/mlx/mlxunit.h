@@ -58,6 +58,7 @@ struct sg_unit {
     uint64_t adapters_used;
     uint64_t programs;               /* compiled so far */
     uint64_t steps_issued;           /* so far, dropped ones too */
+    atomic_ullong states;            /* made so far */
 };
 /* The tape's failure as an error; SEGUE_OK when there is none. */
 segue_status mlx_status(const struct sg_unit *u, const char *verb, segue_error *err);
@@ -165,8 +166,8 @@ struct mlx_pass {
     mxc_ref *pieces;                 /* [spans_n] scratch of an op */
     mxc_ref *products;               /* [stacks_n] with stacked matrices; MXC_NONE: not built yet */
     enum mxc_type type;              /* of the program */
-    const struct mxc_held *token;    /* uint32 [1], instead of the span's; NULL: none */
-    struct mxc_held *const *fixed;   /* [slots_n] recurrent slots before a compiled pass, NULL: those of the states ... */
+    const struct mxc_held *token;    /* uint32 [spans_n], instead of those of the spans; NULL: none */
+    struct mxc_held *const *fixed;   /* [spans_n, slots_n] recurrent slots before a compiled pass, NULL: those of the states ... */
     struct mxc_held **fixed_next;    /* ... and after it, NULL: mlx_state_set_next */
     /* While a segment is built: */
     const struct mlx_segment *segment;   /* NULL: a pass over the spans */
@@ -250,17 +251,26 @@ struct mlx_slot {
                                       * DELTA: [1, heads, width, depth]; NULL: K, V: nothing is held; else zeros */
     struct mxc_held *next;           /* CONV, DELTA: contents after the pass in progress */
 };
-/* A decode step that was issued. Its rows of K and V are in the slots, beyond the end of the sequence. */
+/* What a sequence of an issued step must be when it is used. */
+struct mlx_expected {
+    int32_t input;                   /* token ... */
+    uint64_t first;                  /* ... at this position */
+    uint64_t state, version;         /* number and version of its state */
+    uint64_t adapters;               /* mlx_adapters_of */
+};
+/* A decode step of some sequences that was issued; it belongs to the state of the first. Its rows of K and V are in the slots,
+ * beyond the ends of the sequences. */
 struct mlx_issued {
     struct mxc_held *logits, *token, *flag;  /* as in struct mlx_best; NULL: no step */
-    struct mxc_held **fixed;         /* [slots_n] recurrent slots after it */
-    /* Valid for this token at this position, the version of the state, the number of the program, and these adapters: */
-    int32_t input;
-    uint64_t first, version, program, adapters;
+    struct mxc_held **fixed;         /* [spans_n, slots_n] recurrent slots after it */
+    struct mlx_expected *expected;   /* [spans_n] */
+    uint32_t spans_n, spans_cap;
+    uint64_t program;                /* its number */
 };
 struct sg_state {
     struct sg_state_core core;
     struct mxc_held **undo;          /* [marks_cap * slots_n] recurrent slots of the marks */
+    uint64_t number;                 /* among the states of the unit */
     uint64_t version;                /* rises when a slot changes otherwise than by issued steps */
     struct mlx_issued issued[2];     /* the step of the current run, and the one after it */
 };
@@ -278,6 +288,7 @@ void mlx_state_set_next(struct sg_unit *u, struct sg_state *s, uint32_t slot, mx
 void mlx_state_commit(struct sg_state *s, uint32_t tokens);
 void mlx_state_discard(struct sg_state *s);
 void mlx_issued_clear(struct sg_state *s, struct mlx_issued *i);
+void mlx_issued_free(struct mlx_issued *i);  /* after clear */
 
 segue_status mlx_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32_t slots_n, const struct sg_state_opts *o,
                            struct sg_state **out, segue_error *err);
@@ -287,18 +298,16 @@ uint64_t mlx_state_bytes(const struct sg_state *s);
 segue_status mlx_state_get(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage, void *out,
                            segue_error *err);
 
-/* --- decode steps of one sequence, the next one issued before the result of this one is used --- */
+/* --- decode steps, the next one issued before the result of this one is used --- */
 
+enum { MLX_STEP_SPANS = 32 };        /* more sequences are computed op by op */
 /* 1: the graph can be computed so: from tokens to logits. */
 int mlx_step_fits(const struct sg_graph *g);
-struct mlx_choice {
-    int32_t token;                   /* the best one */
-    int finite;                      /* 0: some number is not finite */
-};
-/* On the owner thread. Leaves the slots for mlx_state_commit, and issued[0] of the state with the logits, which the caller
- * clears. ahead 1: issues the step after it, for the best token. */
-segue_status mlx_step_run(struct mlx_pass *p, const struct sg_span *span, int ahead, struct mlx_choice *best, segue_error *err);
-mxc_ref mlx_step_logits(const struct mlx_pass *p, const struct sg_span *span);
+/* On the owner thread. One row of each span of the pass. tokens [spans_n]: the best ones; *finite 0: some number is not finite.
+ * Leaves the slots for mlx_state_commit, and issued[0] of the first state with the logits, which the caller clears. ahead 1: issues
+ * the step after it, for the best tokens. */
+segue_status mlx_step_run(struct mlx_pass *p, int ahead, int32_t *tokens, int *finite, segue_error *err);
+mxc_ref mlx_step_logits(const struct mlx_pass *p);
 
 /* --- runs --- */
 
