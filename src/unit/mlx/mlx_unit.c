@@ -62,6 +62,7 @@ static void mlx_close(struct sg_unit *u)
 {
     mlx_call(u, close_device, u);
     mlx_owner_stop(&u->owner);
+    mlx_memory_close(u);
     sg_free(u);
 }
 
@@ -102,6 +103,7 @@ static segue_status mlx_open(struct sg_unit **out, const struct sg_unit_spec *sp
         sg_free(u);
         return status;
     }
+    mlx_memory_open(u);
     mlx_call(u, open_device, &o);
     if (!u->tape) {
         mlx_close(u);
@@ -283,4 +285,6 @@ const struct sg_unit_ops sg_unit_mlx = {
     .state_get = mlx_state_get,
     .state_put = sg_state_core_put,
     .state_transfer = mlx_state_transfer,
+    .state_adopt = mlx_state_adopt,
+    .host = mlx_memory_host,
 };

@@ -2,7 +2,7 @@
  * mlx_owner.c: the thread that makes all calls of MLX; mlx_weights.c: weights; mlx_stack.c: stacked matrices; mlx_ops.c, mlx_mixers.c: the ops; mlx_operands.c:
  * their helpers; mlx_adapters.c: LoRA; mlx_pass.c: passes; mlx_segment.c, mlx_compiled.c: compiled ones; mlx_list.c: a list of
  * their arrays; mlx_range.c: results beyond fp16; mlx_run.c: runs; mlx_step.c: decode steps issued ahead; mlx_state.c,
- * mlx_transfer.c: states; mxc.cpp, mxc_ops.cpp: the calls of MLX behind the C interface mxc.h.
+ * mlx_transfer.c, mlx_memory.c: states; mxc.cpp, mxc_ops.cpp: the calls of MLX behind the C interface mxc.h.
  *
  * A pass over the graph only builds arrays; MLX computes them when the results are read.
  * SPDX-License-Identifier: MIT */
@@ -56,6 +56,9 @@ struct sg_unit {
     int follows;                     /* 1: values have the prevailing type of the model's weights, or `type` if there is none */
     struct mlx_adapter adapters[MLX_ADAPTERS];
     uint64_t adapters_used;
+    struct sg_host_memory host;      /* memory of MLX for states of other units (mlx_memory.c) ... */
+    struct mlx_memory *memory;       /* ... a list; host_lock guards it */
+    pthread_mutex_t host_lock;
     uint64_t programs;               /* compiled so far */
     uint64_t steps_issued;           /* so far, dropped ones too */
     atomic_ullong states;            /* made so far */
@@ -297,6 +300,12 @@ segue_status mlx_state_transfer(struct sg_state *to, struct sg_state *from, segu
 uint64_t mlx_state_bytes(const struct sg_state *s);
 segue_status mlx_state_get(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage, void *out,
                            segue_error *err);
+
+/* Memory that states of other units take, so that their recurrent slots can be taken over. */
+void mlx_memory_open(struct sg_unit *u);
+void mlx_memory_close(struct sg_unit *u);
+const struct sg_host_memory *mlx_memory_host(struct sg_unit *u);     /* NULL: host and unit do not share memory */
+segue_status mlx_state_adopt(struct sg_state *s, uint32_t slot, const void *at, segue_error *err);
 
 /* --- decode steps, the next one issued before the result of this one is used --- */
 

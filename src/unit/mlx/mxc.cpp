@@ -1,6 +1,7 @@
 // mxc.cpp: see mxc.h: devices, tapes, data, closures. Every function catches all exceptions.
 // SPDX-License-Identifier: MIT
 #include <cstring>
+#include <limits>
 #include <new>
 #include <variant>
 
@@ -309,6 +310,50 @@ uint64_t mxc_count_infinite(struct mxc_tape *t, mxc_ref x)
     }
     return 0;
 }
+
+// --- memory ---
+
+struct mxc_memory {
+    mx::array numbers; // fp32, with room to begin at a multiple of 64 bytes
+    size_t skip;       // bytes before it
+};
+
+int mxc_unified(const struct mxc_device *d)
+{
+    try {
+        return d->stream.device == mx::Device::cpu || mx::metal::is_available();
+    } catch (...) {
+        return 0;
+    }
+}
+
+struct mxc_memory *mxc_memory_new(size_t bytes, void **address)
+{
+    try {
+        size_t n = bytes / sizeof(float) + 32;
+        if (n > static_cast<size_t>(std::numeric_limits<int>::max())) return nullptr;
+        mx::array numbers(mx::allocator::malloc(n * sizeof(float)), mx::Shape{static_cast<int>(n)}, mx::float32);
+        size_t skip = (64 - reinterpret_cast<std::uintptr_t>(numbers.data<char>()) % 64) % 64;
+        *address = numbers.data<char>() + skip;
+        return new mxc_memory{numbers, skip};
+    } catch (...) {
+        return nullptr;
+    }
+}
+
+void mxc_memory_free(struct mxc_memory *m) { delete m; }
+
+mxc_ref mxc_of_memory(struct mxc_tape *t, const struct mxc_memory *m, size_t offset, const uint32_t *shape, uint32_t dims)
+{
+    return append(t, "share memory", [&] {
+        mx::Stream s = t->device->stream;
+        int from = static_cast<int>((m->skip + offset) / sizeof(float)), n = 1;
+        for (uint32_t i = 0; i < dims; i++) n *= static_cast<int>(shape[i]);
+        return mx::reshape(mx::slice(m->numbers, {from}, {from + n}, s), shape_of(shape, dims), s);
+    });
+}
+
+const void *mxc_held_address(const struct mxc_held *h) { return h->array.data<char>(); }
 
 // --- closures ---
 

@@ -98,6 +98,19 @@ mxc_ref mxc_put(struct mxc_tape *t, mxc_ref x, mxc_ref update, uint32_t axis, ui
 /* x, fp32, rounded to what q8_0 has: blocks of 32 of the last axis, of which the last may be shorter. */
 mxc_ref mxc_round_q8(struct mxc_tape *t, mxc_ref x);
 
+/* --- memory that the host and arrays share --- */
+
+struct mxc_memory;
+/* 1: the host reads and writes the memory of arrays. */
+int mxc_unified(const struct mxc_device *d);
+/* Any thread. `bytes` from *address on, a multiple of 64; NULL: no memory. */
+struct mxc_memory *mxc_memory_new(size_t bytes, void **address);
+void mxc_memory_free(struct mxc_memory *m);              /* arrays of it keep their memory */
+/* fp32 numbers of it from `offset` bytes on; nothing is copied. */
+mxc_ref mxc_of_memory(struct mxc_tape *t, const struct mxc_memory *m, size_t offset, const uint32_t *shape, uint32_t dims);
+/* Address of its first number. */
+const void *mxc_held_address(const struct mxc_held *h);
+
 /* --- arithmetic --- */
 
 mxc_ref mxc_add(struct mxc_tape *t, mxc_ref x, mxc_ref y);
