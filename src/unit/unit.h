@@ -137,7 +137,13 @@ struct sg_host_memory {
     void *owner;
     void *(*take)(void *owner, size_t bytes);    /* 64-byte aligned, not cleared; NULL: none left, use ordinary memory */
     void (*leave)(void *owner, void *p);         /* frees what take returned */
+    uint32_t adopts;                 /* 1: it is ordinary memory, of which state_adopt of the unit takes CONV and DELTA slots */
 };
+/* The memory where it makes copies faster; NULL: it does not. */
+static inline const struct sg_host_memory *sg_host_memory_pinned(const struct sg_host_memory *m)
+{
+    return m && !m->adopts ? m : NULL;
+}
 
 struct sg_state_opts {
     enum sg_storage kv;              /* of K and V: F32, F16, BF16 or Q8_0; other slots are fp32 */
@@ -241,7 +247,11 @@ struct sg_unit_ops {
     segue_status (*state_transfer)(struct sg_state *to, struct sg_state *from, segue_error *err);
     /* Hint that states of `from` may soon be transferred to `to`, another unit of this kind: wakes the link between them. */
     void (*peer_prewarm)(struct sg_unit *from, struct sg_unit *to);
-    /* The unit's pinned memory. Absent: all copies are complete when get or put returns. Present: copies from and to this
+    /* Where host and unit share memory: a CONV or DELTA slot gets the contents at `at`, an address that state_at of another unit
+     * gave and that is in memory of this unit's `host`. Nothing is copied; the caller does not change it any more, and may free
+     * it. EUNSUPPORTED: it is other memory; use put. Then the same as after put. */
+    segue_status (*state_adopt)(struct sg_state *s, uint32_t slot, const void *at, segue_error *err);
+    /* The unit's pinned memory, or memory that it adopts (sg_host_memory.adopts), or NULL. Absent: all copies are complete when get or put returns. Present: copies from and to this
      * memory may be pending; those of get until state_flush, those of put until state_flush or validation. Freeing the
      * memory or the state waits for them. */
     const struct sg_host_memory *(*host)(struct sg_unit *u);

@@ -12,7 +12,7 @@
 #include "segue.h"
 #include "unit/mlx/mlxunit.h"
 
-enum { PROMPT = 9, LONG = 24 };
+enum { PROMPT = 9, LONG = 24, TOGETHER = 3 };
 
 struct ahead_world {
     segue_unit *unit;
@@ -105,6 +105,58 @@ static void interleaved(struct ahead_world *w)
     segue_session_close(t);
 }
 
+/* Several sequences: one step ahead for all of them, dropped when one of them leaves or gets another token. */
+static segue_session *prompted(struct ahead_world *w, uint32_t i)
+{
+    segue_session *s = begin(w);
+    for (uint32_t k = 0; k < 3 * i; k++) append(s, (int32_t)(k + i) % 40);
+    return s;
+}
+
+static void step_together(segue_session **list, uint32_t n, int32_t got[TOGETHER][LONG], uint32_t from, uint32_t to)
+{
+    segue_error err = {0}, each[TOGETHER] = {{0}};
+    for (uint32_t k = from; k < to; k++) {
+        int32_t tokens[TOGETHER];
+        assert_int_equal(segue_session_step(list, n, tokens, each, &err), SEGUE_OK);
+        for (uint32_t i = 0; i < n; i++) {
+            if (each[i].status != SEGUE_OK) fail_msg("%s", each[i].text);
+            got[i][k] = tokens[i];
+        }
+    }
+}
+
+/* exact: no best token is excluded as a stop token, after which the next step is computed again. */
+static void together(struct ahead_world *w, int exact)
+{
+    int32_t want[TOGETHER][LONG], got[TOGETHER][LONG], other[4], again[4];
+    segue_session *list[TOGETHER], *alone;
+    for (uint32_t i = 0; i < TOGETHER; i++) {
+        alone = prompted(w, i);
+        next(alone, want[i], LONG);
+        segue_session_close(alone);
+        list[i] = prompted(w, i);
+    }
+    step_together(list, TOGETHER, got, 0, 1);    /* the prompts */
+    uint64_t before = w->unit->unit->steps_issued;
+    step_together(list, TOGETHER, got, 1, LONG / 2);
+    if (exact) assert_int_equal(w->unit->unit->steps_issued - before, LONG / 2);   /* each of them, and one ahead */
+    step_together(list, TOGETHER - 1, got, LONG / 2, LONG - 2);
+    append(list[0], (want[0][0] + 7) % 40);
+    next(list[2], got[2] + LONG / 2, LONG / 2);
+    equal(got[2], want[2], LONG);
+    equal(got[1], want[1], LONG - 2);
+    equal(got[0], want[0], LONG - 2);
+    next(list[0], other, 4);
+    alone = prompted(w, 0);
+    for (uint32_t i = 0; i < LONG - 2; i++) append(alone, want[0][i]);
+    append(alone, (want[0][0] + 7) % 40);
+    next(alone, again, 4);
+    equal(other, again, 4);
+    segue_session_close(alone);
+    for (uint32_t i = 0; i < TOGETHER; i++) segue_session_close(list[i]);
+}
+
 static void every_kind_of_slot(void **unused)
 {
     static const char *const models[] = {"llama", "gemma3", "qwen3_5"};
@@ -113,6 +165,7 @@ static void every_kind_of_slot(void **unused)
         struct ahead_world w;
         enter(&w, models[i]);
         interleaved(&w);
+        together(&w, i == 0);
         leave(&w);
     }
 }

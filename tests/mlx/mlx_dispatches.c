@@ -1,5 +1,5 @@
 /* mlx_dispatches.c: what MLX is to compute for one decode step: one line "PRIMITIVE N" for each primitive.
- *     mlx_dispatches MODEL [UNIT]
+ *     mlx_dispatches MODEL [UNIT [fused]]          fused: what a GPU fuses counts once, on the CPU too
  * SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <string.h>
@@ -29,7 +29,8 @@ static void count(void *context, const struct sg_op *op, const char *primitive, 
 }
 
 /* The prompt is computed; the step after it is listed only. */
-static segue_status list_step(struct sg_program *p, const struct sg_unit_ops *ops, struct primitives *t, segue_error *err)
+static segue_status list_step(struct sg_program *p, const struct sg_unit_ops *ops, int fused, struct primitives *t,
+                              segue_error *err)
 {
     static const int32_t tokens[PROMPT] = {7, 3, 11, 23, 42, 5, 5, 19, 31, 2, 57, 13};
     static const uint32_t last = PROMPT - 1, only = 0;
@@ -43,12 +44,12 @@ static segue_status list_step(struct sg_program *p, const struct sg_unit_ops *op
     const struct sg_batch batch = {.spans = &prompt, .spans_n = 1, .inline_hint = 1};
     segue_status status = ops->start(p, &batch, &result, &run, err);
     if (status == SEGUE_OK) status = ops->wait(run, UINT64_MAX, err);
-    if (status == SEGUE_OK) status = mlx_list_arrays(p, &step, 1, 1, count, t, err);
+    if (status == SEGUE_OK) status = mlx_list_arrays(p, &step, 1, fused ? MLX_LIST_FUSED : MLX_LIST_COMPILED, count, t, err);
     ops->state_free(state);
     return status;
 }
 
-static segue_status list_model(const char *path, const char *spec, struct primitives *t, segue_error *err)
+static segue_status list_model(const char *path, const char *spec, int fused, struct primitives *t, segue_error *err)
 {
     const struct sg_graph_request request = {.head = 1};
     segue_unit *unit;
@@ -61,7 +62,7 @@ static segue_status list_model(const char *path, const char *spec, struct primit
     const struct sg_graph *graphs[1] = {g};
     const struct sg_unit_ops *ops = sg_ops_of(unit->unit);
     SG_TRY(ops->compile(unit->unit, graphs, 1, NULL, &p, err));
-    SG_TRY(list_step(p, ops, t, err));
+    SG_TRY(list_step(p, ops, fused, t, err));
     ops->discard(p);
     sg_graph_free(g);
     segue_model_close(m);
@@ -73,7 +74,7 @@ int main(int argc, char **argv)
 {
     struct primitives t = {.n = 0};
     segue_error err = {0};
-    if (argc < 2 || list_model(argv[1], argc > 2 ? argv[2] : "mlx:cpu", &t, &err) != SEGUE_OK) {
+    if (argc < 2 || list_model(argv[1], argc > 2 ? argv[2] : "mlx:cpu", argc > 3, &t, &err) != SEGUE_OK) {
         fprintf(stderr, "mlx_dispatches: %s\n", argc < 2 ? "model missing" : err.text);
         return 1;
     }

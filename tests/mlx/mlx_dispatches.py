@@ -3,8 +3,8 @@
 
     mlx_dispatches.py MLX_DISPATCHES FOLDER [UNIT [MODEL...]]
 
-UNIT: mlx:cpu (nothing is fused) or mlx:gpu (what mx.compile fuses counts once). Fails where the unit has more than mlx-lm.
-Exit 77 without the Python package mlx-lm. SPDX-License-Identifier: MIT
+Twice: as the CPU computes it, where nothing is fused, and as a GPU does, where what mx.compile fuses counts once. UNIT mlx:gpu: the
+second on a GPU. Fails where the unit has more than mlx-lm. Exit 77 without the Python package mlx-lm. SPDX-License-Identifier: MIT
 """
 import collections
 import io
@@ -43,8 +43,8 @@ def theirs(folder, temporary, fp32):
     return collections.Counter(re.findall(r'label ="([^"]*)", shape=rectangle', text.getvalue()))
 
 
-def ours(program, folder, unit):
-    out = subprocess.run([program, str(folder), unit], check=True, capture_output=True, text=True).stdout
+def ours(program, folder, unit, fused):
+    out = subprocess.run([program, str(folder), unit] + ["fused"] * fused, check=True, capture_output=True, text=True).stdout
     return collections.Counter({line.rsplit(" ", 1)[0]: int(line.rsplit(" ", 1)[1]) for line in out.splitlines()})
 
 
@@ -56,12 +56,14 @@ program, folder, unit = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3] if l
 cpu = unit.startswith("mlx:cpu")
 if cpu:
     mx.set_default_device(mx.cpu)
-    mx.disable_compile()
 worse = 0
-for name in sys.argv[4:] or MODELS:
-    with tempfile.TemporaryDirectory() as temporary:
-        a, b = ours(program, folder / name, unit), theirs(folder / name, pathlib.Path(temporary), cpu)
-    more = {k: a[k] - b[k] for k in sorted(a.keys() | b.keys()) if k not in VIEWS and a[k] != b[k]}
-    print(f"{name}: {computed(a)} computed, mlx-lm {computed(b)}; difference {json.dumps(more)}")
-    worse += computed(a) > computed(b)
+for fused in (False, True) if cpu else (True,):
+    mx.enable_compile() if fused else mx.disable_compile()
+    print("fused as on a GPU:" if fused else "nothing fused:")
+    for name in sys.argv[4:] or MODELS:
+        with tempfile.TemporaryDirectory() as temporary:
+            a, b = ours(program, folder / name, unit, fused), theirs(folder / name, pathlib.Path(temporary), cpu)
+        more = {k: a[k] - b[k] for k in sorted(a.keys() | b.keys()) if k not in VIEWS and a[k] != b[k]}
+        print(f"    {name}: {computed(a)} computed, mlx-lm {computed(b)}" + ("" if fused else f"; difference {json.dumps(more)}"))
+        worse += computed(a) > computed(b)
 sys.exit(1 if worse else 0)

@@ -1,4 +1,5 @@
-/* mlx_types.c: the type of every array of a prompt and of a decode step, of each family with type=f16 and bf16: nothing but what
+/* mlx_types.c: the type of every array of a prompt and of decode steps of one and two sequences, of each family and
+ * form of weights, with type=f16 and bf16: nothing but what
  * the list below explains is fp32.
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -13,7 +14,7 @@
 #include "model/model.h"
 #include "unit/mlx/mlxunit.h"
 
-enum { PROMPT = 20 };
+enum { PROMPT = 20, SEQUENCES = 2 };
 
 /* primitives NULL: every array of the op except its result. */
 static const struct {
@@ -23,6 +24,7 @@ static const struct {
 } allowed[] = {
     {SG_OP_DELTA, NULL, "the recurrence and its gates are fp32, as in published implementations"},
     {SG_OP_CONV, " AsType ", "the slot is fp32 between passes: its rows are converted"},
+    {SG_OP_CONV, " Slice Multiply Add ", "the sum over taps of one row: one kernel on a GPU, rounded once, as MLX's convolution"},
     {SG_OP_CONV, " Full Broadcast ", "the slot of a new state: zeros"},
     {SG_OP_NORM, " AsType Square Sum Broadcast Multiply Add Rsqrt Subtract ",
      "one kernel on a GPU, which sums in fp32; for the CPU, MLX composes it of these"},
@@ -59,18 +61,22 @@ static void look(void *context, const struct sg_op *op, const char *primitive, e
     s->wrong++;
 }
 
-static void list_rows(struct sg_program *p, const struct sg_unit_ops *ops, uint32_t rows, struct seen *s)
+static void list_rows(struct sg_program *p, const struct sg_unit_ops *ops, uint32_t rows, uint32_t spans_n, struct seen *s)
 {
     int32_t tokens[PROMPT];
     uint32_t last = rows - 1, arrays = s->arrays;
-    struct sg_state *state;
+    struct sg_span spans[SEQUENCES];
     segue_error err = {0};
     for (uint32_t i = 0; i < rows; i++) tokens[i] = (int32_t)i + 1;
-    assert_int_equal(ops->state_new(p->base.unit, p->base.graph->slots, p->base.graph->slots_n, NULL, &state, &err), SEGUE_OK);
-    struct sg_span span = {.state = state, .rows = rows, .tokens = tokens, .wanted = &last, .wanted_n = 1};
-    if (mlx_list_arrays(p, &span, 1, 0, look, s, &err) != SEGUE_OK) fail_msg("%s", err.text);
+    for (uint32_t i = 0; i < spans_n; i++) {
+        struct sg_state *state;
+        const struct sg_graph *g = p->base.graph;
+        assert_int_equal(ops->state_new(p->base.unit, g->slots, g->slots_n, NULL, &state, &err), SEGUE_OK);
+        spans[i] = (struct sg_span){.state = state, .rows = rows, .tokens = tokens, .wanted = &last, .wanted_n = 1};
+    }
+    if (mlx_list_arrays(p, spans, spans_n, MLX_LIST_OPS, look, s, &err) != SEGUE_OK) fail_msg("%s", err.text);
     assert_true(s->arrays > arrays + p->base.graph->ops_n && s->values > 0);
-    ops->state_free(state);
+    for (uint32_t i = 0; i < spans_n; i++) ops->state_free(spans[i].state);
 }
 
 static void one_model(const char *model, const char *type, enum mxc_type number)
@@ -91,8 +97,9 @@ static void one_model(const char *model, const char *type, enum mxc_type number)
     const struct sg_unit_ops *ops = sg_ops_of(unit->unit);
     const struct sg_graph *graphs[1] = {g};
     if (ops->compile(unit->unit, graphs, 1, NULL, &p, &err) != SEGUE_OK) fail_msg("%s", err.text);
-    list_rows(p, ops, PROMPT, &s);
-    list_rows(p, ops, 1, &s);
+    list_rows(p, ops, PROMPT, 1, &s);
+    list_rows(p, ops, 1, 1, &s);
+    list_rows(p, ops, 1, SEQUENCES, &s);
     printf("%s, %s: %u arrays, %u of them fp32\n", model, type, s.arrays, s.fp32);
     assert_int_equal(s.wrong, 0);
     ops->discard(p);
@@ -103,8 +110,10 @@ static void one_model(const char *model, const char *type, enum mxc_type number)
 
 static void every_family(void **unused)
 {
-    static const char *const models[] = {"gpt2", "llama", "llama_mlx4", "llama_yarn_mscale", "mistral", "qwen2", "qwen3",
-                                         "qwen3_5", "qwen3_5_mlx4", "gemma3"};
+    static const char *const models[] = {
+        "gpt2", "gpt2/model-q8_0.gguf", "llama", "llama/model-q8_0.gguf", "llama_mlx4", "llama_yarn", "llama_yarn_mscale",
+        "llama_linear", "llama_bias", "llama_mha", "llama3", "mistral", "qwen2", "qwen3", "qwen3_5", "qwen3_5/model-q8_0.gguf",
+        "qwen3_5_mlx4", "qwen3_5_asym", "qwen3_5_asym_mlx", "gemma3", "gemma3/model-switches.gguf", "gemma3_wrapped"};
     (void)unused;
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         one_model(models[i], "f16", MXC_F16);

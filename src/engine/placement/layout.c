@@ -6,13 +6,15 @@
 
 #include <string.h>
 
-/* Pinned memory of another unit of the engine, so that states which move there are copied faster; NULL: none offers it. */
+/* Host memory of another unit of the engine, so that states which move there are copied faster, or not at all; NULL: none offers
+ * it. */
 static const struct sg_host_memory *host_of(const struct segue_engine *e, uint32_t placement)
 {
     for (uint32_t i = 0; i < e->placements_n; i++) {
         struct sg_unit *other = e->placements[i].unit->unit;
-        if (e->placements[i].unit != e->placements[placement].unit && sg_ops_of(other)->host)
-            return sg_ops_of(other)->host(other);
+        if (e->placements[i].unit == e->placements[placement].unit || !sg_ops_of(other)->host) continue;
+        const struct sg_host_memory *host = sg_ops_of(other)->host(other);
+        if (host) return host;
     }
     return NULL;
 }

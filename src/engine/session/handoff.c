@@ -59,7 +59,7 @@ int sg_session_flow_send(struct segue_session *s, uint32_t k, uint32_t rows, int
     sg_flow_sums(s->flow, &after);
     s->stats.handoff_ns += after.ns - before.ns;
     s->stats.handoff_bytes += after.bytes - before.bytes;
-    s->stats.copied_bytes += after.bytes - before.bytes;
+    s->stats.copied_bytes += after.copied - before.copied;
     return done;
 }
 
@@ -72,7 +72,7 @@ static segue_status finish_flow(struct segue_session *s, uint64_t start_ns, segu
     segue_status status = sg_flow_finish(s->flow, s->computed, err);
     sg_flow_sums(s->flow, &after);
     s->stats.handoff_bytes += after.bytes - before.bytes;
-    s->stats.copied_bytes += after.bytes - before.bytes;
+    s->stats.copied_bytes += after.copied - before.copied;
     if (status != SEGUE_OK) return status;
     uint64_t ns = sg_now_ns() - start_ns;
     s->stats.handoff_ns += ns;

@@ -49,7 +49,8 @@ static size_t pinned_capacity(const struct sg_layout *to, uint64_t rows)
 segue_status sg_staging_open(struct sg_staging *c, const struct sg_layout *from, const struct sg_layout *to, uint64_t tokens,
                              segue_error *err)
 {
-    const struct sg_host_memory *host = from->stages[0].host ? from->stages[0].host : to->stages[0].host;
+    const struct sg_host_memory *host = sg_host_memory_pinned(from->stages[0].host);
+    if (!host) host = sg_host_memory_pinned(to->stages[0].host);
     *c = (struct sg_staging){.bytes = host ? pinned_capacity(to, tokens) : min_capacity(to)};
     if (host) c->memory = host->take(host->owner, c->bytes);
     if (c->memory) c->host = host;
@@ -78,14 +79,21 @@ segue_status sg_bridge_flush(const struct sg_layout *from, segue_error *err)
     return SEGUE_OK;
 }
 
-/* A recurrent slot. A unit with state_at gives direct access, which saves the copy through the staging buffer. */
-static segue_status move_fixed(const struct sg_slot_copy *j, struct sg_staging *c, uint64_t *bytes, segue_error *err)
+/* A recurrent slot. A unit with state_at gives direct access: the target takes the memory over (state_adopt), or it saves the
+ * copy through the staging buffer. */
+static segue_status move_fixed(const struct sg_slot_copy *j, struct sg_staging *c, struct sg_moved *moved, segue_error *err)
 {
     const struct sg_unit_ops *a = sg_ops_of(j->from), *b = sg_ops_of(j->to);
+    size_t bytes = sg_slot_fixed_bytes(j->slot);
     void *at;
-    *bytes += sg_slot_fixed_bytes(j->slot);
+    moved->all += bytes;
+    moved->copied += bytes;
     if (a->state_at) {
         SG_TRY(a->state_at(j->from, j->from_slot, 0, &at, err));
+        if (b->state_adopt && b->state_adopt(j->to, j->to_slot, at, NULL) == SEGUE_OK) {
+            moved->copied -= bytes;
+            return SEGUE_OK;
+        }
         return b->state_put(j->to, j->to_slot, 0, j->end, SG_F32, at, err);
     }
     if (b->state_at) {
@@ -100,10 +108,10 @@ static segue_status move_fixed(const struct sg_slot_copy *j, struct sg_staging *
 
 /* K and V rows in pieces of the staging buffer's size. They are read in the target's storage, so that only the source unit
  * converts. */
-segue_status sg_bridge_slot(const struct sg_slot_copy *j, struct sg_staging *c, uint64_t *bytes, segue_error *err)
+segue_status sg_bridge_slot(const struct sg_slot_copy *j, struct sg_staging *c, struct sg_moved *moved, segue_error *err)
 {
     const struct sg_unit_ops *a = sg_ops_of(j->from), *b = sg_ops_of(j->to);
-    if (sg_slot_fixed_bytes(j->slot)) return move_fixed(j, c, bytes, err);
+    if (sg_slot_fixed_bytes(j->slot)) return move_fixed(j, c, moved, err);
     size_t row_bytes = sg_slot_row_bytes(j->slot, j->kv);
     uint64_t max_rows = row_bytes && c->bytes > row_bytes ? c->bytes / row_bytes : 1;
     for (uint64_t at = j->first, n; at < j->end; at += n) {
@@ -112,7 +120,8 @@ segue_status sg_bridge_slot(const struct sg_slot_copy *j, struct sg_staging *c, 
         SG_TRY(flush(j->from, err));
         SG_TRY(b->state_put(j->to, j->to_slot, at, at + n, j->kv, c->memory, err));
         SG_TRY(flush(j->to, err));
-        *bytes += n * row_bytes;
+        moved->all += n * row_bytes;
+        moved->copied += n * row_bytes;
     }
     return SEGUE_OK;
 }
@@ -139,7 +148,7 @@ struct move {
     struct piece pieces[PIECES]; /* [pieces_n] pending */
     size_t used;                 /* bytes of the staging buffer that pending pieces occupy */
     int fixed_sent;              /* 1: recurrent slots of sources without state_at were copied */
-    uint64_t *bytes;             /* out: copied so far */
+    struct sg_moved *moved;      /* out: so far */
 };
 
 /* Fills `copies`: for each slot of the target its state in the source, and the positions held there. EINTERNAL: the source
@@ -175,7 +184,7 @@ static segue_status send_fixed(struct move *m, int direct, segue_error *err)
     for (uint32_t i = 0; i < m->n; i++) {
         const struct sg_slot_copy *j = &m->copies[i];
         if (sg_slot_fixed_bytes(j->slot) && (sg_ops_of(j->from)->state_at != NULL) == direct)
-            SG_TRY(move_fixed(j, &m->staging, m->bytes, err));
+            SG_TRY(move_fixed(j, &m->staging, m->moved, err));
     }
     return SEGUE_OK;
 }
@@ -214,7 +223,8 @@ static segue_status send_rows(struct move *m, const struct sg_slot_copy *j, segu
         struct piece *p = &m->pieces[m->pieces_n++];
         *p = (struct piece){j, at, n, m->staging.memory + m->used};
         m->used += n * row_bytes;
-        *m->bytes += n * row_bytes;
+        m->moved->all += n * row_bytes;
+        m->moved->copied += n * row_bytes;
         SG_TRY(sg_ops_of(j->from)->state_get(j->from, j->from_slot, at, at + n, j->kv, p->at, err));
         if (sg_ops_of(j->from)->state_flush) continue;
         SG_TRY(sg_ops_of(j->to)->state_put(j->to, j->to_slot, at, at + n, j->kv, p->at, err)); /* state_get was synchronous */
@@ -240,9 +250,9 @@ static segue_status move_slots(struct move *m, uint64_t rows, segue_error *err)
 
 /* The general move. On failure `to` has no states and `from` is unchanged. */
 static segue_status move_by_copies(struct sg_layout *from, struct sg_layout *to, uint64_t capacity, uint64_t rows,
-                              uint64_t *bytes, segue_error *err)
+                              struct sg_moved *moved, segue_error *err)
 {
-    struct move m = {.from = from, .to = to, .bytes = bytes};
+    struct move m = {.from = from, .to = to, .moved = moved};
     sg_layout_drop_states(to); /* bare states have no memory to copy into */
     SG_TRY(sg_layout_states_to_fill(to, capacity, err));
     segue_status status = sg_staging_open(&m.staging, from, to, rows, err);
@@ -313,9 +323,11 @@ segue_status sg_bridge_move(struct sg_layout *from, struct sg_layout *to, uint64
     const struct sg_layout_stage *source = &from->stages[0];
     sg_ops_of(source->state)->state_held(source->state, 0, &first, &out->tokens);
     int passed = transfer_all(from, to);
-    if (!passed) SG_TRY(move_by_copies(from, to, capacity, out->tokens, &out->copied_bytes, err));
+    struct sg_moved moved = {0};
+    if (!passed) SG_TRY(move_by_copies(from, to, capacity, out->tokens, &moved, err));
     out->ns = sg_now_ns() - start_ns;
-    out->bytes = passed ? bytes_of(to, out->tokens) : out->copied_bytes;
+    out->copied_bytes = moved.copied;
+    out->bytes = passed ? bytes_of(to, out->tokens) : moved.all;
     return SEGUE_OK;
 }
 

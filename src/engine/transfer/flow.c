@@ -20,7 +20,8 @@ struct sg_flow {
     uint32_t paths_n;
     int open;             /* 1: the states of `to` exist */
     struct sg_staging staging;
-    struct sg_flow_sums sums;
+    struct sg_moved moved;
+    uint64_t ns;          /* CPU time of copies during runs */
 };
 
 /* EINTERNAL: a layout lacks a slot of the model. */
@@ -95,14 +96,14 @@ static segue_status send_path(struct sg_flow *f, struct path *p, uint64_t rows, 
     if (sg_slot_fixed_bytes(slot)) {
         if (!last) p->sent = 0; /* this run changes it */
         if (!last) return SEGUE_OK;
-        SG_TRY(sg_bridge_slot(&j, &f->staging, &f->sums.bytes, err));
+        SG_TRY(sg_bridge_slot(&j, &f->staging, &f->moved, err));
         p->sent = 1;
         return SEGUE_OK;
     }
     if (slot->window && !last && !p->sent) return SEGUE_OK;
     if (!p->sent) j.first = sg_slot_first_needed(slot, rows);
     if (j.first >= rows) return SEGUE_OK;
-    SG_TRY(sg_bridge_slot(&j, &f->staging, &f->sums.bytes, err));
+    SG_TRY(sg_bridge_slot(&j, &f->staging, &f->moved, err));
     p->sent = rows;
     return SEGUE_OK;
 }
@@ -123,7 +124,7 @@ int sg_flow_send(struct sg_flow *f, uint32_t k, uint64_t before, uint64_t rows, 
     }
     for (uint32_t i = 0; i < f->paths_n && status == SEGUE_OK; i++)
         if (f->paths[i].from_stage == k) status = send_path(f, &f->paths[i], rows, last, NULL);
-    f->sums.ns += sg_thread_ns() - start_ns;
+    f->ns += sg_thread_ns() - start_ns;
     return status == SEGUE_OK;
 }
 
@@ -148,4 +149,7 @@ segue_status sg_flow_finish(struct sg_flow *f, uint64_t rows, segue_error *err)
     return SEGUE_OK;
 }
 
-void sg_flow_sums(const struct sg_flow *f, struct sg_flow_sums *out) { *out = f->sums; }
+void sg_flow_sums(const struct sg_flow *f, struct sg_flow_sums *out)
+{
+    *out = (struct sg_flow_sums){.bytes = f->moved.all, .copied = f->moved.copied, .ns = f->ns};
+}

@@ -29,7 +29,7 @@ segue_status sg_flow_finish(struct sg_flow *f, uint64_t rows, segue_error *err);
 void sg_flow_close(struct sg_flow *f);
 
 struct sg_flow_sums {
-    uint64_t bytes; /* copied since sg_flow_new */
+    uint64_t bytes, copied; /* as in struct sg_moved, since sg_flow_new */
     uint64_t ns;    /* CPU time of copies during runs */
 };
 void sg_flow_sums(const struct sg_flow *f, struct sg_flow_sums *out);

@@ -78,7 +78,7 @@ static segue_status reserve_at_start(struct sg_cpu_state *s, uint64_t tokens, se
         struct sg_cpu_slot *m = sg_cpu_slot_at(s, i);
         if (sg_cpu_is_kv(m)) SG_TRY(sg_block_table_grow(&m->table, count, &s->core.lock, err));
     }
-    return s->core.host ? sg_kv_pool_add(s, (uint32_t)count, err) : SEGUE_OK;
+    return sg_host_memory_pinned(s->core.host) ? sg_kv_pool_add(s, (uint32_t)count, err) : SEGUE_OK;
 }
 
 /* --- marks, cuts, forks: called by the core --- */

@@ -37,7 +37,7 @@ segue_status sg_kv_pool_add(struct sg_cpu_state *s, uint32_t count, segue_error 
     size_t headers_bytes = slots * count * ((sizeof(struct sg_kv_block) + 63) / 64 * 64);
     SG_TRY(sg_mul(block_bytes_sum, count, &bytes, "rows of a state", err));
     struct sg_kv_pool *pool = sg_alloc(sizeof *pool);
-    const struct sg_host_memory *host = s->core.host;
+    const struct sg_host_memory *host = sg_host_memory_pinned(s->core.host);
     uint8_t *memory = pool && host ? host->take(host->owner, bytes + headers_bytes + 64) : NULL;
     if (memory) pool->host = host;
     else memory = pool ? sg_alloc(bytes + headers_bytes + 64) : NULL;
@@ -80,7 +80,7 @@ static segue_status block_create(void *arg, const struct sg_shared_block *from, 
     const struct kv_owner *o = arg;
     struct sg_cpu_slot *m = o->slot;
     const struct sg_kv_block *original = (const struct sg_kv_block *)(const void *)from;
-    if (!m->spare) SG_TRY(sg_kv_pool_add(o->state, o->state->core.host ? PINNED_GROW : BLOCKS_GROW, err));
+    if (!m->spare) SG_TRY(sg_kv_pool_add(o->state, sg_host_memory_pinned(o->state->core.host) ? PINNED_GROW : BLOCKS_GROW, err));
     struct sg_kv_block *b = m->spare;
     m->spare = b->next;
     atomic_store(&b->shared.refs, 1u);

@@ -6,8 +6,6 @@
 
 #include "unit/mlx/mlxunit.h"
 
-enum { COMPILED_ROWS = 32 };         /* more sequences are computed op by op */
-
 /* A segment of a variant. */
 struct mlx_closure {
     struct mlx_variant *variant;
@@ -28,7 +26,7 @@ struct mlx_variant {
 
 int mlx_compiles(const struct sg_program *p, const struct sg_span *spans, uint32_t n)
 {
-    if (n > COMPILED_ROWS) return 0;
+    if (n > MLX_STEP_SPANS) return 0;
     for (uint32_t s = 0; s < n; s++)
         if (spans[s].rows != 1 || (p->selects && spans[s].wanted_n != 1)) return 0;
     return 1;
@@ -169,7 +167,8 @@ static segue_status variant_of(struct mlx_pass *p, struct mlx_variant **out, seg
 
 static mxc_ref slot_before(struct mlx_pass *p, uint32_t span, uint32_t slot)
 {
-    return p->fixed ? mxc_use(p->t, p->fixed[slot]) : mlx_state_fixed(p->unit, mlx_slot_at(p->spans[span].state, slot));
+    size_t at = (size_t)span * p->graph->slots_n + slot;
+    return p->fixed ? mxc_use(p->t, p->fixed[at]) : mlx_state_fixed(p->unit, mlx_slot_at(p->spans[span].state, slot));
 }
 
 static void slot_after(struct mlx_pass *p, uint32_t span, uint32_t slot, mxc_ref x)
@@ -180,8 +179,9 @@ static void slot_after(struct mlx_pass *p, uint32_t span, uint32_t slot, mxc_ref
         mlx_state_set_next(p->unit, p->spans[span].state, slot, x);
         return;
     }
-    mxc_release(p->fixed_next[slot]);
-    p->fixed_next[slot] = mxc_keep(p->t, x);
+    struct mxc_held **next = &p->fixed_next[(size_t)span * p->graph->slots_n + slot];
+    mxc_release(*next);
+    *next = mxc_keep(p->t, x);
 }
 
 static segue_status call(struct mlx_pass *p, struct mlx_variant *v, uint32_t k, mxc_ref positions, segue_error *err)
@@ -208,7 +208,7 @@ static segue_status call(struct mlx_pass *p, struct mlx_variant *v, uint32_t k, 
 
 static mxc_ref positions_of(const struct mlx_pass *p)
 {
-    int32_t first[COMPILED_ROWS];
+    int32_t first[MLX_STEP_SPANS];
     for (uint32_t s = 0; s < p->spans_n; s++) first[s] = (int32_t)p->spans[s].first;
     return mxc_from(p->t, first, MXC_I32, &p->spans_n, 1);
 }

@@ -8,7 +8,7 @@ struct listing {
     uint32_t spans_n;
     mlx_list_fn *each;
     void *context;
-    int compiled;
+    enum mlx_listed how;
     const struct sg_op *op;
     int is_value;                    /* 0: an array of a slot is listed */
     segue_status status;
@@ -53,16 +53,17 @@ static void list_on_owner(void *arg)
     struct listing *l = arg;
     struct mlx_pass p;
     l->status = mlx_pass_open(&p, l->program, l->spans, l->spans_n, l->err);
-    if (l->status == SEGUE_OK) l->status = l->compiled ? list_compiled(l, &p) : list_pass(l, &p);
+    if (l->how == MLX_LIST_FUSED) mxc_fuse(l->program->base.unit->device);
+    if (l->status == SEGUE_OK) l->status = l->how == MLX_LIST_OPS ? list_pass(l, &p) : list_compiled(l, &p);
     mlx_pass_close(&p);
     mxc_tape_clear(p.unit->tape);
 }
 
-segue_status mlx_list_arrays(struct sg_program *program, const struct sg_span *spans, uint32_t spans_n, int compiled,
+segue_status mlx_list_arrays(struct sg_program *program, const struct sg_span *spans, uint32_t spans_n, enum mlx_listed how,
                              mlx_list_fn *each, void *context, segue_error *err)
 {
     struct listing l = {.program = program, .spans = spans, .spans_n = spans_n, .each = each, .context = context,
-                        .compiled = compiled, .err = err};
+                        .how = how, .err = err};
     mlx_call(program->base.unit, list_on_owner, &l);
     return l.status;
 }

@@ -132,6 +132,26 @@ static void fixed_after(struct mlx_pass *p, uint32_t s, int32_t slot, mxc_ref x)
     p->states[p->states_n++] = x;
 }
 
+/* Of one row, [1, 1, channels], and the rows before it: a sum over taps, which MLX fuses into one kernel, while its convolution
+ * of so many groups takes several. Rounded once, as there. */
+static mxc_ref convolve_row(struct mlx_pass *p, mxc_ref past, mxc_ref x, mxc_ref taps, uint32_t n)
+{
+    mxc_ref y = MXC_NONE;
+    for (uint32_t k = 0; k < n; k++) {
+        mxc_ref row = k + 1 < n ? mxc_slice(p->t, past, 1, k, k + 1) : x;
+        row = mxc_multiply(p->t, mlx_cast(p, row, MXC_F32), mxc_slice(p->t, taps, 1, k, k + 1));
+        y = k ? mxc_add(p->t, y, row) : row;
+    }
+    return mlx_cast(p, y, p->type);
+}
+
+/* The rows that the slot of a convolution has after a row x. */
+static mxc_ref shifted(struct mlx_pass *p, mxc_ref past, mxc_ref x, uint32_t n)
+{
+    mxc_ref parts[2] = {n > 1 ? mxc_slice(p->t, past, 1, 1, n) : MXC_NONE, x};
+    return n > 1 ? mxc_concat(p->t, parts, 2, 1) : mxc_copy(p->t, x);
+}
+
 /* The slot has the numbers of the unit's type, in which they came. */
 mxc_ref mlx_op_conv(struct mlx_pass *p, const struct sg_op *op)
 {
@@ -142,6 +162,13 @@ mxc_ref mlx_op_conv(struct mlx_pass *p, const struct sg_op *op)
     for (uint32_t s = 0; s < p->spans_n; s++) {
         uint32_t rows = p->spans[s].rows, three[3] = {1, rows, width}, two[2] = {rows, width};
         mxc_ref all = mxc_reshape(p->t, mlx_rows_of(p, x, p->from[0][s], p->from[0][s + 1]), three, 3);
+        if (past && rows == 1) {
+            mxc_ref taps = mxc_use(p->t, mlx_weight_of(p->program, c->weight.tensor, MLX_TAPS)->numbers);
+            mxc_ref before = mlx_cast(p, fixed_before(p, s, c->slot), p->type);
+            fixed_after(p, s, c->slot, shifted(p, before, all, past));
+            p->pieces[s] = mxc_reshape(p->t, convolve_row(p, before, all, taps, c->taps), two, 2);
+            continue;
+        }
         if (past) {
             mxc_ref parts[2] = {mlx_cast(p, fixed_before(p, s, c->slot), p->type), all};
             all = mxc_concat(p->t, parts, 2, 1);
@@ -163,11 +190,34 @@ static mxc_ref l2_scaled(struct mlx_pass *p, mxc_ref x, uint32_t width, float ep
     return mxc_scale(p->t, mxc_rms_norm(p->t, x, MXC_NONE, eps / (float)width), scale / sqrt((double)width));
 }
 
+/* 1: q and k of the delta rule are one after the other in a value, so that one norm serves both. */
+static int are_adjacent(const struct sg_op *op)
+{
+    const struct sg_operand *q = &op->in[0], *k = &op->in[1];
+    return op->u.delta.l2_eps > 0 && q->value == k->value && q->width == k->width && k->at == q->at + q->width;
+}
+
+/* The same as l2_scaled for q and k of one row, [1, 1, k_heads, dk] each. */
+static void l2_scaled_both(struct mlx_pass *p, const struct sg_op *op, mxc_ref row, mxc_ref out[2])
+{
+    const struct sg_delta *d = &op->u.delta;
+    uint32_t shape[4] = {1, 1, 2 * d->k_heads, d->dk};
+    float *scales = sg_alloc(2 * (size_t)d->k_heads * sizeof *scales);
+    for (uint32_t h = 0; scales && h < 2 * d->k_heads; h++)
+        scales[h] = (float)((h < d->k_heads ? 1 / sqrt((double)d->dk) : 1) / sqrt((double)d->dk));
+    mxc_ref x = mxc_rms_norm(p->t, mxc_reshape(p->t, row, shape, 4), MXC_NONE, d->l2_eps / (float)d->dk);
+    x = mxc_multiply(p->t, x, scales ? mxc_column(p->t, scales, p->type, 2 * d->k_heads) : MXC_NONE);
+    x = mlx_cast(p, x, MXC_F32);
+    for (uint32_t i = 0; i < 2; i++) out[i] = mxc_slice(p->t, x, 2, i * d->k_heads, (i + 1) * d->k_heads);
+    sg_free(scales);
+}
+
 /* The memory, decays and rates are fp32; q, k, v come in the unit's type and are converted behind their norms: given 16-bit
  * ones, MLX rounds the memory to 16 bits in every step, or on Metal the decays. */
 mxc_ref mlx_op_delta(struct mlx_pass *p, const struct sg_op *op)
 {
     const struct sg_delta *d = &op->u.delta;
+    const struct sg_operand both = {.value = op->in[0].value, .at = op->in[0].at, .width = 2 * op->in[0].width};
     mxc_ref decay = mlx_vector(p, &d->decay, MLX_VECTOR_FP32), dt = mlx_vector(p, &d->dt, MLX_VECTOR_FP32), in[5];
     mxc_ref rate = d->decay_is_log ? mxc_scale(p->t, mxc_activate(p->t, decay, MXC_ACT_EXP), -1) : decay;
     for (int i = 0; i < 5; i++) in[i] = i < 3 ? mlx_operand(p, &op->in[i]) : mlx_operand_fp32(p, &op->in[i]);
@@ -181,8 +231,12 @@ mxc_ref mlx_op_delta(struct mlx_pass *p, const struct sg_op *op)
         mxc_ref qkv[3], next;
         for (int i = 0; i < 3; i++)
             qkv[i] = mxc_reshape(p->t, mlx_rows_of(p, in[i], from, to), i < 2 ? keys : values, 4);
-        qkv[0] = l2_scaled(p, qkv[0], d->dk, d->l2_eps, 1.0 / sqrt((double)d->dk));
-        qkv[1] = l2_scaled(p, qkv[1], d->dk, d->l2_eps, 1);
+        if (rows == 1 && are_adjacent(op)) {
+            l2_scaled_both(p, op, mlx_rows_of(p, mlx_operand(p, &both), from, to), qkv);
+        } else {
+            qkv[0] = l2_scaled(p, qkv[0], d->dk, d->l2_eps, 1.0 / sqrt((double)d->dk));
+            qkv[1] = l2_scaled(p, qkv[1], d->dk, d->l2_eps, 1);
+        }
         for (int i = 0; i < 3; i++) qkv[i] = mlx_cast(p, qkv[i], MXC_F32);
         mxc_ref decays = mxc_reshape(p->t, mlx_rows_of(p, gates, from, to), numbers, 3);
         mxc_ref rates = mxc_reshape(p->t, mlx_rows_of(p, beta, from, to), numbers, 3);

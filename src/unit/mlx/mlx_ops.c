@@ -2,18 +2,33 @@
  * SPDX-License-Identifier: MIT */
 #include "unit/mlx/mlxunit.h"
 
-/* Rows [at, at + rows) of a matrix; dense ones have codes only. */
+/* Dense matrices have codes only. */
+static struct mxc_affine arrays_of(struct mlx_pass *p, const struct mlx_weight *m)
+{
+    struct mxc_affine out = {.scales = MXC_NONE, .biases = MXC_NONE, .group = m->group, .bits = m->bits};
+    out.codes = mxc_use(p->t, m->numbers);
+    if (m->bits) out.scales = mxc_use(p->t, m->scales);
+    if (m->bits) out.biases = mxc_use(p->t, m->biases);
+    return out;
+}
+
+static void count_weight(struct mlx_pass *p, const struct mlx_weight *m, uint32_t rows)
+{
+    uint64_t bytes = mxc_held_bytes(m->numbers) + mxc_held_bytes(m->scales) + mxc_held_bytes(m->biases);
+    p->weight_bytes += bytes / m->tensor->rows * rows;
+}
+
+/* Rows [at, at + rows) of a matrix. */
 static struct mxc_affine matrix_rows(struct mlx_pass *p, const struct sg_weight *w, enum mlx_role role)
 {
     const struct mlx_weight *m = mlx_weight_of(p->program, w->tensor, role);
-    struct mxc_affine out = {.scales = MXC_NONE, .biases = MXC_NONE, .group = m->group, .bits = m->bits};
+    struct mxc_affine out = arrays_of(p, m);
     uint32_t to = w->at + w->rows;
-    out.codes = mlx_rows_of(p, mxc_use(p->t, m->numbers), w->at, to);
-    p->weight_bytes += mxc_held_bytes(m->numbers) / m->tensor->rows * w->rows;
+    count_weight(p, m, w->rows);
+    out.codes = mlx_rows_of(p, out.codes, w->at, to);
     if (!m->bits) return out;
-    out.scales = mlx_rows_of(p, mxc_use(p->t, m->scales), w->at, to);
-    out.biases = mlx_rows_of(p, mxc_use(p->t, m->biases), w->at, to);
-    p->weight_bytes += 2 * (mxc_held_bytes(m->scales) / m->tensor->rows * w->rows);
+    out.scales = mlx_rows_of(p, out.scales, w->at, to);
+    out.biases = mlx_rows_of(p, out.biases, w->at, to);
     return out;
 }
 
@@ -78,6 +93,32 @@ static mxc_ref op_norm(struct mlx_pass *p, const struct sg_op *op)
 
 /* --- linear --- */
 
+static mxc_ref product(struct mlx_pass *p, mxc_ref x, const struct sg_weight *weight, enum mlx_role role, mxc_ref bias)
+{
+    struct mxc_affine w = matrix_rows(p, weight, role);
+    if (!w.bits) return mxc_linear(p->t, x, w.codes, bias);
+    mxc_ref y = mxc_linear_affine(p->t, x, &w);
+    return bias == MXC_NONE ? y : mxc_add(p->t, y, bias);
+}
+
+/* A single row: the op's columns of the product with all matrices of its stack. Of several rows they would have to be copied.
+ * MXC_NONE: to be computed otherwise. */
+static mxc_ref stacked(struct mlx_pass *p, const struct sg_op *op, mxc_ref x)
+{
+    int32_t k = p->program->stack_of[op - p->graph->ops];
+    if (k < 0 || p->rows_n[p->graph->values[op->out].wanted] != 1) return MXC_NONE;
+    const struct mlx_stack *s = &p->program->weights->stacks[k];
+    uint32_t at = p->program->stack_at[op - p->graph->ops], rows = op->u.linear.weight.rows;
+    if (p->products[k] == MXC_NONE) {
+        struct mxc_affine w = arrays_of(p, &s->all);
+        mxc_ref bias = s->bias ? mxc_use(p->t, s->bias) : MXC_NONE;
+        p->products[k] = w.bits ? mxc_linear_affine(p->t, x, &w) : mxc_linear(p->t, x, w.codes, bias);
+    }
+    count_weight(p, mlx_weight_of(p->program, op->u.linear.weight.tensor, MLX_MATRIX), rows);
+    mxc_ref y = mxc_slice(p->t, p->products[k], 1, at, at + rows);
+    return s->all.bits && op->u.linear.bias.tensor >= 0 ? mxc_add(p->t, y, mlx_vector(p, &op->u.linear.bias, MLX_VECTOR)) : y;
+}
+
 static mxc_ref op_linear(struct mlx_pass *p, const struct sg_op *op)
 {
     const struct sg_linear *l = &op->u.linear;
@@ -85,9 +126,8 @@ static mxc_ref op_linear(struct mlx_pass *p, const struct sg_op *op)
     mxc_ref x = fp32 ? mlx_operand_fp32(p, &op->in[0]) : mlx_operand(p, &op->in[0]);
     mxc_ref residual = fp32 ? mlx_operand_fp32(p, &op->in[1]) : mlx_operand(p, &op->in[1]);
     mxc_ref bias = mlx_vector(p, &l->bias, fp32 ? MLX_VECTOR_FP32 : MLX_VECTOR);
-    struct mxc_affine w = matrix_rows(p, &l->weight, fp32 ? MLX_MATRIX_FP32 : MLX_MATRIX);
-    mxc_ref y = w.bits ? mxc_linear_affine(p->t, x, &w) : mxc_linear(p->t, x, w.codes, bias);
-    if (w.bits && bias != MXC_NONE) y = mxc_add(p->t, y, bias);
+    mxc_ref y = stacked(p, op, x);
+    if (y == MXC_NONE) y = product(p, x, &l->weight, fp32 ? MLX_MATRIX_FP32 : MLX_MATRIX, bias);
     if (residual != MXC_NONE) y = mxc_add(p->t, y, residual);
     return mlx_add_adapters(p, op, x, y);
 }

@@ -15,8 +15,9 @@ segue_status mlx_pass_open(struct mlx_pass *p, struct sg_program *program, const
     p->from[1] = sg_alloc((spans_n + 1) * sizeof *p->from[1]);
     p->values = sg_alloc(g->values_n * sizeof *p->values);
     p->pieces = sg_alloc(spans_n * sizeof *p->pieces);
+    p->products = sg_alloc((program->weights->stacks_n + 1) * sizeof *p->products);
     p->states = sg_alloc(((size_t)g->slots_n * spans_n + 2) * sizeof *p->states);
-    if (p->from[0] && p->from[1] && p->values && p->pieces && p->states) return SEGUE_OK;
+    if (p->from[0] && p->from[1] && p->values && p->pieces && p->products && p->states) return SEGUE_OK;
     return sg_no_memory("a run of mlx", g->values_n * sizeof *p->values, err);
 }
 
@@ -26,6 +27,7 @@ void mlx_pass_close(struct mlx_pass *p)
     sg_free(p->from[1]);
     sg_free(p->values);
     sg_free(p->pieces);
+    sg_free(p->products);
     sg_free(p->states);
 }
 
@@ -38,9 +40,10 @@ void mlx_pass_layout(struct mlx_pass *p)
     p->rows_n[0] = p->from[0][p->spans_n];
     p->rows_n[1] = p->from[1][p->spans_n];
     p->states_n = 0;
+    for (uint32_t i = 0; i < p->program->weights->stacks_n; i++) p->products[i] = MXC_NONE;
 }
 
-/* Concatenates the inputs of the spans; tokens are int32 [T]. */
+/* Concatenates the inputs of the spans; tokens are uint32 [T]. */
 segue_status mlx_pass_begin(struct mlx_pass *p, segue_error *err)
 {
     mlx_pass_layout(p);
@@ -59,7 +62,7 @@ segue_status mlx_pass_begin(struct mlx_pass *p, segue_error *err)
             const void *from = tokens ? (const void *)p->spans[s].tokens : (const void *)p->spans[s].values;
             memcpy(rows + p->from[0][s] * row, from, p->spans[s].rows * row);
         }
-        mxc_ref x = mxc_from(p->t, rows, tokens ? MXC_I32 : MXC_F32, shape, tokens ? 1 : 2);
+        mxc_ref x = mxc_from(p->t, rows, tokens ? MXC_U32 : MXC_F32, shape, tokens ? 1 : 2);
         p->values[value] = tokens || p->program->fp32[value] ? x : mlx_cast(p, x, p->type);
         sg_free(rows);
     }
@@ -71,7 +74,7 @@ struct mlx_best mlx_best_of(struct mlx_pass *p)
     struct mlx_best b = {.flag = mlx_range_flag(p)};
     b.logits = p->values[p->graph->outputs[sg_graph_output(p->graph, "logits")].value];
     b.token = mxc_argmax(p->t, b.logits);
-    if (b.flag == MXC_NONE) b.flag = mxc_flag(p->t, b.logits, MXC_NONE);
+    if (b.flag == MXC_NONE) b.flag = mxc_total(p->t, b.logits);
     return b;
 }
 

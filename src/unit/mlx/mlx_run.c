@@ -1,6 +1,7 @@
 /* mlx_run.c: runs. A pass builds the arrays of all ops on the owner thread and then has MLX compute the results; long prompts are
  * computed layer by layer, so that they can be canceled. States advance only after a pass succeeded.
  * SPDX-License-Identifier: MIT */
+#include <math.h>
 #include <string.h>
 
 #include "unit/generate.h"
@@ -35,7 +36,7 @@ static mxc_ref logits_of(const struct sg_run *run)
 {
     const struct mlx_pass *p = &run->pass;
     int32_t logits = p->graph->vocab ? sg_graph_output(p->graph, "logits") : -1;
-    if (run->stepped) return mlx_step_logits(&run->pass, &run->common.spans[0]);
+    if (run->stepped) return mlx_step_logits(&run->pass);
     return logits >= 0 && p->rows_n[1] ? p->values[p->graph->outputs[logits].value] : MXC_NONE;
 }
 
@@ -130,10 +131,10 @@ static segue_status pass_results(struct sg_run *run, int first)
     if (first) read_values(run);
     (void)mxc_eval(p->t, p->states, p->states_n);
     p->arrays += mxc_count(p->t);
-    if (best.flag != MXC_NONE) (void)mxc_read(p->t, best.flag, &flag, sizeof flag);
+    if (best.flag != MXC_NONE) (void)mxc_read_number(p->t, best.flag, &flag);
     if (best.token != MXC_NONE) (void)mxc_read(p->t, best.token, run->best, p->rows_n[1] * sizeof *run->best);
-    run->infinite = p->type == MXC_F16 && !(flag == 0);
-    run->best_known = best.token != MXC_NONE && flag == 0;
+    run->infinite = p->type == MXC_F16 && !isfinite(flag);
+    run->best_known = best.token != MXC_NONE && isfinite(flag);
     return mlx_status(p->unit, "run", &run->common.error);
 }
 
@@ -149,26 +150,34 @@ static segue_status pass_run(struct sg_run *run, int first, int compiled)
     return canceled(run) ? sg_fail(err, SEGUE_ECANCELED, "run: mlx: canceled by the caller") : SEGUE_OK;
 }
 
-/* 1: one row of a sequence, whose logits are wanted. */
+/* 1: one row of each sequence, whose logits are wanted; mlx_compiles is true. */
 static int is_step(const struct sg_run *run)
 {
-    const struct sg_span *s = &run->common.spans[0];
-    return run->common.batch.spans_n == 1 && s->rows == 1 && s->wanted_n == 1 && !run->common.batch.outputs_n &&
-           run->pass.program->step_fits;
+    int wanted = !run->common.batch.outputs_n && run->pass.program->step_fits;
+    for (uint32_t s = 0; s < run->common.batch.spans_n; s++) wanted = wanted && run->common.spans[s].wanted_n == 1;
+    return wanted;
 }
 
-/* The best token is probably the next one if the choice is greedy. */
+/* 1: the best tokens are probably the next ones, because all choices are greedy. */
+static int all_greedy(const struct sg_run *run, const struct sg_sampler *first)
+{
+    int greedy = first && first->p.temperature <= 0;
+    for (uint32_t s = 1; s < run->common.batch.spans_n; s++)
+        greedy = greedy && run->common.spans[s].sampler && run->common.spans[s].sampler->p.temperature <= 0;
+    return greedy;
+}
+
 static segue_status step_run(struct sg_run *run, int first, const struct sg_sampler *sampler)
 {
-    struct mlx_choice best;
-    int ahead = sampler && sampler->p.temperature <= 0;
+    int32_t best[MLX_STEP_SPANS];
+    int finite = 0;
     if (canceled(run)) return sg_fail(&run->common.error, SEGUE_ECANCELED, "run: mlx: canceled by the caller");
     mlx_pass_layout(&run->pass);
     run->stepped = 1;
-    SG_TRY(mlx_step_run(&run->pass, &run->common.spans[0], ahead, &best, &run->common.error));
-    run->infinite = !best.finite && run->pass.type == MXC_F16;
-    run->best_known = best.finite && run->best;
-    if (run->best_known) run->best[0] = best.token;
+    SG_TRY(mlx_step_run(&run->pass, all_greedy(run, sampler), best, &finite, &run->common.error));
+    run->infinite = !finite && run->pass.type == MXC_F16;
+    run->best_known = finite && run->best;
+    if (run->best_known) memcpy(run->best, best, run->pass.spans_n * sizeof *best);
     if (first && run->common.result.logits) read_logits(run, first);
     SG_TRY(mlx_status(run->pass.unit, "run", &run->common.error));
     return canceled(run) ? sg_fail(&run->common.error, SEGUE_ECANCELED, "run: mlx: canceled by the caller") : SEGUE_OK;
@@ -238,7 +247,7 @@ static segue_status step(struct sg_thread_run *common, int first, const struct s
     }
     for (uint32_t s = 0; s < n; s++) {
         const struct sg_span *span = &run->common.spans[s];
-        if (run->stepped) mlx_issued_clear(span->state, &span->state->issued[0]);
+        if (run->stepped && !s) mlx_issued_clear(span->state, &span->state->issued[0]);
         mlx_state_commit(span->state, span->rows);
         run->common.rows_done[s] += span->rows;
     }

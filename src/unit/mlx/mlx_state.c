@@ -84,7 +84,14 @@ void mlx_issued_clear(struct sg_state *s, struct mlx_issued *i)
     replace(&i->logits, NULL);
     replace(&i->token, NULL);
     replace(&i->flag, NULL);
-    for (uint32_t k = 0; i->fixed && k < s->core.slots_n; k++) replace(&i->fixed[k], NULL);
+    for (uint32_t k = 0; i->fixed && k < i->spans_n * s->core.slots_n; k++) replace(&i->fixed[k], NULL);
+}
+
+void mlx_issued_free(struct mlx_issued *i)
+{
+    sg_free(i->fixed);
+    sg_free(i->expected);
+    *i = (struct mlx_issued){0};
 }
 
 void mlx_state_commit(struct sg_state *st, uint32_t tokens)
@@ -271,10 +278,8 @@ static segue_status state_init(struct sg_state *s, const struct sg_state_opts *o
     (void)o;
     uint32_t n = s->core.slots_n;
     s->undo = sg_alloc(((size_t)s->core.marks_cap * n + 1) * sizeof *s->undo);
-    for (int i = 0; i < 2; i++) s->issued[i].fixed = sg_alloc((n + 1) * sizeof *s->issued[i].fixed);
-    if (!s->undo || !s->issued[0].fixed || !s->issued[1].fixed)
-        return sg_no_memory("mlx state", s->core.marks_cap * sizeof *s->undo, err);
-    return SEGUE_OK;
+    s->number = atomic_fetch_add(&s->core.base.unit->states, 1) + 1;
+    return s->undo ? SEGUE_OK : sg_no_memory("mlx state", s->core.marks_cap * sizeof *s->undo, err);
 }
 
 static const struct sg_state_core_ops core_ops = {
@@ -307,7 +312,7 @@ void mlx_state_free(struct sg_state *s)
     }
     for (int i = 0; i < 2; i++) {
         mlx_issued_clear(s, &s->issued[i]);
-        sg_free(s->issued[i].fixed);
+        mlx_issued_free(&s->issued[i]);
     }
     sg_state_core_free(&s->core);
     sg_free(s->undo);

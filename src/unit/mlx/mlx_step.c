@@ -1,7 +1,9 @@
-/* mlx_step.c: decode steps of one sequence that are issued ahead: while a step is computed, the next one is issued for its best
- * token. It changes nothing that the sequence has: K and V rows are beyond its end, recurrent slots are new arrays. So it is
+/* mlx_step.c: decode steps that are issued ahead: while a step is computed, the next one of the same sequences is issued for its
+ * best tokens. It changes nothing that a sequence has: K and V rows are beyond its end, recurrent slots are new arrays. So it is
  * dropped when the next run asks for something else.
  * SPDX-License-Identifier: MIT */
+#include <math.h>
+
 #include "unit/mlx/mlxunit.h"
 
 int mlx_step_fits(const struct sg_graph *g)
@@ -29,15 +31,34 @@ static segue_status compute(struct mlx_pass *p, struct mlx_issued *i, segue_erro
     return mlx_status(p->unit, "run", err);
 }
 
-/* token: int32 [1], or NULL: that of the span. fixed NULL: the recurrent slots of the state; else [slots_n]. The tape keeps
- * nothing that the next step overwrites. */
-static segue_status issue(struct mlx_pass *p, const struct sg_span *span, const struct mxc_held *token,
-                          struct mxc_held *const *fixed, struct mlx_issued *i, segue_error *err)
+/* Room for spans_n sequences; the step holds no arrays. */
+static segue_status reserve(struct mlx_issued *i, uint32_t spans_n, uint32_t slots_n, segue_error *err)
 {
+    size_t n = (size_t)spans_n * slots_n + 1;
+    i->spans_n = spans_n;
+    if (spans_n <= i->spans_cap) return SEGUE_OK;
+    mlx_issued_free(i);
+    i->fixed = sg_alloc(n * sizeof *i->fixed);
+    i->expected = sg_alloc(spans_n * sizeof *i->expected);
+    if (!i->fixed || !i->expected) return sg_no_memory("a run of mlx", n * sizeof *i->fixed, err);
+    i->spans_n = i->spans_cap = spans_n;
+    return SEGUE_OK;
+}
+
+/* after NULL: the step of the spans, with their tokens and the recurrent slots of their states; else the step after that one. The
+ * tape keeps nothing that the next step overwrites. */
+static segue_status issue(struct mlx_pass *p, const struct mlx_issued *after, struct mlx_issued *i, segue_error *err)
+{
+    struct sg_span spans[MLX_STEP_SPANS];
     const struct sg_span *before = p->spans;
-    p->spans = span;
-    p->token = token;
-    p->fixed = fixed;
+    SG_TRY(reserve(i, p->spans_n, p->graph->slots_n, err));
+    for (uint32_t s = 0; s < p->spans_n; s++) {
+        spans[s] = p->spans[s];
+        spans[s].first += after != NULL;
+    }
+    p->spans = spans;
+    p->token = after ? after->token : NULL;
+    p->fixed = after ? after->fixed : NULL;
     p->fixed_next = i->fixed;
     segue_status status = compute(p, i, err);
     p->spans = before;
@@ -46,47 +67,53 @@ static segue_status issue(struct mlx_pass *p, const struct sg_span *span, const 
     p->fixed_next = NULL;
     mxc_tape_clear(p->t);
     p->unit->steps_issued++;
-    i->first = span->first;
-    i->version = span->state->version;
     i->program = p->program->number;
-    i->adapters = mlx_adapters_of(span);
+    for (uint32_t s = 0; s < p->spans_n; s++)
+        i->expected[s] = (struct mlx_expected){.first = spans[s].first, .state = spans[s].state->number,
+                                               .version = spans[s].state->version, .adapters = mlx_adapters_of(&spans[s])};
     return status;
 }
 
+/* --- using --- */
+
 /* 1: the issued step is the one that the run asks for. */
-static int is_expected(const struct sg_program *program, const struct sg_span *span, const struct mlx_issued *i)
+static int is_expected(const struct mlx_pass *p, const struct mlx_issued *i)
 {
-    return i->token && i->first == span->first && i->version == span->state->version && i->program == program->number &&
-           i->input == span->tokens[0] && i->adapters == mlx_adapters_of(span);
+    int same = i->token && i->program == p->program->number && i->spans_n == p->spans_n;
+    for (uint32_t s = 0; same && s < p->spans_n; s++) {
+        const struct sg_span *span = &p->spans[s];
+        const struct mlx_expected *e = &i->expected[s];
+        same = e->state == span->state->number && e->version == span->state->version && e->first == span->first &&
+               e->input == span->tokens[0] && e->adapters == mlx_adapters_of(span);
+    }
+    return same;
 }
 
-static segue_status read_step(struct mlx_pass *p, const struct mlx_issued *i, struct mlx_choice *best, segue_error *err)
+static segue_status read_step(struct mlx_pass *p, const struct mlx_issued *i, int32_t *tokens, int *finite, segue_error *err)
 {
     float flag = 0;
-    (void)mxc_read(p->t, mxc_use(p->t, i->token), &best->token, sizeof best->token);
-    (void)mxc_read(p->t, mxc_use(p->t, i->flag), &flag, sizeof flag);
-    best->finite = flag == 0;
+    (void)mxc_read(p->t, mxc_use(p->t, i->token), tokens, p->spans_n * sizeof *tokens);
+    (void)mxc_read_number(p->t, mxc_use(p->t, i->flag), &flag);
+    *finite = isfinite(flag);
     return mlx_status(p->unit, "run", err);
 }
 
-segue_status mlx_step_run(struct mlx_pass *p, const struct sg_span *span, int ahead, struct mlx_choice *best, segue_error *err)
+segue_status mlx_step_run(struct mlx_pass *p, int ahead, int32_t *tokens, int *finite, segue_error *err)
 {
-    struct sg_state *st = span->state;
-    struct mlx_issued *now = &st->issued[0], *next = &st->issued[1];
-    struct sg_span after = *span;
-    struct mlx_issued taken = *next;
-    after.first++;
+    struct sg_state *owner = p->spans[0].state;
+    struct mlx_issued *now = &owner->issued[0], *next = &owner->issued[1], taken = *next;
+    uint32_t slots_n = p->graph->slots_n;
     *next = *now;                    /* holds no arrays: they were released by the run */
     *now = taken;
-    if (!is_expected(p->program, span, now)) {
-        mlx_issued_clear(st, now);
-        SG_TRY(issue(p, span, NULL, NULL, now, err));
+    if (!is_expected(p, now)) {
+        mlx_issued_clear(owner, now);
+        SG_TRY(issue(p, NULL, now, err));
     }
-    if (ahead) SG_TRY(issue(p, &after, now->token, now->fixed, next, err));
-    SG_TRY(read_step(p, now, best, err));
-    next->input = best->token;
-    for (uint32_t k = 0; k < st->core.slots_n; k++) {
-        struct mlx_slot *slot = mlx_slot_at(st, k);
+    if (ahead) SG_TRY(issue(p, now, next, err));
+    SG_TRY(read_step(p, now, tokens, finite, err));
+    for (uint32_t s = 0; ahead && s < p->spans_n; s++) next->expected[s].input = tokens[s];
+    for (uint32_t k = 0; k < p->spans_n * slots_n; k++) {
+        struct mlx_slot *slot = mlx_slot_at(p->spans[k / slots_n].state, k % slots_n);
         if (sg_slot_grows(&slot->core.slot)) continue;
         mxc_release(slot->next);
         slot->next = now->fixed[k];
@@ -95,7 +122,4 @@ segue_status mlx_step_run(struct mlx_pass *p, const struct sg_span *span, int ah
     return SEGUE_OK;
 }
 
-mxc_ref mlx_step_logits(const struct mlx_pass *p, const struct sg_span *span)
-{
-    return mxc_use(p->t, span->state->issued[0].logits);
-}
+mxc_ref mlx_step_logits(const struct mlx_pass *p) { return mxc_use(p->t, p->spans[0].state->issued[0].logits); }

@@ -62,6 +62,7 @@ static void mlx_close(struct sg_unit *u)
 {
     mlx_call(u, close_device, u);
     mlx_owner_stop(&u->owner);
+    mlx_memory_close(u);
     sg_free(u);
 }
 
@@ -102,6 +103,7 @@ static segue_status mlx_open(struct sg_unit **out, const struct sg_unit_spec *sp
         sg_free(u);
         return status;
     }
+    mlx_memory_open(u);
     mlx_call(u, open_device, &o);
     if (!u->tape) {
         mlx_close(u);
@@ -142,6 +144,8 @@ static void mlx_discard(struct sg_program *p)
     mlx_weights_release(p->weights);
     sg_free(p->periods);
     sg_free(p->fp32);
+    sg_free(p->stack_of);
+    sg_free(p->stack_at);
     sg_free(p->by_tensor);
     sg_free(p);
 }
@@ -195,7 +199,11 @@ static segue_status compile_one(struct sg_unit *u, const struct sg_graph *g, str
     p->by_tensor = sg_alloc(((size_t)g->tensors_n * MLX_ROLES + 1) * sizeof *p->by_tensor);
     p->periods = sg_alloc((g->ropes_n + 1) * sizeof *p->periods);
     p->fp32 = sg_alloc((g->values_n + 1) * sizeof *p->fp32);
-    segue_status status = p->by_tensor && p->periods && p->fp32 ? SEGUE_OK : sg_no_memory("program of mlx", g->tensors_n, err);
+    p->stack_of = sg_alloc((g->ops_n + 1) * sizeof *p->stack_of);
+    p->stack_at = sg_alloc((g->ops_n + 1) * sizeof *p->stack_at);
+    int complete = p->by_tensor && p->periods && p->fp32 && p->stack_of && p->stack_at;
+    segue_status status = complete ? SEGUE_OK : sg_no_memory("program of mlx", g->tensors_n, err);
+    if (status == SEGUE_OK) status = mlx_stacks_find(w, g, p->stack_of, p->stack_at, err);
     if (status == SEGUE_OK) status = add_periods(p, err);
     if (status == SEGUE_OK) status = mlx_segments_new(g, &p->segments, &p->segments_n, err);
     if (status != SEGUE_OK) {
@@ -228,6 +236,8 @@ static void compile_all(void *arg)
     uint32_t made = 0;
     for (uint32_t i = 0; i < c->n && c->status == SEGUE_OK; i++)
         c->status = mlx_weights_add(c->weights, c->unit, c->graphs[i], c->err);
+    for (uint32_t i = 0; i < c->n && c->status == SEGUE_OK; i++)
+        c->status = mlx_stacks_add(c->weights, c->unit, c->graphs[i], c->err);
     for (; made < c->n && c->status == SEGUE_OK; made += c->status == SEGUE_OK)
         c->status = compile_one(c->unit, c->graphs[made], c->weights, &c->programs[made], c->err);
     while (c->status != SEGUE_OK && made) mlx_discard(c->programs[--made]);
@@ -275,4 +285,6 @@ const struct sg_unit_ops sg_unit_mlx = {
     .state_get = mlx_state_get,
     .state_put = sg_state_core_put,
     .state_transfer = mlx_state_transfer,
+    .state_adopt = mlx_state_adopt,
+    .host = mlx_memory_host,
 };

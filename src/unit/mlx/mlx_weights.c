@@ -174,6 +174,21 @@ static segue_status load_dense(struct sg_unit *u, struct mlx_weight *w, enum mxc
     return status;
 }
 
+/* A convolution's numbers, [1, taps, channels]. */
+static segue_status load_taps(struct sg_unit *u, struct mlx_weight *w, enum mxc_type type, segue_error *err)
+{
+    const struct sg_tensor *t = w->tensor;
+    uint32_t taps = w->taps, channels = (uint32_t)(t->rows * t->cols / taps), shape[3] = {1, taps, channels};
+    float *numbers = sg_alloc(2 * (size_t)channels * taps * sizeof *numbers), *by_tap = numbers + (size_t)channels * taps;
+    if (!numbers) return sg_no_memory("weights of mlx", (size_t)channels * taps * sizeof *numbers, err);
+    sg_tensor_read(t, numbers);
+    for (size_t i = 0; i < (size_t)channels * taps; i++) by_tap[i % taps * channels + i / taps] = numbers[i];
+    mxc_ref x = mxc_from(u->tape, by_tap, MXC_F32, shape, 3);
+    w->numbers = keep_as(u, type == MXC_F32 ? x : mxc_cast(u->tape, x, type), MXC_F32);
+    sg_free(numbers);
+    return SEGUE_OK;
+}
+
 static segue_status load(struct mlx_weights *list, struct sg_unit *u, struct mlx_weight *w, segue_error *err)
 {
     enum mxc_type type = type_for(list, w->role);
@@ -181,7 +196,8 @@ static segue_status load(struct mlx_weights *list, struct sg_unit *u, struct mlx
     if (w->tensor->rows > INT32_MAX || w->tensor->cols > INT32_MAX)
         return sg_fail(err, SEGUE_EUNSUPPORTED, "compile: mlx: %s has more than 2^31 rows or columns", w->tensor->name);
     if (is_matrix(w) && stays_quantised(w->tensor, type)) SG_TRY(load_quantised(u, w, type, &done, err));
-    if (!done) SG_TRY(load_dense(u, w, type, err));
+    if (w->role == MLX_TAPS) SG_TRY(load_taps(u, w, type, err));
+    else if (!done) SG_TRY(load_dense(u, w, type, err));
     list->bytes += mxc_held_bytes(w->numbers) + mxc_held_bytes(w->scales) + mxc_held_bytes(w->biases);
     segue_status status = mlx_status(u, "compile", err);
     mxc_tape_clear(u->tape);
@@ -218,8 +234,9 @@ int mlx_is_fp32(const struct sg_graph *g, int32_t value)
     return 0;
 }
 
-static segue_status add(struct mlx_weights *list, struct sg_unit *u, const struct sg_graph *g, const struct sg_weight *w,
-                        enum mlx_role role, segue_error *err)
+/* taps: of MLX_TAPS, else 0. */
+static segue_status add_with(struct mlx_weights *list, struct sg_unit *u, const struct sg_graph *g, const struct sg_weight *w,
+                             enum mlx_role role, uint32_t taps, segue_error *err)
 {
     if (w->tensor < 0) return SEGUE_OK;
     const struct sg_tensor *t = g->tensors[w->tensor];
@@ -235,8 +252,14 @@ static segue_status add(struct mlx_weights *list, struct sg_unit *u, const struc
         list->cap = cap;
     }
     struct mlx_weight *new = &list->list[list->n++];
-    *new = (struct mlx_weight){.tensor = t, .role = role};
+    *new = (struct mlx_weight){.tensor = t, .role = role, .taps = taps};
     return load(list, u, new, err);
+}
+
+static segue_status add(struct mlx_weights *list, struct sg_unit *u, const struct sg_graph *g, const struct sg_weight *w,
+                        enum mlx_role role, segue_error *err)
+{
+    return add_with(list, u, g, w, role, 0, err);
 }
 
 static segue_status add_op(struct mlx_weights *w, struct sg_unit *u, const struct sg_graph *g, const struct sg_op *op,
@@ -257,6 +280,7 @@ static segue_status add_op(struct mlx_weights *w, struct sg_unit *u, const struc
     case SG_OP_ATTEND: return add(w, u, g, &op->u.attend.sinks, MLX_VECTOR, err);
     case SG_OP_CONV:
         SG_TRY(add(w, u, g, &op->u.conv.weight, MLX_VECTOR, err));
+        SG_TRY(add_with(w, u, g, &op->u.conv.weight, MLX_TAPS, op->u.conv.taps, err));
         return add(w, u, g, &op->u.conv.bias, MLX_VECTOR, err);
     case SG_OP_DELTA:
         SG_TRY(add(w, u, g, &op->u.delta.decay, MLX_VECTOR_FP32, err));
@@ -285,6 +309,7 @@ void mlx_weights_release(struct mlx_weights *w)
         mxc_release(w->list[i].scales);
         mxc_release(w->list[i].biases);
     }
+    mlx_stacks_release(w);
     sg_free(w->list);
     sg_free(w);
 }

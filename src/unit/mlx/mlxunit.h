@@ -1,8 +1,8 @@
 /* mlxunit.h: internal header of the unit `mlx`, which computes graphs with MLX (Apple's GPU, or the CPU). mlx_unit.c: the table;
- * mlx_owner.c: the thread that makes all calls of MLX; mlx_weights.c: weights; mlx_ops.c, mlx_mixers.c: the ops; mlx_operands.c:
+ * mlx_owner.c: the thread that makes all calls of MLX; mlx_weights.c: weights; mlx_stack.c: stacked matrices; mlx_ops.c, mlx_mixers.c: the ops; mlx_operands.c:
  * their helpers; mlx_adapters.c: LoRA; mlx_pass.c: passes; mlx_segment.c, mlx_compiled.c: compiled ones; mlx_list.c: a list of
  * their arrays; mlx_range.c: results beyond fp16; mlx_run.c: runs; mlx_step.c: decode steps issued ahead; mlx_state.c,
- * mlx_transfer.c: states; mxc.cpp, mxc_ops.cpp: the calls of MLX behind the C interface mxc.h.
+ * mlx_transfer.c, mlx_memory.c: states; mxc.cpp, mxc_ops.cpp: the calls of MLX behind the C interface mxc.h.
  *
  * A pass over the graph only builds arrays; MLX computes them when the results are read.
  * SPDX-License-Identifier: MIT */
@@ -56,29 +56,46 @@ struct sg_unit {
     int follows;                     /* 1: values have the prevailing type of the model's weights, or `type` if there is none */
     struct mlx_adapter adapters[MLX_ADAPTERS];
     uint64_t adapters_used;
+    struct sg_host_memory host;      /* memory of MLX for states of other units (mlx_memory.c) ... */
+    struct mlx_memory *memory;       /* ... a list; host_lock guards it */
+    pthread_mutex_t host_lock;
     uint64_t programs;               /* compiled so far */
     uint64_t steps_issued;           /* so far, dropped ones too */
+    atomic_ullong states;            /* made so far */
 };
 /* The tape's failure as an error; SEGUE_OK when there is none. */
 segue_status mlx_status(const struct sg_unit *u, const char *verb, segue_error *err);
 
 /* --- weights --- */
 
-/* What an op needs of a tensor: the matrix, the numbers of a vector, or the numbers plus one (norms). The last two are fp32 with
- * every type of the unit: what routers and the delta rule compute with. */
-enum mlx_role { MLX_MATRIX, MLX_VECTOR, MLX_PLUS_ONE, MLX_MATRIX_FP32, MLX_VECTOR_FP32, MLX_ROLES };
+/* What an op needs of a tensor: the matrix, the numbers of a vector, the numbers plus one (norms), or those of a convolution by
+ * tap. Taps are numbers of the unit's type, held as fp32. The last two are fp32 with every type of the unit: what routers and the
+ * delta rule compute with. */
+enum mlx_role { MLX_MATRIX, MLX_VECTOR, MLX_PLUS_ONE, MLX_TAPS, MLX_MATRIX_FP32, MLX_VECTOR_FP32, MLX_ROLES };
 struct mlx_weight {
     const struct sg_tensor *tensor;
     enum mlx_role role;
     struct mxc_held *numbers;        /* dense in the type of its role, or the codes of MLX's affine form ... */
     struct mxc_held *scales, *biases;    /* ... with these, [rows, cols / group]; else NULL */
     uint32_t group, bits;            /* bits 0: dense */
+    uint32_t taps;                   /* of MLX_TAPS */
+};
+/* Matrices that are multiplied with one value, as one: a single row takes one product instead of several. The arrays of the
+ * matrices are parts of it. */
+enum { MLX_STACK_OPS = 8 };
+struct mlx_stack {
+    const struct sg_tensor *tensors[MLX_STACK_OPS];  /* [n] */
+    uint32_t n;
+    struct mlx_weight all;           /* tensor NULL */
+    struct mxc_held *bias;           /* [rows of all], dense only; NULL: none */
 };
 /* The weights of all graphs of one compilation, shared by its programs. */
 struct mlx_weights {
     atomic_uint refs;
     struct mlx_weight *list;         /* [n] */
     uint32_t n, cap;
+    struct mlx_stack *stacks;        /* [stacks_n] */
+    uint32_t stacks_n;
     enum mxc_type type;              /* of all values */
     uint64_t bytes;                  /* of all arrays */
 };
@@ -90,6 +107,11 @@ enum mxc_type mlx_prevailing_type(const struct sg_graph *const *graphs, uint32_t
 /* On the owner thread. Adds the weights of a graph that are not there yet. */
 segue_status mlx_weights_add(struct mlx_weights *w, struct sg_unit *u, const struct sg_graph *g, segue_error *err);
 void mlx_weights_release(struct mlx_weights *w);
+/* On the owner thread, after the weights of all graphs were added. Stacks those of a graph. */
+segue_status mlx_stacks_add(struct mlx_weights *w, struct sg_unit *u, const struct sg_graph *g, segue_error *err);
+void mlx_stacks_release(struct mlx_weights *w);
+/* of, at [ops_n]: the stack of an op, -1: none, and its first row there. */
+segue_status mlx_stacks_find(const struct mlx_weights *w, const struct sg_graph *g, int32_t *of, uint32_t *at, segue_error *err);
 /* Repacks one row of Q4_0, Q4_1 or Q8_0 into MLX's affine form with groups of 32: codes[cols * bits / 32], and fp16 scales and
  * biases [cols / 32]. Returns 0 when a bias is not a finite fp16. */
 int mlx_repack_row(enum sg_storage storage, const void *row, uint64_t cols, uint32_t *codes, uint16_t *scales, uint16_t *biases);
@@ -114,6 +136,8 @@ struct sg_program {
     const struct mlx_weight **by_tensor; /* [tensors_n * MLX_ROLES] */
     struct mxc_held **periods;       /* [ropes_n] */
     uint8_t *fp32;                   /* [values_n] mlx_is_fp32 */
+    int32_t *stack_of;               /* [ops_n] index into weights->stacks, -1: none ... */
+    uint32_t *stack_at;              /* ... and the first row of the op's matrix in it */
     enum mxc_type type;              /* of all values */
     int step_fits;                   /* mlx_step_fits */
     int selects;                     /* 1: some ops have a row for each wanted one */
@@ -143,9 +167,10 @@ struct mlx_pass {
     uint32_t *from[2];               /* [spans_n + 1] first row of each span */
     mxc_ref *values;                 /* [values_n] [T or R, width] */
     mxc_ref *pieces;                 /* [spans_n] scratch of an op */
+    mxc_ref *products;               /* [stacks_n] with stacked matrices; MXC_NONE: not built yet */
     enum mxc_type type;              /* of the program */
-    const struct mxc_held *token;    /* int32 [1], instead of the span's; NULL: none */
-    struct mxc_held *const *fixed;   /* [slots_n] recurrent slots before a compiled pass, NULL: those of the states ... */
+    const struct mxc_held *token;    /* uint32 [spans_n], instead of those of the spans; NULL: none */
+    struct mxc_held *const *fixed;   /* [spans_n, slots_n] recurrent slots before a compiled pass, NULL: those of the states ... */
     struct mxc_held **fixed_next;    /* ... and after it, NULL: mlx_state_set_next */
     /* While a segment is built: */
     const struct mlx_segment *segment;   /* NULL: a pass over the spans */
@@ -168,8 +193,8 @@ int mlx_pass_skips(const struct mlx_pass *p, const struct sg_op *op);
 segue_status mlx_pass_op(struct mlx_pass *p, const struct sg_op *op, segue_error *err);
 /* What is read of a pass that chooses greedily. */
 struct mlx_best {
-    mxc_ref logits, token;           /* [R, vocab]; int32 [R] the best token of each row */
-    mxc_ref flag;                    /* fp32 scalar: 0 if all numbers are finite (fp16: also those of mlx_range_flag) */
+    mxc_ref logits, token;           /* [R, vocab]; uint32 [R] the best token of each row */
+    mxc_ref flag;                    /* scalar: finite if all numbers are (fp16: also those of mlx_range_flag) */
 };
 struct mlx_best mlx_best_of(struct mlx_pass *p);
 
@@ -179,10 +204,12 @@ int mlx_compiles(const struct sg_program *p, const struct sg_span *spans, uint32
 segue_status mlx_pass_compiled(struct mlx_pass *p, segue_error *err);
 void mlx_variant_free(struct mlx_variant *v);
 
-/* Lists the arrays that MLX computes in a pass, without computing them, op by op; value: 1 for the result of the op. compiled 1:
- * those of a decode step as MLX compiles it, without op (NULL) and value. The states are afterwards only fit to be freed. */
+/* Lists the arrays that MLX computes in a pass, without computing them, op by op; value: 1 for the result of the op. Compiled:
+ * those of a decode step, without op (NULL) and value. The states, and with MLX_LIST_FUSED programs that were not used before, are
+ * afterwards only fit to be freed. */
+enum mlx_listed { MLX_LIST_OPS, MLX_LIST_COMPILED, MLX_LIST_FUSED };    /* FUSED: what a GPU fuses is one array */
 typedef void mlx_list_fn(void *context, const struct sg_op *op, const char *primitive, enum mxc_type type, int value);
-segue_status mlx_list_arrays(struct sg_program *program, const struct sg_span *spans, uint32_t spans_n, int compiled,
+segue_status mlx_list_arrays(struct sg_program *program, const struct sg_span *spans, uint32_t spans_n, enum mlx_listed how,
                              mlx_list_fn *each, void *context, segue_error *err);
 
 mxc_ref mlx_cast(struct mlx_pass *p, mxc_ref x, enum mxc_type type);    /* x itself where it has the type */
@@ -227,17 +254,26 @@ struct mlx_slot {
                                       * DELTA: [1, heads, width, depth]; NULL: K, V: nothing is held; else zeros */
     struct mxc_held *next;           /* CONV, DELTA: contents after the pass in progress */
 };
-/* A decode step that was issued. Its rows of K and V are in the slots, beyond the end of the sequence. */
+/* What a sequence of an issued step must be when it is used. */
+struct mlx_expected {
+    int32_t input;                   /* token ... */
+    uint64_t first;                  /* ... at this position */
+    uint64_t state, version;         /* number and version of its state */
+    uint64_t adapters;               /* mlx_adapters_of */
+};
+/* A decode step of some sequences that was issued; it belongs to the state of the first. Its rows of K and V are in the slots,
+ * beyond the ends of the sequences. */
 struct mlx_issued {
     struct mxc_held *logits, *token, *flag;  /* as in struct mlx_best; NULL: no step */
-    struct mxc_held **fixed;         /* [slots_n] recurrent slots after it */
-    /* Valid for this token at this position, the version of the state, the number of the program, and these adapters: */
-    int32_t input;
-    uint64_t first, version, program, adapters;
+    struct mxc_held **fixed;         /* [spans_n, slots_n] recurrent slots after it */
+    struct mlx_expected *expected;   /* [spans_n] */
+    uint32_t spans_n, spans_cap;
+    uint64_t program;                /* its number */
 };
 struct sg_state {
     struct sg_state_core core;
     struct mxc_held **undo;          /* [marks_cap * slots_n] recurrent slots of the marks */
+    uint64_t number;                 /* among the states of the unit */
     uint64_t version;                /* rises when a slot changes otherwise than by issued steps */
     struct mlx_issued issued[2];     /* the step of the current run, and the one after it */
 };
@@ -255,6 +291,7 @@ void mlx_state_set_next(struct sg_unit *u, struct sg_state *s, uint32_t slot, mx
 void mlx_state_commit(struct sg_state *s, uint32_t tokens);
 void mlx_state_discard(struct sg_state *s);
 void mlx_issued_clear(struct sg_state *s, struct mlx_issued *i);
+void mlx_issued_free(struct mlx_issued *i);  /* after clear */
 
 segue_status mlx_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32_t slots_n, const struct sg_state_opts *o,
                            struct sg_state **out, segue_error *err);
@@ -264,18 +301,22 @@ uint64_t mlx_state_bytes(const struct sg_state *s);
 segue_status mlx_state_get(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage, void *out,
                            segue_error *err);
 
-/* --- decode steps of one sequence, the next one issued before the result of this one is used --- */
+/* Memory that states of other units take, so that their recurrent slots can be taken over. */
+void mlx_memory_open(struct sg_unit *u);
+void mlx_memory_close(struct sg_unit *u);
+const struct sg_host_memory *mlx_memory_host(struct sg_unit *u);     /* NULL: host and unit do not share memory */
+segue_status mlx_state_adopt(struct sg_state *s, uint32_t slot, const void *at, segue_error *err);
 
+/* --- decode steps, the next one issued before the result of this one is used --- */
+
+enum { MLX_STEP_SPANS = 32 };        /* more sequences are computed op by op */
 /* 1: the graph can be computed so: from tokens to logits. */
 int mlx_step_fits(const struct sg_graph *g);
-struct mlx_choice {
-    int32_t token;                   /* the best one */
-    int finite;                      /* 0: some number is not finite */
-};
-/* On the owner thread. Leaves the slots for mlx_state_commit, and issued[0] of the state with the logits, which the caller
- * clears. ahead 1: issues the step after it, for the best token. */
-segue_status mlx_step_run(struct mlx_pass *p, const struct sg_span *span, int ahead, struct mlx_choice *best, segue_error *err);
-mxc_ref mlx_step_logits(const struct mlx_pass *p, const struct sg_span *span);
+/* On the owner thread. One row of each span of the pass. tokens [spans_n]: the best ones; *finite 0: some number is not finite.
+ * Leaves the slots for mlx_state_commit, and issued[0] of the first state with the logits, which the caller clears. ahead 1: issues
+ * the step after it, for the best tokens. */
+segue_status mlx_step_run(struct mlx_pass *p, int ahead, int32_t *tokens, int *finite, segue_error *err);
+mxc_ref mlx_step_logits(const struct mlx_pass *p);
 
 /* --- runs --- */
 

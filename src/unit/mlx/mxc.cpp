@@ -1,6 +1,7 @@
 // mxc.cpp: see mxc.h: devices, tapes, data, closures. Every function catches all exceptions.
 // SPDX-License-Identifier: MIT
 #include <cstring>
+#include <limits>
 #include <new>
 #include <variant>
 
@@ -171,6 +172,11 @@ mxc_ref mxc_from(struct mxc_tape *t, const void *data, enum mxc_type type, const
     });
 }
 
+mxc_ref mxc_column(struct mxc_tape *t, const float *numbers, enum mxc_type type, uint32_t n)
+{
+    return append(t, "copy data", [&] { return mx::array(numbers, mx::Shape{static_cast<int>(n), 1}, types[type]); });
+}
+
 mxc_ref mxc_zeros(struct mxc_tape *t, enum mxc_type type, const uint32_t *shape, uint32_t dims)
 {
     return append(t, "zeros", [&] { return mx::zeros(shape_of(shape, dims), types[type], t->device->stream); });
@@ -257,6 +263,29 @@ int mxc_read(struct mxc_tape *t, mxc_ref x, void *out, size_t bytes)
     return 0;
 }
 
+int mxc_read_number(struct mxc_tape *t, mxc_ref x, float *out)
+{
+    uint32_t bits = 0;
+    enum mxc_type type = mxc_type_of(t, x);
+    if (!mxc_read(t, x, &bits, type == MXC_F32 ? sizeof(float) : sizeof(uint16_t))) return 0;
+    uint16_t half = static_cast<uint16_t>(bits);
+    mx::float16_t f16;
+    mx::bfloat16_t bf16;
+    std::memcpy(&f16, &half, sizeof half);
+    std::memcpy(&bf16, &half, sizeof half);
+    if (type == MXC_F32) std::memcpy(out, &bits, sizeof bits);
+    else *out = type == MXC_F16 ? static_cast<float>(f16) : static_cast<float>(bf16);
+    return 1;
+}
+
+void mxc_free_unused(void)
+{
+    try {
+        mx::clear_cache();
+    } catch (...) { // it stays in use
+    }
+}
+
 // 0 times a number is 0, or NaN if the number is not finite.
 mxc_ref mxc_flag(struct mxc_tape *t, mxc_ref x, mxc_ref before)
 {
@@ -281,6 +310,50 @@ uint64_t mxc_count_infinite(struct mxc_tape *t, mxc_ref x)
     }
     return 0;
 }
+
+// --- memory ---
+
+struct mxc_memory {
+    mx::array numbers; // fp32, with room to begin at a multiple of 64 bytes
+    size_t skip;       // bytes before it
+};
+
+int mxc_unified(const struct mxc_device *d)
+{
+    try {
+        return d->stream.device == mx::Device::cpu || mx::metal::is_available();
+    } catch (...) {
+        return 0;
+    }
+}
+
+struct mxc_memory *mxc_memory_new(size_t bytes, void **address)
+{
+    try {
+        size_t n = bytes / sizeof(float) + 32;
+        if (n > static_cast<size_t>(std::numeric_limits<int>::max())) return nullptr;
+        mx::array numbers(mx::allocator::malloc(n * sizeof(float)), mx::Shape{static_cast<int>(n)}, mx::float32);
+        size_t skip = (64 - reinterpret_cast<std::uintptr_t>(numbers.data<char>()) % 64) % 64;
+        *address = numbers.data<char>() + skip;
+        return new mxc_memory{numbers, skip};
+    } catch (...) {
+        return nullptr;
+    }
+}
+
+void mxc_memory_free(struct mxc_memory *m) { delete m; }
+
+mxc_ref mxc_of_memory(struct mxc_tape *t, const struct mxc_memory *m, size_t offset, const uint32_t *shape, uint32_t dims)
+{
+    return append(t, "share memory", [&] {
+        mx::Stream s = t->device->stream;
+        int from = static_cast<int>((m->skip + offset) / sizeof(float)), n = 1;
+        for (uint32_t i = 0; i < dims; i++) n *= static_cast<int>(shape[i]);
+        return mx::reshape(mx::slice(m->numbers, {from}, {from + n}, s), shape_of(shape, dims), s);
+    });
+}
+
+const void *mxc_held_address(const struct mxc_held *h) { return h->array.data<char>(); }
 
 // --- closures ---
 
@@ -311,12 +384,14 @@ struct mxc_closure *mxc_closure_new(struct mxc_device *d, mxc_build_fn *f, void 
             [=](const std::vector<mx::array> &in) { return build(d, f, context, out_n, in); };
         int gpu = mxc_gpu_present();
         if (gpu && d->stream.device == mx::Device::cpu) return new mxc_closure{plain};
-        mx::set_compile_mode(gpu ? mx::CompileMode::enabled : mx::CompileMode::no_fuse);
+        mx::set_compile_mode(gpu || d->fuses ? mx::CompileMode::enabled : mx::CompileMode::no_fuse);
         return new mxc_closure{mx::compile(plain)};
     } catch (...) {
         return nullptr;
     }
 }
+
+void mxc_fuse(struct mxc_device *d) { d->fuses = true; }
 
 void mxc_closure_free(struct mxc_closure *c) { delete c; }
 

@@ -60,6 +60,8 @@ void mxc_list(struct mxc_tape *t, mxc_ref x, mxc_list_fn *each, void *context);
 
 /* shape [dims]; the data are copied. */
 mxc_ref mxc_from(struct mxc_tape *t, const void *data, enum mxc_type type, const uint32_t *shape, uint32_t dims);
+/* [n, 1] in a type of fewer bits; rounded here. */
+mxc_ref mxc_column(struct mxc_tape *t, const float *numbers, enum mxc_type type, uint32_t n);
 mxc_ref mxc_zeros(struct mxc_tape *t, enum mxc_type type, const uint32_t *shape, uint32_t dims);
 enum mxc_type mxc_type_of(const struct mxc_tape *t, mxc_ref x);
 uint32_t mxc_dim(const struct mxc_tape *t, mxc_ref x, uint32_t axis);
@@ -69,8 +71,12 @@ int mxc_eval(struct mxc_tape *t, const mxc_ref *x, uint32_t n);
 int mxc_issue(struct mxc_tape *t, const mxc_ref *x, uint32_t n);
 /* Waits until it is computed; any thread may use it afterwards. */
 int mxc_wait(struct mxc_tape *t, const struct mxc_held *h);
+/* Returns the memory that MLX keeps for later arrays to the system. */
+void mxc_free_unused(void);
 /* Computes x, or waits until it is computed; x has `bytes` bytes,. Copies its numbers in row order. */
 int mxc_read(struct mxc_tape *t, mxc_ref x, void *out, size_t bytes);
+/* The same for one number of type F32, F16 or BF16. */
+int mxc_read_number(struct mxc_tape *t, mxc_ref x, float *out);
 
 /* fp32 scalar: NaN if x has a number that is not finite, or if `before` (MXC_NONE: none), another flag, is; else 0. */
 mxc_ref mxc_flag(struct mxc_tape *t, mxc_ref x, mxc_ref before);
@@ -92,6 +98,19 @@ mxc_ref mxc_put(struct mxc_tape *t, mxc_ref x, mxc_ref update, uint32_t axis, ui
 /* x, fp32, rounded to what q8_0 has: blocks of 32 of the last axis, of which the last may be shorter. */
 mxc_ref mxc_round_q8(struct mxc_tape *t, mxc_ref x);
 
+/* --- memory that the host and arrays share --- */
+
+struct mxc_memory;
+/* 1: the host reads and writes the memory of arrays. */
+int mxc_unified(const struct mxc_device *d);
+/* Any thread. `bytes` from *address on, a multiple of 64; NULL: no memory. */
+struct mxc_memory *mxc_memory_new(size_t bytes, void **address);
+void mxc_memory_free(struct mxc_memory *m);              /* arrays of it keep their memory */
+/* fp32 numbers of it from `offset` bytes on; nothing is copied. */
+mxc_ref mxc_of_memory(struct mxc_tape *t, const struct mxc_memory *m, size_t offset, const uint32_t *shape, uint32_t dims);
+/* Address of its first number. */
+const void *mxc_held_address(const struct mxc_held *h);
+
 /* --- arithmetic --- */
 
 mxc_ref mxc_add(struct mxc_tape *t, mxc_ref x, mxc_ref y);
@@ -101,9 +120,10 @@ mxc_ref mxc_shift(struct mxc_tape *t, mxc_ref x, double value);
 mxc_ref mxc_divide(struct mxc_tape *t, mxc_ref x, mxc_ref y);
 mxc_ref mxc_activate(struct mxc_tape *t, mxc_ref x, enum mxc_act act);
 mxc_ref mxc_softmax(struct mxc_tape *t, mxc_ref x);                  /* over the last axis */
+mxc_ref mxc_total(struct mxc_tape *t, mxc_ref x);                    /* scalar: over all axes */
 mxc_ref mxc_sum(struct mxc_tape *t, mxc_ref x);                      /* over the last axis, which remains with length 1 */
 mxc_ref mxc_clip(struct mxc_tape *t, mxc_ref x, int32_t lowest, int32_t highest);    /* of int32 */
-mxc_ref mxc_argmax(struct mxc_tape *t, mxc_ref x);                   /* int32, over the last axis, which is removed */
+mxc_ref mxc_argmax(struct mxc_tape *t, mxc_ref x);                   /* uint32, over the last axis, which is removed */
 mxc_ref mxc_order(struct mxc_tape *t, mxc_ref x);                    /* indices that sort the last axis, ascending, stable */
 mxc_ref mxc_take_along(struct mxc_tape *t, mxc_ref x, mxc_ref indices);  /* on the last axis */
 mxc_ref mxc_linear(struct mxc_tape *t, mxc_ref x, mxc_ref w, mxc_ref bias);  /* x W^T, plus bias unless MXC_NONE */
@@ -141,6 +161,8 @@ typedef int mxc_build_fn(void *context, struct mxc_tape *t, const mxc_ref *in, u
 /* build is called again for inputs of other shapes or types. Without a GPU nothing is fused: for the CPU MLX would start a C++
  * compiler. Where there is a GPU, closures for the CPU are not compiled. */
 struct mxc_closure *mxc_closure_new(struct mxc_device *d, mxc_build_fn *build, void *context, uint32_t out_n);
+/* New closures are fused as for a GPU: they can be listed, not computed. */
+void mxc_fuse(struct mxc_device *d);
 void mxc_closure_free(struct mxc_closure *c);        /* on the thread of the device */
 /* Appends the outputs. 0: failure. */
 int mxc_closure_call(struct mxc_tape *t, struct mxc_closure *c, const mxc_ref *in, uint32_t in_n, mxc_ref *out, uint32_t out_n);

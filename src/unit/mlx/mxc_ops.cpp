@@ -200,6 +200,11 @@ mxc_ref mxc_softmax(struct mxc_tape *t, mxc_ref x)
     return append(t, "softmax", [&] { return mx::softmax(at(t, x), std::vector<int>{-1}, true, t->device->stream); });
 }
 
+mxc_ref mxc_total(struct mxc_tape *t, mxc_ref x)
+{
+    return append(t, "sum", [&] { return mx::sum(at(t, x), t->device->stream); });
+}
+
 mxc_ref mxc_sum(struct mxc_tape *t, mxc_ref x)
 {
     return append(t, "sum", [&] { return mx::sum(at(t, x), -1, true, t->device->stream); });
@@ -214,10 +219,7 @@ mxc_ref mxc_clip(struct mxc_tape *t, mxc_ref x, int32_t lowest, int32_t highest)
 
 mxc_ref mxc_argmax(struct mxc_tape *t, mxc_ref x)
 {
-    return append(t, "argmax", [&] {
-        mx::Stream s = t->device->stream;
-        return mx::astype(mx::argmax(at(t, x), -1, false, s), mx::int32, s);
-    });
+    return append(t, "argmax", [&] { return mx::argmax(at(t, x), -1, false, t->device->stream); });
 }
 
 mxc_ref mxc_order(struct mxc_tape *t, mxc_ref x)

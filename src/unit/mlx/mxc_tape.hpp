@@ -18,6 +18,7 @@ namespace mx = mlx::core;
 
 struct mxc_device {
     mx::Stream stream;
+    bool fuses = false; // new closures are fused as for a GPU
 };
 
 struct mxc_closure {

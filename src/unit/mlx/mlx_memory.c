@@ -1,0 +1,108 @@
+/* mlx_memory.c: memory of MLX in which states of other units keep their recurrent slots, where the host shares it. At a hand-off the
+ * same bytes become the contents of a slot here: an array that is a view of them.
+ * SPDX-License-Identifier: MIT */
+#include "unit/mlx/mlxunit.h"
+
+struct mlx_memory {
+    struct mxc_memory *memory;
+    char *address;
+    size_t bytes;
+    struct mlx_memory *next;
+};
+
+/* --- allocation, any thread --- */
+
+static void *take(void *owner, size_t bytes)
+{
+    struct sg_unit *u = owner;
+    void *address = NULL;
+    struct mlx_memory *m = sg_alloc(sizeof *m);
+    if (m) m->memory = mxc_memory_new(bytes, &address);
+    if (!m || !m->memory) {
+        sg_free(m);
+        return NULL;
+    }
+    m->address = address;
+    m->bytes = bytes;
+    pthread_mutex_lock(&u->host_lock);
+    m->next = u->memory;
+    u->memory = m;
+    pthread_mutex_unlock(&u->host_lock);
+    return address;
+}
+
+/* The bytes stay as long as an array is a view of them. */
+static void leave(void *owner, void *p)
+{
+    struct sg_unit *u = owner;
+    pthread_mutex_lock(&u->host_lock);
+    struct mlx_memory **at = &u->memory;
+    while (*at && (*at)->address != p) at = &(*at)->next;
+    struct mlx_memory *m = *at;
+    if (m) *at = m->next;
+    pthread_mutex_unlock(&u->host_lock);
+    if (m) mxc_memory_free(m->memory);
+    sg_free(m);
+}
+
+void mlx_memory_open(struct sg_unit *u)
+{
+    u->host = (struct sg_host_memory){.owner = u, .take = take, .leave = leave, .adopts = 1};
+    pthread_mutex_init(&u->host_lock, NULL);
+}
+
+void mlx_memory_close(struct sg_unit *u) { pthread_mutex_destroy(&u->host_lock); }
+
+const struct sg_host_memory *mlx_memory_host(struct sg_unit *u) { return mxc_unified(u->device) ? &u->host : NULL; }
+
+/* --- adoption --- */
+
+struct adoption {
+    struct sg_state *state;
+    struct mlx_slot *slot;
+    const char *at;
+    int found;
+    segue_status status;
+    segue_error *err;
+};
+
+static void adopt_on_owner(void *arg)
+{
+    struct adoption *a = arg;
+    struct sg_unit *u = a->state->core.base.unit;
+    const struct sg_slot *slot = &a->slot->core.slot;
+    static const int swap[4] = {0, 1, 3, 2};
+    uint32_t conv[3] = {1, slot->heads, slot->width}, delta[4] = {1, slot->heads, slot->depth, slot->width};
+    int matrix = slot->kind == SG_SLOT_DELTA;
+    size_t bytes = a->slot->core.fixed_bytes;
+    pthread_mutex_lock(&u->host_lock);
+    const struct mlx_memory *m = u->memory;
+    while (m && !(a->at >= m->address && a->at + bytes <= m->address + m->bytes)) m = m->next;
+    a->found = m != NULL;
+    mxc_ref y = m ? mxc_of_memory(u->tape, m->memory, (size_t)(a->at - m->address), matrix ? delta : conv, matrix ? 4 : 3) : MXC_NONE;
+    pthread_mutex_unlock(&u->host_lock);
+    if (!a->found) return;
+    if (matrix) y = mxc_transpose(u->tape, y, swap, 4);
+    (void)mxc_eval(u->tape, &y, 1);
+    struct mxc_held *held = mxc_keep(u->tape, y);
+    if (held) {
+        mxc_release(a->slot->array);
+        a->slot->array = held;
+    }
+    a->state->version++;
+    a->status = mlx_status(u, "adopt state", a->err);
+    mxc_tape_clear(u->tape);
+}
+
+segue_status mlx_state_adopt(struct sg_state *s, uint32_t slot, const void *at, segue_error *err)
+{
+    struct sg_core_slot *core = NULL;
+    SG_TRY(sg_state_core_check_idle(&s->core, err));
+    SG_TRY(sg_state_core_slot(&s->core, slot, SG_F32, "adopt", &core, err));
+    struct adoption a = {.state = s, .slot = mlx_slot_at(s, slot), .at = at, .err = err};
+    if (!sg_slot_grows(&core->slot)) mlx_call(s->core.base.unit, adopt_on_owner, &a);
+    if (!a.found)
+        return sg_fail(err, SEGUE_EUNSUPPORTED, "adopt state: mlx: slot %u: the memory is not one of this unit; use put", slot);
+    core->present = a.status == SEGUE_OK;
+    return a.status;
+}
