@@ -1,18 +1,19 @@
 # Kernel files of the cpu unit: each is compiled for its instruction set; files of other architectures are excluded.
 set(cpu ${PROJECT_SOURCE_DIR}/src/unit/cpu/kernels)
 set(kernel_flags "-O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math")
-set(loop_flags -O3 -fno-trapping-math) # portable loops, of the ane unit as well
+set(loop_flags -O3 -fno-trapping-math) # portable loops, of training and of the ane unit as well
 # With sanitizers, unrolled kernels take minutes to compile, with clang at -O1 as well. -O0 still checks addresses and threads.
 if(SEGUE_SANITIZE OR SEGUE_FUZZ)
   set(kernel_flags "-O0 -g0 -fno-sanitize=undefined")
   set(loop_flags -O1 -fno-trapping-math)
 endif()
-set_source_files_properties(${cpu}/k_generic.c PROPERTIES COMPILE_OPTIONS "${loop_flags}")
+set_source_files_properties(${cpu}/k_generic.c ${PROJECT_SOURCE_DIR}/src/train/act.c PROPERTIES COMPILE_OPTIONS "${loop_flags}")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   separate_arguments(avx2_flags UNIX_COMMAND "${kernel_flags} -mavx2 -mfma -mf16c")
   separate_arguments(avx512_flags UNIX_COMMAND "${kernel_flags} -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mprefer-vector-width=512")
   set_source_files_properties(${cpu}/k_avx2.c ${cpu}/k_avx2_quant.c PROPERTIES COMPILE_OPTIONS "${avx2_flags}")
   set_source_files_properties(${cpu}/k_avx512.c ${cpu}/k_avx512_few.c ${cpu}/k_avx512_quant.c ${cpu}/k_avx512_attend.c ${cpu}/k_avx512_outlier.c ${cpu}/k_avx512_rows.c ${cpu}/k_avx512_attn_i16.c PROPERTIES COMPILE_OPTIONS "${avx512_flags}")
+  set_source_files_properties(${cpu}/k_avx512_bf16.c PROPERTIES COMPILE_OPTIONS "${avx512_flags};-mavx512bf16")
   set_source_files_properties(${cpu}/k_amx.c PROPERTIES COMPILE_OPTIONS "${avx512_flags};-mavx512bf16;-mamx-tile;-mamx-bf16")
   list(FILTER SEGUE_SOURCES EXCLUDE REGEX "unit/cpu/kernels/k_neon\\.c$")
 else()

@@ -46,9 +46,8 @@ def brackets(r):
 def main():
     segue, folder = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
     steps = sys.argv[3] if len(sys.argv) > 3 else "120"
-    demo.WIDTH, demo.LAYERS, demo.HEADS, demo.FF = 64, 3, 4, 176
     shape, base, adapter = (os.path.join(folder, name) for name in ("shape", "base", "adapter"))
-    demo.write_shape(shape, tied=False)  # so that the adapter can change the head
+    demo.write_shape(shape, tied=False, width=64, layers=3, ff=176)  # untied, so that the adapter can change the head
     r = random.Random(1)
     with open(os.path.join(folder, "random.jsonl"), "w", encoding="utf-8") as f:
         for _ in range(2000):  # 256 ends a text; a prompt is "="

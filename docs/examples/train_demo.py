@@ -53,10 +53,10 @@ def byte_names():
     return {**{b: chr(b) for b in plain}, **{b: chr(256 + i) for i, b in enumerate(rest)}}
 
 
-def write_shape(folder, tied=True):
+def write_shape(folder, tied=True, width=WIDTH, layers=LAYERS, heads=HEADS, ff=FF, vocab=VOCAB):
     os.makedirs(folder, exist_ok=True)
-    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": WIDTH, "num_hidden_layers": LAYERS,
-              "num_attention_heads": HEADS, "num_key_value_heads": HEADS, "intermediate_size": FF, "vocab_size": VOCAB,
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": width, "num_hidden_layers": layers,
+              "num_attention_heads": heads, "num_key_value_heads": heads, "intermediate_size": ff, "vocab_size": vocab,
               "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
               "tie_word_embeddings": tied, "bos_token_id": 256, "eos_token_id": 256}
     end = {"id": 256, "content": "<end>", "special": True, "single_word": False, "lstrip": False, "rstrip": False,
@@ -67,13 +67,13 @@ def write_shape(folder, tied=True):
     for name, value in (("config.json", config), ("tokenizer.json", tokenizer)):
         with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
             json.dump(value, f)
-    shapes = {"model.embed_tokens.weight": [VOCAB, WIDTH], "model.norm.weight": [WIDTH]}
+    shapes = {"model.embed_tokens.weight": [vocab, width], "model.norm.weight": [width]}
     if not tied:
-        shapes["lm_head.weight"] = [VOCAB, WIDTH]
-    for i in range(LAYERS):
-        layer = {"self_attn." + p: [WIDTH, WIDTH] for p in ("q_proj", "k_proj", "v_proj", "o_proj")}
-        layer.update({"mlp.gate_proj": [FF, WIDTH], "mlp.up_proj": [FF, WIDTH], "mlp.down_proj": [WIDTH, FF],
-                      "input_layernorm": [WIDTH], "post_attention_layernorm": [WIDTH]})
+        shapes["lm_head.weight"] = [vocab, width]
+    for i in range(layers):
+        layer = {"self_attn." + p: [width, width] for p in ("q_proj", "k_proj", "v_proj", "o_proj")}
+        layer.update({"mlp.gate_proj": [ff, width], "mlp.up_proj": [ff, width], "mlp.down_proj": [width, ff],
+                      "input_layernorm": [width], "post_attention_layernorm": [width]})
         shapes.update({f"model.layers.{i}.{name}.weight": shape for name, shape in layer.items()})
     header, at = {}, 0
     for name, shape in shapes.items():

@@ -24,7 +24,7 @@ struct row_loss { double loss, kl; uint32_t clipped; };
 struct loss_work {
     const struct sg_train_pass *p;
     const uint32_t *rows;            /* labelled rows of this part */
-    const float *logits;
+    float *logits;                   /* without dlogits they are overwritten */
     float *dlogits;                  /* NULL: loss only */
     struct row_loss *out;            /* per row */
     uint32_t vocab;
@@ -47,18 +47,11 @@ static void loss_row(void *arg, uint32_t item, uint32_t thread)
 {
     (void)thread;
     const struct loss_work *w = arg;
-    const float *x = w->logits + (size_t)item * w->vocab;
+    float *x = w->logits + (size_t)item * w->vocab, *d = w->dlogits ? w->dlogits + (size_t)item * w->vocab : NULL;
     uint32_t row = w->rows[item], label = (uint32_t)w->p->labels[row];
-    float max = x[0];
-    double sum = 0;
+    float max = x[0], chosen = x[label];
     for (uint32_t c = 1; c < w->vocab; c++) max = x[c] > max ? x[c] : max;
-    float *d = w->dlogits ? w->dlogits + (size_t)item * w->vocab : NULL;
-    for (uint32_t c = 0; c < w->vocab; c++) {
-        float e = expf(x[c] - max);
-        sum += e;
-        if (d) d[c] = e;
-    }
-    double loss = log(sum) + max - x[label], slope = 1;
+    double sum = sg_train_exp_row(x, w->vocab, max, d ? d : x), loss = log(sum) + max - chosen, slope = 1;
     w->out[item] = (struct row_loss){.loss = loss};
     if (w->p->logprobs) w->p->logprobs[row] = (float)-loss;
     if (w->p->policy) slope = policy_loss(w->p->policy, row, -loss, &w->out[item]);

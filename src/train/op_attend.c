@@ -48,8 +48,7 @@ static void softmax_row(const struct attend_pass *w, struct attend_block *b, uin
         if (s[j] > max) max = s[j];
     }
     b->sink[r] = w->sinks ? expf(w->sinks[b->h] - max) : 0;
-    double sum = b->sink[r];
-    for (uint32_t j = from; j < to; j++) sum += s[j] = expf(s[j] - max);
+    double sum = b->sink[r] + sg_train_exp_row(s + from, to - from, max, s + from);
     float inverse = (float)(1.0 / sum);
     b->sink[r] *= inverse;
     for (uint32_t j = 0; j < keys; j++) s[j] = j < from || j >= to ? 0 : s[j] * inverse;

@@ -3,48 +3,11 @@
  * act(gate).
  * act: dy act'(x). add: dy to both. scale: dx = dy w, dw = sum dy x.
  * SPDX-License-Identifier: MIT */
-#include <math.h>
 #include <string.h>
 
 #include "train/train.h"
 
-enum { COLUMN_BLOCK = 32 };
-
-float sg_train_sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
-
-float sg_train_act_of(enum sg_act act, float x)
-{
-    switch (act) {
-    case SG_ACT_SILU: return x * sg_train_sigmoid(x);
-    case SG_ACT_GELU: return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
-    case SG_ACT_GELU_TANH: return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
-    case SG_ACT_GELU_QUICK: return x * sg_train_sigmoid(1.702f * x);
-    case SG_ACT_RELU: return x > 0 || isnan(x) ? x : 0;
-    case SG_ACT_RELU2: return x > 0 || isnan(x) ? x * x : 0;
-    case SG_ACT_SIGMOID: return sg_train_sigmoid(x);
-    case SG_ACT_TANH: return tanhf(x);
-    default: return x;
-    }
-}
-
-float sg_train_act_slope(enum sg_act act, float x)
-{
-    float s, t;
-    switch (act) {
-    case SG_ACT_SILU: s = sg_train_sigmoid(x); return s + x * s * (1 - s);
-    case SG_ACT_GELU:
-        return 0.5f * (1.0f + erff(x * 0.70710678118654752f)) + x * 0.39894228040143268f * expf(-0.5f * x * x);
-    case SG_ACT_GELU_TANH:
-        t = tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x));
-        return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * 0.79788456080286536f * (1 + 0.134145f * x * x);
-    case SG_ACT_GELU_QUICK: s = sg_train_sigmoid(1.702f * x); return s + 1.702f * x * s * (1 - s);
-    case SG_ACT_RELU: return x > 0 ? 1.0f : 0.0f;
-    case SG_ACT_RELU2: return x > 0 ? 2 * x : 0;
-    case SG_ACT_SIGMOID: s = sg_train_sigmoid(x); return s * (1 - s);
-    case SG_ACT_TANH: t = tanhf(x); return 1 - t * t;
-    default: return 1;
-    }
-}
+enum { COLUMN_BLOCK = 32, ACT_COLUMNS = 256 };
 
 /* Shared by the items of one op. */
 struct small_work {
@@ -223,12 +186,31 @@ static void element_forward(void *arg, uint32_t t, uint32_t thread)
     const struct small_work *w = arg;
     const float *x = w->x.data + t * w->x.stride, *y = w->y.data ? w->y.data + t * w->y.stride : NULL;
     float *out = w->out + (size_t)t * w->width;
-    for (uint32_t c = 0; c < w->width; c++) switch (w->op->code) {
-        case SG_OP_GLU: out[c] = sg_train_act_of(w->op->u.glu.act, x[c]) * y[c]; break;
-        case SG_OP_ACT: out[c] = sg_train_act_of(w->op->u.act.act, x[c]); break;
-        case SG_OP_ADD: out[c] = x[c] + y[c]; break;
-        default: out[c] = x[c] * (w->weight ? w->weight[w->bias ? 0 : c] : w->op->u.scale.value);
-        }
+    switch (w->op->code) {
+    case SG_OP_GLU:
+        sg_train_act_row(w->op->u.glu.act, x, w->width, out, NULL);
+        for (uint32_t c = 0; c < w->width; c++) out[c] *= y[c];
+        return;
+    case SG_OP_ACT: sg_train_act_row(w->op->u.act.act, x, w->width, out, NULL); return;
+    case SG_OP_ADD:
+        for (uint32_t c = 0; c < w->width; c++) out[c] = x[c] + y[c];
+        return;
+    default:
+        for (uint32_t c = 0; c < w->width; c++) out[c] = x[c] * (w->weight ? w->weight[w->bias ? 0 : c] : w->op->u.scale.value);
+    }
+}
+
+/* glu and act: ACT_COLUMNS at a time. */
+static void act_backward(const struct small_work *w, enum sg_act act, const float *x, const float *y, const float *d, float *dx,
+                         float *dy)
+{
+    float value[ACT_COLUMNS], slope[ACT_COLUMNS];
+    for (uint32_t at = 0, n; at < w->width; at += n) {
+        n = w->width - at < ACT_COLUMNS ? w->width - at : ACT_COLUMNS;
+        sg_train_act_row(act, x + at, n, value, slope);
+        for (uint32_t c = 0; dx && c < n; c++) dx[at + c] += d[at + c] * (y ? y[at + c] : 1) * slope[c];
+        for (uint32_t c = 0; dy && c < n; c++) dy[at + c] += d[at + c] * value[c];
+    }
 }
 
 static void element_backward(void *arg, uint32_t t, uint32_t thread)
@@ -238,18 +220,17 @@ static void element_backward(void *arg, uint32_t t, uint32_t thread)
     const float *x = w->x.data + t * w->x.stride, *y = w->y.data ? w->y.data + t * w->y.stride : NULL;
     const float *d = w->dout + (size_t)t * w->width;
     float *dx = w->dx.data ? w->dx.data + t * w->dx.stride : NULL, *dy = w->dy.data ? w->dy.data + t * w->dy.stride : NULL;
-    for (uint32_t c = 0; c < w->width; c++) switch (w->op->code) {
-        case SG_OP_GLU:
-            if (dx) dx[c] += d[c] * y[c] * sg_train_act_slope(w->op->u.glu.act, x[c]);
-            if (dy) dy[c] += d[c] * sg_train_act_of(w->op->u.glu.act, x[c]);
-            break;
-        case SG_OP_ACT: if (dx) dx[c] += d[c] * sg_train_act_slope(w->op->u.act.act, x[c]); break;
-        case SG_OP_ADD:
-            if (dx) dx[c] += d[c];
-            if (dy) dy[c] += d[c];
-            break;
-        default: if (dx) dx[c] += d[c] * (w->weight ? w->weight[w->bias ? 0 : c] : w->op->u.scale.value);
-        }
+    switch (w->op->code) {
+    case SG_OP_GLU: act_backward(w, w->op->u.glu.act, x, y, d, dx, dy); return;
+    case SG_OP_ACT: act_backward(w, w->op->u.act.act, x, NULL, d, dx, NULL); return;
+    case SG_OP_ADD:
+        for (uint32_t c = 0; dx && c < w->width; c++) dx[c] += d[c];
+        for (uint32_t c = 0; dy && c < w->width; c++) dy[c] += d[c];
+        return;
+    default:
+        for (uint32_t c = 0; dx && c < w->width; c++)
+            dx[c] += d[c] * (w->weight ? w->weight[w->bias ? 0 : c] : w->op->u.scale.value);
+    }
 }
 
 /* Sets the weight of a scale. w->bias is not NULL when the weight is one number, which then scales all columns. */

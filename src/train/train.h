@@ -163,9 +163,12 @@ sg_train_forward sg_train_embed, sg_train_norm, sg_train_linear, sg_train_rope, 
 sg_train_backward sg_train_embed_back, sg_train_norm_back, sg_train_linear_back, sg_train_rope_back, sg_train_attend_back,
     sg_train_conv_back, sg_train_delta_back, sg_train_glu_back, sg_train_act_back, sg_train_add_back, sg_train_scale_back,
     sg_train_route_back, sg_train_experts_back;
+/* --- act.c --- */
 float sg_train_act_of(enum sg_act act, float x);
 float sg_train_act_slope(enum sg_act act, float x);
 float sg_train_sigmoid(float x);
+void sg_train_act_row(enum sg_act act, const float *x, size_t n, float *y, float *slope); /* slope NULL: not wanted */
+double sg_train_exp_row(const float *x, size_t n, float max, float *y);  /* y = e^(x - max), x <= max; returns their sum */
 
 /* --- head.c: the ops after `rows` on some labelled rows at a time, with the loss --- */
 segue_status sg_train_head(struct sg_train_pass *p);

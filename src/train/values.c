@@ -219,36 +219,38 @@ segue_status sg_train_read_value(const struct segue_trainer *t, float *host, con
 
 /* --- products --- */
 
-enum { TILE_ROWS = 128, TILE_COLS = 192, ITEMS_PER_THREAD = 4 };
+/* Tiles of C, largest first: the larger, the less often factors are copied. */
+static const struct { uint32_t rows, cols; } tile_sizes[] = {{264, 384}, {132, 192}, {132, 96}};
+enum { TILE_SIZES = 3, ITEMS_PER_THREAD = 4 };
 
 struct gemm_work {
     const struct sg_train_math *m;
     const struct sg_gemm *g;
-    uint32_t across, cols;           /* tiles in a row of tiles; columns of a tile */
+    uint32_t across, rows, cols;     /* tiles in a row of tiles; size of a tile */
 };
 
 static void gemm_tile(void *arg, uint32_t item, uint32_t thread)
 {
     const struct gemm_work *w = arg;
     struct sg_gemm g = *w->g;
-    uint32_t r = item / w->across * TILE_ROWS, c = item % w->across * w->cols;
+    uint32_t r = item / w->across * w->rows, c = item % w->across * w->cols;
     g.a += g.kind == SG_GEMM_TN ? r : r * g.lda;
     g.b += g.kind == SG_GEMM_NT ? c * g.ldb : c;
     g.c += r * g.ldc + c;
-    g.rows = g.rows - r < TILE_ROWS ? g.rows - r : TILE_ROWS;
+    g.rows = g.rows - r < w->rows ? g.rows - r : w->rows;
     g.cols = g.cols - c < w->cols ? g.cols - c : w->cols;
     w->m->gemm(w->m, &g, thread);
 }
 
+/* The largest tiles that are enough to keep the threads from waiting for each other. */
 void sg_train_gemm(const struct sg_train_math *m, const struct sg_gemm *g)
 {
-    struct gemm_work w = {.m = m, .g = g, .cols = TILE_COLS};
-    uint32_t down = (g->rows + TILE_ROWS - 1) / TILE_ROWS;
-    w.across = (g->cols + TILE_COLS - 1) / TILE_COLS;
-    if (down * w.across < ITEMS_PER_THREAD * m->threads) { /* so few that threads would wait for each other */
-        w.cols = TILE_COLS / 2;
+    struct gemm_work w = {.m = m, .g = g};
+    uint32_t items = 0;
+    for (int i = 0; i < TILE_SIZES && items < ITEMS_PER_THREAD * m->threads; i++) {
+        w.rows = tile_sizes[i].rows, w.cols = tile_sizes[i].cols;
         w.across = (g->cols + w.cols - 1) / w.cols;
+        items = (g->rows + w.rows - 1) / w.rows * w.across;
     }
-    uint32_t items = down * w.across;
     if (items) m->each(m, items, gemm_tile, &w);
 }

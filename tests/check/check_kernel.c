@@ -529,14 +529,17 @@ static void check_conv(struct kernel_case *t, uint64_t index)
 }
 
 /* All kinds, edges and row distances, against sums in double; in two parts, the bits are the same. */
-static void check_gemm(struct kernel_case *t, uint64_t index)
+static void check_gemm(struct kernel_case *t, uint64_t index, int bf16)
 {
-    if (!begin(t, "gemm", index)) return;
+    void (*gemm)(const struct sg_gemm *g, float *scratch) = bf16 ? t->b->gemm_bf16 : t->b->gemm;
+    if (!gemm || !begin(t, bf16 ? "gemm-bf16" : "gemm", index)) return;
     struct sg_arena arena = {0};
-    uint32_t rows = check_between(&t->rng, 1, 150), cols = check_between(&t->rng, 1, 70), inner = check_between(&t->rng, 1, 400);
+    uint32_t rows = check_between(&t->rng, 1, 150), cols = check_between(&t->rng, 1, 70), inner = check_between(&t->rng, 1, 800);
     uint32_t cut = check_below(&t->rng, rows), gap = check_below(&t->rng, 3);
-    struct sg_gemm g = {(enum sg_gemm_kind)(index % 3), rows, cols, inner, data(t, &arena, (rows + 2) * (inner + 2)),
-                        data(t, &arena, (cols + 2) * (inner + 2)), 0, 0, cols, NULL, (int)(index & 1)};
+    float *a = data(t, &arena, (rows + 2) * (inner + 2)), *b = data(t, &arena, (cols + 2) * (inner + 2));
+    struct sg_gemm g = {(enum sg_gemm_kind)(index % 3), rows, cols, inner, a, b, 0, 0, cols, NULL, (int)(index & 1)};
+    for (uint32_t i = 0; bf16 && a && i < (rows + 2) * (inner + 2); i++) a[i] = sg_f32_of_bf16(sg_bf16_of_f32(a[i]));
+    for (uint32_t i = 0; bf16 && b && i < (cols + 2) * (inner + 2); i++) b[i] = sg_f32_of_bf16(sg_bf16_of_f32(b[i]));
     g.lda = (g.kind == SG_GEMM_TN ? rows : inner) + gap;
     g.ldb = (g.kind == SG_GEMM_NT ? inner : cols) + gap;
     float *want = data(t, &arena, rows * cols), *parts = sg_arena_alloc(&arena, rows * cols * sizeof *parts);
@@ -553,13 +556,11 @@ static void check_gemm(struct kernel_case *t, uint64_t index)
                            (double)g.b[g.kind == SG_GEMM_NT ? j * g.ldb + k : k * g.ldb + j];
                 want[i * cols + j] = (float)sum;
             }
-        g.c = got;
-        t->b->gemm(&g, scratch);
+        g.c = got, gemm(&g, scratch);
         floats(t, want, got, rows * cols, 2e-5);
-        g.c = parts, g.rows = cut;
-        t->b->gemm(&g, scratch);
+        g.c = parts, g.rows = cut, gemm(&g, scratch);
         g.c = parts + cut * cols, g.rows = rows - cut, g.a += g.kind == SG_GEMM_TN ? cut : cut * g.lda;
-        t->b->gemm(&g, scratch);
+        gemm(&g, scratch);
         bits(t, got, parts, rows * cols * sizeof *got);
     }
     end(t, &guard);
@@ -591,7 +592,7 @@ void check_kernels(struct check *c)
             check_join(&t, i);
             check_delta(&t, i);
             check_conv(&t, i);
-            check_gemm(&t, i);
+            for (int bf16 = 0; bf16 < 2; bf16++) check_gemm(&t, i, bf16);
         }
         if (c->bench) check_bench_kernels(c, &generic, &table);
     }

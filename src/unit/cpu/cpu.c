@@ -119,12 +119,25 @@ static segue_status invariant_of(const struct sg_unit_spec *spec, uint32_t *out,
     return sg_fail(err, SEGUE_EARG, "open unit: cpu: invariant=%s is not 0 or 1; correct it", text);
 }
 
-/* Options: isa (an instruction set), threads, invariant (results do not depend on the rows of a run), powercap (another root
- * of the energy counters), and fault (unit/spec.h). EARG for other keys;
+/* Parses products=0 (fp32) or 2 (bf16, as of cuda), of training; the kernels are chosen already. EARG; EUNIT without them. */
+static segue_status products_of(const struct sg_unit_spec *spec, struct sg_cpu_unit *u, segue_error *err)
+{
+    const char *text = sg_spec_value(spec, "products");
+    if (!text || !strcmp(text, "0")) return SEGUE_OK;
+    if (strcmp(text, "2") != 0)
+        return sg_fail(err, SEGUE_EARG, "open unit: cpu: products=%s is not 0 (fp32) or 2 (bf16); correct it", text);
+    if (!u->k.gemm_bf16)
+        return sg_fail(err, SEGUE_EUNIT, "open unit: cpu: products=2 needs AVX512-BF16, which this processor or isa lacks; omit it");
+    u->products_bf16 = 1;
+    return SEGUE_OK;
+}
+
+/* Options: isa (an instruction set), threads, invariant (results do not depend on the rows of a run), products (of training),
+ * powercap (another root of the energy counters), and fault (unit/spec.h). EARG for other keys;
  * EUNIT if the instruction set is missing. */
 static segue_status cpu_open(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
 {
-    static const char *const keys[] = {"isa", "threads", "invariant", "powercap", "fault", NULL};
+    static const char *const keys[] = {"isa", "threads", "invariant", "products", "powercap", "fault", NULL};
     uint32_t threads, invariant;
     struct sg_fault fault;
     SG_TRY(sg_spec_only(spec, keys, err));
@@ -141,6 +154,7 @@ static segue_status cpu_open(struct sg_unit **out, const struct sg_unit_spec *sp
     const char *isa = sg_spec_value(spec, "isa"), *powercap = sg_spec_value(spec, "powercap");
     snprintf(u->rapl.root, sizeof u->rapl.root, "%s", powercap ? powercap : "/sys/class/powercap");
     segue_status status = sg_isa_choose(isa, &u->k, err);
+    if (status == SEGUE_OK) status = products_of(spec, u, err);
     if (status == SEGUE_OK) status = sg_pool_open(&u->pool, threads, err);
     if (status != SEGUE_OK) {
         cpu_close((struct sg_unit *)(void *)u);

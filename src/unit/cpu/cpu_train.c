@@ -25,7 +25,8 @@ static void each(const struct sg_train_math *m, uint32_t items,
 
 static void gemm(const struct sg_train_math *m, const struct sg_gemm *g, uint32_t thread)
 {
-    ((struct sg_cpu_unit *)(void *)m->unit)->k.gemm(g, m->scratch + thread * m->scratch_n);
+    const struct sg_cpu_unit *u = (struct sg_cpu_unit *)(void *)m->unit;
+    (u->products_bf16 ? u->k.gemm_bf16 : u->k.gemm)(g, m->scratch + thread * m->scratch_n);
 }
 
 void sg_cpu_train_math(struct sg_unit *unit, struct sg_train_math *out)

@@ -86,6 +86,7 @@ struct sg_cpu_unit {
     struct sg_cpu_run *idle, *queue;
     pthread_mutex_t work;            /* held by the run that computes; serialises runs of the unit */
     uint32_t invariant;              /* 1: the next compilations make invariant programs */
+    uint32_t products_bf16;          /* 1: products of training have factors in bf16 */
     struct sg_fault fault;           /* for tests */
     const struct sg_progress *progress;   /* of the compilation in progress; NULL: none */
     pthread_t runner;

@@ -3,9 +3,11 @@
  * SPDX-License-Identifier: MIT */
 #if defined(__x86_64__) && defined(__linux__)
 #define _GNU_SOURCE /* syscall */
-#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#endif
+#if defined(__x86_64__)
+#include <cpuid.h>
 #endif
 #include "unit/cpu/dispatch.h"
 
@@ -16,6 +18,12 @@ static const char *const isa_names[SG_ISA_N] = {"generic", "avx2", "avx512", "am
 const char *sg_isa_name(enum sg_isa isa) { return isa_names[isa]; }
 
 #if defined(__x86_64__)
+static int avx512_bf16_present(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1u);
+}
+
 /* AMX needs all of: CPUID lists tiles and bf16 (also AVX512-BF16, for rounding), the kernel saves tile
  * state on context switches (XCR0 bits 17 and 18), and this process has permission for it. Permission
  * is requested here and lasts for the process; requesting it again is harmless. If a hypervisor hides
@@ -28,7 +36,7 @@ static int amx_present(void)
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c >> 27 & 1u)) return 0; /* OSXSAVE */
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d >> 22 & d >> 24 & 1u))
         return 0;                                                             /* AMX-BF16, AMX-TILE */
-    if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a >> 5 & 1u)) return 0; /* AVX512-BF16 */
+    if (!avx512_bf16_present()) return 0;
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     (void)high;
     return (low >> 17 & 3u) == 3u && syscall(SYS_arch_prctl, PERMIT, TILE_DATA) == 0;
@@ -72,7 +80,10 @@ segue_status sg_isa_choose(const char *name, struct sg_kernels *out, segue_error
     if (name && wanted == SG_ISA_GENERIC) return SEGUE_OK;
 #if defined(__x86_64__)
     if (sg_isa_present(SG_ISA_AVX2)) sg_kernels_avx2(out);
-    if (sg_isa_present(SG_ISA_AVX512) && wanted != SG_ISA_AVX2) sg_kernels_avx512(out);
+    if (sg_isa_present(SG_ISA_AVX512) && wanted != SG_ISA_AVX2) {
+        sg_kernels_avx512(out);
+        if (avx512_bf16_present()) sg_kernels_avx512_bf16(out);
+    }
     if (sg_isa_present(SG_ISA_AMX) && (!name || wanted == SG_ISA_AMX)) sg_kernels_amx(out);
 #elif defined(SEGUE_NEON)
     sg_kernels_neon(out);

@@ -46,7 +46,7 @@ INLINE __mmask16 tail_mask(uint32_t rows)
     return rows >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << rows) - 1u);
 }
 
-/* e^x for x <= 0 by the polynomial of plain_exp; 0 below -87. */
+/* e^x for x <= 0 by the polynomial of sg_exp; 0 below -87. */
 INLINE __m512 exp16(__m512 x)
 {
     __m512 y = _mm512_max_ps(_mm512_set1_ps(-87.0f), x);  /* the operand order lets NaN pass */

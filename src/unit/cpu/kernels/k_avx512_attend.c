@@ -135,7 +135,7 @@ static void pv_f16(const float *p, uint32_t nq, uint32_t keys, const uint16_t *v
 }
 #undef CALL
 
-/* cap * tanh(x / cap), with the formulas of plain_tanh. */
+/* cap * tanh(x / cap), with the formulas of sg_tanh. */
 INLINE __m512 cap16(__m512 x, float cap)
 {
     const __m512 one = _mm512_set1_ps(1.0f);

@@ -9,17 +9,14 @@
 #define SG_UNIT_CPU_K_GEMM_H
 
 #include <assert.h>
-#include <string.h>
 
+#include "unit/cpu/kernels/k_gemm_parts.h"
 #include "unit/cpu/kernels/kernels.h"
 #include "unit/train_math.h"
 
-enum { GEMM_ROWS = 12, GEMM_COLS = 32, GEMM_DEPTH = 192, GEMM_ROWS_MAX = 132, GEMM_WIDE = 16 };
+enum { GEMM_DEPTH = 192 };
 enum { GEMM_A = GEMM_ROWS_MAX * GEMM_DEPTH + 16, GEMM_B = GEMM_COLS * GEMM_DEPTH + 16 }; /* numbers of the packed factors */
 static_assert(GEMM_A + GEMM_B == SG_GEMM_SCRATCH, "SG_GEMM_SCRATCH holds both factors");
-
-/* Numbers that are computed at once; compilers split it for narrower instruction sets. */
-typedef float gemm_wide __attribute__((vector_size(GEMM_WIDE * sizeof(float))));
 
 #if defined(__AVX512F__)
 enum { GEMM_STEP_ROWS = 12, GEMM_STEP_WIDES = 2 }; /* sums in registers: 24 of 32 */
@@ -51,22 +48,7 @@ static inline __attribute__((always_inline)) void gemm_sums(const float *a, cons
         for (int w = 0; w < wides; w++) sums[i][w] = s[i][w];
 }
 
-static void gemm_store(gemm_wide sums[][GEMM_STEP_WIDES], uint32_t rows, uint32_t cols, float *c, size_t ldc, int add)
-{
-    for (uint32_t i = 0; i < rows; i++)
-        for (uint32_t w = 0; w * GEMM_WIDE < cols; w++) {
-            float *to = c + i * ldc + w * GEMM_WIDE;
-            uint32_t n = cols - w * GEMM_WIDE;
-            gemm_wide old;
-            if (n >= GEMM_WIDE) {
-                if (add) memcpy(&old, to, sizeof old), sums[i][w] += old;
-                memcpy(to, &sums[i][w], sizeof old);
-            } else
-                for (uint32_t j = 0; j < n; j++) to[j] = (add ? to[j] : 0) + sums[i][w][j];
-        }
-}
-
-/* One block of C, at most GEMM_ROWS x GEMM_COLS. */
+/* One block of C, at most GEMM_ROWS x GEMM_COLS. Few rows, as of an adapter's rank, or few columns take a smaller one. */
 static void gemm_block(const float *a, const float *b, uint32_t depth, uint32_t rows, uint32_t cols, float *c, size_t ldc,
                        int add)
 {
@@ -75,30 +57,23 @@ static void gemm_block(const float *a, const float *b, uint32_t depth, uint32_t 
     for (uint32_t i = 0; i < rows; i += GEMM_STEP_ROWS)
         for (uint32_t j = 0; j < cols; j += step) {
             uint32_t n = rows - i < GEMM_STEP_ROWS ? rows - i : GEMM_STEP_ROWS, m = cols - j < step ? cols - j : step;
-            if (3 * n > 2 * GEMM_STEP_ROWS) gemm_sums(a + i, b + j, depth, GEMM_STEP_ROWS, GEMM_STEP_WIDES, sums);
+            if (m <= GEMM_WIDE && GEMM_STEP_WIDES > 1) gemm_sums(a + i, b + j, depth, GEMM_STEP_ROWS, 1, sums);
+            else if (3 * n > 2 * GEMM_STEP_ROWS) gemm_sums(a + i, b + j, depth, GEMM_STEP_ROWS, GEMM_STEP_WIDES, sums);
             else if (3 * n > GEMM_STEP_ROWS) gemm_sums(a + i, b + j, depth, GEMM_STEP_ROWS * 2 / 3, GEMM_STEP_WIDES, sums);
             else gemm_sums(a + i, b + j, depth, GEMM_STEP_ROWS / 3, GEMM_STEP_WIDES, sums);
-            gemm_store(sums, n, m, c + i * ldc + j, ldc, add);
+            gemm_store(&sums[0][0], GEMM_STEP_WIDES, n, m, c + i * ldc + j, ldc, add);
         }
 }
 
-/* 16 rows of 16 numbers, transposed in four steps that interleave rows i and i + 8. */
-static inline void gemm_turn(const float *x, size_t ldx, uint32_t rows, float *out, size_t ldo)
+/* 16 rows of 16 numbers of x, transposed. */
+static inline void gemm_turn_rows(const float *x, size_t ldx, uint32_t rows, float *out, size_t ldo)
 {
-    gemm_wide a[16], b[16];
+    gemm_wide a[16];
     for (uint32_t i = 0; i < 16; i++) {
         a[i] = (gemm_wide){0};
         if (i < rows) memcpy(&a[i], x + i * ldx, sizeof a[i]);
     }
-#pragma GCC unroll 4
-    for (int step = 0; step < 4; step++) {
-#pragma GCC unroll 8
-        for (int i = 0; i < 8; i++) {
-            b[2 * i] = __builtin_shufflevector(a[i], a[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-            b[2 * i + 1] = __builtin_shufflevector(a[i], a[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-        }
-        memcpy(a, b, sizeof a);
-    }
+    gemm_turn(a);
     for (uint32_t i = 0; i < 16; i++) memcpy(out + i * ldo, &a[i], sizeof a[i]); /* behind ldo the next row overwrites it */
 }
 
@@ -109,7 +84,7 @@ static void gemm_pack_turned(const float *x, size_t ldx, uint32_t lines, uint32_
         for (uint32_t k = 0; k < depth; k += 16) {
             uint32_t rows = lines < i ? 0 : lines - i < 16 ? lines - i : 16;
             if (depth - k >= 16) {
-                gemm_turn(x + i * ldx + k, ldx, rows, out + (size_t)k * width + i, width);
+                gemm_turn_rows(x + i * ldx + k, ldx, rows, out + (size_t)k * width + i, width);
                 continue;
             }
             for (uint32_t d = k; d < depth; d++)

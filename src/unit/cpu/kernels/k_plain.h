@@ -13,6 +13,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/exp.h"
 #include "base/num.h"
 #include "unit/cpu/kernels/k_gemm.h"
 #include "unit/cpu/kernels/k_plain_quant.h"
@@ -26,41 +27,9 @@ static inline float fold16(const float *a)
     return (c[0] + c[2]) + (c[1] + c[3]);
 }
 
-/* e^x within 2 ulp for -87 <= x <= 88; 0 below and e^88 above. NaN stays NaN. Cody-Waite reduction x =
- * n ln 2 + r with ln 2 in two parts, a polynomial of degree 5 in r (Cephes expf), and 2^n inserted into
- * the exponent bits. */
-static inline float plain_exp(float x)
-{
-    float y = x > 88.0f ? 88.0f : x;
-    y = y < -87.0f ? -87.0f : y;
-    float t = y * 1.44269504088896341f + 12582912.0f; /* 1.5 * 2^23: rounds to an integer n in the low mantissa bits */
-    float n = t - 12582912.0f;
-    float r = y - n * 0.693359375f;
-    r = r + n * 2.12194440e-4f;
-    float p = 1.9875691500e-4f;
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    float e = p * (r * r) + r + 1.0f;
-    uint32_t scale = (sg_bits_of_f32(t) - 0x4b400000u + 127u) << 23;
-    e *= sg_f32_of_bits(scale);
-    return x < -87.0f ? 0.0f : e;
-}
-
-static inline float plain_sigmoid(float x) { return 1.0f / (1.0f + plain_exp(-x)); }
-/* tanh from e^2x; a Taylor polynomial of degree 7 where |x| < 0.1. */
-static inline float plain_tanh(float x)
-{
-    float y = x < -9.0f ? -9.0f : x > 9.0f ? 9.0f : x;
-    float e = plain_exp(2.0f * y), big = 1.0f - 2.0f / (e + 1.0f);
-    float z = y * y, small = y * (1.0f + z * (-0.333333333f + z * (0.133333333f - z * 0.0539682540f)));
-    return z < 0.01f ? small : big; /* 1 - 2/(e + 1) loses precision near zero */
-}
 static inline float plain_gelu_tanh(float x)
 {
-    return 0.5f * x * (1.0f + plain_tanh(0.797884560802865f * (x + 0.044715f * x * x * x)));
+    return 0.5f * x * (1.0f + sg_tanh(0.797884560802865f * (x + 0.044715f * x * x * x)));
 }
 
 /* Applies expr to v = x[i] for all i, writes y[i], and leaves the switch. */
@@ -72,14 +41,14 @@ static void plain_act(enum sg_act act, const float *x, size_t n, float *y)
 {
     switch (act) {
     case SG_ACT_NONE: MAP(v);
-    case SG_ACT_SILU: MAP(v * plain_sigmoid(v));
+    case SG_ACT_SILU: MAP(v * sg_sigmoid(v));
     case SG_ACT_GELU: MAP(0.5f * v * (1.0f + erff(v * 0.70710678118654752f)));
     case SG_ACT_GELU_TANH: MAP(plain_gelu_tanh(v));
-    case SG_ACT_GELU_QUICK: MAP(v * plain_sigmoid(1.702f * v));
+    case SG_ACT_GELU_QUICK: MAP(v * sg_sigmoid(1.702f * v));
     case SG_ACT_RELU: MAP(v > 0.0f ? v : 0.0f);
     case SG_ACT_RELU2: MAP(v > 0.0f ? v * v : 0.0f);
-    case SG_ACT_SIGMOID: MAP(plain_sigmoid(v));
-    case SG_ACT_TANH: MAP(plain_tanh(v));
+    case SG_ACT_SIGMOID: MAP(sg_sigmoid(v));
+    case SG_ACT_TANH: MAP(sg_tanh(v));
     }
 }
 
@@ -87,7 +56,7 @@ static void plain_act(enum sg_act act, const float *x, size_t n, float *y)
 static void plain_glu(enum sg_act act, const float *x, const float *up, size_t n, float *y)
 {
     switch (act) {
-    case SG_ACT_SILU: MAP(v * plain_sigmoid(v) * up[i]);
+    case SG_ACT_SILU: MAP(v * sg_sigmoid(v) * up[i]);
     case SG_ACT_GELU_TANH: MAP(plain_gelu_tanh(v) * up[i]);
     default:
         plain_act(act, x, n, y);
@@ -251,7 +220,7 @@ static void plain_softmax_chunk(float *s, uint32_t lo, uint32_t hi, uint32_t key
     for (int j = 0; j < 16; j++) m[j] = -INFINITY;
     for (uint32_t i = 0; i < keys; i++) s[i] = i < lo || i >= hi ? -INFINITY : s[i] * scale;
     if (softcap > 0.0f)
-        for (uint32_t i = lo; i < hi; i++) s[i] = softcap * plain_tanh(s[i] / softcap);
+        for (uint32_t i = lo; i < hi; i++) s[i] = softcap * sg_tanh(s[i] / softcap);
     uint32_t whole = (keys + 15) / 16 * 16;
     for (uint32_t i = keys; i < whole; i++) s[i] = -INFINITY;
     for (uint32_t i = 0; i < whole; i += 16)
@@ -261,7 +230,7 @@ static void plain_softmax_chunk(float *s, uint32_t lo, uint32_t hi, uint32_t key
     float base = top == -INFINITY ? 0.0f : top;
     for (uint32_t i = 0; i < whole; i += 16)
         for (uint32_t j = 0; j < 16; j++) {
-            s[i + j] = plain_exp(s[i + j] - base);
+            s[i + j] = sg_exp(s[i + j] - base);
             a[j] += s[i + j];
         }
     *max = top;
@@ -288,7 +257,7 @@ static void plain_merge(uint32_t nq, uint32_t dv, const struct sg_softmax_part *
             memcpy(y, x, dv * sizeof *y);
             continue;
         }
-        float top = old_max > m ? old_max : m, old_scale = plain_exp(old_max - top), new_scale = plain_exp(m - top);
+        float top = old_max > m ? old_max : m, old_scale = sg_exp(old_max - top), new_scale = sg_exp(m - top);
         to->m[i] = top;
         to->l[i] = to->l[i] * old_scale + from->l[i] * new_scale;
         for (uint32_t j = 0; j < dv; j++) y[j] = old_scale * y[j] + new_scale * x[j];

@@ -52,7 +52,7 @@ enum { SG_BIAS = 0x4b400000 };
 /* rows and columns of a bf16 tile, largest number of terms */
 enum { SG_BF16_ROWS = 16, SG_BF16_COLS = 32, SG_BF16_TERMS = 2 };
 
-enum { SG_GEMM_SCRATCH = 31520 };             /* numbers of packed factors of `gemm` (k_gemm.h) */
+enum { SG_GEMM_SCRATCH = 56864 };             /* numbers of packed factors of `gemm` (k_gemm.h) */
 
 /* Increment whenever a byte of a packed layout changes position or meaning: cached packs of an earlier
  * version are then rejected. tests/cpu/cpu_pack.c compares every layout against fixed hashes. */
@@ -290,6 +290,8 @@ struct sg_kernels {
 
     /* The product of training, in fp32. Sums of 192 numbers each are added in ascending order. */
     void (*gemm)(const struct sg_gemm *g, float *scratch); /* train_math.h; scratch [SG_GEMM_SCRATCH], 64-byte aligned */
+    /* The same with both factors rounded to bf16 and sums in fp32. NULL: no instruction for it. */
+    void (*gemm_bf16)(const struct sg_gemm *g, float *scratch);
 
     uint64_t (*sum)(const uint64_t *x, size_t n);                       /* sum of words, to measure memory bandwidth */
 };
@@ -298,6 +300,7 @@ struct sg_kernels {
 void sg_kernels_generic(struct sg_kernels *k);
 void sg_kernels_avx2(struct sg_kernels *k);
 void sg_kernels_avx512(struct sg_kernels *k);
+void sg_kernels_avx512_bf16(struct sg_kernels *k); /* beside avx512, where the processor has AVX512-BF16 */
 void sg_kernels_amx(struct sg_kernels *k);
 void sg_kernels_neon(struct sg_kernels *k);
 

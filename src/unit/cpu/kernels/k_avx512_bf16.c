@@ -1,0 +1,112 @@
+/* k_avx512_bf16.c: the product of training with factors rounded to bf16 and sums in fp32, for AVX512-BF16. Like k_gemm.h, but the
+ * packed factors have pairs of neighbouring numbers of `inner`: vdpbf16ps adds the two products of a pair in every lane, so
+ * that a step multiplies twice the numbers of one in fp32. Sums of 384 numbers are added in ascending order; a number of C
+ * does not depend on the rows and columns beside it.
+ * SPDX-License-Identifier: MIT */
+#if defined(__x86_64__)
+#include <assert.h>
+
+#include "unit/cpu/kernels/k_avx512.h"
+#include "unit/cpu/kernels/k_gemm_parts.h"
+#include "unit/train_math.h"
+
+enum { PAIRS = 192, WIDES = GEMM_COLS / GEMM_WIDE };
+enum { PACKED_A = GEMM_ROWS_MAX * PAIRS + 16, PACKED_B = GEMM_COLS * PAIRS + 16 }; /* pairs */
+static_assert(PACKED_A + PACKED_B <= SG_GEMM_SCRATCH, "SG_GEMM_SCRATCH holds both factors");
+
+/* Sums over pairs of a [pairs][GEMM_ROWS] times b [pairs][GEMM_COLS], of `rows` rows, a constant. */
+INLINE void pair_sums(const uint32_t *a, const uint32_t *b, uint32_t pairs, const int rows, gemm_wide *sums)
+{
+    __m512 s[GEMM_ROWS][WIDES];
+    UNROLL for (int i = 0; i < rows; i++) s[i][0] = s[i][1] = _mm512_setzero_ps();
+    for (uint32_t k = 0; k < pairs; k++) {
+        const __m512bh b0 = (__m512bh)_mm512_loadu_si512(b + (size_t)k * GEMM_COLS);
+        const __m512bh b1 = (__m512bh)_mm512_loadu_si512(b + (size_t)k * GEMM_COLS + GEMM_WIDE);
+        UNROLL for (int i = 0; i < rows; i++)
+        {
+            const __m512bh both = (__m512bh)_mm512_set1_epi32((int32_t)a[(size_t)k * GEMM_ROWS + i]);
+            s[i][0] = _mm512_dpbf16_ps(s[i][0], both, b0);
+            s[i][1] = _mm512_dpbf16_ps(s[i][1], both, b1);
+        }
+    }
+    UNROLL for (int i = 0; i < rows; i++) sums[i * WIDES] = (gemm_wide)s[i][0], sums[i * WIDES + 1] = (gemm_wide)s[i][1];
+}
+
+/* One block of C, at most GEMM_ROWS x GEMM_COLS. */
+static void block(const uint32_t *a, const uint32_t *b, uint32_t pairs, uint32_t rows, uint32_t cols, float *c, size_t ldc, int add)
+{
+    gemm_wide sums[GEMM_ROWS * WIDES];
+    if (rows > 8) pair_sums(a, b, pairs, GEMM_ROWS, sums);
+    else if (rows > 4) pair_sums(a, b, pairs, 8, sums);
+    else pair_sums(a, b, pairs, 4, sums);
+    gemm_store(sums, WIDES, rows, cols, c, ldc, add);
+}
+
+/* The first n <= 32 numbers of a row as 16 pairs, zeros behind them. */
+INLINE __m512i row_pairs(const float *x, uint32_t n)
+{
+    const __m512 low = _mm512_maskz_loadu_ps(tail_mask(n), x);
+    const __m512 high = n > 16 ? _mm512_maskz_loadu_ps(tail_mask(n - 16), x + 16) : _mm512_setzero_ps();
+    return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+}
+
+/* [lines, depth] of x to out [pairs][width], width >= lines. Writes up to 16 pairs behind out. */
+static void pack_turned(const float *x, size_t ldx, uint32_t lines, uint32_t depth, uint32_t width, uint32_t *out)
+{
+    for (uint32_t i = 0; i < width; i += 16)
+        for (uint32_t k = 0; k < depth; k += 32) {
+            gemm_wide a[16];
+            for (uint32_t r = 0; r < 16; r++)
+                a[r] = i + r < lines ? (gemm_wide)row_pairs(x + (i + r) * ldx + k, depth - k) : (gemm_wide){0};
+            gemm_turn(a);
+            uint32_t n = depth - k < 32 ? (depth - k + 1) / 2 : 16;
+            for (uint32_t p = 0; p < n; p++) memcpy(out + (size_t)(k / 2 + p) * width + i, &a[p], sizeof a[p]);
+        }
+}
+
+/* [depth, lines] of x to out [pairs][width]. Writes up to 16 pairs behind out. */
+static void pack_straight(const float *x, size_t ldx, uint32_t lines, uint32_t depth, uint32_t width, uint32_t *out)
+{
+    static const uint16_t order[32] = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
+                                       8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    const __m512i interleave = _mm512_loadu_si512(order);
+    for (uint32_t k = 0; k < depth; k += 2)
+        for (uint32_t i = 0; i < width; i += 16) {
+            const __mmask16 mask = i < lines ? tail_mask(lines - i) : (__mmask16)0;
+            const __m512 low = _mm512_maskz_loadu_ps(mask, x + k * ldx + i);
+            const __m512 high = k + 1 < depth ? _mm512_maskz_loadu_ps(mask, x + (k + 1) * ldx + i) : _mm512_setzero_ps();
+            const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(high, low);
+            _mm512_storeu_si512(out + (size_t)(k / 2) * width + i, _mm512_permutexvar_epi16(interleave, both));
+        }
+}
+
+static void gemm_rows(const struct sg_gemm *g, uint32_t i0, uint32_t rows, uint32_t *scratch)
+{
+    uint32_t *a = scratch, *b = scratch + PACKED_A;
+    for (uint32_t k = 0; k < g->inner || (!g->inner && !k); k += 2 * PAIRS) {
+        uint32_t depth = g->inner - k < 2 * PAIRS ? g->inner - k : 2 * PAIRS, pairs = (depth + 1) / 2;
+        for (uint32_t i = 0; i < rows; i += GEMM_ROWS) {
+            uint32_t n = rows - i < GEMM_ROWS ? rows - i : GEMM_ROWS;
+            uint32_t *to = a + (size_t)i * PAIRS;
+            if (g->kind == SG_GEMM_TN) pack_straight(g->a + k * g->lda + i0 + i, g->lda, n, depth, GEMM_ROWS, to);
+            else pack_turned(g->a + (i0 + i) * g->lda + k, g->lda, n, depth, GEMM_ROWS, to);
+        }
+        for (uint32_t j = 0; j < g->cols; j += GEMM_COLS) {
+            uint32_t cols = g->cols - j < GEMM_COLS ? g->cols - j : GEMM_COLS;
+            if (g->kind == SG_GEMM_NT) pack_turned(g->b + j * g->ldb + k, g->ldb, cols, depth, GEMM_COLS, b);
+            else pack_straight(g->b + k * g->ldb + j, g->ldb, cols, depth, GEMM_COLS, b);
+            for (uint32_t i = 0; i < rows; i += GEMM_ROWS)
+                block(a + (size_t)i * PAIRS, b, pairs, rows - i < GEMM_ROWS ? rows - i : GEMM_ROWS, cols,
+                      g->c + (i0 + i) * g->ldc + j, g->ldc, g->add || k);
+        }
+    }
+}
+
+static void gemm_bf16(const struct sg_gemm *g, float *scratch)
+{
+    for (uint32_t i = 0; i < g->rows; i += GEMM_ROWS_MAX)
+        gemm_rows(g, i, g->rows - i < GEMM_ROWS_MAX ? g->rows - i : GEMM_ROWS_MAX, (uint32_t *)(void *)scratch);
+}
+
+void sg_kernels_avx512_bf16(struct sg_kernels *k) { k->gemm_bf16 = gemm_bf16; }
+#endif
