@@ -171,8 +171,9 @@ static int run(struct args *args)
         return code;
     }
     trace_begin(&c.trace, &c.args);
-    /* Reading ahead helps only if another unit is free during decode. */
-    if (!recorded && report_phase_unit(&c.placement, 0) != report_phase_unit(&c.placement, 1)) c.read_ahead = read_ahead_open();
+    /* During an answer only another unit can read ahead, while the user types the same one can, too. */
+    bool one_unit = report_phase_unit(&c.placement, 0) == report_phase_unit(&c.placement, 1);
+    if (!recorded && !one_unit) c.read_ahead = read_ahead_open(false);
     segue_status st = apply_flags(&c, &err);
     if (st) {
         code = out_error(&err, EXIT_BAD_INPUT);
@@ -180,6 +181,8 @@ static int run(struct args *args)
         return code;
     }
     open_line_edit(&c);
+    if (!recorded && one_unit && c.interactive) c.read_ahead = read_ahead_open(true);
+    line_edit_set_word(c.line_edit, chat_typed, &c);
     interrupt_defer(c.interactive); /* ^C stops the answer, not the program */
     if (c.interactive)
         out_note("%s on %s; /help: list of commands, /exit or ^D: quit", c.placement.path, c.placement.unit_info[0].spec);
