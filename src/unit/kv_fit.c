@@ -28,12 +28,13 @@ enum sg_kv_fit sg_kv_fit(const float *x, size_t n, enum sg_storage storage)
     return top != 0 && top < F16_FEW ? SG_KV_LOST : SG_KV_FITS;
 }
 
-segue_status sg_kv_fit_check(const char *unit, const struct sg_op *attend, int is_v, uint64_t infinite, uint64_t lost, uint64_t rows,
-                               enum sg_storage storage, segue_error *err)
+segue_status sg_kv_fit_check(const char *unit, const struct sg_op *attend, int is_v, uint64_t infinite, uint64_t lost,
+                             uint64_t rows, enum sg_storage storage, segue_error *err)
 {
     if (!infinite && 2 * lost <= rows) return SEGUE_OK;
     return sg_fail(err, SEGUE_EUNSUPPORTED,
-                   "run: %s: %s of layer %d: %llu of %llu heads of rows are %s %s, the storage of K and V; use --kv bf16 or f32", unit,
-                   is_v ? "V" : "K", attend->layer, (unsigned long long)(infinite ? infinite : lost), (unsigned long long)rows,
+                   "run: %s: %s of layer %d: %llu of %llu heads of rows are %s %s, the storage of K and V; use --kv bf16 or f32",
+                   unit, is_v ? "V" : "K", attend->layer, (unsigned long long)(infinite ? infinite : lost),
+                   (unsigned long long)rows,
                    infinite ? "beyond the largest number of" : "too small for", storage == SG_Q8_0 ? "q8" : "f16");
 }

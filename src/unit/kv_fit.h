@@ -12,7 +12,7 @@ enum sg_kv_fit { SG_KV_FITS, SG_KV_INFINITE, SG_KV_LOST };
 enum sg_kv_fit sg_kv_fit(const float *x, size_t n, enum sg_storage storage);
 /* The error of a run: `infinite` and `lost` of `rows` heads of rows of K (is_v 0) or V of an attend op. SEGUE_OK: neither an
  * infinite one, nor more than half of them lost; small rows among larger ones change no result. */
-segue_status sg_kv_fit_check(const char *unit, const struct sg_op *attend, int is_v, uint64_t infinite, uint64_t lost, uint64_t rows,
-                               enum sg_storage storage, segue_error *err);
+segue_status sg_kv_fit_check(const char *unit, const struct sg_op *attend, int is_v, uint64_t infinite, uint64_t lost,
+                             uint64_t rows, enum sg_storage storage, segue_error *err);
 
 #endif
