@@ -20,6 +20,12 @@ static json_t *fault_json(const char *file, const struct sg_mil_fault *f)
     return o;
 }
 
+/* What a rule is checked on. */
+static const char *checked_on(char where)
+{
+    return where == 't' ? "text" : where == 'b' ? "blobs" : where == 's' ? "surfaces" : where == 'r' ? "values" : "process";
+}
+
 /* A rule of the table as JSON. */
 static json_t *rule_json(const struct sg_ane_rule *r)
 {
@@ -33,6 +39,7 @@ static json_t *rule_json(const struct sg_ane_rule *r)
     json_object_set_new(o, "number", json_integer(r->number));
     json_object_set_new(o, "text", json_string(r->text));
     json_object_set_new(o, "engine", json_string(sg_ane_symptom_text(r->symptom)));
+    json_object_set_new(o, "checked", json_string(checked_on(r->where)));
     json_object_set_new(o, "generations", chips);
     json_object_set_new(o, "sources", sources);
     return o;

@@ -67,26 +67,53 @@ void chat_add_message(struct chat *c, const char *role, const char *text)
     json_array_append_new(c->messages, prompt_message(role, text, strlen(text)));
 }
 
-/* Queue the tokens that follow the answer in any case. To find them, render the conversation with two
- * different user messages and take the common prefix, without its last token, which may merge with the
- * text that follows. */
-static void queue_known_tokens(struct chat *c)
+/* Tokens with which the next prompt begins, if its message begins with typed[n]: render the conversation with that text and
+ * two different continuations, and take what both have in common. A third text could differ in the last token of it; then
+ * the read-ahead was for nothing. */
+static size_t known_tokens(struct chat *c, const char *typed, size_t n, struct prompt *out)
 {
-    struct prompt two[2] = {{0}};
+    struct prompt other = {0};
     segue_error ignored;
     segue_status st = SEGUE_OK;
     for (int i = 0; i < 2 && !st; i++) {
-        chat_add_message(c, "user", i ? "a" : "I");
+        char *text = out_printf("%.*s%s", (int)n, typed, i ? "I" : "a");
+        chat_add_message(c, "user", text);
+        free(text);
         json_t *window = chat_window(c);
-        st = prompt_conversation(&c->placement, &c->args, window, args_has(&c->args, "raw"), SIZE_MAX / 64, &two[i], &ignored);
+        st = prompt_conversation(&c->placement, &c->args, window, args_has(&c->args, "raw"), SIZE_MAX / 64, i ? &other : out,
+                                 &ignored);
         json_decref(window);
         json_array_remove(c->messages, json_array_size(c->messages) - 1);
     }
     size_t same = 0;
-    while (!st && same < two[0].n && same < two[1].n && two[0].ids[same] == two[1].ids[same]) same++;
-    if (same > 1) read_ahead_finish(c->read_ahead, two[0].ids, same - 1);
-    prompt_free(&two[0]);
-    prompt_free(&two[1]);
+    while (!st && same < out->n && same < other.n && out->ids[same] == other.ids[same]) same++;
+    prompt_free(&other);
+    return same;
+}
+
+/* Queue the tokens that follow the answer in any case. Without the last one: a newline at the end of the template's text may
+ * merge with one of the message. */
+static void queue_known_tokens(struct chat *c)
+{
+    struct prompt known = {0};
+    size_t n = known_tokens(c, "", 0, &known);
+    if (n > 1) read_ahead_finish(c->read_ahead, c->session, known.ids, n - 1);
+    prompt_free(&known);
+    c->typed_ns = 0;
+}
+
+/* Words of a long conversation that takes long to tokenize are not read ahead, because the terminal would lag. */
+void chat_typed(void *arg, const char *text, size_t n)
+{
+    enum { LAG_NS = 10000000 };
+    struct chat *c = arg;
+    struct prompt known = {0};
+    if (!c->read_ahead || c->typed_ns > LAG_NS || n > 1 << 20) return;
+    uint64_t start_ns = out_now_ns();
+    size_t same = known_tokens(c, text, n, &known);
+    if (same) read_ahead_typed(c->read_ahead, known.ids, same);
+    prompt_free(&known);
+    c->typed_ns = out_now_ns() - start_ns;
 }
 
 /* Set read_ahead in the last report: tokens prefilled ahead for this turn, the time that took during

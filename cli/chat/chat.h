@@ -19,7 +19,8 @@ struct chat {
     json_t *last;     /* report of the last answer; NULL: none */
     struct line_edit *line_edit;
     char *first; /* line of a pipe that was read before anything was opened; NULL: none */
-    struct read_ahead *read_ahead; /* NULL: one unit runs both phases */
+    struct read_ahead *read_ahead; /* NULL: one unit runs both phases, and stdin is no terminal */
+    uint64_t typed_ns;             /* time of the last chat_typed of this turn */
     struct trace trace;
     struct meter meter;
     size_t dropped_turns;     /* oldest turns that are not rendered, because the context is full */
@@ -36,6 +37,8 @@ segue_status chat_command(struct chat *c, const char *line, bool *running, segue
 const char *chat_command_name(size_t i, const char **operand);
 /* Generate the answer to the current messages, print it, and append it to them. */
 segue_status chat_answer(struct chat *c, segue_error *err);
+/* line_edit_word: read the words ahead that were typed so far. arg: the chat. */
+void chat_typed(void *arg, const char *text, size_t n);
 /* Size of the context in tokens. */
 size_t chat_context(const struct chat *c);
 /* The messages that are rendered: all, or without the dropped turns. A new reference. */

@@ -184,14 +184,16 @@ static int run(struct args *args)
         return code;
     }
     trace_begin(&c.trace, &c.args);
-    /* Reading ahead helps only if another unit is free during decode. */
-    if (!recorded && report_phase_unit(&c.placement, 0) != report_phase_unit(&c.placement, 1)) c.read_ahead = read_ahead_open();
+    /* During an answer only another unit can read ahead, while the user types the same one can, too. */
+    bool one_unit = report_phase_unit(&c.placement, 0) == report_phase_unit(&c.placement, 1);
+    if (!recorded && (!one_unit || c.interactive)) c.read_ahead = read_ahead_open(one_unit);
     segue_status st = apply_flags(&c, &err);
     if (st) {
         code = out_error(&err, EXIT_BAD_INPUT);
         close_chat(&c);
         return code;
     }
+    line_edit_set_word(c.line_edit, chat_typed, &c);
     interrupt_defer(c.interactive); /* ^C stops the answer, not the program */
     if (c.interactive)
         out_note("%s on %s; /help: list of commands, /exit or ^D: quit", c.placement.path, c.placement.unit_info[0].spec);

@@ -1,6 +1,7 @@
 /* read_ahead.c: read-ahead, see read_ahead.h. One thread, woken by tokens; it owns the session `next` while
  * `running`. When an answer is complete it also forks `next` into `spare`, so that the next turn starts without a
- * copy.
+ * copy. `spare` stays before the typed words, and replaces `next` if these were changed: to rewind recurrent slots may mean
+ * to compute them again.
  * SPDX-License-Identifier: MIT */
 #include "run/read_ahead.h"
 
@@ -21,6 +22,7 @@ struct read_ahead {
     int32_t *queue;              /* [QUEUE] tokens to append to `next` */
     int32_t *batch;              /* [QUEUE] tokens of the running prefill; used by the thread only */
     size_t queue_n;
+    bool one_unit;    /* see read_ahead_open */
     bool answer_done; /* the answer is complete: prefill the rest of the queue, however short */
     bool running;     /* the thread computes, the lock is released */
     bool stop;        /* the thread must end */
@@ -43,7 +45,7 @@ static void read_batch(struct read_ahead *a)
 {
     segue_error ignored;
     size_t n = a->queue_n, done = 0;
-    bool answer_done = a->answer_done;
+    bool fork = a->answer_done && !a->spare;
     memcpy(a->batch, a->queue, n * sizeof *a->batch);
     a->queue_n = 0;
     a->running = true;
@@ -53,14 +55,13 @@ static void read_batch(struct read_ahead *a)
     segue_status st = segue_session_append(a->next, a->batch, n, &ignored);
     if (!st) st = segue_session_prefill(a->next, 0, &done, &ignored);
     uint64_t ns = out_now_ns() - start_ns;
-    if (!st && answer_done && segue_session_fork(&spare, a->next, &ignored)) spare = NULL;
+    if (!st && fork && segue_session_fork(&spare, a->next, &ignored)) spare = NULL;
     pthread_mutex_lock(&a->lock);
     a->running = false;
-    a->failed = st != SEGUE_OK || (answer_done && !spare);
+    a->failed = st != SEGUE_OK || (fork && !spare);
     a->tokens_read += done;
     a->ns += ns;
-    segue_session_close(a->spare);
-    a->spare = spare;
+    if (fork) a->spare = spare;
     pthread_cond_broadcast(&a->changed);
 }
 
@@ -80,9 +81,10 @@ static void *thread_main(void *arg)
 }
 
 /* Queue and batch are allocated once, so that read_ahead_push does not allocate. */
-struct read_ahead *read_ahead_open(void)
+struct read_ahead *read_ahead_open(bool one_unit)
 {
     struct read_ahead *a = out_alloc(sizeof *a);
+    a->one_unit = one_unit;
     a->queue = out_alloc(2 * QUEUE * sizeof *a->queue);
     a->batch = a->queue + QUEUE;
     pthread_mutex_init(&a->lock, NULL);
@@ -136,6 +138,15 @@ static size_t common_prefix(const segue_session *s, const int32_t *ids, size_t n
     return same;
 }
 
+/* Lock held, thread idle. Give up what `next` read of the typed words, if ids[n] does not begin with all of it. */
+static void drop_changed_words(struct read_ahead *a, const int32_t *ids, size_t n)
+{
+    if (!a->spare || common_prefix(a->next, ids, n) == segue_session_tokens(a->next, NULL)) return;
+    segue_session_close(a->next);
+    a->next = a->spare;
+    a->spare = NULL;
+}
+
 /* If the user edited the conversation, the old session may match more of the prompt; then the read-ahead is discarded. */
 void read_ahead_begin_turn(struct read_ahead *a, segue_session **session, const int32_t *ids, size_t n, uint64_t *waited_ns)
 {
@@ -146,6 +157,7 @@ void read_ahead_begin_turn(struct read_ahead *a, segue_session **session, const 
     wait_idle(a, false);
     *waited_ns = out_now_ns() - start_ns;
     a->last_read = a->last_ns = 0;
+    if (a->next && !a->failed) drop_changed_words(a, ids, n);
     if (a->next && !a->failed && a->answer_done && common_prefix(a->next, ids, n) >= common_prefix(*session, ids, n)) {
         *session = a->next;
         a->next = a->spare; /* holds the same tokens; it prefills the new user message again during the answer */
@@ -155,6 +167,7 @@ void read_ahead_begin_turn(struct read_ahead *a, segue_session **session, const 
     } else {
         discard(a);
     }
+    if (a->one_unit) discard(a); /* it is forked again after the answer */
     a->queue_n = 0;
     a->answer_done = false;
     a->tokens_read = a->ns = 0;
@@ -181,7 +194,7 @@ static void queue_missing(struct read_ahead *a, const segue_session *session)
 segue_status read_ahead_attach(struct read_ahead *a, segue_session *session, segue_error *err)
 {
     segue_error ignored;
-    if (!a) return SEGUE_OK;
+    if (!a || a->one_unit) return SEGUE_OK;
     segue_status st = SEGUE_OK;
     pthread_mutex_lock(&a->lock);
     if (!a->next) {
@@ -196,7 +209,7 @@ segue_status read_ahead_attach(struct read_ahead *a, segue_session *session, seg
 /* The thread is woken only for a full batch, because waking it costs time of the answer. */
 void read_ahead_push(struct read_ahead *a, int32_t token)
 {
-    if (!a) return;
+    if (!a || a->one_unit) return;
     pthread_mutex_lock(&a->lock);
     if (a->queue_n == QUEUE)
         a->failed = true;
@@ -206,25 +219,48 @@ void read_ahead_push(struct read_ahead *a, int32_t token)
     pthread_mutex_unlock(&a->lock);
 }
 
+/* Lock held, thread idle. Queue ids[n] without the tokens that `next` holds; false if it holds others or too many are missing. */
+static bool queue_rest(struct read_ahead *a, const int32_t *ids, size_t n)
+{
+    size_t have = segue_session_tokens(a->next, NULL);
+    if (common_prefix(a->next, ids, n) < have || n - have > QUEUE) return false;
+    if (n > have) memcpy(a->queue, ids + have, (n - have) * sizeof *ids);
+    a->queue_n = n - have;
+    return true;
+}
+
 /* A template may render an answer differently from its tokens; from the first difference it is prefilled again. */
-void read_ahead_finish(struct read_ahead *a, const int32_t *ids, size_t n)
+void read_ahead_finish(struct read_ahead *a, segue_session *session, const int32_t *ids, size_t n)
 {
     segue_error ignored;
     if (!a) return;
     pthread_mutex_lock(&a->lock);
     while (a->running) pthread_cond_wait(&a->changed, &a->lock);
+    if (a->one_unit) {
+        discard(a);
+        if (segue_session_fork(&a->next, session, &ignored)) a->next = NULL;
+    }
     if (a->next && !a->failed) {
-        size_t same = common_prefix(a->next, ids, n), have = segue_session_tokens(a->next, NULL);
-        if (same < have && segue_session_rewind(a->next, same, &ignored)) a->failed = true;
-        a->queue_n = 0;
-        if (n - same > QUEUE) a->failed = true;
-        if (!a->failed) {
-            memcpy(a->queue, ids + same, (n - same) * sizeof *ids);
-            a->queue_n = n - same;
-            a->answer_done = true;
-        }
+        size_t same = common_prefix(a->next, ids, n);
+        bool kept = same == segue_session_tokens(a->next, NULL) || !segue_session_rewind(a->next, same, &ignored);
+        a->failed = !kept || !queue_rest(a, ids, n);
+        a->answer_done = !a->failed;
     }
     pthread_cond_broadcast(&a->changed);
+    pthread_mutex_unlock(&a->lock);
+}
+
+/* Only after the known beginning was read, and `spare` holds it. */
+void read_ahead_typed(struct read_ahead *a, const int32_t *ids, size_t n)
+{
+    segue_error ignored;
+    if (!a) return;
+    pthread_mutex_lock(&a->lock);
+    if (a->spare && !a->running && !a->failed && !a->queue_n) {
+        drop_changed_words(a, ids, n);
+        if (!a->spare && segue_session_fork(&a->spare, a->next, &ignored)) a->spare = NULL;
+        if (a->spare && queue_rest(a, ids, n)) pthread_cond_broadcast(&a->changed);
+    }
     pthread_mutex_unlock(&a->lock);
 }
 

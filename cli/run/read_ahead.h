@@ -1,6 +1,7 @@
-/* read_ahead.h: prefill of the next turn of a chat while the current answer is generated. If prefill and decode run
- * on different units, a thread feeds the tokens of the answer to a second session on the prefill unit. The next turn
- * continues in that session, so only its new words and the hand-off remain before the first token. All functions
+/* read_ahead.h: prefill of the next turn of a chat before it is sent. If prefill and decode run on different units, a
+ * thread feeds the tokens of the answer to a second session on the prefill unit while the answer is generated. After the
+ * answer it reads what follows in any case, and on a terminal the words that the user types, also with one unit. The next
+ * turn continues in that session, so only its last words and the hand-off remain before the first token. All functions
  * accept NULL, which means no read-ahead.
  * SPDX-License-Identifier: MIT */
 #ifndef SEGUE_CLI_READ_AHEAD_H
@@ -10,8 +11,9 @@
 
 struct read_ahead;
 
-/* Start the thread; NULL if it cannot be started. */
-struct read_ahead *read_ahead_open(void);
+/* Start the thread; NULL if it cannot be started. one_unit: the unit is busy during an answer, so nothing is read until it is
+ * complete. */
+struct read_ahead *read_ahead_open(bool one_unit);
 /* Cancel a running prefill, stop the thread and close its sessions. */
 void read_ahead_close(struct read_ahead *a);
 
@@ -23,8 +25,11 @@ void read_ahead_begin_turn(struct read_ahead *a, segue_session **session, const 
 segue_status read_ahead_attach(struct read_ahead *a, segue_session *session, segue_error *err);
 /* Queue a token of the answer. Does not allocate. */
 void read_ahead_push(struct read_ahead *a, int32_t token);
-/* The answer is complete; ids[n] is the known beginning of the next prompt, which the thread prefills. */
-void read_ahead_finish(struct read_ahead *a, const int32_t *ids, size_t n);
+/* The answer of `session` is complete; ids[n] is the known beginning of the next prompt, which the thread prefills. */
+void read_ahead_finish(struct read_ahead *a, segue_session *session, const int32_t *ids, size_t n);
+/* ids[n] is the beginning of the next prompt as far as it was typed. Does not wait: while the thread computes, nothing is
+ * queued; the next word queues all. Words that were read and then changed are read again. */
+void read_ahead_typed(struct read_ahead *a, const int32_t *ids, size_t n);
 /* Discard everything read ahead, for example after the session was replaced. */
 void read_ahead_reset(struct read_ahead *a);
 /* Tokens read ahead for the last turn; *ns: their prefill time. */

@@ -115,8 +115,8 @@ static bool has_own_memory(const segue_unit_info *u)
     return !u->simulated && strcmp(u->kind, "cpu") != 0 && strcmp(u->kind, "ref") != 0 && strcmp(u->kind, "proc") != 0;
 }
 
-/* Set device_bytes, which peak_bytes cannot contain: the weights of each such unit, and the states if one decodes. */
-static void put_device_bytes(json_t *o, const struct placement *p, uint64_t state_bytes)
+/* Set device_bytes: the weights of each such unit, and the states if one decodes. Returns it; 0: null. */
+static uint64_t put_device_bytes(json_t *o, const struct placement *p, uint64_t state_bytes)
 {
     uint64_t bytes = 0;
     bool split = false;
@@ -126,20 +126,21 @@ static void put_device_bytes(json_t *o, const struct placement *p, uint64_t stat
         if (has_own_memory(&p->unit_info[p->parts[i].unit])) split = split || p->parts[i].to - p->parts[i].from < p->info.layers;
     if (!bytes || split) {
         out_null(o, "device_bytes", split ? "a unit holds a part of the layers" : "no unit has memory of its own");
-        return;
+        return 0;
     }
     if (has_own_memory(&p->unit_info[report_phase_unit(p, 1)])) bytes += state_bytes;
     json_object_set_new(o, "device_bytes", json_integer((json_int_t)bytes));
+    return bytes;
 }
 
 /* State bytes are those of the session; weights are counted as stored in the file. */
 void report_memory(json_t *o, const struct placement *p, uint64_t state_bytes)
 {
+    uint64_t device_bytes = put_device_bytes(o, p, state_bytes);
     if (machine_peak_bytes())
-        json_object_set_new(o, "peak_bytes", json_integer((json_int_t)machine_peak_bytes()));
+        json_object_set_new(o, "peak_bytes", json_integer((json_int_t)(machine_peak_bytes() + device_bytes)));
     else
         out_null(o, "peak_bytes", "the system does not report it");
-    put_device_bytes(o, p, state_bytes);
     json_object_set_new(o, "weight_bytes", json_integer((json_int_t)p->info.weight_bytes));
     json_object_set_new(o, "state_bytes", json_integer((json_int_t)state_bytes));
 }

@@ -31,6 +31,8 @@ struct line_edit {
     const char *prompt; /* returned by prompt_callback */
     char *coloured;     /* the prompt with its colour */
     line_edit_command command; /* of Tab; NULL: no completion */
+    line_edit_word typed;      /* called after a space; NULL: none */
+    void *typed_arg;
 #endif
 };
 
@@ -66,6 +68,23 @@ static unsigned char newline_key(EditLine *edit, int key)
 {
     (void)key;
     return el_insertstr(edit, "\n") ? CC_ERROR : CC_REFRESH;
+}
+
+/* Key binding of the space: a word is complete. Command lines are not messages. */
+static unsigned char space_key(EditLine *edit, int key)
+{
+    struct line_edit *l = NULL;
+    (void)key;
+    if (el_insertstr(edit, " ")) return CC_ERROR;
+    el_get(edit, EL_CLIENTDATA, &l);
+    const LineInfo *info = el_line(edit);
+    if (!l->typed || info->cursor != info->lastchar) return CC_REFRESH;
+    struct out_text text = {0};
+    out_add(&text, l->joined.data, l->joined.len);
+    out_add(&text, info->buffer, (size_t)(info->lastchar - info->buffer));
+    if (text.data[0] != '/' && text.data[0] != '"') l->typed(l->typed_arg, text.data, text.len);
+    free(text.data);
+    return CC_REFRESH;
 }
 
 /* A terminal with bracketed paste encloses pasted text in ESC [200~ and ESC [201~. All of it becomes input, with its
@@ -209,6 +228,8 @@ static void open_editor(struct line_edit *l)
     el_set(l->edit, EL_BIND, "\\e[200~", "insert-paste", NULL);
     el_set(l->edit, EL_ADDFN, "complete-command", "complete a command or a file name", complete_key);
     el_set(l->edit, EL_BIND, "^I", "complete-command", NULL);
+    el_set(l->edit, EL_ADDFN, "insert-space", "insert a space", space_key);
+    el_set(l->edit, EL_BIND, " ", "insert-space", NULL);
     el_set(l->edit, EL_BIND, "^R", "em-inc-search-prev", NULL);
     l->interactive = true;
     set_bracketed_paste(l, true);
@@ -316,6 +337,16 @@ void line_edit_set_commands(struct line_edit *l, line_edit_command name)
     l->command = name;
 #else
     (void)l, (void)name;
+#endif
+}
+
+void line_edit_set_word(struct line_edit *l, line_edit_word typed, void *arg)
+{
+#ifdef SEGUE_EDIT
+    l->typed = typed;
+    l->typed_arg = arg;
+#else
+    (void)l, (void)typed, (void)arg;
 #endif
 }
 

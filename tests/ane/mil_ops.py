@@ -161,6 +161,7 @@ case("sub", "$T z = sub(x = a, y = b);", {"a": long, "b": long[:, ::-1].copy()},
 case("mul", "$T z = mul(x = a, y = fp16(-0x1.8p+0));", {"a": a}, A * -1.5)
 case("pow", "$T z = pow(x = a, y = fp16(-0.5));", {"a": p}, f(p) ** -0.5)
 case("pow", "$T z = pow(x = a, y = fp16(3.0));", {"a": a}, A ** 3)
+case("pow", "$T z = pow(x = a, y = b);", {"a": p, "b": a}, f(p) ** A)
 # A value just above half a step shows double rounding: the result must be rounded once, to even.
 tie = np.full((1, 32, 1, 32), 2048, np.float16)
 case("add", "$T z = add(x = a, y = fp16(1.0));", {"a": tie}, np.full(tie.shape, 2048.0))

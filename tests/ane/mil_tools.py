@@ -84,7 +84,7 @@ if np:
     expect("I8 and BOOL inputs, halves away from zero", code == 0 and (load_file(o)["z"] == want).all(), (code, err))
     os.remove(path)
 j = json.loads(run("mil", "rules", "--json")[1])["rules"]
-expect("the table of rules", len(j) > 40 - 5 and {"number", "text", "engine", "generations", "sources"} == set(j[0]) and
+expect("the table of rules", len(j) > 40 - 5 and {"number", "text", "engine", "checked", "generations", "sources"} == set(j[0]) and
        next(r for r in j if r["number"] == 49)["generations"] == ["H13", "H14"], j[:1])
 expect("layout operations are counted", {"layout_ops", "transposes"} <= set(json.loads(run("mil", "explain", folder, "--json")[1])["programs"][0]))
 refused(2, ["mil", "frobnicate", folder], "check")

@@ -78,6 +78,29 @@ expect("/bye", t.end() == 0, t.seen)
 stored = json.load(open(os.path.join(home, "data/sessions/tabs.json")))
 expect("/load by Tab, /undo, and no Tab in a message", [x["content"] for x in stored if x["role"] == "user"] == ["hi!"], stored)
 
+# Words are read ahead while they are typed, on one unit and on two; words that were changed are read again. The answers are
+# those to the same lines from a pipe. 60 words: the thread gets time for some of them.
+lines = ["one", " ".join(f"w{i}" for i in range(60)) + " end", "other words than these"]
+for units in ((), ("--prefill", "cpu:threads=1", "--decode", "ref")):
+    base = ["chat", "-m", m, "--seed", 3, "--temp", 1, "--ignore-eos", "-n", 8, "--store", "off", "--json", *units]
+    piped = json.loads(run(*base, stdin="".join(x + "\n" for x in lines))[1])
+    t = Terminal(*base)
+    for i, words in enumerate(lines):
+        t.prompt()
+        for word in words.split(" ")[:-1]:
+            t.send(word + " ")
+            t.wait("the word", word.encode())
+        if i == 2: t.send("\x15" + words.rsplit(" ", 1)[0] + " ")   # ^U: again from the start
+        t.send(words.rsplit(" ", 1)[-1] + "\r")
+        t.wait("an answer", b"tok/s")
+    t.prompt()
+    t.send("/exit\r")
+    expect("exit code", t.end() == 0, t.seen)
+    typed = json.JSONDecoder().raw_decode(t.all.decode(errors="replace"), t.all.decode(errors="replace").index('{"messages"'))[0]
+    expect(f"messages typed on {units}", typed["messages"] == piped["messages"], (typed["messages"], piped["messages"]))
+    ahead = [x["reused_tokens"] - y["reused_tokens"] for x, y in zip(typed["turns"], piped["turns"])]
+    expect(f"words read ahead on {units}", ahead[1] > 20, (ahead, [x["read_ahead"] for x in typed["turns"]]))
+
 # A resumed session shows its history; colours only where they are wanted.
 think = tiny_model("think", template=TEMPLATE.replace("assistant\\n' }}{% endif", "assistant\\n<think>' }}{% endif"))
 for env, coloured in (({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)):

@@ -57,6 +57,11 @@ for name in symbols + parts:
             expect(f"without {name}", r.returncode == 3 and name in r.stderr, r.stderr)
 
 task = ["-m", model, "--ids", "1,2,3,4,5", "-n", "8", "--greedy", "--ignore-eos", "--json"]
+r = call("run", "--unit", "cuda:0", *task)
+said = json.loads(r.stdout or "{}")
+expect("the report names the GPU", said.get("machine", {}).get("gpu") == "stub", said.get("machine"))
+expect("and counts its memory", said.get("device_bytes", 0) == said.get("weight_bytes", 0) + said.get("state_bytes", 0) > 0 and
+       said["peak_bytes"] > said["device_bytes"], {k: said.get(k) for k in ("device_bytes", "weight_bytes", "state_bytes", "peak_bytes")})
 r = call("run", "--unit", "cuda:0", *task, SEGUE_STUB_MB="0")
 expect("full GPU", r.returncode == 5 and "MB free" in r.stderr and "stub: launch" not in r.stderr, r.stderr)
 r = call("run", "--unit", "cuda:0", *task, SEGUE_STUB="alloc:12")

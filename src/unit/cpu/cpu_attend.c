@@ -213,6 +213,24 @@ static void norm_rope_head(const struct sg_cpu_pass *a, const struct sg_cpu_norm
             (float)rope->u.rope.sign, y);
 }
 
+static void count_unfit(struct sg_cpu_pass *a, int is_v, enum sg_kv_fit fit)
+{
+    if (fit != SG_KV_FITS) atomic_fetch_add(fit == SG_KV_INFINITE ? &a->infinite[is_v] : &a->lost[is_v], 1u);
+}
+
+/* While no item of a KEYS stage runs: remember the first attend op whose K or V do not fit, and count again from 0. */
+void sg_attend_fit(struct sg_cpu_pass *a, const struct sg_cpu_stage *st)
+{
+    for (int is_v = 0; is_v < 2; is_v++) {
+        uint32_t infinite = atomic_exchange(&a->infinite[is_v], 0u), lost = atomic_exchange(&a->lost[is_v], 0u);
+        if (a->unfit || (!infinite && 2 * (uint64_t)lost <= (uint64_t)a->t * st->op->u.attend.kv_heads)) continue;
+        a->unfit = st->op;
+        a->unfit_count.is_v = is_v;
+        a->unfit_count.infinite = infinite;
+        a->unfit_count.lost = lost;
+    }
+}
+
 /* One row and kv head: rotates its query heads into q_out and its key, and appends key and value to the
  * state. */
 static void append_head(struct sg_cpu_pass *a, const struct sg_cpu_stage *st, uint32_t row, uint32_t h, uint32_t thread)
@@ -239,9 +257,9 @@ static void append_head(struct sg_cpu_pass *a, const struct sg_cpu_stage *st, ui
         norm_rope_head(a, &st->norm_k, st->rope_k, row, key, at->d, scratch, rotated);
         key = rotated;
     }
-    sg_kv_store(k, state, (uint32_t)at->slot_k, pos, h, key);
-    sg_kv_store(k, state, (uint32_t)at->slot_v, pos, h,
-                sg_cpu_operand_row(a, st->value, row, &stride) + (size_t)h * at->dv);
+    count_unfit(a, 0, sg_kv_store(k, state, (uint32_t)at->slot_k, pos, h, key));
+    count_unfit(a, 1, sg_kv_store(k, state, (uint32_t)at->slot_v, pos, h,
+                                  sg_cpu_operand_row(a, st->value, row, &stride) + (size_t)h * at->dv));
 }
 
 /* In the interleaved K layout, adjacent keys share cache lines: one thread writes them. */

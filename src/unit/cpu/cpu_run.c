@@ -156,6 +156,8 @@ static void stage_work(void *arg, uint32_t stage, uint32_t item, uint32_t thread
     if (sg_cpu_pass_canceled(a)) return;
     /* item 0 exists in every stage that has work, and is executed once */
     if (!item) stage_publish(a, stage);
+    /* the KEYS stage before it is complete, and the next one begins after it */
+    if (!item && st->kind == SG_ST_ATTEND) sg_attend_fit(a, st);
     switch (st->kind) {
     case SG_ST_LORA:
     case SG_ST_PREP:
@@ -226,7 +228,24 @@ static void stages_run(struct sg_pool *pool, struct sg_cpu_pass *a, uint32_t fro
     if (to > from) sg_pool_run(pool, &job);
 }
 
-/* One pass: appends the rows to all states, or returns ECANCELED and leaves all states as they were. */
+/* Counts K and V beyond their storage. The rows of such a pass are taken back where that is possible. */
+static segue_status kv_check(struct sg_cpu_run *run, struct sg_cpu_pass *a, segue_error *err)
+{
+    for (uint32_t s = a->p->stages_n; s-- > 0;)   /* an attend op without wanted rows has no items */
+        if (a->p->stages[s].kind == SG_ST_KEYS) {
+            sg_attend_fit(a, &a->p->stages[s]);
+            break;
+        }
+    if (!a->unfit) return SEGUE_OK;
+    run->result->overflows += a->unfit_count.infinite;
+    run->result->underflows += a->unfit_count.lost;
+    const struct sg_cpu_state *state = sg_cpu_state_of(a->spans[0].state);
+    return sg_kv_fit_check("cpu", a->unfit, a->unfit_count.is_v, a->unfit_count.infinite, a->unfit_count.lost,
+                             (uint64_t)a->t * a->unfit->u.attend.kv_heads, state->core.storage, err);
+}
+
+/* One pass: appends the rows to all states, or returns ECANCELED and leaves all states as they were. A short pass over recurrent
+ * slots is appended also if its K or V do not fit, because it cannot be taken back. */
 static segue_status pass_run(struct sg_cpu_run *run, struct sg_cpu_pass *a, segue_error *err)
 {
     struct sg_cpu_program *p = a->p;
@@ -258,6 +277,8 @@ static segue_status pass_run(struct sg_cpu_run *run, struct sg_cpu_pass *a, segu
     a->cancel = cancel;
     /* a cancel that came too late to stop an item still discards the pass */
     int stopped = atomic_load(&a->stopped) || (stoppable && cancel && atomic_load(cancel));
+    segue_status fits = stopped ? SEGUE_OK : kv_check(run, a, err);
+    if (fits && stoppable) stopped = 1;
     for (uint32_t s = 0; s < a->spans_n; s++) {
         if (!a->spans[s].state) continue;
         struct sg_cpu_state *state = sg_cpu_state_of(a->spans[s].state);
@@ -265,6 +286,7 @@ static segue_status pass_run(struct sg_cpu_run *run, struct sg_cpu_pass *a, segu
         if (stopped) sg_cpu_state_undo(state);
         else sg_cpu_state_commit(state, a->spans[s].rows);
     }
+    if (fits) return fits;
     return stopped ? sg_fail(err, SEGUE_ECANCELED, "run: cpu: canceled") : SEGUE_OK;
 }
 
@@ -373,6 +395,7 @@ segue_status sg_cpu_run_now(struct sg_cpu_run *run, segue_error *err)
     struct sg_result *result = run->result;
     uint64_t start_ns = sg_now_ns();
     result->ns = result->dispatches = result->weight_bytes = result->state_bytes = 0;
+    result->overflows = result->underflows = 0;
     for (uint32_t s = 0; result->rows_done && s < run->batch.spans_n; s++) result->rows_done[s] = 0;
     struct sg_cpu_pass *a = &run->program->pass;
     *a = (struct sg_cpu_pass){.p = run->program,

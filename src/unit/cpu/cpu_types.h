@@ -15,6 +15,7 @@
 #include "unit/spec.h"
 #include "unit/kv_blocks.h"
 #include "unit/pool.h"
+#include "unit/kv_fit.h"
 #include "unit/state_core.h"
 #include "unit/unit.h"
 
@@ -204,8 +205,8 @@ void sg_cpu_state_undo(struct sg_cpu_state *s); /* restores the recurrent slots 
  * occupies them. */
 void sg_kv_rows_copy(const struct sg_cpu_state *s, const struct sg_cpu_slot *m, uint64_t from, uint64_t to,
                      enum sg_storage storage, uint8_t *canonical, int store);
-/* Stores one head's fp32 row in the state's storage. Only for rows that the pass reserved. */
-void sg_kv_store(const struct sg_kernels *k, const struct sg_cpu_state *s, uint32_t slot, uint64_t row,
+/* Stores one head's fp32 row in the state's storage, and says whether it fits. Only for rows that the pass reserved. */
+enum sg_kv_fit sg_kv_store(const struct sg_kernels *k, const struct sg_cpu_state *s, uint32_t slot, uint64_t row,
                  uint32_t head, const float *x);
 /* One head's chunk in place, in the order of sg_kv_load, f16 only; NULL when the state has another
  * storage. */
@@ -325,6 +326,9 @@ struct sg_cpu_pass {
     int loras;                       /* 1: some span has adapters */
     float *logits;                   /* [r][vocab] */
     uint32_t stage_from;             /* of the job in the pool */
+    atomic_uint infinite[2], lost[2]; /* heads of rows of K and V that the running KEYS stage could not store */
+    const struct sg_op *unfit;       /* first attend op with too many of them ... */
+    struct { int is_v; uint64_t infinite, lost; } unfit_count; /* ... and how many */
 };
 
 /* A compiled graph: stages, value placement, packed weights, and the scratch of the run in progress. */
@@ -443,6 +447,7 @@ size_t sg_matrix_thread_bytes(const struct sg_cpu_program *p, const struct sg_cp
 size_t sg_matrix_x_bytes(const struct sg_cpu_program *p, const struct sg_cpu_stage *st);
 uint32_t sg_attend_items(const struct sg_cpu_pass *a, const struct sg_cpu_stage *st);
 void sg_attend_work(struct sg_cpu_pass *a, const struct sg_cpu_stage *st, uint32_t item, uint32_t thread);
+void sg_attend_fit(struct sg_cpu_pass *a, const struct sg_cpu_stage *st);
 size_t sg_attend_thread_bytes(const struct sg_cpu_program *p, const struct sg_cpu_stage *st);
 segue_status sg_attend_plan(struct sg_cpu_pass *a,
                             /* splits the rows of this pass into attention tiles, in the program's

@@ -86,8 +86,8 @@ static void row_copy(const struct sg_cpu_state *s, const struct sg_cpu_slot *m, 
 }
 
 /* Called by the stage that appends keys and values, one call per head and row. */
-void sg_kv_store(const struct sg_kernels *k, const struct sg_cpu_state *s, uint32_t slot, uint64_t row,
-                 uint32_t head, const float *x)
+enum sg_kv_fit sg_kv_store(const struct sg_kernels *k, const struct sg_cpu_state *s, uint32_t slot, uint64_t row,
+                           uint32_t head, const float *x)
 {
     const struct sg_cpu_slot *m = sg_cpu_slot_at(s, slot);
     uint32_t width = m->core.slot.width;
@@ -96,10 +96,10 @@ void sg_kv_store(const struct sg_kernels *k, const struct sg_cpu_state *s, uint3
         uint32_t r = (uint32_t)(row % SG_CHUNK);
         float *data = (float *)(void *)head_data(m, row, head);
         for (uint32_t j = 0; j < width; j++) data[elem_index(m->core.slot.kind == SG_SLOT_K, r, j, width)] = x[j];
-        return;
+        return SG_KV_FITS;
     }
     _Alignas(16) uint16_t encoded[SG_HEAD_MAX + SG_HEAD_MAX / 8];
-    if (width > SG_HEAD_MAX) return;           /* refused by can and state_new */
+    if (width > SG_HEAD_MAX) return SG_KV_FITS;           /* refused by can and state_new */
     /* the common case uses the vector kernel; bf16 and q8 use the portable encoder */
     if (s->core.storage == SG_F16) {
         k->to_f16(x, width, encoded);
@@ -109,6 +109,7 @@ void sg_kv_store(const struct sg_kernels *k, const struct sg_cpu_state *s, uint3
         sg_slot_encode(&one, s->core.storage, x, encoded);
     }
     row_copy(s, m, row, head, encoded, 1);
+    return sg_kv_fit(x, width, s->core.storage);
 }
 
 /* q8 keys -> fp32, whole groups of 16: [group][width][16], one scale per key and SG_KV_Q8_BLOCK

@@ -52,7 +52,7 @@ static const struct sg_mil_op_info ops[] = {
     BINARY("maximum"),
     BINARY("minimum"),
     BINARY("floor_div"),
-    {"pow", "x y!", SG_MIL_T_BROADCAST, SG_MIL_ELEMENTWISE, 16},
+    BINARY("pow"),
     UNARY("square"),
     UNARY("sqrt"),
     UNARY("exp"),

@@ -402,8 +402,8 @@ static void broadcast_part(void *arg, uint32_t item, uint32_t thread)
     }
 }
 
-/* Handler of all broadcast operations; names: of the operands. The exponent of pow is a scalar constant
- * and has stride 0. A single long row is cut into equal parts, so that all threads have work. */
+/* Handler of all broadcast operations; names: of the operands. A single long row is cut into equal parts, so that all
+ * threads have work. */
 static segue_status run_broadcast(struct sg_npu_run *r, const struct sg_mil_op *op, const char *const *names,
                              uint32_t operands)
 {
@@ -414,22 +414,12 @@ static segue_status run_broadcast(struct sg_npu_run *r, const struct sg_mil_op *
                          .operands = operands,
                          .ndim = t->rank,
                          .code = B_NONE};
-    float scalar;
     for (int i = 0; i < B_NONE; i++)
         if (!strcmp(binary_names[i], op->kind)) j.code = (enum binary)i;
     j.by_table = r->tables && (j.code == B_DIV || j.code == B_POW) && t->dtype == SG_MIL_FP16;
     for (uint32_t i = 0; i < t->rank; i++) j.dim[i] = t->dim[i];
     for (uint32_t o = 0; o < operands; o++) {
         uint32_t v = sg_npu_operand(r, op, names[o]);
-        if (j.code == B_POW && o) {
-            const struct sg_mil_literal *y = sg_mil_const_literal(r->plan->f, op, "y");
-            if (!y || y->kind != SG_MIL_NUMBERS || sg_mil_elements(&y->type) != 1)
-                return sg_fail(r->err, SEGUE_EUNSUPPORTED,
-                               "%s: the exponent is not one number in the text; use a scalar constant", op->kind);
-            scalar = (float)sg_mil_literal_real(y, 0);
-            j.in[o] = &scalar;
-            continue;
-        }
         j.in[o] = sg_npu_data(r, v);
         broadcast_strides(sg_npu_type(r, v), t->rank, j.stride[o]);
     }

@@ -73,6 +73,7 @@ static const struct sg_ane_profile profiles[] = {
      .compiles = 119,
      .loads = 128,
      .buffers = 1,
+     .state_refused = 1,
      .channels = 1,
      .dim_c = 65536,
      .dim_w = 65536,

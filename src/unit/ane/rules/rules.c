@@ -71,7 +71,7 @@ static const struct sg_ane_rule rules[] = {
     {31, SG_ANE_LAST_ONLY, 't', "a program has at most two outputs",
      0, "MX"},
     {33, SG_ANE_INVALID, 't', "the axis of softmax is a power of two",
-     0, "ES"},
+     SG_ANE_H15, "ES"},
     {35, SG_ANE_CRASHES, 't', "a convolution with computed weights has a batch of 1",
      SG_ANE_ALL, "AG"},
     {36, SG_ANE_HANGS, 't', "elementwise operations on [1, N] have a small N",

@@ -1,0 +1,18 @@
+/* kv_fit.h: K and V beyond the range of their storage. f16 holds 2^-24 to 65,504, and q8 has f16 scales; a model whose K or V
+ * are outside, which no other number of it shows, would give infinite or wrong results without an error.
+ * SPDX-License-Identifier: MIT */
+#ifndef SG_UNIT_KV_FIT_H
+#define SG_UNIT_KV_FIT_H
+
+#include "graph/graph.h"
+
+enum sg_kv_fit { SG_KV_FITS, SG_KV_INFINITE, SG_KV_LOST };
+/* x [n] one head of a row. INFINITE: a number is beyond the largest of the storage, or is no number. LOST: the largest one is
+ * below 2^-20, where f16 has less than 5 bits; a row of zeros fits. */
+enum sg_kv_fit sg_kv_fit(const float *x, size_t n, enum sg_storage storage);
+/* The error of a run: `infinite` and `lost` of `rows` heads of rows of K (is_v 0) or V of an attend op. SEGUE_OK: neither an
+ * infinite one, nor more than half of them lost; small rows among larger ones change no result. */
+segue_status sg_kv_fit_check(const char *unit, const struct sg_op *attend, int is_v, uint64_t infinite, uint64_t lost,
+                             uint64_t rows, enum sg_storage storage, segue_error *err);
+
+#endif
