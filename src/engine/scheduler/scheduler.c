@@ -197,8 +197,8 @@ segue_status segue_scheduler_info_get(const segue_scheduler *scheduler, segue_sc
     for (const struct segue_request *q = s->running.first; q; q = q->next) i.memory_bytes += q->bytes;
     for (const struct segue_request *q = s->running.first; q; q = q->next)
         i.paused += s->opts.unread_tokens && q->out_n - q->read_n >= s->opts.unread_tokens;
-    i.token_ns = (uint64_t)s->speed.decode_ns;
-    i.prompt_tokens_s = s->speed.prompt_token_ns > 0 ? 1e9 / s->speed.prompt_token_ns : 0;
+    i.token_ns = (uint64_t)s->pace.answers_ns;
+    i.prompt_tokens_s = s->pace.prompt_token_ns > 0 ? 1e9 / s->pace.prompt_token_ns : 0;
     pthread_mutex_unlock(&s->lock);
     return sg_sized_out(out, &i, sizeof i, "scheduler info", err);
 }
