@@ -17,17 +17,18 @@ struct machine {
     double answers_ms;
     struct { size_t tokens; double ms; } prompt[SIZES]; /* ascending; linear in between and after the last */
     double first_ms; /* more for the first prompt of each length, in steps of 64 tokens */
-    size_t step;     /* prompts have a pass each of at most so many tokens */
+    size_t step;     /* prompts have a pass each of at longest so many tokens */
     int used[LENGTHS];
 };
 
-/* docs/log/CUDA.md, "First prompts": 0.8B BF16; up to 32 rows are issued step by step by the decode kernels. */
+/* docs/log/CUDA.md, "First prompts": 0.8B BF16; up to 32 rows are issued by the decode kernels. */
 static const struct machine gpu = {.answers_ms = 1.0,
                                    .prompt = {{1, 8.0}, {32, 8.0}, {33, 1.6}, {133, 1.8}, {410, 2.4}, {512, 2.7}},
                                    .first_ms = 15, .step = 512};
 /* docs/log/BENCH-2026-11.md, "Causes on two cores": SmolLM2-135M Q4_1; a step of one token takes 6.5 ms. */
 static const struct machine cores = {.answers_ms = 6.5,
-                                     .prompt = {{1, 0.4}, {4, 2.2}, {8, 5.6}, {16, 12.1}, {32, 17.3}, {64, 35.8}}, .step = 100000};
+                                     .prompt = {{1, 0.4}, {4, 2.2}, {8, 5.6}, {16, 12.1}, {32, 17.3}, {64, 35.8}},
+                                     .step = 100000};
 
 static double piece_ms(const struct machine *m, size_t tokens)
 {
@@ -95,14 +96,14 @@ static void grows_after_slow_first_uses(void **state)
         struct machine m = gpu;
         struct sg_pace p = started(&m, starts[i]);
         runs(&p, &m, 10, 2048, 120);
-        size_t most = 0;
+        size_t longest = 0;
         for (int k = 0; k < 12; k++) {
             size_t budget = sg_pace_budget(&p, (uint64_t)(10 * MS), 2048);
             double ms = runs(&p, &m, 10, 2048, 1);
-            if (budget > most) most = budget;
+            if (budget > longest) longest = budget;
             assert_true(ms < 20);
         }
-        assert_true(most > 700); /* 1,215 tok/s were measured with chunks of 16 */
+        assert_true(longest > 700); /* 1,215 tok/s were measured with chunks of 16 */
     }
 }
 

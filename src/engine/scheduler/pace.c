@@ -36,13 +36,13 @@ static int fill_times(const struct sg_pace *p, double token_ns[SG_PACE_SIZES])
 }
 
 /* What a chunk takes however short it is, from the shortest ones and the longest one beside answers; 0: unknown, or some size
- * takes at most room_ns, so that it does not matter. */
-static double fixed_cost(const struct sg_pace *p, double room_ns)
+ * takes at most left_ns, so that it does not matter. */
+static double fixed_cost(const struct sg_pace *p, double left_ns)
 {
     const struct sg_pace_size *low = &p->size[0], *high = low;
     for (uint32_t k = 0; k < SG_PACE_SIZES; k++) {
         const struct sg_pace_size *s = &p->size[k];
-        if (s->tokens && s->token_ns * (double)s->tokens <= room_ns) return 0;
+        if (s->tokens && s->token_ns * (double)s->tokens <= left_ns) return 0;
         if (s->tokens) high = s;
     }
     if (!low->tokens || high->tokens < 2 * low->tokens) return 0;
@@ -90,15 +90,15 @@ void sg_pace_learn(struct sg_pace *p, const struct sg_pace_run *r)
 
 size_t sg_pace_budget(const struct sg_pace *p, uint64_t target_ns, size_t max)
 {
-    double token_ns[SG_PACE_SIZES], room = (double)target_ns - p->answers_ns;
+    double token_ns[SG_PACE_SIZES], left = (double)target_ns - p->answers_ns;
     uint32_t best = 0;
     if (!fill_times(p, token_ns)) return FIRST_TOKENS < max ? FIRST_TOKENS : max;
-    if (room < p->answers_ns / 2) room = p->answers_ns / 2;
-    double fixed = fixed_cost(p, room);
-    if (room < 2 * fixed) room = 2 * fixed;
+    if (left < p->answers_ns / 2) left = p->answers_ns / 2;
+    double fixed = fixed_cost(p, left);
+    if (left < 2 * fixed) left = 2 * fixed;
     for (uint32_t k = 0; k < SG_PACE_SIZES; k++)
-        if (token_ns[k] * smallest_of(k) <= room) best = k;
-    double n = at_most(room / token_ns[best], smallest_of(best + 1) - 1);
+        if (token_ns[k] * smallest_of(k) <= left) best = k;
+    double n = at_most(left / token_ns[best], smallest_of(best + 1) - 1);
     int try_next = p->last == best && p->same >= TRY_AFTER && best + 1 < SG_PACE_SIZES && p->size[best + 1].runs < SURE_RUNS;
     if (try_next) n = smallest_of(best + 1);
     return n >= (double)max ? max : n < smallest_of(0) ? (size_t)smallest_of(0) : (size_t)n;

@@ -1,7 +1,7 @@
 /* pace.h: how many tokens of prompts may join a run so that running answers get their next token in time, from the measured
- * times of earlier runs. The time is known for each size by itself, in powers of two, since it is not proportional to the tokens: a
- * chunk has fixed costs, and units have other kernels for few rows. One mean for all sizes would hold chunks at the size at which
- * they once were slow. SPDX-License-Identifier: MIT */
+ * times of earlier runs. The time is known for each size by itself, in powers of two, since it is not proportional to the tokens:
+ * a chunk has fixed costs, and units have other kernels for few rows. One mean for all sizes would hold chunks at the size at
+ * which they once were slow. SPDX-License-Identifier: MIT */
 #ifndef SG_ENGINE_PACE_H
 #define SG_ENGINE_PACE_H
 

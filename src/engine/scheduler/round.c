@@ -222,6 +222,11 @@ static void run_alone(struct segue_request *q, size_t chunk)
 
 /* --- runs that are shared --- */
 
+static const struct sg_layer_range *shared_range(const struct segue_scheduler *s, struct segue_session *x)
+{
+    return sg_shared_range(x, !s->masks);
+}
+
 /* Tokens of prompts that may join a run of `answers` running answers. */
 static size_t prompt_budget(const struct segue_scheduler *s, uint32_t answers, size_t max)
 {
@@ -261,7 +266,7 @@ static uint32_t fill(struct segue_scheduler *s, struct segue_request **list, uin
             struct segue_request *q = list[i];
             struct segue_session *x = q->session;
             size_t pending = sg_session_pending(x), rows = pending;
-            if (is_answer(x) == prompts || sg_shared_range(x) != range || q->opts.kind != SEGUE_GENERATE) continue;
+            if (is_answer(x) == prompts || shared_range(s, x) != range || q->opts.kind != SEGUE_GENERATE) continue;
             if (prompts && !run->prompts) left = prompt_budget(s, run->answers, x->layouts[x->active].chunk_tokens);
             if (prompts) rows = prompt_rows(x, left, run->prompts);
             if (!rows || rows + run->answers + run->prompt_tokens > limit) continue;
@@ -282,7 +287,7 @@ static uint32_t unclaim(struct segue_scheduler *s, struct segue_request **list, 
     pthread_mutex_lock(&s->lock);
     for (uint32_t i = 0; i < n; i++) {
         struct segue_request *q = list[i];
-        if (q->opts.kind != SEGUE_GENERATE || sg_shared_range(q->session) != range) {
+        if (q->opts.kind != SEGUE_GENERATE || shared_range(s, q->session) != range) {
             list[kept++] = q;
             continue;
         }
@@ -316,7 +321,7 @@ static void run_all(struct segue_scheduler *s, struct segue_request **list, uint
 {
     while (n) {
         struct segue_request *q = list[0];
-        const struct sg_layer_range *range = q->opts.kind == SEGUE_GENERATE ? sg_shared_range(q->session) : NULL;
+        const struct sg_layer_range *range = q->opts.kind == SEGUE_GENERATE ? shared_range(s, q->session) : NULL;
         if (range) {
             n = run_range(s, list, n, range);
             continue;

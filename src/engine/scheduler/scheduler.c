@@ -76,6 +76,8 @@ static segue_status make_buffers(struct segue_scheduler *s, segue_error *err)
 {
     size_t n = s->opts.running;
     SG_TRY(sg_step_reserve(&s->step[SG_WORKER_SHARED], s->engine, n, err));
+    if (!s->opts.manual) SG_TRY(sg_mask_thread_new(&s->masks, n, err));
+    s->step[SG_WORKER_SHARED]->masks = s->masks;
     for (uint32_t i = 0; i < SG_WORKERS; i++)
         if (!(s->round[i] = sg_alloc(n * sizeof(struct segue_request *))))
             return sg_no_memory("scheduler", n * sizeof(struct segue_request *), err);

@@ -66,6 +66,7 @@ struct segue_scheduler {
     pthread_cond_t changed;      /* `changes` rose, or the scheduler closes */
     struct sg_request_list waiting, running;
     struct sg_step *step[SG_WORKERS];           /* used by the round of the worker */
+    struct sg_mask_thread *masks;               /* NULL: manual */
     struct segue_request **round[SG_WORKERS];   /* [opts.running] claimed by the round of the worker */
     uint32_t busy[SG_WORKERS];                  /* 1: a round of this worker is in progress */
     pthread_t threads[SG_WORKERS];
