@@ -86,9 +86,14 @@ void sg_constraint_free(struct sg_constraint *c)
     *c = (struct sg_constraint){0};
 }
 
+int sg_constraint_is_ready(const struct sg_constraint *c, size_t n, size_t input_n)
+{
+    return !c->grammar || (c->masked == n + 1 && c->from == input_n);
+}
+
 segue_status sg_constraint_update(struct sg_constraint *c, const int32_t *tokens, size_t n, size_t input_n, segue_error *err)
 {
-    if (!c->grammar || (c->masked == n + 1 && c->from == input_n)) return SEGUE_OK;
+    if (sg_constraint_is_ready(c, n, input_n)) return SEGUE_OK;
     if (c->from != input_n || c->to > n || c->to < input_n) { /* new text was given, or the session was rewound */
         c->pos = (struct sg_grammar_pos){0};
         c->from = c->to = input_n;

@@ -20,6 +20,7 @@ struct sg_constraint {
     size_t from, to;               /* from: number of tokens that the caller has given */
     uint32_t *allowed;             /* mask for token number masked - 1 */
     size_t masked;                 /* 0: no mask yet */
+    segue_error error;             /* of a mask that mask_thread.c has made; status OK: none */
 };
 /* Replace the grammar; NULL: none. EARG: of another model. EMEMORY. */
 segue_status sg_constraint_set(struct sg_constraint *c, struct segue_grammar *g, const struct segue_model *model,
@@ -27,6 +28,7 @@ segue_status sg_constraint_set(struct sg_constraint *c, struct segue_grammar *g,
 void sg_constraint_free(struct sg_constraint *c);
 /* Make the mask for the next token after tokens [n], of which the first input_n were given. Does nothing without a grammar, or
  * when the mask is there. EFORMAT: no token is allowed. ELIMIT: the grammar is too ambiguous. */
+int sg_constraint_is_ready(const struct sg_constraint *c, size_t n, size_t input_n); /* 1: it would do nothing */
 segue_status sg_constraint_update(struct sg_constraint *c, const int32_t *tokens, size_t n, size_t input_n, segue_error *err);
 
 #endif

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "unit/mask_gate.h"
 #include "unit/sample_math.h"
 
 #define REMOVED UINT64_MAX /* no weight: it is above all of them */
@@ -451,6 +452,7 @@ segue_status sg_choose(struct sg_chooser *c, const struct sg_sampler *s, float *
     uint32_t n = s->limit && s->limit < c->vocab ? s->limit : c->vocab;
     int reported = logprobs && logprobs_n && s->p.logprobs;
     SG_TRY(sg_logits_check(logits, c->vocab, err));
+    sg_sampler_wait(s);
     if (reported) memcpy(c->raw, logits, c->vocab * sizeof *c->raw);
     int32_t chosen = choose(c, s, logits, n, position);
     if (chosen < 0) return sg_choice_all_masked(err);

@@ -13,6 +13,7 @@
 
 enum { SG_LOGPROBS_MAX = 21 }; /* entries of one choice: the chosen token and up to 20 others (segue_sampling.logprobs) */
 
+struct sg_mask_gate;
 /* Everything that a choice depends on except the logits. Plain data; the pointers are borrowed for the run. */
 struct sg_sampler {
     segue_sampling p;     /* bias points to [bias_n] */
@@ -26,6 +27,7 @@ struct sg_sampler {
     uint32_t allowed_n; /* tokens that `allowed` covers; the others are not allowed */
     const uint32_t *allowed; /* NULL: all tokens, or [(allowed_n + 31) / 32]: bit t % 32 of word t / 32 is 1: token t may be
                               * chosen. It applies to every token of a run, so a grammar sets steps to 1 */
+    struct sg_mask_gate *gate; /* NULL, or: `allowed` may be read behind it (mask_gate.h) */
 };
 
 /* Scratch memory for one choice at a time over `vocab` logits, about 40 bytes each. A choice allocates nothing. */

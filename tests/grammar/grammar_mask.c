@@ -133,6 +133,80 @@ static void constrained_sessions(void **state)
     }
 }
 
+enum { REQUESTS = 12, ANSWER = 24 };
+
+/* No mask can be made after its first letters. */
+static segue_grammar *ambiguous_grammar(void)
+{
+    static const char source[] = "root ::= s\ns ::= \"a\" s \"b\" | \"a\" s \"c\" | \"a\" s s | \"a\" s s s | \"a\"";
+    segue_error err;
+    segue_grammar *g = NULL;
+    if (segue_grammar_open(&g, model, SEGUE_GRAMMAR_GBNF, source, sizeof source - 1, &err)) fail_msg("%s", err.text);
+    return g;
+}
+
+/* All requests of one scheduler to their end: tokens, and how each ended. */
+static void run_requests(segue_engine *e, uint32_t manual, int32_t tokens[REQUESTS][ANSWER], size_t n[REQUESTS],
+                         segue_status ends[REQUESTS])
+{
+    segue_scheduler_opts o = SEGUE_INIT(segue_scheduler_opts);
+    segue_request *q[REQUESTS];
+    segue_scheduler *s;
+    segue_error err;
+    size_t got;
+    o.manual = manual;
+    if (segue_scheduler_open(&s, e, &o, &err)) fail_msg("%s", err.text);
+    for (int i = 0; i < REQUESTS; i++) {
+        int32_t prompt[64];
+        segue_sampling sampling = SEGUE_INIT(segue_sampling);
+        segue_request_opts r = SEGUE_INIT(segue_request_opts);
+        for (int k = 0; k < 64; k++) prompt[k] = 100 + (i * 37 + k * 11) % 4000;
+        sampling.temperature = i % 3 ? 1.2f : 0;
+        sampling.seed = (uint64_t)i;
+        sampling.grammar = i % 4 == 3 ? NULL : i == 10 ? ambiguous_grammar() : open_case((size_t)i % 10);
+        r.tokens = prompt;
+        r.tokens_n = 4 + (size_t)i * 5;
+        r.sampling = &sampling;
+        r.max_tokens = ANSWER;
+        r.no_store = 1;
+        if (segue_request_submit(&q[i], s, &r, &err)) fail_msg("%s", err.text);
+        segue_grammar_close(sampling.grammar); /* the request keeps it */
+    }
+    if (manual) while (segue_scheduler_run(s, &err) == SEGUE_OK) {}
+    for (int i = 0; i < REQUESTS; i++) {
+        n[i] = 0;
+        while (!(ends[i] = segue_request_read(q[i], tokens[i] + n[i], NULL, ANSWER - n[i], &got, UINT64_MAX, &err))) n[i] += got;
+        segue_request_close(q[i]);
+    }
+    segue_scheduler_close(s);
+}
+
+/* Masks that a thread makes beside the runs (manual 0) are those that are made before them (manual 1): the same tokens, and the
+ * same error where no mask can be made. */
+static void masks_beside_runs(void **state)
+{
+    (void)state;
+    static int32_t before[REQUESTS][ANSWER], beside[REQUESTS][ANSWER];
+    size_t before_n[REQUESTS], beside_n[REQUESTS], masked = 0;
+    segue_status before_end[REQUESTS], beside_end[REQUESTS];
+    segue_engine *e;
+    segue_engine_opts o = SEGUE_INIT(segue_engine_opts);
+    segue_error err;
+    o.deterministic = 1;
+    if (segue_engine_open(&e, model, &unit, 1, &o, &err)) fail_msg("%s", err.text);
+    run_requests(e, 1, before, before_n, before_end);
+    run_requests(e, 0, beside, beside_n, beside_end);
+    for (int i = 0; i < REQUESTS; i++) {
+        assert_int_equal(beside_n[i], before_n[i]);
+        assert_int_equal(beside_end[i], before_end[i]);
+        assert_memory_equal(beside[i], before[i], before_n[i] * sizeof(int32_t));
+        masked += i % 4 != 3 ? before_n[i] : 0;
+    }
+    assert_true(masked > 60);
+    assert_int_equal(before_end[10], SEGUE_ELIMIT);
+    segue_engine_close(e);
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -170,7 +244,7 @@ int main(void)
         return 1;
     }
     const struct CMUnitTest tests[] = {cmocka_unit_test(masks_equal_byte_checks), cmocka_unit_test(constrained_sessions),
-                                       cmocka_unit_test(refusals)};
+                                       cmocka_unit_test(masks_beside_runs), cmocka_unit_test(refusals)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     segue_engine_close(engine);
     segue_unit_close(unit);

@@ -34,6 +34,7 @@ void sg_scheduler_release(struct segue_scheduler *s)
         sg_step_free(s->step[i]);
         sg_free(s->round[i]);
     }
+    sg_mask_thread_free(s->masks);
     segue_plan_close(s->plan);
     pthread_cond_destroy(&s->work);
     pthread_cond_destroy(&s->changed);

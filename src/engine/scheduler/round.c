@@ -7,11 +7,7 @@
 #include "engine/scheduler/scheduler.h"
 #include "engine/session/score.h"
 
-enum {
-    CHUNK_FIRST = 32, /* tokens of the first chunk beside running answers, when no speed is known */
-    PREFIX_MIN = 32,  /* common tokens for which a prompt waits until another one has computed them */
-    CHUNK_MIN = 8     /* minimum tokens of a prompt, even if answers are slower than the target */
-};
+enum { PREFIX_MIN = 32 /* common tokens for which a prompt waits until another one has computed them */ };
 
 /* What a request did in a round. */
 struct step {
@@ -226,64 +222,56 @@ static void run_alone(struct segue_request *q, size_t chunk)
 
 /* --- runs that are shared --- */
 
-/* Tokens of prompts that may join a run of `answers` running answers. Where answers alone take the target time, prompts get
- * half of it in addition: otherwise they would starve in runs that are too short to be efficient. */
+static const struct sg_layer_range *shared_range(const struct segue_scheduler *s, struct segue_session *x)
+{
+    return sg_shared_range(x, !s->masks);
+}
+
+/* Tokens of prompts that may join a run of `answers` running answers. */
 static size_t prompt_budget(const struct segue_scheduler *s, uint32_t answers, size_t max)
 {
-    const struct sg_speed *v = &s->speed;
-    if (!answers) return max;
-    if (v->prompt_token_ns <= 0) return CHUNK_FIRST < max ? CHUNK_FIRST : max;
-    double left = (double)s->opts.target_ns - v->decode_ns, least = v->decode_ns / 2;
-    double n = (left > least ? left : least) / v->prompt_token_ns;
-    return n >= (double)max ? max : n < CHUNK_MIN ? CHUNK_MIN : (size_t)n;
+    return answers ? sg_pace_budget(&s->pace, s->opts.target_ns, max) : max;
 }
 
-/* Weight 1/4 for the newest value: follows a change within a few runs and ignores a single slow one. */
-static void learn(double *mean, double value)
+static void learn_run(struct segue_scheduler *s, uint32_t spans, const struct sg_pace_run *run)
 {
-    if (value > 0) *mean = *mean > 0 ? *mean + (value - *mean) / 4 : value;
-}
-
-static void learn_run(struct segue_scheduler *s, uint64_t ns, uint32_t spans, uint32_t answers, size_t prompt_tokens)
-{
-    if (!ns) return;
+    if (!run->ns) return;
     pthread_mutex_lock(&s->lock);
     s->info.runs++;
     s->info.shared_runs += spans > 1;
-    if (!prompt_tokens) learn(&s->speed.decode_ns, (double)ns);
-    else learn(&s->speed.prompt_token_ns, ((double)ns - (answers ? s->speed.decode_ns : 0)) / (double)prompt_tokens);
+    sg_pace_learn(&s->pace, run);
     pthread_mutex_unlock(&s->lock);
 }
 
-/* Tokens of a prompt that join a run, after `taken` of the budget; 0: none. Fixed chunks are whole, whatever time they take. */
-static size_t prompt_rows(const struct segue_session *x, size_t budget, size_t taken)
+/* Tokens of a prompt that join a run that has `prompts` others; `left`: of the budget. 0: none. Fixed chunks are whole, whatever
+ * time they take. */
+static size_t prompt_rows(const struct segue_session *x, size_t left, uint32_t prompts)
 {
-    size_t rows = sg_session_pending(x), chunk = sg_session_chunk(x), left = budget > taken ? budget - taken : 0;
+    size_t rows = sg_session_pending(x), chunk = sg_session_chunk(x);
     if (rows > chunk) rows = chunk;
-    if (x->engine->fixed_chunks) return taken ? 0 : rows;
+    if (x->engine->fixed_chunks) return prompts ? 0 : rows;
     return rows < left ? rows : left;
 }
 
 /* Fills the shares of one run on the range: running answers first, then prompts in order of arrival up to the budget. The
  * requests of the shares are moved to the front of the list. */
 static uint32_t fill(struct segue_scheduler *s, struct segue_request **list, uint32_t n, const struct sg_layer_range *range,
-                     struct sg_step *t, uint32_t *answers, size_t *prompt_tokens)
+                     struct sg_pace_run *run)
 {
+    struct sg_step *t = s->step[SG_WORKER_SHARED];
     uint32_t spans = 0, limit = range->unit->desc.rows_max ? range->unit->desc.rows_max : UINT32_MAX;
-    size_t budget = 0;
-    *answers = 0;
-    *prompt_tokens = 0;
+    size_t left = 0;
     for (int prompts = 0; prompts < 2; prompts++) {
         for (uint32_t i = spans; i < n; i++) {
             struct segue_request *q = list[i];
             struct segue_session *x = q->session;
             size_t pending = sg_session_pending(x), rows = pending;
-            if (is_answer(x) == prompts || sg_shared_range(x) != range || q->opts.kind != SEGUE_GENERATE) continue;
-            if (prompts && !*prompt_tokens) budget = prompt_budget(s, *answers, x->layouts[x->active].chunk_tokens);
-            if (prompts) rows = prompt_rows(x, budget, *prompt_tokens);
-            if (!rows || rows + *answers + *prompt_tokens > limit) continue;
-            if (prompts) *prompt_tokens += rows;
-            else ++*answers;
+            if (is_answer(x) == prompts || shared_range(s, x) != range || q->opts.kind != SEGUE_GENERATE) continue;
+            if (prompts && !run->prompts) left = prompt_budget(s, run->answers, x->layouts[x->active].chunk_tokens);
+            if (prompts) rows = prompt_rows(x, left, run->prompts);
+            if (!rows || rows + run->answers + run->prompt_tokens > limit) continue;
+            if (prompts) run->prompt_tokens += rows, run->prompts++, left -= rows < left ? rows : left;
+            else run->answers++;
             t->shares[spans] = (struct sg_share){.session = x, .tokens_n = (uint32_t)rows, .choose = rows == pending};
             list[i] = list[spans];
             list[spans++] = q;
@@ -299,7 +287,7 @@ static uint32_t unclaim(struct segue_scheduler *s, struct segue_request **list, 
     pthread_mutex_lock(&s->lock);
     for (uint32_t i = 0; i < n; i++) {
         struct segue_request *q = list[i];
-        if (q->opts.kind != SEGUE_GENERATE || sg_shared_range(q->session) != range) {
+        if (q->opts.kind != SEGUE_GENERATE || shared_range(s, q->session) != range) {
             list[kept++] = q;
             continue;
         }
@@ -314,12 +302,10 @@ static uint32_t unclaim(struct segue_scheduler *s, struct segue_request **list, 
 static uint32_t run_range(struct segue_scheduler *s, struct segue_request **list, uint32_t n, const struct sg_layer_range *range)
 {
     struct sg_step *t = s->step[SG_WORKER_SHARED];
-    uint32_t answers;
-    size_t prompt_tokens;
-    uint64_t ns;
-    uint32_t spans = fill(s, list, n, range, t, &answers, &prompt_tokens);
-    sg_session_run_shared(t, spans, range, &ns);
-    learn_run(s, ns, spans, answers, prompt_tokens);
+    struct sg_pace_run run = {0};
+    uint32_t spans = fill(s, list, n, range, &run);
+    sg_session_run_shared(t, spans, range, &run.ns);
+    learn_run(s, spans, &run);
     for (uint32_t i = 0; i < spans; i++) {
         const struct sg_share *p = &t->shares[i];
         publish(list[i], &(struct step){.status = p->error.status, .token = p->token, .error = &p->error,
@@ -335,7 +321,7 @@ static void run_all(struct segue_scheduler *s, struct segue_request **list, uint
 {
     while (n) {
         struct segue_request *q = list[0];
-        const struct sg_layer_range *range = q->opts.kind == SEGUE_GENERATE ? sg_shared_range(q->session) : NULL;
+        const struct sg_layer_range *range = q->opts.kind == SEGUE_GENERATE ? shared_range(s, q->session) : NULL;
         if (range) {
             n = run_range(s, list, n, range);
             continue;

@@ -76,6 +76,8 @@ static segue_status make_buffers(struct segue_scheduler *s, segue_error *err)
 {
     size_t n = s->opts.running;
     SG_TRY(sg_step_reserve(&s->step[SG_WORKER_SHARED], s->engine, n, err));
+    if (!s->opts.manual) SG_TRY(sg_mask_thread_new(&s->masks, n, err));
+    s->step[SG_WORKER_SHARED]->masks = s->masks;
     for (uint32_t i = 0; i < SG_WORKERS; i++)
         if (!(s->round[i] = sg_alloc(n * sizeof(struct segue_request *))))
             return sg_no_memory("scheduler", n * sizeof(struct segue_request *), err);
@@ -197,8 +199,8 @@ segue_status segue_scheduler_info_get(const segue_scheduler *scheduler, segue_sc
     for (const struct segue_request *q = s->running.first; q; q = q->next) i.memory_bytes += q->bytes;
     for (const struct segue_request *q = s->running.first; q; q = q->next)
         i.paused += s->opts.unread_tokens && q->out_n - q->read_n >= s->opts.unread_tokens;
-    i.token_ns = (uint64_t)s->speed.decode_ns;
-    i.prompt_tokens_s = s->speed.prompt_token_ns > 0 ? 1e9 / s->speed.prompt_token_ns : 0;
+    i.token_ns = (uint64_t)s->pace.answers_ns;
+    i.prompt_tokens_s = s->pace.prompt_token_ns > 0 ? 1e9 / s->pace.prompt_token_ns : 0;
     pthread_mutex_unlock(&s->lock);
     return sg_sized_out(out, &i, sizeof i, "scheduler info", err);
 }

@@ -10,6 +10,7 @@
 
 #include <pthread.h>
 
+#include "engine/scheduler/pace.h"
 #include "engine/session/shared_run.h"
 
 enum { SG_WORKER_PREFILL = 0, SG_WORKER_SHARED = 1, SG_WORKERS = 2 };
@@ -55,12 +56,6 @@ struct sg_request_list {
     size_t n;
 };
 
-/* Recent speed of this engine, by exponentially weighted means; 0: unknown. */
-struct sg_speed {
-    double decode_ns;       /* of a run of running answers alone */
-    double prompt_token_ns; /* added by one token of a prompt */
-};
-
 struct segue_scheduler {
     atomic_uint references;
     struct segue_engine *engine; /* a reference */
@@ -71,6 +66,7 @@ struct segue_scheduler {
     pthread_cond_t changed;      /* `changes` rose, or the scheduler closes */
     struct sg_request_list waiting, running;
     struct sg_step *step[SG_WORKERS];           /* used by the round of the worker */
+    struct sg_mask_thread *masks;               /* NULL: manual */
     struct segue_request **round[SG_WORKERS];   /* [opts.running] claimed by the round of the worker */
     uint32_t busy[SG_WORKERS];                  /* 1: a round of this worker is in progress */
     pthread_t threads[SG_WORKERS];
@@ -78,7 +74,7 @@ struct segue_scheduler {
     uint32_t closing;
     uint64_t changes, submitted;
     uint64_t store_bytes;        /* of the prefix store, as of the last round */
-    struct sg_speed speed;
+    struct sg_pace pace;         /* of this engine */
     segue_scheduler_info info; /* counters */
 };
 

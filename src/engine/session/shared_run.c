@@ -7,14 +7,26 @@
 
 /* States that wait for their hand-off run alone, since they are sent while they are computed; so do units that cannot sample, and
  * sessions of which each run is recorded. */
-const struct sg_layer_range *sg_shared_range(struct segue_session *s)
+const struct sg_layer_range *sg_shared_range(struct segue_session *s, int masked)
 {
     const struct sg_layout *l = &s->layouts[s->active];
     int ready = !s->hashes && s->tokens_n > s->computed && l->n == 1 && sg_layout_holds(l) &&
                 !(s->split && s->active == SG_PREFILL_LAYOUT);
     /* Where no token is allowed, the session's own run says so. */
-    ready = ready && sg_session_unit_samples(s) && sg_session_mask(s, NULL) == SEGUE_OK;
+    ready = ready && sg_session_unit_samples(s) && (!masked || sg_session_mask(s, NULL) == SEGUE_OK);
     return ready ? l->stages[0].layer_range : NULL;
+}
+
+/* The sampler of span i; its mask is made during the run. */
+static void add_sampler(struct sg_step *t, uint32_t i)
+{
+    struct segue_session *s = t->shares[i].session;
+    sg_session_sampler(s, &t->samplers[i]);
+    if (!t->masks || sg_constraint_is_ready(&s->constraint, s->tokens_n, s->input_n)) return;
+    sg_mask_thread_add(t->masks, &(struct sg_mask_job){&s->constraint, s->tokens, s->tokens_n, s->input_n});
+    t->samplers[i].allowed = s->constraint.allowed;
+    t->samplers[i].allowed_n = s->engine->model->info.vocab;
+    t->samplers[i].gate = sg_mask_thread_gate(t->masks);
 }
 
 /* Span i of the batch. */
@@ -24,7 +36,7 @@ static void add_span(struct sg_step *t, uint32_t i)
     struct segue_session *s = p->session;
     t->done[i] = 0;
     t->last[i] = p->tokens_n - 1;
-    if (p->choose) sg_session_sampler(s, &t->samplers[i]);
+    if (p->choose) add_sampler(t, i);
     t->spans[i] = (struct sg_span){.state = s->layouts[s->active].stages[0].state,
                                    .rows = p->tokens_n,
                                    .first = s->computed,
@@ -81,7 +93,12 @@ static void take_result(struct sg_step *t, uint32_t i, uint32_t row, const struc
     if (keeps && f->result->logits) memcpy(s->logits, t->logits + row * vocab, vocab * sizeof *s->logits);
     memcpy(s->logprobs, t->logprobs + (size_t)i * SG_LOGPROBS_MAX, sizeof s->logprobs);
     s->logprobs_n = t->logprobs_n[i];
-    p->error.status = sg_session_accept(s, t->tokens[i], &p->token);
+    if (s->constraint.error.status == SEGUE_OK) {
+        p->error.status = sg_session_accept(s, t->tokens[i], &p->token);
+        return;
+    }
+    p->error = s->constraint.error; /* there was no mask, so the token means nothing */
+    s->constraint.error = (segue_error){0};
 }
 
 static void run_alone(struct sg_share *p)
@@ -125,7 +142,9 @@ void sg_session_run_shared(struct sg_step *t, uint32_t n, const struct sg_layer_
                                .logprobs = t->logprobs,
                                .logprobs_n = t->logprobs_n,
                                .rows_done = t->done};
+    if (t->masks) sg_mask_thread_start(t->masks);
     segue_status status = sg_layer_range_run(range, &batch, &result, &err);
+    if (t->masks) sg_mask_thread_wait(t->masks); /* a run that failed has not waited */
     facts.result = &result;
     facts.ns = sg_now_ns() - start_ns;
     *ns = status == SEGUE_OK ? facts.ns : 0;

@@ -3,6 +3,7 @@
 #ifndef SG_ENGINE_SHARED_RUN_H
 #define SG_ENGINE_SHARED_RUN_H
 
+#include "engine/mask_thread.h"
 #include "engine/session/session.h"
 
 /* The part of one session in a shared run. */
@@ -27,6 +28,7 @@ struct sg_step {
     size_t *logprobs_n;
     segue_logprob *logprobs; /* [cap, SG_LOGPROBS_MAX] */
     float *logits;           /* [cap, vocab] */
+    struct sg_mask_thread *masks; /* makes masks while a run computes; NULL: they are made before it. Borrowed */
     struct sg_arena arena;
 };
 
@@ -34,8 +36,9 @@ struct sg_step {
 segue_status sg_step_reserve(struct sg_step **step, const struct segue_engine *e, size_t n, segue_error *err);
 void sg_step_free(struct sg_step *step); /* NULL is allowed */
 
-/* The layer range on which the session's pending tokens can be computed together with others; NULL: it must run alone. */
-const struct sg_layer_range *sg_shared_range(struct segue_session *s);
+/* The layer range on which the session's pending tokens can be computed together with others; NULL: it must run alone. masked:
+ * also make its mask, and NULL where that fails; else the shared run makes it. */
+const struct sg_layer_range *sg_shared_range(struct segue_session *s, int masked);
 /* Computes t->shares[0 .. n), which are on this layer range, in one run. If it fails, each session tries alone, so that one
  * session's failure does not affect the others. *ns = duration of the shared run; 0: it failed. */
 void sg_session_run_shared(struct sg_step *t, uint32_t n, const struct sg_layer_range *range, uint64_t *ns);

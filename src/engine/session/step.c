@@ -32,7 +32,7 @@ static void step_alone(struct segue_session *s, int32_t *token, segue_error *eac
 static int joins(struct segue_session *s, const segue_error *each, const struct sg_layer_range *range)
 {
     int open = each->status == SEGUE_OK && atomic_load(&s->busy) == STEP_PENDING;
-    const struct sg_layer_range *own = open ? sg_shared_range(s) : NULL;
+    const struct sg_layer_range *own = open ? sg_shared_range(s, 1) : NULL;
     return own && (!range || own == range);
 }
 
@@ -115,7 +115,7 @@ static void step_all(segue_session *const *sessions, size_t n, int32_t *tokens, 
         set_result(&each[i], make_ready(sessions[i], &err), &err);
     }
     for (size_t i = 0; i < n; i++) {
-        while (joins(sessions[i], &each[i], NULL)) step_together(sessions, n, sg_shared_range(sessions[i]), t, tokens, each);
+        while (joins(sessions[i], &each[i], NULL)) step_together(sessions, n, sg_shared_range(sessions[i], 1), t, tokens, each);
         if (each[i].status == SEGUE_OK && atomic_load(&sessions[i]->busy) == STEP_PENDING)
             step_alone(sessions[i], &tokens[i], &each[i]);
     }

@@ -7,6 +7,7 @@
 
 #include "unit/ane/anerun.h"
 #include "unit/generate.h"
+#include "unit/mask_gate.h"
 
 static int is_zero(float x) { return !(x < 0 || x > 0); }
 
@@ -24,6 +25,7 @@ static int is_excluded(const struct sg_sampler *s, int32_t token)
 {
     uint32_t t = (uint32_t)token;
     if (s->limit && t >= s->limit) return 1;
+    sg_sampler_wait(s);
     if (s->allowed && (t >= s->allowed_n || !(s->allowed[t / 32] >> t % 32 & 1))) return 1;
     for (size_t i = 0; s->p.ignore_stops && i < s->stops_n; i++)
         if (s->stops[i] == token) return 1;

@@ -8,6 +8,8 @@
 
 #include "unit/cuda/exec/exec_pass.h"
 
+enum { LATE_CHOICE = 2 }; /* cu_graph_key.best: no choice is part of the graph */
+
 /* Short passes do not depend on the buffers of long ones, long ones not on the number of chunks (their kernels read
  * positions). */
 static void key_of(const struct sg_run *run, const struct cu_pass_plan *plan, const struct cu_pass *p, struct cu_graph_key *key)
@@ -24,11 +26,11 @@ static void key_of(const struct sg_run *run, const struct cu_pass_plan *plan, co
                                  .embedded = (uint16_t)p->embedded,
                                  .buffers = {l->scratch, l->attn_parts}};
     if (!is_long) {
-        key->best = (uint16_t)plan->best;
+        key->best = plan->late ? LATE_CHOICE : (uint16_t)plan->best;
         key->advance = plan->advance;
         key->stops = plan->stops_n;
-        key->sampled = (uint16_t)p->sampled;
-        key->logprobs = (uint16_t)p->logprobs;
+        key->sampled = plan->late ? 0 : (uint16_t)p->sampled;
+        key->logprobs = plan->late ? 0 : (uint16_t)p->logprobs;
         key->banned = plan->banned;
         return;
     }

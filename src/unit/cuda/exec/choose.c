@@ -78,10 +78,13 @@ segue_status cu_pass_and_choose(struct sg_run *run, struct cu_pass_plan *plan, i
         plan->sampled = cu_all_greedy(run, plan, &plan->banned) && wanted <= CU_DECODE_ROWS ? 0 : n;
         for (uint32_t i = 0; i < n; i++) plan->logprobs += plan->sampled && rows[i].sampler->p.logprobs;
     }
+    plan->late = NULL;
+    for (uint32_t i = 0; i < n && plan->sampled; i++)
+        if (rows[i].sampler->gate) plan->late = rows;
     /* An unused lookahead step reads the settings. */
     if (plan->sampled && run->lane->ahead.active)
         SG_TRY(cu_run_check(run, run->program->base.unit->d.stream_sync(run->lane->stream)));
-    if (plan->sampled) SG_TRY(cu_samplers_upload(run, rows, n, 0));
+    if (plan->sampled && !plan->late) SG_TRY(cu_samplers_upload(run, rows, n, 0));
     SG_TRY(cu_pass_run(run, plan, copy_logits));
     for (uint32_t i = 0; i < n; i++)
         SG_TRY(plan->sampled ? cu_sampled_result(run, &rows[i], 0, i, token) : greedy_result(run, &rows[i], token));

@@ -2,7 +2,8 @@
  * counts the new rows. SPDX-License-Identifier: MIT */
 #include <string.h>
 
-#include "unit/cuda/exec/exec_pass.h"
+#include "unit/cuda/exec/choose.h"
+#include "unit/mask_gate.h"
 
 /* Work in the new stream follows all work in the old one. Readers of kept logits look at l->stream under the lock. */
 static segue_status change_stream(struct sg_run *run, cu_stream want)
@@ -162,6 +163,14 @@ void cu_pass_keep_logits(struct sg_run *run, const struct cu_pass_plan *plan, co
     }
 }
 
+/* While the GPU computes the pass, the host waits for the masks; the choice follows in the same stream. */
+static segue_status choose_late(struct sg_run *run, const struct cu_pass_plan *plan, struct cu_pass *p)
+{
+    for (uint32_t i = 0; i < plan->sampled; i++) sg_sampler_wait(plan->late[i].sampler);
+    SG_TRY(cu_samplers_upload(run, plan->late, plan->sampled, 0));
+    return cu_issue_choice(p, plan->advance, plan->stops_n);
+}
+
 /* Logits for the caller go through pinned memory when they are few. States advance only after the stream is synchronised: until
  * then an error leaves them as they were. */
 segue_status cu_pass_run(struct sg_run *run, struct cu_pass_plan *plan, int copy_logits)
@@ -182,6 +191,7 @@ segue_status cu_pass_run(struct sg_run *run, struct cu_pass_plan *plan, int copy
     SG_TRY(cu_pass_send_head(run, &p));
     SG_TRY(cu_pass_send_inputs(run, plan, &p));
     SG_TRY(cu_pass_issue(run, plan, &p));
+    if (plan->late) SG_TRY(choose_late(run, plan, &p));
     int32_t logits = g->vocab ? g->outputs[sg_graph_output(g, "logits")].value : -1;
     int wants_logits = logits >= 0 && copy_logits && run->base.result.logits,
         pinned = wants_logits && p.rows_n[1] <= CK_SPANS && p.rows_n[1];

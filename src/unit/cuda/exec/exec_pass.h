@@ -15,6 +15,8 @@ struct cu_span_part {
     uint32_t span, from, rows;
 };
 
+struct cu_sampled_row;
+
 /* What a pass computes. All parts are in one pass: their rows are concatenated in this order. */
 struct cu_pass_plan {
     struct cu_span_part parts[CK_SPANS]; /* of different spans */
@@ -22,6 +24,8 @@ struct cu_pass_plan {
     uint32_t best;    /* 1: the GPU chooses: the best row of each wanted row, or by sampling */
     uint32_t sampled, logprobs; /* rows chosen by sampling, in the order of the parts that end; of them, those that want
                                  * log-probabilities */
+    const struct cu_sampled_row *late; /* [sampled] NULL, or: their masks are made while the pass runs, so that their settings and
+                                        * the choice are issued after it */
     uint32_t advance; /* 0: no next token; 1: the head is advanced to the next token (generation on the GPU); 2: lookahead */
     uint32_t stops_n; /* stop tokens in the lane's `stops` */
     uint32_t screen;  /* 1: no caller wants logits, so the candidate filter may be used */
@@ -80,7 +84,7 @@ segue_status cu_pass_issue_steps(struct sg_run *run, const struct cu_pass_plan *
 /* After a step: events for readers of the state. */
 segue_status cu_pass_layer_done(struct sg_run *run, const struct cu_pass_plan *plan, struct cu_pass *p,
                                 const struct cu_step *step);
-segue_status cu_pass_choice(const struct cu_pass_plan *plan, struct cu_pass *p);
+segue_status cu_pass_choice(const struct cu_pass_plan *plan, struct cu_pass *p); /* nothing if the choice is late */
 /* The same as cu_pass_issue_steps, by captured graphs from the second time on. */
 segue_status cu_pass_launch_graph(struct sg_run *run, const struct cu_pass_plan *plan, struct cu_pass *p);
 void cu_captured_forget(struct sg_unit *u, struct cu_lane *l); /* destroys all graphs of a lane */

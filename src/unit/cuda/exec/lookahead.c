@@ -19,7 +19,7 @@ int cu_can_look_ahead(struct sg_run *run, struct cu_pass_plan *plan)
         return 0;
     for (uint32_t i = 0; i < b->spans_n; i++) {
         const struct sg_span *s = &run->base.spans[i];
-        if (s->rows != 1 || s->steps > 1 || s->wanted_n != 1 || !s->sampler ||
+        if (s->rows != 1 || s->steps > 1 || s->wanted_n != 1 || !s->sampler || s->sampler->gate ||
             s->state->core.storage != run->base.spans[0].state->core.storage)
             return 0;
         plan->parts[plan->parts_n++] = (struct cu_span_part){i, 0, 1};

@@ -48,10 +48,10 @@ segue_status cu_pass_layer_done(struct sg_run *run, const struct cu_pass_plan *p
     return cu_layer_event_record(step, s->state, p->lane->stream, s->first + part->from + part->rows, p->err);
 }
 
-/* A pass of which no row is wanted chooses nothing. */
+/* A pass of which no row is wanted chooses nothing, one with a late choice later. */
 segue_status cu_pass_choice(const struct cu_pass_plan *plan, struct cu_pass *p)
 {
-    return plan->best && p->rows_n[1] ? cu_issue_choice(p, plan->advance, plan->stops_n) : SEGUE_OK;
+    return plan->best && !plan->late && p->rows_n[1] ? cu_issue_choice(p, plan->advance, plan->stops_n) : SEGUE_OK;
 }
 
 /* Unfused steps when every value is needed or adapters apply. Outputs are copied step by step, before their columns are
