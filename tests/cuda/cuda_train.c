@@ -125,6 +125,30 @@ static void values_in_bf16(void **state)
     close_train(&o);
 }
 
+/* A grid has at most 65,535 blocks in y: sums over rows have their chunks of rows in x. */
+static void sums_over_millions_of_rows(void **state)
+{
+    static const char *const specs[] = {"cuda:0,products=3", "cuda:0"};
+    static const uint32_t rows[] = {65536 * 128 + 1, 65536 * 256 + 1};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct train_opened o;
+        segue_error err;
+        float *x;
+        assert_int_equal(open_train(&o, specs[i], "", &err), SEGUE_OK);
+        const struct sg_train_resident_ops *ops = sg_resident_ops(o.train);
+        assert_int_equal(ops->alloc(o.train, 8, &x, &err), SEGUE_OK);
+        struct sg_op op = {.code = SG_OP_NORM, .u.norm = {.groups = 1, .kind = SG_NORM_LAYER}};
+        struct sg_resident_call c = {.op = &op, .back = 1, .rows = rows[i], .width = 8, .stride = 8, .dout = x};
+        c.in[0] = c.grad[0] = (struct sg_resident_matrix){x, 8, 8, 0};
+        c.weight[0] = c.weight[1] = (struct sg_resident_weight){x, x, 1, 8};
+        assert_int_equal(ops->run(o.train, &c, &err), SEGUE_OK);
+        assert_int_equal(launches_of_kernel(i ? "train_columns" : "train_bf16_norm_columns"), i ? 2 : 1);
+        ops->free(o.train, x);
+        close_train(&o);
+    }
+}
+
 static void failures_leave_nothing(void **state)
 {
     (void)state;
@@ -151,6 +175,7 @@ int main(void)
         cmocka_unit_test(ops_without_a_kernel_are_refused),
         cmocka_unit_test(products_of_a_pair),
         cmocka_unit_test(values_in_bf16),
+        cmocka_unit_test(sums_over_millions_of_rows),
         cmocka_unit_test(failures_leave_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

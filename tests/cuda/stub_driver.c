@@ -294,6 +294,7 @@ API(cuLaunchKernelEx, (const void *l, void *f, void **a, void **x),
     ((struct kernel *)f)->blocks = *(const unsigned *)l;
     /* Of the launch: blocks and threads in three dimensions, then dynamic shared memory. */
     if (((const unsigned *)l)[6] > (unsigned)claim(2)) return BAD_VALUE;
+    if (((const unsigned *)l)[1] > 65535 || ((const unsigned *)l)[2] > 65535) return BAD_VALUE;
     if (watcher) watcher(((struct kernel *)f)->name, *a);
     if (stub_emulate) stub_emulate(((struct kernel *)f)->name, l, *a);
     return launch();)

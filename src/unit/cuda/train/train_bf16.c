@@ -90,7 +90,7 @@ static segue_status norm(struct cu_train *t, const struct sg_resident_call *c, s
     SG_TRY(cu_train_launch(t, t->k.bf16_norm_back, blocks, 1, 1, CT_THREADS, &a, err));
     if (!c->weight[0].gradient && !c->weight[1].gradient) return SEGUE_OK;
     SG_TRY(cu_train_parts(t, (size_t)2 * chunks * a.width, &a.parts, err));
-    SG_TRY(cu_train_launch(t, t->k.bf16_norm_columns, cu_pieces(a.width, 256), chunks, 1, CT_THREADS, &a, err));
+    SG_TRY(cu_train_launch(t, t->k.bf16_norm_columns, chunks, cu_pieces(a.width, 256), 1, CT_THREADS, &a, err));
     SG_TRY(cu_train_bf16_parts(t, a.parts, c->weight[0].gradient, a.width, a.width, chunks, err));
     return cu_train_bf16_parts(t, a.parts + (size_t)chunks * a.width, c->weight[1].gradient, a.width, a.width, chunks, err);
 }

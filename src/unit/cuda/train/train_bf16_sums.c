@@ -16,7 +16,7 @@ segue_status cu_train_bf16_columns(struct cu_train *t, const struct sg_resident_
     struct ct_half_columns a = {half(c->dout), c->stride, NULL, c->rows, columns};
     if (!gradient) return SEGUE_OK;
     SG_TRY(cu_train_parts(t, (size_t)chunks * columns, &a.parts, err));
-    SG_TRY(cu_train_launch(t, t->k.bf16_columns, cu_pieces(columns, 256), chunks, 1, CT_THREADS, &a, err));
+    SG_TRY(cu_train_launch(t, t->k.bf16_columns, chunks, cu_pieces(columns, 256), 1, CT_THREADS, &a, err));
     return cu_train_bf16_parts(t, a.parts, gradient, c->width, columns, chunks, err);
 }
 

@@ -65,7 +65,7 @@ segue_status cu_train_columns(struct cu_train *t, struct ct_columns *c, float *g
     c->chunk = ROW_CHUNK;
     uint32_t chunks = cu_pieces(c->rows, c->chunk);
     SG_TRY(cu_train_parts(t, (size_t)chunks * c->columns, &c->parts, err));
-    SG_TRY(cu_train_launch(t, t->k.columns, cu_pieces(c->columns, CT_PART_COLUMNS), chunks, 1, CT_THREADS, c, err));
+    SG_TRY(cu_train_launch(t, t->k.columns, chunks, cu_pieces(c->columns, CT_PART_COLUMNS), 1, CT_THREADS, c, err));
     struct ct_sum s = {c->parts, gradient, c->columns, 1, c->columns, chunks, 1, scale, 0};
     return cu_train_launch_items(t, t->k.sum, c->columns, &s, err);
 }

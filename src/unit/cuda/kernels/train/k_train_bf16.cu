@@ -194,13 +194,14 @@ extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_norm_back(co
     }
 }
 
-/* --- sums over rows. Block (x, y): 256 columns, chunk y of rows; a thread has eight columns, every eighth row --- */
+/* --- sums over rows. Block (x, y): chunk x of rows (a grid has few blocks in y), 256 columns; a thread has eight columns, every
+ * eighth row --- */
 
 /* s: the sums of the block's threads. parts[column] = those of all warps, in their order. */
 __device__ __forceinline__ void half_sums_store(float *parts, const float (&s)[8], uint32_t columns)
 {
     __shared__ float sums[CT_THREADS / 32][32][8];
-    uint32_t column = blockIdx.x * CT_THREADS + threadIdx.x;
+    uint32_t column = blockIdx.y * CT_THREADS + threadIdx.x;
     __syncthreads();
     for (int i = 0; i < 8; i++) sums[threadIdx.x / 32][threadIdx.x % 32][i] = s[i];
     __syncthreads();
@@ -213,11 +214,11 @@ __device__ __forceinline__ void half_sums_store(float *parts, const float (&s)[8
 /* For the gradients of a norm's weight and bias. */
 extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_norm_columns(const __grid_constant__ ct_half_norm a)
 {
-    uint32_t c = blockIdx.x * 256 + threadIdx.x % 32 * 8, to = (blockIdx.y + 1) * CT_CHUNK;
+    uint32_t c = blockIdx.y * 256 + threadIdx.x % 32 * 8, to = (blockIdx.x + 1) * CT_CHUNK;
     float weight[8] = {0}, bias[8] = {0}, d[8], x[8];
     if (to > a.rows) to = a.rows;
 #pragma unroll 2
-    for (uint32_t t = blockIdx.y * CT_CHUNK + threadIdx.x / 32; t < to; t += CT_THREADS / 32) {
+    for (uint32_t t = blockIdx.x * CT_CHUNK + threadIdx.x / 32; t < to; t += CT_THREADS / 32) {
         if (c >= a.width) break;
         float mean = a.stats[2 * (size_t)t], inverse = a.stats[2 * (size_t)t + 1];
         half_load(d, a.dout + (size_t)t * a.width + c);
@@ -228,23 +229,23 @@ extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_norm_columns
             bias[i] += d[i];
         }
     }
-    half_sums_store(a.parts + (size_t)blockIdx.y * a.width, weight, a.width);
-    half_sums_store(a.parts + ((size_t)gridDim.y + blockIdx.y) * a.width, bias, a.width);
+    half_sums_store(a.parts + (size_t)blockIdx.x * a.width, weight, a.width);
+    half_sums_store(a.parts + ((size_t)gridDim.x + blockIdx.x) * a.width, bias, a.width);
 }
 
 /* Of dout. */
 extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_columns(const __grid_constant__ ct_half_columns a)
 {
-    uint32_t c = blockIdx.x * 256 + threadIdx.x % 32 * 8, to = (blockIdx.y + 1) * CT_CHUNK;
+    uint32_t c = blockIdx.y * 256 + threadIdx.x % 32 * 8, to = (blockIdx.x + 1) * CT_CHUNK;
     float s[8] = {0}, d[8];
     if (to > a.rows) to = a.rows;
 #pragma unroll 4
-    for (uint32_t t = blockIdx.y * CT_CHUNK + threadIdx.x / 32; t < to; t += CT_THREADS / 32) {
+    for (uint32_t t = blockIdx.x * CT_CHUNK + threadIdx.x / 32; t < to; t += CT_THREADS / 32) {
         if (c >= a.columns) break;
         half_load(d, a.dout + t * a.stride + c);
         for (int i = 0; i < 8; i++) s[i] += d[i];
     }
-    half_sums_store(a.parts + (size_t)blockIdx.y * a.columns, s, a.columns);
+    half_sums_store(a.parts + (size_t)blockIdx.x * a.columns, s, a.columns);
 }
 
 /* gradient[column] += the sum of the chunks' parts. A block has 32 columns, a warp every eighth chunk. */

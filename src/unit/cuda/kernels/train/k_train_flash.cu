@@ -29,6 +29,8 @@ __device__ __forceinline__ float exp_2(float x)
 #endif
 }
 
+struct __align__(8) two { float x, y; };
+
 /* A sequence of n rows from `first`, and a head. */
 struct flash_item {
     uint32_t first, n, h, kv;
@@ -68,8 +70,8 @@ template <int D> struct flash {
     __device__ static void fetch(uint16_t *tile, const uint16_t *p, size_t stride, uint32_t row, uint32_t n)
     {
 #pragma unroll
-        for (int i = threadIdx.x; i < INNER * CHUNKS; i += CT_FLASH_THREADS) {
-            uint32_t r = i / CHUNKS, c = i % CHUNKS;
+        for (int e = 0; e < INNER * CHUNKS / CT_FLASH_THREADS; e++) {
+            uint32_t r = (threadIdx.x + e * CT_FLASH_THREADS) / CHUNKS, c = threadIdx.x % CHUNKS;
             half_copy(chunk(tile, r, c), row + r < n ? p + (row + r) * stride + c * 8 : p, row + r < n);
         }
     }
@@ -203,6 +205,15 @@ __device__ __forceinline__ float row_sum(float x)
     return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
+/* Scores of keys that a query does not see become -INFINITY, so that 2^score is 0. i: row of this lane. Apart from the use of
+ * the scores, because a condition for each of them becomes a branch, and then one exponential waits for the one before. */
+template <int D> __device__ __forceinline__ void hide_keys(const ct_flash &a, float (&s)[flash<D>::SUMS_N], uint32_t i, uint32_t j0)
+{
+#pragma unroll
+    for (int c = 0; c < flash<D>::SUMS_N; c++)
+        if (!sees(a, i + c % 4 / 2 * 8, j0 + 8 * (c / 4) + threadIdx.x % 4 * 2 + c % 2)) s[c] = -INFINITY;
+}
+
 /* --- forward --- */
 
 /* The running softmax of one tile: s becomes 2^(s - max); out and sum are rescaled. i: row of this lane. */
@@ -210,25 +221,19 @@ template <int D> __device__ void softmax_step(const ct_flash &a, float (&s)[flas
                                               float (&max)[2], float (&sum)[2], uint32_t i, uint32_t j0)
 {
     typedef flash<D> F;
-    bool whole = all_seen(a, i - threadIdx.x % 32 / 4, 16, j0, F::INNER);
     float scale = a.scale * LOG2E;
+    if (!all_seen(a, i - threadIdx.x % 32 / 4, 16, j0, F::INNER)) hide_keys<D>(a, s, i, j0);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         float m = max[r], part = 0;
 #pragma unroll
-        for (int j = 0; j < F::TILES; j++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                float &x = s[4 * j + 2 * r + e];
-                x = whole || sees(a, i + 8 * r, j0 + 8 * j + threadIdx.x % 4 * 2 + e) ? x * scale : -INFINITY;
-                m = fmaxf(m, x);
-            }
+        for (int j = 0; j < F::TILES; j++) m = fmaxf(m, scale * fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
         m = row_max(m);
         float base = m > -INFINITY ? m : 0, shrink = exp_2(max[r] - base);
 #pragma unroll
         for (int j = 0; j < F::TILES; j++)
 #pragma unroll
-            for (int e = 0; e < 2; e++) part += s[4 * j + 2 * r + e] = exp_2(s[4 * j + 2 * r + e] - base);
+            for (int e = 0; e < 2; e++) part += s[4 * j + 2 * r + e] = exp_2(fmaf(s[4 * j + 2 * r + e], scale, -base));
         max[r] = m;
         sum[r] = sum[r] * shrink + part;
 #pragma unroll
@@ -328,13 +333,10 @@ template <int D> __device__ void flash_queries(const ct_flash &a)
         F::across(s, q, keys[stage]);
         F::across(dp, dy, values[stage]);
         F::finish();
-        bool whole = all_seen(a, i - threadIdx.x % 32 / 4, 16, j, F::INNER);
+        if (!all_seen(a, i - threadIdx.x % 32 / 4, 16, j, F::INNER)) hide_keys<D>(a, s, i, j);
 #pragma unroll
-        for (int c = 0; c < F::SUMS_N; c++) {
-            int r = c % 4 / 2;
-            bool seen = whole || sees(a, i + 8 * r, j + 8 * (c / 4) + threadIdx.x % 4 * 2 + c % 2);
-            s[c] = seen ? exp_2(s[c] * scale - lse[r]) * (dp[c] - along[r]) : 0;
-        }
+        for (int c = 0; c < F::SUMS_N; c++)
+            s[c] = exp_2(fmaf(s[c], scale, -lse[c % 4 / 2])) * (dp[c] - along[c % 4 / 2]);
         F::pack(ds, s);
         F::start();
         F::along(dq, ds, keys[stage]);
@@ -345,6 +347,15 @@ template <int D> __device__ void flash_queries(const ct_flash &a)
 
 /* --- backward by keys: dK and dV; matrices are [keys, queries] --- */
 
+/* As hide_keys; j: row of this lane. */
+template <int D> __device__ __forceinline__ void hide_queries(const ct_flash &a, float (&s)[flash<D>::SUMS_N], uint32_t i0,
+                                                              uint32_t j)
+{
+#pragma unroll
+    for (int c = 0; c < flash<D>::SUMS_N; c++)
+        if (!sees(a, i0 + 8 * (c / 4) + threadIdx.x % 4 * 2 + c % 2, j + c % 4 / 2 * 8)) s[c] = -INFINITY;
+}
+
 /* One tile of queries from i0. L and the rowsums of the queries are in `lines`. */
 template <int D> __device__ void keys_step(const ct_flash &a, const typename flash<D>::rows_fragment &k,
                                            const typename flash<D>::rows_fragment &v, uint16_t *queries, uint16_t *douts,
@@ -354,19 +365,22 @@ template <int D> __device__ void keys_step(const ct_flash &a, const typename fla
     typedef flash<D> F;
     float s[F::SUMS_N], dp[F::SUMS_N], scale = a.scale * LOG2E;
     typename F::left p, ds;
-    bool whole = all_seen(a, i0, F::INNER, j - threadIdx.x % 32 / 4, 16);
     F::clear(s);
     F::clear(dp);
     F::start();
     F::across(s, k, queries);
     F::across(dp, v, douts);
     F::finish();
+    if (!all_seen(a, i0, F::INNER, j - threadIdx.x % 32 / 4, 16)) hide_queries<D>(a, s, i0, j);
 #pragma unroll
-    for (int c = 0; c < F::SUMS_N; c++) {
-        uint32_t i = 8 * (c / 4) + threadIdx.x % 4 * 2 + c % 2;
-        bool seen = whole || sees(a, i0 + i, j + c % 4 / 2 * 8);
-        s[c] = seen ? exp_2(s[c] * scale - lines[0][i]) : 0;
-        dp[c] = s[c] * (dp[c] - lines[1][i]);
+    for (int c = 0; c < F::SUMS_N; c += 4) {
+        uint32_t i = 2 * c + threadIdx.x % 4 * 2;
+        two lse = *(const two *)&lines[0][i], along = *(const two *)&lines[1][i];
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            s[c + e] = exp_2(fmaf(s[c + e], scale, e % 2 ? -lse.y : -lse.x));
+            dp[c + e] = s[c + e] * (dp[c + e] - (e % 2 ? along.y : along.x));
+        }
     }
     F::pack(p, s);
     F::pack(ds, dp);
@@ -380,7 +394,7 @@ template <int D> __device__ void flash_keys(const ct_flash &a)
 {
     typedef flash<D> F;
     __shared__ __align__(1024) uint16_t queries[2][F::NUMBERS], douts[2][F::NUMBERS];
-    __shared__ float lines[2][2][F::INNER];
+    __shared__ __align__(8) float lines[2][2][F::INNER];
     uint32_t group = a.heads / a.kv_heads, j0 = blockIdx.x * F::ROWS;
     flash_item x(a, blockIdx.y * group, blockIdx.z);
     uint32_t j = j0 + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
@@ -418,18 +432,15 @@ template <int D> __device__ void flash_keys(const ct_flash &a)
     if (a.dk.p) F::store(a.dk.p + x.first * a.dk.stride + x.kv * D, a.dk.stride, j, x.n, dk, scales, a.dk.fresh);
 }
 
-#define KERNELS(d)                                                                                                               \
-    extern "C" __global__ void __launch_bounds__(CT_FLASH_THREADS) train_flash_##d(const __grid_constant__ ct_flash a)           \
+/* The last three: least blocks per multiprocessor, so that one multiplies while others compute exponentials. */
+#define KERNEL(name, body, d, blocks)                                                                                            \
+    extern "C" __global__ void __launch_bounds__(CT_FLASH_THREADS, blocks) name##_##d(const __grid_constant__ ct_flash a)        \
     {                                                                                                                           \
-        flash_forward<d>(a);                                                                                                     \
-    }                                                                                                                           \
-    extern "C" __global__ void __launch_bounds__(CT_FLASH_THREADS) train_flash_queries_##d(const __grid_constant__ ct_flash a)   \
-    {                                                                                                                           \
-        flash_queries<d>(a);                                                                                                     \
-    }                                                                                                                           \
-    extern "C" __global__ void __launch_bounds__(CT_FLASH_THREADS) train_flash_keys_##d(const __grid_constant__ ct_flash a)      \
-    {                                                                                                                           \
-        flash_keys<d>(a);                                                                                                        \
+        body<d>(a);                                                                                                             \
     }
-KERNELS(64)
-KERNELS(128)
+#define KERNELS(d, forward, queries, keys)                                                                                       \
+    KERNEL(train_flash, flash_forward, d, forward)                                                                               \
+    KERNEL(train_flash_queries, flash_queries, d, queries)                                                                       \
+    KERNEL(train_flash_keys, flash_keys, d, keys)
+KERNELS(64, 4, 3, 2)
+KERNELS(128, 2, 2, 2)

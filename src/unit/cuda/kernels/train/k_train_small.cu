@@ -176,19 +176,19 @@ __device__ float column_term(const ct_columns &a, uint32_t r, uint32_t column)
     return a.kind == CT_OF_NORM_BIAS ? d : d * ((a.x.p[t * a.x.stride + c] - a.stats[2 * (size_t)r]) * a.stats[2 * (size_t)r + 1]);
 }
 
-/* Block (x, y): 32 columns, chunk y of rows. Eight rows at a time, added in their order. */
+/* Block (x, y): chunk x of rows, 32 columns. Eight rows at a time, added in their order. */
 extern "C" __global__ void __launch_bounds__(CT_THREADS) train_columns(const __grid_constant__ ct_columns a)
 {
     __shared__ float sums[CT_THREADS / 32][33];
-    uint32_t column = blockIdx.x * CT_PART_COLUMNS + threadIdx.x % 32, lane = threadIdx.x / 32;
-    uint32_t from = blockIdx.y * a.chunk, to = from + a.chunk < a.rows ? from + a.chunk : a.rows;
+    uint32_t column = blockIdx.y * CT_PART_COLUMNS + threadIdx.x % 32, lane = threadIdx.x / 32;
+    uint32_t from = blockIdx.x * a.chunk, to = from + a.chunk < a.rows ? from + a.chunk : a.rows;
     float sum = 0;
     for (uint32_t r = from + lane; r < to && column < a.columns; r += CT_THREADS / 32) sum += column_term(a, r, column);
     sums[lane][threadIdx.x % 32] = sum;
     __syncthreads();
     if (lane || column >= a.columns) return;
     for (int i = 1; i < CT_THREADS / 32; i++) sum += sums[i][threadIdx.x];
-    a.parts[(size_t)blockIdx.y * a.columns + column] = sum;
+    a.parts[(size_t)blockIdx.x * a.columns + column] = sum;
 }
 
 /* --- convolution: a thread per number --- */
