@@ -81,6 +81,8 @@ for spec in accelerators:
                    and (o["position"] is not None or o["run_tokens"] > 1), o)
 if len(accelerators) == 2: print("SKIP the faults of cuda: this machine has no GPU")
 refused(2, ["replay", on_ref, "--unit", "ane:soft,fault=1"], "LAYER.OP")
+hybrid = os.path.join(source, "tests", "golden", "tiny", "qwen3_5")
+refused(4, ["replay", record("hybrid.rec", "-m", hybrid, "--unit", "ane:soft", same=False), "--unit", "ane:soft,fault=0.delta"], "0.delta", "part of another")
 
 # chat: one record per turn, each of which can be repeated alone.
 turns = os.path.join(top.name, "turns.rec")
