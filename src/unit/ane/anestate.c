@@ -211,7 +211,7 @@ static void share_fixed(struct sg_state *st)
 {
     const struct sg_host_memory *host = st->core.host;
     size_t bytes = 0;
-    if (!host || !host->adopts || !st->core.fixed_bytes) return;
+    if (!host || !host->attachable || !st->core.fixed_bytes) return;
     char *at = st->fixed_memory = host->take(host->owner, st->core.fixed_bytes);
     if (at) memset(at, 0, st->core.fixed_bytes);
     for (uint32_t i = 0; at && i < st->core.slots_n; i++) {
