@@ -2,20 +2,19 @@
  * afterwards, and the phases are cut out of it by the times that the child reports. SPDX-License-Identifier: MIT */
 #include "ane/ane_energy.h"
 
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "ane/child.h"
 #include "meter/meter.h"
 #include "meter/meter_log.h"
+#include "meter/recorder.h"
 #include "plan/probe_model.h"
 
 enum { LAYERS = 6, WIDTH = 768, FF = 2048, HEADS = 12, VOCAB = 4096, PROMPT = 128, CONTEXT = 256 };
-enum { PHASE_MS = 4000, INTERVAL_MS = 200, START_MS = 10000, LIMIT_MS = 300000 };
+enum { PHASE_MS = 4000, LIMIT_MS = 300000 };
 
 static void wait_ms(unsigned ms)
 {
@@ -97,41 +96,6 @@ static json_t *work(const void *context)
 
 /* --- powermetrics --- */
 
-/* Starts it and waits for its log. NULL: it runs; else the reason. */
-static const char *metrics_start(pid_t *pid, const char *log)
-{
-    char interval[16];
-    snprintf(interval, sizeof interval, "%d", INTERVAL_MS);
-    fflush(NULL);
-    *pid = fork();
-    if (*pid < 0) return "no process can be started";
-    if (!*pid) {
-        if (!freopen("/dev/null", "w", stdout) || !freopen("/dev/null", "w", stderr)) _exit(127);
-        execlp("powermetrics", "powermetrics", "--samplers", "cpu_power,gpu_power", "-i", interval, "-o", log, (char *)NULL);
-        _exit(127);
-    }
-    for (int waited = 0; waited < START_MS; waited += INTERVAL_MS) {
-        wait_ms(INTERVAL_MS);
-        if (waitpid(*pid, NULL, WNOHANG) == *pid) {
-            *pid = 0;
-            return "powermetrics is not on this machine, or ended at once";
-        }
-        if (!access(log, R_OK)) return NULL;
-    }
-    return "powermetrics wrote no log";
-}
-
-static void metrics_end(pid_t pid)
-{
-    if (pid <= 0) return;
-    wait_ms(3 * INTERVAL_MS);
-    kill(pid, SIGINT);
-    wait_ms(INTERVAL_MS);
-    if (waitpid(pid, NULL, WNOHANG) == pid) return;
-    kill(pid, SIGKILL);
-    waitpid(pid, NULL, 0);
-}
-
 static struct meter_phase phase_of(const struct energy_series *s, const json_t *times, const char *name)
 {
     const json_t *t = json_object_get(times, name);
@@ -160,10 +124,10 @@ static json_t *read_log(const char *log, const json_t *times, char **why)
 static json_t *measure(const struct energy_work *w, const char *log, char **why)
 {
     pid_t pid = 0;
-    const char *reason = metrics_start(&pid, log);
+    const char *reason = recorder_start(&pid, log);
     json_t *times = reason ? NULL : child_json(work, w, LIMIT_MS), *o = NULL;
     const char *failed = json_string_value(json_object_get(json_object_get(times, "error"), "text"));
-    metrics_end(pid);
+    recorder_end(pid);
     if (reason || !times || failed)
         *why = out_strdup(reason ? reason : failed ? failed : "the process died or exceeded the time limit");
     else

@@ -16,6 +16,7 @@ struct bench_run {
     struct bench_out *out;      /* shared by all thread counts */
     struct progress progress;
     struct meter meter;
+    segue_error no_meter; /* bench --pipelines: why there is none */
     size_t sequences, repeats; /* parallel sequences of the default mode; samples per row */
     size_t threads;            /* CPU threads */
     uint64_t seed;             /* of the random prompts */

@@ -27,6 +27,7 @@ struct run_figures {
     segue_stats stats; /* counters at the end */
     struct session_work work;
     uint64_t hash; /* of the generated ids */
+    uint64_t start_ns, first_ns, end_ns; /* when the request, its first token and its last one were */
 };
 
 /* One run in a new session: prompt ids[prompt], then `tokens` generated tokens. The time to first token includes
@@ -50,6 +51,9 @@ static segue_status run_once(struct bench_run *b, const int32_t *ids, size_t pro
     m->handoff_ms = (double)m->stats.handoff_ns / 1e6;
     m->exposed_ms = (double)m->stats.handoff_exposed_ns / 1e6;
     m->hash = bench_hash(a.ids, tokens);
+    m->start_ns = start_ns;
+    m->first_ns = start_ns + (uint64_t)(m->ttft_ms * 1e6);
+    m->end_ns = m->first_ns + a.rest_ns;
     machine_peak_bytes();
     bench_close_session(s);
     free(a.ids);
@@ -137,11 +141,36 @@ static json_t *row_header(const char *name, size_t prompt, size_t tokens)
     return o;
 }
 
-/* This mode does not measure energy, but its rows have the fields. */
-static void put_energy(json_t *o, const char *reason)
+static const char *const energy_names[] = {"prefill_j", "decode_j", "power_w", "meter"};
+
+static void put_no_energy(json_t *o, const char *reason)
 {
-    out_null(o, "prefill_j", reason);
-    out_null(o, "decode_j", reason);
+    for (size_t i = 0; i < 4; i++) out_null(o, energy_names[i], reason);
+}
+
+/* Joules of one run, the mean of m[n]; why: there is no meter. */
+static void put_energy(json_t *o, struct meter *meter, const struct run_figures *m, size_t n, size_t prompt, size_t tokens,
+                       const char *why)
+{
+    struct meter_phase prefill = {.tokens = 0}, decode = {.tokens = 0};
+    if (!meter->name) {
+        put_no_energy(o, why);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        meter_add(meter, m[i].start_ns, m[i].first_ns, prompt, &prefill);
+        meter_add(meter, m[i].first_ns, m[i].end_ns, tokens - 1, &decode);
+    }
+    json_t *all = meter_json(meter, &prefill, &decode, true);
+    for (size_t i = 0; i < 4; i++) {
+        json_t *v = json_object_get(all, energy_names[i]);
+        char *reason = out_printf("%s_reason", energy_names[i]);
+        if (i < 2 && json_is_number(v)) json_object_set_new(o, energy_names[i], out_real(json_number_value(v) / (double)n));
+        else json_object_set(o, energy_names[i], v);
+        if (json_object_get(all, reason)) json_object_set(o, reason, json_object_get(all, reason));
+        free(reason);
+    }
+    json_decref(all);
 }
 
 /* One row. m[0] is not part of the medians; for the first prompt length it is the cold run. */
@@ -170,7 +199,7 @@ static json_t *result_row(struct bench_run *b, const char *name, size_t prompt, 
         "the process was warm from the prompt before");
     report_memory(o, p, s->state_bytes);
     put_disk(o, p, b->opened);
-    put_energy(o, "not measured in this mode");
+    put_energy(o, &b->meter, m + (b->repeats > 1), counted, prompt, tokens, b->no_meter.text);
     json_object_set_new(o, "units", units_json(b, work));
     /* Dispatches of the last run, over all units. */
     uint64_t all = 0;
@@ -221,9 +250,20 @@ static json_t *unavailable_row(const char *name, const char *reason)
         "compile_ms", "cold_ttft_ms", "peak_bytes", "device_bytes", "disk_bytes", "dispatches", "ids_hash"};
     for (size_t i = 0; i < 5; i++) out_null(o, figure_names[i], reason);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) out_null(o, names[i], reason);
-    put_energy(o, reason);
+    put_no_energy(o, reason);
     json_object_set_new(o, "units", json_array());
     return o;
+}
+
+/* The meter of --meter, or that of this machine, without which the rows say why they have no energy. */
+static segue_status open_meter(struct bench_run *b, segue_error *err)
+{
+    const char *kind = args_has(&b->args, "meter") ? args_text(&b->args, "meter") : NULL;
+    snprintf(b->no_meter.text, sizeof b->no_meter.text, "not requested");
+    if (kind && !strcmp(kind, "none")) return SEGUE_OK;
+    if (kind) return meter_try(&b->meter, kind, &b->placement, err);
+    (void)meter_try(&b->meter, NULL, &b->placement, &b->no_meter);
+    return SEGUE_OK;
 }
 
 /* In the child: {"rows": [...]}, plus {"status", "text"} after a failure. A missing unit is not a failure but a row. */
@@ -239,7 +279,9 @@ static json_t *measure_pipeline(struct bench_run *b, const char *name)
         json_array_append_new(rows, unavailable_row(name, err.text));
         st = SEGUE_OK;
     } else if (!st) {
-        st = bench_prompts(b, name, rows, &err);
+        st = open_meter(b, &err);
+        if (!st) st = bench_prompts(b, name, rows, &err);
+        meter_close(&b->meter);
     }
     if (!st && b->out->timelines && b->placement.engine) {
         size_t prompts_n;

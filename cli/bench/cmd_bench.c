@@ -86,7 +86,8 @@ static const struct arg_def flag_defs[] = {
     {"seed", 0, ARG_COUNT, 0, "S", "1", 0, 0, "seed of the random prompt"},
     {"no-warmup", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "skip the warm-up run before each row"},
     {"meter", 0, ARG_TEXT, ARG_ADVANCED, "NAME[:FILE]", "none", 0, 0,
-     "measure the energy of each phase: nvml, rapl, all, powermetrics:FILE, asitop:FILE"},
+     "measure the energy of each phase: nvml, rapl, all, powermetrics (as root), powermetrics:FILE, asitop:FILE; with "
+     "--pipelines, what this machine has"},
     {"meter-idle", 0, ARG_COUNT, ARG_ADVANCED, "S", NULL, 1, 3600,
      "measure the idle power for S seconds first and subtract it from the energy"},
     {"unit", 0, ARG_UNIT, 0, "U", "the fastest available unit", 0, 0, "compute unit (see segue units)"},

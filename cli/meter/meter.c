@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 #include "meter/meter_log.h"
+#include "meter/recorder.h"
 #include "meter/unit_meter.h"
 #include "term/interrupt.h"
 
@@ -39,6 +41,19 @@ static segue_status open_log(struct meter *m, const char *text, segue_error *err
     return SEGUE_OK;
 }
 
+/* Starts powermetrics, whose log lies in the folder of temporary files. */
+static segue_status open_recorder(struct meter *m, segue_error *err)
+{
+    const char *folder = getenv("TMPDIR");
+    if (geteuid())
+        return out_fail(err, SEGUE_EUNSUPPORTED, "flag --meter: powermetrics: it needs root; use sudo, or powermetrics:FILE");
+    m->name = out_strdup("powermetrics");
+    m->path = out_printf("%s/segue-power-%ld.log", folder && *folder ? folder : "/tmp", (long)getpid());
+    unlink(m->path);
+    const char *why = recorder_start(&m->recorder, m->path);
+    return why ? out_fail(err, SEGUE_EUNSUPPORTED, "flag --meter: powermetrics: %s", why) : SEGUE_OK;
+}
+
 /* The idle window: nothing of segue runs. */
 static void wait_idle(struct meter *m, double seconds)
 {
@@ -59,20 +74,35 @@ static segue_status check_idle(struct meter *m, segue_error *err)
     return why ? out_fail(err, SEGUE_EUNIT, "flag --meter-idle: %s: %s; use more seconds", m->name, why) : SEGUE_OK;
 }
 
+static segue_status open_kind(struct meter *m, const char *kind, const struct placement *p, segue_error *err)
+{
+    *m = (struct meter){0};
+    if (!strncmp(kind, "powermetrics:", 13) || !strncmp(kind, "asitop:", 7)) return open_log(m, kind, err);
+    if (!strcmp(kind, "powermetrics")) return open_recorder(m, err);
+    if (!strcmp(kind, "nvml") || !strcmp(kind, "rapl") || !strcmp(kind, "all")) return open_units(m, kind, p, err);
+    return out_fail(err, SEGUE_EARG,
+                    "flag --meter: %.40s: unknown; use nvml, rapl, all, powermetrics[:FILE] or asitop:FILE", kind);
+}
+
+segue_status meter_try(struct meter *m, const char *kind, const struct placement *p, segue_error *err)
+{
+#ifdef __APPLE__
+    const char *usual = geteuid() ? "all" : "powermetrics";
+#else
+    const char *usual = "all";
+#endif
+    segue_status st = open_kind(m, kind ? kind : usual, p, err);
+    if (st) meter_close(m);
+    return st;
+}
+
 int meter_open(struct meter *m, const struct args *args, const struct placement *p)
 {
     const char *kind = args_text(args, "meter");
     segue_error err;
-    segue_status st;
     *m = (struct meter){0};
     if (!kind || !strcmp(kind, "none")) return EXIT_DONE;
-    if (!strncmp(kind, "powermetrics:", 13) || !strncmp(kind, "asitop:", 7))
-        st = open_log(m, kind, &err);
-    else if (!strcmp(kind, "nvml") || !strcmp(kind, "rapl") || !strcmp(kind, "all"))
-        st = open_units(m, kind, p, &err);
-    else
-        st = out_fail(&err, SEGUE_EARG, "flag --meter: %.40s: unknown; use nvml, rapl, all, powermetrics:FILE or asitop:FILE",
-                      kind);
+    segue_status st = open_kind(m, kind, p, &err);
     if (!st && args_has(args, "meter-idle")) {
         wait_idle(m, args_number(args, "meter-idle", 0));
         st = check_idle(m, &err);
@@ -82,16 +112,28 @@ int meter_open(struct meter *m, const struct args *args, const struct placement 
     return out_error(&err, EXIT_UNAVAILABLE);
 }
 
-/* Read the log again if it does not reach the time yet. Its clock is the wall clock. */
-static void update_log(struct meter *m, uint64_t to)
+static bool covers(const struct meter *m, uint64_t to) { return m->log.n && m->log.points[m->log.n - 1].ns >= to; }
+
+/* Read the log again. Its clock is the wall clock. */
+static void read_again(struct meter *m)
 {
     struct timespec wall;
-    if (m->log.n && m->log.points[m->log.n - 1].ns >= to) return;
     clock_gettime(CLOCK_REALTIME, &wall);
     int64_t offset = (int64_t)wall.tv_sec * 1000000000 + wall.tv_nsec - (int64_t)out_now_ns();
     energy_free(&m->log);
     m->log_error.text[0] = 0;
     meter_log_read(&m->log, m->name, m->path, offset, &m->log_error);
+}
+
+/* Until the log reaches the time. Of a log of its own, the next samples are waited for. */
+static void update_log(struct meter *m, uint64_t to)
+{
+    struct timespec pause = {0, RECORDER_MS * 1000000L};
+    if (!covers(m, to)) read_again(m);
+    for (int tries = 0; m->recorder && !covers(m, to) && tries < 10; tries++) {
+        nanosleep(&pause, NULL);
+        read_again(m);
+    }
 }
 
 /* One window of counters or of the log. */
@@ -136,6 +178,10 @@ json_t *meter_json(struct meter *m, const struct meter_phase *prefill, const str
 
 void meter_close(struct meter *m)
 {
+    if (m->recorder) {
+        recorder_end(m->recorder);
+        unlink(m->path);
+    }
     unit_meter_close(m->live);
     segue_unit_close(m->own);
     energy_free(&m->log);

@@ -4,6 +4,8 @@
 #ifndef SEGUE_CLI_METER_H
 #define SEGUE_CLI_METER_H
 
+#include <sys/types.h>
+
 #include "meter/energy_series.h"
 #include "run/placement.h"
 
@@ -11,6 +13,7 @@
 struct meter {
     char *name;              /* "nvml", "rapl", "nvml+rapl", "powermetrics", "asitop"; NULL: no meter was requested */
     char *path;              /* of the log; NULL: counters of units */
+    pid_t recorder;          /* the process that writes the log, ended with the meter; 0: another program writes it */
     struct unit_meter *live; /* NULL: a log */
     segue_unit *own;         /* opened only to be read; NULL: none */
     struct energy_series log;
@@ -27,6 +30,9 @@ struct meter_phase {
 /* Select the meter of --meter, start it, and measure the idle power of --meter-idle. Prints an error and returns the exit code if
  * it is unknown or nothing here can be read; 0: success. Call it after compilation. */
 int meter_open(struct meter *m, const struct args *args, const struct placement *p);
+/* The same for a meter by its name, without idle power; nothing is printed. kind NULL: the one of this machine: powermetrics for
+ * root on a Mac, else the counters of all units. */
+segue_status meter_try(struct meter *m, const char *kind, const struct placement *p, segue_error *err);
 /* Add a window to a phase; times are of out_now_ns, as in traces. Does nothing without a meter. */
 void meter_add(struct meter *m, uint64_t from, uint64_t to, size_t tokens, struct meter_phase *phase);
 /* Joules of all units since meter_open; negative: not measured, as with logs. */

@@ -133,7 +133,7 @@ static const struct arg_def report_defs[] = {
      "record flags, tokens and hashes of all states for segue replay; slower"},
     {"trace", 0, ARG_FILE, ARG_ADVANCED, "FILE", NULL, 0, 0, "write a timeline of the run in Chrome's trace format"},
     {"meter", 0, ARG_TEXT, ARG_ADVANCED, "NAME[:FILE]", "none", 0, 0,
-     "measure the energy of each phase: nvml, rapl, all, powermetrics:FILE, asitop:FILE"},
+     "measure the energy of each phase: nvml, rapl, all, powermetrics (as root), powermetrics:FILE, asitop:FILE"},
     {"meter-idle", 0, ARG_COUNT, ARG_ADVANCED, "S", NULL, 1, 3600,
      "measure the idle power for S seconds first and subtract it from the energy"},
     ARG_END};

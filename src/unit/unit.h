@@ -137,12 +137,12 @@ struct sg_host_memory {
     void *owner;
     void *(*take)(void *owner, size_t bytes);    /* 64-byte aligned, not cleared; NULL: none left, use ordinary memory */
     void (*leave)(void *owner, void *p);         /* frees what take returned */
-    uint32_t adopts;                 /* 1: it is ordinary memory, of which state_adopt of the unit takes CONV and DELTA slots */
+    uint32_t attachable;             /* 1: it is ordinary memory, of which state_attach of the unit takes CONV and DELTA slots */
 };
 /* The memory where it makes copies faster; NULL: it does not. */
 static inline const struct sg_host_memory *sg_host_memory_pinned(const struct sg_host_memory *m)
 {
-    return m && !m->adopts ? m : NULL;
+    return m && !m->attachable ? m : NULL;
 }
 
 struct sg_state_opts {
@@ -250,10 +250,10 @@ struct sg_unit_ops {
     /* Where host and unit share memory: a CONV or DELTA slot gets the contents at `at`, an address that state_at of another unit
      * gave and that is in memory of this unit's `host`. Nothing is copied; the caller does not change it any more, and may free
      * it. EUNSUPPORTED: it is other memory; use put. Then the same as after put. */
-    segue_status (*state_adopt)(struct sg_state *s, uint32_t slot, const void *at, segue_error *err);
-    /* The unit's pinned memory, or memory that it adopts (sg_host_memory.adopts), or NULL. Absent: all copies are complete when get or put returns. Present: copies from and to this
-     * memory may be pending; those of get until state_flush, those of put until state_flush or validation. Freeing the
-     * memory or the state waits for them. */
+    segue_status (*state_attach)(struct sg_state *s, uint32_t slot, const void *at, segue_error *err);
+    /* The unit's pinned memory, or memory that it attaches (sg_host_memory.attachable), or NULL. Absent, or memory that it attaches: all
+     * copies are complete when get or put returns. Pinned: copies from and to this memory may be pending; those of get until
+     * state_flush, those of put until state_flush or validation. Freeing the memory or the state waits for them. */
     const struct sg_host_memory *(*host)(struct sg_unit *u);
     segue_status (*state_flush)(struct sg_state *s, segue_error *err);
     /* Address of a CONV or DELTA slot in host memory, in the layout of get; valid until the next call that changes the state.

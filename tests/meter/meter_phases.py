@@ -44,12 +44,44 @@ else:
     code, out, err = run("bench", "-m", m, "--unit", unit, "-p", "0", "-n", "256", "-r", "1", "--json", "--meter", "all", "--meter-idle", "1")
     e = json.loads(out)[0]["energy"] if code == 0 else {}
     expect("idle power is subtracted", e.get("idle_w") and 0.5 < e["idle_w"] / WATTS < 2 and abs(e["power_w"]) < 0.5 * WATTS, (err, e))
+    # Without --meter, the pipelines take the counters of their units.
+    code, out, err = run("bench", "--pipelines", "-m", m, "--unit", unit, "-p", "1200", "-n", "256", "-r", "3", "-o", "jsonl")
+    e = json.loads(out) if code == 0 else {}
+    expect("a pipeline is measured", e.get("meter") == "rapl" and e.get("decode_j") and 0.5 < e["power_w"] / WATTS < 2, (err, e))
+    expect("the joules of one run", 0.3 < e.get("decode_j", 0) / (WATTS * 255 / e.get("decode_tok_s", 1e-9)) < 3, e)
+    code, out, err = run("bench", "--pipelines", "-m", m, "--unit", unit, "-p", "9", "-n", "9", "-r", "1", "-o", "jsonl", "--meter", "none")
+    e = json.loads(out) if code == 0 else {}
+    expect("--meter none", e.get("decode_j", 0) is None and e["decode_j_reason"] == "not requested", (err, e))
     stop.set()
     thread.join()
 refused(3, ["run", "-m", m, "--unit", "cpu:powercap=/nonexistent", "-p", "x", "-n", "1", "--meter", "rapl"], "RAPL")
 refused(3, ["run", "-m", m, "--unit", "ref", "-p", "x", "-n", "1", "--meter", "nvml"], "meter")
-refused(2, ["run", "-m", m, "-p", "x", "-n", "1", "--meter", "guess"], "powermetrics:FILE")
+refused(2, ["run", "-m", m, "-p", "x", "-n", "1", "--meter", "guess"], "asitop:FILE")
 refused(1, ["run", "-m", m, "-p", "x", "-n", "1", "--meter", "asitop:/nonexistent"], "/nonexistent")
+
+# --- powermetrics as a child, here a stand-in that writes its format: 3 W ---
+STAND_IN = '''#!/usr/bin/env python3
+import datetime, sys, time
+with open(sys.argv[sys.argv.index("-o") + 1], "w") as log:
+    print("Machine model: Mac14,13\\nOS version: 23A344\\n", file=log, flush=True)
+    while True:
+        begin = time.time()
+        time.sleep(0.1)
+        date = datetime.datetime.now(datetime.timezone.utc)
+        print(f"*** Sampled system activity ({date.strftime('%a %b %d %H:%M:%S %Y %z')}) ({(time.time() - begin) * 1000:.2f}ms elapsed) ***\\n\\n"
+              "CPU Power: 1000 mW\\nGPU Power: 1500 mW\\nANE Power: 500 mW\\nCombined Power (CPU + GPU + ANE): 3000 mW\\n", file=log, flush=True)
+'''
+if os.geteuid() == 0:
+    os.makedirs(os.path.join(top.name, "bin"))
+    write(os.path.join(top.name, "bin"), "powermetrics", STAND_IN)
+    os.chmod(os.path.join(top.name, "bin", "powermetrics"), 0o755)
+    code, out, err = run("bench", "--pipelines", "-m", m, "--unit", "cpu:threads=1", "-p", "9", "-n", "900", "-r", "2", "-o", "jsonl",
+                         "--meter", "powermetrics", PATH=os.path.join(top.name, "bin") + ":" + os.environ["PATH"])
+    e = json.loads(out) if code == 0 else {}
+    expect("powermetrics is started", e.get("meter") == "powermetrics" and (e.get("decode_j") or "samples" in e.get("decode_j_reason", "")), (err, e))
+    expect("powermetrics has 3 W", not e.get("decode_j") or 2 < e["power_w"] < 4, e)
+else:
+    refused(3, ["bench", "--pipelines", "-m", m, "-p", "9", "-n", "9", "--meter", "powermetrics"], "root")
 
 # --- logs: prefill from 10 s to 20 s at 5 W, decode from 20 s to 40 s at 2 W; 1 W before ---
 BASE = 1_700_000_000  # seconds since 1970; monotonic time 0

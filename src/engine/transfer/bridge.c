@@ -79,7 +79,7 @@ segue_status sg_bridge_flush(const struct sg_layout *from, segue_error *err)
     return SEGUE_OK;
 }
 
-/* A recurrent slot. A unit with state_at gives direct access: the target takes the memory over (state_adopt), or it saves the
+/* A recurrent slot. A unit with state_at gives direct access: the target takes the memory over (state_attach), or it saves the
  * copy through the staging buffer. */
 static segue_status move_fixed(const struct sg_slot_copy *j, struct sg_staging *c, struct sg_moved *moved, segue_error *err)
 {
@@ -90,7 +90,7 @@ static segue_status move_fixed(const struct sg_slot_copy *j, struct sg_staging *
     moved->copied += bytes;
     if (a->state_at) {
         SG_TRY(a->state_at(j->from, j->from_slot, 0, &at, err));
-        if (b->state_adopt && b->state_adopt(j->to, j->to_slot, at, NULL) == SEGUE_OK) {
+        if (b->state_attach && b->state_attach(j->to, j->to_slot, at, NULL) == SEGUE_OK) {
             moved->copied -= bytes;
             return SEGUE_OK;
         }

@@ -29,8 +29,8 @@ struct sg_moved {
     uint64_t all;          /* of the slots, in the storage of the target ... */
     uint64_t copied;       /* ... without those that the target took over where they were */
 };
-/* Copies one slot, or has the target adopt it, and adds its bytes to *moved. Device copies may be pending afterwards: those that read `from` until
- * sg_bridge_flush, those that write `to` until sg_bridge_validate. */
+/* Copies one slot, or has the target attach it, and adds its bytes to *moved. Device copies may be pending afterwards: those that
+ * read `from` until sg_bridge_flush, those that write `to` until sg_bridge_validate. */
 segue_status sg_bridge_slot(const struct sg_slot_copy *j, struct sg_staging *c, struct sg_moved *moved, segue_error *err);
 segue_status sg_bridge_flush(const struct sg_layout *from, segue_error *err);
 
@@ -42,7 +42,7 @@ int sg_bridge_can_transfer(const struct sg_layout *from, const struct sg_layout 
 
 struct sg_move_stats {
     uint64_t bytes;        /* size of the states in the storage of `to` */
-    uint64_t copied_bytes; /* copied through host memory; 0 after state_transfer, and of slots that were adopted */
+    uint64_t copied_bytes; /* copied through host memory; 0 after state_transfer, and of slots that were attached */
     uint64_t ns, tokens;   /* duration; length of the sequence */
 };
 /* Moves the states to `to`, which has none or bare ones. On success the states of `from` may only be freed; on failure they

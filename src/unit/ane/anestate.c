@@ -202,8 +202,23 @@ static segue_status slot_init(struct sg_state *st, struct ane_slot *s, segue_err
                        slot->layer, n);
     s->elems = (uint32_t)n;
     if (sg_slot_grows(slot)) return SEGUE_OK;
-    s->fixed = sg_arena_alloc(&st->arena, n * sizeof *s->fixed);
+    if (!s->fixed) s->fixed = sg_arena_alloc(&st->arena, n * sizeof *s->fixed);
     return s->fixed ? SEGUE_OK : sg_no_memory("ane state", n * sizeof *s->fixed, err);
+}
+
+/* All CONV and DELTA slots in memory that the unit of a hand-off takes over, if it has some. */
+static void share_fixed(struct sg_state *st)
+{
+    const struct sg_host_memory *host = st->core.host;
+    size_t bytes = 0;
+    if (!host || !host->attachable || !st->core.fixed_bytes) return;
+    char *at = st->fixed_memory = host->take(host->owner, st->core.fixed_bytes);
+    if (at) memset(at, 0, st->core.fixed_bytes);
+    for (uint32_t i = 0; at && i < st->core.slots_n; i++) {
+        struct ane_slot *s = ane_slot_at(st, i);
+        if (!sg_slot_grows(&s->core.slot)) s->fixed = (float *)(void *)(at + bytes);
+        bytes += s->core.fixed_bytes;
+    }
 }
 
 /* A state has no surfaces until its first run. */
@@ -214,6 +229,7 @@ static segue_status state_init(struct sg_state *st, const struct sg_state_opts *
     st->undo = sg_arena_alloc(&st->arena, st->core.marks_cap * sizeof *st->undo);
     st->undo_rows = sg_arena_alloc(&st->arena, st->core.marks_cap * sizeof *st->undo_rows);
     if (!st->undo || !st->undo_rows) return sg_no_memory("ane state", st->core.marks_cap * sizeof *st->undo, err);
+    share_fixed(st);
     for (uint32_t i = 0; i < st->core.slots_n; i++) SG_TRY(slot_init(st, ane_slot_at(st, i), err));
     return SEGUE_OK;
 }
@@ -254,6 +270,7 @@ void ane_state_free(struct sg_state *s)
     ane_state_leave(s);
     sg_free(s->logits);
     for (uint32_t i = 0; i < s->core.slots_n; i++) ane_rows_free(ane_slot_at(s, i));
+    if (s->fixed_memory) s->core.host->leave(s->core.host->owner, s->fixed_memory);
     sg_state_core_free(&s->core);
     sg_arena_free(&s->arena);
     sg_free(s);
@@ -302,4 +319,26 @@ segue_status ane_state_put(struct sg_state *st, uint32_t slot, uint64_t from, ui
     pthread_mutex_unlock(&st->core.lock);
     if (!busy) SG_TRY(ane_state_download(st, err));
     return sg_state_core_put(st, slot, from, to, storage, in, err);
+}
+
+/* Direct access to a CONV or DELTA slot on the host. write: the caller fills it. */
+segue_status ane_state_at(struct sg_state *st, uint32_t slot, int write, void **out, segue_error *err)
+{
+    struct sg_core_slot *c = NULL;
+    segue_status status = SEGUE_OK;
+    SG_TRY(sg_state_core_slot(&st->core, slot, SG_F32, write ? "put" : "get", &c, err));
+    if (sg_slot_grows(&c->slot))
+        return sg_fail(err, SEGUE_EUNSUPPORTED, "map state: ane: slot %u: K and V are on the engine; use get or put", slot);
+    if (write) {
+        SG_TRY(sg_state_core_check_idle(&st->core, err));
+        SG_TRY(ane_state_download(st, err));
+        c->present = 1;
+    } else {
+        pthread_mutex_lock(&st->core.lock);
+        sg_state_core_wait(&st->core, c, UINT64_MAX);
+        status = ane_state_sync(st, err);
+        pthread_mutex_unlock(&st->core.lock);
+    }
+    *out = ane_slot_at(st, slot)->fixed;
+    return status;
 }

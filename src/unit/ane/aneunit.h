@@ -173,7 +173,7 @@ struct ane_slot {
     struct sg_core_slot core;
     uint32_t elems;                  /* K, V: per position (heads * width); CONV, DELTA: of the whole slot */
     struct sg_block_table blocks;    /* K, V: rows on the host, ANE_BLOCK_TOKENS positions per block; forks share blocks */
-    float *fixed;                    /* CONV, DELTA: [elems] fp32 (fp16 on the engine); in the arena */
+    float *fixed;                    /* CONV, DELTA: [elems] fp32 (fp16 on the engine); in fixed_memory or the arena */
     uint64_t host_end;
     /* While resident: */
     uint32_t part, channel, ring;    /* part, first channel in its state surface, positions of the ring */
@@ -191,7 +191,8 @@ struct sg_state {
     int fixed_here;                  /* 1: `fixed` of all slots is up to date */
     float *logits;                   /* NULL, or [vocab] of the token before position logits_at; owned */
     uint64_t logits_at, row_id;      /* row_id: see sg_program */
-    struct sg_arena arena;           /* owns undo, undo_rows and fixed */
+    struct sg_arena arena;           /* owns undo, undo_rows and, without fixed_memory, fixed */
+    void *fixed_memory;              /* of core.host, which takes the slots over at a hand-off; NULL: none */
 };
 static inline struct ane_slot *ane_slot_at(const struct sg_state *s, uint32_t i)
 {
@@ -207,6 +208,7 @@ segue_status ane_state_get(struct sg_state *s, uint32_t slot, uint64_t from, uin
                            void *out, segue_error *err);
 segue_status ane_state_put(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
                            const void *in, segue_error *err);
+segue_status ane_state_at(struct sg_state *s, uint32_t slot, int write, void **out, segue_error *err);
 /* Before a dispatch of n rows: saves for each mark the rows that the dispatch will overwrite in a ring, and forgets rows on the
  * host that neither the next token nor a mark can attend to. */
 segue_status ane_state_prepare(struct sg_state *s, uint32_t n, segue_error *err);

@@ -1,5 +1,5 @@
-/* mlx_memory.c: memory of MLX in which states of other units keep their recurrent slots, where the host shares it. At a hand-off the
- * same bytes become the contents of a slot here: an array that is a view of them.
+/* mlx_memory.c: memory of MLX in which states of other units keep their recurrent slots, where the host shares it. At a hand-off
+ * the same bytes become the contents of a slot here: an array that is a view of them.
  * SPDX-License-Identifier: MIT */
 #include "unit/mlx/mlxunit.h"
 
@@ -47,7 +47,7 @@ static void leave(void *owner, void *p)
 
 void mlx_memory_open(struct sg_unit *u)
 {
-    u->host = (struct sg_host_memory){.owner = u, .take = take, .leave = leave, .adopts = 1};
+    u->host = (struct sg_host_memory){.owner = u, .take = take, .leave = leave, .attachable = 1};
     pthread_mutex_init(&u->host_lock, NULL);
 }
 
@@ -55,9 +55,9 @@ void mlx_memory_close(struct sg_unit *u) { pthread_mutex_destroy(&u->host_lock);
 
 const struct sg_host_memory *mlx_memory_host(struct sg_unit *u) { return mxc_unified(u->device) ? &u->host : NULL; }
 
-/* --- adoption --- */
+/* --- attaching --- */
 
-struct adoption {
+struct attaching {
     struct sg_state *state;
     struct mlx_slot *slot;
     const char *at;
@@ -66,9 +66,9 @@ struct adoption {
     segue_error *err;
 };
 
-static void adopt_on_owner(void *arg)
+static void attach_on_owner(void *arg)
 {
-    struct adoption *a = arg;
+    struct attaching *a = arg;
     struct sg_unit *u = a->state->core.base.unit;
     const struct sg_slot *slot = &a->slot->core.slot;
     static const int swap[4] = {0, 1, 3, 2};
@@ -79,7 +79,8 @@ static void adopt_on_owner(void *arg)
     const struct mlx_memory *m = u->memory;
     while (m && !(a->at >= m->address && a->at + bytes <= m->address + m->bytes)) m = m->next;
     a->found = m != NULL;
-    mxc_ref y = m ? mxc_of_memory(u->tape, m->memory, (size_t)(a->at - m->address), matrix ? delta : conv, matrix ? 4 : 3) : MXC_NONE;
+    mxc_ref y = MXC_NONE;
+    if (m) y = mxc_of_memory(u->tape, m->memory, (size_t)(a->at - m->address), matrix ? delta : conv, matrix ? 4 : 3);
     pthread_mutex_unlock(&u->host_lock);
     if (!a->found) return;
     if (matrix) y = mxc_transpose(u->tape, y, swap, 4);
@@ -90,19 +91,19 @@ static void adopt_on_owner(void *arg)
         a->slot->array = held;
     }
     a->state->version++;
-    a->status = mlx_status(u, "adopt state", a->err);
+    a->status = mlx_status(u, "attach state", a->err);
     mxc_tape_clear(u->tape);
 }
 
-segue_status mlx_state_adopt(struct sg_state *s, uint32_t slot, const void *at, segue_error *err)
+segue_status mlx_state_attach(struct sg_state *s, uint32_t slot, const void *at, segue_error *err)
 {
     struct sg_core_slot *core = NULL;
     SG_TRY(sg_state_core_check_idle(&s->core, err));
-    SG_TRY(sg_state_core_slot(&s->core, slot, SG_F32, "adopt", &core, err));
-    struct adoption a = {.state = s, .slot = mlx_slot_at(s, slot), .at = at, .err = err};
-    if (!sg_slot_grows(&core->slot)) mlx_call(s->core.base.unit, adopt_on_owner, &a);
+    SG_TRY(sg_state_core_slot(&s->core, slot, SG_F32, "attach", &core, err));
+    struct attaching a = {.state = s, .slot = mlx_slot_at(s, slot), .at = at, .err = err};
+    if (!sg_slot_grows(&core->slot)) mlx_call(s->core.base.unit, attach_on_owner, &a);
     if (!a.found)
-        return sg_fail(err, SEGUE_EUNSUPPORTED, "adopt state: mlx: slot %u: the memory is not one of this unit; use put", slot);
+        return sg_fail(err, SEGUE_EUNSUPPORTED, "attach state: mlx: slot %u: the memory is not one of this unit; use put", slot);
     core->present = a.status == SEGUE_OK;
     return a.status;
 }

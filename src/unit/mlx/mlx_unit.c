@@ -285,6 +285,6 @@ const struct sg_unit_ops sg_unit_mlx = {
     .state_get = mlx_state_get,
     .state_put = sg_state_core_put,
     .state_transfer = mlx_state_transfer,
-    .state_adopt = mlx_state_adopt,
+    .state_attach = mlx_state_attach,
     .host = mlx_memory_host,
 };

@@ -1,8 +1,8 @@
 /* mlxunit.h: internal header of the unit `mlx`, which computes graphs with MLX (Apple's GPU, or the CPU). mlx_unit.c: the table;
- * mlx_owner.c: the thread that makes all calls of MLX; mlx_weights.c: weights; mlx_stack.c: stacked matrices; mlx_ops.c, mlx_mixers.c: the ops; mlx_operands.c:
- * their helpers; mlx_adapters.c: LoRA; mlx_pass.c: passes; mlx_segment.c, mlx_compiled.c: compiled ones; mlx_list.c: a list of
- * their arrays; mlx_range.c: results beyond fp16; mlx_run.c: runs; mlx_step.c: decode steps issued ahead; mlx_state.c,
- * mlx_transfer.c, mlx_memory.c: states; mxc.cpp, mxc_ops.cpp: the calls of MLX behind the C interface mxc.h.
+ * mlx_owner.c: the thread that makes all calls of MLX; mlx_weights.c, mlx_stack.c: weights; mlx_ops.c, mlx_mixers.c: the ops;
+ * mlx_operands.c: their helpers; mlx_adapters.c: LoRA; mlx_pass.c: passes; mlx_segment.c, mlx_compiled.c: compiled ones;
+ * mlx_list.c: a list of their arrays; mlx_range.c: results beyond fp16; mlx_run.c: runs; mlx_step.c: decode steps issued ahead;
+ * mlx_state.c, mlx_transfer.c, mlx_memory.c: states; mxc.cpp, mxc_ops.cpp: the calls of MLX behind the C interface mxc.h.
  *
  * A pass over the graph only builds arrays; MLX computes them when the results are read.
  * SPDX-License-Identifier: MIT */
@@ -170,7 +170,7 @@ struct mlx_pass {
     mxc_ref *products;               /* [stacks_n] with stacked matrices; MXC_NONE: not built yet */
     enum mxc_type type;              /* of the program */
     const struct mxc_held *token;    /* uint32 [spans_n], instead of those of the spans; NULL: none */
-    struct mxc_held *const *fixed;   /* [spans_n, slots_n] recurrent slots before a compiled pass, NULL: those of the states ... */
+    struct mxc_held *const *fixed;   /* [spans_n, slots_n] recurrent slots before a compiled pass, NULL: of the states ... */
     struct mxc_held **fixed_next;    /* ... and after it, NULL: mlx_state_set_next */
     /* While a segment is built: */
     const struct mlx_segment *segment;   /* NULL: a pass over the spans */
@@ -205,8 +205,8 @@ segue_status mlx_pass_compiled(struct mlx_pass *p, segue_error *err);
 void mlx_variant_free(struct mlx_variant *v);
 
 /* Lists the arrays that MLX computes in a pass, without computing them, op by op; value: 1 for the result of the op. Compiled:
- * those of a decode step, without op (NULL) and value. The states, and with MLX_LIST_FUSED programs that were not used before, are
- * afterwards only fit to be freed. */
+ * those of a decode step, without op (NULL) and value. The states, and with MLX_LIST_FUSED programs that were not used before,
+ * are afterwards only fit to be freed. */
 enum mlx_listed { MLX_LIST_OPS, MLX_LIST_COMPILED, MLX_LIST_FUSED };    /* FUSED: what a GPU fuses is one array */
 typedef void mlx_list_fn(void *context, const struct sg_op *op, const char *primitive, enum mxc_type type, int value);
 segue_status mlx_list_arrays(struct sg_program *program, const struct sg_span *spans, uint32_t spans_n, enum mlx_listed how,
@@ -305,7 +305,7 @@ segue_status mlx_state_get(struct sg_state *s, uint32_t slot, uint64_t from, uin
 void mlx_memory_open(struct sg_unit *u);
 void mlx_memory_close(struct sg_unit *u);
 const struct sg_host_memory *mlx_memory_host(struct sg_unit *u);     /* NULL: host and unit do not share memory */
-segue_status mlx_state_adopt(struct sg_state *s, uint32_t slot, const void *at, segue_error *err);
+segue_status mlx_state_attach(struct sg_state *s, uint32_t slot, const void *at, segue_error *err);
 
 /* --- decode steps, the next one issued before the result of this one is used --- */
 
@@ -313,8 +313,8 @@ enum { MLX_STEP_SPANS = 32 };        /* more sequences are computed op by op */
 /* 1: the graph can be computed so: from tokens to logits. */
 int mlx_step_fits(const struct sg_graph *g);
 /* On the owner thread. One row of each span of the pass. tokens [spans_n]: the best ones; *finite 0: some number is not finite.
- * Leaves the slots for mlx_state_commit, and issued[0] of the first state with the logits, which the caller clears. ahead 1: issues
- * the step after it, for the best tokens. */
+ * Leaves the slots for mlx_state_commit, and issued[0] of the first state with the logits, which the caller clears. ahead 1:
+ * issues the step after it, for the best tokens. */
 segue_status mlx_step_run(struct mlx_pass *p, int ahead, int32_t *tokens, int *finite, segue_error *err);
 mxc_ref mlx_step_logits(const struct mlx_pass *p);
 
