@@ -86,9 +86,9 @@ static segue_status read_losses(const struct sg_unit_spec *spec, struct sg_unit 
 static segue_status read_spec(const struct sg_unit_spec *spec, struct sg_unit *u, struct sg_npu_opts *o,
                               segue_error *err)
 {
-    static const char *const keys[] = {"",     "profile", "weights", "compiles", "on_violation", "threads", "rows",
-                                       "keys", "layers",  "range",   "out_of_range", "storage", "head", "programs", "retain", "wired",
-                                       "evaluate", NULL};
+    static const char *const keys[] = {"",     "profile", "weights", "compiles",     "on_violation", "threads",
+                                       "rows", "keys",    "layers",  "range",        "out_of_range", "storage",
+                                       "head", "programs", "retain", "wired",        "evaluate",     NULL};
     const char *profile = sg_spec_value(spec, "profile");
     SG_TRY(sg_spec_only(spec, keys, err));
     SG_TRY(sg_ane_profile_named(&o->profile, profile ? profile : "strict", err));
@@ -181,7 +181,8 @@ static segue_status engine_of(const struct sg_unit_spec *spec, const struct sg_a
     *out = !text ? (api ? ENGINE_MAC : ENGINE_SOFTWARE) : !strcmp(text, "linux") ? ENGINE_LINUX : ENGINE_SOFTWARE;
     if (text && *out == ENGINE_SOFTWARE && strcmp(text, "soft") != 0)
         return sg_fail(err, SEGUE_EARG, "open unit: %s: '%s' is not an option; use soft, linux, or nothing", spec->text, text);
-    if (*out != ENGINE_MAC && (sg_spec_value(spec, "retain") || sg_spec_value(spec, "wired") || sg_spec_value(spec, "evaluate")))
+    if (*out != ENGINE_MAC &&
+        (sg_spec_value(spec, "retain") || sg_spec_value(spec, "wired") || sg_spec_value(spec, "evaluate")))
         return sg_fail(err, SEGUE_EARG, "open unit: %s: retain, wired and evaluate are options of the engine of a Mac; remove them",
                        spec->text);
     if (*out != ENGINE_LINUX && sg_spec_value(spec, "programs"))
