@@ -383,13 +383,22 @@ static void check_folder(struct object *m)
     if (f) fclose(f);
 }
 
+/* Exactly the keys that were asked for, each with the number 1. */
+static int options_are(const struct object *options, int retain, int wired)
+{
+    if (!is(options, DICTIONARY) || options->n != (size_t)(retain + wired)) return 0;
+    const struct object *a = entry_of(options, "kANEFRetainModelsWithoutSourceURLKey"),
+                        *b = entry_of(options, "kANEFKeepModelMemoryWiredKey");
+    return retain == (is(a, NUMBER) && a->number == 1) && wired == (is(b, NUMBER) && b->number == 1);
+}
+
 static _Bool m_compile(void *self, void *cmd, unsigned qos, void *options, void **error)
 {
     struct object *m = self;
     (void)cmd;
     all.c.compiles++;
     CHECK(qos == 21, "QoS is not 21");
-    CHECK(is(options, DICTIONARY) && ((struct object *)options)->n == 0, "options are no empty dictionary");
+    CHECK(options_are(options, all.o.retain, 0), "options of a compile");
     CHECK(m->state != STATE_LOADED, "a loaded model is compiled");
     check_folder(m);
     if (refused_here("compileWithQoS:options:error:", error)) return 0;
@@ -402,7 +411,7 @@ static _Bool m_load(void *self, void *cmd, unsigned qos, void *options, void **e
     struct object *m = self;
     (void)cmd;
     all.c.loads++;
-    CHECK(qos == 21 && is(options, DICTIONARY), "load with other arguments");
+    CHECK(qos == 21 && options_are(options, all.o.retain, all.o.wired), "load with other arguments");
     CHECK(m->state == STATE_COMPILED || m->state == STATE_UNLOADED || all.o.cached, "load before compile");
     if (refused_here("loadWithQoS:options:error:", error)) return 0;
     m->state = STATE_LOADED;
@@ -468,14 +477,8 @@ static void *m_request(void *self, void *cmd, void *in, void *in_at, void *out, 
 }
 
 /* Writes what shows who was bound where: output symbol k becomes 100 + the first number of input symbol k. */
-static _Bool m_evaluate(void *self, void *cmd, unsigned qos, void *options, void *request, void **error)
+static _Bool compute(struct object *r)
 {
-    struct object *r = request;
-    (void)cmd;
-    all.c.evaluates++;
-    CHECK(((struct object *)self)->state == STATE_LOADED, "evaluate of a model that is not loaded");
-    CHECK(qos == 21 && is(options, DICTIONARY) && is(r, REQUEST), "evaluate with other arguments");
-    if (refused_here("evaluateWithQoS:options:request:error:", error)) return 0;
     float seen[16] = {0};
     for (size_t i = 0; i < r->ref[0]->n; i++) {
         struct object *s = r->ref[0]->items[i]->ref[0];
@@ -490,6 +493,33 @@ static _Bool m_evaluate(void *self, void *cmd, unsigned qos, void *options, void
         memcpy(s->bytes, &v, 2);
     }
     return 1;
+}
+
+static _Bool m_evaluate(void *self, void *cmd, unsigned qos, void *options, void *request, void **error)
+{
+    (void)cmd;
+    all.c.evaluates++;
+    CHECK(((struct object *)self)->state == STATE_LOADED, "evaluate of a model that is not loaded");
+    CHECK(qos == 21 && options_are(options, 0, 0) && is(request, REQUEST), "evaluate with other arguments");
+    CHECK(!all.o.real_time, "an evaluate that should be real-time");
+    return refused_here("evaluateWithQoS:options:request:error:", error) ? 0 : compute(request);
+}
+
+/* The client is its class, and a model is its own inner model. */
+static void *m_self(void *self, void *cmd)
+{
+    (void)cmd;
+    return self;
+}
+
+static _Bool m_real_time(void *self, void *cmd, void *model, void *options, void *request, void **error)
+{
+    (void)self;
+    (void)cmd;
+    all.c.real_time++;
+    CHECK(is(model, MODEL) && ((struct object *)model)->state == STATE_LOADED, "evaluate of a model that is not loaded");
+    CHECK(options_are(options, 0, 0) && is(request, REQUEST) && all.o.real_time, "real-time evaluate with other arguments");
+    return refused_here("evaluateRealTimeWithModel:options:request:error:", error) ? 0 : compute(request);
 }
 
 /* Names of parameters and results, taken from the text: `> NAME` before `,` or `)` of the first function; `->
@@ -598,6 +628,9 @@ static const struct {
     {"_ANERequest",
      "requestWithInputs:inputIndices:outputs:outputIndices:weightsBuffer:perfStats:procedureIndex:",
      "@72@0:8@16@24@32@40@48@56@64", 1, F(m_request), CLASS},
+    {"_ANEClient", "sharedConnection", "@16@0:8", 1, F(m_self), CLASS},
+    {"_ANEInMemoryModel", "model", "@16@0:8", 0, F(m_self), MODEL},
+    {"_ANEClient", "evaluateRealTimeWithModel:options:request:error:", "B48@0:8@16@24@32^@40", 0, F(m_real_time), CLASS},
     {"_ANEDeviceInfo", "aneArchitectureType", "@16@0:8", 1, F(m_architecture), CLASS},
     {"_ANEDeviceInfo", "numANEs", "I16@0:8", 1, F(m_one), CLASS},
     {"NSString", "stringWithUTF8String:", "", 1, F(m_string), CLASS},

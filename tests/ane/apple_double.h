@@ -20,12 +20,13 @@ struct double_opts {
     int reversed;               /* symbol indices in reversed order of declaration */
     uint64_t row_stride;        /* reported for the first input; 0: none */
     int cached;                 /* compiledModelExists returns YES */
+    int retain, wired, real_time; /* the options that calls are to have, see sg_apple_opts */
 };
 
 /* Resets the double. The api is valid until double_end, which removes the temporary folder. */
 const struct sg_apple_api *double_begin(const struct double_opts *o);
 struct double_counts {
-    int live_objects, live_surfaces, live_cf, open_pools, compiles, loads, unloads, evaluates, purges, wrongs;
+    int live_objects, live_surfaces, live_cf, open_pools, compiles, loads, unloads, evaluates, real_time, purges, wrongs;
     char wrong[300];
 };
 struct double_counts double_counts(void);

@@ -158,6 +158,44 @@ static void whole_sequence(void **state)
     all_gone("the whole sequence");
 }
 
+/* Keys of compiles and loads, and evaluates by the client; a refusal of any is an error, not another call. */
+static void options_of_the_unit(void **state)
+{
+    static const char *const calls[] = {"compileWithQoS:options:error:", "loadWithQoS:options:error:",
+                                        "evaluateRealTimeWithModel:options:request:error:"};
+    struct sg_apple_opts o = {.retain = 1, .wired = 1, .real_time = 1};
+    struct apple_rig g;
+    segue_error err = {0};
+    (void)state;
+    if (rig_open(&g, &(struct double_opts){.retain = 1, .wired = 1, .real_time = 1}, one_text, &o, &err)) fail_msg("%s", err.text);
+    put(&g, g.in[0], 5);
+    if (rig_run(&g, &err)) fail_msg("%s", err.text);
+    assert_true(get(&g, g.out[0]) == 105);
+    assert_int_equal(sg_ane_ops_of(g.d)->reload(g.p, weights(), 1, &err), SEGUE_OK);
+    rig_close(&g);
+    assert_int_equal(double_counts().real_time, 1);
+    assert_int_equal(double_counts().evaluates, 0);
+    all_gone("options of the unit");
+    o.tries = 1;
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        struct double_opts w = {.retain = 1, .wired = 1, .real_time = 1, .refuses = calls[i], .error_text = "no entitlement"};
+        segue_status s = rig_open(&g, &w, one_text, &o, &err);
+        if (!s) s = rig_run(&g, &err);
+        assert_int_equal(s, SEGUE_EUNIT);
+        assert_non_null(strstr(err.text, "no entitlement"));
+        rig_close(&g);
+        all_gone(calls[i]);
+    }
+    /* A system without the call is refused when it is asked for, and used otherwise. */
+    struct double_opts lacks = {.wrong_encoding = "evaluateRealTimeWithModel:options:request:error:"};
+    assert_int_equal(rig_open(&g, &lacks, one_text, &o, &err), SEGUE_EUNIT);
+    assert_non_null(strstr(err.text, "evaluateRealTimeWithModel"));
+    all_gone("without the call");
+    if (rig_open(&g, &lacks, one_text, NULL, &err) || rig_run(&g, &err)) fail_msg("%s", err.text);
+    rig_close(&g);
+    all_gone("not asked for");
+}
+
 /* Surfaces are bound by the names of symbols, in any order that the system reports. An output surface is used as an input
  * without a copy. */
 static void bound_by_name(void **state)
@@ -377,6 +415,8 @@ static void unit_on_an_engine(void **state)
                  {"ane:profile=m1", 1, 0, "limits of m1"},
                  {"ane:soft", 1, 1, "software NPU, profile strict"},
                  {"ane", 0, 1, "software NPU, profile strict"},
+                 {"ane:retain=1,wired=1,evaluate=realtime", 1, 0, "limits of m4"},
+                 {"ane:evaluate=usual", 1, 0, "limits of m4"},
                  {"ane:compiles=3", 1, 0, NULL},
                  {"ane:on_violation=faithful", 1, 0, NULL}};
     (void)state;
@@ -446,7 +486,7 @@ static void every_allocation_may_fail(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(whole_sequence), cmocka_unit_test(bound_by_name),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(whole_sequence), cmocka_unit_test(options_of_the_unit), cmocka_unit_test(bound_by_name),
                                        cmocka_unit_test(each_failure),   cmocka_unit_test(paths_stay_inside),
                                        cmocka_unit_test(described),      cmocka_unit_test(ten_thousand_loads),
                                        cmocka_unit_test(every_allocation_may_fail), cmocka_unit_test(hang_is_bounded),

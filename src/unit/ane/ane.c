@@ -86,8 +86,9 @@ static segue_status read_losses(const struct sg_unit_spec *spec, struct sg_unit 
 static segue_status read_spec(const struct sg_unit_spec *spec, struct sg_unit *u, struct sg_npu_opts *o,
                               segue_error *err)
 {
-    static const char *const keys[] = {"",     "profile", "weights", "compiles", "on_violation", "threads", "rows", "keys",
-                                       "layers", "range", "out_of_range", "storage", "head", "programs", "fault", NULL};
+    static const char *const keys[] = {"",     "profile", "weights", "compiles",     "on_violation", "threads",
+                                       "rows", "keys",    "layers",  "range",        "out_of_range", "storage",
+                                       "head", "programs", "retain", "wired",        "evaluate",     "fault",   NULL};
     const char *profile = sg_spec_value(spec, "profile");
     SG_TRY(sg_spec_only(spec, keys, err));
     SG_TRY(sg_ane_profile_named(&o->profile, profile ? profile : "strict", err));
@@ -144,11 +145,15 @@ static segue_status open_mac(struct sg_unit *u, const struct sg_unit_spec *spec,
 {
     char architecture[32];
     uint32_t engines, cores;
+    struct sg_apple_opts o = {0};
     SG_TRY(refuse_software_options(spec, err));
+    SG_TRY(read_number(spec, "retain", 0, 1, &o.retain, err));
+    SG_TRY(read_number(spec, "wired", 0, 1, &o.wired, err));
+    SG_TRY(read_choice(spec, "evaluate", "usual", "realtime", &o.real_time, err));
     sg_apple_describe(&u->api, architecture, &engines, &cores);
     architecture[3] = 0;
     if (!sg_spec_value(spec, "profile")) (void)sg_ane_profile_named(&u->profile, architecture, NULL);
-    return sg_apple_open(&u->device, &u->api, NULL, err);
+    return sg_apple_open(&u->device, &u->api, &o, err);
 }
 
 static segue_status open_linux(struct sg_unit *u, const struct sg_unit_spec *spec, segue_error *err)
@@ -180,6 +185,10 @@ static segue_status engine_of(const struct sg_unit_spec *spec, const struct sg_a
     *out = !text ? (api ? ENGINE_MAC : ENGINE_SOFTWARE) : !strcmp(text, "linux") ? ENGINE_LINUX : ENGINE_SOFTWARE;
     if (text && *out == ENGINE_SOFTWARE && strcmp(text, "soft") != 0)
         return sg_fail(err, SEGUE_EARG, "open unit: %s: '%s' is not an option; use soft, linux, or nothing", spec->text, text);
+    if (*out != ENGINE_MAC &&
+        (sg_spec_value(spec, "retain") || sg_spec_value(spec, "wired") || sg_spec_value(spec, "evaluate")))
+        return sg_fail(err, SEGUE_EARG, "open unit: %s: retain, wired and evaluate are options of the engine of a Mac; remove them",
+                       spec->text);
     if (*out != ENGINE_LINUX && sg_spec_value(spec, "programs"))
         return sg_fail(err, SEGUE_EARG, "open unit: %s: programs= is an option of ane:linux; remove it", spec->text);
     return SEGUE_OK;

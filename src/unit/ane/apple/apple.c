@@ -32,6 +32,7 @@ segue_status sg_apple_open(struct sg_ane_device **out, const struct sg_apple_api
 {
     struct sg_apple_method m;
     for (size_t i = 0; sg_apple_method_at(api, i, &m); i++) {
+        if (m.real_time && !(o && o->real_time)) continue;
         if (!m.found)
             return sg_fail(err, SEGUE_EUNIT,
                            "neural engine: %s %s: not on this system; use another version of the system",
@@ -258,6 +259,15 @@ static segue_status evaluate_job(struct sg_apple_job *j)
     const struct sg_apple_api *api = j->d->api;
     void *error = NULL;
     SG_TRY(make_request(j));
+    if (j->d->o.real_time) {
+        void *client = SEND0(msg_id, api->class_named("_ANEClient"), "sharedConnection"),
+             *model = SEND0(msg_id, j->p->model, "model");
+        if (client && model &&
+            SEND(msg_real_time, client, "evaluateRealTimeWithModel:options:request:error:", model, ns_empty_dictionary(api),
+                 j->p->request, &error))
+            return SEGUE_OK;
+        return sg_apple_failed(api, "real-time evaluate", j->p->name, error, &j->err);
+    }
     if (!SEND(msg_evaluate, j->p->model, "evaluateWithQoS:options:request:error:", QOS, ns_empty_dictionary(api),
               j->p->request, &error))
         return sg_apple_failed(api, "evaluate", j->p->name, error, &j->err);

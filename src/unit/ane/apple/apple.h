@@ -43,6 +43,9 @@ segue_status sg_apple_api_here(struct sg_apple_api *out, segue_error *err);
 struct sg_apple_opts {
     uint64_t compile_ns, load_ns, evaluate_ns; /* time limits; 0: 120 s, 10 s, 2 s */
     uint32_t tries;                            /* attempts to compile one program; 0: 5 */
+    uint32_t retain;    /* 1: the service keeps compiled programs although their files are removed */
+    uint32_t wired;     /* 1: memory of loaded programs stays wired */
+    uint32_t real_time; /* 1: programs are evaluated by the real-time call of _ANEClient */
 };
 /* api must outlive the device. o may be NULL. EUNIT: a class or method is missing, or a method has
  * another type encoding than the casts assume. After a call that exceeded its limit the device is lost:
@@ -56,7 +59,7 @@ void sg_apple_describe(const struct sg_apple_api *api, char architecture[32], ui
  * method is missing; equal 1: it is the expected one, without regard to frame offsets. */
 struct sg_apple_method {
     const char *class, *selector, *expected, *found;
-    int equal;
+    int equal, real_time; /* real_time 1: needed with sg_apple_opts.real_time only */
 };
 /* The methods by index, from 0. Returns 0 after the last one. */
 int sg_apple_method_at(const struct sg_apple_api *api, size_t i, struct sg_apple_method *out);

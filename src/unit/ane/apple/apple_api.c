@@ -31,7 +31,11 @@ static const struct {
     {"_ANERequest",
      "requestWithInputs:inputIndices:outputs:outputIndices:weightsBuffer:perfStats:procedureIndex:",
      "@@:@@@@@@@", 1},
+    {"_ANEClient", "sharedConnection", "@@:", 1},
+    {"_ANEInMemoryModel", "model", "@@:", 0},
+    {"_ANEClient", "evaluateRealTimeWithModel:options:request:error:", "B@:@@@^@", 0},
 };
+enum { REAL_TIME = 3 }; /* the last methods are those of real-time evaluates */
 
 /* 1: equal type encodings. The runtime inserts frame offsets, which are skipped: they depend on the
  * architecture. */
@@ -52,7 +56,8 @@ int sg_apple_method_at(const struct sg_apple_api *api, size_t i, struct sg_apple
                    : methods[i].of_class ? api->class_method(class, selector)
                                          : api->instance_method(class, selector);
     *out = (struct sg_apple_method){methods[i].class, methods[i].selector, methods[i].encoding,
-                                    method ? api->type_encoding(method) : NULL, 0};
+                                    method ? api->type_encoding(method) : NULL, 0,
+                                    i + REAL_TIME >= sizeof methods / sizeof *methods};
     out->equal = same_encoding(out->found, out->expected);
     return 1;
 }

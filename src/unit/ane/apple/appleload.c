@@ -174,6 +174,18 @@ static segue_status make_model(struct sg_apple_job *j)
     return sg_apple_files_write(j->p->folder, j->source, &j->err);
 }
 
+/* Options of a compile or a load: none, or the keys that the device was opened with. */
+static void *options_of(const struct sg_ane_device *d, int of_load)
+{
+    const struct sg_apple_api *api = d->api;
+    void *keys[2], *values[2];
+    unsigned long n = 0;
+    if (d->o.retain) keys[n++] = ns_string(api, "kANEFRetainModelsWithoutSourceURLKey");
+    if (d->o.wired && of_load) keys[n++] = ns_string(api, "kANEFKeepModelMemoryWiredKey");
+    for (unsigned long i = 0; i < n; i++) values[i] = ns_number(api, 1);
+    return n ? ns_dictionary(api, values, keys, n) : ns_empty_dictionary(api);
+}
+
 /* Tries up to `tries` times with pauses of 100 ms, doubled up to 1 s: after a failed compile the
  * service may be restarting. Each try counts against the compile budget of the process. */
 static segue_status compile(struct sg_apple_job *j)
@@ -183,7 +195,7 @@ static segue_status compile(struct sg_apple_job *j)
     for (uint32_t i = 0;; i++) {
         void *error = NULL;
         j->d->c.compiles++;
-        if (SEND(msg_compile, j->p->model, "compileWithQoS:options:error:", QOS, ns_empty_dictionary(api), &error))
+        if (SEND(msg_compile, j->p->model, "compileWithQoS:options:error:", QOS, options_of(j->d, 0), &error))
             return SEGUE_OK;
         if (i + 1 >= j->d->o.tries) return sg_apple_failed(api, "compile", j->source->name, error, &j->err);
         api->pause_ns(pause);
@@ -196,7 +208,7 @@ static int load(struct sg_apple_job *j, void **error)
 {
     const struct sg_apple_api *api = j->d->api;
     *error = NULL;
-    j->p->loaded = SEND(msg_compile, j->p->model, "loadWithQoS:options:error:", QOS, ns_empty_dictionary(api), error);
+    j->p->loaded = SEND(msg_compile, j->p->model, "loadWithQoS:options:error:", QOS, options_of(j->d, 1), error);
     return j->p->loaded;
 }
 

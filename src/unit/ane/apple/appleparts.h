@@ -19,8 +19,8 @@ enum { QOS = 21, PORTS_MAX = 256 };      /* QOS: the quality of service that eve
 /* --- messages --- */
 
 /* C types of the methods, named after result and arguments: msg_id_3 takes three objects and returns
- * one. The first two arguments are the receiver and the selector. The last three are methods of
- * _ANEInMemoryModel: QoS is a 32-bit integer there, the last argument receives an NSError, and the
+ * one. The first two arguments are the receiver and the selector. The last four are methods of
+ * _ANEInMemoryModel and _ANEClient: QoS is a 32-bit integer there, the last argument receives an NSError, and the
  * result is 1 on success. */
 typedef void *msg_id(void *, void *);
 typedef void *msg_id_1(void *, void *, void *);
@@ -40,6 +40,7 @@ typedef _Bool msg_bool(void *, void *);
 typedef void msg_void(void *, void *);
 typedef _Bool msg_compile(void *, void *, unsigned, void *, void **);
 typedef _Bool msg_evaluate(void *, void *, unsigned, void *, void *, void **);
+typedef _Bool msg_real_time(void *, void *, void *, void *, void *, void **);
 typedef _Bool msg_unload(void *, void *, unsigned, void **);
 
 /* The function to call for a method: objc_msgSend on a Mac, a function of the test double in tests. */
