@@ -4,7 +4,7 @@
 #ifndef SG_TEXT_JINJA_STATE_H
 #define SG_TEXT_JINJA_STATE_H
 
-#include "base/stack.h"
+#include "text/jinja/value/jinja_stack.h"
 #include "text/jinja/value/jinja_value.h"
 #include "text/template.h"
 
