@@ -251,9 +251,9 @@ struct sg_unit_ops {
      * gave and that is in memory of this unit's `host`. Nothing is copied; the caller does not change it any more, and may free
      * it. EUNSUPPORTED: it is other memory; use put. Then the same as after put. */
     segue_status (*state_attach)(struct sg_state *s, uint32_t slot, const void *at, segue_error *err);
-    /* The unit's pinned memory, or memory that it attaches (sg_host_memory.attachable), or NULL. Absent, or memory that it attaches: all
-     * copies are complete when get or put returns. Pinned: copies from and to this memory may be pending; those of get until
-     * state_flush, those of put until state_flush or validation. Freeing the memory or the state waits for them. */
+    /* The unit's pinned memory, or memory that it attaches (sg_host_memory.attachable), or NULL. Absent, or memory that it
+     * attaches: all copies are complete when get or put returns. Pinned: copies from and to this memory may be pending; those of
+     * get until state_flush, those of put until state_flush or validation. Freeing the memory or the state waits for them. */
     const struct sg_host_memory *(*host)(struct sg_unit *u);
     segue_status (*state_flush)(struct sg_state *s, segue_error *err);
     /* Address of a CONV or DELTA slot in host memory, in the layout of get; valid until the next call that changes the state.

@@ -170,7 +170,9 @@ static void one_pair(int model, uint32_t a, uint32_t b, size_t prompt, uint32_t 
     assert_true(stats.handoff_bytes > 0 && stats.handoff_ns > 0 && stats.handoff_exposed_ns > 0);
     assert_true(stats.handoff_exposed_ns <= stats.handoff_ns);
     if (one_kind && !strcmp(all.info[a].kind, "cpu")) assert_int_equal(stats.copied_bytes, 0);
-    if (!one_kind) assert_int_equal(stats.copied_bytes, stats.handoff_bytes);
+    int attaches = !strcmp(all.info[b].kind, "mlx"); /* recurrent slots of some units, without a copy */
+    if (!one_kind && attaches) assert_true(stats.copied_bytes <= stats.handoff_bytes);
+    if (!one_kind && !attaches) assert_int_equal(stats.copied_bytes, stats.handoff_bytes);
     float bound = bound_of(a, b, kv);
     float d = distance(got, want, ANSWER * TINY_VOCAB, &scale);
     if (d > bound * scale)
