@@ -112,10 +112,13 @@ static segue_status finish_task(struct predict *q, struct predict_case *cases, s
         if (cases[i].chosen) choice = i;
     }
     if (q->regrets_n < ERRORS && n > 1) q->regrets[q->regrets_n++] = cases[choice].median.total_ms / least - 1;
+    struct probe_case c[PAIRS];
+    struct probe_times t[PAIRS];
     for (size_t i = 0; i < n; i++) {
         SG_TRY(put_row(q, &cases[i], stream, i == choice, err));
-        predict_learn(q->costs, &q->p, &cases[i].c, &cases[i].median);
+        c[i] = cases[i].c, t[i] = cases[i].median;
     }
+    if (n) predict_learn(q->costs, &q->p, c, t, n);
     return SEGUE_OK;
 }
 

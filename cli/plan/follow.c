@@ -90,8 +90,8 @@ void follow_learn(struct follow *f, const struct follow_run *run)
     if (!f || strcmp(f->prefill, f->decode) != 0) return;
     struct sg_unit_costs *units = &f->costs->units;
     const struct sg_model_cost *m = &f->costs->model;
-    if (run->n > 0 && run->prefill_ms > 0) sg_learn_prefill(units, f->prefill, m, run->n, run->start, 512, run->prefill_ms);
-    if (run->token_ms > 0) sg_learn_step(units, f->decode, m, run->depth, run->token_ms);
+    if (run->n > 0 && run->prefill_ms > 0) sg_learn_prefill(units, f->prefill, m, run->n, run->start, 512, run->prefill_ms, 1);
+    if (run->token_ms > 0) sg_learn_step(units, f->decode, m, run->depth, run->token_ms, 1);
     sg_learn_watts(units, f->prefill, m, SG_PHASE_PREFILL, run->prefill_w);
     sg_learn_watts(units, f->decode, m, SG_PHASE_STEP, run->step_w);
     /* A cache: what cannot be written is measured again. */

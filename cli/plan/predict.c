@@ -2,6 +2,7 @@
 #include "plan/predict.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include "engine/planner/learn.h"
 
@@ -32,9 +33,28 @@ const struct sg_option *predict_option(const struct sg_options *o, const struct 
     return NULL;
 }
 
-void predict_learn(struct sg_unit_costs *costs, const struct probe *p, const struct probe_case *c, const struct probe_times *t)
+static int compare(const void *a, const void *b)
 {
-    double prompt = (double)c->prompt, depth = (double)c->depth, steps = (double)c->output - 1;
-    sg_learn_prefill(costs, p->specs[c->prefill], &p->cost, prompt, depth, CHUNK, fmax(0, t->ttft_ms - t->handoff_ms));
-    sg_learn_step(costs, p->specs[c->decode], &p->cost, depth + prompt + steps / 2, t->token_ms);
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+void predict_learn(struct sg_unit_costs *costs, const struct probe *p, const struct probe_case *c, const struct probe_times *t,
+                   size_t n)
+{
+    double prompt = (double)c->prompt, depth = (double)c->depth, steps = (double)c->output - 1, v[PROBE_SAMPLES];
+    for (size_t u = 0; u < p->units_n; u++)
+        for (int phase = 0; phase < 2; phase++) {
+            size_t k = 0;
+            for (size_t i = 0; i < n && k < PROBE_SAMPLES; i++)
+                if ((phase == SG_PHASE_PREFILL ? c[i].prefill : c[i].decode) == u)
+                    v[k++] = phase == SG_PHASE_PREFILL ? fmax(0, t[i].ttft_ms - t[i].handoff_ms) : t[i].token_ms;
+            if (!k) continue;
+            qsort(v, k, sizeof *v, compare);
+            double median = (v[k / 2] + v[(k - 1) / 2]) / 2;
+            if (phase == SG_PHASE_PREFILL)
+                sg_learn_prefill(costs, p->specs[u], &p->cost, prompt, depth, CHUNK, median, (double)k);
+            else
+                sg_learn_step(costs, p->specs[u], &p->cost, depth + prompt + steps / 2, median, (double)k);
+        }
 }

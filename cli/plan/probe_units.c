@@ -265,6 +265,16 @@ static segue_status measure_kv(struct probe *p, size_t unit, double *gb_s, doubl
     return SEGUE_OK;
 }
 
+/* Attention of a prefill run, from two depths. */
+static segue_status measure_attention(struct probe *p, size_t unit, double rows, double *tflops, segue_error *err)
+{
+    double near, far;
+    SG_TRY(prefill_ms(p, unit, NEAR, (size_t)rows, NULL, &near, err));
+    SG_TRY(prefill_ms(p, unit, DEEP, (size_t)rows, NULL, &far, err));
+    *tflops = p->cost.attend * rows * (DEEP - NEAR) / fmax(far - near, far / 50) * 1e-9;
+    return SEGUE_OK;
+}
+
 /* The same for K and V in q8, with the open model's layers. */
 static segue_status measure_q8(struct probe *p, const char *path, struct sg_unit_costs *costs, segue_error *err)
 {
@@ -293,16 +303,17 @@ static segue_status measure_q8(struct probe *p, const char *path, struct sg_unit
 static segue_status measure_depth(struct probe *p, size_t unit, struct sg_unit_cost *u, segue_error *err)
 {
     const struct sg_model_cost *m = &p->cost;
-    double none, few, near, far, rows = sg_rows_of[SG_ROWS_512];
+    double none, few, near;
     SG_TRY(step_ms(p, unit, 0, NULL, &none, err));
     SG_TRY(step_ms(p, unit, 256, NULL, &few, err));
     SG_TRY(measure_kv(p, unit, &u->kv_gb_s, &near, err));
     double each = m->kv_bytes / u->kv_gb_s * 1e-6; /* ms per position */
-    u->attend_ms[0] = fmax(0, few - none - 256 * each) / m->shape.layers;
     u->attend_ms[1] = fmax(0, near - none - NEAR * each) / m->shape.layers;
-    SG_TRY(prefill_ms(p, unit, NEAR, (size_t)rows, NULL, &near, err));
-    SG_TRY(prefill_ms(p, unit, DEEP, (size_t)rows, NULL, &far, err));
-    u->attend_tflops = m->attend * rows * (DEEP - NEAR) / fmax(far - near, far / 50) * 1e-9;
+    /* A smaller depth takes no longer: what other work added is taken off. */
+    u->attend_ms[0] = fmin(u->attend_ms[1], fmax(0, few - none - 256 * each) / m->shape.layers);
+    SG_TRY(measure_attention(p, unit, sg_rows_of[SG_ROWS_512], &u->attend_tflops, err));
+    SG_TRY(measure_attention(p, unit, sg_rows_of[SG_ROWS_16], &u->attend_few_tflops, err));
+    u->attend_tflops = fmax(u->attend_tflops, u->attend_few_tflops);
     u->load_gb_s = p->load_ms > 0 ? m->file_bytes * (double)p->units_n / p->load_ms * 1e-6 : 0;
     return SEGUE_OK;
 }
@@ -324,7 +335,7 @@ static segue_status measure_state(struct probe *p, const char *path, struct sg_u
     return SEGUE_OK;
 }
 
-/* Exposed time of a hand-off at two lengths. */
+/* Exposed time of a hand-off at two lengths, of the shortest runs as all costs. */
 static segue_status measure_links(struct probe *p, struct sg_unit_costs *costs, segue_error *err)
 {
     for (size_t a = 0; a < p->units_n; a++)
@@ -332,9 +343,9 @@ static segue_status measure_links(struct probe *p, struct sg_unit_costs *costs, 
             double ms[2], sizes[2] = {32, 1024};
             if (a == b) continue;
             for (int i = 0; i < 2; i++) {
-                struct probe_times t, ignored;
+                struct probe_times t, usual;
                 struct probe_case c = {.prefill = a, .decode = b, .prompt = (size_t)sizes[i], .output = 2};
-                SG_TRY(repeat_run(p, &c, &ignored, &t, err));
+                SG_TRY(repeat_run(p, &c, &t, &usual, err));
                 ms[i] = t.handoff_ms;
             }
             struct sg_link_cost *l = sg_link_cost_of(costs, p->specs[a], p->specs[b], 1);
@@ -401,11 +412,11 @@ segue_status probe_real(struct probe *p, struct sg_unit_costs *costs, segue_erro
         }
         for (size_t k = 0; k < sizeof prompts / sizeof *prompts; k++) {
             SG_TRY(prefill_ms(p, i, 0, prompts[k], &usual, &ms, err));
-            sg_learn_prefill(costs, p->specs[i], &p->cost, (double)prompts[k], 0, chunk, usual.ttft_ms);
+            sg_learn_prefill(costs, p->specs[i], &p->cost, (double)prompts[k], 0, chunk, usual.ttft_ms, 1);
         }
         for (size_t k = 0; k < (again ? 1 : sizeof depths / sizeof *depths); k++) {
             SG_TRY(step_ms(p, i, depths[k], &usual, &ms, err));
-            sg_learn_step(costs, p->specs[i], &p->cost, (double)depths[k] + middle, usual.token_ms);
+            sg_learn_step(costs, p->specs[i], &p->cost, (double)depths[k] + middle, usual.token_ms, 1);
         }
     }
     return SEGUE_OK;

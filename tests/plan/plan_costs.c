@@ -104,9 +104,9 @@ static void drift(void **state)
 {
     double quiet = step(&model, 100), unknown = step(&other, 100);
     (void)state;
-    sg_learn_step(&costs, "a", &model, 100, quiet);
+    sg_learn_step(&costs, "a", &model, 100, quiet, 1);
     near(step(&other, 100), unknown);
-    for (int i = 0; i < 30; i++) sg_learn_step(&costs, "a", &model, 100, 2 * quiet);
+    for (int i = 0; i < 30; i++) sg_learn_step(&costs, "a", &model, 100, 2 * quiet, 1);
     assert_true(fabs(step(&model, 100) / quiet - 2) < .01);
     assert_true(step(&other, 100) > 1.3 * unknown);
     /* Without what runs taught: the measured figures. */
@@ -119,13 +119,14 @@ static void trust(void **state)
     double before = prefill(a, 300);
     (void)state;
     a->prefill_error = 1e-6;
-    sg_learn_prefill(&costs, "a", &model, 300, 0, 512, 2 * before);
+    sg_learn_prefill(&costs, "a", &model, 300, 0, 512, 2 * before, 1);
     assert_true(fabs(prefill(a, 300) / before - 2) < 1e-6);
     b->prefill_error = 1;
     before = prefill(b, 300);
-    sg_learn_prefill(&costs, "b", &model, 300, 0, 512, 2 * before);
+    sg_learn_prefill(&costs, "b", &model, 300, 0, 512, 2 * before, 1);
     assert_true(prefill(b, 300) > 1.1 * before && prefill(b, 300) < 1.3 * before);
-    assert_true(sg_real_trust(.1) > sg_real_trust(.3) && sg_real_trust(.3) > sg_real_trust(1));
+    assert_true(sg_real_trust(.3, 4) > sg_real_trust(.3, 1) && sg_real_trust(.3, 1e9) > .999);
+    assert_true(sg_real_trust(.1, 1) > sg_real_trust(.3, 1) && sg_real_trust(.3, 1) > sg_real_trust(1, 1));
 }
 
 /* Any distribution of deviations ends with about 1 of 10 outside. */
@@ -191,8 +192,8 @@ static void intervals(void **state)
     assert_true(fabs(log(option(100, 1, 1, "a", "a")->total_ms.high / option(100, 1, 1, "a", "a")->total_ms.mid) - log(1.5)) <
                 1e-9);
     assert_true(fabs(log(option(1, 1, 1, "a", "a")->token_ms.high / options.list[0].token_ms.mid) - .3) < 1e-9);
-    sg_learn_step(&costs, "a", &model, 100, step(&model, 100));
-    sg_learn_prefill(&costs, "a", &model, 100, 0, 512, prefill(a, 100));
+    sg_learn_step(&costs, "a", &model, 100, step(&model, 100), 1);
+    sg_learn_prefill(&costs, "a", &model, 100, 0, 512, prefill(a, 100), 1);
     a->step_error = .1, a->prefill_error = .5;
     for (int i = 0; i < 2; i++) {
         const struct sg_option *o = option(100, i ? 1000 : 2, 1, "a", "a");
@@ -248,8 +249,8 @@ static void file(void **state)
     (void)state;
     assert_int_equal(sg_unit_costs_read(&costs, old, strlen(old), "x.chip", &err), SEGUE_OK);
     near(sg_real_at(sg_real_factor_of(&costs, "a", "m-q4_0", 0)->factor, SG_PHASE_PREFILL, 4000), 1.25);
-    for (int i = 0; i < 3; i++) sg_learn_step(&costs, "a", &model, 3000, 3 * step(&model, 3000));
-    sg_learn_prefill(&costs, "a", &model, 5, 0, 512, 9 * prefill(a, 5));
+    for (int i = 0; i < 3; i++) sg_learn_step(&costs, "a", &model, 3000, 3 * step(&model, 3000), 1);
+    sg_learn_prefill(&costs, "a", &model, 5, 0, 512, 9 * prefill(a, 5), 1);
     memset(&got, 0, sizeof got);
     sg_unit_costs_write(&costs, &text);
     assert_int_equal(sg_unit_costs_read(&got, text.data, text.len, "x.chip", &err), SEGUE_OK);

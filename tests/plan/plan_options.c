@@ -333,6 +333,21 @@ static void attention_by_depth(void **state)
     u->attend_ms[0] = u->attend_ms[1] = 0;
 }
 
+/* Attention of few rows has a speed of its own; between both it is interpolated in logarithms. */
+static void attention_by_rows(void **state)
+{
+    struct sg_unit_cost *u = sg_unit_cost_of(&costs, "slow", 0);
+    static const double rows[5] = {1, 16, 512, 2048, 90.509668 /* sqrt(16 * 512) */}, speed[5] = {1, 1, 4, 4, 2};
+    (void)state;
+    for (int i = 0; i < 5; i++) {
+        double none = sg_prefill_ms(NULL, u, &model, rows[i], 5000, 512, NULL);
+        u->attend_tflops = 4, u->attend_few_tflops = 1;
+        double more = sg_prefill_ms(NULL, u, &model, rows[i], 5000, 512, NULL) - none;
+        assert_true(fabs(more / (model.attend * rows[i] * (5000 + rows[i] / 2) / speed[i] * 1e-9) - 1) < 1e-6);
+        u->attend_tflops = u->attend_few_tflops = 0;
+    }
+}
+
 /* Real runs move the predictions to what was measured. */
 static void learns(void **state)
 {
@@ -340,9 +355,9 @@ static void learns(void **state)
     double before = sg_step_ms(&costs, u, &model, 10, 1, NULL);
     (void)state;
     u->error_share = 0; /* runs do not scatter: the first one counts whole */
-    sg_learn_step(&costs, "slow", &model, 10, before * 1.5);
+    sg_learn_step(&costs, "slow", &model, 10, before * 1.5, 1);
     assert_true(fabs(sg_step_ms(&costs, u, &model, 10, 1, NULL) / before - 1.5) < 1e-6);
-    sg_learn_prefill(&costs, "slow", &model, 300, 0, 512, 1234);
+    sg_learn_prefill(&costs, "slow", &model, 300, 0, 512, 1234, 1);
     assert_true(fabs(sg_prefill_ms(&costs, u, &model, 300, 0, 512, NULL) - 1234) < 1e-6);
     sg_learn_watts(&costs, "slow", &model, SG_PHASE_STEP, 0);
     sg_learn_watts(&costs, "slow", &model, SG_PHASE_STEP, 60);
@@ -388,6 +403,7 @@ int main(void)
                                        cmocka_unit_test(kv_forms_are_placements),
                                        cmocka_unit_test(too_large),
                                        cmocka_unit_test(attention_by_depth),
+                                       cmocka_unit_test(attention_by_rows),
                                        cmocka_unit_test(learns),
                                        cmocka_unit_test(written_and_read)};
     return cmocka_run_group_tests(tests, setup, NULL);

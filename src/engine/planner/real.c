@@ -74,10 +74,10 @@ void sg_real_learn(double factor[SG_REAL_N], int phase, double x, double ratio, 
     }
 }
 
-double sg_real_trust(double share)
+double sg_real_trust(double share, double runs)
 {
     double run = log1p(share) / 1.645; /* of a normal distribution */
-    return MODELS * MODELS / (MODELS * MODELS + run * run);
+    return MODELS * MODELS / (MODELS * MODELS + run * run / fmax(1, runs));
 }
 
 double sg_real_spread(double share, double deviation)

@@ -178,6 +178,15 @@ static double taught(const struct sg_unit_costs *c, const struct sg_unit_cost *u
     return c ? sg_taught(u, sg_real_find(c, u->spec, m->key), phase, x) : 1;
 }
 
+/* TFLOPS of attention of a prefill run: few rows share each read of K and V, and keep fewer threads busy. */
+static double attend_tflops_at(const struct sg_unit_cost *u, double rows)
+{
+    const double few = sg_rows_of[SG_ROWS_16], many = sg_rows_of[SG_ROWS_512];
+    if (!(u->attend_few_tflops > 0) || !(u->attend_tflops > 0)) return u->attend_tflops;
+    double share = log(fmin(fmax(rows, few), many) / few) / log(many / few);
+    return u->attend_few_tflops * pow(u->attend_tflops / u->attend_few_tflops, share);
+}
+
 /* Attention of a step in one layer at a depth, beside the bytes. */
 static double attend_at(const struct sg_unit_cost *u, double depth)
 {
@@ -219,7 +228,7 @@ double sg_prefill_ms(const struct sg_unit_costs *costs, const struct sg_unit_cos
         if (u->tflops[class][SG_ROWS_1] <= 0) products = fmax(products, per(m->body_bytes, u->gb_s[class], 1e-6));
         t.products += runs[i] * products;
     }
-    t.attention = per(m->attend * n * (depth + n / 2), u->attend_tflops, 1e-9);
+    t.attention = per(m->attend * n * (depth + n / 2), attend_tflops_at(u, fmin(n, chunk)), 1e-9);
     t.state = per(2 * m->state_bytes * n, u->state_gb_s, 1e-6);
     t.weights = per(m->head_bytes, u->gb_s[class], 1e-6);
     if (terms) *terms = t;

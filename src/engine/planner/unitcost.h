@@ -23,6 +23,7 @@ struct sg_unit_cost {
     double layer_ms[SG_CLASS_N];               /* each layer of a step with such weights; 0: step_layer_ms */
     double tflops[SG_CLASS_N][SG_ROWS_N];      /* products of a prefill run */
     double kv_gb_s, attend_tflops, state_gb_s; /* K and V of a step; attention of prefill; delta matrices of prefill */
+    double attend_few_tflops;                  /* attention of prefill runs of 16 rows; attend_tflops: of 512. 0: the same */
     double kv_q8_gb_s;                         /* of the bytes of q8; 0: kv_gb_s */
     /* What attention of a step takes in each layer at depth 256, and from 1,024 on, beside the bytes of K and V: blocks of
      * positions that run one after the other until there are enough to fill the unit. */

@@ -43,6 +43,7 @@ static const struct unit_key {
     UNIT_KEY("attend_256_ms", attend_ms[0], "ms", 0, 1e6),
     UNIT_KEY("attend_1024_ms", attend_ms[1], "ms", 0, 1e6),
     UNIT_KEY("attend_tflops", attend_tflops, "TFLOPS", 1e-9, 1e5),
+    UNIT_KEY("attend_16_tflops", attend_few_tflops, "TFLOPS", 1e-9, 1e5),
     UNIT_KEY("state_gb_s", state_gb_s, "GB/s", 1e-6, 1e6),
     UNIT_KEY("load_gb_s", load_gb_s, "GB/s", 1e-6, 1e6),
     UNIT_KEY("memory_bytes", memory_bytes, "B", 1, 1e18),
