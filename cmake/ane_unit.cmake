@@ -1,7 +1,7 @@
 # The ane unit's loops for the software engine: each file gets the flags of its instruction set.
 set(ane ${PROJECT_SOURCE_DIR}/src/unit/ane/npu)
 set(npu_level "")
-if(SEGUE_SANITIZE OR SEGUE_FUZZ)
+if(SEGUE_SANITIZE)
   set(npu_level -O2) # unlike those of cpu they compile in a second, and tests of the unit spend their time here
 endif()
 set_source_files_properties(${ane}/npu_generic.c ${ane}/npu_elements.c ${ane}/npu_move.c ${ane}/npu_reduce.c

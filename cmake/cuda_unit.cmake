@@ -5,7 +5,7 @@ option(SEGUE_CUDA "Build the unit cuda where nvcc is found" ON)
 find_program(SEGUE_NVCC nvcc HINTS /usr/local/cuda/bin /opt/cuda/bin)
 mark_as_advanced(SEGUE_NVCC)
 set(cuda_dir ${PROJECT_SOURCE_DIR}/src/unit/cuda)
-if(SEGUE_CUDA AND SEGUE_NVCC AND NOT SEGUE_FUZZ)
+if(SEGUE_CUDA AND SEGUE_NVCC)
   list(APPEND SEGUE_UNITS cuda)
   # Code for sm_80 also runs on 8.6 and 8.9; the driver compiles the PTX on later GPUs at the first start. Each further target
   # doubles the time of compilation of the kernels, so they are an option, for packages.
@@ -20,6 +20,11 @@ if(SEGUE_CUDA AND SEGUE_NVCC AND NOT SEGUE_FUZZ)
   option(SEGUE_CUDA_ONE "Compile the kernels for sm_90a only: for tests on machines without a GPU" OFF)
   if(SEGUE_CUDA_ONE)
     set(cuda_targets -gencode arch=compute_90a,code=sm_90a)
+  endif()
+  option(SEGUE_CUDA_QUICK "Compile the kernels without optimization, in a third of the time: where no GPU runs them" OFF)
+  set(cuda_level "")
+  if(SEGUE_CUDA_QUICK)
+    set(cuda_level -Xcicc -O1 -Xptxas -O0)
   endif()
   set(SEGUE_CUDA_TARGETS "" CACHE STRING "What kernels are compiled for, as nvcc's arguments; empty: SEGUE_CUDA_ALL decides")
   if(SEGUE_CUDA_TARGETS)
@@ -49,7 +54,7 @@ if(SEGUE_CUDA AND SEGUE_NVCC AND NOT SEGUE_FUZZ)
   foreach(source IN LISTS cuda_kernels cuda_train_kernels)
     get_filename_component(name ${source} NAME_WE)
     add_custom_command(OUTPUT ${cuda_out}/${name}.fatbin
-      COMMAND ${SEGUE_NVCC} -std=c++17 -O3 --fatbin ${cuda_targets} -I ${cuda_dir}/kernels/include ${source}
+      COMMAND ${SEGUE_NVCC} -std=c++17 -O3 --fatbin ${cuda_level} ${cuda_targets} -I ${cuda_dir}/kernels/include ${source}
         -o ${cuda_out}/${name}.fatbin
       DEPENDS ${source} ${cuda_headers} VERBATIM COMMENT "Compiling kernels ${name}.cu")
     list(APPEND cuda_fatbins ${cuda_out}/${name}.fatbin)

@@ -3,10 +3,6 @@
 set(SEGUE_UNITS ref cpu proc ane)     # folders of src/unit that are built in, in the planner's order of last resort
 
 file(GLOB_RECURSE SEGUE_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.c)
-if(SEGUE_FUZZ) # no target opens the unit cpu, and its kernels take as long to compile as everything else
-  list(REMOVE_ITEM SEGUE_UNITS cpu)
-  list(FILTER SEGUE_SOURCES EXCLUDE REGEX "/src/unit/cpu/")
-endif()
 include(cmake/cuda_unit.cmake)
 include(cmake/mlx_unit.cmake)
 set(unit_lines "")

@@ -60,7 +60,7 @@ void check_close_units(struct check *c);
 void check_kernels(struct check *c);     /* check_kernel.c, of the unit cpu */
 void check_ops(struct check *c);
 void check_tails(struct check *c, const struct check_unit *u); /* of one unit, among the ops */
-void check_ranks(struct check *c, const struct check_unit *u); /* checkrank.c, likewise */
+void check_ranks(struct check *c);       /* checkrank.c, of all units, among the ops */
 void check_samples(struct check *c, const struct check_unit *u); /* checksample.c, likewise */
 void check_handoffs(struct check *c);
 void check_gradients(struct check *c);   /* checkgradient.c */

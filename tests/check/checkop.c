@@ -224,6 +224,11 @@ static void one_case(struct check *c, const struct check_unit *u, struct shared_
     }
     if (status == SEGUE_OK) compare(c, k, &s->w, &s->m, &a, is_ref ? &naive : &s->ref, is_ref);
     else fail_case(c, k, status, &err);
+    if (status == SEGUE_OK && !strcmp(u->spec, "ref") && !s->has_ref) { /* the other units compare with it */
+        s->ref = a;
+        a = (struct check_result){0};
+        s->has_ref = 1;
+    }
     check_result_free(&a);
     check_result_free(&naive);
 }
@@ -258,6 +263,6 @@ void check_ops(struct check *c)
     for (uint32_t i = 0; i < c->units_n; i++) {
         check_tails(c, &c->units[i]);
         check_samples(c, &c->units[i]);
-        check_ranks(c, &c->units[i]);
     }
+    check_ranks(c);
 }

@@ -218,44 +218,77 @@ static double tolerance_of(const struct check_unit *u, const struct rank *t)
     return t->mixer == ATTENTION || t->mixer == GATED ? t->w.kv == SG_BF16 ? 1e-2 : 2e-3 : blocks ? 5e-4 : 1e-4;
 }
 
-static void one_case(struct check *c, const struct check_unit *u, struct rank *t, struct check_case *k)
+/* What the units share of a case: its data and what ref gives, for as many sequences and the same mean of norms' weights. */
+struct shared {
+    struct rank t;
+    struct check_result ref;
+    segue_status status;             /* of making it */
+    segue_error error;
+    int made;
+};
+
+static void release(struct shared *s)
 {
-    struct check_result a = {0}, b = {0};
-    struct sg_graph *late = NULL, *own = NULL;
-    segue_error err = {0};
-    char why[sizeof err.text];
+    check_result_free(&s->ref);
+    if (s->made) check_world_free(&s->t.w);
+    *s = (struct shared){0};
+}
+
+/* The graph of ref, which selects rows late, is the world's own. */
+static void make(struct check *c, struct shared *s, const struct rank *t)
+{
+    release(s);
+    s->t = *t;
+    s->made = 1;
+    s->t.w.output_width = VOCAB;
+    s->t.w.kv = t->index % 2 ? SG_BF16 : SG_F16;
+    s->status = build(&s->t, 1, &s->t.w.graph, &s->error);
+    plan_runs(&s->t);
+    if (s->status == SEGUE_OK) s->status = check_world_run(&s->t.w, &c->ref, &s->ref, &s->error);
+}
+
+static void report(struct check *c, const struct check_unit *u, const struct shared *s, const struct check_result *a,
+                   struct check_case *k)
+{
+    double scale;
+    check_report(c, k);
+    if (s->t.mixer == NONE || u->desc.reference) return;
+    struct check_case slots = *k;
+    strncat(slots.name, ".state", sizeof slots.name - strlen(slots.name) - 1);
+    slots.max_abs = check_distance(a->slots, a->slots_n, s->ref.slots, s->ref.slots_n, &scale);
+    slots.bound = tolerance_of(u, &s->t) * scale;
+    check_report(c, &slots);
+}
+
+/* Units without promises about other sequences have one; the others two more, which are to change nothing. */
+static void one_case(struct check *c, const struct check_unit *u, struct shared *s, struct rank *t, struct check_case *k)
+{
+    struct check_result a = {0};
+    struct check_world own = {0};
+    char why[sizeof s->error.text];
     double scale = 1;
-    int beside = u->desc.invariant && !u->desc.reference; /* two more sequences, which are to change nothing */
+    int beside = u->desc.invariant && !u->desc.reference;
     t->w.seqs = beside ? 3 : 1;
-    t->w.output_width = VOCAB;
-    t->w.kv = t->index % 2 ? SG_BF16 : SG_F16;
-    segue_status status = build(t, 1, &late, &err);
-    if (status == SEGUE_OK) status = build(t, (int)u->desc.select_late, &own, &err);
-    plan_runs(t);
-    t->w.graph = own;
-    if (status == SEGUE_OK) status = check_world_run(&t->w, u, &a, &err);
-    t->w.graph = late;
-    if (status == SEGUE_OK) status = check_world_run(&t->w, &c->ref, &b, &err);
-    k->max_abs = status == SEGUE_OK ? check_distance(a.y, a.y_n, b.y, b.y_n, &scale) : INFINITY;
-    k->bound = tolerance_of(u, t) * scale;
+    if (!s->made || s->t.w.seqs != t->w.seqs || s->t.mean < t->mean || s->t.mean > t->mean) make(c, s, t);
+    segue_error err = s->error;
+    segue_status status = s->status;
+    if (status == SEGUE_OK) status = build(&s->t, (int)u->desc.select_late, &own.graph, &err);
+    if (status == SEGUE_OK) {
+        struct sg_graph *graph = own.graph;
+        own = s->t.w;
+        own.graph = graph;
+        status = check_world_run(&own, u, &a, &err);
+    }
+    k->max_abs = status == SEGUE_OK ? check_distance(a.y, a.y_n, s->ref.y, s->ref.y_n, &scale) : INFINITY;
+    k->bound = tolerance_of(u, &s->t) * scale;
     snprintf(why, sizeof why, "%s", err.text);
     if (status == SEGUE_EUNSUPPORTED) k->skipped = why;
     else if (status != SEGUE_OK) fprintf(stderr, "check: %s %s: %s\n", k->unit, k->name, why);
-    struct check_world ran = t->w;
-    ran.graph = own;
-    if (status == SEGUE_OK && beside) check_alone(u, &ran, &a, k);
-    check_report(c, k);
-    if (status == SEGUE_OK && t->mixer != NONE && !u->desc.reference) {
-        struct check_case slots = *k;
-        strncat(slots.name, ".state", sizeof slots.name - strlen(slots.name) - 1);
-        slots.max_abs = check_distance(a.slots, a.slots_n, b.slots, b.slots_n, &scale);
-        slots.bound = tolerance_of(u, t) * scale;
-        check_report(c, &slots);
-    }
+    if (status == SEGUE_OK && beside) check_alone(u, &own, &a, k);
+    if (status == SEGUE_OK) report(c, u, s, &a, k);
+    else check_report(c, k);
     check_result_free(&a);
-    check_result_free(&b);
-    sg_graph_free(own);
-    check_world_free(&t->w);
+    sg_graph_free(own.graph);
 }
 
 struct rank_shape {
@@ -275,28 +308,32 @@ static float mean_of(const struct check_unit *u, const struct rank_shape *s, enu
     return s->mean != 0 ? s->mean : 1;
 }
 
-static void shape_case(struct check *c, const struct check_unit *u, const struct rank_shape *s, uint32_t i,
-                       enum sg_storage storage, enum sg_storage second)
+static void shape_case(struct check *c, const struct rank_shape *s, uint32_t i, enum sg_storage storage, enum sg_storage second)
 {
-    struct check_case k = {.level = "op", .unit = u->spec, .against = "ref"};
-    struct rank t = {.index = i,
-                     .storage = storage,
-                     .second = second,
-                     .d = s->d,
-                     .ff = s->ff,
-                     .mixer = s->mixer,
-                     .heads = s->heads,
-                     .keys = s->keys,
-                     .width = s->width,
-                     .mean = mean_of(u, s, storage)};
-    snprintf(k.name, sizeof k.name, "rank.%s.%u", sg_storage_info(t.storage)->name, i);
-    t.rng = check_rng_of(c->seed, k.name, i);
-    if (check_wants(c, &k)) one_case(c, u, &t, &k);
+    struct shared shared = {0};
+    for (uint32_t n = 0; n < c->units_n; n++) {
+        const struct check_unit *u = &c->units[n];
+        struct check_case k = {.level = "op", .unit = u->spec, .against = "ref"};
+        struct rank t = {.index = i,
+                         .storage = storage,
+                         .second = second,
+                         .d = s->d,
+                         .ff = s->ff,
+                         .mixer = s->mixer,
+                         .heads = s->heads,
+                         .keys = s->keys,
+                         .width = s->width,
+                         .mean = mean_of(u, s, storage)};
+        snprintf(k.name, sizeof k.name, "rank.%s.%u", sg_storage_info(t.storage)->name, i);
+        t.rng = check_rng_of(c->seed, k.name, i);
+        if (check_wants(c, &k)) one_case(c, u, &shared, &t, &k);
+    }
+    release(&shared);
 }
 
 /* Blocks of 32 and 256 numbers: widths of whole super-blocks. Q4_K as in files, beside Q6_K. Quick: small shapes, in turn
  * in one of two storages. */
-static void block_cases(struct check *c, const struct check_unit *u)
+static void block_cases(struct check *c)
 {
     enum { FIRST = 25 }; /* index of the first shape: names differ from those of the other storages */
     static const enum sg_storage storages[] = {SG_Q4_0, SG_Q4_K, SG_Q4_1, SG_Q5_0, SG_Q5_1,   SG_Q2_K,
@@ -311,11 +348,11 @@ static void block_cases(struct check *c, const struct check_unit *u)
         for (uint32_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
             int large = shapes[i].d > SMALL || shapes[i].mixer == LONG;
             if ((c->quick && i % 2 != s) || (large && (c->quick || s > 2))) continue;
-            shape_case(c, u, &shapes[i], FIRST + i, storages[s], storages[s] == SG_Q4_K ? SG_Q6_K : storages[s]);
+            shape_case(c, &shapes[i], FIRST + i, storages[s], storages[s] == SG_Q4_K ? SG_Q6_K : storages[s]);
         }
 }
 
-void check_ranks(struct check *c, const struct check_unit *u)
+void check_ranks(struct check *c)
 {
     static const enum sg_storage storages[] = {SG_F16, SG_BF16, SG_Q8_0};
     static const struct rank_shape shapes[] = {
@@ -336,7 +373,7 @@ void check_ranks(struct check *c, const struct check_unit *u)
             if ((shapes[i].d > SMALL || shapes[i].mixer == LONG) && (c->quick || s == i % 2)) continue;
             /* x in 8 bits is not enough for the rule there */
             if (storages[s] == SG_Q8_0 && shapes[i].mixer == PROMPTS && shapes[i].mean) continue;
-            shape_case(c, u, &shapes[i], i, storages[s], storages[s]);
+            shape_case(c, &shapes[i], i, storages[s], storages[s]);
         }
-    block_cases(c, u);
+    block_cases(c);
 }
