@@ -585,6 +585,8 @@ typedef struct segue_scheduler_opts {
     size_t verify_tokens;        /* plans with two units: check hand-offs as segue_session_opts.verify_tokens does ... */
     size_t verify_every;         /* ... for one in this many requests, the first included; 0 = 1 */
     uint32_t share;              /* 1: the prefix store serves all realms alike */
+    uint32_t warm;               /* 1, with manual 0: on units whose first runs are slow (GPUs), open first computes some
+                                  * requests and forgets them; takes about half a second */
 } segue_scheduler_opts;
 
 typedef enum segue_task_kind {

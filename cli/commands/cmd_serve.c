@@ -203,6 +203,7 @@ static int run(struct args *args)
                                               .waiting = (size_t)args_number(args, "queue", 256),
                                               .context = (size_t)args_number(args, "ctx", 0),
                                               .target_ns = (uint64_t)args_number(args, "token-time", 50) * 1000000u,
+                                              .warm = 1,
                                               .memory_bytes = (uint64_t)args_number(args, "memory", 0) << 20};
     s.models.bytes_max = (uint64_t)args_number(args, "models-memory", 0) << 20;
     s.models.loaded_max = (size_t)args_number(args, "models-max", 2);
@@ -236,6 +237,13 @@ static const struct arg_def server_defs[] =
       "file with one accepted API key per line; each key has its own prefix cache"},
      {"slot-save-path", 0, ARG_FILE, 0, "FOLDER", NULL, 0, 0, "let clients save and restore the states of slots in this folder"},
      {"config", 0, ARG_FILE, 0, "FILE", NULL, 0, 0, "JSON object of further flags; the command line has precedence"},
+     {"alias", 0, ARG_TEXT, 0, "NAME", "its file name", 0, 0, "name of the first model in requests and answers"},
+     {"temp", 0, ARG_REAL, ARG_ADVANCED, "X", "the model's, or 0.8", 0, 1000, "temperature of requests that give none"},
+     {"seed", 0, ARG_COUNT, ARG_ADVANCED, "N", "random", 0, 9007199254740991.0, "seed of requests that give none"},
+     {"predict", 'n', ARG_COUNT, ARG_ADVANCED, "N", "no limit", 1, 2147483647.0,
+      "tokens of answers to requests that give no limit"},
+     {"pooling", 0, ARG_CHOICE, ARG_ADVANCED, "last|mean|cls", "last", 0, 0, "pooling of embeddings for requests that give none"},
+     {"no-slots", 0, ARG_SWITCH, ARG_ADVANCED, NULL, NULL, 0, 0, "do not show the slots at /slots"},
      {"metrics", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "serve counters for Prometheus at /metrics"},
      {"meter", 0, ARG_TEXT, ARG_ADVANCED, "nvml|none", "none", 0, 0,
       "measure the energy of the GPUs and divide it among requests"},

@@ -9,8 +9,8 @@ static json_t *head(const struct chat_job *c, const char *object)
 {
     char id[64];
     snprintf(id, sizeof id, "chatcmpl-%s", c->id);
-    return json_pack("{s:s, s:s, s:I, s:s}", "id", id, "object", object, "created", (json_int_t)time(NULL), "model",
-                     c->model->name);
+    return json_pack("{s:s, s:s, s:I, s:s, s:s}", "id", id, "object", object, "created", (json_int_t)time(NULL), "model",
+                     c->model->name, "system_fingerprint", SERVE_FINGERPRINT);
 }
 
 /* A call in OpenAI's form. index: of a chunk; -1: none. */
@@ -32,6 +32,8 @@ static bool send_chunk(struct chat_job *c, struct chat_job_choice *ch, json_t *d
     json_decref(ch->piece_logprobs);
     ch->piece_logprobs = NULL;
     json_object_set_new(o, "choices", json_pack("[o]", choice));
+    if (c->params.timings_per_token && c->job.tokens_out && !json_object_get(delta, "role"))
+        json_object_set_new(o, "timings", generate_timings(&c->job));
     return exchange_event(c->x, NULL, o);
 }
 
@@ -42,7 +44,18 @@ static bool begin_choice(struct chat_job *c, struct chat_job_choice *ch)
     if (*started & bit) return true;
     if (!*started) exchange_stream(c->x, EXCHANGE_EVENTS);
     *started |= bit;
-    return send_chunk(c, ch, json_pack("{s:s, s:s}", "role", "assistant", "content", ""), NULL);
+    return send_chunk(c, ch, json_pack("{s:s, s:n}", "role", "assistant", "content"), NULL);
+}
+
+/* return_progress. */
+static bool on_progress(struct chat_job *c, size_t cached, size_t done, double ms)
+{
+    if (!begin_choice(c, &c->choices[0])) return false;
+    json_t *o = head(c, "chat.completion.chunk");
+    json_object_set_new(o, "choices", json_array());
+    json_object_set_new(o, "prompt_progress", generate_progress(&c->job, cached, done, ms));
+    json_object_set_new(o, "timings", generate_timings(&c->job));
+    return exchange_event(c->x, NULL, o);
 }
 
 static bool on_piece(struct chat_job *c, struct chat_job_choice *ch, enum chat_job_piece kind, const char *text, size_t len)
@@ -87,9 +100,9 @@ static json_t *whole(struct chat_job *c)
     for (size_t i = 0; i < c->params.choices; i++) json_array_append_new(choices, choice_json(&c->choices[i]));
     json_object_set_new(o, "choices", choices);
     json_object_set_new(o, "usage", generate_usage(&c->job));
-    json_object_set_new(o, "system_fingerprint", json_string("segue-0.2.0"));
     json_object_set_new(o, "timings", generate_timings(&c->job));
     json_object_set_new(o, "segue", generate_report(&c->job));
+    if (c->params.verbose) json_object_set_new(o, "__verbose", generate_verbose(&c->job));
     return o;
 }
 
@@ -102,6 +115,7 @@ static void end_stream(struct chat_job *c)
         json_object_set_new(o, "usage", generate_usage(&c->job));
         json_object_set_new(o, "timings", generate_timings(&c->job));
         json_object_set_new(o, "segue", generate_report(&c->job));
+        if (c->params.verbose) json_object_set_new(o, "__verbose", generate_verbose(&c->job));
         exchange_event(c->x, NULL, o);
     }
     exchange_end(c->x, true);
@@ -109,10 +123,21 @@ static void end_stream(struct chat_job *c)
 
 static bool answer(struct server *s, struct exchange *x, json_t *body, struct serve_error *e)
 {
-    static const struct chat_form form = {on_piece, end_stream, whole, NULL};
+    static const struct chat_form form = {on_piece, end_stream, whole, NULL, on_progress};
     size_t started = 0;
     struct chat_request r = {&s->models, &s->records, body, body, "chatcmpl-", NULL};
     return chat_job_answer(x, &r, &form, &started, e);
 }
 
+static bool count(struct server *s, struct exchange *x, json_t *body, struct serve_error *e)
+{
+    struct chat_job c;
+    bool ok = chat_job_open(&c, x, &s->models, body, e);
+    if (ok)
+        exchange_json(x, 200, json_pack("{s:s, s:I}", "object", "response.input_tokens", "input_tokens", (json_int_t)c.tokens_n));
+    chat_job_free(&c);
+    return ok;
+}
+
+void route_chat_tokens(struct server *s, struct exchange *x) { route_with_body(s, x, count); }
 void route_chat(struct server *s, struct exchange *x) { route_with_body(s, x, answer); }

@@ -6,6 +6,7 @@
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
+#include "serve/inputs.h"
 
 enum { TEXTS_MAX = 256 };
 #define WAIT_NS 100000000u
@@ -51,80 +52,97 @@ static json_t *vector_json(const float *values, size_t n, bool base64)
     return out;
 }
 
-/* The tokens of a text or of a list of ids. */
-static int32_t *input_tokens(const struct pooled_model *m, json_t *v, size_t *n, struct serve_error *e)
-{
-    json_t *id;
-    size_t i;
-    if (json_is_string(v)) return generate_tokenize(m, json_string_value(v), json_string_length(v), 0, n, e);
-    int32_t *tokens = out_alloc((json_array_size(v) + 1) * sizeof *tokens);
-    *n = json_array_size(v);
-    json_array_foreach(v, i, id)
-    {
-        json_int_t t = json_integer_value(id);
-        if (!json_is_integer(id) || t < 0 || t >= (json_int_t)m->placement.info.vocab)
-            serve_fail(e, 400, "input", "input: expected texts, or lists of token ids below %u", m->placement.info.vocab);
-        else
-            tokens[i] = (int32_t)t;
-    }
-    if (!e->status && json_is_array(v)) return tokens;
-    serve_fail(e, 400, "input", "input: expected texts or lists of token ids");
-    free(tokens);
-    return NULL;
-}
+/* What a request for vectors asks for. */
+struct embedding {
+    struct exchange *x;
+    struct pooled_model *model;
+    segue_pooling pooling;
+    bool base64, native, normalize;
+    json_t *list;
+    size_t total; /* tokens */
+};
 
-static bool embed_one(struct exchange *x, struct pooled_model *m, json_t *v, bool base64, segue_pooling pooling, json_t *list,
-                      size_t *total, struct serve_error *e)
+static bool embed_one(struct embedding *b, json_t *v, struct serve_error *e)
 {
-    size_t n = 0, width = 0;
-    int32_t *tokens = input_tokens(m, v, &n, e);
-    if (tokens && !n) serve_fail(e, 400, "input", "input: a text is empty; send at least one token");
-    segue_request_opts o =
-        {.size = sizeof o, .kind = SEGUE_EMBED, .tokens = tokens, .tokens_n = n, .pooling = pooling, .normalize = 1};
-    float *values = e->status ? NULL : run_values(x, m, &o, m->placement.info.width, &width, e);
-    if (values)
-        json_array_append_new(list,
-                              json_pack("{s:s, s:I, s:o}", "object", "embedding", "index", (json_int_t)json_array_size(list),
-                                        "embedding", vector_json(values, width, base64)));
-    *total += n;
+    size_t n = 0, width = 0, index = json_array_size(b->list);
+    int32_t *tokens = input_tokens(b->model, v, "input", &n, e);
+    if (tokens && n > b->model->context)
+        serve_fail(e, 400, "input", "input: it is too large to process: %zu tokens, at most %zu; shorten it", n,
+                   b->model->context);
+    segue_request_opts o = {.size = sizeof o,
+                            .kind = SEGUE_EMBED,
+                            .tokens = tokens,
+                            .tokens_n = n,
+                            .pooling = b->pooling,
+                            .normalize = b->normalize};
+    float *values = e->status ? NULL : run_values(b->x, b->model, &o, b->model->placement.info.width, &width, e);
+    json_t *vector = values ? vector_json(values, width, b->base64) : NULL;
+    json_t *entry = !vector      ? NULL
+                    : b->native ? json_pack("{s:[o]}", "embedding", vector)
+                                : json_pack("{s:s, s:o}", "object", "embedding", "embedding", vector);
+    if (entry) json_object_set_new(entry, "index", json_integer((json_int_t)index));
+    if (entry) json_array_append_new(b->list, entry);
+    b->total += n;
     free(values);
     free(tokens);
     return !e->status;
 }
 
-static bool embeddings(struct server *s, struct exchange *x, json_t *body, struct serve_error *e)
+/* pooling: of the request, or of the server. */
+static void read_pooling(struct embedding *b, struct fields f)
+{
+    const char *set = args_text(&b->model->args, "pooling"), *pool = field_text(f, "pooling", set ? set : "last");
+    if (!strcmp(pool, "mean")) b->pooling = SEGUE_POOL_MEAN;
+    else if (!strcmp(pool, "cls")) b->pooling = SEGUE_POOL_CLS;
+    else if (!strcmp(pool, "last")) b->pooling = SEGUE_POOL_LAST;
+    else serve_fail(f.e, 400, "pooling", "pooling: expected last, mean or cls");
+}
+
+/* native: llama.cpp's form, also with `content` in place of `input`, and vectors as they are on request. */
+static bool embed(struct server *s, struct exchange *x, json_t *body, bool native, struct serve_error *e)
 {
     struct fields f = {body, e};
-    json_t *input = field(f, "input"), *v;
-    const char *format = field_text(f, "encoding_format", "float"), *pool = field_text(f, "pooling", "last");
-    size_t i, total = 0;
-    if (strcmp(format, "float") != 0 && strcmp(format, "base64") != 0)
+    json_t *input = field(f, native && !field_has(f, "input") ? "content" : "input"), *v;
+    const char *format = field_text(f, "encoding_format", "float");
+    struct embedding b = {.x = x, .native = native, .base64 = !strcmp(format, "base64")};
+    size_t i;
+    if (strcmp(format, "float") != 0 && !b.base64)
         serve_fail(e, 400, "encoding_format", "encoding_format: expected float or base64");
-    segue_pooling pooling = !strcmp(pool, "mean") ? SEGUE_POOL_MEAN : !strcmp(pool, "cls") ? SEGUE_POOL_CLS : SEGUE_POOL_LAST;
-    if (pooling == SEGUE_POOL_LAST && strcmp(pool, "last") != 0)
-        serve_fail(e, 400, "pooling", "pooling: expected last, mean or cls");
+    long long normalize = field_int(f, "embd_normalize", -1, 2, 2);
+    if (normalize == 0 || normalize == 1)
+        serve_fail(e, 400, "embd_normalize", "embd_normalize: expected 2 (length 1) or -1 (none)");
+    b.normalize = normalize > 0;
     if (!input) serve_fail(e, 400, "input", "input: expected a text, a list of token ids, or a list of these");
-    if (json_array_size(input) > TEXTS_MAX && !json_is_integer(json_array_get(input, 0)))
-        serve_fail(e, 400, "input", "input: more than %d texts", TEXTS_MAX);
     if (field_has(f, "dimensions")) serve_fail(e, 400, "dimensions", "dimensions: not supported; the model's width is used");
-    struct pooled_model *m = e->status ? NULL : model_pool_acquire(&s->models, field_text(f, "model", NULL), true, e);
-    if (!m) return false;
-    json_t *list = json_array();
-    bool base64 = !strcmp(format, "base64");
-    if (json_is_array(input) && !json_is_integer(json_array_get(input, 0))) json_array_foreach(input, i, v)
-        {
-            if (!embed_one(x, m, v, base64, pooling, list, &total, e)) break;
-        }
-    else
-        embed_one(x, m, input, base64, pooling, list, &total, e);
-    if (!e->status && !json_array_size(list)) serve_fail(e, 400, "input", "input: it is empty");
+    if (input && input_is_list(input) && (!json_array_size(input) || json_array_size(input) > TEXTS_MAX))
+        serve_fail(e, 400, "input", "input: expected 1 to %d texts", TEXTS_MAX);
+    b.model = e->status ? NULL : model_pool_acquire(&s->models, field_text(f, "model", NULL), true, e);
+    if (!b.model) return false;
+    b.list = json_array();
+    read_pooling(&b, f);
+    if (input_is_list(input))
+        json_array_foreach(input, i, v) if (e->status || !embed_one(&b, v, e)) break;
+    if (!input_is_list(input) && !e->status) embed_one(&b, input, e);
     if (!e->status)
         exchange_json(x, 200,
-                      json_pack("{s:s, s:O, s:s, s:{s:I, s:I}}", "object", "list", "data", list, "model", m->name, "usage",
-                                "prompt_tokens", (json_int_t)total, "total_tokens", (json_int_t)total));
-    json_decref(list);
-    model_pool_release(&s->models, m);
+                      native ? json_incref(b.list)
+                             : json_pack("{s:s, s:O, s:s, s:{s:I, s:I}}", "object", "list", "data", b.list, "model",
+                                         b.model->name, "usage", "prompt_tokens", (json_int_t)b.total, "total_tokens",
+                                         (json_int_t)b.total));
+    json_decref(b.list);
+    pooled_model_count(b.model, &(struct model_counts){.prompt_tokens = b.total});
+    model_pool_release(&s->models, b.model);
     return !e->status;
+}
+
+static bool embeddings(struct server *s, struct exchange *x, json_t *body, struct serve_error *e)
+{
+    return embed(s, x, body, false, e);
+}
+
+static bool embedding(struct server *s, struct exchange *x, json_t *body, struct serve_error *e)
+{
+    return embed(s, x, body, true, e);
 }
 
 /* --- rerank --- */
@@ -200,13 +218,14 @@ static bool rerank(struct server *s, struct exchange *x, json_t *body, struct se
     if (!e->status)
         exchange_json(x, 200,
                       tei ? ranking(scores, n, top, documents, with_text, tei)
-                          : json_pack("{s:s, s:o, s:{s:I}}", "model", m->name, "results",
-                                      ranking(scores, n, top, documents, with_text, tei), "usage", "total_tokens",
-                                      (json_int_t)total));
+                          : json_pack("{s:s, s:o, s:{s:I, s:I}}", "model", m->name, "results",
+                                      ranking(scores, n, top, documents, with_text, tei), "usage", "prompt_tokens",
+                                      (json_int_t)total, "total_tokens", (json_int_t)total));
     free(scores);
     model_pool_release(&s->models, m);
     return !e->status;
 }
 
 void route_embeddings(struct server *s, struct exchange *x) { route_with_body(s, x, embeddings); }
+void route_embedding(struct server *s, struct exchange *x) { route_with_body(s, x, embedding); }
 void route_rerank(struct server *s, struct exchange *x) { route_with_body(s, x, rerank); }

@@ -80,10 +80,18 @@ void route_props(struct server *s, struct exchange *x)
     for (size_t i = 0; i < m->placement.units_n; i++) json_array_append_new(units, json_string(m->placement.unit_info[i].spec));
     json_t *o = json_pack("{s:s, s:I, s:I, s:o, s:{s:I, s:f, s:f}, s:s, s:{s:b, s:b}}", "model_alias", m->name, "total_slots",
                           (json_int_t)s->models.scheduling.running, "models", (json_int_t)s->models.models_n, "units", units,
-                          "default_generation_settings", "n_ctx", (json_int_t)m->context, "temperature",
-                          m->placement.info.temperature >= 0 ? (double)m->placement.info.temperature : 0.8, "top_p",
-                          m->placement.info.top_p >= 0 ? (double)m->placement.info.top_p : 0.95, "build_info", "segue 0.2.0",
-                          "modalities", "vision", 0, "audio", 0);
+                          "default_generation_settings", "n_ctx", (json_int_t)m->context, "temperature", params_temperature(m),
+                          "top_p", m->placement.info.top_p >= 0 ? (double)m->placement.info.top_p : 0.95, "build_info",
+                          "segue 0.2.0", "modalities", "vision", 0, "audio", 0);
+    struct serve_error e = {0};
+    struct params params;
+    json_t *none = json_object();
+    if (params_read(&params, (struct fields){none, &e}, m)) {
+        struct generate_job job = {.model = m, .params = &params};
+        json_object_set_new(json_object_get(o, "default_generation_settings"), "params", generate_settings(&job));
+    }
+    params_free(&params);
+    json_decref(none);
     json_object_set_new(o, "model_path", json_string(m->path));
     json_object_set_new(o, "chat_template", st ? json_null() : out_string(text.data, text.len));
     free(text.data);
@@ -93,6 +101,12 @@ void route_props(struct server *s, struct exchange *x)
 
 void route_slots(struct server *s, struct exchange *x)
 {
+    struct serve_error e = {0};
+    if (args_has(s->args, "no-slots")) {
+        serve_fail(&e, 501, NULL, "slots are not shown; start the server without --no-slots");
+        exchange_fail(x, &e);
+        return;
+    }
     struct pooled_model *m = ready_model(s, x);
     if (!m) return;
     json_t *list = json_array();
@@ -124,6 +138,37 @@ static void metric(struct out_text *text, const char *name, const char *type, co
              value);
 }
 
+/* The counters of llama.cpp's server under its names, without labels, for the dashboards that exist. There is no speculative
+ * decoding, so its counters stay 0. */
+static void add_llama_metrics(struct out_text *text, const segue_scheduler_info *t, const struct model_counts *c)
+{
+    double prompt_s = (double)c->prompt_ns / 1e9, answer_s = (double)c->answer_ns / 1e9;
+    const struct {
+        const char *name, *type, *help;
+        double value;
+    } list[] = {{"prompt_tokens_total", "counter", "Prompt tokens computed.", (double)c->prompt_tokens},
+                {"prompt_tokens_cached_total", "counter", "Prompt tokens reused.", (double)c->cached_tokens},
+                {"prompt_seconds_total", "counter", "Time of prompts.", prompt_s},
+                {"tokens_predicted_total", "counter", "Tokens of answers.", (double)c->answer_tokens},
+                {"tokens_predicted_seconds_total", "counter", "Time of answers.", answer_s},
+                {"n_decode_total", "counter", "Runs of units.", (double)t->runs},
+                {"n_tokens_max", "counter", "Most tokens of a request.", (double)c->longest},
+                {"spec_decode_num_draft_tokens_total", "counter", "Drafted tokens: none.", 0},
+                {"spec_decode_num_accepted_tokens_total", "counter", "Accepted draft tokens: none.", 0},
+                {"spec_decode_num_drafts_total", "counter", "Drafts: none.", 0},
+                {"prompt_tokens_seconds", "gauge", "Prompt tokens per second.",
+                 prompt_s > 0 ? (double)c->prompt_tokens / prompt_s : 0},
+                {"predicted_tokens_seconds", "gauge", "Tokens of answers per second.",
+                 answer_s > 0 ? (double)c->answer_tokens / answer_s : 0},
+                {"requests_processing", "gauge", "Requests that run now.", (double)t->running},
+                {"requests_deferred", "gauge", "Requests that wait now.", (double)t->waiting},
+                {"n_busy_slots_per_decode", "gauge", "Tokens of answers per run.",
+                 t->runs ? (double)c->answer_tokens / (double)t->runs : 0}};
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        out_addf(text, "# HELP llamacpp:%s %s\n# TYPE llamacpp:%s %s\nllamacpp:%s %.17g\n", list[i].name, list[i].help,
+                 list[i].name, list[i].type, list[i].name, list[i].value);
+}
+
 void route_metrics(struct server *s, struct exchange *x)
 {
     struct serve_error e = {0};
@@ -141,6 +186,7 @@ void route_metrics(struct server *s, struct exchange *x)
     snprintf(name, sizeof name, "%s", m->name);
     for (char *c = name; *c; c++)
         if (*c == '"' || *c == '\\' || *c == '\n') *c = '_';
+    struct model_counts counts = pooled_model_counts(m);
     model_pool_release(&s->models, m);
     metric(&text, "prompt_tokens_total", "counter", "Prompt tokens of finished requests.", name, (double)t.prompt_tokens);
     metric(&text, "prompt_tokens_reused_total", "counter", "Of them not computed again.", name, (double)t.reused_tokens);
@@ -155,6 +201,8 @@ void route_metrics(struct server *s, struct exchange *x)
     metric(&text, "runs_total", "counter", "Runs of units.", name, (double)t.runs);
     metric(&text, "shared_runs_total", "counter", "Runs with more than one request.", name, (double)t.shared_runs);
     metric(&text, "memory_bytes", "gauge", "States, checkpoints and prefix store.", name, (double)t.memory_bytes);
+    add_llama_metrics(&text, &t, &counts);
+    x->started_s = s->models.started_s;
     exchange_text(x, 200, "text/plain; version=0.0.4; charset=utf-8", text.data, text.len);
     free(text.data);
 }

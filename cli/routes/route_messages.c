@@ -300,7 +300,7 @@ static json_t *whole(struct chat_job *c)
 
 static bool answer(struct server *s, struct exchange *x, json_t *body, struct serve_error *e)
 {
-    static const struct chat_form form = {on_piece, end_stream, whole, NULL};
+    static const struct chat_form form = {on_piece, end_stream, whole, NULL, NULL};
     struct message_stream st = {.records = &s->records, .request = body, .kind = -1};
     json_t *o = translate(body, false, e);
     struct chat_request r = {&s->models, &s->records, body, o, "msg_", NULL};

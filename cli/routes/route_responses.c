@@ -317,7 +317,7 @@ static json_t *whole(struct chat_job *c) { return response_json(c, true); }
 
 static bool answer(struct server *s, struct exchange *x, json_t *body, struct serve_error *e)
 {
-    static const struct chat_form form = {on_piece, end_stream, whole, keep_answer};
+    static const struct chat_form form = {on_piece, end_stream, whole, keep_answer, NULL};
     struct response_stream st = {.server = s, .kind = -1, .request = body};
     struct chat_before before = {0};
     json_t *o = translate(s, x, (struct fields){body, e}, &before);

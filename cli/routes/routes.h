@@ -34,8 +34,10 @@ void route_with_body(struct server *s, struct exchange *x,
                      bool (*answer)(struct server *s, struct exchange *x, json_t *body, struct serve_error *e));
 
 void route_chat(struct server *s, struct exchange *x);
+void route_chat_tokens(struct server *s, struct exchange *x);
 void route_completions(struct server *s, struct exchange *x);
 void route_embeddings(struct server *s, struct exchange *x);
+void route_embedding(struct server *s, struct exchange *x);
 void route_rerank(struct server *s, struct exchange *x);
 void route_responses(struct server *s, struct exchange *x);
 void route_response(struct server *s, struct exchange *x);

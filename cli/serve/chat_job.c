@@ -459,6 +459,12 @@ static bool in_reasoning(void *context, size_t index)
     return c->choices[index].reply.thinking;
 }
 
+static bool on_progress(void *context, size_t cached, size_t done, double ms)
+{
+    struct chat_job *c = context;
+    return !c->params.stream || !c->form->progress || c->form->progress(c, cached, done, ms);
+}
+
 static bool run(struct chat_job *c, struct serve_error *e)
 {
     c->choices = out_alloc(c->params.choices * sizeof *c->choices);
@@ -476,7 +482,7 @@ static bool run(struct chat_job *c, struct serve_error *e)
                                    .tokens_n = c->tokens_n,
                                    .special = c->tools,
                                    .changed = c->change.what,
-                                   .sink = {c, on_text, on_finish, in_reasoning}};
+                                   .sink = {c, on_text, on_finish, in_reasoning, on_progress}};
     return generate_run(&c->job, e);
 }
 

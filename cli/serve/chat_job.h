@@ -36,6 +36,8 @@ struct chat_form {
     json_t *(*whole)(struct chat_job *c);
     /* NULL, or: the answer is complete, but not sent to its end. */
     void (*keep)(struct chat_job *c);
+    /* NULL, or: return_progress, as generate_sink.progress. */
+    bool (*progress)(struct chat_job *c, size_t cached, size_t done, double ms);
 };
 
 struct chat_job {

@@ -115,6 +115,8 @@ json_t *exchange_error_json(const struct exchange *x, const struct serve_error *
         json_object_set_new(error, "type", json_string(e->type));
         json_object_set_new(error, "param", e->param[0] ? out_string(e->param, strlen(e->param)) : json_null());
         json_object_set_new(error, "code", e->code ? json_string(e->code) : json_null());
+        if (e->prompt_tokens) json_object_set_new(error, "n_prompt_tokens", json_integer((json_int_t)e->prompt_tokens));
+        if (e->prompt_tokens) json_object_set_new(error, "n_ctx", json_integer((json_int_t)e->context));
     }
     json_object_set_new(o, "error", error);
     return o;

@@ -16,6 +16,7 @@ struct serve_error {
     const char *code; /* NULL: null */
     char param[96];   /* the field that is wrong; empty: none */
     char message[600];
+    size_t prompt_tokens, context; /* of a prompt that is too long; 0: another error */
 };
 /* Fill e, unless it has an error already, and return false. param may be NULL. */
 bool serve_fail(struct serve_error *e, int status, const char *param, const char *format, ...) OUT_FORMAT(4, 5);
@@ -39,6 +40,7 @@ struct exchange {
     int status;             /* 0: not started */
     const char *content_type;
     unsigned retry_after; /* seconds; 0: no such header */
+    uint64_t started_s;   /* header Process-Start-Time-Unix; 0: no such header */
     struct out_text out;  /* bytes [sent, out.len) are not sent yet; sent ones are dropped now and then */
     size_t sent;
     bool streaming;                   /* out grows until complete */

@@ -7,6 +7,7 @@
 enum { TOKENS_AT_ONCE = 32, LOGPROBS_ROW = PARAMS_LOGPROBS + 1 };
 /* Longest wait before the client's connection is looked at again. */
 #define POLL_NS 100000000u
+#define PROGRESS_NS 2000000u
 
 /* One choice while it is generated. */
 struct choice {
@@ -18,7 +19,8 @@ struct choice {
     json_t *logprobs;     /* of tokens whose text is not passed on yet */
     int32_t *tokens;      /* [prompt + tokens_n] all tokens so far, for going on after a cut */
     size_t tokens_n, cap; /* tokens_n: chosen or inserted ones, beyond the prompt */
-    size_t thought;
+    size_t thought, passed_n; /* passed_n: of tokens_n, those whose text was passed on */
+    size_t computed;          /* tokens at the last progress; SIZE_MAX: none was reported */
     bool ended, budget_spent;
 };
 
@@ -115,6 +117,20 @@ static void close_request(struct generate_job *g, struct choice *c)
     c->session = NULL;
 }
 
+bool generate_fits(const struct pooled_model *m, size_t tokens_n, struct serve_error *e)
+{
+    if (tokens_n < m->context || e->status) return !e->status;
+    serve_fail(e, 400, NULL,
+               "the request has %zu tokens, which exceeds the available context size of %zu tokens; shorten it, or start the "
+               "server with a larger --ctx",
+               tokens_n, m->context);
+    e->type = "exceed_context_size_error";
+    e->code = "context_length_exceeded";
+    e->prompt_tokens = tokens_n;
+    e->context = m->context;
+    return false;
+}
+
 static bool submit(struct generate_job *g, struct choice *c, size_t index, struct serve_error *e)
 {
     const struct placement *p = &g->model->placement;
@@ -156,6 +172,9 @@ static bool pass(struct generate_job *g, struct choice *c, size_t index, const c
     if (!len && !c->logprobs) return true;
     json_t *logprobs = c->logprobs;
     c->logprobs = NULL;
+    g->piece = c->tokens + g->tokens_n + c->passed_n;
+    g->piece_n = c->tokens_n - c->passed_n;
+    c->passed_n = c->tokens_n;
     return g->sink.text(g->sink.context, index, text, len, logprobs);
 }
 
@@ -251,6 +270,23 @@ static bool close_thinking(struct generate_job *g, struct choice *c, size_t inde
            submit(g, c, index, e);
 }
 
+/* return_progress: says how much of the prompt is computed, if that has changed. */
+static bool report_progress(struct generate_job *g, struct choice *c)
+{
+    const segue_request_info *i = &g->info;
+    if (!g->params->return_progress || !g->sink.progress || c->computed == g->tokens_n) return true;
+    read_info(g, c);
+    size_t done = i->first_token_ns ? g->tokens_n : i->tokens_computed;
+    if (!i->start_ns || (!done && i->tokens_reused)) return true;
+    if (c->computed == SIZE_MAX) {
+        c->computed = i->tokens_reused;
+        if (!g->sink.progress(g->sink.context, i->tokens_reused, i->tokens_reused, 0)) return false;
+    }
+    if (done <= c->computed) return true;
+    c->computed = done;
+    return g->sink.progress(g->sink.context, i->tokens_reused, done, (double)(out_now_ns() - i->start_ns) / 1e6);
+}
+
 /* Read what one choice has, waiting up to timeout_ns. */
 static bool serve_choice(struct generate_job *g, struct choice *c, size_t index, uint64_t timeout_ns, struct serve_error *e)
 {
@@ -258,9 +294,12 @@ static bool serve_choice(struct generate_job *g, struct choice *c, size_t index,
     segue_logprob rows[TOKENS_AT_ONCE * LOGPROBS_ROW];
     segue_error err = {0};
     size_t n = 0, row = g->params->sampling.logprobs;
+    bool reports = g->params->return_progress && !index && c->computed != g->tokens_n;
+    if (reports && timeout_ns > PROGRESS_NS) timeout_ns = PROGRESS_NS;
     segue_status st = segue_request_read(c->request, tokens, rows, TOKENS_AT_ONCE, &n, timeout_ns, &err);
+    if (reports && !report_progress(g, c)) return serve_fail(e, 499, NULL, "the client disconnected");
     if (st) return end(g, c, index, st, &err, e);
-    if (n && !g->info.submit_ns) read_info(g, c);
+    if (n && (!g->info.submit_ns || g->params->timings_per_token)) read_info(g, c);
     for (size_t i = 0; i < n && !c->ended; i++) {
         if (!take(g, c, index, tokens[i], rows + i * row, e)) return false;
         if (c->thought >= g->params->thinking_budget && !c->budget_spent && !c->ended) return close_thinking(g, c, index, e);
@@ -286,6 +325,7 @@ static bool run_choices(struct generate_job *g, struct choice *choices, struct s
 bool generate_run(struct generate_job *g, struct serve_error *e)
 {
     size_t n = g->params->choices;
+    if (!generate_fits(g->model, g->tokens_n, e)) return false;
     struct choice *choices = out_alloc(n * sizeof *choices);
     for (size_t i = 0; i < n; i++) {
         struct choice *c = &choices[i];
@@ -293,18 +333,26 @@ bool generate_run(struct generate_job *g, struct serve_error *e)
         c->pieces.flags = g->special ? 0 : SEGUE_TEXT_NO_SPECIAL;
         c->pieces.stops = g->params->stops;
         c->pieces.stops_n = g->params->stops_n;
+        c->computed = SIZE_MAX;
         c->cap = g->tokens_n + 64;
         c->tokens = out_alloc(c->cap * sizeof *c->tokens);
         if (g->tokens_n) memcpy(c->tokens, g->tokens, g->tokens_n * sizeof *c->tokens);
     }
     double begin_j = model_pool_energy(g->model, true);
-    size_t slot = slots_acquire(&g->model->slots, g->params->slot, g->x->realm, g->tokens, g->tokens_n);
+    g->slot = slots_acquire(&g->model->slots, g->params->slot, g->x->realm, g->tokens, g->tokens_n);
     bool ok = run_choices(g, choices, e);
-    slots_release(&g->model->slots, slot, choices[0].tokens, g->tokens_n + choices[0].tokens_n);
+    slots_release(&g->model->slots, g->slot, choices[0].tokens, g->tokens_n + choices[0].tokens_n);
     double end_j = model_pool_energy(g->model, false);
     g->joules = begin_j >= 0 && end_j >= begin_j ? end_j - begin_j : -1;
     if (choices[0].request && !choices[0].budget_spent) read_info(g, &choices[0]);
     for (size_t i = 0; i < n; i++) close_request(g, &choices[i]);
+    size_t cached = g->info.tokens_reused < g->tokens_n ? g->info.tokens_reused : g->tokens_n;
+    pooled_model_count(g->model, &(struct model_counts){.prompt_tokens = g->tokens_n - cached,
+                                                        .cached_tokens = cached,
+                                                        .answer_tokens = g->tokens_out,
+                                                        .prompt_ns = g->info.prefill_ns,
+                                                        .answer_ns = g->info.decode_ns,
+                                                        .longest = g->tokens_n + g->tokens_out});
     free(g->all); /* of an earlier prompt */
     g->all = choices[0].tokens;
     g->all_n = g->tokens_n + choices[0].tokens_n;
@@ -334,11 +382,11 @@ json_t *generate_usage(const struct generate_job *g)
 static double ms(uint64_t ns) { return (double)ns / 1e6; }
 static double between(uint64_t from, uint64_t to) { return to > from && from ? ms(to - from) : 0; }
 
-/* Members NAME_n, NAME_ms, NAME_per_token_ms and NAME_per_second. */
-static void add_timing(json_t *o, const char *name, size_t n, double time_ms)
+/* Members NAME_n, NAME_ms, NAME_per_token_ms and NAME_per_second; steps: tokens that took the time. */
+static void add_timing(json_t *o, const char *name, size_t n, size_t steps, double time_ms)
 {
     static const char *const ends[] = {"n", "ms", "per_token_ms", "per_second"};
-    double values[] = {(double)n, time_ms, n ? time_ms / (double)n : 0, time_ms > 0 ? (double)n * 1e3 / time_ms : 0};
+    double values[] = {(double)n, time_ms, steps ? time_ms / (double)steps : 0, time_ms > 0 ? (double)steps * 1e3 / time_ms : 0};
     for (size_t i = 0; i < 4; i++) {
         char key[32];
         snprintf(key, sizeof key, "%s_%s", name, ends[i]);
@@ -346,14 +394,72 @@ static void add_timing(json_t *o, const char *name, size_t n, double time_ms)
     }
 }
 
+/* The first token of an answer comes with the prompt. */
 json_t *generate_timings(const struct generate_job *g)
 {
     json_t *o = json_object();
-    size_t cached = g->info.tokens_reused < g->tokens_n ? g->info.tokens_reused : g->tokens_n;
+    size_t cached = g->info.tokens_reused < g->tokens_n ? g->info.tokens_reused : g->tokens_n, prompt = g->tokens_n - cached;
     json_object_set_new(o, "cache_n", json_integer((json_int_t)cached));
-    add_timing(o, "prompt", g->tokens_n - cached, ms(g->info.prefill_ns));
-    add_timing(o, "predicted", g->tokens_out, ms(g->info.decode_ns));
+    add_timing(o, "prompt", prompt, prompt, ms(g->info.prefill_ns));
+    add_timing(o, "predicted", g->tokens_out, g->tokens_out ? g->tokens_out - 1 : 0, ms(g->info.decode_ns));
     return o;
+}
+
+/* null stands for a token that is forbidden. */
+static json_t *bias_json(int32_t token, float bias)
+{
+    return json_pack("{s:i, s:o}", "token", (int)token, "bias", bias <= -1e9f ? json_null() : out_real((double)bias));
+}
+
+json_t *generate_settings(const struct generate_job *g)
+{
+    const struct params *p = g->params;
+    const segue_sampling *s = &p->sampling;
+    const segue_model_info *info = &g->model->placement.info;
+    json_int_t limit = p->max_tokens ? (json_int_t)p->max_tokens : -1;
+    json_t *o = json_pack("{s:I, s:I, s:I, s:i, s:i, s:i, s:b, s:b, s:I, s:b}", "n_predict", limit, "max_tokens", limit, "seed",
+                          (json_int_t)s->seed, "top_k", (int)s->top_k, "repeat_last_n", (int)s->repeat_last_n,
+                          "dry_allowed_length", (int)s->dry_allowed_length, "ignore_eos", (int)s->ignore_stops, "stream",
+                          (int)p->stream, "n_probs", (json_int_t)p->top_logprobs, "timings_per_token", (int)p->timings_per_token);
+    const struct { const char *name; float value; } numbers[] =
+        {{"temperature", s->temperature}, {"top_p", s->top_p}, {"min_p", s->min_p}, {"typical_p", s->typical_p},
+         {"repeat_penalty", s->repeat_penalty}, {"presence_penalty", s->presence_penalty},
+         {"frequency_penalty", s->frequency_penalty}, {"dry_multiplier", s->dry_multiplier}, {"dry_base", s->dry_base}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        json_object_set_new(o, numbers[i].name, out_real((double)numbers[i].value));
+    json_t *stops = json_array(), *biases = json_array();
+    for (size_t i = 0; i < p->stops_n; i++) json_array_append_new(stops, json_string(p->stops[i]));
+    for (size_t i = 0; s->ignore_stops && i < info->stops_n; i++)
+        json_array_append_new(biases, bias_json(info->stops[i], -1e9f));
+    for (size_t i = 0; i < s->bias_n; i++) json_array_append_new(biases, bias_json(s->bias[i].token, s->bias[i].bias));
+    json_object_set_new(o, "stop", stops);
+    json_object_set_new(o, "logit_bias", biases);
+    return o;
+}
+
+json_t *generate_progress(const struct generate_job *g, size_t cached, size_t done, double time_ms)
+{
+    return json_pack("{s:I, s:I, s:I, s:I}", "total", (json_int_t)g->tokens_n, "cache", (json_int_t)cached, "processed",
+                     (json_int_t)done, "time_ms", (json_int_t)time_ms);
+}
+
+json_t *generate_verbose(const struct generate_job *g)
+{
+    struct out_text prompt = generate_text_of(g->model, g->tokens, g->tokens_n);
+    json_t *o = json_pack("{s:o, s:o, s:I, s:I}", "prompt", out_string(prompt.data, prompt.len), "generation_settings",
+                          generate_settings(g), "tokens_evaluated", (json_int_t)g->tokens_n, "tokens_predicted",
+                          (json_int_t)g->tokens_out);
+    free(prompt.data);
+    return o;
+}
+
+struct out_text generate_text_of(const struct pooled_model *m, const int32_t *tokens, size_t n)
+{
+    struct out_text text = {0};
+    segue_status st;
+    OUT_GROW(text, st, segue_detokenize(m->placement.model, tokens, n, 0, text.data, text.cap, &text.len, NULL));
+    if (st) text.len = 0;
+    return text;
 }
 
 json_t *generate_report(const struct generate_job *g)

@@ -15,7 +15,12 @@ struct generate_sink {
     bool (*finish)(void *context, size_t choice, const char *reason, const char *stop);
     /* NULL, or: the choice is in its reasoning now, so that the budget applies. */
     bool (*reasoning)(void *context, size_t choice);
+    /* NULL, or, if the request asks for it: `done` of the prompt's tokens are computed, `cached` of them were. */
+    bool (*progress)(void *context, size_t cached, size_t done, double ms);
 };
+
+/* Of answers: clients of llama.cpp expect one that begins with 'b'. */
+#define SERVE_FINGERPRINT "b-segue-0.2.0"
 
 struct generate_job {
     struct exchange *x;
@@ -26,7 +31,11 @@ struct generate_job {
     bool special;        /* control tokens are part of the text; the token that ends the answer never is */
     const char *changed; /* the part of the prompt that differs from an earlier one; NULL or empty: none is known */
     struct generate_sink sink;
+    /* During sink.text: the tokens that it stands for. */
+    const int32_t *piece; /* [piece_n] */
+    size_t piece_n;
     /* Results. */
+    size_t slot; /* SIZE_MAX: none was free */
     int32_t *all; /* [all_n] the prompt and the tokens of the first choice without a stop token at the end; freed by the caller */
     size_t all_n;
     size_t tokens_out;       /* of all choices */
@@ -35,6 +44,9 @@ struct generate_job {
     double joules;           /* its share of the energy (model_pool_energy); negative: not measured */
 };
 
+/* False, and e says so: the prompt leaves no place for an answer in a context of the model. The type is llama.cpp's, the code
+ * OpenAI's. */
+bool generate_fits(const struct pooled_model *m, size_t tokens_n, struct serve_error *e);
 /* False: e has the reason; its status is 499 if the client disconnected. */
 bool generate_run(struct generate_job *g, struct serve_error *e);
 /* Tokens of a text; flags are SEGUE_TEXT_*. NULL: e has the reason. *n may be 0. The caller frees them. */
@@ -45,5 +57,13 @@ json_t *generate_usage(const struct generate_job *g);
 json_t *generate_report(const struct generate_job *g);
 /* timings of llama.cpp's server: tokens, ms and rates of prompt and answer. A new reference. */
 json_t *generate_timings(const struct generate_job *g);
+/* return_progress of llama.cpp: {"total", "cache", "processed", "time_ms"}. A new reference. */
+json_t *generate_progress(const struct generate_job *g, size_t cached, size_t done, double ms);
+/* "__verbose" of llama.cpp: the prompt's text, and the settings. A new reference. */
+json_t *generate_verbose(const struct generate_job *g);
+/* Settings of the request under the names of llama.cpp. A new reference. */
+json_t *generate_settings(const struct generate_job *g);
+/* The text of tokens with control tokens; free it. */
+struct out_text generate_text_of(const struct pooled_model *m, const int32_t *tokens, size_t n);
 
 #endif

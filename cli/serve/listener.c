@@ -167,6 +167,7 @@ static ssize_t read_stream(void *cls, uint64_t pos, char *buffer, size_t max)
 static void add_headers(struct MHD_Connection *c, struct exchange *x, struct MHD_Response *r)
 {
     const char *origin = header(c, "Origin");
+    char text[24];
     MHD_add_response_header(r, "Content-Type", x->content_type);
     MHD_add_response_header(r, "Cache-Control", "no-store");
     MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
@@ -175,8 +176,11 @@ static void add_headers(struct MHD_Connection *c, struct exchange *x, struct MHD
         MHD_add_response_header(r, "Access-Control-Allow-Headers", "authorization, content-type, x-api-key, anthropic-version");
         MHD_add_response_header(r, "Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS");
     }
+    if (x->started_s) {
+        snprintf(text, sizeof text, "%llu", (unsigned long long)x->started_s);
+        MHD_add_response_header(r, "Process-Start-Time-Unix", text);
+    }
     if (x->retry_after) {
-        char text[16];
         snprintf(text, sizeof text, "%u", x->retry_after);
         MHD_add_response_header(r, "Retry-After", text);
     }

@@ -49,7 +49,7 @@ static void add_model(struct model_pool *h, const struct args *args, const char 
 {
     segue_error ignored;
     struct pooled_model *m = out_alloc(sizeof *m);
-    m->name = name_of(path);
+    m->name = h->models_n || !args_has(args, "alias") ? name_of(path) : out_strdup(args_text(args, "alias"));
     m->path = out_strdup(path);
     m->bytes = bytes_of(path);
     m->log = h->log;
@@ -277,6 +277,26 @@ double model_pool_energy(struct pooled_model *m, bool begins)
     double share = now >= 0 ? m->share_j : -1;
     pthread_mutex_unlock(&m->energy_lock);
     return share;
+}
+
+void pooled_model_count(struct pooled_model *m, const struct model_counts *c)
+{
+    pthread_mutex_lock(&m->energy_lock);
+    m->counts.prompt_tokens += c->prompt_tokens;
+    m->counts.cached_tokens += c->cached_tokens;
+    m->counts.answer_tokens += c->answer_tokens;
+    m->counts.prompt_ns += c->prompt_ns;
+    m->counts.answer_ns += c->answer_ns;
+    if (c->longest > m->counts.longest) m->counts.longest = c->longest;
+    pthread_mutex_unlock(&m->energy_lock);
+}
+
+struct model_counts pooled_model_counts(struct pooled_model *m)
+{
+    pthread_mutex_lock(&m->energy_lock);
+    struct model_counts c = m->counts;
+    pthread_mutex_unlock(&m->energy_lock);
+    return c;
 }
 
 enum pooled_state model_pool_health(struct model_pool *h, segue_error *err)

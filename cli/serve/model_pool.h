@@ -13,6 +13,13 @@
 /* STOPPED: was READY; its requests were cancelled. */
 enum pooled_state { MODEL_IDLE, MODEL_LOADING, MODEL_READY, MODEL_FAILED, MODEL_STOPPED };
 
+/* What requests of a model have done so far, for /metrics. */
+struct model_counts {
+    uint64_t prompt_tokens, cached_tokens, answer_tokens; /* prompt_tokens: computed ones */
+    uint64_t prompt_ns, answer_ns;
+    uint64_t longest; /* prompt and answer of one request */
+};
+
 struct pooled_model {
     char *name;       /* what requests call it: the file or folder name without suffix */
     char *path;       /* as for -m */
@@ -23,6 +30,7 @@ struct pooled_model {
     struct meter meter;         /* READY: --meter */
     pthread_mutex_t energy_lock;
     size_t energy_users;      /* requests that are generated now */
+    struct model_counts counts; /* with energy_lock */
     double energy_j, share_j; /* last reading; what a request that was always in progress would have used */
     struct slots slots;
     struct grammars grammars; /* READY: of requests, compiled */
@@ -61,6 +69,9 @@ void model_pool_release(struct model_pool *h, struct pooled_model *m);
 /* A request begins or ends: what one request has used until now, if the energy is divided equally among those in progress at
  * each moment. The difference of two calls is its energy. Negative: not measured. */
 double model_pool_energy(struct pooled_model *m, bool begins);
+/* Adds what a request has done. */
+void pooled_model_count(struct pooled_model *m, const struct model_counts *c);
+struct model_counts pooled_model_counts(struct pooled_model *m);
 /* State of the first model. */
 enum pooled_state model_pool_health(struct model_pool *h, segue_error *err);
 /* Cancel all requests in progress; new ones are refused. */

@@ -4,18 +4,26 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sodium.h>
+#include "serve/generation.h"
 
 /* Largest integer that a JSON number represents exactly. */
 #define EXACT_MAX 9007199254740991LL
 
 static float or_default(float given, float fallback) { return given >= 0 ? given : fallback; }
 
-/* Defaults as of `segue run`: the model's generation_config.json, then llama.cpp's. */
-static void read_sampling(struct params *p, struct fields f, const segue_model_info *info)
+double params_temperature(const struct pooled_model *m)
 {
+    float own = m->placement.info.temperature;
+    return args_number(&m->args, "temp", own >= 0 ? (double)own : 0.8);
+}
+
+/* Defaults: flags of the server, the model's generation_config.json, then llama.cpp's. */
+static void read_sampling(struct params *p, struct fields f, const struct pooled_model *m)
+{
+    const segue_model_info *info = &m->placement.info;
     segue_sampling *s = &p->sampling;
     *s = SEGUE_INIT(segue_sampling);
-    s->temperature = (float)field_real(f, "temperature", 0, 1000, or_default(info->temperature, 0.8f));
+    s->temperature = (float)field_real(f, "temperature", 0, 1000, params_temperature(m));
     s->top_k = (int32_t)field_int(f, "top_k", -1, INT32_MAX, info->top_k >= 0 ? info->top_k : 40);
     if (s->top_k < 0) s->top_k = 0;
     s->top_p = (float)field_real(f, "top_p", 0, 1, or_default(info->top_p, 0.95f));
@@ -30,9 +38,9 @@ static void read_sampling(struct params *p, struct fields f, const segue_model_i
     s->dry_base = (float)field_real(f, "dry_base", 0, 100, 0);
     s->dry_allowed_length = (int32_t)field_int(f, "dry_allowed_length", 0, INT32_MAX, 0);
     if (field_has(f, "repeat_last_n") && !s->repeat_last_n) s->repeat_penalty = s->presence_penalty = s->frequency_penalty = 0;
-    long long seed = field_int(f, "seed", -EXACT_MAX, EXACT_MAX, -1);
+    long long seed = field_int(f, "seed", -EXACT_MAX, EXACT_MAX, (long long)args_number(&m->args, "seed", -1));
     if (seed == -1)
-        randombytes_buf(&s->seed, sizeof s->seed);
+        s->seed = (((uint64_t)randombytes_random() << 32) | randombytes_random()) & EXACT_MAX; /* can be sent as a number */
     else
         s->seed = (uint64_t)seed;
     s->ignore_stops = field_bool(f, "ignore_eos", false);
@@ -55,9 +63,21 @@ static bool add_bias(struct params *p, struct fields f, const segue_model_info *
     return true;
 }
 
-/* OpenAI: {"15": -100}. llama.cpp: [[15, -100], [16, false]]. */
-static bool read_bias(struct params *p, struct fields f, const segue_model_info *info)
+/* llama.cpp's: a text in place of an id stands for all its tokens. */
+static bool add_text_bias(struct params *p, struct fields f, const struct pooled_model *m, const char *text, json_t *v)
 {
+    size_t n;
+    bool ok = true;
+    int32_t *tokens = generate_tokenize(m, text, strlen(text), SEGUE_TEXT_NO_BOS, &n, f.e);
+    for (size_t i = 0; tokens && ok && i < n; i++) ok = add_bias(p, f, &m->placement.info, tokens[i], v);
+    free(tokens);
+    return tokens && ok;
+}
+
+/* OpenAI: {"15": -100}. llama.cpp: [[15, -100], [16, false], [" text", -1]], {" text": -1}. */
+static bool read_bias(struct params *p, struct fields f, const struct pooled_model *m)
+{
+    const segue_model_info *info = &m->placement.info;
     json_t *v = field(f, "logit_bias"), *entry;
     const char *key;
     size_t i;
@@ -69,8 +89,8 @@ static bool read_bias(struct params *p, struct fields f, const segue_model_info 
         {
             char *end;
             long long id = strtoll(key, &end, 10);
-            if (!*key || *end) id = -1;
-            if (!add_bias(p, f, info, id, entry)) return false;
+            bool number = *key && !*end;
+            if (number ? !add_bias(p, f, info, id, entry) : !add_text_bias(p, f, m, key, entry)) return false;
         }
         return true;
     }
@@ -78,6 +98,10 @@ static bool read_bias(struct params *p, struct fields f, const segue_model_info 
     json_array_foreach(v, i, entry)
     {
         json_t *id = json_array_get(entry, 0);
+        if (json_is_string(id)) {
+            if (!add_text_bias(p, f, m, json_string_value(id), json_array_get(entry, 1))) return false;
+            continue;
+        }
         if (!json_is_integer(id)) return serve_fail(f.e, 400, "logit_bias", "logit_bias: expected [[ID, BIAS], ...]");
         if (!add_bias(p, f, info, json_integer_value(id), json_array_get(entry, 1))) return false;
     }
@@ -199,21 +223,25 @@ static bool read_constraints(struct params *p, struct fields f, struct pooled_mo
 
 bool params_read(struct params *p, struct fields f, struct pooled_model *m)
 {
-    const segue_model_info *info = &m->placement.info;
     *p = (struct params){.thinking_budget = SIZE_MAX};
-    read_sampling(p, f, info);
-    if (!read_bias(p, f, info) || !read_stops(p, f)) return false;
+    read_sampling(p, f, m);
+    if (!read_bias(p, f, m) || !read_stops(p, f)) return false;
     read_logprobs(p, f);
     static const char *const limits[] = {"max_completion_tokens", "max_output_tokens", "max_tokens", "n_predict"};
     for (size_t i = 0; i < 4; i++) {
         long long low = i == 3 ? -1 : 1, v = field_int(f, limits[i], low, INT32_MAX, 0);
         if (v > 0 && !p->max_tokens) p->max_tokens = (size_t)v;
     }
+    if (!p->max_tokens && !field_has(f, "n_predict")) p->max_tokens = (size_t)args_number(&m->args, "predict", 0);
     p->choices = (size_t)field_int(f, "n", 1, PARAMS_CHOICES, 1);
     p->stream = field_bool(f, "stream", false);
     p->no_store = !field_bool(f, "cache_prompt", true);
     struct fields options = {field_object(f, "stream_options"), f.e};
     if (options.o) p->include_usage = field_bool(options, "include_usage", false);
+    p->verbose = field_bool(f, "verbose", false);
+    p->return_tokens = field_bool(f, "return_tokens", false);
+    p->return_progress = field_bool(f, "return_progress", false);
+    p->timings_per_token = field_bool(f, "timings_per_token", false);
     long long slot = field_int(f, "id_slot", -1, INT32_MAX, -1);
     p->slot = slot >= 0 ? (size_t)slot : SIZE_MAX;
     const char *budget = field_has(f, "thinking_budget") ? "thinking_budget" : "reasoning_budget";

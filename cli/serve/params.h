@@ -20,12 +20,15 @@ struct params {
     const char *stops[PARAMS_STOPS]; /* [stops_n] borrowed from the request */
     size_t stops_n;
     bool stream, include_usage, no_store;
+    bool verbose, return_tokens, return_progress, timings_per_token; /* llama.cpp's: what an answer or its stream also has */
     bool logprobs; /* report them, with top_logprobs alternatives */
     uint32_t top_logprobs;
     size_t slot;            /* id_slot; SIZE_MAX: any */
     size_t thinking_budget; /* tokens of reasoning at most; SIZE_MAX: no bound */
 };
 
+/* Of a request that gives none. */
+double params_temperature(const struct pooled_model *m);
 /* Read a request for a model; false: f.e has the reason. Call params_free in any case, before the model is released. */
 bool params_read(struct params *p, struct fields f, struct pooled_model *m);
 /* Constrain the text. kind: as for segue_grammar_open. where: the field, for errors. */

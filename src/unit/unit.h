@@ -63,6 +63,7 @@ struct sg_unit_desc {
                                       * and a hand-off converts them */
     uint32_t invariant;              /* bit for bit, the results of a sequence do not depend 1: on the other spans of the batch,
                                       * 2: nor on how its tokens are divided into runs */
+    uint32_t first_runs_slow;        /* 1: a run of a new shape takes much longer than later ones: a server prepares for that */
     char kernels[32];                /* units with equal texts give bit-identical results for equal runs, also across
                                       * processes; "": not guaranteed */
 };

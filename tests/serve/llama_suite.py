@@ -61,17 +61,21 @@ def main(llama, segue, model, *rest):
     with open(os.path.join(tests, "segue_plugin.py"), "w") as f: f.write(PLUGIN)
     paths = [os.path.join("unit", a) if a.startswith("test_") else a for a in rest] or ["unit"]
     environment = {**os.environ, "LLAMA_SERVER_BIN_PATH": wrapper, "PYTHONPATH": tests, "PYTHONDONTWRITEBYTECODE": "1", "NO_PROXY": "*"}
-    r = subprocess.run([sys.executable, "-m", "pytest", "-p", "segue_plugin", "-q", "-rfEs", "--tb=short", "--color=no", *paths], cwd=tests, env=environment,
-                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    command = [sys.executable, "-m", "pytest", "-p", "segue_plugin", "-v", "-rfEs", "--tb=short", "--color=no", *paths]
+    p = subprocess.Popen(command, cwd=tests, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    lines = []
+    for line in p.stdout:
+        lines.append(line.rstrip("\n"))
+        print(line, end="", flush=True)
+    p.wait()
     shutil.rmtree(work)
-    print(r.stdout)
     expected, failed = {}, []
     with open(os.path.join(HERE, "llama_suite.txt")) as f:
         for line in f:
             if line.strip() and line[0] != "#":
                 name, reason = line.rsplit(None, 1)
                 expected[name] = reason
-    for line in r.stdout.split("\n"):
+    for line in lines:
         if line.startswith(("FAILED unit/", "ERROR unit/")): failed.append(line.split(" ", 1)[1].split(" - ")[0][len("unit/"):])
     unknown = [t for t in failed if t not in expected]
     counts = {}

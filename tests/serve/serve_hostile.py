@@ -25,11 +25,11 @@ for name in ("temperature", "top_p", "min_p", "presence_penalty", "frequency_pen
 for name in ("stream", "ignore_eos", "cache_prompt", "parallel_tool_calls"):
     for v in (1, "true", []): is_error(f"{name}={v}", s.post("/v1/chat/completions", {**chat, "max_tokens": 1, name: v}), 400, name, param=name)
 for name, v in (("model", 5), ("messages", 5), ("messages", []), ("messages", [5]), ("messages", [{"role": 5}]), ("messages", [{"content": "x"}]), ("stop", 5),
-                ("stop", [5]), ("stop", ["x"] * 17), ("stop", "x" * 999), ("tools", 5), ("tools", [5]), ("tool_choice", 5), ("logit_bias", 5), ("logit_bias", {"x": 1}),
+                ("stop", [5]), ("stop", ["x"] * 17), ("stop", "x" * 999), ("tools", 5), ("tools", [5]), ("tool_choice", 5), ("logit_bias", 5), ("logit_bias", {"x": None}),
                 ("logit_bias", {"99999": 1}), ("logit_bias", {"5": "x"}), ("response_format", 5), ("response_format", {"type": "x"}), ("stream_options", 5),
                 ("chat_template_kwargs", 5), ("grammar", 5), ("regex", "("), ("json_schema", {"type": 5})):
     is_error(f"{name}={str(v)[:40]}", s.post("/v1/chat/completions", {**chat, "max_tokens": 1, name: v}), 400, param=name)
-for v in (5, [], [[]], [1.5], [-1], [99999], [["x"]], {}, [None], ""): is_error(f"prompt={v}", s.post("/v1/completions", {"prompt": v}), 400, "prompt")
+for v in (5, [], [[]], [1.5], [-1], [99999], [["x"], 5.5], {}, [None], ""): is_error(f"prompt={v}", s.post("/v1/completions", {"prompt": v}), 400, "prompt")
 is_error("a prompt beyond the context", s.post("/v1/completions", {"prompt": [97] * 5000}), 400)
 for path, v in (("/tokenize", {"content": 5}), ("/tokenize", {}), ("/detokenize", {"tokens": [-1]}), ("/detokenize", {"tokens": "x"}), ("/apply-template", {}),
                 ("/v1/responses", {}), ("/v1/responses", {"input": [5]}), ("/v1/rerank", {"query": "x"}), ("/v1/rerank", {"query": 5, "documents": ["x"]}),

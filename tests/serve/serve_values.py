@@ -20,7 +20,7 @@ def post(path, body):
 
 def refusal(path, body):
     """The error object in the form of the route, or None."""
-    e = body.get("error")
+    e = body.get("error") if isinstance(body, dict) else None
     if not isinstance(e, dict) or not isinstance(e.get("message"), str) or not isinstance(e.get("type"), str): return None
     if path.startswith("/v1/messages"): return e if body.get("type") == "error" else None
     return e if {"param", "code"} <= set(e) else None
@@ -37,7 +37,7 @@ SAMPLED = ["max_tokens", "max_completion_tokens", "max_output_tokens", "n_predic
            "logprobs", "logit_bias"]
 OPENAI = [*SAMPLED, "stream_options"]
 BODIES = {"/v1/chat/completions": (CHAT, OPENAI), "/v1/completions": ({"prompt": "x"}, [*OPENAI, "best_of"]), "/v1/responses": ({"input": "x"}, SAMPLED),
-          "/completion": ({"prompt": "x"}, [*OPENAI, "best_of"]), "/v1/messages": (CHAT, []), "/v1/messages/count_tokens": (CHAT, []), "/v1/embeddings": ({"input": "x"}, []),
+          "/completion": ({"prompt": "x"}, [*OPENAI, "best_of"]), "/v1/messages": (CHAT, []), "/v1/messages/count_tokens": (CHAT, []), "/v1/embeddings": ({"input": "x"}, []), "/embedding": ({"input": "x"}, []), "/v1/chat/completions/input_tokens": (CHAT, []), "/chat/completions/input_tokens": (CHAT, []),
           **{f"/v1/{name}": ({"query": "x", "documents": ["y"]}, []) for name in ("rerank", "reranking")}, "/tokenize": ({"content": "x"}, []), "/detokenize": ({"tokens": [97]}, []),
           "/apply-template": (CHAT, []), "/slots/{id}": ({"filename": "x"}, []), "/v1/states/export": ({"prompt": "x"}, [])}
 ANY = {*SAMPLED, "n", "stream_options", "best_of", "dimensions", "budget_tokens", "top_n"}

@@ -17,7 +17,7 @@ static uint32_t size_of(size_t tokens)
     return k;
 }
 
-static double at_most(double a, double b) { return a < b ? a : b; }
+static double lesser(double a, double b) { return a < b ? a : b; }
 
 /* Time of a token, of each size; one that was not seen is like the next smaller one, since two chunks of that could take its
  * place, or like the first one seen. For the same reason a size is hardly slower than a smaller one. 0: none is known. */
@@ -27,8 +27,8 @@ static int fill_times(const struct sg_pace *p, double token_ns[SG_PACE_SIZES])
     for (uint32_t k = 0; k < SG_PACE_SIZES && below <= 0; k++) below = p->size[k].token_ns;
     for (uint32_t k = 0; k < SG_PACE_SIZES; k++) {
         const struct sg_pace_size *s = &p->size[k];
-        if (s->runs) below = s->runs < SURE_RUNS ? at_most(s->token_ns, below) : s->token_ns;
-        if (sure > 0) below = at_most(below, 1.25 * sure);
+        if (s->runs) below = s->runs < SURE_RUNS ? lesser(s->token_ns, below) : s->token_ns;
+        if (sure > 0) below = lesser(below, 1.25 * sure);
         if (s->runs >= SURE_RUNS) sure = below;
         token_ns[k] = below;
     }
@@ -58,8 +58,8 @@ static void learn_mean(double *mean, double value) { *mean = *mean > 0 ? *mean +
 static void learn_size(struct sg_pace_size *s, double ns)
 {
     if (!s->runs) s->token_ns = ns;
-    else if (s->runs < SURE_RUNS) s->token_ns = ns > 2 * s->token_ns ? ns : at_most(s->token_ns, ns);
-    else s->token_ns += at_most((ns - s->token_ns) / 4, s->token_ns / 2);
+    else if (s->runs < SURE_RUNS) s->token_ns = ns > 2 * s->token_ns ? ns : lesser(s->token_ns, ns);
+    else s->token_ns += lesser((ns - s->token_ns) / 4, s->token_ns / 2);
     if (s->runs < SURE_RUNS) s->runs++;
     s->age = 0;
 }
@@ -98,7 +98,7 @@ size_t sg_pace_budget(const struct sg_pace *p, uint64_t target_ns, size_t max)
     if (left < 2 * fixed) left = 2 * fixed;
     for (uint32_t k = 0; k < SG_PACE_SIZES; k++)
         if (token_ns[k] * smallest_of(k) <= left) best = k;
-    double n = at_most(left / token_ns[best], smallest_of(best + 1) - 1);
+    double n = lesser(left / token_ns[best], smallest_of(best + 1) - 1);
     int try_next = p->last == best && p->same >= TRY_AFTER && best + 1 < SG_PACE_SIZES && p->size[best + 1].runs < SURE_RUNS;
     if (try_next) n = smallest_of(best + 1);
     return n >= (double)max ? max : n < smallest_of(0) ? (size_t)smallest_of(0) : (size_t)n;

@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "engine/placement/plan.h"
 #include "engine/scheduler/deadline.h"
+#include "engine/scheduler/warm.h"
 #include "engine/sized.h"
 
 enum { RUNNING_DEFAULT = 16, WAITING_DEFAULT = 1024, WAITING_MAX = 1 << 20 };
@@ -117,6 +118,7 @@ segue_status segue_scheduler_open(segue_scheduler **out, segue_engine *engine, c
         segue_scheduler_close(s);
         return status;
     }
+    if (o.warm && !o.manual) sg_scheduler_warm(s);
     *out = s;
     return SEGUE_OK;
 }

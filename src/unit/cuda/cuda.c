@@ -25,7 +25,8 @@ extern const struct sg_unit_ops sg_unit_cuda;
 /* What is known without a GPU; why: the reason, "" for none. */
 static void describe_absent(struct sg_unit_desc *d, const char *why)
 {
-    *d = (struct sg_unit_desc){.lanes = CU_LANES, .long_rows = CU_DECODE_ROWS, .samples = 1, .streams = 1};
+    *d = (struct sg_unit_desc){.lanes = CU_LANES, .long_rows = CU_DECODE_ROWS, .samples = 1, .streams = 1,
+                                .first_runs_slow = 1};
     d->info.size = sizeof d->info;
     d->info.built = 1;
     snprintf(d->info.spec, sizeof d->info.spec, "cuda");
