@@ -120,9 +120,13 @@ SEGUE_API segue_status segue_trainer_param_get(const segue_trainer *trainer, siz
                                                segue_param_order order, float *out, size_t n, segue_error *err);
 SEGUE_API segue_status segue_trainer_param_put(segue_trainer *trainer, size_t i, segue_param_field field,
                                                segue_param_order order, const float *in, size_t n, segue_error *err);
-/* Set the number of updates so far, on which the bias correction of AdamW depends. A trainer whose values, moments and steps were
- * put continues with the bits of the one they were taken from. EARG. */
-SEGUE_API segue_status segue_trainer_steps_put(segue_trainer *trainer, uint64_t steps, segue_error *err);
+/* The state of a trainer: values and moments of all parameters, and the number of updates. save writes it as a state file
+ * (docs/STATE.md), which replaces an older one only when it is complete. A trainer of the same model and options, on any unit,
+ * that loads it continues as the one that saved it: with the same bits on the same unit. run: any text that names data and
+ * settings, or NULL; load wants an equal one. load changes nothing unless all of the file is valid, and drops gradients.
+ * EARG: gradients wait for an update. EIO. EFORMAT: damaged, or of another model, trainer or run. */
+SEGUE_API segue_status segue_trainer_save(const segue_trainer *trainer, const char *path, const char *run, segue_error *err);
+SEGUE_API segue_status segue_trainer_load(segue_trainer *trainer, const char *path, const char *run, segue_error *err);
 /* Random start: matrices normal with this standard deviation (0 = 0.02), divided by sqrt(2 * layers) where a layer adds to the
  * residual stream; norms 1; biases 0; other vectors as in the file. Moments, gradients and steps become 0.
  * EUNSUPPORTED: LoRA. */

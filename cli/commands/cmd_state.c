@@ -55,7 +55,7 @@ static json_t *slot_json(const struct sg_statefile *f, const struct sg_state_slo
                           : out_printf("%s.%u", sg_state_kind(d->kind), d->layer);
     json_object_set_new(o, "name", json_string(name));
     free(name);
-    json_object_set_new(o, "layer", json_integer(d->layer));
+    json_object_set_new(o, "layer", json_integer((int32_t)d->layer)); /* -1: a parameter in no layer */
     json_object_set_new(o, "kind", json_string(sg_state_kind(d->kind)));
     json_object_set_new(o, "storage", json_string(sg_storage_info(s->storage)->name));
     if (is_kv) json_array_append_new(shape, json_integer((json_int_t)(s->end - s->first)));
@@ -63,8 +63,11 @@ static json_t *slot_json(const struct sg_statefile *f, const struct sg_state_slo
     if (d->kind == SG_SLOT_DELTA) json_array_append_new(shape, json_integer(d->depth));
     json_array_append_new(shape, json_integer(d->width));
     json_object_set_new(o, "shape", shape);
-    json_object_set_new(o, "first_pos", json_integer((json_int_t)s->first));
-    json_object_set_new(o, "end_pos", json_integer((json_int_t)s->end));
+    if (d->kind < SG_SLOT_VALUE) {
+        json_object_set_new(o, "first_pos", json_integer((json_int_t)s->first));
+        json_object_set_new(o, "end_pos", json_integer((json_int_t)s->end));
+    } else
+        json_object_set_new(o, "parameter", json_integer(d->depth));
     json_object_set_new(o, "offset", json_integer((json_int_t)s->at));
     json_object_set_new(o, "bytes", json_integer((json_int_t)s->bytes));
     json_object_set_new(o, "checksum", hash_json(s->sum));
@@ -88,10 +91,15 @@ static json_t *head_json(const struct sg_statefile *f)
         for (int i = 0; i < 2; i++) json_array_append_new(pair, hash_json(h->joined[i]));
         json_object_set_new(o, "joined_weights_ids", pair);
     }
-    json_object_set_new(o, "adapters", hash_json(h->adapters));
-    json_object_set_new(o, "token_hash", hash_json(h->tokens_sum));
-    json_object_set_new(o, "tokens", json_integer((json_int_t)h->tokens_n));
-    json_object_set_new(o, "computed_tokens", json_integer((json_int_t)h->rows));
+    if (h->run.lo || h->run.hi) { /* of a trainer */
+        json_object_set_new(o, "run", hash_json(h->run));
+        json_object_set_new(o, "updates", json_integer((json_int_t)h->rows));
+    } else {
+        json_object_set_new(o, "adapters", hash_json(h->adapters));
+        json_object_set_new(o, "token_hash", hash_json(h->tokens_sum));
+        json_object_set_new(o, "tokens", json_integer((json_int_t)h->tokens_n));
+        json_object_set_new(o, "computed_tokens", json_integer((json_int_t)h->rows));
+    }
     json_object_set_new(o, "storage", json_string(kv_storage(f)));
     /* Version of the canonical layout, see docs/STATE.md. */
     snprintf(text, sizeof text, "canonical-%u", h->layout);
@@ -290,7 +298,7 @@ static int run_on_file(const struct args *args, const char *verb, const char *na
     segue_error err;
     char *path = resolve_path(name);
     int code;
-    if (sg_statefile_open(&f, path, 0, &err))
+    if (sg_statefile_open(&f, path, strcmp(verb, "info") ? 0 : SG_STATE_TRAINER, &err))
         code = out_error(&err, EXIT_BAD_INPUT);
     else {
         code = !strcmp(verb, "info")     ? print_info(args, &f)

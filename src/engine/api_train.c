@@ -4,6 +4,7 @@
 
 #include "engine/placement/units.h"
 #include "engine/sized.h"
+#include "engine/statefile/statefile.h"
 #include "train/train.h"
 
 /* The handle: the trainer and its units; host NULL: none. */
@@ -95,11 +96,17 @@ segue_status segue_trainer_param_put(segue_trainer *trainer, size_t i, segue_par
     return sg_train_put_field(handle(trainer)->trainer, i, field, order, in, err);
 }
 
-segue_status segue_trainer_steps_put(segue_trainer *trainer, uint64_t steps, segue_error *err)
+segue_status segue_trainer_save(const segue_trainer *trainer, const char *path, const char *run, segue_error *err)
 {
-    if (!trainer) return refuse("steps not set", err);
-    handle(trainer)->trainer->info.steps = steps;
-    return SEGUE_OK;
+    if (!trainer || !path || !*path) return refuse("state not saved", err);
+    const struct train_handle *h = handle(trainer);
+    return sg_trainstate_save(h->trainer, h->unit->desc.info.spec, run, path, err);
+}
+
+segue_status segue_trainer_load(segue_trainer *trainer, const char *path, const char *run, segue_error *err)
+{
+    if (!trainer || !path || !*path) return refuse("state not loaded", err);
+    return sg_trainstate_load(handle(trainer)->trainer, run, path, err);
 }
 
 segue_status segue_trainer_randomize(segue_trainer *trainer, uint64_t seed, float deviation, segue_error *err)

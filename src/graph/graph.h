@@ -39,14 +39,18 @@ struct sg_rope_table {
 
 /* A slot is one buffer of a model's state, for example the K cache of a layer. The list of slots
  * follows from the ops that keep state. */
-enum sg_slot_kind { SG_SLOT_K, SG_SLOT_V, SG_SLOT_CONV, SG_SLOT_DELTA };
+enum sg_slot_kind {
+    SG_SLOT_K, SG_SLOT_V, SG_SLOT_CONV, SG_SLOT_DELTA,
+    SG_SLOT_VALUE, SG_SLOT_MOMENT1, SG_SLOT_MOMENT2 /* of a trainer's state, no slots of a graph: a parameter and its moments */
+};
 struct sg_slot {
     enum sg_slot_kind kind;
     uint32_t layer;
     /* K, V: each position has a row of heads (KV heads) x width numbers. CONV: heads = taps - 1
-     * rows of width channels, the oldest first. DELTA: heads (value heads) matrices [depth][width]. */
+     * rows of width channels, the oldest first. DELTA: heads (value heads) matrices [depth][width]. VALUE, MOMENT1, MOMENT2: [heads][width], the
+     * rows and columns of a parameter, whose index is in depth. */
     uint32_t heads, width;
-    uint32_t depth;              /* DELTA: key width of a head; else 0 */
+    uint32_t depth;              /* DELTA: key width of a head; a parameter: its index; else 0 */
     uint32_t window;             /* K, V: sliding window in positions; 0 = all positions are attended */
 };
 

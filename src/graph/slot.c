@@ -30,7 +30,7 @@ size_t sg_slot_row_bytes(const struct sg_slot *s, enum sg_storage storage)
 
 size_t sg_slot_fixed_bytes(const struct sg_slot *s)
 {
-    if (s->kind == SG_SLOT_CONV) return (size_t)4 * s->heads * s->width;
+    if (s->kind == SG_SLOT_CONV || s->kind >= SG_SLOT_VALUE) return (size_t)4 * s->heads * s->width;
     if (s->kind == SG_SLOT_DELTA) return (size_t)4 * s->heads * s->depth * s->width;
     return 0;
 }

@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 
-#include "base/exp.h"
 #include "train/train.h"
+#include "unit/exp.h"
 
 enum { LANES = 16 };
 

@@ -80,6 +80,15 @@ write(top.name, "broken.state.json", "[]")
 code, out, err = chat(["hello", f"/load {top.name}/broken.state", "and?"], "--json")
 expect("a state that cannot be loaded leaves the conversation", [x["content"] for x in json.loads(out)["messages"]]
        == ["hello", first, "and?", answer([user("hello"), said(first), user("and?")])], out[:300])
+# An adapter of `segue train` swaps in and out of the conversation.
+write(top.name, "train.jsonl", "".join(json.dumps({"messages": [user(w), said("zzzz")]}) + "\n" for w in ("hello", "bye", "and?")))
+adapter = os.path.join(top.name, "adapter")
+code, out, err = run("train", "-m", m, "--data", os.path.join(top.name, "train.jsonl"), "-o", adapter, "--steps", 20, "--lr", 0.05,
+                     "--held-out", 0, "--batch", 3, "--unit", "cpu")
+expect("an adapter is trained", code == 0, err)
+code, out, err = chat(["hello", f"/lora {adapter}", "/retry", "/lora none", "/retry", f"/lora {adapter}=0", "/retry"], "--json")
+texts = [t["text"] for t in json.loads(out)["turns"]]
+expect("/lora in, out, and in with a scale of 0", len(texts) == 4 and texts[1] != first and texts[0] == texts[2] == texts[3] == first, texts)
 json.loads(chat(["hello"], "--session", "s", "--json")[1])
 o = json.loads(chat(["and?"], "--session", "s", "--json")[1])
 expect("--session", len(o["messages"]) == 4 and o["turns"][0]["reused_tokens"] > 0, o["messages"])

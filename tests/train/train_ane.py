@@ -59,7 +59,7 @@ check("the arithmetic of an M1", worst(a, cpu) < 0.02, str(worst(a, cpu)))
 KILL = [SEGUE, "train", "-m", os.path.join(FILES, "llama"), "--data", "lines.jsonl", "-c", "48", "--held-out", "20", "-t", "2", "-o",
         "killed", *FULL, "--unit", "ane:soft"]
 p = subprocess.Popen(KILL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-while p.poll() is None and not os.path.exists("killed/checkpoint.safetensors"):
+while p.poll() is None and not os.path.exists("killed/checkpoint.state"):
     pass
 p.send_signal(signal.SIGKILL)
 p.wait()

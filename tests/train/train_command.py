@@ -119,15 +119,45 @@ p.send_signal(signal.SIGKILL)
 p.wait()
 r = segue(*BASE, "-o", "killed", "--steps", "12", "--checkpoint", "4", "--metrics", "killed.csv")
 check("a killed run continues", r.returncode == 0, r.stderr)
-for name in ("checkpoint.safetensors", "adapter_model.safetensors"):
+for name in ("checkpoint.state", "adapter_model.safetensors"):
     same = open("whole/" + name, "rb").read() == open("killed/" + name, "rb").read()
     check(name + " has the bits of the whole run", same)
+info = json.loads(segue("state", "info", "whole/checkpoint.state", "--json").stdout)
+slots = {s["kind"]: s for s in info["slots"]}
+check("the checkpoint is a state file: values and moments are slots", info["updates"] == 12 and set(slots) == {
+    "value", "moment1", "moment2"} and len(info["slots"]) == 3 * len(adapter) and slots["value"]["storage"] == "f32", str(info)[:300])
+r = segue("run", "-m", TINY, "--ids", "1,2", "-n", "1", "--load", "whole/checkpoint.state")
+check("it is not taken for a conversation", r.returncode != 0 and "training run" in r.stderr, r.stderr)
+with open("whole/checkpoint.state", "rb") as f:
+    data = bytearray(f.read())
+data[info["slots"][5]["offset"] + 3] ^= 1
+os.mkdir("flipped")
+with open("flipped/checkpoint.state", "wb") as f:
+    f.write(data)
+r = segue(*BASE, "-o", "flipped", "--steps", "12", "--checkpoint", "4")
+check("one flipped bit is found", r.returncode == 4 and "checksum" in r.stderr, r.stderr)
+
+# Another unit continues: half of the run on each, in both directions; the losses are those of one unit up to rounding.
+for first, second in (("cpu", "ref"), ("ref", "cpu")):
+    out = f"{first}-{second}"
+    p = subprocess.Popen([SEGUE, *BASE, "--unit", first, "-o", out, "--steps", "12", "--checkpoint", "4", "--metrics", out + ".csv"],
+                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while p.poll() is None and not os.path.exists(out + "/adapter_config.json"):
+        pass
+    p.send_signal(signal.SIGKILL)
+    p.wait()
+    done = json.loads(segue("state", "info", out + "/checkpoint.state", "--json").stdout)["updates"]
+    r = segue(*BASE, "--unit", second, "-o", out, "--steps", "12", "--checkpoint", "4", "--metrics", out + ".csv")
+    moved = losses(out + ".csv")[-(12 - done):] if done < 12 else []
+    check(f"{second} continues after {done} updates of {first}", r.returncode == 0 and all(
+        abs(a - b) < 1e-3 * b for a, b in zip(moved[::-1], curve[::-1])), f"{moved} {curve} {r.stderr}")
+
 r = segue(*BASE, "-o", "one", "--steps", "12", "--checkpoint", "12", "-t", "1")
 check("one thread gives the same bits", open("one/adapter_model.safetensors", "rb").read() ==
       open("whole/adapter_model.safetensors", "rb").read(), r.stderr)
 r = segue(*BASE, "-o", "killed", "--steps", "13")
 check("another run's checkpoint is refused", r.returncode == 4 and "other data, model or settings" in r.stderr, r.stderr)
-with open("killed/checkpoint.safetensors", "r+b") as f:
+with open("killed/checkpoint.state", "r+b") as f:
     f.truncate(1000)
 r = segue(*BASE, "-o", "killed", "--steps", "12", "--checkpoint", "4")
 check("a damaged checkpoint is refused", r.returncode in (1, 4), f"{r.returncode} {r.stderr}")
@@ -152,7 +182,7 @@ check("tensors have the names and shapes of the base",
 
 SLOW = [*FULL[:-1], "-m", TINY, "--lr", "0.003", "--random", "--steps", "12", "--checkpoint", "4", "-o"]
 p = subprocess.Popen([SEGUE, *SLOW, "killed-full"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-while p.poll() is None and not os.path.exists("killed-full/checkpoint.safetensors"):
+while p.poll() is None and not os.path.exists("killed-full/checkpoint.state"):
     pass
 p.send_signal(signal.SIGKILL)
 p.wait()
@@ -204,16 +234,16 @@ def small_disk():
 
 
 before = segue(*BASE, "-o", "full-disk", "--steps", "12", "--checkpoint", "4")
-kept = open("full-disk/checkpoint.safetensors", "rb").read()
+kept = open("full-disk/checkpoint.state", "rb").read()
 with open("full-disk/adapter_model.safetensors", "rb") as f:
     adapter_kept = f.read()
 r = segue(*BASE, "-o", "full-disk-new", "--steps", "12", "--checkpoint", "4", preexec_fn=small_disk)
-check("a full disk ends the run by name", r.returncode == 1 and "step 4" in r.stderr and "checkpoint.safetensors" in r.stderr and
+check("a full disk ends the run by name", r.returncode == 1 and "step 4" in r.stderr and "checkpoint.state" in r.stderr and
       "no checkpoint was written yet" in r.stderr and "segue:" in r.stderr, f"{r.returncode} {r.stderr}")
 check("... and leaves no half of a file", os.listdir("full-disk-new") == [], str(os.listdir("full-disk-new")))
 r = segue(*BASE, "-o", "full-disk-new", "--steps", "12", "--checkpoint", "4")
 check("the same command then does it all", r.returncode == 0 and
-      open("full-disk-new/checkpoint.safetensors", "rb").read() == kept and
+      open("full-disk-new/checkpoint.state", "rb").read() == kept and
       open("full-disk-new/adapter_model.safetensors", "rb").read() == adapter_kept, r.stderr)
 
 # Weight decay that multiplies all matrices by up to -99 per update.
@@ -223,7 +253,7 @@ r = segue(*HIGH, "-o", "nan", "--steps", "100", "--checkpoint", "1", "--warmup",
 good = r.returncode == 0 or (r.returncode == 4 and "not finite" in r.stderr and "train: step " in r.stderr and "is kept" in r.stderr)
 check("a loss that is not finite names step and layer", r.returncode == 4 and good and "layer" in r.stderr, f"{r.returncode} {r.stderr}")
 check("... and keeps the last good checkpoint", "nan" not in str(os.listdir("nan")) and
-      os.path.exists("nan/checkpoint.safetensors") and b"segue.steps." in open("nan/checkpoint.safetensors", "rb").read(4096), r.stderr)
+      os.path.exists("nan/checkpoint.state") and segue("state", "info", "nan/checkpoint.state").returncode == 0, r.stderr)
 for args, code in ((["--data", "lines.jsonl"], 2), (["-o", "bad"], 2), (["--data", "none.jsonl", "-o", "bad"], 1),
                    (["--data", "lines.jsonl", "-o", "bad", "--targets", "no_such_module"], 3),
                    (["--data", "lines.jsonl", "-o", "bad", "--full", "--rank", "4"], 2),

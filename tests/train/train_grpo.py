@@ -20,7 +20,7 @@ def objects(r):
 
 
 def contents(folder):
-    return [open(os.path.join(folder, n), "rb").read() for n in ("checkpoint.safetensors", "adapter_model.safetensors")]
+    return [open(os.path.join(folder, n), "rb").read() for n in ("checkpoint.state", "adapter_model.safetensors")]
 
 
 with open("prompts.jsonl", "w") as f:
@@ -94,7 +94,7 @@ for name, (statement, code, words) in BAD.items():
               "--reward-timeout", "1")
     check("a program that " + name, r.returncode == code and words in r.stderr and "step 3: " in r.stderr and
           "the checkpoint of step 2 is kept" in r.stderr and len(r.stderr.strip().splitlines()) == 1, f"{r.returncode} {r.stderr}")
-    check("... its checkpoint is there", os.path.exists("bad/checkpoint.safetensors") and
+    check("... its checkpoint is there", os.path.exists("bad/checkpoint.state") and
           os.path.exists("bad/adapter_model.safetensors"))
     shutil.rmtree("bad", ignore_errors=True)
 for args, code, words in ((["--reward", "program:no_such_program_here"], 1, "ended with 127"), (["--reward", "pattern:("], 2, "pattern"),

@@ -23,7 +23,7 @@ with open("lines.jsonl", "w") as f:
         f.write(json.dumps({"tokens": [(5 * i + k * k) % 60 for k in range(16 + i)]}) + "\n")
 COMMAND = [SEGUE, "train", "-m", TINY, "--data", "lines.jsonl", "-c", "32", "--steps", "40", "--checkpoint", "1", "--rank", "4",
            "--lr", "0.01", "--unit", "cpu", "-t", "1", "-o"]
-FILES = ("checkpoint.safetensors", "adapter_model.safetensors", "adapter_config.json")
+FILES = ("checkpoint.state", "adapter_model.safetensors", "adapter_config.json")
 
 
 def contents(folder):

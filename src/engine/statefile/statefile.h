@@ -16,6 +16,11 @@ enum {
     SG_STATE_TEXT = 96,      /* bytes of a text field, with its NUL */
     SG_STATE_CHECKPOINTS = 8 /* maximum number of checkpoints in a file */
 };
+/* What a reader accepts. */
+enum {
+    SG_STATE_SALVAGE = 1,    /* a file of which only header and tokens are valid */
+    SG_STATE_TRAINER = 2     /* the state of a trainer, too; without it only that of a sequence */
+};
 
 /* What computed a state. States of equal origin (and equal weights) can replace each other bit for bit. */
 struct sg_state_origin {
@@ -28,13 +33,14 @@ struct sg_state_origin {
 struct sg_state_head {
     uint32_t version, library;
     uint64_t file_bytes, tokens_n;
-    uint64_t rows; /* tokens in the states, at most tokens_n */
+    uint64_t rows; /* tokens in the states, at most tokens_n; of a trainer: updates, and tokens_n is 0 */
     uint64_t tokens_at, logits_at, vocab;
     uint64_t read_ns; /* time it took to compute the states; 0: unknown */
     uint32_t layout, slots_n, checkpoints_n;
     char shape_id[32], weights_id[32]; /* hex, no NUL */
     struct sg_hash adapters, tokens_sum, logits_sum;
     struct sg_hash joined[2]; /* with two model files: the two ids that weights_id joins; else zero */
+    struct sg_hash run;       /* of a trainer: of its data and settings; zero: the file is of a sequence */
     char unit[SG_STATE_TEXT], kernels[SG_STATE_TEXT];
 };
 
@@ -43,7 +49,7 @@ struct sg_state_slot {
     struct sg_slot slot;
     enum sg_storage storage;
     uint32_t checkpoint; /* 0: of the state itself; n: of checkpoint n - 1 */
-    uint64_t first, end; /* positions held, K and V only; else 0 */
+    uint64_t first, end; /* positions held, K and V only; of a trainer: first = hash of the parameter's name; else 0 */
     uint64_t at, bytes;  /* section in the file */
     struct sg_hash sum;
 };
@@ -67,20 +73,21 @@ struct sg_statefile {
 };
 
 /* --- stateformat.c --- */
-/* Maps a file and checks everything that needs no model, checksums included. EFORMAT: damaged, with the reason;
- * EUNSUPPORTED: another format version. On failure the file is closed, except when salvage is 1 and header and tokens are
- * valid: then text_only is set, the file stays open and the status is returned. */
-segue_status sg_statefile_open(struct sg_statefile *f, const char *path, int salvage, segue_error *err);
+/* Maps a file and checks everything that needs no model, checksums included. accept: flags above. EFORMAT: damaged, with the
+ * reason, or the state of a trainer that is not accepted; EUNSUPPORTED: another format version. On failure the file is closed,
+ * except with SG_STATE_SALVAGE when header and tokens are valid: then text_only is set, the file stays open and the status is
+ * returned. */
+segue_status sg_statefile_open(struct sg_statefile *f, const char *path, int accept, segue_error *err);
 /* Checks header and tokens only: fast, and enough to see what the file contains. */
 segue_status sg_statefile_peek(struct sg_statefile *f, const char *path, segue_error *err);
 /* sg_statefile_open for n bytes in memory, which remain the caller's. */
-segue_status sg_statefile_open_memory(struct sg_statefile *f, const void *bytes, size_t n, int salvage,
+segue_status sg_statefile_open_memory(struct sg_statefile *f, const void *bytes, size_t n, int accept,
                                       segue_error *err);
 void sg_statefile_close(struct sg_statefile *f);
 const int32_t *sg_statefile_tokens(const struct sg_statefile *f); /* [head.tokens_n] */
 /* Logits [head.vocab] of the state (0) or of checkpoint number n - 1 (n); NULL: none. */
 const float *sg_statefile_logits(const struct sg_statefile *f, uint32_t checkpoint);
-/* Slot names as in `segue eval --dump`: "k", "v", "conv", "rec". */
+/* Slot names as in `segue eval --dump`: "k", "v", "conv", "rec"; of a trainer "value", "moment1", "moment2". */
 const char *sg_state_kind(enum sg_slot_kind kind);
 /* 1: K or V, one row per token; 0: a recurrent slot of fixed size. */
 int sg_state_has_rows(const struct sg_slot *s);
@@ -116,6 +123,12 @@ struct sg_state_contents {
 int sg_state_can_hold_checkpoints(const struct sg_graph *g);
 /* Writes a temporary file and renames it. */
 segue_status sg_state_save(const struct sg_state_contents *v, const char *path, segue_error *err);
+
+/* --- trainstate.c: segue_trainer_save and segue_trainer_load --- */
+struct segue_trainer;
+segue_status sg_trainstate_save(const struct segue_trainer *t, const char *unit, const char *run, const char *path,
+                                segue_error *err);
+segue_status sg_trainstate_load(struct segue_trainer *t, const char *run, const char *path, segue_error *err);
 
 /* --- stateload.c --- */
 /* EFORMAT: the file's shape, weights, adapters or slots differ from the engine's model and `adapters`. */

@@ -17,15 +17,17 @@ enum {
     SLOTS_MAX = 65536,
     SIDE_MAX = 1 << 24 /* heads, width, depth */
 };
+static const uint64_t PARAMETER_MAX = (uint64_t)1 << 40; /* numbers of one */
 static const char magic[16] = "segue\x1astate\n\0\0\0";
 
 _Static_assert(SG_F32 == 0 && SG_F16 == 1 && SG_BF16 == 2 && SG_Q8_0 == 7, "files hold these numbers");
 _Static_assert(SG_SLOT_K == 0 && SG_SLOT_V == 1 && SG_SLOT_CONV == 2 && SG_SLOT_DELTA == 3,
                "files hold these numbers");
+_Static_assert(SG_SLOT_VALUE == 4 && SG_SLOT_MOMENT1 == 5 && SG_SLOT_MOMENT2 == 6, "files hold these numbers");
 
 const char *sg_state_kind(enum sg_slot_kind kind)
 {
-    static const char *const names[] = {"k", "v", "conv", "rec"};
+    static const char *const names[] = {"k", "v", "conv", "rec", "value", "moment1", "moment2"};
     return names[kind];
 }
 
@@ -100,8 +102,7 @@ static void walk_sum(struct walk *w, struct sg_hash *h)
     walk_number(w, &h->hi, 8);
 }
 
-/* zeroes: the reserved bytes, which must be 0. */
-static void walk_head(struct walk *w, struct sg_state_head *h, uint8_t zeroes[16])
+static void walk_head(struct walk *w, struct sg_state_head *h)
 {
     char file_magic[16];
     uint32_t slot_bytes = SLOT_BYTES;
@@ -128,7 +129,7 @@ static void walk_head(struct walk *w, struct sg_state_head *h, uint8_t zeroes[16
     walk_32(w, &h->slots_n);
     walk_32(w, &h->checkpoints_n);
     for (int i = 0; i < 2; i++) walk_sum(w, &h->joined[i]);
-    walk_bytes(w, zeroes, 16);
+    walk_sum(w, &h->run);
 }
 
 static void walk_slot(struct walk *w, struct sg_state_slot *s)
@@ -170,10 +171,10 @@ segue_status sg_state_put_header(struct sg_file_out *out, const struct sg_statef
 {
     struct sg_state_head head = f->head;
     uint64_t n = sg_state_header_bytes(head.slots_n, head.checkpoints_n);
-    uint8_t *bytes = sg_alloc(n), zeroes[16] = {0};
+    uint8_t *bytes = sg_alloc(n);
     if (!bytes) return sg_no_memory("header of a state file", n, err);
     struct walk w = {bytes, 1};
-    walk_head(&w, &head, zeroes);
+    walk_head(&w, &head);
     for (uint32_t i = 0; i < head.slots_n; i++) walk_slot(&w, &f->slots[i]);
     for (uint32_t i = 0; i < head.checkpoints_n; i++) {
         struct sg_state_checkpoint p = f->checkpoints[i];
@@ -227,11 +228,10 @@ static segue_status read_tables(struct sg_statefile *f, segue_error *err)
     return SEGUE_OK;
 }
 
-/* Order: magic, version, sizes against the mapping, checksum, reserved bytes, tables. */
+/* Order: magic, version, sizes against the mapping, checksum, tables. */
 static segue_status read_header(struct sg_statefile *f, segue_error *err)
 {
     struct sg_state_head *h = &f->head;
-    uint8_t zeroes[16];
     if (f->map.size < sizeof magic || memcmp(f->map.data, magic, sizeof magic) != 0)
         return sg_fail(err, SEGUE_EFORMAT,
                        "state not loaded: %s: not a state file; pass one that segue saved", f->path);
@@ -239,7 +239,7 @@ static segue_status read_header(struct sg_statefile *f, segue_error *err)
     uint8_t head[HEAD_BYTES];
     memcpy(head, f->map.data, sizeof head);
     struct walk w = {head, 0};
-    walk_head(&w, h, zeroes);
+    walk_head(&w, h);
     if (h->version != SG_STATE_VERSION)
         return sg_fail(err, SEGUE_EUNSUPPORTED,
                        "state not loaded: %s: format version %u, this library reads %d; use the version that saved it",
@@ -250,8 +250,6 @@ static segue_status read_header(struct sg_statefile *f, segue_error *err)
     struct sg_hash sum = sg_hash_bytes(f->map.data, n - SUM_BYTES, SG_STATE_VERSION);
     if (sum.lo != sg_le64(f->map.data + n - 16) || sum.hi != sg_le64(f->map.data + n - 8))
         return damaged(f, "the header's checksum is wrong", err);
-    for (size_t i = 0; i < sizeof zeroes; i++)
-        if (zeroes[i]) return damaged(f, "reserved bytes of the header are not zero", err);
     if (h->layout != SG_STATE_LAYOUT) return damaged(f, "the layout of slots is unknown", err);
     h->unit[SG_STATE_TEXT - 1] = h->kernels[SG_STATE_TEXT - 1] = 0;
     return read_tables(f, err);
@@ -280,12 +278,15 @@ static segue_status check_logits(const struct sg_statefile *f, uint64_t at, stru
     return SEGUE_OK;
 }
 
-/* The counts bound all later loops: rows <= tokens <= INT32_MAX. */
+static int of_trainer(const struct sg_statefile *f) { return f->head.run.lo || f->head.run.hi; }
+
+/* The counts bound all later loops: rows <= tokens <= INT32_MAX. A trainer has updates instead of tokens. */
 static segue_status check_tokens(const struct sg_statefile *f, uint64_t *end, segue_error *err)
 {
     const struct sg_state_head *h = &f->head;
     *end = sg_state_header_bytes(h->slots_n, h->checkpoints_n);
-    if (h->tokens_n > INT32_MAX || !h->rows || h->rows > h->tokens_n || h->vocab > INT32_MAX)
+    if (of_trainer(f) ? h->tokens_n || h->logits_at || h->checkpoints_n
+                      : h->tokens_n > INT32_MAX || !h->rows || h->rows > h->tokens_n || h->vocab > INT32_MAX)
         return damaged(f, "the token counts are out of range", err);
     SG_TRY(check_section(f, h->tokens_at, h->tokens_n * 4, end, err));
     if (!same(h->tokens_sum, sg_state_sum(f->map.data + h->tokens_at, h->tokens_n * 4, PIECE)))
@@ -297,12 +298,26 @@ static segue_status check_tokens(const struct sg_statefile *f, uint64_t *end, se
     return SEGUE_OK;
 }
 
+/* A slot of a trainer. */
+static segue_status check_parameter(const struct sg_statefile *f, const struct sg_state_slot *s, uint64_t *end, segue_error *err)
+{
+    const struct sg_slot *d = &s->slot;
+    if (d->kind < SG_SLOT_VALUE || d->kind > SG_SLOT_MOMENT2 || (uint64_t)d->heads * d->width > PARAMETER_MAX || d->window ||
+        s->storage != SG_F32 || s->checkpoint || s->end || s->bytes != sg_slot_fixed_bytes(d))
+        return damaged(f, "the shape of a parameter is out of range", err);
+    SG_TRY(check_section(f, s->at, s->bytes, end, err));
+    if (!same(s->sum, sg_state_sum(f->map.data + s->at, s->bytes, PIECE)))
+        return damaged(f, "the checksum of a parameter is wrong", err);
+    return SEGUE_OK;
+}
+
 /* Dimensions are bounded first, so that no product of them overflows. K and V must hold everything up to the end that the next
  * token attends to. */
 static segue_status check_slot(const struct sg_statefile *f, const struct sg_state_slot *s, uint64_t *end,
                                segue_error *err)
 {
     const struct sg_slot *d = &s->slot;
+    if (of_trainer(f)) return check_parameter(f, s, end, err);
     if (d->kind > SG_SLOT_DELTA || d->heads > SIDE_MAX || d->width > SIDE_MAX || d->depth > SIDE_MAX ||
         (uint64_t)d->heads * d->width > SIDE_MAX)
         return damaged(f, "the shape of a slot is out of range", err);
@@ -340,25 +355,34 @@ static segue_status check_rest(const struct sg_statefile *f, uint64_t end, segue
     return end == f->map.size ? SEGUE_OK : damaged(f, "bytes follow the last section", err);
 }
 
-/* salvage: keeps the file open when only slots or logits are damaged. */
-static segue_status read_all(struct sg_statefile *f, int salvage, segue_error *err)
+/* The state of a trainer is not mistaken for that of a sequence. */
+static segue_status read_begin(struct sg_statefile *f, int accept, uint64_t *end, segue_error *err)
+{
+    SG_TRY(read_header(f, err));
+    if (of_trainer(f) && !(accept & SG_STATE_TRAINER))
+        return sg_fail(err, SEGUE_EFORMAT, "state not loaded: %s: is the checkpoint of a training run; continue it with segue train",
+                       f->path);
+    return check_tokens(f, end, err);
+}
+
+/* SG_STATE_SALVAGE keeps the file open when only slots or logits are damaged. */
+static segue_status read_all(struct sg_statefile *f, int accept, segue_error *err)
 {
     uint64_t end = 0;
-    segue_status status = read_header(f, err);
-    if (status == SEGUE_OK) status = check_tokens(f, &end, err);
+    segue_status status = read_begin(f, accept, &end, err);
     if (status == SEGUE_OK) {
         status = check_rest(f, end, err);
         f->text_only = status == SEGUE_EFORMAT;
     }
-    if (status != SEGUE_OK && !(salvage && f->text_only)) sg_statefile_close(f);
+    if (status != SEGUE_OK && !(accept & SG_STATE_SALVAGE && f->text_only && !of_trainer(f))) sg_statefile_close(f);
     return status;
 }
 
-segue_status sg_statefile_open(struct sg_statefile *f, const char *path, int salvage, segue_error *err)
+segue_status sg_statefile_open(struct sg_statefile *f, const char *path, int accept, segue_error *err)
 {
     *f = (struct sg_statefile){.path = path};
     SG_TRY(sg_map_open(&f->map, path, err));
-    return read_all(f, salvage, err);
+    return read_all(f, accept, err);
 }
 
 segue_status sg_statefile_peek(struct sg_statefile *f, const char *path, segue_error *err)
@@ -366,17 +390,16 @@ segue_status sg_statefile_peek(struct sg_statefile *f, const char *path, segue_e
     uint64_t end;
     *f = (struct sg_statefile){.path = path};
     SG_TRY(sg_map_open(&f->map, path, err));
-    segue_status status = read_header(f, err);
-    if (status == SEGUE_OK) status = check_tokens(f, &end, err);
+    segue_status status = read_begin(f, 0, &end, err);
     if (status != SEGUE_OK) sg_statefile_close(f);
     return status;
 }
 
-segue_status sg_statefile_open_memory(struct sg_statefile *f, const void *bytes, size_t n, int salvage,
+segue_status sg_statefile_open_memory(struct sg_statefile *f, const void *bytes, size_t n, int accept,
                              segue_error *err)
 {
     *f = (struct sg_statefile){.path = "state in memory", .borrowed = 1, .map = {.data = bytes, .size = n}};
-    return read_all(f, salvage, err);
+    return read_all(f, accept, err);
 }
 
 void sg_statefile_close(struct sg_statefile *f)

@@ -127,7 +127,8 @@ static segue_status products_of(const struct sg_unit_spec *spec, struct sg_cpu_u
     if (strcmp(text, "2") != 0)
         return sg_fail(err, SEGUE_EARG, "open unit: cpu: products=%s is not 0 (fp32) or 2 (bf16); correct it", text);
     if (!u->k.gemm_bf16)
-        return sg_fail(err, SEGUE_EUNIT, "open unit: cpu: products=2 needs AVX512-BF16, which this processor or isa lacks; omit it");
+        return sg_fail(err, SEGUE_EUNIT,
+                       "open unit: cpu: products=2 needs AVX512-BF16, which this processor or isa lacks; omit it");
     u->products_bf16 = 1;
     return SEGUE_OK;
 }

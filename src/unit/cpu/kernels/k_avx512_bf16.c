@@ -29,11 +29,13 @@ INLINE void pair_sums(const uint32_t *a, const uint32_t *b, uint32_t pairs, cons
             s[i][1] = _mm512_dpbf16_ps(s[i][1], both, b1);
         }
     }
-    UNROLL for (int i = 0; i < rows; i++) sums[i * WIDES] = (gemm_wide)s[i][0], sums[i * WIDES + 1] = (gemm_wide)s[i][1];
+    UNROLL for (int i = 0; i < rows; i++)
+        sums[i * WIDES] = (gemm_wide)s[i][0], sums[i * WIDES + 1] = (gemm_wide)s[i][1];
 }
 
 /* One block of C, at most GEMM_ROWS x GEMM_COLS. */
-static void block(const uint32_t *a, const uint32_t *b, uint32_t pairs, uint32_t rows, uint32_t cols, float *c, size_t ldc, int add)
+static void block(const uint32_t *a, const uint32_t *b, uint32_t pairs, uint32_t rows, uint32_t cols, float *c, size_t ldc,
+                  int add)
 {
     gemm_wide sums[GEMM_ROWS * WIDES];
     if (rows > 8) pair_sums(a, b, pairs, GEMM_ROWS, sums);

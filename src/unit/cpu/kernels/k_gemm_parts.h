@@ -1,5 +1,5 @@
-/* k_gemm_parts.h: what the products of training in fp32 (k_gemm.h) and in bf16 (k_avx512_bf16.c) share: the size of a block of C in
- * registers, its way into C, and the transposition of 16 x 16 numbers.
+/* k_gemm_parts.h: what the products of training in fp32 (k_gemm.h) and in bf16 (k_avx512_bf16.c) share: the size of a block of C
+ * in registers, its way into C, and the transposition of 16 x 16 numbers.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CPU_K_GEMM_PARTS_H
 #define SG_UNIT_CPU_K_GEMM_PARTS_H

@@ -13,10 +13,10 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/exp.h"
 #include "base/num.h"
 #include "unit/cpu/kernels/k_gemm.h"
 #include "unit/cpu/kernels/k_plain_quant.h"
+#include "unit/exp.h"
 
 /* Sum of 16 lanes, pairwise: the order of additions that all row kernels share. */
 static inline float fold16(const float *a)

@@ -1,7 +1,7 @@
 /* exp.h: e^x, the logistic function and tanh in fp32 without branches, so that compilers make vector code of loops over them.
  * SPDX-License-Identifier: MIT */
-#ifndef SG_BASE_EXP_H
-#define SG_BASE_EXP_H
+#ifndef SG_UNIT_EXP_H
+#define SG_UNIT_EXP_H
 
 #include "base/num.h"
 
