@@ -189,6 +189,7 @@ static int run(struct args *args)
     if (c.interactive) print_history(&c);
     const char *prompt = args_text(args, "prompt");
     /* The prompt of -p is the first turn. */
+    if (!prompt && c.interactive && c.read_ahead) chat_expect_message(&c);
     bool running = !prompt || handle_line(&c, prompt, &code);
     while (running && (c.interactive || !interrupt_pending())) {
         char *line = line_edit_read(c.line_edit, "> ");
