@@ -91,9 +91,8 @@ static size_t known_tokens(struct chat *c, const char *typed, size_t n, struct p
     return same;
 }
 
-/* Queue the tokens that follow the answer in any case. Without the last one: a newline at the end of the template's text may
- * merge with one of the message. */
-static void queue_known_tokens(struct chat *c)
+/* Without the last token: a newline at the end of the template's text may merge with one of the message. */
+void chat_expect_message(struct chat *c)
 {
     struct prompt known = {0};
     size_t n = known_tokens(c, "", 0, &known);
@@ -214,7 +213,7 @@ segue_status chat_answer(struct chat *c, segue_error *err)
         }
         if (!st) st = end_recorded(c, &a, &prompt, err);
         /* The thread prefills the rest of the answer while the user types. */
-        if (c->read_ahead && !st) queue_known_tokens(c);
+        if (c->read_ahead && !st) chat_expect_message(c);
         record_stats(c, &a, &prompt, waited_ns);
     }
     answer_free(&a);

@@ -37,6 +37,8 @@ segue_status chat_command(struct chat *c, const char *line, bool *running, segue
 const char *chat_command_name(size_t i, const char **operand);
 /* Generate the answer to the current messages, print it, and append it to them. */
 segue_status chat_answer(struct chat *c, segue_error *err);
+/* Read ahead what the next prompt begins with in any case: the conversation, and the template's text before the message. */
+void chat_expect_message(struct chat *c);
 /* line_edit_word: read the words ahead that were typed so far. arg: the chat. */
 void chat_typed(void *arg, const char *text, size_t n);
 /* Size of the context in tokens. */

@@ -199,6 +199,7 @@ static int run(struct args *args)
         out_note("%s on %s; /help: list of commands, /exit or ^D: quit", c.placement.path, c.placement.unit_info[0].spec);
     if (c.interactive) print_history(&c);
     /* The prompt of -p is the first turn. */
+    if (!prompt && c.interactive && c.read_ahead) chat_expect_message(&c);
     bool running = c.interactive || prompt || c.first;
     if (prompt || c.first) running = handle_line(&c, prompt ? prompt : c.first, &code);
     while (running && (c.interactive || !interrupt_pending())) {

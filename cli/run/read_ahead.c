@@ -236,7 +236,7 @@ void read_ahead_finish(struct read_ahead *a, segue_session *session, const int32
     if (!a) return;
     pthread_mutex_lock(&a->lock);
     while (a->running) pthread_cond_wait(&a->changed, &a->lock);
-    if (a->one_unit) {
+    if (a->one_unit || !a->next) {
         discard(a);
         if (segue_session_fork(&a->next, session, &ignored)) a->next = NULL;
     }

@@ -25,7 +25,8 @@ void read_ahead_begin_turn(struct read_ahead *a, segue_session **session, const 
 segue_status read_ahead_attach(struct read_ahead *a, segue_session *session, segue_error *err);
 /* Queue a token of the answer. Does not allocate. */
 void read_ahead_push(struct read_ahead *a, int32_t token);
-/* The answer of `session` is complete; ids[n] is the known beginning of the next prompt, which the thread prefills. */
+/* The answer of `session` is complete, or the first message is expected; ids[n] is the known beginning of the next prompt, which
+ * the thread prefills. */
 void read_ahead_finish(struct read_ahead *a, segue_session *session, const int32_t *ids, size_t n);
 /* ids[n] is the beginning of the next prompt as far as it was typed. Does not wait: while the thread computes, nothing is
  * queued; the next word queues all. Words that were read and then changed are read again. */

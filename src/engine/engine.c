@@ -8,6 +8,7 @@
 #include "engine/placement/plan.h"
 #include "engine/sized.h"
 #include "engine/store/prefixstore.h"
+#include "unit/kv_fit.h"
 
 /* Tokens per prefill run: longer runs delay a cancel and need more scratch memory, shorter ones read the weights more often. */
 enum { CHUNK_TOKENS = 512, CHUNK_TOKENS_MAX = 1 << 20 };
@@ -222,6 +223,11 @@ static segue_status place_units(struct segue_engine *e, segue_unit *const *units
         SG_TRY(place_model(e, &e->placements[i], o->models ? o->models[i] : NULL, o, err));
     }
     SG_TRY(check_kv(e, o->kv, err));
+    for (uint32_t i = 0; i < e->placements_n; i++) {
+        const struct sg_unit_desc *desc = &e->placements[i].unit->desc;
+        if (desc->kv == SG_KV_F16_ONLY) continue; /* checks its weights itself */
+        SG_TRY(sg_kv_estimate(desc->info.spec, e->graph, e->placements[i].kv, err));
+    }
     name_samples(e);
     return compile_all(e, o, err);
 }

@@ -14,5 +14,8 @@ enum sg_kv_fit sg_kv_fit(const float *x, size_t n, enum sg_storage storage);
  * infinite one, nor more than half of them lost; small rows among larger ones change no result. */
 segue_status sg_kv_fit_check(const char *unit, const struct sg_op *attend, int is_v, uint64_t infinite, uint64_t lost,
                              uint64_t rows, enum sg_storage storage, segue_error *err);
+/* Before anything runs, and for units whose kernels do not count: EUNSUPPORTED if the usual number of a K or V that is a product
+ * of a norm's result, without a bias, would be outside of the range, by 16 rows of its matrix. unit: for the error. */
+segue_status sg_kv_estimate(const char *unit, const struct sg_graph *g, enum sg_storage storage, segue_error *err);
 
 #endif

@@ -145,7 +145,7 @@ for i in range(4):
     scan += [f"{T('1, 1, 128, 128')} p{i} = mul(x = {before}, y = a{i});", f"{T('1, 1, 128, 128')} s{i} = add(x = p{i}, y = b{i});"]
     before = f"s{i}"
 ports = [f"{T('1, 1, 128, 128')} {n}{i}" for i in range(4) for n in "ab"]
-text("affine_scan", only("refuse", "h13") + " " + only("refuse:50", *LATER), C + ": InvalidMILProgram", ", ".join([T("1, 1, 128, 128") + " state"] + ports), scan, "s3", "ios18")
+text("affine_scan", "refuse:50", C + ": InvalidMILProgram", ", ".join([T("1, 1, 128, 128") + " state"] + ports), scan, "s3", "ios18")
 text("build_info", "accept", A1, P, [f"{Z} = silu(x = a_in);"], rule=51)
 text("no_build_info", "refuse:51", C, P, [f"{Z} = relu(x = a_in);"], info=False, rule=51)
 text("weights_fp16", "accept", A2, P, [w64] + attrs() + [conv(X)], rule=52)

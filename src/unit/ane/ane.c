@@ -187,8 +187,8 @@ static segue_status engine_of(const struct sg_unit_spec *spec, const struct sg_a
         return sg_fail(err, SEGUE_EARG, "open unit: %s: '%s' is not an option; use soft, linux, or nothing", spec->text, text);
     if (*out != ENGINE_MAC &&
         (sg_spec_value(spec, "retain") || sg_spec_value(spec, "wired") || sg_spec_value(spec, "evaluate")))
-        return sg_fail(err, SEGUE_EARG, "open unit: %s: retain, wired and evaluate are options of the engine of a Mac; remove them",
-                       spec->text);
+        return sg_fail(err, SEGUE_EARG, "open unit: %s: retain, wired and evaluate are options of the engine of a Mac; remove "
+                       "them", spec->text);
     if (*out != ENGINE_LINUX && sg_spec_value(spec, "programs"))
         return sg_fail(err, SEGUE_EARG, "open unit: %s: programs= is an option of ane:linux; remove it", spec->text);
     return SEGUE_OK;

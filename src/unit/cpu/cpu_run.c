@@ -241,7 +241,7 @@ static segue_status kv_check(struct sg_cpu_run *run, struct sg_cpu_pass *a, segu
     run->result->underflows += a->unfit_count.lost;
     const struct sg_cpu_state *state = sg_cpu_state_of(a->spans[0].state);
     return sg_kv_fit_check("cpu", a->unfit, a->unfit_count.is_v, a->unfit_count.infinite, a->unfit_count.lost,
-                             (uint64_t)a->t * a->unfit->u.attend.kv_heads, state->core.storage, err);
+                           (uint64_t)a->t * a->unfit->u.attend.kv_heads, state->core.storage, err);
 }
 
 /* One pass: appends the rows to all states, or returns ECANCELED and leaves all states as they were. A short pass over recurrent

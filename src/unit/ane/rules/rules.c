@@ -339,11 +339,6 @@ static void check_ports(const struct port_list *b)
         if (i && profile->size_order && bytes == before && strcmp(b->c->f->values[value_of(b, i - 1)].name, v->name) >= 0)
             sg_mil_fault_add(b->c->faults, &at, "as large as %.60s; declare %s of one size in alphabetical order",
                              b->c->f->values[value_of(b, i - 1)].name, what);
-        at.constraint = 50;
-        at.advice = !profile->state_refused;
-        if (!b->out && !strcmp(v->name, "state"))
-            sg_mil_fault_add(b->c->faults, &at, "an input named state, which is also a type of MIL, is refused; rename it");
-        at.advice = 0;
         at.constraint = 3;
         if (i && profile->sorted_names && strcmp(b->c->f->values[value_of(b, i - 1)].name, v->name) >= 0)
             sg_mil_fault_add(b->c->faults, &at, "declared after %.60s; declare %s in alphabetical order",
@@ -406,6 +401,18 @@ static void check_info(struct sg_ane_check *c)
     sg_mil_fault_add(c->faults, &at, "buildInfo is missing in front of the function; add it, or use tensor_buffer");
 }
 
+/* Constraint 50. Before the checks of ports, whose symptoms are seen only in programs that compile. */
+static void check_state_name(struct sg_ane_check *c)
+{
+    for (uint32_t i = 0; i < c->f->params_n; i++) {
+        struct port_list b = {c, NULL, c->f->params_n, 0};
+        struct sg_mil_loc at = port_loc(&b, i, 50);
+        at.advice = !c->profile->state_refused;
+        if (!strcmp(c->f->values[i].name, "state"))
+            sg_mil_fault_add(c->faults, &at, "an input named state, which is also a type of MIL, is refused; rename it");
+    }
+}
+
 /* The operations of each function are scanned first, because some constraints depend on which operations
  * are combined. */
 void sg_ane_check_rules(const struct sg_mil_program *p, const struct sg_ane_profile *profile,
@@ -421,6 +428,7 @@ void sg_ane_check_rules(const struct sg_mil_program *p, const struct sg_ane_prof
             if (!strcmp(f->ops[o].kind, "softmax")) c.has |= SG_ANE_HAS_SOFTMAX;
         }
         check_info(&c);
+        check_state_name(&c);
         for (uint32_t v = 0; v < f->values_n; v++)
             check_value(&c, &f->values[v],
                         f->values[v].op != SG_MIL_NONE && !strcmp(f->ops[f->values[v].op].kind, "const"));

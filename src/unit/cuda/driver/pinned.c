@@ -80,7 +80,7 @@ static void pinned_free(void *owner, void *memory)
 void cu_pinned_open(struct sg_unit *u)
 {
     pthread_mutex_init(&u->pinned.lock, NULL);
-    u->pinned.memory = (struct sg_host_memory){u, pinned_alloc, pinned_free};
+    u->pinned.memory = (struct sg_host_memory){.owner = u, .take = pinned_alloc, .leave = pinned_free};
 }
 
 /* All blocks are freed by then: states that used them do not outlive the unit. */
