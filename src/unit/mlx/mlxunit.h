@@ -147,6 +147,7 @@ struct sg_program {
     uint64_t variants_used;
     uint64_t number;                 /* among the programs of the unit */
     uint64_t read_per_token, scratch;
+    char converted[160];             /* matrices that do not stay quantised; "": none */
 };
 static inline const struct mlx_weight *mlx_weight_of(const struct sg_program *p, int32_t tensor, enum mlx_role role)
 {
