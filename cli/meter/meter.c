@@ -41,15 +41,16 @@ static segue_status open_log(struct meter *m, const char *text, segue_error *err
     return SEGUE_OK;
 }
 
-/* Starts powermetrics, whose log lies in the folder of temporary files. */
+/* Starts powermetrics, whose log is in a new folder that belongs to this user alone. */
 static segue_status open_recorder(struct meter *m, segue_error *err)
 {
-    const char *folder = getenv("TMPDIR");
+    const char *temporary = getenv("TMPDIR");
     if (geteuid())
         return out_fail(err, SEGUE_EUNSUPPORTED, "flag --meter: powermetrics: it needs root; use sudo, or powermetrics:FILE");
     m->name = out_strdup("powermetrics");
-    m->path = out_printf("%s/segue-power-%ld.log", folder && *folder ? folder : "/tmp", (long)getpid());
-    unlink(m->path);
+    m->folder = out_printf("%s/segue-power-XXXXXX", temporary && *temporary ? temporary : "/tmp");
+    if (!mkdtemp(m->folder)) return out_fail_errno(err, "making a folder for the meter log", m->folder, NULL);
+    m->path = out_printf("%s/power.log", m->folder);
     const char *why = recorder_start(&m->recorder, m->path);
     return why ? out_fail(err, SEGUE_EUNSUPPORTED, "flag --meter: powermetrics: %s", why) : SEGUE_OK;
 }
@@ -178,14 +179,14 @@ json_t *meter_json(struct meter *m, const struct meter_phase *prefill, const str
 
 void meter_close(struct meter *m)
 {
-    if (m->recorder) {
-        recorder_end(m->recorder);
-        unlink(m->path);
-    }
+    recorder_end(m->recorder);
+    if (m->folder && m->path) unlink(m->path);
+    if (m->folder) rmdir(m->folder);
     unit_meter_close(m->live);
     segue_unit_close(m->own);
     energy_free(&m->log);
     free(m->name);
     free(m->path);
+    free(m->folder);
     *m = (struct meter){0};
 }

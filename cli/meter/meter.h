@@ -13,6 +13,7 @@
 struct meter {
     char *name;              /* "nvml", "rapl", "nvml+rapl", "powermetrics", "asitop"; NULL: no meter was requested */
     char *path;              /* of the log; NULL: counters of units */
+    char *folder;            /* of a log of its own, removed with the meter; NULL: none */
     pid_t recorder;          /* the process that writes the log, ended with the meter; 0: another program writes it */
     struct unit_meter *live; /* NULL: a log */
     segue_unit *own;         /* opened only to be read; NULL: none */

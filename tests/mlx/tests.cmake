@@ -11,6 +11,8 @@ segue_script(mlx_handoff "mlx;check" sh ${CMAKE_CURRENT_LIST_DIR}/present.sh $<T
 if(TARGET segue)
   segue_script(mlx_copied "mlx;check" sh ${CMAKE_CURRENT_LIST_DIR}/present.sh sh ${CMAKE_CURRENT_LIST_DIR}/copied.sh
     $<TARGET_FILE:check> $<TARGET_FILE:segue> ${PROJECT_SOURCE_DIR}/tests/golden/tiny/qwen3_5)
+  segue_script(mlx_converted "mlx;quick" sh ${CMAKE_CURRENT_LIST_DIR}/present.sh sh ${CMAKE_CURRENT_LIST_DIR}/converted.sh
+    $<TARGET_FILE:segue> ${PROJECT_SOURCE_DIR}/tests/golden/tiny/llama/model-q8_0.gguf)
   segue_script(mlx_tokens "mlx" sh ${CMAKE_CURRENT_LIST_DIR}/present.sh sh ${CMAKE_CURRENT_LIST_DIR}/tokens.sh
     $<TARGET_FILE:segue>)
   segue_script(mlx_families "mlx" sh ${CMAKE_CURRENT_LIST_DIR}/present.sh sh ${CMAKE_CURRENT_LIST_DIR}/families.sh
@@ -37,7 +39,7 @@ else()
   foreach(name mlx_repack mlx_types mlx_ahead mlx_lm mlx_dispatches)
     segue_script(${name} "mlx;quick" sh ${CMAKE_CURRENT_LIST_DIR}/present.sh true)
   endforeach()
-  foreach(name mlx_repack mlx_types mlx_ahead mlx_lm mlx_dispatches mlx_op mlx_op_bf16 mlx_op_f16 mlx_handoff mlx_copied mlx_tokens
+  foreach(name mlx_repack mlx_types mlx_ahead mlx_lm mlx_dispatches mlx_op mlx_op_bf16 mlx_op_f16 mlx_handoff mlx_copied mlx_converted mlx_tokens
       mlx_families mlx_pipelines)
     if(TEST ${name})
       set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT "SEGUE_NO_MLX=1")

@@ -163,17 +163,6 @@ segue_status mlx_stacks_add(struct mlx_weights *w, struct sg_unit *u, const stru
     return for_stacks(w, g, stack, &s, err);
 }
 
-void mlx_stacks_release(struct mlx_weights *w)
-{
-    for (uint32_t i = 0; i < w->stacks_n; i++) {
-        mxc_release(w->stacks[i].all.numbers);
-        mxc_release(w->stacks[i].all.scales);
-        mxc_release(w->stacks[i].all.biases);
-        mxc_release(w->stacks[i].bias);
-    }
-    sg_free(w->stacks);
-}
-
 /* --- use --- */
 
 struct finding {

@@ -166,6 +166,31 @@ static segue_status add_periods(struct sg_program *p, segue_error *err)
     return mlx_status(u, "compile", err);
 }
 
+static int is_dense(enum sg_storage s) { return s == SG_F32 || s == SG_F16 || s == SG_BF16; }
+
+/* Quantised matrices of the program that MLX computes with as numbers of the unit's type. */
+static void note_converted(struct sg_program *p)
+{
+    static const char *const names[] = {"f32", "f16", "bf16"};
+    uint32_t quantised = 0, converted = 0;
+    for (uint32_t t = 0; t < p->base.graph->tensors_n; t++) {
+        const struct mlx_weight *w = mlx_weight_of(p, (int32_t)t, MLX_MATRIX);
+        if (!w || is_dense(w->tensor->storage)) continue;
+        quantised++;
+        converted += !w->bits;
+    }
+    if (!converted) return;
+    snprintf(p->converted, sizeof p->converted,
+             "no cache; %u of %u quantised matrices were converted to %s: MLX has no exact form of their storage in this type",
+             converted, quantised, names[p->type]);
+}
+
+static const char *mlx_kept(const struct sg_program *p, const char **why)
+{
+    *why = p->converted[0] ? p->converted : NULL;
+    return NULL;
+}
+
 /* Bytes of the matrices that a decoded token reads, and of the values of TYPICAL_TOKENS tokens. */
 static void estimate(struct sg_program *p)
 {
@@ -214,6 +239,7 @@ static segue_status compile_one(struct sg_unit *u, const struct sg_graph *g, str
         for (uint32_t i = 0; i < w->n; i++)
             if (w->list[i].tensor == g->tensors[t]) p->by_tensor[t * MLX_ROLES + w->list[i].role] = &w->list[i];
     for (uint32_t i = 0; i < g->values_n; i++) p->fp32[i] = (uint8_t)mlx_is_fp32(g, (int32_t)i);
+    note_converted(p);
     estimate(p);
     *out = p;
     return SEGUE_OK;
@@ -286,5 +312,6 @@ const struct sg_unit_ops sg_unit_mlx = {
     .state_put = sg_state_core_put,
     .state_transfer = mlx_state_transfer,
     .state_attach = mlx_state_attach,
+    .kept = mlx_kept,
     .host = mlx_memory_host,
 };

@@ -301,15 +301,22 @@ segue_status mlx_weights_add(struct mlx_weights *w, struct sg_unit *u, const str
     return SEGUE_OK;
 }
 
+static void release(struct mlx_weight *w)
+{
+    mxc_release(w->numbers);
+    mxc_release(w->scales);
+    mxc_release(w->biases);
+}
+
 void mlx_weights_release(struct mlx_weights *w)
 {
     if (!w || atomic_fetch_sub(&w->refs, 1u) != 1) return;
-    for (uint32_t i = 0; i < w->n; i++) {
-        mxc_release(w->list[i].numbers);
-        mxc_release(w->list[i].scales);
-        mxc_release(w->list[i].biases);
+    for (uint32_t i = 0; i < w->n; i++) release(&w->list[i]);
+    for (uint32_t i = 0; i < w->stacks_n; i++) {
+        release(&w->stacks[i].all);
+        mxc_release(w->stacks[i].bias);
     }
-    mlx_stacks_release(w);
+    sg_free(w->stacks);
     sg_free(w->list);
     sg_free(w);
 }

@@ -109,7 +109,6 @@ segue_status mlx_weights_add(struct mlx_weights *w, struct sg_unit *u, const str
 void mlx_weights_release(struct mlx_weights *w);
 /* On the owner thread, after the weights of all graphs were added. Stacks those of a graph. */
 segue_status mlx_stacks_add(struct mlx_weights *w, struct sg_unit *u, const struct sg_graph *g, segue_error *err);
-void mlx_stacks_release(struct mlx_weights *w);
 /* of, at [ops_n]: the stack of an op, -1: none, and its first row there. */
 segue_status mlx_stacks_find(const struct mlx_weights *w, const struct sg_graph *g, int32_t *of, uint32_t *at, segue_error *err);
 /* Repacks one row of Q4_0, Q4_1 or Q8_0 into MLX's affine form with groups of 32: codes[cols * bits / 32], and fp16 scales and
@@ -147,6 +146,7 @@ struct sg_program {
     uint64_t variants_used;
     uint64_t number;                 /* among the programs of the unit */
     uint64_t read_per_token, scratch;
+    char converted[160];             /* matrices that do not stay quantised; "": none */
 };
 static inline const struct mlx_weight *mlx_weight_of(const struct sg_program *p, int32_t tensor, enum mlx_role role)
 {
