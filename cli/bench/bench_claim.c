@@ -13,7 +13,7 @@
 #include "plan/probe_model.h"
 #include "plan/probe_units.h"
 
-enum { PAIR_ROWS = 32 }; /* a dispatch of two rows is one of 32 */
+enum { PAIR_ROWS = 32 }; /* rows that the engine computes for two: it pads them to 32 */
 enum { LAYERS = 6, WIDTH = 768, FF = 2048, HEADS = 12, CONTEXT = 256, PROMPT = 128, SMALL_VOCAB = 32, CELL_UNITS = 1 };
 
 /* A case: with an output head on the engine, or with one of SMALL_VOCAB tokens that the host computes; token by token, or by

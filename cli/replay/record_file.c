@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Where the parser is. */
+/* Position of the parser: file and line, for messages. */
 struct record_reader {
     const char *name;
     size_t line;

@@ -88,7 +88,7 @@ struct chat_request {
  * until chat_job_free (stop strings). False: e has the reason; call chat_job_free in any case. */
 bool chat_job_open(struct chat_job *c, struct exchange *x, struct model_pool *models, json_t *o, struct serve_error *e);
 void chat_job_free(struct chat_job *c);
-/* Open, run, write the answer in the form, free. user: for the form. */
+/* Opens a job, runs it, writes the answer in this form, frees the job. user: argument of the form's functions. False: as open. */
 bool chat_job_answer(struct exchange *x, const struct chat_request *r, const struct chat_form *form, void *user,
                      struct serve_error *e);
 

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "unit/batch.h"
 
+#include <stddef.h>
 #include <string.h>
 #include <time.h>
 
@@ -135,22 +136,46 @@ int sg_wait_done(pthread_mutex_t *lock, pthread_cond_t *changed, const int *done
 
 /* --- runs --- */
 
+/* Runs of a queue grow to twice what is needed, so that later ones rarely allocate. */
+static segue_status run_reserve(struct sg_thread_run *run, uint32_t spans_n, size_t history, segue_error *err)
+{
+    uint32_t factor = run->queue ? 2 : 1;
+    if (spans_n > run->spans_cap) {
+        uint32_t cap = spans_n * factor;
+        struct sg_span *spans = sg_realloc(run->spans, cap * sizeof *spans);
+        if (spans) run->spans = spans;
+        uint32_t *rows_done = sg_realloc(run->rows_done, cap * sizeof *rows_done);
+        if (rows_done) run->rows_done = rows_done;
+        if (!spans || !rows_done) return sg_no_memory("a run", cap * sizeof *spans, err);
+        run->spans_cap = cap;
+    }
+    if (history <= run->history_cap) return SEGUE_OK;
+    int32_t *longer = sg_realloc(run->history, history * factor * sizeof *longer);
+    if (!longer) return sg_no_memory("history of a run", history * factor * sizeof *longer, err);
+    run->history = longer;
+    run->history_cap = history * factor;
+    return SEGUE_OK;
+}
+
 segue_status sg_thread_run_init(struct sg_thread_run *run, const struct sg_program_base *p, const struct sg_batch *b,
                               struct sg_result *r, void (*work)(struct sg_thread_run *run), segue_error *err)
 {
-    size_t n = b->spans_n, history = b->spans[0].sampler ? b->spans[0].sampler->history_n + b->spans[0].steps : 0;
+    const struct sg_span *first = &b->spans[0];
     run->base.ops = p->ops;
     run->batch = *b;
     run->result = *r;
     run->report = r;
     run->work = work;
-    pthread_mutex_init(&run->lock, NULL);
-    pthread_cond_init(&run->finished, NULL);
-    run->spans = sg_alloc(n * sizeof *run->spans);
-    run->rows_done = sg_alloc(n * sizeof *run->rows_done);
-    run->history = sg_alloc(history * sizeof *run->history);
-    if (!run->spans || !run->rows_done || !run->history) return sg_no_memory("a run", n * sizeof *run->spans, err);
-    memcpy(run->spans, b->spans, n * sizeof *run->spans);
+    run->status = SEGUE_OK;
+    run->error.text[0] = 0;
+    run->done = run->threaded = 0;
+    if (!run->kept) {
+        pthread_mutex_init(&run->lock, NULL);
+        pthread_cond_init(&run->finished, NULL);
+    }
+    SG_TRY(run_reserve(run, b->spans_n, first->sampler && first->steps > 1 ? first->sampler->history_n + first->steps : 0, err));
+    memcpy(run->spans, b->spans, b->spans_n * sizeof *run->spans);
+    memset(run->rows_done, 0, b->spans_n * sizeof *run->rows_done);
     run->batch.spans = run->spans;
     return SEGUE_OK;
 }
@@ -168,6 +193,7 @@ static void *run_main(void *arg)
     uint64_t start_ns = sg_now_ns();
     run->work(run);
     if (run->ops) sg_state_core_release_all(run->spans, run->batch.spans_n);
+    if (run->ops && run->ops->released) run->ops->released(run);
     run->ns = sg_now_ns() - start_ns;
     pthread_mutex_lock(&run->lock);
     run->done = 1;
@@ -176,14 +202,29 @@ static void *run_main(void *arg)
     return NULL;
 }
 
+static struct sg_thread_run *run_of(struct sg_queued *entry)
+{
+    return (struct sg_thread_run *)(void *)((char *)entry - offsetof(struct sg_thread_run, queued));
+}
+
+static void call_queued(struct sg_queued *entry) { run_main(run_of(entry)); }
+
+static int start_elsewhere(struct sg_thread_run *run)
+{
+    if (run->batch.inline_hint) return 0;
+    if (!run->queue) return run->threaded = !pthread_create(&run->thread, NULL, run_main, run);
+    run->queued.priority = run->batch.priority;
+    run->queued.call = call_queued;
+    return sg_run_queue_push(run->queue, &run->queued);
+}
+
 /* Spans without a sampler keep token -1 and no log-probabilities. */
 void sg_thread_run_start(struct sg_thread_run *run)
 {
     const struct sg_result *r = &run->result;
     for (uint32_t i = 0; r->tokens && i < run->batch.spans_n; i++) r->tokens[i] = -1;
     for (uint32_t i = 0; r->logprobs_n && i < run->batch.spans_n; i++) r->logprobs_n[i] = 0;
-    run->threaded = !run->batch.inline_hint && !pthread_create(&run->thread, NULL, run_main, run);
-    if (!run->threaded) run_main(run);
+    if (!start_elsewhere(run)) run_main(run);
 }
 
 segue_status sg_thread_run_wait(struct sg_thread_run *run, uint64_t timeout_ns, segue_error *err)
@@ -209,9 +250,17 @@ void sg_thread_run_free(struct sg_thread_run *run)
 
 static void run_free(struct sg_thread_run *run)
 {
-    run->ops->release(run);
+    if (run->ops->release) run->ops->release(run);
     sg_thread_run_free(run);
     sg_free(run);
+}
+
+/* Frees the run, or leaves it to its queue, with its arrays, mutex and condition. */
+static void run_end(struct sg_thread_run *run)
+{
+    run->kept = run->queue != NULL;
+    if (run->queue) sg_run_queue_keep(run->queue, &run->queued);
+    else run_free(run);
 }
 
 segue_status sg_thread_run_open(const struct sg_thread_run_ops *ops, struct sg_program *p, const struct sg_batch *b,
@@ -219,20 +268,30 @@ segue_status sg_thread_run_open(const struct sg_thread_run_ops *ops, struct sg_p
 {
     const struct sg_program_base *base = (const struct sg_program_base *)(const void *)p;
     SG_TRY(sg_batch_check(&ops->rules, base, b, err));
-    struct sg_thread_run *run = sg_alloc(ops->size);
+    struct sg_run_queue *queue = ops->queue ? ops->queue(p) : NULL;
+    struct sg_queued *kept = queue ? sg_run_queue_take(queue) : NULL;
+    struct sg_thread_run *run = kept ? run_of(kept) : sg_alloc(ops->size);
     if (!run) return sg_no_memory("a run", ops->size, err);
     run->ops = ops;
+    run->queue = queue;
     segue_status status = sg_thread_run_init(run, base, b, r, ops->work, err);
     if (status == SEGUE_OK) status = ops->fill(run, p, err);
     if (status == SEGUE_OK) status = sg_state_core_acquire_all(b->spans, b->spans_n, err);
     if (status != SEGUE_OK) {
-        run_free(run);
+        run_end(run);
         return status;
     }
     if (ops->acquired) ops->acquired(run);
     *out = (struct sg_run *)(void *)run;
     sg_thread_run_start(run);
     return SEGUE_OK;
+}
+
+void sg_thread_run_close(struct sg_run_queue *q)
+{
+    struct sg_queued *entry;
+    while ((entry = sg_run_queue_take(q))) run_free(run_of(entry));
+    sg_run_queue_close(q);
 }
 
 void sg_thread_run_steps(struct sg_thread_run *run)
@@ -257,7 +316,7 @@ segue_status sg_thread_run_end(struct sg_run *unit_run, uint64_t timeout_ns, seg
     segue_status status = sg_thread_run_wait(run, timeout_ns, err);
     if (status == SEGUE_END) return status;
     run->ops->report(run, run->report);
-    run_free(run);
+    run_end(run);
     return status;
 }
 

@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "cpu_model.h"
+#include "unit/cpu/cpu_types.h"
 #include "unit/cpu/dispatch.h"
 #include "unit/spec.h"
 #include "unit/unit.h"
@@ -357,6 +358,34 @@ static void canceled_run_changes_nothing(void **state)
     instance_close(&p);
 }
 
+/* Three runs are started while the unit is busy, the last one with a higher priority: it is done when the one before it is. */
+static void higher_priority_runs_first(void **state)
+{
+    struct instance p = instance_open(*state, "cpu:threads=2");
+    struct sg_cpu_unit *u = (struct sg_cpu_unit *)(void *)p.unit;
+    struct sg_state *states[3];
+    struct sg_span spans[3];
+    struct sg_result results[3] = {{0}};
+    struct sg_run *runs[3];
+    pthread_mutex_lock(&u->work);
+    for (uint32_t i = 0; i < 3; i++) {
+        states[i] = state_open(&p, SG_F16);
+        spans[i] = (struct sg_span){.state = states[i], .rows = 2, .tokens = p.f->tokens, .steps = 1};
+        struct sg_batch b = {.spans = &spans[i], .spans_n = 1, .priority = i == 2};
+        assert_int_equal(sg_unit_cpu.start(p.program, &b, &results[i], &runs[i], NULL), SEGUE_OK);
+    }
+    assert_int_equal(sg_unit_cpu.wait(runs[1], 0, NULL), SEGUE_END);
+    pthread_mutex_unlock(&u->work);
+    assert_int_equal(sg_unit_cpu.wait(runs[1], UINT64_MAX, NULL), SEGUE_OK);
+    assert_int_equal(sg_unit_cpu.wait(runs[2], 0, NULL), SEGUE_OK);
+    assert_int_equal(sg_unit_cpu.wait(runs[0], UINT64_MAX, NULL), SEGUE_OK);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(held(states[i]), 2);
+        sg_unit_cpu.state_free(states[i]);
+    }
+    instance_close(&p);
+}
+
 /* Each violation of the batch rules gives EARG and changes nothing. */
 static void invalid_batches_are_refused(void **state)
 {
@@ -491,7 +520,8 @@ int main(void)
         cmocka_unit_test(results_do_not_depend_on_threads),     cmocka_unit_test(rows_do_not_depend_on_the_batch),
         cmocka_unit_test(instruction_sets_run_concurrently),   cmocka_unit_test(prompt_division_changes_little),
         cmocka_unit_test(state_forks_and_restores_marks), cmocka_unit_test(run_of_steps_equals_single_steps),
-        cmocka_unit_test(canceled_run_changes_nothing), cmocka_unit_test(invalid_batches_are_refused),
+        cmocka_unit_test(canceled_run_changes_nothing),      cmocka_unit_test(higher_priority_runs_first),
+        cmocka_unit_test(invalid_batches_are_refused),
         cmocka_unit_test(heads_above_the_maximum_are_refused),
         cmocka_unit_test(invalid_specs_are_refused),            cmocka_unit_test(bandwidth_is_measured)};
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -76,7 +76,7 @@ void sg_real_learn(double factor[SG_REAL_N], int phase, double x, double ratio, 
 
 double sg_real_trust(double share, double runs)
 {
-    double run = log1p(share) / 1.645; /* of a normal distribution */
+    double run = log1p(share) / 1.645; /* 1.645 deviations of a normal distribution: 95 % are below */
     return MODELS * MODELS / (MODELS * MODELS + run * run / fmax(1, runs));
 }
 

@@ -166,7 +166,8 @@ int sg_session_flow_send(struct segue_session *s, uint32_t k, uint32_t n, int la
 /* --- checkpoints.c --- */
 /* Takes a checkpoint of the states within the budget, unless the last one is near. starts_input: new text follows. */
 void sg_session_checkpoint(struct segue_session *s, int starts_input);
-/* Takes a checkpoint that is due, unless a prompt was read in chunks shorter than those of a layout and the last is near. */
+/* Takes a checkpoint that is due. In the middle of a prompt it is dropped instead when fewer tokens than a chunk of the layout
+ * were computed since the last one, unless the prefix store matches just up to here. */
 void sg_session_checkpoint_due(struct segue_session *s);
 /* Drops checkpoints after position `pos`. */
 void sg_session_forget_checkpoints(struct segue_session *s, uint64_t pos);

@@ -173,8 +173,6 @@ void sg_imatrix_close(struct sg_imatrix *im)
     sg_free(im);
 }
 
-uint32_t sg_imatrix_count(const struct sg_imatrix *im) { return im->n; }
-
 const float *sg_imatrix_find(const struct sg_imatrix *im, const char *name, uint64_t *n)
 {
     for (uint32_t low = 0, high = im->n; low < high;) {

@@ -17,7 +17,6 @@ segue_status sg_imatrix_open(struct sg_imatrix **out, const char *path, segue_er
 /* The same for a file's n bytes in memory; nothing refers to them afterwards. */
 segue_status sg_imatrix_read(struct sg_imatrix **out, const uint8_t *bytes, size_t n, const char *path, segue_error *err);
 void sg_imatrix_close(struct sg_imatrix *im);
-uint32_t sg_imatrix_count(const struct sg_imatrix *im);
 /* The means of tensor `name`; NULL: it is not in the file. *n is their number. */
 const float *sg_imatrix_find(const struct sg_imatrix *im, const char *name, uint64_t *n);
 

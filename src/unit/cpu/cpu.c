@@ -14,8 +14,7 @@
 #include "unit/cpu/dispatch.h"
 #include "unit/spec.h"
 
-/* Spans allocated at least per run; rows per run; taps of a convolution. */
-enum { SPANS_MIN = 16, ROWS_MAX = 2048, TAPS_MAX = 16 };
+enum { TAPS_MAX = 16 };                  /* of a convolution */
 
 extern const struct sg_unit_ops sg_unit_cpu;
 
@@ -42,7 +41,7 @@ static void desc_fill(struct sg_unit_desc *d, enum sg_isa isa, uint32_t threads)
     if (pages > 0 && page > 0) d->info.memory_bytes = (uint64_t)pages * (uint64_t)page;
     /* one stream of runs at a time; tokens are chosen on this unit */
     d->lanes = 1;
-    d->rows_max = ROWS_MAX;
+    d->rows_max = SG_CPU_ROWS_MAX;
     d->samples = 1;
     d->streams = 1;
 }
@@ -69,28 +68,12 @@ static segue_status cpu_list(struct sg_unit_desc *out, size_t cap, size_t *n, se
     return SEGUE_OK;
 }
 
-/* Stops the run thread after its queue is empty, then frees recycled runs and the pool. */
 static void cpu_close(struct sg_unit *unit)
 {
     struct sg_cpu_unit *u = cpu_unit(unit);
     if (!u) return;
-    if (u->runner_on) {
-        pthread_mutex_lock(&u->lock);
-        u->stop = 1;
-        pthread_cond_broadcast(&u->changed);
-        pthread_mutex_unlock(&u->lock);
-        pthread_join(u->runner, NULL);
-    }
-    /* all runs are idle now: callers must have waited for theirs */
-    while (u->idle) {
-        struct sg_cpu_run *run = u->idle;
-        u->idle = run->next;
-        sg_free(run->spans);
-        sg_free(run);
-    }
+    sg_thread_run_close(&u->queue);
     sg_pool_close(u->pool);
-    pthread_cond_destroy(&u->changed);
-    pthread_mutex_destroy(&u->lock);
     pthread_mutex_destroy(&u->work);
     pthread_mutex_destroy(&u->rapl.lock);
     sg_free(u);
@@ -148,9 +131,8 @@ static segue_status cpu_open(struct sg_unit **out, const struct sg_unit_spec *sp
     struct sg_cpu_unit *u = sg_alloc(sizeof *u);
     if (!u) return sg_no_memory("cpu unit", sizeof *u, err);
     u->base.ops = &sg_unit_cpu;
-    pthread_mutex_init(&u->lock, NULL);
+    sg_run_queue_init(&u->queue);
     pthread_mutex_init(&u->work, NULL);
-    pthread_cond_init(&u->changed, NULL);
     pthread_mutex_init(&u->rapl.lock, NULL);
     const char *isa = sg_spec_value(spec, "isa"), *powercap = sg_spec_value(spec, "powercap");
     snprintf(u->rapl.root, sizeof u->rapl.root, "%s", powercap ? powercap : "/sys/class/powercap");
@@ -332,146 +314,6 @@ static const char *cpu_cache_result(const struct sg_program *program, const char
     return set->cache_result;
 }
 
-/* Runs of one unit are serialised: the pool executes one job list at a time. */
-static void run_execute(struct sg_cpu_run *run)
-{
-    pthread_mutex_lock(&run->unit->work);
-    run->status = sg_cpu_run_now(run, &run->error);
-    pthread_mutex_unlock(&run->unit->work);
-}
-
-/* The run thread: takes runs from the queue until close, and signals each completion. */
-static void *runner_main(void *arg)
-{
-    struct sg_cpu_unit *u = arg;
-    pthread_mutex_lock(&u->lock);
-    /* close waits for the queued runs */
-    while (!u->stop || u->queue) {
-        struct sg_cpu_run *run = u->queue;
-        if (!run) {
-            pthread_cond_wait(&u->changed, &u->lock);
-            continue;
-        }
-        u->queue = run->next;
-        pthread_mutex_unlock(&u->lock);
-        run_execute(run);
-        pthread_mutex_lock(&u->lock);
-        run->done = 1;
-        pthread_cond_broadcast(&u->changed);
-    }
-    pthread_mutex_unlock(&u->lock);
-    return NULL;
-}
-
-/* A recycled or new run with room for spans_n spans. EMEMORY; *out is set even then if a run was found. */
-static segue_status run_acquire(struct sg_cpu_unit *u, uint32_t spans_n, struct sg_cpu_run **out,
-                             segue_error *err)
-{
-    pthread_mutex_lock(&u->lock);
-    struct sg_cpu_run *run = u->idle;
-    if (run) u->idle = run->next;
-    pthread_mutex_unlock(&u->lock);
-    if (!run && !(run = sg_alloc(sizeof *run))) return sg_no_memory("run", sizeof *run, err);
-    run->unit = u;
-    run->base.ops = &sg_unit_cpu;
-    *out = run;
-    if (spans_n <= run->spans_cap) return SEGUE_OK;
-    if (spans_n < SPANS_MIN) spans_n = SPANS_MIN;    /* a batch that grows slightly allocates nothing */
-    struct sg_span *wider = sg_realloc(run->spans, spans_n * sizeof *wider);
-    if (!wider) return sg_no_memory("spans of a run", spans_n * sizeof *wider, err);
-    run->spans = wider;
-    run->spans_cap = spans_n;
-    return SEGUE_OK;
-}
-
-/* Returns a run to the idle list. */
-static void run_release(struct sg_cpu_run *run)
-{
-    struct sg_cpu_unit *u = run->unit;
-    pthread_mutex_lock(&u->lock);
-    run->next = u->idle;
-    u->idle = run;
-    pthread_mutex_unlock(&u->lock);
-}
-
-/* Puts the run into the queue of the unit's run thread, which is started on first use. Higher priority
- * first, then in order of submission. */
-static segue_status run_queue(struct sg_cpu_unit *u, struct sg_cpu_run *run, segue_error *err)
-{
-    pthread_mutex_lock(&u->lock);
-    if (!u->runner_on && pthread_create(&u->runner, NULL, runner_main, u)) {
-        pthread_mutex_unlock(&u->lock);
-        return sg_fail(err, SEGUE_EUNIT, "start run: cpu: cannot create the run thread; close other programs");
-    }
-    u->runner_on = 1;
-    /* insert behind all runs of the same or a higher priority */
-    struct sg_cpu_run **at = &u->queue;
-    while (*at && (*at)->batch.priority >= run->batch.priority) at = &(*at)->next;
-    run->next = *at;
-    *at = run;
-    pthread_cond_broadcast(&u->changed);
-    pthread_mutex_unlock(&u->lock);
-    return SEGUE_OK;
-}
-
-/* Copies the batch into the run. */
-static void run_fill(struct sg_cpu_run *run, struct sg_cpu_program *p, const struct sg_batch *b, struct sg_result *r)
-{
-    run->program = p;
-    run->batch = *b;
-    memcpy(run->spans, b->spans, b->spans_n * sizeof *run->spans);
-    run->batch.spans = run->spans;
-    run->result = r;
-    run->done = 0;
-    run->error.text[0] = 0;
-}
-
-/* Executes the run here (inline_hint: the caller waits anyway, so no thread switch) or queues it. */
-static segue_status run_submit(struct sg_cpu_unit *u, struct sg_cpu_run *run, segue_error *err)
-{
-    SG_TRY(sg_cpu_states_acquire(run->spans, run->batch.spans_n, err));
-    if (run->batch.inline_hint) {
-        run_execute(run);
-        run->done = 1;
-        return SEGUE_OK;
-    }
-    segue_status status = run_queue(u, run, err);
-    if (status != SEGUE_OK) sg_cpu_states_release(run->spans, run->batch.spans_n);
-    return status;
-}
-
-static segue_status cpu_start(struct sg_program *program, const struct sg_batch *b, struct sg_result *r,
-                              struct sg_run **out, segue_error *err)
-{
-    struct sg_cpu_program *p = (struct sg_cpu_program *)(void *)program;
-    struct sg_cpu_unit *u = cpu_unit(p->base.unit);
-    struct sg_cpu_run *run = NULL;
-    SG_TRY(sg_cpu_batch_check(p, b, err));
-    segue_status status = run_acquire(u, b->spans_n, &run, err);
-    if (status == SEGUE_OK) {
-        run_fill(run, p, b, r);
-        status = run_submit(u, run, err);
-    }
-    if (status != SEGUE_OK) {
-        if (run) run_release(run);
-        return status;
-    }
-    *out = (struct sg_run *)(void *)run;
-    return SEGUE_OK;
-}
-
-/* SEGUE_END: the run is not finished after timeout_ns. Otherwise its status; the run is recycled. */
-static segue_status cpu_wait(struct sg_run *handle, uint64_t timeout_ns, segue_error *err)
-{
-    struct sg_cpu_run *run = (struct sg_cpu_run *)(void *)handle;
-    struct sg_cpu_unit *u = run->unit;
-    if (!sg_wait_done(&u->lock, &u->changed, &run->done, timeout_ns)) return SEGUE_END;
-    segue_status status = run->status;
-    if (status != SEGUE_OK && err) *err = run->error;
-    run_release(run);
-    return status;
-}
-
 static segue_status cpu_meter(struct sg_unit *unit, segue_energy *out, segue_error *err)
 {
     return sg_rapl_read(&cpu_unit(unit)->rapl, out, err);
@@ -540,8 +382,8 @@ const struct sg_unit_ops sg_unit_cpu = {
     .compile = cpu_compile,
     .discard = cpu_discard,
     .footprint = cpu_footprint,
-    .start = cpu_start,
-    .wait = cpu_wait,
+    .start = sg_cpu_start,
+    .wait = sg_thread_run_end,
     .state_new = sg_cpu_state_new,
     .state_free = sg_cpu_state_free,
     SG_STATE_CORE_MEMBERS,

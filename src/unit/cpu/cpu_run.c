@@ -117,22 +117,11 @@ void sg_cpu_scratch_free(struct sg_cpu_program *p)
     sg_free(p->split);
     sg_free(p->pending);
     sg_free(p->sample_row);
-    sg_free(p->history);
     sg_chooser_free(p->chooser);
 }
 
 /* A graph has one input: tokens, or values from the previous range of layers. */
 static const struct sg_port *input_of(const struct sg_graph *g) { return &g->inputs[0]; }
-
-segue_status sg_cpu_batch_check(const struct sg_cpu_program *p, const struct sg_batch *b, segue_error *err)
-{
-    const struct sg_batch_rules rules = {.unit = "cpu",
-                                         .rows_max = ((const struct sg_cpu_unit *)(const void *)p->base.unit)->desc.rows_max,
-                                         .stateless = 1,
-                                         .rows = sg_state_core_tokens,
-                                         .slot = sg_state_core_slot_info};
-    return sg_batch_check(&rules, &p->base, b, err);
-}
 
 /* Publishes the stage that starts, for readers of the states. The pool hands out the first item of a
  * stage only after all earlier stages are complete, so those are visible to a reader that sees this
@@ -237,8 +226,8 @@ static segue_status kv_check(struct sg_cpu_run *run, struct sg_cpu_pass *a, segu
             break;
         }
     if (!a->unfit) return SEGUE_OK;
-    run->result->overflows += a->unfit_count.infinite;
-    run->result->underflows += a->unfit_count.lost;
+    run->common.result.overflows += a->unfit_count.infinite;
+    run->common.result.underflows += a->unfit_count.lost;
     const struct sg_cpu_state *state = sg_cpu_state_of(a->spans[0].state);
     return sg_kv_fit_check("cpu", a->unfit, a->unfit_count.is_v, a->unfit_count.infinite, a->unfit_count.lost,
                            (uint64_t)a->t * a->unfit->u.attend.kv_heads, state->core.storage, err);
@@ -260,7 +249,7 @@ static segue_status pass_run(struct sg_cpu_run *run, struct sg_cpu_pass *a, segu
     p->pass_number++;
     for (uint32_t s = 0; s < p->stages_n; s++) {
         p->items[s] = stage_items(a, &p->stages[s]);
-        run->result->dispatches += p->items[s] != 0;
+        run->common.result.dispatches += p->items[s] != 0;
     }
     /* A short pass over recurrent slots was not saved for undo, so it runs to the end. */
     int stoppable = a->t > CANCELABLE_ROWS || !p->recurrent;
@@ -293,22 +282,22 @@ static segue_status pass_run(struct sg_cpu_run *run, struct sg_cpu_pass *a, segu
 /* Estimated bytes read: all weights once, and the states. */
 static void count_traffic(struct sg_cpu_run *run, const struct sg_cpu_pass *a)
 {
-    run->result->weight_bytes += a->p->read_per_token;
+    run->common.result.weight_bytes += a->p->read_per_token;
     for (uint32_t s = 0; s < a->spans_n; s++)
-        if (a->spans[s].state) run->result->state_bytes += sg_cpu_state_bytes(a->spans[s].state);
+        if (a->spans[s].state) run->common.result.state_bytes += sg_cpu_state_bytes(a->spans[s].state);
 }
 
 /* Copies the requested output values to the caller's buffers. */
 static void values_copy(const struct sg_cpu_run *run, const struct sg_cpu_pass *a)
 {
     const struct sg_graph *g = a->p->base.graph;
-    for (uint32_t i = 0; i < run->batch.outputs_n && run->result->values; i++) {
-        int32_t v = g->outputs[run->batch.outputs[i]].value;
+    for (uint32_t i = 0; i < run->common.batch.outputs_n && run->common.result.values; i++) {
+        int32_t v = g->outputs[run->common.batch.outputs[i]].value;
         uint32_t rows = g->values[v].wanted ? a->r : a->t, width = g->values[v].width;
-        for (uint32_t t = 0; run->result->values[i] && t < rows; t++) {
+        for (uint32_t t = 0; run->common.result.values[i] && t < rows; t++) {
             size_t stride;
             const float *x = sg_cpu_operand_row(a, (struct sg_operand){v, 0, 0}, t, &stride);
-            memcpy(run->result->values[i] + (size_t)t * width, x, width * sizeof *x);
+            memcpy(run->common.result.values[i] + (size_t)t * width, x, width * sizeof *x);
         }
     }
 }
@@ -329,7 +318,7 @@ static segue_status choose_token(struct sg_cpu_run *run, struct sg_cpu_pass *a, 
 {
     struct sg_cpu_program *p = a->p;
     return sg_choose_for_span(p->chooser, sampler, &a->spans[s], s, a->logits + (size_t)row * p->base.graph->vocab,
-                              p->sample_row, run->result, token, err);
+                              p->sample_row, &run->common.result, token, err);
 }
 
 /* Chooses a token for every span that has a sampler and a single step. */
@@ -340,7 +329,7 @@ static segue_status tokens_choose(struct sg_cpu_run *run, struct sg_cpu_pass *a,
         const struct sg_span *span = &a->spans[s];
         int32_t token = -1;
         row += span->wanted_n;
-        if (run->result->tokens) run->result->tokens[s] = -1;
+        if (run->common.result.tokens) run->common.result.tokens[s] = -1;
         /* a span with several steps chooses in steps_run */
         if (!span->sampler || span->steps > 1) continue;
         SG_TRY(chooser_ready(a->p, err));
@@ -349,76 +338,112 @@ static segue_status tokens_choose(struct sg_cpu_run *run, struct sg_cpu_pass *a,
     return SEGUE_OK;
 }
 
-/* Capacity for the history of a run of several steps. Doubled, so that long generations reallocate rarely. */
-static segue_status history_reserve(struct sg_cpu_program *p, const struct sg_span *span, segue_error *err)
-{
-    size_t n = span->sampler->history_n + span->steps;
-    if (n <= p->history_cap) return SEGUE_OK;
-    int32_t *wider = sg_realloc(p->history, 2 * n * sizeof *wider);
-    if (!wider) return sg_no_memory("history of a run", 2 * n * sizeof *wider, err);
-    p->history = wider;
-    p->history_cap = 2 * n;
-    return SEGUE_OK;
-}
+static struct sg_cpu_run *run_of(struct sg_thread_run *common) { return (struct sg_cpu_run *)(void *)common; }
 
-/* A run of several steps: choose a token, publish it in the ring, feed it back as the next row. The last
- * token is not fed back: its row is computed by the next run. */
-static segue_status steps_run(struct sg_cpu_run *run, struct sg_cpu_pass *a, segue_error *err)
+/* The whole batch; a later step is one row of the only span. The caller's logits then hold the newest row. */
+static void pass_begin(struct sg_cpu_run *run, int first)
 {
-    struct sg_cpu_program *p = a->p;
-    struct sg_span span = run->spans[0];
-    struct sg_generation g;
-    uint32_t last = a->r - 1;
-    int32_t token;
-    SG_TRY(chooser_ready(p, err));
-    SG_TRY(history_reserve(p, &span, err));
-    sg_generation_begin(&g, &span, p->history);
-    a->spans = &span;
-    SG_TRY(choose_token(run, a, 0, last, &g.sampler, &token, err));
-    while (!sg_generation_publish(&g, token)) {
-        sg_generation_next(&g);
-        a->t = a->r = 1;
-        /* the caller's logits hold the newest row */
-        a->logits = run->result->logits;
-        SG_TRY(pass_run(run, a, err));
-        count_traffic(run, a);
-        if (run->result->rows_done) run->result->rows_done[0] += 1;
-        SG_TRY(choose_token(run, a, 0, 0, &g.sampler, &token, err));
-    }
-    return SEGUE_OK;
-}
-
-/* One pass over the batch, then the additional steps. The states were acquired by start, so that concurrent
- * gets wait for rows that are being written; they are released here. */
-segue_status sg_cpu_run_now(struct sg_cpu_run *run, segue_error *err)
-{
-    struct sg_result *result = run->result;
-    uint64_t start_ns = sg_now_ns();
-    result->ns = result->dispatches = result->weight_bytes = result->state_bytes = 0;
-    result->overflows = result->underflows = 0;
-    for (uint32_t s = 0; result->rows_done && s < run->batch.spans_n; s++) result->rows_done[s] = 0;
+    struct sg_thread_run *c = &run->common;
     struct sg_cpu_pass *a = &run->program->pass;
     *a = (struct sg_cpu_pass){.p = run->program,
-                          .spans = run->spans,
-                          .spans_n = run->batch.spans_n,
-                          .cancel = run->batch.cancel,
-                          .logits = result->logits};
+                              .spans = c->spans,
+                              .spans_n = c->batch.spans_n,
+                              .cancel = c->batch.cancel,
+                              .logits = c->result.logits,
+                              .t = !first,
+                              .r = !first};
     /* t: all rows of the batch, r: rows whose logits are wanted */
-    for (uint32_t s = 0; s < a->spans_n; s++) {
-        a->t += run->spans[s].rows;
-        a->r += run->spans[s].wanted_n;
-        a->loras |= run->spans[s].loras_n != 0;
+    for (uint32_t s = 0; first && s < a->spans_n; s++) {
+        a->t += c->spans[s].rows;
+        a->r += c->spans[s].wanted_n;
     }
-    segue_status status = pass_run(run, a, err);
-    if (status == SEGUE_OK) {
-        count_traffic(run, a);
-        for (uint32_t s = 0; result->rows_done && s < a->spans_n; s++)
-            result->rows_done[s] = run->spans[s].rows;
-        values_copy(run, a);
-        status = tokens_choose(run, a, err);
-    }
-    if (status == SEGUE_OK && a->spans_n == 1 && run->spans[0].steps > 1) status = steps_run(run, a, err);
-    sg_cpu_states_release(run->spans, run->batch.spans_n);
-    result->ns = sg_now_ns() - start_ns;
-    return status;
+    for (uint32_t s = 0; s < a->spans_n; s++) a->loras |= c->spans[s].loras_n != 0;
+}
+
+/* With sampler, a run of several steps: the token of the only span is chosen by it. */
+static segue_status run_step(struct sg_thread_run *common, int first, const struct sg_sampler *sampler, int32_t *token)
+{
+    struct sg_cpu_run *run = run_of(common);
+    struct sg_cpu_pass *a = &run->program->pass;
+    segue_error *err = &common->error;
+    pass_begin(run, first);
+    SG_TRY(pass_run(run, a, err));
+    count_traffic(run, a);
+    for (uint32_t s = 0; s < a->spans_n; s++) common->rows_done[s] += common->spans[s].rows;
+    if (first) values_copy(run, a);
+    if (!sampler) return tokens_choose(run, a, err);
+    SG_TRY(chooser_ready(run->program, err));
+    return choose_token(run, a, 0, a->r - 1, sampler, token, err);
+}
+
+/* Runs of one unit are serialised: the pool executes one job list at a time. */
+static void run_work(struct sg_thread_run *common)
+{
+    struct sg_cpu_run *run = run_of(common);
+    pthread_mutex_lock(&run->unit->work);
+    uint64_t start_ns = sg_now_ns();
+    sg_thread_run_steps(common);
+    run->ns = sg_now_ns() - start_ns;
+    pthread_mutex_unlock(&run->unit->work);
+}
+
+static struct sg_run_queue *queue_of(struct sg_program *p)
+{
+    return &((struct sg_cpu_unit *)(void *)((struct sg_cpu_program *)(void *)p)->base.unit)->queue;
+}
+
+static segue_status run_fill(struct sg_thread_run *common, struct sg_program *p, segue_error *err)
+{
+    struct sg_cpu_run *run = run_of(common);
+    (void)err;
+    run->program = (struct sg_cpu_program *)(void *)p;
+    run->unit = (struct sg_cpu_unit *)(void *)run->program->base.unit;
+    common->result.dispatches = common->result.weight_bytes = common->result.state_bytes = 0;
+    common->result.overflows = common->result.underflows = 0;
+    return SEGUE_OK;
+}
+
+/* From now on concurrent gets wait for rows that the run writes. */
+static void run_acquired(struct sg_thread_run *common)
+{
+    for (uint32_t i = 0; i < common->batch.spans_n; i++)
+        if (common->spans[i].state) sg_cpu_state_pass_set(sg_cpu_state_of(common->spans[i].state), NULL, 0);
+}
+
+static void run_released(struct sg_thread_run *common)
+{
+    for (uint32_t i = 0; i < common->batch.spans_n; i++)
+        if (common->spans[i].state) sg_cpu_state_notify(sg_cpu_state_of(common->spans[i].state));
+}
+
+static void run_report(const struct sg_thread_run *common, struct sg_result *r)
+{
+    r->ns = ((const struct sg_cpu_run *)(const void *)common)->ns;
+    r->dispatches = common->result.dispatches;
+    r->weight_bytes = common->result.weight_bytes;
+    r->state_bytes = common->result.state_bytes;
+    r->overflows = common->result.overflows;
+    r->underflows = common->result.underflows;
+}
+
+static const struct sg_thread_run_ops run_ops = {
+    .rules = {.unit = "cpu",
+              .rows_max = SG_CPU_ROWS_MAX,
+              .stateless = 1,
+              .rows = sg_state_core_tokens,
+              .slot = sg_state_core_slot_info},
+    .size = sizeof(struct sg_cpu_run),
+    .queue = queue_of,
+    .fill = run_fill,
+    .acquired = run_acquired,
+    .work = run_work,
+    .released = run_released,
+    .step = run_step,
+    .report = run_report,
+};
+
+segue_status sg_cpu_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, struct sg_run **out,
+                          segue_error *err)
+{
+    return sg_thread_run_open(&run_ops, p, b, r, out, err);
 }

@@ -293,21 +293,6 @@ void sg_cpu_state_undo(struct sg_cpu_state *s)
     }
 }
 
-segue_status sg_cpu_states_acquire(const struct sg_span *spans, uint32_t n, segue_error *err)
-{
-    SG_TRY(sg_state_core_acquire_all(spans, n, err));
-    for (uint32_t i = 0; i < n; i++)
-        if (spans[i].state) sg_cpu_state_pass_set(sg_cpu_state_of(spans[i].state), NULL, 0);
-    return SEGUE_OK;
-}
-
-void sg_cpu_states_release(const struct sg_span *spans, uint32_t n)
-{
-    sg_state_core_release_all(spans, n);
-    for (uint32_t i = 0; i < n; i++)
-        if (spans[i].state) sg_cpu_state_notify(sg_cpu_state_of(spans[i].state));
-}
-
 /* --- get --- */
 
 /* Under the lock: end of what can be read of a slot now. During a pass this includes rows whose stage

@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 
 #include "base/file.h"
+#include "unit/batch.h"
 #include "unit/cpu/kernels/kernels.h"
 #include "unit/cpu/rapl.h"
 #include "unit/spec.h"
@@ -59,21 +60,16 @@ segue_status sg_pack_fill(struct sg_pack_set *set, struct sg_cpu_unit *u, const 
                           uint32_t n, const struct sg_weight_cache *cache, segue_error *err);
 void sg_pack_unref(struct sg_pack_set *set);
 
-/* One run: a batch handed to start, executed either by the caller (inline_hint) or by the unit's run
- * thread. Recycled through sg_cpu_unit.idle, so that a run in steady state allocates nothing. */
+enum { SG_CPU_ROWS_MAX = 2048 };        /* rows of a run */
+
+/* One run: a batch handed to start, executed either by the caller (inline_hint) or by the thread of the unit's queue, which keeps
+ * it, so that a run in steady state allocates nothing. */
 
 struct sg_cpu_run {
-    struct sg_run_base base;
+    struct sg_thread_run common;
     struct sg_cpu_unit *unit;
     struct sg_cpu_program *program;
-    struct sg_batch batch;           /* its spans point to the copy below */
-    struct sg_span *spans;
-    uint32_t spans_cap;
-    struct sg_result *result;
-    segue_status status;
-    segue_error error;
-    int done;
-    struct sg_cpu_run *next;
+    uint64_t ns;                     /* of the work, without waiting for other work of the unit */
 };
 
 struct sg_cpu_unit {
@@ -82,16 +78,12 @@ struct sg_cpu_unit {
     struct sg_pool *pool;
     struct sg_unit_desc desc;
     struct sg_rapl rapl;             /* energy counters of the machine's packages */
-    pthread_mutex_t lock;            /* guards the run lists `idle` and `queue` */
-    pthread_cond_t changed;
-    struct sg_cpu_run *idle, *queue;
+    struct sg_run_queue queue;
     pthread_mutex_t work;            /* held by the run that computes; serialises runs of the unit */
     uint32_t invariant;              /* 1: the next compilations make invariant programs */
     uint32_t products_bf16;          /* 1: products of training have factors in bf16 */
     struct sg_fault fault;           /* for tests */
     const struct sg_progress *progress;   /* of the compilation in progress; NULL: none */
-    pthread_t runner;
-    int runner_on, stop;
 };
 
 enum { SG_KV_Q8_BLOCK = 32 };             /* q8: numbers that share one f16 scale */
@@ -372,8 +364,6 @@ struct sg_cpu_program {
     /* [pending_cap] split rows x kv_heads_max: chunks that are not finished yet */
     atomic_uint *pending;
     float *sample_row;               /* [vocab] logits after penalties */
-    int32_t *history;                /* [history_cap] tokens, for runs of several steps */
-    size_t history_cap;
     struct sg_chooser *chooser;
     struct sg_cpu_pass pass;
     uint64_t scratch_bytes;
@@ -385,14 +375,9 @@ segue_status sg_cpu_can(const struct sg_unit *u, const struct sg_graph *g, const
 segue_status sg_cpu_match(struct sg_cpu_program *p,
                           segue_error *err); /* builds the stages, assigns value_locs, requests packed weights (match.c) */
 
-/* The checks that all units share, with this unit's limits. EARG, ELIMIT. */
-segue_status sg_cpu_batch_check(const struct sg_cpu_program *p, const struct sg_batch *b, segue_error *err);
-/* Executes a run, whose states are acquired, in the calling thread and releases the states (cpu_run.c). */
-segue_status sg_cpu_run_now(struct sg_cpu_run *run, segue_error *err);
-/* Acquires the states of the spans for a run: all of them, or none (EARG: another run has one). release wakes concurrent
- * get calls. */
-segue_status sg_cpu_states_acquire(const struct sg_span *spans, uint32_t n, segue_error *err);
-void sg_cpu_states_release(const struct sg_span *spans, uint32_t n);
+/* The member start of the unit's operations (cpu_run.c). */
+segue_status sg_cpu_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, struct sg_run **out,
+                          segue_error *err);
 /* Grows the program's scratch to t rows, r wanted rows and, if asked, r rows of logits. EMEMORY;
  * ECANCELED when *cancel is set while large areas are cleared. */
 segue_status sg_cpu_scratch(struct sg_cpu_program *p, uint32_t t, uint32_t r, int own_logits,

@@ -190,9 +190,6 @@ static const struct sg_mil_op_info ops[] = {
     UNSUPPORTED("upsample_bilinear"),
 };
 
-size_t sg_mil_op_count(void) { return sizeof ops / sizeof *ops; }
-const struct sg_mil_op_info *sg_mil_op_at(size_t i) { return &ops[i]; }
-
 /* Linear search; the first character rejects most rows before strlen is called. */
 const struct sg_mil_op_info *sg_mil_op_named(const char *kind, size_t n)
 {

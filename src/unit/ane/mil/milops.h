@@ -71,8 +71,6 @@ struct sg_mil_op_info {
 
 /* Entry for a name of n bytes; NULL: unknown operation. */
 const struct sg_mil_op_info *sg_mil_op_named(const char *kind, size_t n);
-size_t sg_mil_op_count(void);
-const struct sg_mil_op_info *sg_mil_op_at(size_t i);
 /* 1 when the operation has an argument of this name; the flags are then set. The outputs are unchanged
  * otherwise. */
 int sg_mil_op_takes(const struct sg_mil_op_info *info, const char *name, int *constant, int *list,
