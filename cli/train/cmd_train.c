@@ -72,6 +72,7 @@ static segue_status train_step(struct train_job *j, struct train_step *out, segu
 {
     segue_train_result sum;
     uint64_t start = out_now_ns();
+    double joules = j->meter ? unit_meter_now(j->meter) : NAN;
     segue_status st = run_samples(j, step_at, j->batch, false, &sum, err);
     const segue_adamw adamw = {.size = sizeof adamw,
                                .learning_rate = job_rate(j, j->step),
@@ -83,7 +84,7 @@ static segue_status train_step(struct train_job *j, struct train_step *out, segu
     j->loss = sum.loss / (double)sum.labelled;
     *out = (struct train_step){.step = ++j->step, .loss = j->loss, .rate = adamw.learning_rate, .norm = u.gradient_norm,
                                .held_out = NAN, .ms = (double)(out_now_ns() - start) / 1e6, .tokens = sum.tokens,
-                               .device = sum};
+                               .joules = j->meter ? unit_meter_now(j->meter) - joules : NAN, .device = sum};
     return SEGUE_OK;
 }
 
@@ -91,6 +92,15 @@ static segue_status train_step(struct train_job *j, struct train_step *out, segu
 static segue_status keep_model(struct train_job *j, segue_error *err)
 {
     return j->full ? model_write(j->out, j->trainer, j->placement.path, &j->result, err) : SEGUE_OK;
+}
+
+/* The figures behind the bar. */
+static void show(const struct train_job *j, struct progress *p, const struct train_step *s)
+{
+    char joules[32] = "";
+    if (j->meter) snprintf(joules, sizeof joules, ", %.0f J", j->log.joules);
+    progress_detail(p, "loss %.4f, %.0f tokens/s, %.1f GFLOP/s%s", s->loss, (double)s->tokens / s->ms * 1e3,
+                    j->log.flops * (double)s->tokens / s->ms / 1e6, joules);
 }
 
 static segue_status train_samples(struct train_job *j, uint64_t *kept, segue_error *err)
@@ -109,8 +119,13 @@ static segue_status train_samples(struct train_job *j, uint64_t *kept, segue_err
         if (!st && due) st = job_keep(j, err);
         if (st) break;
         if (due) j->last = step.held_out, *kept = j->step;
+        char *sample;
+        st = job_sample(j, &sample, err);
+        step.sample = sample;
         train_log_add(&j->log, &step);
-        progress_detail(&progress, "loss %.4f, %.0f tokens/s", step.loss, (double)step.tokens / step.ms * 1e3);
+        if (sample && !j->log.json) out_note("train: step %llu: %s", (unsigned long long)step.step, sample);
+        free(sample);
+        show(j, &progress, &step);
     }
     progress_end(&progress);
     return st;
@@ -156,11 +171,13 @@ static segue_status prepare(struct train_job *j, segue_error *err)
     job_identify(j);
     if (!j->full) st = adapter_form_of(args_text(j->args, "adapter-form"), j->placement.path, &j->form, err);
     if (!st) st = job_open(j, err);
+    if (!st) st = job_open_extras(j, err);
     if (!st) st = checkpoint_read(j->out, j->trainer, j->run, err);
     if (st && st != SEGUE_END) return st;
     segue_trainer_info info = {.size = sizeof info};
     st = segue_trainer_info_get(j->trainer, &info, err);
     j->step = info.steps / (j->grpo ? (uint64_t)args_number(j->args, "passes", 1) : 1);
+    j->log.flops = info.flops_per_token;
     j->log.grpo = j->grpo;
     j->log.json = args_has(j->args, "json");
     j->log.html = args_text(j->args, "html");
@@ -201,6 +218,7 @@ static int report(const struct train_job *j)
                               (json_int_t)j->samples.cut, "skipped", (json_int_t)j->samples.skipped, "numbers",
                               (json_int_t)info.numbers, "tokens_per_second", out_real((double)j->log.tokens / seconds), "loss",
                               out_real(j->loss));
+        if (j->meter) json_object_set_new(o, "joules", out_real(j->log.joules));
         json_object_set_new(o, "held_out_loss_before", out_real(j->first));
         json_object_set_new(o, "held_out_loss", out_real(j->last));
         if (!j->samples.held_out) out_null(o, "held_out_loss", "no sequence was held out; use --held-out");
@@ -234,6 +252,8 @@ static segue_status check_flags(const struct train_job *j, segue_error *err)
                             of_adapters[i]);
     if (args_has(j->args, "random") && !j->full)
         return out_fail(err, SEGUE_EARG, "train: --random starts all weights; add --full");
+    if (args_has(j->args, "sample") && (j->full || j->grpo))
+        return out_fail(err, SEGUE_EARG, "train: --sample shows answers with an adapter; leave it out with --full and --grpo");
     return grpo_check(j->args, err);
 }
 
@@ -251,11 +271,14 @@ static int run(struct args *args)
     if (!st) st = train(&j, &err);
     code = st ? out_error(&err, EXIT_UNAVAILABLE) : report(&j);
     train_log_close(&j.log);
+    unit_meter_close(j.meter);
+    sampler_engine_close(&j.sampler);
     segue_trainer_close(j.trainer);
     segue_unit_close(j.unit);
     segue_unit_close(j.host);
     samples_free(&j.samples);
     prompts_free(&j.prompts);
+    prompts_free(&j.shown);
     free(j.result);
     placement_close(&j.placement);
     return code;
@@ -282,7 +305,10 @@ static const struct arg_def flag_defs[] = {
     {"held-out", 0, ARG_REAL, 0, "X", "5", 0, 50, "percentage of the sequences that is only evaluated"},
     {"checkpoint", 0, ARG_COUNT, 0, "N", "50", 1, 1e9, "write a checkpoint every N updates"},
     {"seed", 0, ARG_COUNT, 0, "N", "0", 0, 9007199254740992.0, "seed of the start and of the order"},
-    {"metrics", 0, ARG_FILE, 0, "FILE.csv", NULL, 0, 0, "write loss, rate and norm of every update"},
+    {"sample", 0, ARG_TEXT, 0, "PROMPT", NULL, 0, 0, "show an answer with the adapter while it is trained"},
+    {"sample-every", 0, ARG_COUNT, 0, "N", "50", 1, 1e9, "with --sample: every N updates"},
+    {"meter", 0, ARG_TEXT, ARG_ADVANCED, "rapl|nvml|all", "none", 0, 0, "joules of every update, from counters of the units"},
+    {"metrics", 0, ARG_FILE, 0, "FILE.csv", NULL, 0, 0, "write loss, rate, norm and joules of every update"},
     {"html", 0, ARG_FILE, 0, "FILE.html", NULL, 0, 0, "write a page with charts of the run"},
     {"recompute", 0, ARG_SWITCH, ARG_ADVANCED, NULL, NULL, 0, 0, "less memory: compute layers again in the backward pass"},
     {"no-pack", 0, ARG_SWITCH, ARG_ADVANCED, NULL, NULL, 0, 0, "compute every sequence by itself instead of several at once"},

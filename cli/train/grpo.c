@@ -244,7 +244,7 @@ static segue_status train(struct grpo *g, uint64_t *kept, segue_error *err)
     segue_status st = SEGUE_OK;
     progress_begin(&progress, "train: steps", args_has(j->args, "json"));
     while (j->step < j->steps && !st && !interrupt_pending()) {
-        struct train_step step = {.held_out = NAN};
+        struct train_step step = {.held_out = NAN, .joules = NAN};
         progress_step(&progress, j->step, j->steps, false);
         st = one_step(g, &s, &sampled, &step, err);
         /* With two units ^C keeps nothing between checkpoints: answers of the next step exist already. */

@@ -89,3 +89,18 @@ void prompts_free(struct train_prompts *prompts)
     free(prompts->items);
     *prompts = (struct train_prompts){0};
 }
+
+segue_status prompts_add_text(struct train_prompts *out, const struct placement *p, const char *text, segue_error *err)
+{
+    struct prompt_target target = {out, p, SIZE_MAX};
+    if (!p->info.has_tokenizer)
+        return out_fail(err, SEGUE_EUNSUPPORTED, "train: --sample: %.200s has no tokenizer; leave the flag out", p->path);
+    json_t *o = p->info.has_template ? json_pack("{s:[{s:s, s:s}]}", "messages", "role", "user", "content", text)
+                                     : json_pack("{s:s}", "prompt", text);
+    char *line = json_dumps(o, JSON_COMPACT);
+    segue_status st = line ? add_line(&target, line, strlen(line), err)
+                           : out_fail(err, SEGUE_EARG, "train: --sample: the text is no UTF-8; correct it");
+    free(line);
+    json_decref(o);
+    return st;
+}

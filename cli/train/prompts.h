@@ -21,6 +21,8 @@ struct train_prompts {
  * "tokens", and optionally "answer" (text). limit: tokens of a prompt at most. EFORMAT, ELIMIT: file and line of the error. */
 segue_status prompts_read(struct train_prompts *out, const struct placement *p, const char *path, size_t limit,
                           segue_error *err);
+/* The prompt `text`, to which the model's template, if there is one, opens an answer. */
+segue_status prompts_add_text(struct train_prompts *out, const struct placement *p, const char *text, segue_error *err);
 void prompts_free(struct train_prompts *prompts);
 
 #endif

@@ -103,3 +103,16 @@ segue_status rollouts_sample(struct sampler_engine *e, const struct rollout_task
     out->end_ns = out_now_ns();
     return st;
 }
+
+segue_status rollouts_show(struct sampler_engine *e, const struct train_prompt *prompt, const segue_trainer *trainer,
+                           uint64_t seed, size_t tokens, char **text, segue_error *err)
+{
+    struct rollouts r = {0};
+    struct rollout_task task = {.prompts = &prompt, .prompts_n = 1, .group = 1, .answer_tokens = tokens, .seed = seed};
+    segue_status st = segue_trainer_adapter(&task.adapter, trainer, 1, err);
+    if (!st) st = rollouts_sample(e, &task, &r, err);
+    if (!st) *text = out_strdup(r.items[0].text);
+    rollouts_free(&r);
+    segue_adapter_close(task.adapter);
+    return st;
+}

@@ -2,6 +2,7 @@
 #ifndef SEGUE_CLI_ROLLOUTS_H
 #define SEGUE_CLI_ROLLOUTS_H
 
+#include "segue_train.h"
 #include "train/prompts.h"
 
 /* One prompt with one sampled answer. */
@@ -45,5 +46,9 @@ struct rollout_task {
 };
 /* The result is to be freed in any case. */
 segue_status rollouts_sample(struct sampler_engine *e, const struct rollout_task *task, struct rollouts *out, segue_error *err);
+
+/* One answer of the adapter as it is now, for a reader. *text: free it. */
+segue_status rollouts_show(struct sampler_engine *e, const struct train_prompt *prompt, const segue_trainer *trainer,
+                           uint64_t seed, size_t tokens, char **text, segue_error *err);
 
 #endif

@@ -7,6 +7,8 @@
 
 #include "train/train_files.h"
 
+enum { SAMPLE_TOKENS = 64, SAMPLE_EVERY = 50 };
+
 size_t job_context(const struct train_job *j) { return (size_t)args_number(j->args, "context", TRAIN_CONTEXT); }
 
 size_t job_micro_batch(const struct train_job *j)
@@ -91,6 +93,27 @@ segue_status job_open(struct train_job *j, segue_error *err)
                                   .host = j->host};
     if (!st) st = segue_trainer_open(&j->trainer, j->placement.model, j->unit, &o, err);
     return st || !args_has(j->args, "random") ? st : segue_trainer_randomize(j->trainer, j->seed, 0, err);
+}
+
+segue_status job_open_extras(struct train_job *j, segue_error *err)
+{
+    const char *text = args_text(j->args, "sample"), *meter = args_text(j->args, "meter");
+    segue_unit *units[2] = {j->unit, j->host};
+    segue_status st = SEGUE_OK;
+    if (meter && strcmp(meter, "none"))
+        st = unit_meter_open(&j->meter, units, j->host ? 2 : 1, strcmp(meter, "all") ? meter : NULL, err);
+    if (st || !text) return st;
+    st = prompts_add_text(&j->shown, &j->placement, text, err);
+    if (st) return st;
+    return sampler_engine_open(&j->sampler, &j->placement, j->host ? j->host : j->unit,
+                               j->shown.items[0].n + SAMPLE_TOKENS, 1, err);
+}
+
+segue_status job_sample(struct train_job *j, char **text, segue_error *err)
+{
+    *text = NULL;
+    if (!j->shown.n || j->step % (uint64_t)args_number(j->args, "sample-every", SAMPLE_EVERY)) return SEGUE_OK;
+    return rollouts_show(&j->sampler, &j->shown.items[0], j->trainer, j->seed, SAMPLE_TOKENS, text, err);
 }
 
 segue_status job_keep(struct train_job *j, segue_error *err)

@@ -3,8 +3,10 @@
 #ifndef SEGUE_CLI_TRAIN_JOB_H
 #define SEGUE_CLI_TRAIN_JOB_H
 
+#include "meter/unit_meter.h"
 #include "run/placement.h"
 #include "train/prompts.h"
+#include "train/rollouts.h"
 #include "train/samples.h"
 #include "train/train_adapter.h"
 #include "train/train_log.h"
@@ -18,6 +20,9 @@ struct train_job {
     segue_unit *unit, *host;    /* host NULL: the unit computes everything */
     segue_trainer *trainer;
     struct train_log log;
+    struct train_prompts shown; /* --sample: one prompt, or none */
+    struct sampler_engine sampler; /* with --sample */
+    struct unit_meter *meter;   /* --meter; NULL: none */
     const char *out;            /* folder */
     char *result;               /* model that was written with --full; NULL: an adapter, or nothing yet */
     bool full, grpo;            /* --full, --grpo */
@@ -42,6 +47,10 @@ double job_rate(const struct train_job *j, uint64_t step);
 void job_identify(struct train_job *j);
 /* Units and trainer. */
 segue_status job_open(struct train_job *j, segue_error *err);
+/* What --sample and --meter need; after job_open. */
+segue_status job_open_extras(struct train_job *j, segue_error *err);
+/* --sample: an answer after this step, if one is due. *text NULL: none. */
+segue_status job_sample(struct train_job *j, char **text, segue_error *err);
 /* Checkpoint and adapter. */
 segue_status job_keep(struct train_job *j, segue_error *err);
 /* Adds a micro-batch to the sums of a step. */

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "report/chart.h"
 
@@ -13,7 +14,7 @@ segue_status train_log_open(struct train_log *l, const char *path, bool more, se
     l->csv = fopen(path, more ? "a" : "w");
     if (!l->csv) return out_fail_errno(err, "train: metrics", path, NULL);
     if (!more)
-        fprintf(l->csv, "step,loss,learning_rate,gradient_norm,tokens,seconds,held_out_loss,dispatches,compiles%s\n",
+        fprintf(l->csv, "step,loss,learning_rate,gradient_norm,tokens,seconds,held_out_loss,dispatches,compiles,joules%s\n",
                 l->grpo ? ",reward,reward_deviation,kl,clipped,answer_tokens" : "");
     return SEGUE_OK;
 }
@@ -29,7 +30,8 @@ static void put_csv(const struct train_log *l, const struct train_step *s)
     fprintf(l->csv, "%llu,%.9g,%.9g,%.9g,%llu,%.3f,", (unsigned long long)s->step, s->loss, s->rate, s->norm,
             (unsigned long long)l->tokens, (double)(out_now_ns() - l->start_ns) / 1e9);
     if (isfinite(s->held_out)) fprintf(l->csv, "%.9g", s->held_out);
-    fprintf(l->csv, ",%llu,%llu", (unsigned long long)s->device.dispatches, (unsigned long long)s->device.compiles);
+    fprintf(l->csv, ",%llu,%llu,", (unsigned long long)s->device.dispatches, (unsigned long long)s->device.compiles);
+    if (isfinite(s->joules)) fprintf(l->csv, "%.9g", s->joules);
     if (l->grpo)
         fprintf(l->csv, ",%.6g,%.6g,%.6g,%.6g,%.6g", s->reward, s->reward_deviation, s->kl, s->clipped, s->answer_tokens);
     fputc('\n', l->csv);
@@ -57,6 +59,9 @@ static void put_json(const struct train_log *l, const struct train_step *s)
                           out_real(s->rate), "grad_norm", out_real(s->norm), "compiles", (json_int_t)s->device.compiles, "ms",
                           out_real(s->ms));
     if (isfinite(s->held_out)) json_object_set_new(o, "val_loss", out_real(s->held_out));
+    json_object_set_new(o, "gflops", out_real(l->flops * (double)s->tokens / s->ms / 1e6));
+    if (isfinite(s->joules)) json_object_set_new(o, "joules", out_real(s->joules));
+    if (s->sample) json_object_set_new(o, "sample", out_string(s->sample, strlen(s->sample)));
     if (l->device) put_device(o, &s->device, 1);
     if (l->grpo) {
         json_object_set_new(o, "reward", out_real(s->reward));
@@ -72,7 +77,9 @@ void train_log_add(struct train_log *l, const struct train_step *s)
 {
     if ((l->n & (l->n - 1)) == 0) l->steps = out_realloc(l->steps, (l->n ? 2 * l->n : 1) * sizeof *l->steps);
     l->steps[l->n++] = *s;
+    l->steps[l->n - 1].sample = NULL;
     l->tokens += s->tokens;
+    if (isfinite(s->joules)) l->joules += s->joules;
     l->sum.dispatches += s->device.dispatches, l->sum.compiles += s->device.compiles;
     l->sum.simulated_ns += s->device.simulated_ns, l->sum.device_ns += s->device.device_ns;
     l->sum.overlap_ns += s->device.overlap_ns, l->sum.weight_bytes += s->device.weight_bytes;

@@ -15,6 +15,8 @@ struct train_step {
     double ms;                   /* of this update */
     double reward, reward_deviation, kl, clipped, answer_tokens;   /* with --grpo: means; `clipped` is a share */
     uint64_t tokens;             /* of this update */
+    double joules;               /* of this update; NAN: not measured */
+    const char *sample;          /* an answer after it; NULL: none; valid during train_log_add */
     segue_train_result device;   /* sums of its micro-batches */
 };
 
@@ -23,6 +25,8 @@ struct train_log {
     bool json;                   /* an object per update on stdout */
     bool grpo;                   /* with rewards */
     uint64_t overlap_ns;         /* with --grpo: of sampling beside updates */
+    double flops;                /* of forward and backward pass, per token */
+    double joules;               /* of all updates, as far as they were measured */
     bool device;                 /* the unit computes beside a host: report what it did */
     const char *html;            /* NULL: no page */
     struct train_step *steps;    /* [n] of this process */

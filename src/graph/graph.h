@@ -47,8 +47,8 @@ struct sg_slot {
     enum sg_slot_kind kind;
     uint32_t layer;
     /* K, V: each position has a row of heads (KV heads) x width numbers. CONV: heads = taps - 1
-     * rows of width channels, the oldest first. DELTA: heads (value heads) matrices [depth][width]. VALUE, MOMENT1, MOMENT2: [heads][width], the
-     * rows and columns of a parameter, whose index is in depth. */
+     * rows of width channels, the oldest first. DELTA: heads (value heads) matrices [depth][width].
+     * VALUE, MOMENT1, MOMENT2: [heads][width], the rows and columns of a parameter. */
     uint32_t heads, width;
     uint32_t depth;              /* DELTA: key width of a head; a parameter: its index; else 0 */
     uint32_t window;             /* K, V: sliding window in positions; 0 = all positions are attended */

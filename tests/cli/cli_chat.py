@@ -84,8 +84,10 @@ expect("a state that cannot be loaded leaves the conversation", [x["content"] fo
 write(top.name, "train.jsonl", "".join(json.dumps({"messages": [user(w), said("zzzz")]}) + "\n" for w in ("hello", "bye", "and?")))
 adapter = os.path.join(top.name, "adapter")
 code, out, err = run("train", "-m", m, "--data", os.path.join(top.name, "train.jsonl"), "-o", adapter, "--steps", 20, "--lr", 0.05,
-                     "--held-out", 0, "--batch", 3, "--unit", "cpu")
+                     "--held-out", 0, "--batch", 3, "--unit", "cpu", "--sample", "hello", "--sample-every", 10, "--json")
 expect("an adapter is trained", code == 0, err)
+shown = {o["step"]: o["sample"] for o in map(json.loads, out.splitlines()) if "sample" in o}
+expect("samples while training", list(shown) == [10, 20] and shown[20].startswith("z"), shown)
 code, out, err = chat(["hello", f"/lora {adapter}", "/retry", "/lora none", "/retry", f"/lora {adapter}=0", "/retry"], "--json")
 texts = [t["text"] for t in json.loads(out)["turns"]]
 expect("/lora in, out, and in with a scale of 0", len(texts) == 4 and texts[1] != first and texts[0] == texts[2] == texts[3] == first, texts)

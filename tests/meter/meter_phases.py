@@ -52,6 +52,16 @@ else:
     code, out, err = run("bench", "--pipelines", "-m", m, "--unit", unit, "-p", "9", "-n", "9", "-r", "1", "-o", "jsonl", "--meter", "none")
     e = json.loads(out) if code == 0 else {}
     expect("--meter none", e.get("decode_j", 0) is None and e["decode_j_reason"] == "not requested", (err, e))
+    data = write(top.name, "train.jsonl", json.dumps({"text": "x" * 200}) + "\n")
+    code, out, err = run("train", "-m", m, "--unit", unit, "--data", data, "-o", os.path.join(top.name, "adapter"), "--steps", "6",
+                         "--held-out", "0", "--json", "--meter", "rapl", "--metrics", os.path.join(top.name, "m.csv"))
+    steps = [json.loads(l) for l in out.splitlines()] if code == 0 else [{}]
+    total = steps.pop().get("joules")
+    watts = total / sum(s["ms"] for s in steps) * 1e3 if total else 0
+    # A reader that sleeps longer than the counter takes to wrap reads too little.
+    expect("joules of every update of a training run", 0 < watts / WATTS < 2 and abs(sum(s["joules"] for s in steps) - total) < 1e-6 * total, (watts, err))
+    rows = [l.split(",") for l in open(os.path.join(top.name, "m.csv"))]
+    expect("joules in the metrics", [float(r[rows[0].index("joules\n")]) for r in rows[1:]] == [float(f"{s['joules']:.9g}") for s in steps], rows[:2])
     stop.set()
     thread.join()
 refused(3, ["run", "-m", m, "--unit", "cpu:powercap=/nonexistent", "-p", "x", "-n", "1", "--meter", "rapl"], "RAPL")

@@ -360,8 +360,8 @@ static segue_status read_begin(struct sg_statefile *f, int accept, uint64_t *end
 {
     SG_TRY(read_header(f, err));
     if (of_trainer(f) && !(accept & SG_STATE_TRAINER))
-        return sg_fail(err, SEGUE_EFORMAT, "state not loaded: %s: is the checkpoint of a training run; continue it with segue train",
-                       f->path);
+        return sg_fail(err, SEGUE_EFORMAT,
+                       "state not loaded: %s: is the checkpoint of a training run; continue it with segue train", f->path);
     return check_tokens(f, end, err);
 }
 

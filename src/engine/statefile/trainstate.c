@@ -1,6 +1,6 @@
-/* trainstate.c: the state of a trainer as a state file: for each parameter a slot with its values and two with its moments. A file is
- * written between updates, when all gradients are 0. Slots are fp32 in the order in which the graph multiplies, so a trainer on
- * another unit continues from them.
+/* trainstate.c: the state of a trainer as a state file: for each parameter a slot with its values and two with its moments. A
+ * file is written between updates, when all gradients are 0. Slots are fp32 in the order in which the graph multiplies, so a
+ * trainer on another unit continues from them.
  * SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <string.h>
@@ -17,8 +17,9 @@ static const struct { enum sg_slot_kind kind; segue_param_field field; } fields[
 static struct sg_state_slot slot_of(const struct segue_trainer *t, size_t i)
 {
     const segue_param_info *p = &t->params[i / FIELDS].info;
-    return (struct sg_state_slot){.slot = {.kind = fields[i % FIELDS].kind, .layer = (uint32_t)p->layer, .heads = (uint32_t)p->rows,
-                                           .width = (uint32_t)p->cols, .depth = (uint32_t)(i / FIELDS)},
+    return (struct sg_state_slot){.slot = {.kind = fields[i % FIELDS].kind, .layer = (uint32_t)p->layer,
+                                           .heads = (uint32_t)p->rows, .width = (uint32_t)p->cols,
+                                           .depth = (uint32_t)(i / FIELDS)},
                                   .storage = SG_F32, .first = sg_hash_bytes(p->name, strlen(p->name), 0).lo};
 }
 
@@ -93,8 +94,8 @@ static segue_status fits(const struct segue_trainer *t, const struct sg_statefil
     struct sg_hash hash = run_of(run);
     SG_TRY(segue_model_weights_id(t->model, NULL, weights_id, err));
     if (memcmp(f->head.weights_id, weights_id, 32) != 0 || f->head.run.lo != hash.lo || f->head.run.hi != hash.hi)
-        return sg_fail(err, SEGUE_EFORMAT, "state not loaded: %s: was written with other data, model or settings; repeat those, or "
-                       "remove the file to start again", f->path);
+        return sg_fail(err, SEGUE_EFORMAT, "state not loaded: %s: was written with other data, model or settings; repeat "
+                       "those, or remove the file to start again", f->path);
     int same = f->head.slots_n == FIELDS * t->info.params_n;
     for (uint32_t i = 0; same && i < f->head.slots_n; i++) {
         struct sg_state_slot want = slot_of(t, i);
