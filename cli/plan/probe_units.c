@@ -275,7 +275,7 @@ static segue_status measure_attention(struct probe *p, size_t unit, double rows,
     return SEGUE_OK;
 }
 
-/* The same for K and V in q8, with the open model's layers. */
+/* The storages that states of the units may have, and the speed of q8. */
 static segue_status measure_q8(struct probe *p, const char *path, struct sg_unit_costs *costs, segue_error *err)
 {
     const struct sg_kv_form_info *q8 = sg_kv_form_at(SG_KV_FORM_Q8), *f16 = sg_kv_form_at(SG_KV_FORM_F16);
@@ -291,9 +291,9 @@ static segue_status measure_q8(struct probe *p, const char *path, struct sg_unit
     segue_status st = open_random(p, path, &models[0], class_storage[SG_CLASS_NIBBLE], err);
     for (size_t i = 0; i < p->units_n && !st; i++) {
         struct sg_unit_cost *u = sg_unit_cost_of(costs, p->specs[i], 1);
-        double near;
-        if (p->units[i]->desc.kv == SG_KV_ANY) st = measure_kv(p, i, &u->kv_q8_gb_s, &near, err);
-        u->kv_q8_gb_s *= q8->bytes / f16->bytes; /* the model's sizes are those of f16 */
+        double near, gb_s = 0;
+        if (p->units[i]->desc.kv == SG_KV_ANY) st = measure_kv(p, i, &gb_s, &near, err);
+        u->kv_q8_gb_s = gb_s * q8->bytes / f16->bytes; /* the model's sizes are those of f16 */
     }
     p->kv = SEGUE_KV_DEFAULT;
     return st;
