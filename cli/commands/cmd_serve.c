@@ -212,6 +212,8 @@ static int run(struct args *args)
     share_heaps();
     interrupt_defer(true);
     if (!st) st = open_log(&log, &s.models, args, &err);
+    if (!st && args_has(args, "chat-template-file"))
+        st = prompt_file(args_text(args, "chat-template-file"), &s.models.chat_template, &err);
     if (!st) st = model_pool_open(&s.models, args, &err);
     if (!st) st = serve(&s, args, &err);
     model_pool_close(&s.models);
@@ -243,6 +245,9 @@ static const struct arg_def server_defs[] =
      {"predict", 'n', ARG_COUNT, ARG_ADVANCED, "N", "no limit", 1, 2147483647.0,
       "tokens of answers to requests that give no limit"},
      {"pooling", 0, ARG_CHOICE, ARG_ADVANCED, "last|mean|cls", "last", 0, 0, "pooling of embeddings for requests that give none"},
+     {"chat-template-file", 0, ARG_FILE, ARG_ADVANCED, "FILE", "the model's", 0, 0, "Jinja template of chats, for all models"},
+     {"reasoning", 0, ARG_CHOICE, ARG_ADVANCED, "on|off|auto", "auto", 0, 0,
+      "reasoning of chats that do not say: the variable enable_thinking of the template"},
      {"no-slots", 0, ARG_SWITCH, ARG_ADVANCED, NULL, NULL, 0, 0, "do not show the slots at /slots"},
      {"metrics", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "serve counters for Prometheus at /metrics"},
      {"meter", 0, ARG_TEXT, ARG_ADVANCED, "nvml|none", "none", 0, 0,

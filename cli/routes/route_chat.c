@@ -44,7 +44,11 @@ static bool begin_choice(struct chat_job *c, struct chat_job_choice *ch)
     if (*started & bit) return true;
     if (!*started) exchange_stream(c->x, EXCHANGE_EVENTS);
     *started |= bit;
-    return send_chunk(c, ch, json_pack("{s:s, s:n}", "role", "assistant", "content"), NULL);
+    json_t *logprobs = ch->piece_logprobs; /* of the text that follows */
+    ch->piece_logprobs = NULL;
+    bool open = send_chunk(c, ch, json_pack("{s:s, s:n}", "role", "assistant", "content"), NULL);
+    ch->piece_logprobs = logprobs;
+    return open;
 }
 
 /* return_progress. */
@@ -54,7 +58,7 @@ static bool on_progress(struct chat_job *c, size_t cached, size_t done, double m
     json_t *o = head(c, "chat.completion.chunk");
     json_object_set_new(o, "choices", json_array());
     json_object_set_new(o, "prompt_progress", generate_progress(&c->job, cached, done, ms));
-    json_object_set_new(o, "timings", generate_timings(&c->job));
+    json_object_set_new(o, "timings", generate_progress_timings(cached, done, ms));
     return exchange_event(c->x, NULL, o);
 }
 

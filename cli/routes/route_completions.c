@@ -152,7 +152,7 @@ static bool on_progress(void *context, size_t cached, size_t done, double ms)
     if (c->native) add_native(c, o, 0, "", 0, json_array());
     json_object_set_new(o, "choices", json_array());
     json_object_set_new(o, "prompt_progress", generate_progress(&c->job, cached, done, ms));
-    json_object_set_new(o, "timings", generate_timings(&c->job));
+    json_object_set_new(o, "timings", generate_progress_timings(cached, done, ms));
     return exchange_event(c->x, NULL, o);
 }
 

@@ -129,8 +129,8 @@ static bool embed(struct server *s, struct exchange *x, json_t *body, bool nativ
                              : json_pack("{s:s, s:O, s:s, s:{s:I, s:I}}", "object", "list", "data", b.list, "model",
                                          b.model->name, "usage", "prompt_tokens", (json_int_t)b.total, "total_tokens",
                                          (json_int_t)b.total));
+    pooled_model_count(b.model, &(struct model_counts){.prompt_tokens = b.total, .runs = json_array_size(b.list)});
     json_decref(b.list);
-    pooled_model_count(b.model, &(struct model_counts){.prompt_tokens = b.total});
     model_pool_release(&s->models, b.model);
     return !e->status;
 }

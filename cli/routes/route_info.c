@@ -151,7 +151,7 @@ static void add_llama_metrics(struct out_text *text, const segue_scheduler_info 
                 {"prompt_seconds_total", "counter", "Time of prompts.", prompt_s},
                 {"tokens_predicted_total", "counter", "Tokens of answers.", (double)c->answer_tokens},
                 {"tokens_predicted_seconds_total", "counter", "Time of answers.", answer_s},
-                {"n_decode_total", "counter", "Runs of units.", (double)t->runs},
+                {"n_decode_total", "counter", "Runs of units.", (double)(t->runs + c->runs)},
                 {"n_tokens_max", "counter", "Most tokens of a request.", (double)c->longest},
                 {"spec_decode_num_draft_tokens_total", "counter", "Drafted tokens: none.", 0},
                 {"spec_decode_num_accepted_tokens_total", "counter", "Accepted draft tokens: none.", 0},

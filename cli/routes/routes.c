@@ -27,6 +27,7 @@ static const struct route routes[] =
      {"POST", "/v1/reranking", route_rerank, false, "The same as /v1/rerank", "mr"},
      {"POST", "/reranking", route_rerank, false, "The same as /v1/rerank", "mr"},
      {"POST", "/v1/responses", route_responses, false, "Answer with server-side conversation state (OpenAI Responses)", "misoty"},
+     {"POST", "/responses", route_responses, false, "The same as /v1/responses", "misoty"},
      {"GET", "/v1/responses/{id}", route_response, true, "An answer that is kept", NULL},
      {"DELETE", "/v1/responses/{id}", route_response_delete, true, "Forget a kept answer", NULL},
      {"GET", "/v1/responses/{id}/input_items", route_response_items, true, "The items that a kept answer was made from", NULL},

@@ -93,6 +93,9 @@ static bool take_beginning(struct chat_job *c, struct fields f, json_t *request)
     if (go_on && !fits)
         return serve_fail(f.e, 400, "continue_final_message",
                           "continue_final_message: the last message is not a text of the assistant after other messages");
+    const char *before = fits ? json_string_value(json_object_get(json_array_get(messages, n - 2), "role")) : NULL;
+    if (go_on && before && !strcmp(before, "assistant"))
+        return serve_fail(f.e, 400, "messages", "messages: two messages of the assistant at the end; only one can be continued");
     if (!go_on) {
         json_object_set_new(request, "add_generation_prompt", json_boolean(prompt));
         return true;
@@ -120,11 +123,12 @@ static bool check_tools(json_t *tools, struct serve_error *e)
     return true;
 }
 
-/* The template of the model; free it. */
+/* The template of the server or of the model; free it. */
 static char *template_source(const struct chat_job *c)
 {
     struct out_text text = {0};
     segue_status st;
+    if (c->models->chat_template.len) return out_strdup(c->models->chat_template.data);
     OUT_GROW(text, st,
              segue_model_describe(c->model->placement.model, SEGUE_DESCRIBE_TEMPLATE, text.data, text.cap, &text.len, NULL));
     if (st) text.len = 0;
@@ -262,6 +266,9 @@ static void read_variables(struct chat_job *c, struct fields f, json_t *request)
 {
     json_t *more = field_object(f, "chat_template_kwargs"), *thinking = field(f, "thinking");
     const char *effort = field_text(f, "reasoning_effort", NULL);
+    const char *server = args_text(&c->model->args, "reasoning");
+    if (server && strcmp(server, "auto") != 0 && !json_object_get(request, "enable_thinking"))
+        json_object_set_new(request, "enable_thinking", json_boolean(!strcmp(server, "on")));
     if (more) json_object_update(request, more);
     if (c->params.grammar && !json_object_get(request, "enable_thinking"))
         json_object_set_new(request, "enable_thinking", json_false());
@@ -278,15 +285,38 @@ static void read_variables(struct chat_job *c, struct fields f, json_t *request)
     }
 }
 
+/* The text of a token that templates write; empty: there is none. */
+static struct out_text special_text(const struct chat_job *c, int32_t token)
+{
+    return generate_text_of(c->model, &token, token >= 0 ? 1 : 0);
+}
+
+/* The prompt as the template writes it. */
+static segue_status format(const struct chat_job *c, const char *request, struct out_text *out, segue_error *err)
+{
+    const struct out_text *t = &c->models->chat_template;
+    const segue_model *m = c->model->placement.model;
+    segue_status st;
+    size_t n = strlen(request);
+    if (!t->len) {
+        OUT_GROW(*out, st, segue_chat_format(m, request, n, out->data, out->cap, &out->len, err));
+        return st;
+    }
+    struct out_text bos = special_text(c, c->model->placement.info.bos), eos = special_text(c, c->model->placement.info.eos);
+    bos.data[bos.len] = eos.data[eos.len] = 0;
+    OUT_GROW(*out, st,
+             segue_template_render(t->data, t->len, request, n, bos.data, eos.data, out->data, out->cap, &out->len, err));
+    free(bos.data), free(eos.data);
+    return st;
+}
+
 static bool render(struct chat_job *c, struct serve_error *e)
 {
     static const char open[] = "<think>";
     char *text = json_dumps(c->request, JSON_COMPACT);
     struct out_text out = {0};
     segue_error err = {0};
-    segue_status st = SEGUE_EMEMORY;
-    if (text)
-        OUT_GROW(out, st, segue_chat_format(c->model->placement.model, text, strlen(text), out.data, out.cap, &out.len, &err));
+    segue_status st = text ? format(c, text, &out, &err) : SEGUE_EMEMORY;
     free(text);
     if (st) {
         serve_fail_of(e, &err);

@@ -405,6 +405,15 @@ json_t *generate_timings(const struct generate_job *g)
     return o;
 }
 
+json_t *generate_progress_timings(size_t cached, size_t done, double time_ms)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "cache_n", json_integer((json_int_t)cached));
+    add_timing(o, "prompt", done - cached, done - cached, time_ms);
+    add_timing(o, "predicted", 0, 0, 0);
+    return o;
+}
+
 /* null stands for a token that is forbidden. */
 static json_t *bias_json(int32_t token, float bias)
 {

@@ -59,6 +59,7 @@ json_t *generate_report(const struct generate_job *g);
 json_t *generate_timings(const struct generate_job *g);
 /* return_progress of llama.cpp: {"total", "cache", "processed", "time_ms"}. A new reference. */
 json_t *generate_progress(const struct generate_job *g, size_t cached, size_t done, double ms);
+json_t *generate_progress_timings(size_t cached, size_t done, double ms);
 /* "__verbose" of llama.cpp: the prompt's text, and the settings. A new reference. */
 json_t *generate_verbose(const struct generate_job *g);
 /* Settings of the request under the names of llama.cpp. A new reference. */

@@ -47,7 +47,8 @@ static json_t *object_text(json_t *o, const char *field, struct serve_error *e)
     json_t *content = json_object_get(o, "content"), *part, *text = json_object_get(o, "prompt_string");
     struct out_text all = {0};
     size_t i;
-    if (json_array_size(json_object_get(o, "multimodal_data"))) {
+    json_t *media = json_object_get(o, "multimodal_data");
+    if (media && !json_is_null(media) && (!json_is_array(media) || json_array_size(media))) {
         serve_fail(e, 400, field, "%s: multimodal_data: not supported; this server reads text only", field);
         return NULL;
     }

@@ -285,6 +285,7 @@ void pooled_model_count(struct pooled_model *m, const struct model_counts *c)
     m->counts.prompt_tokens += c->prompt_tokens;
     m->counts.cached_tokens += c->cached_tokens;
     m->counts.answer_tokens += c->answer_tokens;
+    m->counts.runs += c->runs;
     m->counts.prompt_ns += c->prompt_ns;
     m->counts.answer_ns += c->answer_ns;
     if (c->longest > m->counts.longest) m->counts.longest = c->longest;
@@ -338,6 +339,7 @@ void model_pool_close(struct model_pool *h)
         free(m->name), free(m->path), free(m);
     }
     free(h->models);
+    free(h->chat_template.data);
     pthread_mutex_destroy(&h->lock);
     pthread_cond_destroy(&h->changed);
 }

@@ -17,6 +17,7 @@ enum pooled_state { MODEL_IDLE, MODEL_LOADING, MODEL_READY, MODEL_FAILED, MODEL_
 struct model_counts {
     uint64_t prompt_tokens, cached_tokens, answer_tokens; /* prompt_tokens: computed ones */
     uint64_t prompt_ns, answer_ns;
+    uint64_t runs;    /* that the scheduler does not count: of embeddings */
     uint64_t longest; /* prompt and answer of one request */
 };
 
@@ -48,6 +49,7 @@ struct model_pool {
     pthread_cond_t changed;
     struct pooled_model **models; /* [models_n], fixed after model_pool_open */
     size_t models_n;
+    struct out_text chat_template;    /* --chat-template-file; empty: each model's own */
     segue_scheduler_opts scheduling;  /* context 0: the lesser of the model's and 4096 */
     size_t loaded_max;                /* models open at once */
     struct record_log *log;           /* --record; NULL: nothing is recorded */

@@ -15,7 +15,7 @@ FLAGS = {"--port": (1, "--port"), "--host": (1, "--host"), "--temp": (1, "--temp
          "--slots": (0, None), "--jinja": (0, None), "--no-jinja": (0, None), "--verbose": (0, None), "-fa": (1, None), "--pooling": (1, "--pooling"),
          "--kv-unified": (0, None), "--swa-full": (0, None), "--no-ui": (0, None), "--reasoning-format": (1, None), "--threads": (1, "--threads"),
          "--cache-ram": (1, None), "--no-cache-idle-slots": (0, None), "--backend_sampling": (0, None), "--no-mmproj": (0, None),
-         "--chat-template-file": (1, None), "--chat-template": (1, None)}
+         "--chat-template-file": (1, "--chat-template-file"), "--reasoning": (1, "--reasoning")}
 WRAPPER = """#!%s
 import os, sys, tempfile
 sys.path.insert(0, %r)
@@ -44,7 +44,7 @@ def translate(args, segue, model):
         n, own = FLAGS[flag]
         if flag == "--parallel": slots = int(args[i + 1])
         unified |= flag == "--kv-unified"
-        if own: out += [own, *args[i + 1:i + 1 + n]]
+        if own and args[i + 1:i + 1 + n] != ["-1"]: out += [own, *args[i + 1:i + 1 + n]]
         i += 1 + n
     if "--parallel" not in out: out += ["--parallel", "4"]
     if context: out += ["--ctx", str(context if unified else context // slots)]
@@ -53,8 +53,9 @@ def translate(args, segue, model):
 
 def main(llama, segue, model, *rest):
     work = tempfile.mkdtemp(prefix="llama-suite-")
-    tests = os.path.join(work, "tests")
+    tests = os.path.join(work, "tools/server/tests") # so that ../../../models/templates is found
     shutil.copytree(os.path.join(llama, "tools/server/tests"), tests)
+    os.symlink(os.path.join(os.path.abspath(llama), "models"), os.path.join(work, "models"))
     wrapper = os.path.join(work, "llama-server")
     with open(wrapper, "w") as f: f.write(WRAPPER % (sys.executable, HERE, os.path.abspath(segue), os.path.abspath(segue), os.path.abspath(model)))
     os.chmod(wrapper, 0o755)
