@@ -8,7 +8,7 @@
 #include "engine/placement/plan.h"
 #include "engine/sized.h"
 #include "engine/store/prefixstore.h"
-#include "unit/kv_fit.h"
+#include "unit/kv/kv_fit.h"
 
 /* Tokens per prefill run: longer runs delay a cancel and need more scratch memory, shorter ones read the weights more often. */
 enum { CHUNK_TOKENS = 512, CHUNK_TOKENS_MAX = 1 << 20 };

@@ -42,6 +42,19 @@ static double policy_loss(const segue_train_policy *y, uint32_t t, double logpro
     return w * ((out->clipped ? 0 : ratio * a) + (double)y->kl * (exp(q) - 1));
 }
 
+/* What a row with this cross entropy adds. Returns what the gradient of cross entropy is multiplied by. */
+static double row_of(const struct sg_train_pass *p, uint32_t row, double loss, struct row_loss *out)
+{
+    *out = (struct row_loss){.loss = loss};
+    if (p->logprobs) p->logprobs[row] = (float)-loss;
+    return p->policy ? policy_loss(p->policy, row, -loss, out) : 1;
+}
+
+static void add_row(struct sg_train_pass *p, const struct row_loss *row)
+{
+    p->loss += row->loss, p->kl += row->kl, p->clipped += row->clipped;
+}
+
 /* log p = x[label] - log sum exp(x), with the gradient (one at the label) - softmax(x). Cross entropy is -log p. */
 static void loss_row(void *arg, uint32_t item, uint32_t thread)
 {
@@ -51,10 +64,8 @@ static void loss_row(void *arg, uint32_t item, uint32_t thread)
     uint32_t row = w->rows[item], label = (uint32_t)w->p->labels[row];
     float max = x[0], chosen = x[label];
     for (uint32_t c = 1; c < w->vocab; c++) max = x[c] > max ? x[c] : max;
-    double sum = sg_train_exp_row(x, w->vocab, max, d ? d : x), loss = log(sum) + max - chosen, slope = 1;
-    w->out[item] = (struct row_loss){.loss = loss};
-    if (w->p->logprobs) w->p->logprobs[row] = (float)-loss;
-    if (w->p->policy) slope = policy_loss(w->p->policy, row, -loss, &w->out[item]);
+    double sum = sg_train_exp_row(x, w->vocab, max, d ? d : x);
+    double slope = row_of(w->p, row, log(sum) + max - chosen, &w->out[item]);
     if (!d) return;
     float factor = (float)(slope / sum);
     for (uint32_t c = 0; c < w->vocab; c++) d[c] *= factor;
@@ -77,7 +88,7 @@ static segue_status loss_part(struct sg_train_pass *p, const uint32_t *rows, uin
                                                      p->values[p->t->logits], grad.data, p->err);
     struct loss_work w = {p, rows, p->values[p->t->logits], grad.data, each, p->g->vocab};
     sg_train_each(p, n, loss_row, &w);
-    for (uint32_t i = 0; i < n; i++) p->loss += each[i].loss, p->kl += each[i].kl, p->clipped += each[i].clipped;
+    for (uint32_t i = 0; i < n; i++) add_row(p, &each[i]);
     return SEGUE_OK;
 }
 
@@ -128,11 +139,25 @@ static segue_status head_part(struct sg_train_pass *p, const uint32_t *rows, uin
     return SEGUE_OK;
 }
 
+/* The losses of a resident unit, added in the order of the rows. */
+static segue_status resident_losses(struct sg_train_pass *p)
+{
+    double *each = sg_alloc(p->labelled_n * sizeof *each);
+    if (!each) return sg_no_memory("losses of training", p->labelled_n * sizeof *each, p->err);
+    segue_status status = sg_resident_ops(p->t->resident)->losses(p->t->resident, p->labelled_n, each, p->err);
+    for (uint32_t i = 0; i < p->labelled_n && status == SEGUE_OK; i++) {
+        struct row_loss row;
+        (void)row_of(p, p->labelled[i], each[i], &row);
+        add_row(p, &row);
+    }
+    sg_free(each);
+    return status;
+}
+
 segue_status sg_train_head(struct sg_train_pass *p)
 {
     uint32_t step = sg_train_head_rows(p->t);
     for (uint32_t at = 0; at < p->labelled_n; at += step)
         SG_TRY(head_part(p, p->labelled + at, p->labelled_n - at < step ? p->labelled_n - at : step));
-    if (!p->t->resident || !p->labelled_n) return SEGUE_OK;
-    return sg_resident_ops(p->t->resident)->loss_sum(p->t->resident, p->labelled_n, &p->loss, p->err);
+    return p->t->resident && p->labelled_n ? resident_losses(p) : SEGUE_OK;
 }

@@ -1,5 +1,7 @@
 /* resident.c: the calls of a resident unit: operations with the addresses of their operands, rows of the head, sums of gradients.
  * SPDX-License-Identifier: MIT */
+#include <string.h>
+
 #include "train/train.h"
 
 /* --- operations --- */
@@ -30,7 +32,7 @@ static struct sg_resident_weight pair_of(const struct sg_param *x, size_t at)
 static void set_pair(const struct sg_train_pass *p, const struct sg_weight *w, struct sg_resident_call *c)
 {
     int32_t pair = p->t->tensors[w->tensor].pair;
-    if (pair < 0) return;
+    if (pair < 0 || p->base) return;
     c->pair[0] = pair_of(&p->t->params[pair], 0);
     c->pair[1] = pair_of(&p->t->params[pair + 1], w->at);
     c->pair_scale = p->t->info.lora_scale;
@@ -78,10 +80,22 @@ segue_status sg_resident_run(struct sg_train_pass *p, const struct sg_op *op, fl
 
 /* --- tokens and rows --- */
 
+/* Four numbers for each labelled row; see sg_resident_tokens. */
+static void put_policy(const struct sg_train_pass *p, uint32_t *to)
+{
+    const segue_train_policy *y = p->policy;
+    for (size_t i = 0; i < p->labelled_n; i++) {
+        uint32_t t = p->labelled[i];
+        float four[4] = {y->advantages[t], y->weights[t], y->old_logprobs[t], y->ref_logprobs ? y->ref_logprobs[t] : 0};
+        memcpy(to + 4 * i, four, sizeof four);
+    }
+}
+
 /* The lists of a micro-batch in one block: tokens, labels, positions, labelled rows, first rows. All are words of 32 bits. */
 segue_status sg_resident_tokens_put(struct sg_train_pass *p)
 {
-    size_t rows = p->rows[0], words = 3 * rows + p->labelled_n + p->sequences + 1;
+    size_t rows = p->rows[0], lists = 3 * rows + p->labelled_n + p->sequences + 1;
+    size_t words = lists + (p->policy ? 4 * p->labelled_n : 0);
     uint32_t *host = sg_alloc(words * sizeof *host), *at = host;
     float *block = sg_train_take(p, words);
     segue_status status = SEGUE_EMEMORY;
@@ -92,6 +106,7 @@ segue_status sg_resident_tokens_put(struct sg_train_pass *p)
         for (size_t i = 0; i < rows; i++) *at++ = p->position[i];
         for (size_t i = 0; i < p->labelled_n; i++) *at++ = p->labelled[i];
         for (size_t i = 0; i <= p->sequences; i++) *at++ = (uint32_t)p->from[i];
+        if (p->policy) put_policy(p, at);
         status = sg_resident_ops(p->t->resident)->write(p->t->resident, block, host, words * sizeof *host, p->err);
         const uint32_t *words_on_unit = (const uint32_t *)(const void *)block;
         p->on_unit = (struct sg_resident_tokens){.ids = (const int32_t *)(const void *)block,
@@ -102,6 +117,11 @@ segue_status sg_resident_tokens_put(struct sg_train_pass *p)
                                                  .rows = (uint32_t)rows,
                                                  .sequences = p->sequences,
                                                  .longest = (uint32_t)p->longest};
+        if (p->policy) {
+            p->on_unit.policy = block + lists;
+            p->on_unit.clip = p->policy->clip > 0 ? p->policy->clip : 0.2f;
+            p->on_unit.kl = p->policy->ref_logprobs ? p->policy->kl : 0;
+        }
     }
     sg_free(host);
     return status;

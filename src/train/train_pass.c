@@ -83,9 +83,6 @@ static segue_status check_batch(const struct segue_trainer *t, const segue_train
 static segue_status check_extras(const struct segue_trainer *t, const segue_train_batch *b, segue_error *err)
 {
     const segue_train_policy *y = b->policy;
-    if (t->resident && (y || b->logprobs || b->base))
-        return sg_fail(err, SEGUE_EUNSUPPORTED, "micro-batch not run: this unit computes cross entropy only; "
-                       "train with a policy on cpu, ref or ane");
     if (y && (!y->advantages || !y->weights || !y->old_logprobs || !(y->clip >= 0) || !(y->kl >= 0)))
         return sg_fail(err, SEGUE_EARG, "micro-batch not run: a policy without advantages, weights or old_logprobs, or with a "
                        "negative clip or kl; see segue_train.h");

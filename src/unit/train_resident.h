@@ -26,6 +26,10 @@ struct sg_resident_tokens {
     const uint32_t *from;            /* [sequences + 1] first row of each */
     const uint32_t *labelled;        /* rows with a label, ascending */
     uint32_t rows, sequences, longest;
+    /* [labelled rows][4]: advantage, weight, log-probability when sampled, that of the reference; NULL: cross entropy. The loss
+     * is that of segue_train_policy; kl 0: no reference. */
+    const float *policy;
+    float clip, kl;
 };
 
 /* One op. Forward writes out [rows, width]; backward adds to `grad` and to the gradients of weights. The gradient of a
@@ -69,11 +73,12 @@ struct sg_train_resident_ops {
                            segue_error *err);
     segue_status (*select_back)(struct sg_train_resident *r, struct sg_resident_matrix dx, const uint32_t *rows, uint32_t n,
                                 const float *dout, segue_error *err);
-    /* Cross entropy of n rows of logits, the tokens labelled[at] and following. dlogits NULL: loss only. */
+    /* n rows of logits, the tokens labelled[at] and following: their cross entropies, and the gradient of the loss, which is that
+     * of the policy where there is one. dlogits NULL: loss only. */
     segue_status (*loss)(struct sg_train_resident *r, const struct sg_resident_tokens *t, uint32_t at, uint32_t n, uint32_t vocab,
                          const float *logits, float *dlogits, segue_error *err);
-    /* The sum of the losses of `n` rows since the last call. */
-    segue_status (*loss_sum)(struct sg_train_resident *r, uint32_t n, double *sum, segue_error *err);
+    /* The cross entropies (host) of the first n labelled tokens of the micro-batch. */
+    segue_status (*losses)(struct sg_train_resident *r, uint32_t n, double *out, segue_error *err);
     /* sums[i] (host): the sum of the squares of x[i], of n[i] numbers. */
     segue_status (*squares)(struct sg_train_resident *r, const float *const *x, const size_t *n, size_t count, double *sums,
                             segue_error *err);

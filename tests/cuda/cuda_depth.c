@@ -33,11 +33,13 @@ static struct sg_graph *attention_of(uint32_t heads, uint32_t kv_heads, uint32_t
 
 static char launched[512];
 static struct ck_split split; /* arguments of the last split kernel */
+static struct ck_wgflash prompt; /* arguments of the last k_wgflash.cu */
 
 static void see(const char *name, const void *args)
 {
     size_t n = strlen(launched);
     if (!strncmp(name, "split_", 6)) split = *(const struct ck_split *)args;
+    if (!strncmp(name, "wgflash_", 8)) prompt = *(const struct ck_wgflash *)args;
     snprintf(launched + n, sizeof launched - n, "%s ", name);
 }
 
@@ -146,8 +148,30 @@ static void parts_cover_the_gpu(void **state)
     assert_int_equal(alive(), 0);
 }
 
+/* The keys of a prompt's rows are divided as long as multiprocessors are left, and only then there is memory for parts. */
+static void keys_of_a_prompt_are_divided(void **state)
+{
+    static const struct {
+        uint32_t heads, rows, columns, splits;
+    } cases[] = {{8, 512, 8, 4}, {8, 40, 1, 16}, {9, 512, 8, 3}, {32, 512, 4, 1}, {8, 2048, 16, 1}};
+    struct sg_unit *u = unit_of("cuda:0,graphs=0");
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct sg_graph *g = attention_of(cases[i].heads, cases[i].heads, 64, 0);
+        prompt = (struct ck_wgflash){.splits = 0};
+        run_at(u, g, SG_F16, 1, cases[i].rows, 3000);
+        assert_int_equal(prompt.splits, cases[i].splits);
+        assert_int_equal(prompt.columns, cases[i].columns);
+        assert_true(prompt.arrivals && (cases[i].splits > 1) == (prompt.attend.parts != NULL));
+        sg_graph_free(g);
+    }
+    sg_unit_cuda.close(u);
+    assert_int_equal(alive(), 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(kernels_by_depth), cmocka_unit_test(parts_cover_the_gpu)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(kernels_by_depth), cmocka_unit_test(parts_cover_the_gpu),
+                                       cmocka_unit_test(keys_of_a_prompt_are_divided)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -125,6 +125,32 @@ static void values_in_bf16(void **state)
     close_train(&o);
 }
 
+static struct ct_loss seen_loss;
+static void see_loss(const char *name, const void *args)
+{
+    if (!strcmp(name, "train_loss")) seen_loss = *(const struct ct_loss *)args;
+}
+
+/* A part of the labelled rows has its part of the policy; without one the kernel gets none. */
+static void policy_of_a_part(void **state)
+{
+    (void)state;
+    struct train_opened o;
+    segue_error err;
+    float policy[4 * 8] = {0};
+    assert_int_equal(open_train(&o, "cuda:0", "", &err), SEGUE_OK);
+    struct sg_resident_tokens tokens = {.rows = 8, .sequences = 1, .longest = 8};
+    watch(see_loss);
+    for (int i = 0; i < 2; i++) {
+        tokens.policy = i ? policy : NULL, tokens.clip = 0.2f, tokens.kl = 0.5f;
+        assert_int_equal(sg_resident_ops(o.train)->loss(o.train, &tokens, 3, 2, 16, NULL, NULL, &err), SEGUE_OK);
+        assert_ptr_equal(seen_loss.policy.rows, i ? policy + 12 : NULL);
+    }
+    watch(NULL);
+    assert_true(seen_loss.policy.clip == 0.2f && seen_loss.policy.kl == 0.5f);
+    close_train(&o);
+}
+
 /* A grid has at most 65,535 blocks in y: sums over rows have their chunks of rows in x. */
 static void sums_over_millions_of_rows(void **state)
 {
@@ -176,6 +202,7 @@ int main(void)
         cmocka_unit_test(products_of_a_pair),
         cmocka_unit_test(values_in_bf16),
         cmocka_unit_test(sums_over_millions_of_rows),
+        cmocka_unit_test(policy_of_a_part),
         cmocka_unit_test(failures_leave_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,7 +19,7 @@
 #include "unit/ane/lower/lowerrange.h"
 #include "unit/ane/rules/profile.h"
 #include "unit/batch.h"
-#include "unit/kv_blocks.h"
+#include "unit/kv/kv_blocks.h"
 #include "unit/pool.h"
 #include "unit/spec.h"
 #include "unit/state_core.h"

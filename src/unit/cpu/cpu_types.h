@@ -14,9 +14,9 @@
 #include "unit/cpu/kernels/kernels.h"
 #include "unit/cpu/rapl.h"
 #include "unit/spec.h"
-#include "unit/kv_blocks.h"
+#include "unit/kv/kv_blocks.h"
 #include "unit/pool.h"
-#include "unit/kv_fit.h"
+#include "unit/kv/kv_fit.h"
 #include "unit/state_core.h"
 #include "unit/unit.h"
 

@@ -1,5 +1,5 @@
 /* kv_pool.c: the memory of K and V blocks: pools of blocks and per-slot free lists. Which block a state holds, sharing and
- * copy on write are in unit/kv_blocks.c. Pools come from the process allocator (zeroed) or from the allocator of another unit
+ * copy on write are in unit/kv/kv_blocks.c. Pools come from the process allocator (zeroed) or from the allocator of another unit
  * (struct sg_host_memory, pinned for fast copies). Pinned memory is not cleared in advance, so a block is cleared when it is
  * first written.
  * SPDX-License-Identifier: MIT */

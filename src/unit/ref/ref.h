@@ -5,7 +5,7 @@
 #define SG_UNIT_REF_REF_H
 
 #include "unit/spec.h"
-#include "unit/kv_blocks.h"
+#include "unit/kv/kv_blocks.h"
 #include "unit/group/rank_sync.h"
 #include "unit/state_core.h"
 #include "unit/unit.h"

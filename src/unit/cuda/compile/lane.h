@@ -123,6 +123,7 @@ struct cu_lane {
     /* Choice of tokens. */
     cu_ptr best_value, best_index; /* [CU_DECODE_ROWS][CU_CHOICE_BLOCKS] best logit of each block, and its row */
     cu_ptr draws;            /* work counter of k_vocab.cu */
+    cu_ptr arrivals;         /* [multiprocessors] counters of k_wgflash.cu; 0 between launches */
     cu_ptr stops;            /* [CU_STOPS] stop tokens */
     int32_t *host_chosen;    /* pinned [2][CU_DECODE_ROWS]: chosen token of each row, by args_index */
     int32_t *ring;           /* pinned [CU_RING_TOKENS]: tokens of generation on the GPU */

@@ -27,6 +27,7 @@ void cu_lane_close(struct sg_unit *u, struct cu_lane *l)
                                &l->best_value,
                                &l->best_index,
                                &l->draws,
+                               &l->arrivals,
                                &l->stops,
                                &l->sampling.samplers,
                                &l->sampling.work,
@@ -134,6 +135,7 @@ segue_status cu_lane_open(struct sg_unit *u, struct sg_program *p, int many, seg
     SG_TRY(
         cu_mem_alloc(u, (size_t)CU_DECODE_ROWS * CU_CHOICE_BLOCKS * sizeof(uint32_t), "buffers of a run", &l->best_index, err));
     SG_TRY(alloc_zeroed(u, l, sizeof(uint32_t), &l->draws, err));
+    SG_TRY(alloc_zeroed(u, l, u->sms * sizeof(uint32_t), &l->arrivals, err));
     SG_TRY(cu_mem_alloc(u, CU_STOPS * sizeof(int32_t), "buffers of a run", &l->stops, err));
     /* The count of tokens follows the ring, in another cache line. */
     SG_TRY(alloc_pinned(u, CU_RING_TOKENS * sizeof(int32_t) + 64, &l->ring, err));

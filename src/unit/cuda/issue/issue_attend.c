@@ -185,17 +185,36 @@ static segue_status attend_split(struct cu_pass *p, const struct cu_step *s, con
     return join_parts(p, &args);
 }
 
+enum { KEY_SPLITS_MAX = 16 };
+
+/* Flash attention with wgmma. With few earlier keys a block computes 64 rows of a head, or 128 when there are more blocks of 64
+ * than multiprocessors; with many, 128 rows, and their keys are divided while multiprocessors are left. The split does not depend
+ * on a division of the GPU, so that results do not either. */
+static segue_status attend_wgmma(struct cu_pass *p, cu_fn fn, const struct ck_attend *a)
+{
+    uint32_t tiles = cu_pieces(a->rows, 64), units = cu_pieces(a->rows, CK_WGFLASH_PAIR) * a->heads;
+    uint32_t all = p->program->base.unit->sms, splits = all / units;
+    struct ck_wgflash args = {.attend = *a, .arrivals = (uint32_t *)(uintptr_t)p->lane->arrivals};
+    args.splits = splits < 1 ? 1 : splits > KEY_SPLITS_MAX ? KEY_SPLITS_MAX : splits;
+    args.columns = tiles * a->heads > p->sms ? cu_pieces(tiles, 2) : tiles;
+    if (args.splits > 1) {
+        size_t rows = (size_t)all * CK_WGFLASH_PAIR;
+        SG_TRY(cu_lane_grow(p, &p->lane->attn_parts, &p->lane->attn_parts_bytes, rows * (a->d + 2) * sizeof(float)));
+        args.attend.parts = cu_floats(p->lane->attn_parts);
+        args.ends = args.attend.parts + rows * a->d;
+    }
+    uint32_t near = args.columns * a->heads, deep = units * args.splits;
+    return cu_launch(p, fn, near > deep ? near : deep, 1, 1, CK_WGFLASH_THREADS, CK_WGFLASH_BYTES(a->d), &args);
+}
+
 /* More than CU_DECODE_ROWS rows; K and V are stored. */
 static segue_status attend_many(struct cu_pass *p, const struct ck_attend *a)
 {
     const struct cu_kernels *k = &p->program->base.unit->k;
     uint32_t tiles = cu_pieces(a->rows, 64);
     int width = tensor_width(a), is_flash = a->rows > CU_GEMV_ROWS && width >= 0;
-    /* A block computes 64 rows of a head, or 128 when there are more blocks of 64 than multiprocessors. */
     if (is_flash && k->wgflash[0][width] && cu_is_float4(&a->q) && cu_is_float4(&a->gate) && cu_is_float4(&a->y))
-        return cu_launch(p, k->wgflash[a->storage == CK_KV_BF16][width],
-                         tiles * a->heads > p->sms ? cu_pieces(tiles, 2) : tiles, a->heads, 1, CK_WGFLASH_THREADS,
-                         CK_WGFLASH_BYTES(a->d), a);
+        return attend_wgmma(p, k->wgflash[a->storage == CK_KV_BF16][width], a);
     if (is_flash)
         return cu_launch(p, k->flash[a->storage == CK_KV_BF16][width], tiles, a->heads, 1, 128, (size_t)128 * (a->d + 8) * 2, a);
     return cu_launch(p, k->attend_many[a->storage], a->rows, groups_of(a), 1, 256,

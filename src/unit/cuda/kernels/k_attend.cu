@@ -8,7 +8,7 @@
  * merges the parts in order, also those of k_split.cu. Many rows: attend_many, a block per row and
  * K/V head, where the tensor-core kernels k_flash.cu and k_wgflash.cu do not apply.
  * SPDX-License-Identifier: MIT */
-#include "k_split.cuh"
+#include "attend/k_split.cuh"
 
 enum { CHUNK = CK_CHUNK, HEADS = CK_GROUP_HEADS, THREADS = 256 };
 

@@ -13,7 +13,7 @@
  * SPDX-License-Identifier: MIT */
 #include "k_head.cuh"
 #include "k_mma.cuh"
-#include "k_split_tile.cuh"
+#include "attend/k_split_tile.cuh"
 
 enum { HEADS = SPLIT_HEADS };
 

@@ -1,15 +1,17 @@
 /* k_wgflash.cu: FlashAttention for prompts on sm_90 with wgmma (other architectures compile empty
  * kernels): attention of many new rows of one sequence, K and V in 16 bits, heads of 64, 128 or 256.
- * y fp32.
+ * y fp32. 256 threads = 2 warpgroups, one block per multiprocessor. Scores and sums are fp32 in
+ * registers, softmax is online. Positions are in GPU memory, so one launch has two ways:
  *
- * Grid (row tiles, query heads), 256 threads = 2 warpgroups, one block per multiprocessor. A block
- * handles a tile of 64 rows; if there are more tiles than resident blocks, a second one from the
- * opposite end of the pass, so that all blocks see about the same number of keys. The two warpgroups
- * take alternate tiles of 64 keys, so that one computes softmax while the other multiplies, and
- * merge their results at the end. Each loads its own K and V by cp.async into three buffers in turn.
- * Scores and sums are fp32 in registers, softmax is online. Shared memory: 7 tiles of 64 * d * 2
+ * At most as many keys before the pass as rows in it: a block handles a tile of 64 rows of a head; if
+ * there are more tiles than resident blocks, a second one from the opposite end of the pass, so that
+ * all blocks see about the same number of keys. The two warpgroups take alternate tiles of 64 keys,
+ * so that one computes softmax while the other multiplies, and merge their results at the end. Each
+ * loads its own K and V by cp.async into three buffers in turn. Shared memory: 7 tiles of 64 * d * 2
  * bytes (224 KB for d = 256): q, and three buffers per warpgroup. Synchronisation: named barriers 1
  * and 2 per warpgroup, cp.async groups, wgmma commit groups.
+ *
+ * More keys: k_wgflash_deep.cuh.
  * SPDX-License-Identifier: MIT */
 #include "k_wgmma.cuh"
 
@@ -279,7 +281,7 @@ __device__ __forceinline__ void attend_rows(const ck_attend &a, unsigned char *s
                    pos[2] = {first + tile.t0 + row, first + tile.t0 + row + 8}, tiles = (tile.end - tile.begin + KEYS - 1) / KEYS;
     unsigned char *kv_buffers = smem + TILE + half * 3 * TILE;
     from.begin = tile.begin + half * KEYS, from.end = tile.end;
-    from.n_tiles = (tiles + 1 - half) / 2, from.shift = from.n_tiles ? (blockIdx.x * 5 + h * 3) % from.n_tiles : 0;
+    from.n_tiles = (tiles + 1 - half) / 2, from.shift = from.n_tiles ? (tile.t0 / ROWS * 5 + h * 3) % from.n_tiles : 0;
     /* First K and V before q, so that they overlap. */
     issue_kv<D>(from, from.k, 0, 0);
     issue_kv<D>(from, from.v, 0, 1);
@@ -305,16 +307,23 @@ __device__ __forceinline__ void attend_rows(const ck_attend &a, unsigned char *s
     write_rows<D>(a, out, reinterpret_cast<float *>(kv_buffers + 128 * D + 2048), tile, row, h);
 }
 
+#include "attend/k_wgflash_deep.cuh"
+
 /* Kernel body: one or two row tiles, see above. */
-template <int BF16, int D> __device__ __forceinline__ void flash(const ck_attend &a)
+template <int BF16, int D> __device__ __forceinline__ void flash(const ck_wgflash &w)
 {
     extern __shared__ float4 shared4[];
     unsigned char *smem = reinterpret_cast<unsigned char *>(shared4);
     smem += (1024 - (smem_addr(smem) & 1023)) & 1023;
-    const uint32_t h = blockIdx.y, kv = h / (a.heads / a.kv_heads), all = a.pass.head->from[1], first = a.pass.head->first[0];
-    const uint32_t tiles = (all + ROWS - 1) / ROWS;
-    uint32_t tile = blockIdx.x, last = gridDim.x < tiles ? tiles - 1 - tile : tile; /* the second row tile, if any */
-    if (tile >= tiles || last < tile) return;
+    const ck_attend &a = w.attend;
+    const uint32_t all = a.pass.head->from[1], first = a.pass.head->first[0], tiles = (all + ROWS - 1) / ROWS;
+    if (first > all) {
+        flash_deep<BF16, D>(w, smem, all, first);
+        return;
+    }
+    const uint32_t h = blockIdx.x / w.columns, kv = h / (a.heads / a.kv_heads);
+    uint32_t tile = blockIdx.x % w.columns, last = w.columns < tiles ? tiles - 1 - tile : tile; /* the second row tile, if any */
+    if (tile >= tiles || last < tile || h >= a.heads) return;
     kv_source from;
     from.row_bytes = 2ull * D * a.kv_heads;
     from.k = static_cast<const unsigned char *>(a.pass.slots[a.slot_k]) + kv * 2ull * D;
@@ -330,19 +339,19 @@ template <int BF16, int D> __device__ __forceinline__ void flash(const ck_attend
 #endif
 
 #if HOPPER
-#define WGFLASH(NAME, BF16, D)                                                                                         \
-    extern "C" __global__ void __launch_bounds__(THREADS, 1) wgflash_##NAME##_##D(const __grid_constant__ ck_attend a) \
+#define WGFLASH(NAME, BF16, D, BLOCKS)                                                                                         \
+    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) wgflash_##NAME##_##D(const __grid_constant__ ck_wgflash w) \
     {                                                                                                                  \
         wait_for_inputs();                                                                                             \
-        flash<BF16, D>(a);                                                                                             \
+        flash<BF16, D>(w);                                                                                             \
     }
 #else
-#define WGFLASH(NAME, BF16, D) \
-    extern "C" __global__ void wgflash_##NAME##_##D(const __grid_constant__ ck_attend a) {}
+#define WGFLASH(NAME, BF16, D, BLOCKS) \
+    extern "C" __global__ void wgflash_##NAME##_##D(const __grid_constant__ ck_wgflash w) {}
 #endif
-WGFLASH(f16, 0, 64)
-WGFLASH(f16, 0, 128)
-WGFLASH(f16, 0, 256)
-WGFLASH(bf16, 1, 64)
-WGFLASH(bf16, 1, 128)
-WGFLASH(bf16, 1, 256)
+WGFLASH(f16, 0, 64, 2)
+WGFLASH(f16, 0, 128, 1)
+WGFLASH(f16, 0, 256, 1)
+WGFLASH(bf16, 1, 64, 2)
+WGFLASH(bf16, 1, 128, 1)
+WGFLASH(bf16, 1, 256, 1)

@@ -125,23 +125,17 @@ static segue_status loss(struct sg_train_resident *r, const struct sg_resident_t
 {
     struct cu_train *t = cu_train_of(r);
     if (!at) SG_TRY(cu_mem_grow(t->u, &t->losses, &t->losses_bytes, k->rows * sizeof(double), "losses", err));
+    struct ct_policy policy = {k->policy ? k->policy + (size_t)4 * at : NULL, k->clip, k->kl};
     struct ct_half_loss h = {(const uint16_t *)(const void *)logits, (uint16_t *)(void *)dlogits, k->labels, k->labelled + at,
-                             (double *)(uintptr_t)t->losses + at, sg_resident_stride(2, vocab), n, vocab};
+                             (double *)(uintptr_t)t->losses + at, policy, sg_resident_stride(2, vocab), n, vocab};
     if (r_bf16(r)) return cu_train_launch(t, t->k.bf16_loss, n, 1, 1, CT_THREADS, &h, err);
-    struct ct_loss a = {logits, dlogits, k->labels, k->labelled + at, (double *)(uintptr_t)t->losses + at, n, vocab};
+    struct ct_loss a = {logits, dlogits, k->labels, k->labelled + at, (double *)(uintptr_t)t->losses + at, policy, n, vocab};
     return cu_train_launch(t, t->k.loss, n, 1, 1, CT_THREADS, &a, err);
 }
 
-/* Added in the order of the rows. */
-static segue_status loss_sum(struct sg_train_resident *r, uint32_t n, double *sum, segue_error *err)
+static segue_status losses(struct sg_train_resident *r, uint32_t n, double *out, segue_error *err)
 {
-    double *host = sg_alloc(n * sizeof *host);
-    if (!host) return sg_no_memory("losses of training", n * sizeof *host, err);
-    segue_status status = read_numbers(r, host, (const void *)(uintptr_t)cu_train_of(r)->losses, n * sizeof *host, err);
-    *sum = 0;
-    for (size_t i = 0; i < n; i++) *sum += host[i];
-    sg_free(host);
-    return status;
+    return read_numbers(r, out, (const void *)(uintptr_t)cu_train_of(r)->losses, n * sizeof *out, err);
 }
 
 static size_t blocks_of(size_t n) { return (n + CT_SQUARES - 1) / CT_SQUARES; }
@@ -244,7 +238,7 @@ static segue_status load(struct cu_train *t, segue_error *err)
 
 static const struct sg_train_resident_ops table = {
     .close = close_train, .can = can_train, .alloc = take, .free = leave, .zero = zero, .write = write_numbers,
-    .read = read_numbers, .run = run, .select = select_rows, .select_back = select_back, .loss = loss, .loss_sum = loss_sum,
+    .read = read_numbers, .run = run, .select = select_rows, .select_back = select_back, .loss = loss, .losses = losses,
     .squares = squares, .adamw = adamw,
 };
 

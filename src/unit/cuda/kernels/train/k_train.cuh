@@ -49,6 +49,16 @@ __device__ inline float train_slope(uint32_t act, float x)
     }
 }
 
+/* What a row's gradient of cross entropy is multiplied by: -dloss/dlogprob of the policy of row r, as in train/head.c. */
+__device__ inline float train_policy_slope(const ct_policy &p, uint32_t r, double logprob)
+{
+    if (!p.rows) return 1.0f;
+    const float *y = p.rows + (size_t)4 * r;
+    double a = y[0], ratio = exp(logprob - y[2]), low = 1.0 - p.clip, high = 1.0 + p.clip;
+    double bounded = ratio < low ? low : ratio > high ? high : ratio, q = p.kl > 0 ? y[3] - logprob : 0;
+    return (float)(y[1] * ((ratio * a > bounded * a ? 0 : ratio * a) + p.kl * (exp(q) - 1)));
+}
+
 /* Sum over the threads of a warp, or over groups of `n` of them. */
 template <class T> __device__ __forceinline__ T train_lanes_sum(T x, int n)
 {

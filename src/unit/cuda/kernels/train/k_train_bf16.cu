@@ -398,11 +398,11 @@ extern "C" __global__ void __launch_bounds__(CT_THREADS) train_bf16_loss(const _
     sum = train_block_sum(max > -INFINITY ? sum * TRAIN_EXP(max - all) : 0.0f, scratch);
     if (!threadIdx.x) a.loss[blockIdx.x] = log((double)sum) + all - half_of(x[label]);
     if (!a.dlogits) return;
-    float inverse = 1.0f / sum;
+    float slope = train_policy_slope(a.policy, blockIdx.x, half_of(x[label]) - all - log((double)sum)), inverse = slope / sum;
     for (uint32_t c = threadIdx.x * 8; c < a.stride; c += CT_THREADS * 8) {
         half_load(v, x + c);
         for (uint32_t k = 0; k < 8; k++)
-            v[k] = c + k < a.vocab ? TRAIN_EXP(v[k] - all) * inverse - (c + k == label ? 1.0f : 0.0f) : 0;
+            v[k] = c + k < a.vocab ? TRAIN_EXP(v[k] - all) * inverse - (c + k == label ? slope : 0.0f) : 0;
         half_store(a.dlogits + blockIdx.x * a.stride + c, v);
     }
 }

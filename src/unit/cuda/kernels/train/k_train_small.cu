@@ -243,8 +243,8 @@ extern "C" __global__ void __launch_bounds__(CT_THREADS) train_loss(const __grid
     double sum = train_block_sum(part, sums);
     if (!threadIdx.x) a.loss[blockIdx.x] = log(sum) + max - x[label];
     if (!d) return;
-    float inverse = (float)(1.0 / sum);
-    for (uint32_t c = threadIdx.x; c < a.vocab; c += blockDim.x) d[c] = expf(x[c] - max) * inverse - (c == label ? 1.0f : 0.0f);
+    float slope = train_policy_slope(a.policy, blockIdx.x, x[label] - max - log(sum)), inverse = (float)(slope / sum);
+    for (uint32_t c = threadIdx.x; c < a.vocab; c += blockDim.x) d[c] = expf(x[c] - max) * inverse - (c == label ? slope : 0.0f);
 }
 
 /* --- update --- */

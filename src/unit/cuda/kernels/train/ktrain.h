@@ -80,7 +80,17 @@ struct ct_columns {
 struct ct_conv { struct ct_matrix x, dx; const float *weight, *bias, *dout; float *out, *du; const uint32_t *position;
                  uint32_t rows, width, taps, act; };
 
-struct ct_loss { const float *logits; float *dlogits; const int32_t *labels; const uint32_t *rows; double *loss; uint32_t n, vocab; };
+/* rows: as sg_resident_tokens.policy, from the first row of the launch. */
+struct ct_policy { const float *rows; float clip, kl; };
+struct ct_loss {
+    const float *logits;
+    float *dlogits;
+    const int32_t *labels;
+    const uint32_t *rows;
+    double *loss;
+    struct ct_policy policy;
+    uint32_t n, vocab;
+};
 
 struct ct_adamw { float *value, *gradient, *moment1, *moment2; size_t n; float scale, keep, step, beta1, beta2, root, eps; uint32_t pad; };
 /* sums[block]: of the squares of CT_SQUARES numbers. */

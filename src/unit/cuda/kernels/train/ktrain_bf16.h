@@ -79,6 +79,7 @@ struct ct_half_loss {
     const int32_t *labels;
     const uint32_t *rows;
     double *loss;
+    struct ct_policy policy;
     size_t stride;
     uint32_t n, vocab;
 };

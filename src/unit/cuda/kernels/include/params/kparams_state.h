@@ -121,6 +121,17 @@ struct ck_split {
     uint32_t alone; /* 1: every row has splits / rows parts, so its result does not depend on the other rows */
 };
 
+/* k_wgflash.cu. columns: blocks per head of its first way. The second one divides the keys of a pair of row tiles among up to
+ * `splits` blocks: attend.parts [pairs * heads][splits][128][d] sums, ends [pairs * heads][splits][128][2] maximum and sum,
+ * arrivals [pairs * heads]: blocks that are done, 0 between launches. More than one split only if there are at most as many pairs
+ * of all heads as multiprocessors. */
+enum { CK_WGFLASH_PAIR = 128 };
+struct ck_wgflash {
+    struct ck_attend attend;
+    float *ends;
+    uint32_t *arrivals;
+    uint32_t columns, splits;
+};
 #define CK_WGFLASH_BYTES(d) (7 * 64 * (d)*2 + 1024)
 
 #endif

@@ -1,8 +1,8 @@
-/* k_wgflash_deep.cuh: attention of a prompt's rows over many earlier keys. The L2 cache limits it when every tile of 64 rows reads
- * all keys, so the two warpgroups of a block take neighbouring tiles of rows of a head and share K and V, each loaded once by
- * cp.async. The scores of a tile of keys are multiplied while the exponentials of the tile before are computed. If the pairs of
- * tiles are fewer than the multiprocessors, the keys of a pair are divided among blocks (parts of at least MIN_TILES tiles); the
- * last block to finish adds the parts, in their order. Shared memory: q of both tiles, two tiles of K and two of V in turn.
+/* k_wgflash_deep.cuh: attention of a prompt's rows over many earlier keys. The two warpgroups of a block take neighbouring tiles of
+ * rows of a head and share K and V, each loaded once by cp.async. The scores of a tile of keys are multiplied while the
+ * exponentials of the tile before are computed. If the pairs of tiles are fewer than the multiprocessors, the keys of a pair are
+ * divided among blocks (parts of at least MIN_TILES tiles); the last block to finish adds the parts, in their order. Shared
+ * memory: q of both tiles, two tiles of K and two of V in turn.
  * Included by k_wgflash.cu, inside of #if HOPPER.
  * SPDX-License-Identifier: MIT */
 

@@ -4,7 +4,7 @@
 #ifndef SG_UNIT_CUDA_K_SPLIT_TILE_CUH
 #define SG_UNIT_CUDA_K_SPLIT_TILE_CUH
 
-#include "k_split.cuh"
+#include "attend/k_split.cuh"
 
 enum { TILE = SPLIT_TILE };
 

@@ -1,7 +1,7 @@
 /* kv_estimate.c: see kv_fit.h. What a K or V is computed from shows its size: a norm makes numbers of magnitude 1 times its
  * weight g, and a product with row w of a matrix then has about sqrt(sum (w g)^2), as the sum of many numbers of either sign.
  * SPDX-License-Identifier: MIT */
-#include "unit/kv_fit.h"
+#include "unit/kv/kv_fit.h"
 
 #include <math.h>
 #include <stdlib.h>

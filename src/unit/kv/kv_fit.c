@@ -1,6 +1,6 @@
 /* kv_fit.c: see kv_fit.h.
  * SPDX-License-Identifier: MIT */
-#include "unit/kv_fit.h"
+#include "unit/kv/kv_fit.h"
 
 #include "base/num.h"
 

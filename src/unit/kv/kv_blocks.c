@@ -1,6 +1,6 @@
 /* kv_blocks.c: see kv_blocks.h.
  * SPDX-License-Identifier: MIT */
-#include "unit/kv_blocks.h"
+#include "unit/kv/kv_blocks.h"
 
 #include <string.h>
 
