@@ -1,5 +1,5 @@
-/* jinja_stack.h: how much of the C stack a recursion has used. Recursion over the content of files is bounded by bytes of stack, not by
- * counts of levels: threads of musl have 128 KiB, and the frames of a level differ by compiler and by sanitizer.
+/* jinja_stack.h: how much of the C stack a recursion has used. Recursion over the content of files is bounded by bytes of stack,
+ * not by counts of levels: threads of musl have 128 KiB, and the frames of a level differ by compiler and by sanitizer.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_JINJA_STACK_H
 #define SG_JINJA_STACK_H
