@@ -113,8 +113,8 @@ static segue_status run_large(enum sg_storage storage, uint32_t rows, segue_erro
 }
 
 /* Launches of kernels that only compute capability 9.0 has; of k_tiles.cu with gate and up; of packed weights with one row, with
- * several, of large ones. */
-static int hopper, gated_tiles, packed, batches, large;
+ * several, of large ones, of k_packed_tiles.cu. */
+static int hopper, gated_tiles, packed, batches, large, packed_tiles;
 
 static void see(const char *name, const void *args)
 {
@@ -125,16 +125,17 @@ static void see(const char *name, const void *args)
     packed += !strcmp(name, "packed_4") || !strcmp(name, "packed_8") || !strcmp(name, "packed_16");
     batches += !strncmp(name, "packed_few_", 11);
     large += !strncmp(name, "packed_batch_", 13);
+    packed_tiles += !strncmp(name, "tiles_Q", 7) || !strncmp(name, "tiles_I", 7);
 }
 
 static void check_run(enum sg_storage storage, int biased, int late, uint32_t rows)
 {
     segue_error err = {0};
-    hopper = gated_tiles = packed = batches = large = 0;
+    hopper = gated_tiles = packed = batches = large = packed_tiles = 0;
     watch(see);
     segue_status status = run(storage, biased, late, rows, &err);
     watch(NULL);
-    if (status != SEGUE_OK) fail_msg("%u rows: %s", rows, err.text);
+    if (status != SEGUE_OK) fail_msg("%s, %u rows: %s", sg_storage_info(storage)->name, rows, err.text);
 }
 
 /* Cards before and after Hopper: less shared memory, other numbers of multiprocessors. Decoding of one sequence, of a few rows,
@@ -177,6 +178,24 @@ static void other_cards_keep_packed_weights(void **state)
     unsetenv("SEGUE_STUB_CARD");
 }
 
+/* More than eight rows of these kinds, on Hopper alone; every product of the graph, norms and residuals in the same launch. */
+static void many_rows_use_packed_tiles(void **state)
+{
+    static const char *const cards[] = {"8,0,166912,108", "9,0,232448,132"};
+    static const enum sg_storage storages[] = {SG_Q4_0, SG_Q4_1, SG_Q3_K, SG_IQ4_XS};
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        const int hopper_card = i % 2;
+        assert_int_equal(setenv("SEGUE_STUB_CARD", cards[hopper_card], 1), 0);
+        check_run(storages[i / 2], 0, 0, 9);
+        assert_int_equal(packed_tiles > 0, hopper_card);
+        if (hopper_card) assert_int_equal(batches, 0);
+        check_run(storages[i / 2], 0, 0, 8);
+        assert_int_equal(packed_tiles, 0);
+    }
+    unsetenv("SEGUE_STUB_CARD");
+}
+
 /* Only gate and up in one block use the kernel that needs up after gate: elsewhere their order is the allocator's choice. */
 static void addresses_choose_no_kernel(void **state)
 {
@@ -191,6 +210,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(other_cards_use_common_kernels),
                                        cmocka_unit_test(other_cards_keep_packed_weights),
+                                       cmocka_unit_test(many_rows_use_packed_tiles),
                                        cmocka_unit_test(addresses_choose_no_kernel)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

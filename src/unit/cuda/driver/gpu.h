@@ -86,6 +86,7 @@ struct cu_kernels {
     cu_fn linear[4][3];   /* [f16, bf16, Q8_0][up to 1024, up to 2048 columns; up to 4096 with two value heads per key head] */
     cu_fn heads[4][2][4]; /* [f16, bf16, Q8_0][K/V f16, bf16][head 64, 128, 256 with up to 1024 columns; 256 with up to 2048] */
     cu_fn tiles[2];       /* f16, bf16 */
+    cu_fn packed_tiles[CK_PACKED_END - CK_PACKED]; /* by kind; Hopper only, NULL: k_packed_batch.cu has the kind */
     cu_fn glu_rows[2];    /* f16, bf16 */
     cu_fn single[2][3];   /* [K/V f16, bf16][head 64, 128, 256] */
     cu_fn split[3][3];    /* [K/V f16, bf16, q8][head 64, 128, 256] */

@@ -64,6 +64,12 @@ static segue_status find_packed(struct sg_unit *u, segue_error *err)
     static const char *const gemm[4] = {"Q4_0", "Q4_K", "Q5_K", "Q6_K"};
     static const int tiles[3] = {112, 224, 256};
     char name[32];
+#define X(kind)                                                                                                          \
+    if (u->major == 9)                                                                                                   \
+        SG_TRY(cu_kernel_dynamic(u, "k_packed_tiles", "tiles_" #kind, CK_TILES_MAX_BYTES,                                \
+                                 &u->k.packed_tiles[CK_P_##kind - CK_PACKED], err));
+    CK_PACKED_TILES(X)
+#undef X
     for (int i = 0; i < 12 && u->major == 9; i++) {
         int rows = tiles[i % 3];
         snprintf(name, sizeof name, "packed_gemm_%s_%d", gemm[i / 3], rows);

@@ -133,13 +133,22 @@ struct cu_vocab {
 int cu_vocab_fits(const struct cu_pass *p, const struct ck_gemv *g, const struct ck_weight *w, struct cu_vocab *out);
 /* issue_tiles.c: k_tiles.cu, Hopper, 2 to 16 rows, 16-bit weights. */
 struct cu_tiled {
-    struct ck_tiles a;
     cu_fn fn;
     uint32_t shared, blocks, cluster;
     int norm_apart, whole; /* 1: the norm must be issued before it; s->after is included */
 };
 int cu_tiles_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, const struct ck_gemv *g,
-                  struct cu_tiled *out);
+                  struct ck_tiles *a, struct cu_tiled *out);
+/* What both kernels of tiles share: all of *a but tensor maps, all of *out but fn. chunk: columns of a stage of `stage` bytes,
+ * which stay in one block; 0: panels. */
+int cu_tiles_plan(const struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g, uint32_t chunk, uint32_t stage,
+                  struct ck_tiles *a, struct cu_tiled *out);
+/* args: the kernel's, of which *a is a part. */
+segue_status cu_launch_tiles(struct cu_pass *p, const struct cu_step *s, const struct ck_tiles *a, const struct cu_tiled *t,
+                             const void *args, int *whole);
+/* issue_packed_tiles.c: k_packed_tiles.cu, Hopper, up to 16 rows of packed weights. */
+int cu_packed_tiles_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g, uint32_t rows,
+                         struct ck_packed_tiles *a, struct cu_tiled *out);
 /* issue_batch.c: k_batch.cu, 2 to 16 rows, 16-bit and fp8 weights. */
 int cu_batch_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, uint32_t rows);
 segue_status cu_issue_batch(struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, const struct ck_gemv *g,
@@ -152,6 +161,8 @@ cu_ptr cu_split_low(const struct cu_pass *p, uint32_t cols);
 /* issue_packed_batch.c: k_packed_batch.cu, up to 16 rows of packed weights. */
 int cu_packed_batch_fits(const struct cu_pass *p, const struct cu_step *s, uint32_t rows);
 segue_status cu_issue_packed_batch(struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g, uint32_t rows);
+int cu_packed_batch_form(uint32_t kind);       /* 1: the kernel multiplies this kind; */
+int cu_packed_few(const struct ck_gemv *g);    /* 1: small products use k_packed_few.cu */
 size_t cu_packed_split_bytes(const struct sg_program *p);  /* bytes of a lane's x_split for it; 0: never used */
 size_t cu_packed_slices_bytes(const struct sg_program *p); /* bytes of a lane's slices, which are 0 between launches */
 /* issue_glu.c: k_glu.cu, Hopper: gate and up of many rows with the activation. w: rows of gate, then of up, in 16 bits. The

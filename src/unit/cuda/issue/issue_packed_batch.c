@@ -6,15 +6,22 @@
 /* TRAFFIC: bytes of x that all blocks read, at most; LARGE, LONG: least weights and columns for k_packed_batch.cu. */
 enum { FROM = 2, STAGES = 2, ROWS_MAX = 128, TRAFFIC = 16 << 20, LARGE = 16 << 20, LONG = 2048 };
 
-static int has_form(uint32_t kind)
+int cu_packed_batch_form(uint32_t kind)
 {
     return kind == CK_P_Q4_0 || kind == CK_P_Q4_K || kind == CK_P_Q5_K || kind == CK_P_Q6_K;
+}
+
+int cu_packed_few(const struct ck_gemv *g)
+{
+    uint64_t all = 0;
+    for (uint32_t i = 0; i < g->segments; i++) all += g->segment[i].n;
+    return all * g->k < LARGE || g->k < LONG;
 }
 
 int cu_packed_batch_fits(const struct cu_pass *p, const struct cu_step *s, uint32_t rows)
 {
     for (uint32_t i = 0; i < s->parts_n; i++)
-        if (!has_form(cu_linear_tensor(p, s->parts[i])->w.kind)) return 0;
+        if (!cu_packed_batch_form(cu_linear_tensor(p, s->parts[i])->w.kind)) return 0;
     return rows <= CU_DECODE_ROWS && rows >= (p->program->base.unit->invariant ? 1 : FROM);
 }
 
@@ -26,7 +33,7 @@ static size_t columns_of(const struct sg_program *p)
     for (uint32_t i = 0; i < g->ops_n; i++) {
         if (g->ops[i].code != SG_OP_LINEAR) continue;
         const struct ck_weight *w = &cu_weight_of(p->weights, g->tensors[g->ops[i].u.linear.weight.tensor])->w;
-        if (has_form(w->kind) && w->cols > max) max = w->cols;
+        if (cu_packed_batch_form(w->kind) && w->cols > max) max = w->cols;
     }
     return max;
 }
@@ -136,7 +143,7 @@ segue_status cu_issue_packed_batch(struct cu_pass *p, const struct cu_step *s, c
     const struct sg_unit *u = p->program->base.unit;
     uint32_t all = 0, blocks = 0, block_bytes = 0;
     for (uint32_t i = 0; i < g->segments; i++) all += g->segment[i].n;
-    if (u->packed < 2 && ((uint64_t)all * g->k < LARGE || g->k < LONG)) return issue_few(p, s, g, rows, all);
+    if (u->packed < 2 && cu_packed_few(g)) return issue_few(p, s, g, rows, all);
     struct shape f = shape_of(u, all, g->k, (int)g->glu);
     const uint32_t each = g->glu ? f.rows / 2 : f.rows, tiles = f.wide ? 2 : 1, n = rows > 8 ? 16 : 8;
     struct ck_packed_batch b = {.slices = cu_floats(p->lane->slices),

@@ -75,13 +75,10 @@ static uint32_t gemv_rows_at_once(const struct cu_pass *p, const struct cu_step 
 static segue_status product_tensor_cores(struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w,
                                          const struct ck_gemv *g, uint32_t rows, int *whole)
 {
+    struct ck_tiles a;
     struct cu_tiled t;
-    if (!cu_tiles_fits(p, s, w, g, &t)) return cu_issue_batch(p, s, w, g, rows);
-    if (t.norm_apart) SG_TRY(cu_issue_small(p, s->norm));
-    p->best_blocks = t.a.g.best ? t.blocks : p->best_blocks;
-    p->best_done |= t.a.g.best;
-    *whole = t.whole;
-    return cu_launch_clusters(p, t.fn, t.blocks, t.cluster, CK_TILES_THREADS, t.shared, &t.a);
+    if (!cu_tiles_fits(p, s, w, g, &a, &t)) return cu_issue_batch(p, s, w, g, rows);
+    return cu_launch_tiles(p, s, &a, &t, &a, whole);
 }
 
 /* Up to CU_GEMV_ROWS rows, or fp32 weights. Tries the kernels in the order of the file header; only the output head reports best
@@ -95,6 +92,9 @@ static segue_status product_few_rows(struct cu_pass *p, const struct cu_step *s,
     /* Only the product that computes the logits, alone, can choose. */
     a.best = p->best && s->parts_n == 1 && !s->glu && logits >= 0 && g->outputs[logits].value == s->op->out;
     a.banned = p->banned;
+    struct ck_packed_tiles tiles;
+    struct cu_tiled tiled;
+    if (cu_packed_tiles_fits(p, s, &a, rows, &tiles, &tiled)) return cu_launch_tiles(p, s, &tiles.t, &tiled, &tiles, whole);
     if (w->kind >= CK_PACKED) return cu_issue_packed(p, s, &a, rows, whole);
     if (cu_batch_fits(p, s, w, rows)) return product_tensor_cores(p, s, w, &a, rows, whole);
     uint32_t at_once = gemv_rows_at_once(p, s, rows);

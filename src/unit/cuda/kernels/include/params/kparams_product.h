@@ -246,6 +246,18 @@ struct ck_tiles {
     float per_group;             /* 1 / columns of a norm group, or of a row */
     uint32_t first[CK_SEGMENTS]; /* first tile of each segment */
 };
+/* k_packed_tiles.cu: the same with packed weights of one kind. A stage has a chunk of 256 columns of a tile, as eight blocks of
+ * eight rows. t.slice: the columns of a block, at most; the chunks are dealt as evenly as possible. t.map is unused. */
+#define CK_PACKED_TILES(X) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q2_K) X(Q3_K) X(IQ4_NL) X(MXFP4) X(IQ4_XS) \
+    X(MLX2) X(MLX3) X(MLX4) X(MLX5) X(MLX6) X(MLX8)
+struct ck_packed_tiles {
+    struct ck_tiles t;
+    uint32_t chunks, stage_bytes; /* chunks: of a row */
+    struct {
+        uint16_t block, group, bf16; /* block: bytes of eight rows of a chunk; group, bf16: of MLX scales */
+        uint32_t pitch;              /* bytes of a row */
+    } of[CK_SEGMENTS];
+};
 /* k_gemm.cu: y = x W^T for many rows where cuBLASLt is not available. x dense [rows][k] in 16 bits. */
 struct ck_gemm {
     const void *x;

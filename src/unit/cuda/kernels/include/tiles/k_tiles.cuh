@@ -48,6 +48,7 @@ struct tiles_smem {
 struct tiles_work {
     /* index in the cluster; first tile, step between tiles, number of tiles; panels of x */
     uint32_t cta_rank, first, step, n_tiles, panels;
+    uint32_t column0, slice; /* the block's columns: first, number */
     unsigned char *x, *ring;
     float *recv_sums; /* [n_tiles][blocks][ROWS * 16 / blocks] sums received from the other blocks */
     float *norm;      /* [slice] norm weights */
@@ -84,19 +85,19 @@ __device__ __forceinline__ x_rows find_rows(const ck_tiles &a, const tiles_work 
     for (int j = 0; j < 2; j++) {
         /* Rows warp and warp + 8. */
         const uint32_t n = min((threadIdx.x >> 5) + j * WARPS, a.g.rows - 1);
-        rows.at[j] = x.p + (size_t)n * x.stride + w.cta_rank * a.slice + 4 * (threadIdx.x & 31);
+        rows.at[j] = x.p + (size_t)n * x.stride + w.column0 + 4 * (threadIdx.x & 31);
         asm volatile("" : "+l"(rows.at[j]));
     }
     return rows;
 }
 
 /* Loads one batch of x (or of the gate); zeros after the slice. */
-__device__ __forceinline__ void load_batch(const ck_tiles &a, const x_rows &rows, uint32_t from, batch_x &v)
+__device__ __forceinline__ void load_batch(const tiles_work &w, const x_rows &rows, uint32_t from, batch_x &v)
 {
 #pragma unroll
     for (int i = 0; i < STEPS; i++) {
         const uint32_t c = from + 128 * i;
-        const bool real = c + 4 * (threadIdx.x & 31) < a.slice;
+        const bool real = c + 4 * (threadIdx.x & 31) < w.slice;
 #pragma unroll
         for (int j = 0; j < 2; j++) v[j][i] = real ? float4_at(rows.at[j], c) : make_float4(0, 0, 0, 0);
     }
@@ -128,9 +129,9 @@ __device__ __forceinline__ float inverse_of(const ck_tiles &a, const tiles_smem 
 
 /* With bf16 weights the norm of whole rows is applied to the sums. fp16 cannot represent rows of any
  * length, so x is read twice. */
-template <int BF16> __device__ __forceinline__ bool norm_after_sums(const ck_tiles &a)
+template <class W> __device__ __forceinline__ bool norm_after_sums(const ck_tiles &a)
 {
-    return BF16 && a.g.norm.present && a.g.norm.groups == 1;
+    return W::BF16 && a.g.norm.present && a.g.norm.groups == 1;
 }
 
 /* fp16: first pass over x, to compute 1 / rms of the two rows before they are stored. */
@@ -139,9 +140,9 @@ __device__ __forceinline__ void prepass_norms(const ck_tiles &a, const tiles_wor
 {
     float squares[2] = {0, 0};
 #pragma unroll 1
-    for (uint32_t from = 0; from < a.slice; from += BATCH) {
+    for (uint32_t from = 0; from < w.slice; from += BATCH) {
         batch_x v;
-        load_batch(a, rows, from, v);
+        load_batch(w, rows, from, v);
 #pragma unroll
         for (int j = 0; j < 2; j++)
 #pragma unroll
@@ -188,7 +189,7 @@ __device__ __forceinline__ void norm_batch(const ck_tiles &a, const tiles_work &
 #pragma unroll
     for (int i = 0; i < STEPS; i++) {
         const uint32_t c = from + 128 * i + 4 * (threadIdx.x & 31);
-        const float4 weight = c < a.slice ? float4_at(w.norm, c) : make_float4(0, 0, 0, 0);
+        const float4 weight = c < w.slice ? float4_at(w.norm, c) : make_float4(0, 0, 0, 0);
 #pragma unroll
         for (int j = 0; j < 2; j++) {
             v[j][i].x *= by[j][i] * weight.x, v[j][i].y *= by[j][i] * weight.y;
@@ -210,47 +211,61 @@ __device__ __forceinline__ void gate_batch(const batch_x &gate, batch_x &v)
         }
 }
 
-/* Stores a batch in two parts, swizzled for wgmma. */
-template <int BF16>
-__device__ __forceinline__ void put_batch(const ck_tiles &a, const tiles_work &w, uint32_t from, const batch_x &v)
+/* Where four columns of x are stored in the order of operands in registers: panel, product of 16 columns, lane of the product. */
+struct x_place {
+    uint32_t panel, product, t;
+};
+
+/* Stores a batch in two parts, swizzled for wgmma. Left operands in registers have four columns of a lane in two pairs, eight
+ * columns apart. */
+template <class W> __device__ __forceinline__ void put_batch(const tiles_work &w, uint32_t from, const batch_x &v)
 {
-    /* Swizzled address of the lane's four columns in panel, row and part. */
     const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, c = 4 * lane;
     unsigned char *first = w.x + (from + c) / PANEL * X_PANEL + piece_at(warp, c % PANEL, 0) + c % 8 * 2;
 #pragma unroll
     for (int j = 0; j < 2; j++)
 #pragma unroll
         for (int i = 0; i < STEPS; i++) {
-            if (from + 128 * i + c >= a.slice) continue;
+            if (from + 128 * i + c >= w.slice) continue;
             uint2 hi, lo;
-            split<BF16>(v[j][i].x, v[j][i].y, hi.x, lo.x);
-            split<BF16>(v[j][i].z, v[j][i].w, hi.y, lo.y);
-            unsigned char *to = first + 128 * i / PANEL * X_PANEL + j * WARPS * 128;
-            *reinterpret_cast<uint2 *>(to) = hi;
-            *reinterpret_cast<uint2 *>(to + CK_TILES_X_ROWS * 128) = lo;
+            split<W::BF16>(v[j][i].x, v[j][i].y, hi.x, lo.x);
+            split<W::BF16>(v[j][i].z, v[j][i].w, hi.y, lo.y);
+            if (!W::ORDERED) {
+                unsigned char *to = first + 128 * i / PANEL * X_PANEL + j * WARPS * 128;
+                *reinterpret_cast<uint2 *>(to) = hi;
+                *reinterpret_cast<uint2 *>(to + CK_TILES_X_ROWS * 128) = lo;
+                continue;
+            }
+            const x_place p = W::place(lane, i);
+            unsigned char *panel = w.x + (from / PANEL + p.panel) * X_PANEL + j * WARPS * 128 + p.t * 4;
+            const uint32_t one = piece_at(warp, p.product * 16, 0), two = piece_at(warp, p.product * 16 + 8, 0);
+            *reinterpret_cast<uint32_t *>(panel + one) = hi.x;
+            *reinterpret_cast<uint32_t *>(panel + two) = hi.y;
+            *reinterpret_cast<uint32_t *>(panel + CK_TILES_X_ROWS * 128 + one) = lo.x;
+            *reinterpret_cast<uint32_t *>(panel + CK_TILES_X_ROWS * 128 + two) = lo.y;
         }
 }
 
 /* Waits for the inputs and prepares all of x. Kept as a short loop to limit instruction-cache
  * misses. */
-template <int BF16> __device__ __forceinline__ void make_x(const ck_tiles &a, const tiles_work &w, tiles_smem &s)
+template <class W> __device__ __forceinline__ void make_x(const ck_tiles &a, const tiles_work &w, tiles_smem &s)
 {
-    const bool after_sums = norm_after_sums<BF16>(a), gated = a.g.norm.gate.p != nullptr;
+    const bool after_sums = norm_after_sums<W>(a), gated = a.g.norm.gate.p != nullptr;
     const x_rows x = find_rows(a, w, a.g.x), gates = find_rows(a, w, gated ? a.g.norm.gate : a.g.x);
     float inverse[2] = {1, 1}, squares[2] = {0, 0};
     batch_x v, next, gate;
     wait_for_inputs();
-    load_batch(a, x, 0, next);
-    if (!BF16 && a.g.norm.present && a.g.norm.groups == 1) prepass_norms(a, w, x, s, inverse);
+    load_batch(w, x, 0, next);
+    if (!W::BF16 && a.g.norm.present && a.g.norm.groups == 1) prepass_norms(a, w, x, s, inverse);
     /* The next batch is loaded while this one is processed. */
 #pragma unroll 1
-    for (uint32_t from = 0; from < a.slice; from += BATCH) {
-        if (gated) load_batch(a, gates, from, gate);
+    for (uint32_t from = 0; from < w.slice; from += BATCH) {
+        if (gated) load_batch(w, gates, from, gate);
 #pragma unroll
         for (int j = 0; j < 2; j++)
 #pragma unroll
             for (int i = 0; i < STEPS; i++) v[j][i] = next[j][i];
-        if (from + BATCH < a.slice) load_batch(a, x, from + BATCH, next);
+        if (from + BATCH < w.slice) load_batch(w, x, from + BATCH, next);
         if (after_sums)
 #pragma unroll
             for (int j = 0; j < 2; j++)
@@ -258,7 +273,7 @@ template <int BF16> __device__ __forceinline__ void make_x(const ck_tiles &a, co
                 for (int i = 0; i < STEPS; i++) squares[j] += squares_of(v[j][i]);
         if (a.g.norm.present) norm_batch(a, w, from, inverse, v);
         if (gated) gate_batch(gate, v);
-        put_batch<BF16>(a, w, from, v);
+        put_batch<W>(w, from, v);
     }
     if (after_sums) share_squares(a, w, s, squares);
 }
