@@ -156,6 +156,10 @@ static segue_status cpu_open(struct sg_unit **out, const struct sg_unit_spec *sp
         snprintf(u->desc.info.spec + n, sizeof u->desc.info.spec - n, ",invariant=1");
         snprintf(u->desc.kernels, sizeof u->desc.kernels, "cpu %s invariant", sg_isa_name(level));
     }
+    if (u->products_bf16) {
+        size_t n = strlen(u->desc.info.spec);
+        snprintf(u->desc.info.spec + n, sizeof u->desc.info.spec - n, ",products=2");
+    }
     if (fault.op[0]) {
         size_t n = strlen(u->desc.info.spec);
         snprintf(u->desc.info.spec + n, sizeof u->desc.info.spec - n, ",fault=%d.%s", fault.layer, fault.op);
