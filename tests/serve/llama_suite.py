@@ -78,9 +78,10 @@ def main(llama, segue, model, *rest):
                 expected[name] = reason
     for line in lines:
         if line.startswith(("FAILED unit/", "ERROR unit/")): failed.append(line.split(" ", 1)[1].split(" - ")[0][len("unit/"):])
-    unknown = [t for t in failed if t not in expected]
+    classes = {t: expected.get(t) or expected.get(t.split("[")[0]) for t in failed}
+    unknown = [t for t in failed if not classes[t]]
     counts = {}
-    for t in failed: counts[expected.get(t, "unclassified")] = counts.get(expected.get(t, "unclassified"), 0) + 1
+    for c in classes.values(): counts[c or "unclassified"] = counts.get(c or "unclassified", 0) + 1
     print("failed by class:", ", ".join(f"{k} {n}" for k, n in sorted(counts.items())))
     for t in unknown: print("FAIL without a class:", t)
     return 1 if unknown else 0
