@@ -4,7 +4,7 @@
 #         and the fuzzers
 #   fuzz  the same folder: the fuzzers only
 #   tsan  BUILD/tsan: the thread sanitizer of the default compiler; what the tests with the label "threads" need
-# -O0 and line tables; cmake/sanitize.cmake says what is optimized. One job at a time, or JOBS. Exit 77 where clang cannot.
+# Line tables, and -O0 but for the library (cmake/sanitize.cmake). One job at a time, or JOBS. Exit 77 where clang cannot.
 # SPDX-License-Identifier: MIT
 set -eu
 build=$1 kind=$2
