@@ -1,7 +1,3 @@
-# Builds with sanitizers. The command and the tests have -O0 from the command line, which compiles in a quarter of the time of -O1
-# and checks no less; the library, where tests and fuzzers spend their time, has -O1. Kernels have flags of their own.
-target_compile_options(segue_objects PRIVATE -O1)
-
 # Fuzzers, one program for each tests/fuzz/fuzz_*.c: clang's libFuzzer. They need the library compiled with coverage, which no
 # other program minds; loops that no fuzzer reaches go without.
 if(SEGUE_FUZZ)

@@ -4,7 +4,7 @@
 #         and the fuzzers
 #   fuzz  the same folder: the fuzzers only
 #   tsan  BUILD/tsan: the thread sanitizer of the default compiler; what the tests with the label "threads" need
-# Line tables, and -O0 but for the library (cmake/sanitize.cmake). One job at a time, or JOBS. Exit 77 where clang cannot.
+# Line tables and -O1, but -O0 for the command. One job at a time, or JOBS. Exit 77 where clang cannot.
 # SPDX-License-Identifier: MIT
 set -eu
 build=$1 kind=$2
@@ -25,6 +25,6 @@ if [ $into = dev ] && ! printf '#include <stddef.h>\nint LLVMFuzzerTestOneInput(
 fi
 # shellcheck disable=SC2086
 cmake $generator -S "$source" -B "$build/$into" -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-    -DCMAKE_C_FLAGS_RELWITHDEBINFO="-O0 -g1 -DNDEBUG" -DSEGUE_WERROR=ON -DSEGUE_PYTHON="$python" \
+    -DCMAKE_C_FLAGS_RELWITHDEBINFO="-O1 -g1 -DNDEBUG" -DSEGUE_WERROR=ON -DSEGUE_PYTHON="$python" \
     -DSEGUE_CUDA=OFF $flags >"$build/$into.log" 2>&1 || { cat "$build/$into.log"; exit 1; }
 cmake --build "$build/$into" --parallel "${JOBS:-1}" --target $target >>"$build/$into.log" 2>&1 || { tail -n 40 "$build/$into.log"; exit 1; }
