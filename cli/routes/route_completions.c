@@ -222,7 +222,7 @@ static json_t *native_json(const struct completion *c, json_t *choices, json_t *
     return selected(c, o);
 }
 
-/* What remains of an answered prompt: its choices, or its native answer. In a stream the choices are at their end, without text. */
+/* What remains of an answered prompt: its choices, or its native answer. In a stream the choices have no text, which was sent. */
 static void keep_prompt(struct completion *c)
 {
     json_t *choices = json_array();
