@@ -212,9 +212,9 @@ segue_status chat_answer(struct chat *c, segue_error *err)
             st = write_err.status;
         }
         if (!st) st = end_recorded(c, &a, &prompt, err);
+        record_stats(c, &a, &prompt, waited_ns); /* first: it may measure the machine */
         /* The thread prefills the rest of the answer while the user types. */
         if (c->read_ahead && !st) chat_expect_message(c);
-        record_stats(c, &a, &prompt, waited_ns);
     }
     answer_free(&a);
     prompt_free(&prompt);

@@ -183,6 +183,14 @@ static segue_status serve(struct server *s, struct args *args, segue_error *err)
     return st;
 }
 
+/* An empty template would be none, and each model would use its own. */
+static segue_status read_template(struct model_pool *models, const char *path, segue_error *err)
+{
+    segue_status st = prompt_file(path, &models->chat_template, err);
+    if (st || models->chat_template.len) return st;
+    return out_fail(err, SEGUE_EARG, "serve: --chat-template-file %.200s: it is empty; leave the flag out for the model's", path);
+}
+
 /* Each request has a thread, and glibc would give up to 8 heaps per core to them, each as large as its largest request was. */
 static void share_heaps(void)
 {
@@ -213,7 +221,7 @@ static int run(struct args *args)
     interrupt_defer(true);
     if (!st) st = open_log(&log, &s.models, args, &err);
     if (!st && args_has(args, "chat-template-file"))
-        st = prompt_file(args_text(args, "chat-template-file"), &s.models.chat_template, &err);
+        st = read_template(&s.models, args_text(args, "chat-template-file"), &err);
     if (!st) st = model_pool_open(&s.models, args, &err);
     if (!st) st = serve(&s, args, &err);
     model_pool_close(&s.models);

@@ -222,13 +222,13 @@ static json_t *native_json(const struct completion *c, json_t *choices, json_t *
     return selected(c, o);
 }
 
-/* What remains of an answered prompt: its choices, or its native answer. */
+/* What remains of an answered prompt: its choices, or its native answer. In a stream the choices have no text, which was sent. */
 static void keep_prompt(struct completion *c)
 {
     json_t *choices = json_array();
-    for (size_t i = 0; i < c->params.choices && !c->params.stream; i++)
+    for (size_t i = 0; i < c->params.choices; i++)
         json_array_append_new(choices, choice_json(c, i, c->texts[i].data, c->texts[i].len, c->logprobs[i], c->finish[i]));
-    json_array_extend(c->choices, choices);
+    if (!c->params.stream) json_array_extend(c->choices, choices);
     if (c->native) {
         json_t *o = native_json(c, choices, c->logprobs[0]);
         if (c->params.stream) exchange_event(c->x, NULL, o);

@@ -74,8 +74,12 @@ void route_props(struct server *s, struct exchange *x)
     struct pooled_model *m = ready_model(s, x);
     if (!m) return;
     struct out_text text = {0};
-    segue_status st;
-    OUT_GROW(text, st, segue_model_describe(m->placement.model, SEGUE_DESCRIBE_TEMPLATE, text.data, text.cap, &text.len, NULL));
+    const struct out_text *own = &s->models.chat_template;
+    segue_status st = SEGUE_OK;
+    if (own->len) out_add(&text, own->data, own->len);
+    else
+        OUT_GROW(text, st,
+                 segue_model_describe(m->placement.model, SEGUE_DESCRIBE_TEMPLATE, text.data, text.cap, &text.len, NULL));
     json_t *units = json_array();
     for (size_t i = 0; i < m->placement.units_n; i++) json_array_append_new(units, json_string(m->placement.unit_info[i].spec));
     json_t *o = json_pack("{s:s, s:I, s:I, s:o, s:{s:I, s:f, s:f}, s:s, s:{s:b, s:b}}", "model_alias", m->name, "total_slots",

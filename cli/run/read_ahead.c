@@ -259,7 +259,8 @@ void read_ahead_typed(struct read_ahead *a, const int32_t *ids, size_t n)
     if (a->spare && !a->running && !a->failed && !a->queue_n) {
         drop_changed_words(a, ids, n);
         if (!a->spare && segue_session_fork(&a->spare, a->next, &ignored)) a->spare = NULL;
-        if (a->spare && queue_rest(a, ids, n)) pthread_cond_broadcast(&a->changed);
+        if (a->spare) (void)queue_rest(a, ids, n);
+        pthread_cond_broadcast(&a->changed); /* also without a fork: the thread tries it again, else the next turn waits for it */
     }
     pthread_mutex_unlock(&a->lock);
 }

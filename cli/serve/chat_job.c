@@ -123,7 +123,7 @@ static bool check_tools(json_t *tools, struct serve_error *e)
     return true;
 }
 
-/* The template of the server or of the model; free it. */
+/* The template of --chat-template-file or of the model; free it. */
 static char *template_source(const struct chat_job *c)
 {
     struct out_text text = {0};
@@ -261,17 +261,17 @@ static bool read_tools(struct chat_job *c, struct fields f, json_t *request)
 }
 
 /* Variables of the template: the request's chat_template_kwargs, and the switch of the reasoning. A constrained answer does not
- * reason unless that is asked for, since a constraint begins with the first token. */
+ * reason unless the request asks for it, since a constraint begins with the first token; --reasoning is for the others. */
 static void read_variables(struct chat_job *c, struct fields f, json_t *request)
 {
     json_t *more = field_object(f, "chat_template_kwargs"), *thinking = field(f, "thinking");
     const char *effort = field_text(f, "reasoning_effort", NULL);
     const char *server = args_text(&c->model->args, "reasoning");
-    if (server && strcmp(server, "auto") != 0 && !json_object_get(request, "enable_thinking"))
-        json_object_set_new(request, "enable_thinking", json_boolean(!strcmp(server, "on")));
     if (more) json_object_update(request, more);
     if (c->params.grammar && !json_object_get(request, "enable_thinking"))
         json_object_set_new(request, "enable_thinking", json_false());
+    if (server && strcmp(server, "auto") != 0 && !json_object_get(request, "enable_thinking"))
+        json_object_set_new(request, "enable_thinking", json_boolean(!strcmp(server, "on")));
     if (effort) json_object_set_new(request, "enable_thinking", json_boolean(strcmp(effort, "none") != 0));
     if (field_has(f, "enable_thinking"))
         json_object_set_new(request, "enable_thinking", json_boolean(field_bool(f, "enable_thinking", true)));

@@ -347,12 +347,13 @@ bool generate_run(struct generate_job *g, struct serve_error *e)
     if (choices[0].request && !choices[0].budget_spent) read_info(g, &choices[0]);
     for (size_t i = 0; i < n; i++) close_request(g, &choices[i]);
     size_t cached = g->info.tokens_reused < g->tokens_n ? g->info.tokens_reused : g->tokens_n;
-    pooled_model_count(g->model, &(struct model_counts){.prompt_tokens = g->tokens_n - cached,
-                                                        .cached_tokens = cached,
-                                                        .answer_tokens = g->tokens_out,
-                                                        .prompt_ns = g->info.prefill_ns,
-                                                        .answer_ns = g->info.decode_ns,
-                                                        .longest = g->tokens_n + g->tokens_out});
+    if (g->info.first_token_ns) /* else the prompt was not computed to its end: the request was refused, cancelled or failed */
+        pooled_model_count(g->model, &(struct model_counts){.prompt_tokens = g->tokens_n - cached,
+                                                            .cached_tokens = cached,
+                                                            .answer_tokens = g->tokens_out,
+                                                            .prompt_ns = g->info.prefill_ns,
+                                                            .answer_ns = g->info.decode_ns,
+                                                            .longest = g->tokens_n + g->tokens_out});
     free(g->all); /* of an earlier prompt */
     g->all = choices[0].tokens;
     g->all_n = g->tokens_n + choices[0].tokens_n;

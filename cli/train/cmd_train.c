@@ -67,12 +67,19 @@ static segue_status evaluate(struct train_job *j, double *loss, segue_error *err
     return st;
 }
 
+/* Since --meter was opened; NAN: no meter, or a counter cannot be read. */
+static double joules_now(const struct train_job *j)
+{
+    double joules = j->meter ? unit_meter_now(j->meter) : -1;
+    return joules >= 0 ? joules : NAN;
+}
+
 /* One step of `batch` sequences. */
 static segue_status train_step(struct train_job *j, struct train_step *out, segue_error *err)
 {
     segue_train_result sum;
     uint64_t start = out_now_ns();
-    double joules = j->meter ? unit_meter_now(j->meter) : NAN;
+    double joules = joules_now(j);
     segue_status st = run_samples(j, step_at, j->batch, false, &sum, err);
     const segue_adamw adamw = {.size = sizeof adamw,
                                .learning_rate = job_rate(j, j->step),
@@ -84,7 +91,7 @@ static segue_status train_step(struct train_job *j, struct train_step *out, segu
     j->loss = sum.loss / (double)sum.labelled;
     *out = (struct train_step){.step = ++j->step, .loss = j->loss, .rate = adamw.learning_rate, .norm = u.gradient_norm,
                                .held_out = NAN, .ms = (double)(out_now_ns() - start) / 1e6, .tokens = sum.tokens,
-                               .joules = j->meter ? unit_meter_now(j->meter) - joules : NAN, .device = sum};
+                               .joules = joules_now(j) - joules, .device = sum};
     return SEGUE_OK;
 }
 

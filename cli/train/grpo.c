@@ -330,7 +330,7 @@ segue_status grpo_check(const struct args *args, segue_error *err)
 {
     static const char *const only[] = {"reward", "group", "answer-tokens", "clip-ratio", "kl", "passes", "rollout-unit",
                                        "reward-timeout", "trace"};
-    static const char *const never[] = {"full", "no-pack", "held-out"};
+    static const char *const never[] = {"full", "no-pack", "held-out", "meter"};
     bool grpo = args_has(args, "grpo");
     for (size_t i = 0; i < sizeof only / sizeof *only && !grpo; i++)
         if (args_has(args, only[i])) return out_fail(err, SEGUE_EARG, "train: --%s needs --grpo", only[i]);

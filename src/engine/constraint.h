@@ -26,9 +26,9 @@ struct sg_constraint {
 segue_status sg_constraint_set(struct sg_constraint *c, struct segue_grammar *g, const struct segue_model *model,
                                segue_error *err);
 void sg_constraint_free(struct sg_constraint *c);
-/* Make the mask for the next token after tokens [n], of which the first input_n were given. Does nothing without a grammar, or
- * when the mask is there. EFORMAT: no token is allowed. ELIMIT: the grammar is too ambiguous. */
-int sg_constraint_is_ready(const struct sg_constraint *c, size_t n, size_t input_n); /* 1: it would do nothing */
+/* 1: there is no grammar, or its mask for the next token after n tokens, of which the first input_n were given, is made. */
+int sg_constraint_is_ready(const struct sg_constraint *c, size_t n, size_t input_n);
+/* Make that mask, unless it is ready, from tokens [n]. EFORMAT: no token is allowed. ELIMIT: the grammar is too ambiguous. */
 segue_status sg_constraint_update(struct sg_constraint *c, const int32_t *tokens, size_t n, size_t input_n, segue_error *err);
 
 #endif

@@ -80,6 +80,7 @@ expect("a stop word", word["content"] == "x" and word["stop_type"] == "word", wo
 expect("the end of the text", s.post("/completions", {"prompt": "ab", "grammar": 'root ::= "xyz"'})[1]["stop_type"] == "eos")
 parts = s.stream("/completion", {"prompt": "ab", "n_predict": 4, "temperature": 0, "ignore_eos": True})
 expect("its stream", "".join(e["content"] for _, e in parts if e != "[DONE]") == own["content"] and [e["stop"] for _, e in parts if e != "[DONE]"][-2:] == [False, True], parts)
+expect("its stream ends as OpenAI's", [e["choices"][0]["finish_reason"] for _, e in parts if e != "[DONE]"][-2:] == [None, "length"], parts)
 
 # Constraints: what a random model writes under a schema is valid.
 schema = {"type": "object", "properties": {"a": {"enum": ["x", "y"]}, "b": {"type": "boolean"}}, "required": ["a", "b"], "additionalProperties": False}

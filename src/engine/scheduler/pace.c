@@ -52,9 +52,9 @@ static double fixed_cost(const struct sg_pace *p, double left_ns)
 
 static void learn_mean(double *mean, double value) { *mean = *mean > 0 ? *mean + (value - *mean) / 4 : value; }
 
-/* The least of the first runs, since first uses of kernels and shapes take longer; one that takes more than twice as long as an
- * earlier one was none of these. Then weight 1/4 for the newest value, but a
- * change of more than double counts half: it is followed within a few runs, and a single slow run matters little. */
+/* Of the first runs the least, since first uses of kernels and shapes take longer; a time of more than double the least one
+ * replaces it, since a first use would have been that slow before. Then weight 1/4 for the newest value; it adds at most half of
+ * the old one, so that a change is followed within a few runs, and a single slow run matters little. */
 static void learn_size(struct sg_pace_size *s, double ns)
 {
     if (!s->runs) s->token_ns = ns;
