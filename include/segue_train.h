@@ -124,7 +124,8 @@ SEGUE_API segue_status segue_trainer_param_put(segue_trainer *trainer, size_t i,
  * (docs/STATE.md), which replaces an older one only when it is complete. A trainer of the same model and options, on any unit,
  * that loads it continues as the one that saved it: with the same bits on the same unit. run: any text that names data and
  * settings, or NULL; load wants an equal one. load changes nothing unless all of the file is valid, and drops gradients.
- * EARG: gradients wait for an update. EIO. EFORMAT: damaged, or of another model, trainer or run. */
+ * EARG: gradients wait for an update. ELIMIT: more than 21,845 parameters. EIO. EFORMAT: damaged, or of another model, trainer or
+ * run. */
 SEGUE_API segue_status segue_trainer_save(const segue_trainer *trainer, const char *path, const char *run, segue_error *err);
 SEGUE_API segue_status segue_trainer_load(segue_trainer *trainer, const char *path, const char *run, segue_error *err);
 /* Random start: matrices normal with this standard deviation (0 = 0.02), divided by sqrt(2 * layers) where a layer adds to the

@@ -93,7 +93,7 @@ static segue_status load(struct segue_session *s, const char *path, int mend, se
 {
     struct sg_statefile f;
     struct sg_state_origin origin;
-    segue_status status = sg_statefile_open(&f, path, mend, err);
+    segue_status status = sg_statefile_open(&f, path, mend ? SG_STATE_SALVAGE : 0, err);
     if (status != SEGUE_OK && !f.text_only) return status;
     segue_status own = sg_file_check_owner(&f.map.id, path, err);
     if (own != SEGUE_OK) {

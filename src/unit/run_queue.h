@@ -29,7 +29,7 @@ int sg_run_queue_push(struct sg_run_queue *q, struct sg_queued *entry);
 /* Keeps an entry that is not queued, and gives one back; NULL: none is kept. */
 void sg_run_queue_keep(struct sg_run_queue *q, struct sg_queued *entry);
 struct sg_queued *sg_run_queue_take(struct sg_run_queue *q);
-/* Ends the thread, after all calls. What is kept is to be taken and freed before or afterwards. */
+/* Ends the thread, after all calls. What is kept is to be taken and freed before, when no call is left. */
 void sg_run_queue_close(struct sg_run_queue *q);
 
 #endif

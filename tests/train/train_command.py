@@ -135,7 +135,7 @@ os.mkdir("flipped")
 with open("flipped/checkpoint.state", "wb") as f:
     f.write(data)
 r = segue(*BASE, "-o", "flipped", "--steps", "12", "--checkpoint", "4")
-check("one flipped bit is found", r.returncode == 4 and "checksum" in r.stderr, r.stderr)
+check("one flipped bit is found", r.returncode == 4 and "checksum" in r.stderr and "remove the file" in r.stderr, r.stderr)
 os.mkdir("older")
 open("older/checkpoint.safetensors", "w").close()
 r = segue(*BASE, "-o", "older", "--steps", "12")

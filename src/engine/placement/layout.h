@@ -15,7 +15,7 @@ struct sg_layout_stage {
     const struct sg_layer_range *layer_range; /* the engine's */
     uint32_t placement;                       /* index in segue_engine.placements */
     enum sg_storage kv;
-    const struct sg_host_memory *host; /* pinned memory of another unit, best for states that move there; NULL: none */
+    const struct sg_host_memory *host; /* memory of another unit, best for states that move there; NULL: none */
     struct sg_state *state;            /* owned; NULL: the states are not in this layout */
 };
 

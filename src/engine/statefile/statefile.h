@@ -14,7 +14,8 @@ enum {
     SG_STATE_VERSION = 2,
     SG_STATE_LAYOUT = 1,     /* version of the layout of slots, docs/STATE.md "Slots" */
     SG_STATE_TEXT = 96,      /* bytes of a text field, with its NUL */
-    SG_STATE_CHECKPOINTS = 8 /* maximum number of checkpoints in a file */
+    SG_STATE_SLOTS = 65536,  /* maximum number of slots in a file, */
+    SG_STATE_CHECKPOINTS = 8 /* and of checkpoints */
 };
 /* What a reader accepts. */
 enum {

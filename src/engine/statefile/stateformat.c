@@ -14,7 +14,6 @@ enum {
     SUM_BYTES = 16,
     ALIGN = 64,
     PIECE = 1 << 20,   /* bytes hashed at once */
-    SLOTS_MAX = 65536,
     SIDE_MAX = 1 << 24 /* heads, width, depth */
 };
 static const uint64_t PARAMETER_MAX = (uint64_t)1 << 40; /* numbers of one */
@@ -198,11 +197,13 @@ segue_status sg_state_put_section(struct sg_file_out *out, const void *bytes, si
 
 /* --- reading --- */
 
+static int of_trainer(const struct sg_statefile *f) { return f->head.run.lo || f->head.run.hi; }
+
 /* The error for a damaged file. */
 static segue_status damaged(const struct sg_statefile *f, const char *what, segue_error *err)
 {
-    return sg_fail(err, SEGUE_EFORMAT,
-                   "state not loaded: %s: damaged: %s; compute the tokens again", f->path, what);
+    return sg_fail(err, SEGUE_EFORMAT, "state not loaded: %s: damaged: %s; %s", f->path, what,
+                   of_trainer(f) ? "remove the file to start again" : "compute the tokens again");
 }
 
 /* The tables of slots and checkpoints, whose sizes read_header has checked. Records are copied, since the mapping is
@@ -245,7 +246,7 @@ static segue_status read_header(struct sg_statefile *f, segue_error *err)
                        "state not loaded: %s: format version %u, this library reads %d; use the version that saved it",
                        f->path, h->version, SG_STATE_VERSION);
     uint64_t n = sg_state_header_bytes(h->slots_n, h->checkpoints_n);
-    if (h->slots_n > SLOTS_MAX || h->checkpoints_n > SG_STATE_CHECKPOINTS || n > f->map.size)
+    if (h->slots_n > SG_STATE_SLOTS || h->checkpoints_n > SG_STATE_CHECKPOINTS || n > f->map.size)
         return damaged(f, "the header is truncated", err);
     struct sg_hash sum = sg_hash_bytes(f->map.data, n - SUM_BYTES, SG_STATE_VERSION);
     if (sum.lo != sg_le64(f->map.data + n - 16) || sum.hi != sg_le64(f->map.data + n - 8))
@@ -277,8 +278,6 @@ static segue_status check_logits(const struct sg_statefile *f, uint64_t at, stru
         return damaged(f, "the checksum of the logits is wrong", err);
     return SEGUE_OK;
 }
-
-static int of_trainer(const struct sg_statefile *f) { return f->head.run.lo || f->head.run.hi; }
 
 /* The counts bound all later loops: rows <= tokens <= INT32_MAX. A trainer has updates instead of tokens. */
 static segue_status check_tokens(const struct sg_statefile *f, uint64_t *end, segue_error *err)

@@ -65,6 +65,9 @@ segue_status sg_trainstate_save(const struct segue_trainer *t, const char *unit,
     size_t largest = 0;
     if (t->labelled)
         return sg_fail(err, SEGUE_EARG, "state not saved: %s: gradients wait for an update; update or drop them first", path);
+    if (t->info.params_n > SG_STATE_SLOTS / FIELDS)
+        return sg_fail(err, SEGUE_ELIMIT, "state not saved: %s: %zu parameters, a file has %d at most; train fewer of them", path,
+                       t->info.params_n, SG_STATE_SLOTS / FIELDS);
     for (size_t i = 0; i < t->info.params_n; i++) largest = t->params[i].n > largest ? t->params[i].n : largest;
     SG_TRY(segue_model_weights_id(t->model, NULL, weights_id, err));
     memcpy(f.head.shape_id, t->model->info.shape_id, sizeof f.head.shape_id);

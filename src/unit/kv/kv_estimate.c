@@ -61,8 +61,9 @@ static segue_status sample(const struct sg_graph *g, struct sg_operand x, float 
     const struct sg_tensor *t = g->tensors[op->u.linear.weight.tensor];
     segue_error ignored;
     if (sg_tensor_computable(t, &ignored)) return SEGUE_OK; /* refused by the unit */
-    float *gains = sg_alloc(2 * t->cols * sizeof *gains), *row = gains + t->cols;
+    float *gains = sg_alloc(2 * t->cols * sizeof *gains);
     if (!gains) return sg_no_memory("a row of a matrix", 2 * t->cols * sizeof *gains, err);
+    float *row = gains + t->cols;
     segue_status status = gains_of(g, norm, t->cols, gains, err);
     for (uint32_t i = 0; status == SEGUE_OK && i < SAMPLE; i++) {
         sg_tensor_row(t, op->u.linear.weight.at + x.at + (uint64_t)x.width * i / SAMPLE, 0, t->cols, row);

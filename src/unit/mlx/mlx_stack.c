@@ -153,7 +153,8 @@ static segue_status stack(void *context, const uint32_t *ops, uint32_t n, segue_
     if (like->bits) new->all.biases = join(s->unit, biases, n);
     if (!like->bits && first->bias.tensor >= 0) new->bias = join(s->unit, added, n);
     mxc_free_unused();
-    if (new->all.numbers && (!like->bits || (new->all.scales && new->all.biases))) return SEGUE_OK;
+    int whole_stack = new->all.numbers && (!like->bits || (new->all.scales && new->all.biases));
+    if (whole_stack && (like->bits || first->bias.tensor < 0 || new->bias)) return SEGUE_OK;
     return sg_no_memory("weights of mlx", mxc_held_bytes(new->all.numbers), err);
 }
 

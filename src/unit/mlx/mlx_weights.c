@@ -179,8 +179,9 @@ static segue_status load_taps(struct sg_unit *u, struct mlx_weight *w, enum mxc_
 {
     const struct sg_tensor *t = w->tensor;
     uint32_t taps = w->taps, channels = (uint32_t)(t->rows * t->cols / taps), shape[3] = {1, taps, channels};
-    float *numbers = sg_alloc(2 * (size_t)channels * taps * sizeof *numbers), *by_tap = numbers + (size_t)channels * taps;
-    if (!numbers) return sg_no_memory("weights of mlx", (size_t)channels * taps * sizeof *numbers, err);
+    float *numbers = sg_alloc(2 * (size_t)channels * taps * sizeof *numbers);
+    if (!numbers) return sg_no_memory("weights of mlx", 2 * (size_t)channels * taps * sizeof *numbers, err);
+    float *by_tap = numbers + (size_t)channels * taps;
     sg_tensor_read(t, numbers);
     for (size_t i = 0; i < (size_t)channels * taps; i++) by_tap[i % taps * channels + i / taps] = numbers[i];
     mxc_ref x = mxc_from(u->tape, by_tap, MXC_F32, shape, 3);
