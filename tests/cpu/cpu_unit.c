@@ -200,6 +200,7 @@ static void instruction_sets_run_concurrently(void **state)
     struct sg_result r[SG_ISA_N];
     struct sg_run *runs[SG_ISA_N];
     float *alone[SG_ISA_N], *concurrent[SG_ISA_N];
+    const uint32_t *every = all_rows(); /* once: runs read it while others are started */
     int n = 0;
     for (int isa = SG_ISA_GENERIC; isa < SG_ISA_N; isa++) {
         if (!sg_isa_present((enum sg_isa)isa)) continue;
@@ -220,7 +221,7 @@ static void instruction_sets_run_concurrently(void **state)
         s[i] = state_open(&p[i], SG_F32);
         concurrent[i] = malloc(sizeof **concurrent * ROWS * VOCAB);
         spans[i] = (struct sg_span){.state = s[i], .rows = ROWS, .tokens = p[i].f->tokens, .steps = 1,
-                                    .wanted = all_rows(), .wanted_n = ROWS};
+                                    .wanted = every, .wanted_n = ROWS};
         r[i] = (struct sg_result){.logits = concurrent[i]};
         struct sg_batch b = {.spans = &spans[i], .spans_n = 1};
         assert_int_equal(sg_unit_cpu.start(p[i].program, &b, &r[i], &runs[i], NULL), SEGUE_OK);
