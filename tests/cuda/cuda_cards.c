@@ -81,13 +81,13 @@ static segue_status run(enum sg_storage storage, int biased, int late, uint32_t 
     return live(&of, g, err);
 }
 
-/* One product of LARGE rows and columns, as the output head. */
-static segue_status run_large(enum sg_storage storage, uint32_t rows, segue_error *err)
+/* One product of LARGE rows and `cols` columns, as the output head. */
+static segue_status run_large(enum sg_storage storage, uint32_t cols, uint32_t rows, segue_error *err)
 {
-    static float x[16 * LARGE], logits[LARGE];
+    static float x[32 * LARGE], logits[LARGE];
     const struct sg_storage_info *info = sg_storage_info(storage);
-    const size_t bytes = (size_t)LARGE * LARGE / info->block * info->bytes;
-    struct sg_tensor head = matrix(storage, LARGE, LARGE);
+    const size_t bytes = (size_t)LARGE * cols / info->block * info->bytes;
+    struct sg_tensor head = matrix(storage, LARGE, cols);
     const uint32_t wanted[1] = {rows - 1};
     const struct sg_state_opts o = {.kv = SG_F16, .rows = 64};
     struct sg_builder b;
@@ -97,7 +97,7 @@ static segue_status run_large(enum sg_storage storage, uint32_t rows, segue_erro
     head.data = data;
     head.bytes = bytes;
     assert_int_equal(sg_builder_begin(&b, err), SEGUE_OK);
-    int32_t h = sg_input_rows(&b, LARGE);
+    int32_t h = sg_input_rows(&b, cols);
     b.layer = 0;
     h = linear(&b, norm(&b, h), &head, NULL, -1);
     b.layer = -1;
@@ -113,8 +113,8 @@ static segue_status run_large(enum sg_storage storage, uint32_t rows, segue_erro
 }
 
 /* Launches of kernels that only compute capability 9.0 has; of k_tiles.cu with gate and up; of packed weights with one row, with
- * several, of large ones, of k_packed_tiles.cu. */
-static int hopper, gated_tiles, packed, batches, large, packed_tiles;
+ * several, of large ones, of k_packed_tiles.cu; of k_packed_rows.cu, and of these with a ring of less than two stages. */
+static int hopper, gated_tiles, packed, batches, large, packed_tiles, row_launches, without_ring;
 
 static void see(const char *name, const void *args)
 {
@@ -125,6 +125,7 @@ static void see(const char *name, const void *args)
     packed += !strcmp(name, "packed_4") || !strcmp(name, "packed_8") || !strcmp(name, "packed_16");
     batches += !strncmp(name, "packed_few_", 11);
     large += !strncmp(name, "packed_batch_", 13);
+    if (!strncmp(name, "packed_rows", 11)) row_launches++, without_ring += ((const struct ck_packed *)args)->s.stages < 2;
     packed_tiles += !strncmp(name, "tiles_Q", 7) || !strncmp(name, "tiles_I", 7);
 }
 
@@ -171,9 +172,39 @@ static void other_cards_keep_packed_weights(void **state)
         }
         segue_error err = {0};
         watch(see);
-        if (run_large(SG_Q6_K, 16, &err) != SEGUE_OK) fail_msg("%s: %s", cards[i], err.text);
+        if (run_large(SG_Q6_K, LARGE, 16, &err) != SEGUE_OK) fail_msg("%s: %s", cards[i], err.text);
         watch(NULL);
         assert_true(large > 0);
+    }
+    unsetenv("SEGUE_STUB_CARD");
+}
+
+/* With 99 KB k_packed_rows.cu has fewer rows per launch; no number of rows is refused. */
+static void small_cards_refuse_no_rows(void **state)
+{
+    static const enum sg_storage storages[] = {SG_Q4_1, SG_Q5_0, SG_Q5_1, SG_Q2_K, SG_Q3_K, SG_IQ4_XS, SG_Q6_K, SG_Q4_0};
+    static const uint32_t rows[] = {2, 8, 9, 17, 32};
+    (void)state;
+    assert_int_equal(setenv("SEGUE_STUB_CARD", "8,9,101376,128", 1), 0);
+    for (size_t i = 0; i < sizeof storages / sizeof *storages; i++)
+        for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) check_run(storages[i], 0, 0, rows[k]);
+    unsetenv("SEGUE_STUB_CARD");
+}
+
+/* Launches of k_packed_rows.cu over parts of the columns, of which the last has fewer chunks: each has its ring. */
+static void last_parts_fit(void **state)
+{
+    static const char *const cards[] = {"8,0,166912,108", "8,9,101376,128"};
+    segue_error err = {0};
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(setenv("SEGUE_STUB_CARD", cards[i / 2], 1), 0);
+        row_launches = without_ring = 0;
+        watch(see);
+        if (run_large(i % 2 ? SG_Q6_K : SG_Q4_1, 15 * 256, 17, &err) != SEGUE_OK) fail_msg("%s", err.text);
+        watch(NULL);
+        assert_true(row_launches > 0);
+        assert_int_equal(without_ring, 0);
     }
     unsetenv("SEGUE_STUB_CARD");
 }
@@ -210,6 +241,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(other_cards_use_common_kernels),
                                        cmocka_unit_test(other_cards_keep_packed_weights),
+                                       cmocka_unit_test(small_cards_refuse_no_rows),
+                                       cmocka_unit_test(last_parts_fit),
                                        cmocka_unit_test(many_rows_use_packed_tiles),
                                        cmocka_unit_test(addresses_choose_no_kernel)};
     return cmocka_run_group_tests(tests, NULL, NULL);

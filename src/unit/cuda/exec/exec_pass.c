@@ -168,7 +168,10 @@ static segue_status choose_late(struct sg_run *run, const struct cu_pass_plan *p
 {
     for (uint32_t i = 0; i < plan->sampled; i++) sg_sampler_wait(plan->late[i].sampler);
     SG_TRY(cu_samplers_upload(run, plan->late, plan->sampled, 0));
-    return cu_issue_choice(p, plan->advance, plan->stops_n);
+    segue_status status = cu_issue_choice(p, plan->advance, plan->stops_n);
+    run->launches += p->launches;
+    p->launches = 0;
+    return status;
 }
 
 /* Logits for the caller go through pinned memory when they are few. States advance only after the stream is synchronised: until

@@ -136,15 +136,27 @@ static uint32_t size_rows_launch(const struct sg_unit *u, struct ck_packed *a)
     return fit < 2 ? 0 : fixed + a->s.stages * WARPS * a->s.stage_bytes;
 }
 
+/* 1: launches of a->chunks of `all` chunks fit, also the last one, whose warps have more columns where fewer share them. */
+static int parts_fit(const struct sg_unit *u, const struct ck_packed *a, uint32_t all)
+{
+    struct ck_packed part = *a, last = *a;
+    if (all % a->chunks) last.chunks = all % a->chunks;
+    return size_rows_launch(u, &part) && size_rows_launch(u, &last);
+}
+
 /* Rows of x and parts of the columns of a launch. Parts are chosen for the largest number of rows, so that the sums of a row do
- * not depend on it; an activation needs whole sums, so gate and up take fewer rows instead. */
+ * not depend on it. An activation needs whole sums, so gate and up take fewer rows instead; so do others where no part fits, as
+ * on cards with 99 KB. */
 static uint32_t plan_rows(const struct sg_unit *u, struct ck_packed *a, uint32_t rows, uint32_t *parts)
 {
     uint32_t all = a->s.g.k / CK_PACKED_CHUNK;
-    *parts = 1;
-    a->chunks = all;
-    for (a->rows = CK_PACKED_X_ROWS; a->s.g.glu && a->rows > 1 && !size_rows_launch(u, a);) a->rows /= 2;
-    for (; !a->s.g.glu && a->chunks > 1 && !size_rows_launch(u, a); a->chunks = (all + *parts - 1) / *parts) ++*parts;
+    int fit = 0;
+    for (uint32_t most = CK_PACKED_X_ROWS; most && !fit; most /= 2) {
+        a->rows = most;
+        a->chunks = all;
+        *parts = 1;
+        while (!(fit = parts_fit(u, a, all)) && !a->s.g.glu && a->chunks > 1) a->chunks = cu_pieces(all, ++*parts);
+    }
     if (a->rows > rows) a->rows = rows;
     return size_rows_launch(u, a);
 }
