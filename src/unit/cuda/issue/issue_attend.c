@@ -197,12 +197,11 @@ static segue_status attend_wgmma(struct cu_pass *p, cu_fn fn, const struct ck_at
     struct ck_wgflash args = {.attend = *a, .arrivals = (uint32_t *)(uintptr_t)p->lane->arrivals};
     args.splits = splits < 1 ? 1 : splits > KEY_SPLITS_MAX ? KEY_SPLITS_MAX : splits;
     args.columns = tiles * a->heads > p->sms ? cu_pieces(tiles, 2) : tiles;
-    if (args.splits > 1) {
-        size_t rows = (size_t)all * CK_WGFLASH_PAIR;
-        SG_TRY(cu_lane_grow(p, &p->lane->attn_parts, &p->lane->attn_parts_bytes, rows * (a->d + 2) * sizeof(float)));
-        args.attend.parts = cu_floats(p->lane->attn_parts);
-        args.ends = args.attend.parts + rows * a->d;
-    }
+    /* Allocated where the keys are not divided too: graphs have the address, and prepare.c begins with the longest prompt. */
+    size_t rows = (size_t)all * CK_WGFLASH_PAIR;
+    SG_TRY(cu_lane_grow(p, &p->lane->attn_parts, &p->lane->attn_parts_bytes, rows * (a->d + 2) * sizeof(float)));
+    args.attend.parts = cu_floats(p->lane->attn_parts);
+    args.ends = args.attend.parts + rows * a->d;
     uint32_t near = args.columns * a->heads, deep = units * args.splits;
     return cu_launch(p, fn, near > deep ? near : deep, 1, 1, CK_WGFLASH_THREADS, CK_WGFLASH_BYTES(a->d), &args);
 }

@@ -151,8 +151,8 @@ static uint32_t plan_rows(const struct sg_unit *u, struct ck_packed *a, uint32_t
 {
     uint32_t all = a->s.g.k / CK_PACKED_CHUNK;
     int fit = 0;
-    for (uint32_t most = CK_PACKED_X_ROWS; most && !fit; most /= 2) {
-        a->rows = most;
+    for (uint32_t max = CK_PACKED_X_ROWS; max && !fit; max /= 2) {
+        a->rows = max;
         a->chunks = all;
         *parts = 1;
         while (!(fit = parts_fit(u, a, all)) && !a->s.g.glu && a->chunks > 1) a->chunks = cu_pieces(all, ++*parts);
