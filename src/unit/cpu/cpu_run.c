@@ -269,6 +269,7 @@ static segue_status pass_run(struct sg_cpu_run *run, struct sg_cpu_pass *a, segu
     segue_status fits = stopped ? SEGUE_OK : kv_check(run, a, err);
     if (fits && stoppable) stopped = 1;
     for (uint32_t s = 0; s < a->spans_n; s++) {
+        if (!stopped) run->common.rows_done[s] += a->spans[s].rows;
         if (!a->spans[s].state) continue;
         struct sg_cpu_state *state = sg_cpu_state_of(a->spans[s].state);
         /* all states of the batch are committed or none is */
@@ -369,7 +370,6 @@ static segue_status run_step(struct sg_thread_run *common, int first, const stru
     pass_begin(run, first);
     SG_TRY(pass_run(run, a, err));
     count_traffic(run, a);
-    for (uint32_t s = 0; s < a->spans_n; s++) common->rows_done[s] += common->spans[s].rows;
     if (first) values_copy(run, a);
     if (!sampler) return tokens_choose(run, a, err);
     SG_TRY(chooser_ready(run->program, err));
