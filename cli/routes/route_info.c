@@ -86,7 +86,7 @@ void route_props(struct server *s, struct exchange *x)
                           (json_int_t)s->models.scheduling.running, "models", (json_int_t)s->models.models_n, "units", units,
                           "default_generation_settings", "n_ctx", (json_int_t)m->context, "temperature", params_temperature(m),
                           "top_p", m->placement.info.top_p >= 0 ? (double)m->placement.info.top_p : 0.95, "build_info",
-                          "segue 0.2.0", "modalities", "vision", 0, "audio", 0);
+                          "segue " SERVE_VERSION, "modalities", "vision", 0, "audio", 0);
     struct serve_error e = {0};
     struct params params;
     json_t *none = json_object();

@@ -19,8 +19,12 @@ struct generate_sink {
     bool (*progress)(void *context, size_t cached, size_t done, double ms);
 };
 
+/* The version of segue.h as a text. */
+#define SERVE_TEXT_OF(x) #x
+#define SERVE_TEXT(x) SERVE_TEXT_OF(x)
+#define SERVE_VERSION SERVE_TEXT(SEGUE_VERSION_MAJOR) "." SERVE_TEXT(SEGUE_VERSION_MINOR) "." SERVE_TEXT(SEGUE_VERSION_PATCH)
 /* Of answers: clients of llama.cpp expect one that begins with 'b'. */
-#define SERVE_FINGERPRINT "b-segue-0.2.0"
+#define SERVE_FINGERPRINT "b-segue-" SERVE_VERSION
 
 struct generate_job {
     struct exchange *x;

@@ -22,6 +22,7 @@ static void add_sampler(struct sg_step *t, uint32_t i)
 {
     struct segue_session *s = t->shares[i].session;
     sg_session_sampler(s, &t->samplers[i]);
+    s->constraint.error = (segue_error){0}; /* of a run that failed with its mask */
     if (!t->masks || sg_constraint_is_ready(&s->constraint, s->tokens_n, s->input_n)) return;
     sg_mask_thread_add(t->masks, &(struct sg_mask_job){&s->constraint, s->tokens, s->tokens_n, s->input_n});
     t->samplers[i].allowed = s->constraint.allowed;
