@@ -64,7 +64,7 @@ segue_status plan_costs_open(struct sg_unit_costs *out, const char **why, segue_
 {
     char *path = folders_path("cache", "calibration.chip"), machine[40];
     struct sg_buf text = {0};
-    *out = (struct sg_unit_costs){0};
+    memset(out, 0, sizeof *out);
     *why = NULL;
     if (!folders_is_file(path))
         *why = "no calibration; run segue calibrate";
@@ -74,7 +74,7 @@ segue_status plan_costs_open(struct sg_unit_costs *out, const char **why, segue_
     probe_machine(machine);
     if (!*why && *out->machine && strcmp(machine, out->machine) != 0)
         *why = "the calibration is of another machine; run segue calibrate";
-    if (*why) *out = (struct sg_unit_costs){0};
+    if (*why) memset(out, 0, sizeof *out);
     sg_buf_free(&text);
     free(path);
     return SEGUE_OK;
@@ -98,7 +98,7 @@ segue_status plan_costs_of_chip(struct sg_unit_costs *out, const char *chip, seg
 {
     struct sg_buf text = {0};
     char name[32], file[48];
-    *out = (struct sg_unit_costs){0};
+    memset(out, 0, sizeof *out);
     if (sg_path_kind(chip) == SG_PATH_FILE) {
         segue_status st = sg_file_read(&text, chip, FILE_LIMIT, err);
         if (!st) st = sg_unit_costs_read(out, text.data ? text.data : "", text.len, chip, err);

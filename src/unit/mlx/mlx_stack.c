@@ -179,6 +179,9 @@ static segue_status note(void *context, const uint32_t *ops, uint32_t n, segue_e
     int used;
     int32_t stack = find(f->w, f->g, ops, n, &used);
     (void)err;
+    /* A pass keeps one product of a stack: matrices that are multiplied with a second value are not taken from it. */
+    for (uint32_t i = 0; i < f->g->ops_n; i++)
+        if (f->of[i] == stack) return SEGUE_OK;
     for (uint32_t i = 0, at = 0; i < n; at += f->g->ops[ops[i++]].u.linear.weight.rows) {
         f->of[ops[i]] = stack;
         f->at[ops[i]] = at;
