@@ -139,6 +139,6 @@ json_t *openapi_json(const struct route *list)
     }
     json_t *schemes = json_pack("{s:{s:s, s:s}, s:{s:s, s:s, s:s}}", "bearer", "type", "http", "scheme", "bearer", "key", "type",
                                 "apiKey", "in", "header", "name", "x-api-key");
-    return json_pack("{s:s, s:{s:s, s:s}, s:o, s:{s:o}}", "openapi", "3.1.0", "info", "title", "segue serve", "version", SERVE_VERSION,
-                     "paths", paths, "components", "securitySchemes", schemes);
+    return json_pack("{s:s, s:{s:s, s:s}, s:o, s:{s:o}}", "openapi", "3.1.0", "info", "title", "segue serve", "version",
+                     SERVE_VERSION, "paths", paths, "components", "securitySchemes", schemes);
 }
