@@ -33,12 +33,8 @@ segue_status checkpoint_write(const char *folder, const segue_trainer *t, const 
 
 segue_status checkpoint_read(const char *folder, segue_trainer *t, const char *run, segue_error *err)
 {
-    char *path = out_printf("%s/checkpoint.state", folder), *older = out_printf("%s/checkpoint.safetensors", folder);
-    segue_status st = SEGUE_END;
-    if (sg_path_kind(path)) st = segue_trainer_load(t, path, run, err);
-    else if (sg_path_kind(older))
-        st = out_fail(err, SEGUE_EFORMAT, "train: %.200s: is of an earlier version; remove the file to start again", older);
+    char *path = out_printf("%s/checkpoint.state", folder);
+    segue_status st = sg_path_kind(path) ? segue_trainer_load(t, path, run, err) : SEGUE_END;
     free(path);
-    free(older);
     return st;
 }

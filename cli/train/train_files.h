@@ -19,7 +19,7 @@ void file_tensors_free(struct file_tensors *t);
 /* FOLDER/checkpoint.state: the state of the trainer (docs/STATE.md). run: 32 hexadecimal digits that identify data and settings.
  * The folder is made if it is missing. EIO, EMEMORY. */
 segue_status checkpoint_write(const char *folder, const segue_trainer *t, const char *run, segue_error *err);
-/* SEGUE_END: there is none. EFORMAT: it is damaged, of another run, or of an earlier version, which had other files. */
+/* SEGUE_END: there is none. EFORMAT: it is damaged, or of another run. */
 segue_status checkpoint_read(const char *folder, segue_trainer *t, const char *run, segue_error *err);
 
 #endif

@@ -3,7 +3,7 @@
   llama_suite.py LLAMA_SOURCE SEGUE MODEL.gguf [arguments of pytest]
 The flags of llama-server are translated, and every model that the tests name is the given one. The packages that
 tools/server/tests/requirements.txt names must be installed. The failures are compared with llama_suite.txt, which names for each test
-that fails the class of docs/SERVER.md, "llama.cpp's tests". SPDX-License-Identifier: MIT"""
+that fails the class of docs/SERVER-LLAMA.md. SPDX-License-Identifier: MIT"""
 import os, shutil, subprocess, sys, tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))

@@ -249,11 +249,6 @@ double sg_link_ms(const struct sg_link_cost *link, const struct sg_model_cost *m
     return link ? link->ms + per(bytes, link->gb_s, 1e-6) : .1 + bytes / 4e6;
 }
 
-double sg_handoff_ms(const struct sg_unit_costs *costs, const char *from, const char *to, const struct sg_model_cost *m, double n)
-{
-    return strcmp(from, to) ? sg_link_ms(sg_link_find(costs, from, to), m, n) : 0;
-}
-
 double sg_spread(const struct sg_unit_cost *u, const struct sg_real_factor *r, int phase)
 {
     double share = phase == SG_PHASE_PREFILL ? u->prefill_error : u->step_error;

@@ -124,8 +124,6 @@ double sg_step_ms(const struct sg_unit_costs *costs, const struct sg_unit_cost *
                   double sequences, struct sg_cost_terms *terms);
 double sg_prefill_ms(const struct sg_unit_costs *costs, const struct sg_unit_cost *u, const struct sg_model_cost *m, double n,
                      double depth, double chunk, struct sg_cost_terms *terms);
-double sg_handoff_ms(const struct sg_unit_costs *costs, const char *from, const char *to, const struct sg_model_cost *m,
-                     double n);
 /* NULL: the hand-off was not measured. */
 const struct sg_link_cost *sg_link_find(const struct sg_unit_costs *costs, const char *from, const char *to);
 /* link NULL: assumed. */

@@ -353,8 +353,6 @@ mxc_ref mxc_of_memory(struct mxc_tape *t, const struct mxc_memory *m, size_t off
     });
 }
 
-const void *mxc_held_address(const struct mxc_held *h) { return h->array.data<char>(); }
-
 // --- closures ---
 
 namespace {

@@ -108,15 +108,12 @@ struct mxc_memory *mxc_memory_new(size_t bytes, void **address);
 void mxc_memory_free(struct mxc_memory *m);              /* arrays of it keep their memory */
 /* fp32 numbers of it from `offset` bytes on; nothing is copied. */
 mxc_ref mxc_of_memory(struct mxc_tape *t, const struct mxc_memory *m, size_t offset, const uint32_t *shape, uint32_t dims);
-/* Address of its first number. */
-const void *mxc_held_address(const struct mxc_held *h);
 
 /* --- arithmetic --- */
 
 mxc_ref mxc_add(struct mxc_tape *t, mxc_ref x, mxc_ref y);
 mxc_ref mxc_multiply(struct mxc_tape *t, mxc_ref x, mxc_ref y);
 mxc_ref mxc_scale(struct mxc_tape *t, mxc_ref x, double value);      /* the type of x remains */
-mxc_ref mxc_shift(struct mxc_tape *t, mxc_ref x, double value);
 mxc_ref mxc_divide(struct mxc_tape *t, mxc_ref x, mxc_ref y);
 mxc_ref mxc_activate(struct mxc_tape *t, mxc_ref x, enum mxc_act act);
 mxc_ref mxc_softmax(struct mxc_tape *t, mxc_ref x);                  /* over the last axis */

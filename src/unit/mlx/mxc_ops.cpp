@@ -180,11 +180,6 @@ mxc_ref mxc_scale(struct mxc_tape *t, mxc_ref x, double value)
     return append(t, "scale", [&] { return mx::multiply(at(t, x), like(value, at(t, x)), t->device->stream); });
 }
 
-mxc_ref mxc_shift(struct mxc_tape *t, mxc_ref x, double value)
-{
-    return append(t, "shift", [&] { return mx::add(at(t, x), like(value, at(t, x)), t->device->stream); });
-}
-
 mxc_ref mxc_divide(struct mxc_tape *t, mxc_ref x, mxc_ref y)
 {
     return append(t, "divide", [&] { return mx::divide(at(t, x), at(t, y), t->device->stream); });
