@@ -12,8 +12,8 @@
 
 #include "../api/tiny.h"
 #include "model/model.h"
-#include "unit/ane/lower/lowerpart.h"
-#include "unit/ane/lower/lowerrange.h"
+#include "unit/ane/analysis/partition.h"
+#include "unit/ane/analysis/value_range.h"
 
 static struct segue_model *models[TINY_MODELS];
 static struct sg_graph *graphs[TINY_MODELS];

@@ -11,12 +11,12 @@
 #ifndef SG_UNIT_ANE_ANEUNIT_H
 #define SG_UNIT_ANE_ANEUNIT_H
 
+#include "unit/ane/analysis/value_range.h"
 #include "unit/ane/anecache.h"
 #include "unit/ane/apple/apple.h"
 #include "unit/ane/device.h"
 #include "unit/ane/lower/lower.h"
 #include "unit/ane/lower/lowerhead.h"
-#include "unit/ane/lower/lowerrange.h"
 #include "unit/ane/rules/profile.h"
 #include "unit/batch.h"
 #include "unit/kv/kv_blocks.h"
@@ -49,7 +49,7 @@ struct sg_unit {
     struct sg_pool *pool;            /* threads for host operations; owned */
     uint32_t columns;                /* of a port, at least and in multiples: rows of surfaces must be whole (constraint 1) */
     uint32_t rows;                   /* option rows=: rows of every dispatch; 0: chosen by ane_rows_for */
-    uint32_t by_weights;             /* option range=: 1 = values are stored divided by powers of two, see lowerrange.h */
+    uint32_t by_weights;             /* option range=: 1 = values are stored divided by powers of two, see value_range.h */
     uint32_t losses;                 /* option out_of_range=: ANE_LOSSES_* */
     uint32_t threads;                /* option threads= */
     enum sg_ane_storage storage;     /* option storage=: of matrices on the engine */

@@ -6,11 +6,11 @@
 #ifndef SG_UNIT_ANE_LOWER_H
 #define SG_UNIT_ANE_LOWER_H
 
+#include "unit/ane/analysis/partition.h"
 #include "unit/ane/lower/lowerblob.h"
-#include "unit/ane/lower/lowerpart.h"
+#include "unit/ane/lower/lowerfuse.h"
 #include "unit/ane/lower/lowerinfo.h"
 #include "unit/ane/lower/lowerlora.h"
-#include "unit/ane/lower/lowerfuse.h"
 #include "unit/ane/mil/milbuild.h"
 
 /* Contents of a port, recognized by the end of its name. The first letter of a name only sorts the ports by

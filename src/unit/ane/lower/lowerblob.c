@@ -5,8 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "unit/ane/analysis/weight_exponent.h"
 #include "unit/ane/blob/blob.h"
-#include "unit/ane/lower/lowerscale.h"
 
 /* Applies the form to n values in place, then multiplies them by 2^exponent. */
 static void apply_form(enum sg_ane_form form, int exponent, float *x, uint64_t n)

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "unit/ane/lower/lowerrange.h"
+#include "unit/ane/analysis/value_range.h"
 
 enum { FLAT_MAX = 65536 };       /* maximum channels of an intermediate reshape (constraint 27) */
 #define MAX_ABS_MIN 0.000244140625 /* 2^-12: its inverse, 4096, is exact and far from overflow */

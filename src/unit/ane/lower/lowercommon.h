@@ -4,9 +4,9 @@
 #ifndef SG_UNIT_ANE_LOWERCOMMON_H
 #define SG_UNIT_ANE_LOWERCOMMON_H
 
+#include "unit/ane/analysis/partition.h"
 #include "unit/ane/lower/lowerblob.h"
 #include "unit/ane/lower/lowerinfo.h"
-#include "unit/ane/lower/lowerpart.h"
 #include "unit/ane/mil/milbuild.h"
 
 /* State of one sg_ane_lower. Functions that return a value number return that of the new MIL value; after a
@@ -29,7 +29,7 @@ struct sg_lowering {
 };
 /* An operand as [1, width, 1, S], unscaled. */
 uint32_t sg_ane_operand(struct sg_lowering *l, const struct sg_operand *x);
-/* Values may be stored divided by 2^shift (lowerrange.h). These give the shift of a graph value; an operand
+/* Values may be stored divided by 2^shift (value_range.h). These give the shift of a graph value; an operand
  * as stored; an operand with a given shift; and x converted from one shift to another. */
 int sg_ane_value_shift(const struct sg_lowering *l, int32_t value);
 uint32_t sg_ane_operand_stored(struct sg_lowering *l, const struct sg_operand *x);

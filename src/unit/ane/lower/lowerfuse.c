@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "unit/ane/lower/lowerfuse.h"
 
-#include "unit/ane/lower/lowerrange.h"
+#include "unit/ane/analysis/value_range.h"
 
 /* 1: a is linear and reads the same columns of the same value as b, with the same division before the
  * product. */

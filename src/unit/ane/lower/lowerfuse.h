@@ -6,7 +6,7 @@
 #ifndef SG_UNIT_ANE_LOWERFUSE_H
 #define SG_UNIT_ANE_LOWERFUSE_H
 
-#include "unit/ane/lower/lowerpart.h"
+#include "unit/ane/analysis/partition.h"
 
 /* Maximum operations and channels of one convolution. */
 enum { SG_ANE_FUSED_MAX = 3, SG_ANE_FUSED_CHANNELS_MAX = 4096 };

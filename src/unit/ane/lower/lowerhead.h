@@ -6,8 +6,8 @@
 #ifndef SG_UNIT_ANE_LOWERHEAD_H
 #define SG_UNIT_ANE_LOWERHEAD_H
 
+#include "unit/ane/analysis/partition.h"
 #include "unit/ane/lower/lowerblob.h"
-#include "unit/ane/lower/lowerpart.h"
 #include "unit/ane/mil/mil.h"
 
 /* Outputs of a product (constraint 37); logits per argmax (constraint 28); channels of the result. Indices up to 2048 are exact

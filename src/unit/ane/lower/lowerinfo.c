@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/num.h"
-#include "unit/ane/lower/lowerpart.h"
+#include "unit/ane/analysis/partition.h"
 
 /* Reserves n channels and returns the first. */
 static uint32_t take_channels(uint32_t *channels, uint32_t n)

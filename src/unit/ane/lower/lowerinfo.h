@@ -5,7 +5,7 @@
 #ifndef SG_UNIT_ANE_LOWERINFO_H
 #define SG_UNIT_ANE_LOWERINFO_H
 
-#include "unit/ane/lower/lowerring.h"
+#include "unit/ane/analysis/kv_ring.h"
 
 /* Maximum kinds of attention or convolution, and what the mask adds to the score of an invisible key: not
  * -infinity, because engines turn inf - inf into 0, which would make a fully masked row valid. */

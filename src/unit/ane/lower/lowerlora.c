@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/num.h"
+#include "unit/ane/analysis/weight_exponent.h"
 #include "unit/ane/lower/lowercommon.h"
-#include "unit/ane/lower/lowerscale.h"
 
 /* Channels of A and B of an operation; 0: not linear. */
 static uint64_t op_channels(const struct sg_op *op)

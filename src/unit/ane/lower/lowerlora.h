@@ -7,7 +7,7 @@
 #define SG_UNIT_ANE_LOWERLORA_H
 
 #include "graph/lora.h"
-#include "unit/ane/lower/lowerpart.h"
+#include "unit/ane/analysis/partition.h"
 
 /* Channels of the port, padded; 0: the part has no linear operation. */
 uint64_t sg_ane_lora_channels(const struct sg_graph *g, const struct sg_ane_part *part);

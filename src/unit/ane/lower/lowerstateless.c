@@ -2,9 +2,9 @@
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 
+#include "unit/ane/analysis/value_range.h"
 #include "unit/ane/lower/lowercommon.h"
 #include "unit/ane/lower/lowerfuse.h"
-#include "unit/ane/lower/lowerrange.h"
 
 #define COLUMN_MIN 0.000244140625 /* 2^-12: the smallest scale of a column in 8 bits; its inverse is far from overflow */
 
@@ -122,7 +122,7 @@ static uint32_t scale(struct sg_lowering *l, const struct sg_op *op)
     return SG_ANE_BIN("mul", x, sg_ane_weight(l, w, SG_ANE_AS_IS, SG_ANE_SHAPE(1, (int64_t)(t->rows * t->cols), 1, 1)));
 }
 
-/* Results of glu and add have a shift (lowerrange.h); one factor or both summands are converted to it. */
+/* Results of glu and add have a shift (value_range.h); one factor or both summands are converted to it. */
 uint32_t sg_ane_lower_stateless(struct sg_lowering *l, const struct sg_op *op)
 {
     int out = sg_ane_value_shift(l, op->out);

@@ -80,7 +80,7 @@ static void put_ports(struct sg_buf *m, const char *what, const struct sg_mil_fu
     sg_buf_puts(m, "]");
 }
 
-/* JSON list of the values of a port, in channel order. The port holds each value divided by a power of two (lowerrange.h). */
+/* JSON list of the values of a port, in channel order. The port holds each value divided by a power of two (value_range.h). */
 static void put_divisors(struct sg_buf *m, const struct sg_ane_emit *e, const int32_t *values, uint32_t n)
 {
     sg_buf_puts(m, "[");

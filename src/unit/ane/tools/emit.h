@@ -4,15 +4,15 @@
 #ifndef SG_UNIT_ANE_EMIT_H
 #define SG_UNIT_ANE_EMIT_H
 
+#include "unit/ane/analysis/value_range.h"
 #include "unit/ane/lower/lower.h"
 #include "unit/ane/lower/lowerhead.h"
-#include "unit/ane/lower/lowerrange.h"
 
 struct sg_ane_emit_opts {
     uint32_t rows;   /* rows of a dispatch: 1, 32, 64, 128, 256 or 512; 0: 32 */
     uint32_t keys;   /* columns of the state: a power of two from 32 to 4096; 0: 512 */
-    uint32_t layers; /* layers per program; 0: by the default rule (lowerpart.h) */
-    int by_weights;  /* 1: scale values by powers of two from a range analysis (lowerrange.h) */
+    uint32_t layers; /* layers per program; 0: by the default rule (partition.h) */
+    int by_weights;  /* 1: scale values by powers of two from a range analysis (value_range.h) */
     int sizes_only;  /* 1: do not read weights; blobs have offsets and sizes but no data */
     enum sg_ane_storage storage; /* of matrices */
     int head;        /* 1: also a program with the output head and the greedy choice (lowerhead.h), after the others */

@@ -1,6 +1,6 @@
-/* lowerring.c: see lowerring.h.
+/* kv_ring.c: see kv_ring.h.
  * SPDX-License-Identifier: MIT */
-#include "unit/ane/lower/lowerring.h"
+#include "unit/ane/analysis/kv_ring.h"
 
 enum { COLUMNS_MIN = 32 }; /* an fp16 row of 64 bytes */
 

@@ -1,12 +1,12 @@
-/* lowerrange.c: see lowerrange.h. The bound of a product is computed per row of the weight: the smaller of
+/* value_range.c: see value_range.h. The bound of a product is computed per row of the weight: the smaller of
  * |row| times |x| (Cauchy-Schwarz) and the sum of the row's magnitudes times the largest element of x.
  * SPDX-License-Identifier: MIT */
-#include "unit/ane/lower/lowerrange.h"
+#include "unit/ane/analysis/value_range.h"
 
 #include <math.h>
 
-#include "unit/ane/lower/lowerpart.h"
-#include "unit/ane/lower/lowerscale.h"
+#include "unit/ane/analysis/partition.h"
+#include "unit/ane/analysis/weight_exponent.h"
 
 /* Limit of scaled values: half the magnitude at which products become infinite (constraint 30), which
  * leaves a margin for rounding. Shifts above 12 would lose small values to underflow; values that need more

@@ -1,10 +1,10 @@
-/* lowerpart.h: partition of a graph into parts that become programs: which operations the engine runs, in
+/* partition.h: partition of a graph into parts that become programs: which operations the engine runs, in
  * which part, and which values pass between parts. The embedding and everything after the row selection
  * (final norm, head) run on the CPU, called the helper. The partition does not depend on the rows of a
  * dispatch.
  * SPDX-License-Identifier: MIT */
-#ifndef SG_UNIT_ANE_LOWERPART_H
-#define SG_UNIT_ANE_LOWERPART_H
+#ifndef SG_UNIT_ANE_PARTITION_H
+#define SG_UNIT_ANE_PARTITION_H
 
 #include "graph/graph.h"
 
@@ -49,7 +49,7 @@ const char *sg_ane_helper_reason(const struct sg_graph *g, const struct sg_op *o
 uint32_t sg_ane_port_channels(const struct sg_graph *g, const int32_t *values, uint32_t n);
 /* Channels of a slot in the packed state of `keys` columns. The elements are stored consecutively, `keys`
  * per channel. K and V are stored feature by feature, each with one element per column of the ring
- * (lowerring.h); when the ring has as many columns as the state, a feature is a channel. CONV and DELTA
+ * (kv_ring.h); when the ring has as many columns as the state, a feature is a channel. CONV and DELTA
  * slots are stored as they are. The second function sums the slots of a part and pads the sum. */
 uint64_t sg_ane_slot_channels(const struct sg_slot *s, uint32_t keys);
 uint64_t sg_ane_state_channels(const struct sg_graph *g, const struct sg_ane_part *p, uint32_t keys);

@@ -1,9 +1,9 @@
-/* lowerscale.h: powers of two that move from the weight of a norm to the matrices that read it, and from one
+/* weight_exponent.h: powers of two that move from the weight of a norm to the matrices that read it, and from one
  * factor of a gated product to the matrix behind the product, so that all fit fp16. The results are unchanged, and
  * so is every bit of them unless a number was out of range.
  * SPDX-License-Identifier: MIT */
-#ifndef SG_UNIT_ANE_LOWERSCALE_H
-#define SG_UNIT_ANE_LOWERSCALE_H
+#ifndef SG_UNIT_ANE_WEIGHT_EXPONENT_H
+#define SG_UNIT_ANE_WEIGHT_EXPONENT_H
 
 #include "graph/graph.h"
 

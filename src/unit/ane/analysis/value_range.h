@@ -1,10 +1,10 @@
-/* lowerrange.h: range analysis that keeps values within fp16: computes from the weights how large each
+/* value_range.h: range analysis that keeps values within fp16: computes from the weights how large each
  * value of a graph can become, and chooses powers of two by which the engine's copies are divided. A norm
  * bounds its output whatever its input is, so bounds do not multiply from layer to layer; they only add up
  * along the residual stream.
  * SPDX-License-Identifier: MIT */
-#ifndef SG_UNIT_ANE_LOWERRANGE_H
-#define SG_UNIT_ANE_LOWERRANGE_H
+#ifndef SG_UNIT_ANE_VALUE_RANGE_H
+#define SG_UNIT_ANE_VALUE_RANGE_H
 
 #include "graph/graph.h"
 

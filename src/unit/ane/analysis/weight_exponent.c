@@ -1,11 +1,11 @@
-/* lowerscale.c: see lowerscale.h. A file may scale a norm's weight by 2^-19 and the matrices behind it by 2^19,
+/* weight_exponent.c: see weight_exponent.h. A file may scale a norm's weight by 2^-19 and the matrices behind it by 2^19,
  * which changes no result in fp32 but exceeds fp16 in both places.
  * SPDX-License-Identifier: MIT */
-#include "unit/ane/lower/lowerscale.h"
+#include "unit/ane/analysis/weight_exponent.h"
 
 #include <math.h>
 
-#include "unit/ane/lower/lowerpart.h"
+#include "unit/ane/analysis/partition.h"
 
 /* Magnitudes in [2^-USUAL, 2^USUAL] stay, for norms; in [2^-USUAL, 2^USUAL_UP) for factors of gated products, because the matrix
  * behind them may be as much smaller. Limit of an exponent. */

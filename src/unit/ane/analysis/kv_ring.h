@@ -1,10 +1,10 @@
-/* lowerring.h: columns of the state that hold rows of K and V. Attention with a window uses a ring of the
+/* kv_ring.h: columns of the state that hold rows of K and V. Attention with a window uses a ring of the
  * window's size, rounded up to a power of two: row r is in column r % columns and overwrites the row that
  * left the window. Attention without a window uses all columns of the state. In a state that does not grow
  * these become a ring as well, and overwritten rows are no longer visible.
  * SPDX-License-Identifier: MIT */
-#ifndef SG_UNIT_ANE_LOWERRING_H
-#define SG_UNIT_ANE_LOWERRING_H
+#ifndef SG_UNIT_ANE_KV_RING_H
+#define SG_UNIT_ANE_KV_RING_H
 
 #include "graph/graph.h"
 

@@ -1,10 +1,10 @@
-/* lowerpart.c: see lowerpart.h.
+/* partition.c: see partition.h.
  * SPDX-License-Identifier: MIT */
-#include "unit/ane/lower/lowerpart.h"
+#include "unit/ane/analysis/partition.h"
 
 #include <string.h>
 
-#include "unit/ane/lower/lowerring.h"
+#include "unit/ane/analysis/kv_ring.h"
 
 enum { HEAD_MAX = 16384 }; /* maximum outputs of a product (constraints 27 and 37) */
 
