@@ -1,18 +1,13 @@
-/* k_avx512_bf16.c: the product of training with factors rounded to bf16 and sums in fp32, for AVX512-BF16. Like k_gemm.h, but the
+/* k_avx512_bf16.c: the product of training with factors rounded to bf16 and sums in fp32, for AVX512-BF16. The
  * packed factors have pairs of neighbouring numbers of `inner`: vdpbf16ps adds the two products of a pair in every lane, so
  * that a step multiplies twice the numbers of one in fp32. Sums of 384 numbers are added in ascending order; a number of C
  * does not depend on the rows and columns beside it.
  * SPDX-License-Identifier: MIT */
 #if defined(__x86_64__)
-#include <assert.h>
-
 #include "unit/cpu/kernels/k_avx512.h"
 #include "unit/cpu/kernels/k_gemm_parts.h"
-#include "unit/train_math.h"
 
-enum { PAIRS = 192, WIDES = GEMM_COLS / GEMM_WIDE };
-enum { PACKED_A = GEMM_ROWS_MAX * PAIRS + 16, PACKED_B = GEMM_COLS * PAIRS + 16 }; /* pairs */
-static_assert(PACKED_A + PACKED_B <= SG_GEMM_SCRATCH, "SG_GEMM_SCRATCH holds both factors");
+enum { WIDES = GEMM_COLS / GEMM_WIDE };
 
 /* Sums over pairs of a [pairs][GEMM_ROWS] times b [pairs][GEMM_COLS], of `rows` rows, a constant. */
 INLINE void pair_sums(const uint32_t *a, const uint32_t *b, uint32_t pairs, const int rows, gemm_wide *sums)
@@ -33,10 +28,10 @@ INLINE void pair_sums(const uint32_t *a, const uint32_t *b, uint32_t pairs, cons
         sums[i * WIDES] = (gemm_wide)s[i][0], sums[i * WIDES + 1] = (gemm_wide)s[i][1];
 }
 
-/* One block of C, at most GEMM_ROWS x GEMM_COLS. */
-static void block(const uint32_t *a, const uint32_t *b, uint32_t pairs, uint32_t rows, uint32_t cols, float *c, size_t ldc,
+static void block(const void *packed_a, const void *packed_b, uint32_t pairs, uint32_t rows, uint32_t cols, float *c, size_t ldc,
                   int add)
 {
+    const uint32_t *a = packed_a, *b = packed_b;
     gemm_wide sums[GEMM_ROWS * WIDES];
     if (rows > 8) pair_sums(a, b, pairs, GEMM_ROWS, sums);
     else if (rows > 4) pair_sums(a, b, pairs, 8, sums);
@@ -52,9 +47,9 @@ INLINE __m512i row_pairs(const float *x, uint32_t n)
     return (__m512i)_mm512_cvtne2ps_pbh(high, low);
 }
 
-/* [lines, depth] of x to out [pairs][width], width >= lines. Writes up to 16 pairs behind out. */
-static void pack_turned(const float *x, size_t ldx, uint32_t lines, uint32_t depth, uint32_t width, uint32_t *out)
+static void pack_turned(const float *x, size_t ldx, uint32_t lines, uint32_t depth, uint32_t width, void *packed)
 {
+    uint32_t *out = packed;
     for (uint32_t i = 0; i < width; i += 16)
         for (uint32_t k = 0; k < depth; k += 32) {
             gemm_wide a[16];
@@ -66,9 +61,9 @@ static void pack_turned(const float *x, size_t ldx, uint32_t lines, uint32_t dep
         }
 }
 
-/* [depth, lines] of x to out [pairs][width]. Writes up to 16 pairs behind out. */
-static void pack_straight(const float *x, size_t ldx, uint32_t lines, uint32_t depth, uint32_t width, uint32_t *out)
+static void pack_straight(const float *x, size_t ldx, uint32_t lines, uint32_t depth, uint32_t width, void *packed)
 {
+    uint32_t *out = packed;
     static const uint16_t order[32] = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
                                        8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
     const __m512i interleave = _mm512_loadu_si512(order);
@@ -82,32 +77,10 @@ static void pack_straight(const float *x, size_t ldx, uint32_t lines, uint32_t d
         }
 }
 
-static void gemm_rows(const struct sg_gemm *g, uint32_t i0, uint32_t rows, uint32_t *scratch)
-{
-    uint32_t *a = scratch, *b = scratch + PACKED_A;
-    for (uint32_t k = 0; k < g->inner || (!g->inner && !k); k += 2 * PAIRS) {
-        uint32_t depth = g->inner - k < 2 * PAIRS ? g->inner - k : 2 * PAIRS, pairs = (depth + 1) / 2;
-        for (uint32_t i = 0; i < rows; i += GEMM_ROWS) {
-            uint32_t n = rows - i < GEMM_ROWS ? rows - i : GEMM_ROWS;
-            uint32_t *to = a + (size_t)i * PAIRS;
-            if (g->kind == SG_GEMM_TN) pack_straight(g->a + k * g->lda + i0 + i, g->lda, n, depth, GEMM_ROWS, to);
-            else pack_turned(g->a + (i0 + i) * g->lda + k, g->lda, n, depth, GEMM_ROWS, to);
-        }
-        for (uint32_t j = 0; j < g->cols; j += GEMM_COLS) {
-            uint32_t cols = g->cols - j < GEMM_COLS ? g->cols - j : GEMM_COLS;
-            if (g->kind == SG_GEMM_NT) pack_turned(g->b + j * g->ldb + k, g->ldb, cols, depth, GEMM_COLS, b);
-            else pack_straight(g->b + k * g->ldb + j, g->ldb, cols, depth, GEMM_COLS, b);
-            for (uint32_t i = 0; i < rows; i += GEMM_ROWS)
-                block(a + (size_t)i * PAIRS, b, pairs, rows - i < GEMM_ROWS ? rows - i : GEMM_ROWS, cols,
-                      g->c + (i0 + i) * g->ldc + j, g->ldc, g->add || k);
-        }
-    }
-}
-
 static void gemm_bf16(const struct sg_gemm *g, float *scratch)
 {
-    for (uint32_t i = 0; i < g->rows; i += GEMM_ROWS_MAX)
-        gemm_rows(g, i, g->rows - i < GEMM_ROWS_MAX ? g->rows - i : GEMM_ROWS_MAX, (uint32_t *)(void *)scratch);
+    static const struct gemm_form form = {2, pack_turned, pack_straight, block};
+    gemm_all(g, &form, scratch);
 }
 
 void sg_kernels_avx512_bf16(struct sg_kernels *k) { k->gemm_bf16 = gemm_bf16; }

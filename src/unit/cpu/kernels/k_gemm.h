@@ -8,15 +8,7 @@
 #ifndef SG_UNIT_CPU_K_GEMM_H
 #define SG_UNIT_CPU_K_GEMM_H
 
-#include <assert.h>
-
 #include "unit/cpu/kernels/k_gemm_parts.h"
-#include "unit/cpu/kernels/kernels.h"
-#include "unit/train_math.h"
-
-enum { GEMM_DEPTH = 192 };
-enum { GEMM_A = GEMM_ROWS_MAX * GEMM_DEPTH + 16, GEMM_B = GEMM_COLS * GEMM_DEPTH + 16 }; /* numbers of the packed factors */
-static_assert(GEMM_A + GEMM_B == SG_GEMM_SCRATCH, "SG_GEMM_SCRATCH holds both factors");
 
 #if defined(__AVX512F__)
 enum { GEMM_STEP_ROWS = 12, GEMM_STEP_WIDES = 2 }; /* sums in registers: 24 of 32 */
@@ -49,9 +41,10 @@ static inline __attribute__((always_inline)) void gemm_sums(const float *a, cons
 }
 
 /* One block of C, at most GEMM_ROWS x GEMM_COLS. Few rows, as of an adapter's rank, or few columns take a smaller one. */
-static void gemm_block(const float *a, const float *b, uint32_t depth, uint32_t rows, uint32_t cols, float *c, size_t ldc,
-                       int add)
+static void gemm_block(const void *packed_a, const void *packed_b, uint32_t depth, uint32_t rows, uint32_t cols, float *c,
+                       size_t ldc, int add)
 {
+    const float *a = packed_a, *b = packed_b;
     const uint32_t step = GEMM_STEP_WIDES * GEMM_WIDE;
     gemm_wide sums[GEMM_STEP_ROWS][GEMM_STEP_WIDES];
     for (uint32_t i = 0; i < rows; i += GEMM_STEP_ROWS)
@@ -77,9 +70,9 @@ static inline void gemm_turn_rows(const float *x, size_t ldx, uint32_t rows, flo
     for (uint32_t i = 0; i < 16; i++) memcpy(out + i * ldo, &a[i], sizeof a[i]); /* behind ldo the next row overwrites it */
 }
 
-/* [lines, depth] of x to out [depth][width], width >= lines. Writes up to 16 numbers behind out. */
-static void gemm_pack_turned(const float *x, size_t ldx, uint32_t lines, uint32_t depth, uint32_t width, float *out)
+static void gemm_pack_turned(const float *x, size_t ldx, uint32_t lines, uint32_t depth, uint32_t width, void *packed)
 {
+    float *out = packed;
     for (uint32_t i = 0; i < width; i += 16)
         for (uint32_t k = 0; k < depth; k += 16) {
             uint32_t rows = lines < i ? 0 : lines - i < 16 ? lines - i : 16;
@@ -93,39 +86,17 @@ static void gemm_pack_turned(const float *x, size_t ldx, uint32_t lines, uint32_
         }
 }
 
-/* [depth, lines] of x to out [depth][width]. */
-static void gemm_pack_straight(const float *x, size_t ldx, uint32_t lines, uint32_t depth, uint32_t width, float *out)
+static void gemm_pack_straight(const float *x, size_t ldx, uint32_t lines, uint32_t depth, uint32_t width, void *packed)
 {
+    float *out = packed;
     for (uint32_t k = 0; k < depth; k++)
         for (uint32_t i = 0; i < width; i++) out[(size_t)k * width + i] = i < lines ? x[k * ldx + i] : 0;
 }
 
-static void gemm_rows(const struct sg_gemm *g, uint32_t i0, uint32_t rows, float *scratch)
-{
-    float *a = scratch, *b = scratch + GEMM_A;
-    for (uint32_t k = 0; k < g->inner || (!g->inner && !k); k += GEMM_DEPTH) {
-        uint32_t depth = g->inner - k < GEMM_DEPTH ? g->inner - k : GEMM_DEPTH;
-        for (uint32_t i = 0; i < rows; i += GEMM_ROWS) {
-            uint32_t n = rows - i < GEMM_ROWS ? rows - i : GEMM_ROWS;
-            float *to = a + (size_t)i * GEMM_DEPTH;
-            if (g->kind == SG_GEMM_TN) gemm_pack_straight(g->a + k * g->lda + i0 + i, g->lda, n, depth, GEMM_ROWS, to);
-            else gemm_pack_turned(g->a + (i0 + i) * g->lda + k, g->lda, n, depth, GEMM_ROWS, to);
-        }
-        for (uint32_t j = 0; j < g->cols; j += GEMM_COLS) {
-            uint32_t cols = g->cols - j < GEMM_COLS ? g->cols - j : GEMM_COLS;
-            if (g->kind == SG_GEMM_NT) gemm_pack_turned(g->b + j * g->ldb + k, g->ldb, cols, depth, GEMM_COLS, b);
-            else gemm_pack_straight(g->b + k * g->ldb + j, g->ldb, cols, depth, GEMM_COLS, b);
-            for (uint32_t i = 0; i < rows; i += GEMM_ROWS)
-                gemm_block(a + (size_t)i * GEMM_DEPTH, b, depth, rows - i < GEMM_ROWS ? rows - i : GEMM_ROWS, cols,
-                           g->c + (i0 + i) * g->ldc + j, g->ldc, g->add || k);
-        }
-    }
-}
-
 static void plain_gemm(const struct sg_gemm *g, float *scratch)
 {
-    for (uint32_t i = 0; i < g->rows; i += GEMM_ROWS_MAX)
-        gemm_rows(g, i, g->rows - i < GEMM_ROWS_MAX ? g->rows - i : GEMM_ROWS_MAX, scratch);
+    static const struct gemm_form form = {1, gemm_pack_turned, gemm_pack_straight, gemm_block};
+    gemm_all(g, &form, scratch);
 }
 
 #endif
