@@ -225,8 +225,7 @@ static segue_status place_units(struct segue_engine *e, segue_unit *const *units
     SG_TRY(check_kv(e, o->kv, err));
     for (uint32_t i = 0; i < e->placements_n; i++) {
         const struct sg_unit_desc *desc = &e->placements[i].unit->desc;
-        if (desc->kv == SG_KV_F16_ONLY) continue; /* checks its weights itself */
-        SG_TRY(sg_kv_estimate(desc->info.spec, e->graph, e->placements[i].kv, err));
+        if (!desc->fits_kv) SG_TRY(sg_kv_estimate(desc->info.spec, e->graph, e->placements[i].kv, err));
     }
     name_samples(e);
     return compile_all(e, o, err);

@@ -61,6 +61,8 @@ struct sg_unit_desc {
     uint32_t half;                   /* 1: the result of every operation is rounded to fp16; 2: to bf16 */
     uint32_t kv;                     /* enum sg_kv_storages: how its states may have K and V; where they cannot, they have f16,
                                       * and a hand-off converts them */
+    uint32_t fits_kv;                /* 1: compile or the runs scale or refuse K and V that f16 does not hold; 0: the engine
+                                      * refuses models whose weights show that (unit/kv/kv_fit.h) */
     uint32_t invariant;              /* bit for bit, the results of a sequence do not depend 1: on the other spans of the batch,
                                       * 2: nor on how its tokens are divided into runs */
     uint32_t first_runs_slow;        /* 1: a run of a new shape takes much longer than later ones: a server prepares for that */

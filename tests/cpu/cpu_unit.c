@@ -511,6 +511,31 @@ static void failed_allocations_are_reported(void **state)
 }
 #endif
 
+/* NaN is not the storage's fault, whatever else the head has; numbers beyond the storage, or lost in it, are. */
+static void heads_that_do_not_fit_have_a_reason(void **state)
+{
+    (void)state;
+    static const struct { float x[3]; enum sg_storage storage; enum sg_kv_fit fit; } heads[] = {
+        {{1, -65504, 0}, SG_F16, SG_KV_FITS},          {{0, 0, 0}, SG_F16, SG_KV_FITS},
+        {{1, 65520, 0}, SG_F16, SG_KV_INFINITE},       {{-INFINITY, 1, 0}, SG_F16, SG_KV_INFINITE},
+        {{-65520, 1, 0}, SG_Q8_0, SG_KV_FITS},         {{0x1p-21f, 0, 0}, SG_F16, SG_KV_LOST},
+        {{INFINITY, NAN, 0}, SG_F16, SG_KV_NAN},       {{0, -NAN, 1}, SG_Q8_0, SG_KV_NAN},
+        {{NAN, 1e30f, 0}, SG_BF16, SG_KV_FITS}, /* not counted there */
+    };
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
+        assert_int_equal(sg_kv_fit(heads[i].x, 3, heads[i].storage), heads[i].fit);
+    struct sg_op op = {.code = SG_OP_ATTEND, .layer = 4};
+    struct sg_kv_count few = {.heads = {[SG_KV_LOST] = 4}, .all = 8};
+    struct sg_kv_count nan = {.heads = {[SG_KV_INFINITE] = 2, [SG_KV_NAN] = 1}, .all = 8};
+    segue_error err;
+    assert_true(sg_kv_count_fits(&few) && !sg_kv_count_fits(&nan));
+    assert_int_equal(sg_kv_fit_fail("cpu", &op, 1, &nan, SG_F16, &err), SEGUE_EUNSUPPORTED);
+    assert_true(strstr(err.text, "V of layer 4: 1 of 8") && strstr(err.text, "NaN") && !strstr(err.text, "--kv"));
+    nan.heads[SG_KV_NAN] = 0;
+    assert_int_equal(sg_kv_fit_fail("cpu", &op, 0, &nan, SG_Q8_0, &err), SEGUE_EUNSUPPORTED);
+    assert_true(strstr(err.text, "K of layer 4: 2 of 8") && strstr(err.text, "q8") && strstr(err.text, "--kv"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -522,7 +547,7 @@ int main(void)
         cmocka_unit_test(instruction_sets_run_concurrently),   cmocka_unit_test(prompt_division_changes_little),
         cmocka_unit_test(state_forks_and_restores_marks), cmocka_unit_test(run_of_steps_equals_single_steps),
         cmocka_unit_test(canceled_run_changes_nothing),      cmocka_unit_test(higher_priority_runs_first),
-        cmocka_unit_test(invalid_batches_are_refused),
+        cmocka_unit_test(invalid_batches_are_refused),       cmocka_unit_test(heads_that_do_not_fit_have_a_reason),
         cmocka_unit_test(heads_above_the_maximum_are_refused),
         cmocka_unit_test(invalid_specs_are_refused),            cmocka_unit_test(bandwidth_is_measured)};
     return cmocka_run_group_tests(tests, setup, teardown);

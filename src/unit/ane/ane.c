@@ -23,7 +23,7 @@ static void describe_one(struct sg_unit_desc *d, const char *spec, const char *p
     static const char *const texts[][2] = {{"neural engine, limits of", "private interface"},
                                            {"neural engine, limits of", "open Linux driver"},
                                            {"software NPU, profile", "simulated"}};
-    *d = (struct sg_unit_desc){.lanes = 1, .half = 1, .kv = SG_KV_F16_ONLY, .named_only = 1, .select_late = 1};
+    *d = (struct sg_unit_desc){.lanes = 1, .half = 1, .kv = SG_KV_F16_ONLY, .fits_kv = 1, .named_only = 1, .select_late = 1};
     d->info.size = sizeof d->info;
     d->info.built = d->info.present = 1;
     d->info.simulated = engine == ENGINE_SOFTWARE;

@@ -215,19 +215,20 @@ static void norm_rope_head(const struct sg_cpu_pass *a, const struct sg_cpu_norm
 
 static void count_unfit(struct sg_cpu_pass *a, int is_v, enum sg_kv_fit fit)
 {
-    if (fit != SG_KV_FITS) atomic_fetch_add(fit == SG_KV_INFINITE ? &a->infinite[is_v] : &a->lost[is_v], 1u);
+    if (fit != SG_KV_FITS) atomic_fetch_add(&a->unfit_heads[is_v][fit], 1u);
 }
 
 /* While no item of a KEYS stage runs: remember the first attend op whose K or V do not fit, and count again from 0. */
 void sg_attend_fit(struct sg_cpu_pass *a, const struct sg_cpu_stage *st)
 {
     for (int is_v = 0; is_v < 2; is_v++) {
-        uint32_t infinite = atomic_exchange(&a->infinite[is_v], 0u), lost = atomic_exchange(&a->lost[is_v], 0u);
-        if (a->unfit || (!infinite && 2 * (uint64_t)lost <= (uint64_t)a->t * st->op->u.attend.kv_heads)) continue;
+        struct sg_kv_count count = {.all = (uint64_t)a->t * st->op->u.attend.kv_heads};
+        for (int fit = SG_KV_FITS + 1; fit < SG_KV_FIT_N; fit++)
+            count.heads[fit] = atomic_exchange(&a->unfit_heads[is_v][fit], 0u);
+        if (a->unfit || sg_kv_count_fits(&count)) continue;
         a->unfit = st->op;
-        a->unfit_count.is_v = is_v;
-        a->unfit_count.infinite = infinite;
-        a->unfit_count.lost = lost;
+        a->unfit_is_v = is_v;
+        a->unfit_count = count;
     }
 }
 

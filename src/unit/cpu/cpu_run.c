@@ -226,11 +226,10 @@ static segue_status kv_check(struct sg_cpu_run *run, struct sg_cpu_pass *a, segu
             break;
         }
     if (!a->unfit) return SEGUE_OK;
-    run->common.result.overflows += a->unfit_count.infinite;
-    run->common.result.underflows += a->unfit_count.lost;
+    run->common.result.overflows += a->unfit_count.heads[SG_KV_INFINITE];
+    run->common.result.underflows += a->unfit_count.heads[SG_KV_LOST];
     const struct sg_cpu_state *state = sg_cpu_state_of(a->spans[0].state);
-    return sg_kv_fit_check("cpu", a->unfit, a->unfit_count.is_v, a->unfit_count.infinite, a->unfit_count.lost,
-                           (uint64_t)a->t * a->unfit->u.attend.kv_heads, state->core.storage, err);
+    return sg_kv_fit_fail("cpu", a->unfit, a->unfit_is_v, &a->unfit_count, state->core.storage, err);
 }
 
 /* One pass: appends the rows to all states, or returns ECANCELED and leaves all states as they were. A short pass over recurrent

@@ -318,9 +318,10 @@ struct sg_cpu_pass {
     int loras;                       /* 1: some span has adapters */
     float *logits;                   /* [r][vocab] */
     uint32_t stage_from;             /* of the job in the pool */
-    atomic_uint infinite[2], lost[2]; /* heads of rows of K and V that the running KEYS stage could not store */
+    atomic_uint unfit_heads[2][SG_KV_FIT_N]; /* of K, of V: heads of rows that the running KEYS stage could not store */
     const struct sg_op *unfit;       /* first attend op with too many of them ... */
-    struct { int is_v; uint64_t infinite, lost; } unfit_count; /* ... and how many */
+    int unfit_is_v;                  /* ... in K or in V ... */
+    struct sg_kv_count unfit_count;  /* ... and how many */
 };
 
 /* A compiled graph: stages, value placement, packed weights, and the scratch of the run in progress. */

@@ -2,6 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "unit/kv/kv_fit.h"
 
+#include <math.h>
+
 #include "base/num.h"
 
 #define F16_TOP 65520.0f /* rounds to infinity */
@@ -24,17 +26,30 @@ enum sg_kv_fit sg_kv_fit(const float *x, size_t n, enum sg_storage storage)
 {
     if (storage != SG_F16 && storage != SG_Q8_0) return SG_KV_FITS;
     float top = top_of(x, n) / (storage == SG_Q8_0 ? Q8_TOP : 1.0f);
-    if (!(top < F16_TOP)) return SG_KV_INFINITE;
+    if (isnan(top)) return SG_KV_NAN;
+    if (top >= F16_TOP) return SG_KV_INFINITE;
     return top != 0 && top < F16_FEW ? SG_KV_LOST : SG_KV_FITS;
 }
 
-segue_status sg_kv_fit_check(const char *unit, const struct sg_op *attend, int is_v, uint64_t infinite, uint64_t lost,
-                             uint64_t rows, enum sg_storage storage, segue_error *err)
+int sg_kv_count_fits(const struct sg_kv_count *c)
 {
-    if (!infinite && 2 * lost <= rows) return SEGUE_OK;
+    return !c->heads[SG_KV_NAN] && !c->heads[SG_KV_INFINITE] && 2 * c->heads[SG_KV_LOST] <= c->all;
+}
+
+/* NaN first: no storage holds it, so it is not the storage that has to change. */
+segue_status sg_kv_fit_fail(const char *unit, const struct sg_op *attend, int is_v, const struct sg_kv_count *c,
+                            enum sg_storage storage, segue_error *err)
+{
+    const char *name = is_v ? "V" : "K", *kind = storage == SG_Q8_0 ? "q8" : "f16";
+    unsigned long long all = c->all;
+    if (c->heads[SG_KV_NAN])
+        return sg_fail(err, SEGUE_EUNSUPPORTED,
+                       "run: %s: %s of layer %d: %llu of %llu heads of rows are NaN before they are stored; check the model file "
+                       "and adapters, or compare with --unit ref", unit, name, attend->layer,
+                       (unsigned long long)c->heads[SG_KV_NAN], all);
+    int infinite = c->heads[SG_KV_INFINITE] != 0;
     return sg_fail(err, SEGUE_EUNSUPPORTED,
                    "run: %s: %s of layer %d: %llu of %llu heads of rows are %s %s, the storage of K and V; use --kv bf16 or f32",
-                   unit, is_v ? "V" : "K", attend->layer, (unsigned long long)(infinite ? infinite : lost),
-                   (unsigned long long)rows,
-                   infinite ? "beyond the largest number of" : "too small for", storage == SG_Q8_0 ? "q8" : "f16");
+                   unit, name, attend->layer, (unsigned long long)c->heads[infinite ? SG_KV_INFINITE : SG_KV_LOST], all,
+                   infinite ? "beyond the largest number of" : "too small for", kind);
 }

@@ -9,7 +9,7 @@ void sg_wire_desc_put(struct sg_buf *out, const struct sg_unit_desc *d)
     const char *const texts[] = {i->spec, i->kind, i->features, i->why, d->kernels};
     const uint32_t numbers[] = {i->built,    i->present,   i->simulated, d->lanes, d->rows_max,
                                 d->samples, d->reference, d->streams,   d->half,  d->select_late, d->invariant,
-                                d->kv};
+                                d->kv,       d->fits_kv};
     for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) sg_put_text(out, texts[k]);
     sg_put_u64(out, i->memory_bytes);
     for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++) sg_put_u32(out, numbers[k]);
@@ -27,10 +27,11 @@ segue_status sg_wire_desc_take(struct sg_reader *in, struct sg_unit_desc *out, s
     i->memory_bytes = sg_reader_u64(in);
     uint32_t *const numbers[] = {&i->built,  &i->present,  &i->simulated, &d.lanes, &d.rows_max,
                                  &d.samples, &d.reference, &d.streams,    &d.half,  &d.select_late, &d.invariant,
-                                 &d.kv};
+                                 &d.kv,      &d.fits_kv};
     for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++) *numbers[k] = sg_reader_u32(in);
     if (in->bad || i->built > 1 || i->present > 1 || i->simulated > 1 || d.samples > 1 || d.reference > 1 ||
-        d.streams > 1 || d.half > 2 || d.select_late > 1 || d.invariant > 2 || d.kv > SG_KV_NOT_Q8)
+        d.streams > 1 || d.half > 2 || d.select_late > 1 || d.invariant > 2 || d.kv > SG_KV_NOT_Q8 ||
+        d.fits_kv > 1)
         return sg_fail(err, SEGUE_EFORMAT, "message refused: the description of a unit is damaged");
     *out = d;
     return SEGUE_OK;

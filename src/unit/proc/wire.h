@@ -9,7 +9,7 @@
 #include "unit/unit.h"
 
 enum {
-    SG_WIRE_VERSION = 6,
+    SG_WIRE_VERSION = 7,
     SG_WIRE_REPLY = 0x100,       /* added to the kind of a request: the kind of its reply */
     SG_WIRE_ACCEPTED = 0x200     /* before the reply of a run that asks for it: its unit accepted or refused the run; no body */
 };
