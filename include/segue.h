@@ -301,18 +301,24 @@ typedef struct segue_part {
 } segue_part;
 
 enum { SEGUE_PLAN_SHAPES = 4 };
-typedef struct segue_plan_info {
+typedef struct segue_plan_opts {
     uint32_t size;
-    size_t parts_n;
     uint64_t handoff_ns;     /* expected; 0 = none, or unknown */
     uint32_t shapes[SEGUE_PLAN_SHAPES];  /* tokens of a prefill run, rising, 0 ends the list: the smallest that fits, or
                               * several of the largest. All 0: runs of the engine's chunk_tokens */
+} segue_plan_opts;
+
+typedef struct segue_plan_info {
+    uint32_t size;
+    size_t parts_n;
+    uint64_t handoff_ns;     /* of segue_plan_opts */
+    uint32_t shapes[SEGUE_PLAN_SHAPES];
 } segue_plan_info;
 
-/* A plan that the caller states: parts[n] (parts[0].size is the size of each) and, optionally, shapes. Copied.
- * EARG: no parts. Whether it fits an engine is checked where it is used. */
+/* A plan that the caller states: parts[n], at most 16 (parts[0].size is the size of each). opts may be NULL. Copied.
+ * EARG: no parts, or too many. Whether it fits an engine is checked where it is used. */
 SEGUE_API segue_status segue_plan_new(segue_plan **out, const segue_part *parts, size_t n,
-                                      const segue_plan_info *info, segue_error *err);
+                                      const segue_plan_opts *opts, segue_error *err);
 /* The plan that the engine chooses for a task. EUNSUPPORTED: no unit of the engine can do it. */
 SEGUE_API segue_status segue_plan_make(segue_plan **out, const segue_engine *engine, const segue_task *task,
                                        segue_error *err);
@@ -423,7 +429,8 @@ typedef struct segue_use {
     uint32_t unit;               /* index into the engine's units */
     segue_phase phase;
     uint32_t from, to;           /* layers [from, to) */
-    uint64_t runs, tokens, dispatches, ns;
+    uint64_t runs, tokens;       /* of complete runs; what follows also counts runs that failed or were canceled */
+    uint64_t dispatches, ns;
     uint64_t host_bytes;         /* copied between host and device memory; 0: none, or not counted */
     uint64_t padded_tokens;      /* token slots of all dispatches, padding included; 0: the unit does not pad */
     uint64_t tokens_truncated;   /* positions that the last token no longer saw although the model asks for them, because

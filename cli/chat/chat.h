@@ -18,7 +18,7 @@ struct chat {
     json_t *turns;    /* report of every answer */
     json_t *last;     /* report of the last answer; NULL: none */
     struct line_edit *line_edit;
-    char *first; /* line of a pipe that was read before anything was opened; NULL: none */
+    char *first; /* line of a pipe that was read for the plan; NULL: none */
     struct read_ahead *read_ahead; /* NULL: one unit runs both phases, and stdin is no terminal */
     uint64_t typed_ns;             /* time of the last chat_typed of this turn */
     struct trace trace;

@@ -141,11 +141,13 @@ static void open_line_edit(struct chat *c)
     c->interactive = line_edit_interactive(c->line_edit);
 }
 
-/* The next line, allocated; NULL: there is none. */
-static char *read_line(struct chat *c)
+/* first_message: on a pipe the plan is made for the first line. A slash command is no message. */
+static const char *read_first(void *arg)
 {
+    struct chat *c = arg;
     const char *line = line_edit_read(c->line_edit, "> ");
-    return line ? out_strdup(line) : NULL;
+    c->first = line ? out_strdup(line) : NULL;
+    return c->first && *c->first != '/' ? c->first : NULL;
 }
 
 /* The JSON object of --json. After a failure it contains the error and the turns before it. Returns the exit code. */
@@ -174,10 +176,9 @@ static int run(struct args *args)
     bool recorded = args_has(args, "record");
     const char *prompt = args_text(args, "prompt");
     open_line_edit(&c);
-    /* On a pipe the first message is there before anything is opened, and the plan is made for it. */
-    c.first = c.interactive || prompt ? NULL : read_line(&c);
+    const struct first_message first = {read_first, &c};
     unsigned flags = recorded ? record_placement_flags(args) : 0;
-    int code = placement_open_for(&c.placement, args, flags, c.first && *c.first != '/' ? c.first : NULL);
+    int code = placement_open_for(&c.placement, args, flags, c.interactive || prompt ? NULL : &first);
     if (!code) code = meter_open(&c.meter, args, &c.placement);
     if (code) {
         close_chat(&c);
@@ -200,7 +201,7 @@ static int run(struct args *args)
     if (c.interactive) print_history(&c);
     /* The prompt of -p is the first turn. */
     if (!prompt && c.interactive && c.read_ahead) chat_expect_message(&c);
-    bool running = c.interactive || prompt || c.first;
+    bool running = true;
     if (prompt || c.first) running = handle_line(&c, prompt ? prompt : c.first, &code);
     while (running && (c.interactive || !interrupt_pending())) {
         char *line = line_edit_read(c.line_edit, "> ");

@@ -215,7 +215,7 @@ static segue_status open_pipeline(struct placement *p, const struct args *args, 
 }
 
 /* run, chat and serve without a named unit follow the plan, if this machine was calibrated, and say so. */
-static segue_status follow_plan(struct placement *p, const struct args *args, const char *message, bool *followed,
+static segue_status follow_plan(struct placement *p, const struct args *args, const struct first_message *first, bool *followed,
                                 segue_error *err)
 {
     const char *name = args->command->name;
@@ -228,7 +228,7 @@ static segue_status follow_plan(struct placement *p, const struct args *args, co
     if (!p->follow) return SEGUE_OK;
     /* Only now: a prompt is tokenized to be counted. */
     struct expected_task task;
-    expected_task_of(&task, args, p->model, &p->info, message);
+    expected_task_of(&task, args, p->model, &p->info, first ? first->read(first->context) : NULL);
     if (!follow_choose(p->follow, &task)) {
         follow_free(p->follow);
         p->follow = NULL;
@@ -246,7 +246,7 @@ static segue_status follow_plan(struct placement *p, const struct args *args, co
 
 /* Without --prefill and --decode one unit runs both phases. If only one of them is given, the other phase runs on
  * --unit. */
-static segue_status open_units(struct placement *p, const struct args *args, const char *message, segue_error *err)
+static segue_status open_units(struct placement *p, const struct args *args, const struct first_message *first, segue_error *err)
 {
     static const char *const phases[] = {"prefill", "decode"};
     unsigned threads = (unsigned)args_number(args, "threads", 0);
@@ -257,7 +257,7 @@ static segue_status open_units(struct placement *p, const struct args *args, con
     uint32_t index;
     bool followed = false;
     if (!p->planned && !all) {
-        segue_status st = follow_plan(p, args, message, &followed, err);
+        segue_status st = follow_plan(p, args, first, &followed, err);
         if (st || followed) return st;
     }
     if (!p->planned) return unit_index(p, all, threads, &index, err);
@@ -279,9 +279,9 @@ static segue_status open_units(struct placement *p, const struct args *args, con
 /* Make the plan of the parts that the flags have named. */
 static segue_status make_plan(struct placement *p, segue_error *err)
 {
-    segue_plan_info info = SEGUE_INIT(segue_plan_info);
-    memcpy(info.shapes, p->shapes, sizeof info.shapes);
-    return segue_plan_new(&p->plan, p->parts, p->parts_n, &info, err);
+    segue_plan_opts opts = SEGUE_INIT(segue_plan_opts);
+    memcpy(opts.shapes, p->shapes, sizeof opts.shapes);
+    return segue_plan_new(&p->plan, p->parts, p->parts_n, &opts, err);
 }
 
 /* PATH may contain '=': if a file or folder of the whole text exists, the text is the path. Otherwise the number after
@@ -394,7 +394,7 @@ static segue_status open_engine(struct placement *p, const struct args *args, un
 }
 
 /* SEGUE_EUNSUPPORTED concerns units and features (exit 3), except for models and adapters, which are files (exit 4). */
-segue_status placement_try(struct placement *p, const struct args *args, unsigned flags, const char *message,
+segue_status placement_try(struct placement *p, const struct args *args, unsigned flags, const struct first_message *first,
                            int *unsupported_code, segue_error *err)
 {
     *unsupported_code = EXIT_BAD_INPUT;
@@ -402,7 +402,7 @@ segue_status placement_try(struct placement *p, const struct args *args, unsigne
     if (st) return st;
     uint64_t start_ns = out_now_ns();
     *unsupported_code = EXIT_UNAVAILABLE;
-    st = open_units(p, args, message, err);
+    st = open_units(p, args, first, err);
     const char *lora;
     for (size_t i = 0; !st && (lora = args_nth(args, "lora", i)); i++) {
         st = placement_add_adapter(p, lora, err);
@@ -429,11 +429,11 @@ int placement_open(struct placement *p, const struct args *args, unsigned flags)
     return placement_open_for(p, args, flags, NULL);
 }
 
-int placement_open_for(struct placement *p, const struct args *args, unsigned flags, const char *message)
+int placement_open_for(struct placement *p, const struct args *args, unsigned flags, const struct first_message *first)
 {
     int unsupported_code;
     segue_error err;
-    if (!placement_try(p, args, flags, message, &unsupported_code, &err)) {
+    if (!placement_try(p, args, flags, first, &unsupported_code, &err)) {
         warn_about_context(p, args);
         return EXIT_DONE;
     }

@@ -46,11 +46,17 @@ struct placement {
  * the exit code; 0: success. */
 int placement_open_model(struct placement *p, const struct args *args);
 int placement_open(struct placement *p, const struct args *args, unsigned flags);
-/* message: the first one of a conversation, for the plan; NULL: not known yet. */
-int placement_open_for(struct placement *p, const struct args *args, unsigned flags, const char *message);
+/* Where the first message of a conversation comes from. Called at most once, when the model is open and the plan depends on the
+ * message; it may wait for input. NULL: the message is not known yet. */
+struct first_message {
+    const char *(*read)(void *context);
+    void *context;
+};
+/* first: NULL: no message is known before the first answer. */
+int placement_open_for(struct placement *p, const struct args *args, unsigned flags, const struct first_message *first);
 /* As placement_open_for, but without printing or closing. *unsupported_code is the exit code for SEGUE_EUNSUPPORTED: a file
  * was rejected (EXIT_BAD_INPUT), or a unit is missing (EXIT_UNAVAILABLE). */
-segue_status placement_try(struct placement *p, const struct args *args, unsigned flags, const char *message,
+segue_status placement_try(struct placement *p, const struct args *args, unsigned flags, const struct first_message *first,
                            int *unsupported_code, segue_error *err);
 /* Close everything and zero *p. Sessions of the engine must be closed before. */
 void placement_close(struct placement *p);

@@ -1,5 +1,6 @@
 /* contracts.c: promises of the public header that hold for every unit: arrays of structs that are longer than the library's, one
- * error per session of a step, progress and cancel of segue_engine_open. SPDX-License-Identifier: MIT */
+ * error per session of a step, counters of failed runs, progress and cancel of segue_engine_open. SPDX-License-Identifier: MIT */
+#include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -99,6 +100,66 @@ static void each_session_has_its_error(void **state)
     segue_session_close(alone);
 }
 
+/* Sets all numbers of a tensor in FOLDER/model.safetensors: 8 bytes of length, a JSON header, the data. */
+static void fill_tensor(const char *folder, const char *name, float value)
+{
+    char path[1024], header[1 << 15];
+    uint64_t length = 0, from = 0, to = 0;
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    assert_int_equal(fread(&length, 1, 8, f), 8);
+    assert_true(length < sizeof header);
+    assert_int_equal(fread(header, 1, length, f), length);
+    header[length] = 0;
+    const char *at = strstr(header, name);
+    assert_non_null(at);
+    at = strstr(at, "\"data_offsets\":[");
+    assert_non_null(at);
+    assert_int_equal(sscanf(at, "\"data_offsets\":[%" SCNu64 ",%" SCNu64, &from, &to), 2);
+    assert_int_equal(fseek(f, (long)(8 + length + from), SEEK_SET), 0);
+    for (; from < to; from += sizeof value) assert_int_equal(fwrite(&value, sizeof value, 1, f), 1);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* K of the first layer is beyond f16 by its norm, which no estimate from the weights covers: the run fails, and its results
+ * beyond f16 are counted, but not as a complete run. */
+static void failed_runs_are_counted(void **state)
+{
+    (void)state;
+    char folder[512];
+    segue_model *huge = NULL;
+    segue_engine *e = NULL;
+    segue_session *s = NULL;
+    segue_engine_opts o = SEGUE_INIT(segue_engine_opts);
+    segue_stats stats = SEGUE_INIT(segue_stats);
+    segue_use use = SEGUE_INIT(segue_use);
+    segue_unit_info info = SEGUE_INIT(segue_unit_info);
+    const int32_t prompt[] = {5, 9, 33};
+    int32_t token;
+    OK(segue_unit_info_get(unit, &info, &err));
+    if (strcmp(info.kind, "cpu") != 0) skip(); /* the reference counts nothing */
+    tiny_folder(folder, sizeof folder, "contracts", tiny_models[1].name);
+    assert_true(tiny_write(&tiny_models[1], folder, 3));
+    fill_tensor(folder, "model.layers.0.self_attn.k_norm.weight", 1e6f);
+    OK(segue_model_open(&huge, folder, NULL, &err));
+    o.kv = SEGUE_KV_F16;
+    OK(segue_engine_open(&e, huge, &unit, 1, &o, &err));
+    OK(segue_session_open(&s, e, NULL, &err));
+    OK(segue_session_append(s, prompt, 3, &err));
+    assert_int_equal(segue_session_next(s, &token, &err), SEGUE_EUNSUPPORTED);
+    assert_non_null(strstr(err.text, "K of layer 0"));
+    OK(segue_session_stats_get(s, &stats, &err));
+    assert_int_equal(stats.uses_n, 1);
+    OK(segue_session_use_get(s, 0, &use, &err));
+    assert_true(use.overflows > 0 && use.dispatches > 0);
+    assert_int_equal(use.runs, 0);
+    assert_int_equal(use.tokens, 0);
+    segue_session_close(s);
+    segue_engine_close(e);
+    segue_model_close(huge);
+}
+
 struct progress_calls {
     uint64_t last, total;
     unsigned calls, cancel_at;       /* cancel_at: number of the call that asks to stop; 0: none */
@@ -140,6 +201,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(arrays_of_longer_structs),
         cmocka_unit_test(each_session_has_its_error),
+        cmocka_unit_test(failed_runs_are_counted),
         cmocka_unit_test(opening_reports_progress_and_can_be_canceled),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);

@@ -10,7 +10,6 @@
 
 #include "segue.h"
 #include "plans.h"
-#include "plans.h"
 #include "tiny.h"
 
 enum { PROMPT_MAX = 240, ANSWER = 10, UNITS_MAX = 12, SPANS = 4096 };
@@ -183,15 +182,16 @@ static void one_pair(int model, uint32_t a, uint32_t b, size_t prompt, uint32_t 
     segue_engine_close(e);
 }
 
-/* Lengths at the edges of taps, of the window of 8, of blocks and of chunks of 48; all storages come by. */
-/* Sanitizers take one length of each pair and model. */
+/* Lengths at the edges of taps, of the window of 8, of blocks and of chunks of 48; all storages occur. Of each pair and model
+ * every APART-th: with sanitizers, which gcc and clang tell in different ways, one length. */
 enum { LENGTHS = 15 };
 #if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-enum { APART = LENGTHS };
+#define HAS(feature) __has_feature(feature)
 #else
-enum { APART = 3 };
+#define HAS(feature) 0
 #endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || HAS(address_sanitizer) || HAS(thread_sanitizer)
+enum { APART = LENGTHS };
 #else
 enum { APART = 3 };
 #endif
@@ -265,12 +265,12 @@ static void layers_may_be_split(void **state)
 static segue_plan *shaped_plan(uint32_t prefill, uint32_t decode, const uint32_t shapes[4])
 {
     segue_plan *plan = NULL;
-    segue_plan_info info = SEGUE_INIT(segue_plan_info);
+    segue_plan_opts opts = SEGUE_INIT(segue_plan_opts);
     const segue_part parts[2] = {
         {.size = sizeof *parts, .unit = prefill, .phase = SEGUE_PREFILL, .to = 3, .expect_j = -1},
         {.size = sizeof *parts, .unit = decode, .phase = SEGUE_DECODE, .to = 3, .expect_j = -1}};
-    memcpy(info.shapes, shapes, sizeof info.shapes);
-    OK(segue_plan_new(&plan, parts, 2, &info, &err));
+    memcpy(opts.shapes, shapes, sizeof opts.shapes);
+    OK(segue_plan_new(&plan, parts, 2, &opts, &err));
     return plan;
 }
 

@@ -31,6 +31,13 @@ expect("text", code == 0 and out == first + "\n", (out, first))
 code, out, err = chat([], "-p", "hello")
 expect("-p is the first turn", code == 0 and out == first + "\n", (out, first))
 
+# Nothing is read before the model is open: an error there does not wait for a first line.
+waiting = subprocess.Popen([command, "chat", "-m", os.path.join(top.name, "none.gguf")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                           stderr=subprocess.PIPE, text=True, env=environment)
+try: code = waiting.wait(timeout=60)
+except subprocess.TimeoutExpired: waiting.kill(); code = None
+expect("an error of the model does not wait for input", code == 1 and "none.gguf" in waiting.stderr.read(), code)
+
 # Commands.
 o = json.loads(chat(["hello", "/undo", "bye"], "--json")[1])
 expect("/undo", [x["content"] for x in o["messages"]] == ["bye", answer([user("bye")])], o["messages"])

@@ -6,29 +6,38 @@
 
 #include <string.h>
 
-/* Host memory of another unit of the engine, so that states which move there are copied faster, or not at all; NULL: none offers
- * it. */
-static const struct sg_host_memory *host_of(const struct segue_engine *e, uint32_t placement)
+/* Host memory that another unit offers to states of a placement, for faster copies or none; NULL: none. */
+static const struct sg_host_memory *host_offered(const struct segue_engine *e, uint32_t placement, uint32_t other)
 {
-    for (uint32_t i = 0; i < e->placements_n; i++) {
-        struct sg_unit *other = e->placements[i].unit->unit;
-        if (e->placements[i].unit == e->placements[placement].unit || !sg_ops_of(other)->host) continue;
-        const struct sg_host_memory *host = sg_ops_of(other)->host(other);
-        if (host) return host;
+    struct sg_unit *unit = e->placements[other].unit->unit;
+    if (e->placements[other].unit == e->placements[placement].unit || !sg_ops_of(unit)->host) return NULL;
+    return sg_ops_of(unit)->host(unit);
+}
+
+/* Of the unit that runs the first layer of the part in the other phase, where the states move; if it offers none, or without a
+ * plan (part NULL), of the first unit of the engine that does. */
+static const struct sg_host_memory *host_of(const struct segue_engine *e, uint32_t placement, const struct segue_plan *plan,
+                                            const segue_part *part)
+{
+    const struct sg_host_memory *host = NULL;
+    for (size_t i = 0; part && i < plan->info.parts_n && !host; i++) {
+        const segue_part *p = &plan->parts[i];
+        if (p->phase != part->phase && p->from <= part->from && part->from < p->to) host = host_offered(e, placement, p->unit);
     }
-    return NULL;
+    for (uint32_t i = 0; i < e->placements_n && !host; i++) host = host_offered(e, placement, i);
+    return host;
 }
 
 /* Appends the layers [from, to). The chunk size of a layout is the smallest of its stages. */
-static segue_status add_stage(struct sg_layout *l, struct segue_engine *e, uint32_t placement, uint32_t from,
-                              uint32_t to, segue_error *err)
+static segue_status add_stage(struct sg_layout *l, struct segue_engine *e, uint32_t placement, uint32_t from, uint32_t to,
+                              const struct sg_host_memory *host, segue_error *err)
 {
     struct sg_layout_stage *stage = &l->stages[l->n];
     const struct sg_placement *p = &e->placements[placement];
     SG_TRY(sg_engine_layer_range(e, placement, from, to, NULL, &stage->layer_range, err));
     stage->kv = p->kv;
     stage->placement = placement;
-    stage->host = host_of(e, placement);
+    stage->host = host;
     if (!l->n || p->chunk_tokens < l->chunk_tokens) l->chunk_tokens = p->chunk_tokens;
     l->n++;
     return SEGUE_OK;
@@ -40,7 +49,7 @@ segue_status sg_layout_make(struct sg_layout *out, struct segue_engine *e, const
     memset(out, 0, sizeof *out);
     for (size_t i = 0; i < plan->info.parts_n; i++) {
         const segue_part *p = &plan->parts[i];
-        if (p->phase == phase) SG_TRY(add_stage(out, e, p->unit, p->from, p->to, err));
+        if (p->phase == phase) SG_TRY(add_stage(out, e, p->unit, p->from, p->to, host_of(e, p->unit, plan, p), err));
     }
     return SEGUE_OK;
 }
@@ -49,7 +58,7 @@ segue_status sg_layout_of_placement(struct sg_layout *out, struct segue_engine *
                                 segue_error *err)
 {
     memset(out, 0, sizeof *out);
-    return add_stage(out, e, placement, 0, e->graph->layers, err);
+    return add_stage(out, e, placement, 0, e->graph->layers, host_of(e, placement, NULL, NULL), err);
 }
 
 /* Layer ranges are shared by all sessions of an engine, so equal ranges are the same pointer. */

@@ -18,15 +18,15 @@ static segue_status plan_alloc(struct segue_plan **out, size_t parts_n, segue_er
     return SEGUE_OK;
 }
 
-segue_status segue_plan_new(segue_plan **out, const segue_part *parts, size_t n, const segue_plan_info *info, segue_error *err)
+segue_status segue_plan_new(segue_plan **out, const segue_part *parts, size_t n, const segue_plan_opts *opts, segue_error *err)
 {
-    segue_plan_info given;
+    segue_plan_opts given;
     struct segue_plan *p = NULL;
     if (!out || !parts || !n)
         return sg_fail(err, SEGUE_EARG, "plan not made: out or parts is NULL, or there are no parts; pass at least one");
     if (n > PARTS_MAX)
         return sg_fail(err, SEGUE_EARG, "plan not made: %zu parts: the maximum is %d; merge some", n, (int)PARTS_MAX);
-    SG_TRY(sg_sized_in(&given, sizeof given, info, "plan info", err));
+    SG_TRY(sg_sized_in(&given, sizeof given, opts, "plan options", err));
     SG_TRY(plan_alloc(&p, n, err));
     p->info.handoff_ns = given.handoff_ns;
     memcpy(p->info.shapes, given.shapes, sizeof given.shapes);
@@ -37,6 +37,14 @@ segue_status segue_plan_new(segue_plan **out, const segue_part *parts, size_t n,
         return status;
     }
     *out = p;
+    return SEGUE_OK;
+}
+
+segue_status sg_plan_copy(segue_plan **out, const struct segue_plan *plan, segue_error *err)
+{
+    SG_TRY(plan_alloc(out, plan->info.parts_n, err));
+    (*out)->info = plan->info;
+    memcpy((*out)->parts, plan->parts, plan->info.parts_n * sizeof *plan->parts);
     return SEGUE_OK;
 }
 

@@ -9,7 +9,7 @@ const double sg_real_nodes[SG_REAL_N] = {8, 32, 128, 512, 2048, 256, 2048, 16384
 #define NODE_GAIN .25
 /* Standard deviation of the factors of models, as a logarithm: kernels differ by the shapes of their matrices. */
 #define MODELS .2
-/* Limits of the learned share: a timer's noise, and a factor of 4. */
+/* Limits of the learned relative deviation: the noise of a timer, and a factor of 4. */
 #define SPREAD_MIN .03
 #define SPREAD_MAX 3.0
 

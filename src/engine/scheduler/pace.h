@@ -26,7 +26,7 @@ struct sg_pace {
 /* What a run had in it. */
 struct sg_pace_run {
     uint64_t ns;
-    uint32_t answers, prompts; /* running answers; prompts of which it had a chunk */
+    uint32_t answers, prompts; /* running answers; prompts of which the run computed a chunk */
     size_t prompt_tokens;      /* of these chunks together */
 };
 

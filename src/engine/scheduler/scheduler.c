@@ -65,7 +65,7 @@ static segue_status take_plan(struct segue_scheduler *s, const segue_plan *plan,
 {
     segue_session *probe;
     segue_session_opts o = {.size = sizeof o, .context = s->opts.context, .no_store = 1};
-    if (plan) SG_TRY(segue_plan_new(&s->plan, plan->parts, plan->info.parts_n, &plan->info, err));
+    if (plan) SG_TRY(sg_plan_copy(&s->plan, plan, err));
     else SG_TRY(segue_plan_make(&s->plan, s->engine, NULL, err));
     o.plan = s->plan;
     SG_TRY(segue_session_open(&probe, s->engine, &o, err));

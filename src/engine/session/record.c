@@ -49,22 +49,38 @@ static segue_use *use_of(struct segue_session *s, const struct sg_layout_stage *
     return &u[i];
 }
 
+/* What a run did, whether it completed or failed. Returns the entry that it was added to; NULL: none is left. */
+static segue_use *add_counters(struct segue_session *s, const struct sg_layout_stage *stage, segue_phase phase, uint64_t ns,
+                               const struct sg_result *r)
+{
+    segue_use *use = use_of(s, stage, phase);
+    if (!use) return NULL;
+    use->dispatches += r->dispatches;
+    use->ns += ns;
+    use->host_bytes += r->host_bytes;
+    use->padded_tokens += r->columns;
+    use->overflows += r->overflows;
+    use->underflows += r->underflows;
+    use->layout_ops += r->layout_ops;
+    return use;
+}
+
+void sg_record_failed_run(struct segue_session *s, const struct sg_layout_stage *stage, segue_phase phase, uint64_t start_ns,
+                          const struct sg_result *r)
+{
+    if (r->dispatches || r->overflows || r->underflows) add_counters(s, stage, phase, sg_now_ns() - start_ns, r);
+}
+
 void sg_record_run(struct segue_session *s, const struct sg_layout_stage *stage, segue_phase phase, uint64_t start_ns,
                    uint32_t tokens_n, const struct sg_result *r)
 {
     const struct sg_layer_range *t = stage->layer_range;
     uint64_t now = sg_now_ns();
-    segue_use *use = use_of(s, stage, phase), *helper = r->helper_ns ? use_of(s, stage, SEGUE_HELPER) : NULL;
+    segue_use *use = add_counters(s, stage, phase, now - start_ns, r);
+    segue_use *helper = r->helper_ns ? use_of(s, stage, SEGUE_HELPER) : NULL;
     if (use) {
         use->runs++;
         use->tokens += tokens_n;
-        use->dispatches += r->dispatches;
-        use->ns += now - start_ns;
-        use->host_bytes += r->host_bytes;
-        use->padded_tokens += r->columns;
-        use->overflows += r->overflows;
-        use->underflows += r->underflows;
-        use->layout_ops += r->layout_ops;
         if (r->unseen > use->tokens_truncated) use->tokens_truncated = r->unseen;
     }
     if (helper) {

@@ -114,10 +114,10 @@ static segue_status run_stage(struct segue_session *s, uint32_t k, struct sg_run
     uint64_t start_ns = sg_now_ns();
     segue_status status = sg_session_flow_open(s) ? run_flowing(s, k, request, &batch, &result, err)
                                                   : sg_layer_range_run(layer_range, &batch, &result, err);
-    count(s, &result, is_decode(s, request->tokens_n));
-    if (status == SEGUE_OK)
-        sg_record_run(s, &l->stages[k], is_decode(s, request->tokens_n) ? SEGUE_DECODE : SEGUE_PREFILL, start_ns,
-                      request->tokens_n, &result);
+    segue_phase phase = is_decode(s, request->tokens_n) ? SEGUE_DECODE : SEGUE_PREFILL;
+    count(s, &result, phase == SEGUE_DECODE);
+    if (status == SEGUE_OK) sg_record_run(s, &l->stages[k], phase, start_ns, request->tokens_n, &result);
+    else sg_record_failed_run(s, &l->stages[k], phase, start_ns, &result);
     return status;
 }
 

@@ -141,6 +141,10 @@ segue_status sg_record_alloc(struct segue_session *s, size_t intervals, segue_er
 /* Adds one run on a stage to the statistics. phase: SEGUE_PREFILL or SEGUE_DECODE; start_ns: of sg_now_ns. */
 void sg_record_run(struct segue_session *s, const struct sg_layout_stage *stage, segue_phase phase, uint64_t start_ns,
                    uint32_t tokens_n, const struct sg_result *r);
+/* Adds the time and counters of a run that failed or was canceled, if it had begun; `runs` and `tokens` are those of complete
+ * runs. */
+void sg_record_failed_run(struct segue_session *s, const struct sg_layout_stage *stage, segue_phase phase, uint64_t start_ns,
+                          const struct sg_result *r);
 void sg_record_handoff(struct segue_session *s, const struct sg_layout *from, const struct sg_layout *to,
                        uint64_t start_ns, uint64_t tokens_n);
 /* Adds a loss; the last SG_LOSSES_MAX can be read. */

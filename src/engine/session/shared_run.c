@@ -57,17 +57,28 @@ struct run_facts {
     uint64_t ns;
 };
 
-/* Updates the statistics of a session by its share of a run. */
-static void count(struct segue_session *s, uint32_t tokens_n, const struct run_facts *f)
+/* One session's share of the counters. */
+static struct sg_result share_of(const struct run_facts *f)
 {
     struct sg_result share = *f->result;
-    int decode = tokens_n == 1 && s->computed != 0;
     share.columns = f->result->columns / f->spans;
     share.overflows = f->result->overflows / f->spans;
     share.underflows = f->result->underflows / f->spans;
     share.layout_ops = f->result->layout_ops / f->spans;
-    sg_record_run(s, &s->layouts[s->active].stages[0], decode ? SEGUE_DECODE : SEGUE_PREFILL, sg_now_ns() - f->ns, tokens_n,
-                  &share);
+    return share;
+}
+
+static segue_phase phase_of(const struct segue_session *s, uint32_t tokens_n)
+{
+    return tokens_n == 1 && s->computed != 0 ? SEGUE_DECODE : SEGUE_PREFILL;
+}
+
+/* Updates the statistics of a session by its share of a run. */
+static void count(struct segue_session *s, uint32_t tokens_n, const struct run_facts *f)
+{
+    struct sg_result share = share_of(f);
+    int decode = phase_of(s, tokens_n) == SEGUE_DECODE;
+    sg_record_run(s, &s->layouts[s->active].stages[0], phase_of(s, tokens_n), sg_now_ns() - f->ns, tokens_n, &share);
     s->stats.tokens_in += tokens_n;
     *(decode ? &s->stats.decode_ns : &s->stats.prefill_ns) += f->ns;
     s->stats.dispatches += f->result->dispatches;
@@ -110,15 +121,18 @@ static void run_alone(struct sg_share *p)
 }
 
 /* After a run that failed: tokens that the state has received are kept, and the error is that of the session. */
-static void take_failure(struct sg_step *t, uint32_t i, segue_status status, const segue_error *err)
+static void take_failure(struct sg_step *t, uint32_t i, segue_status status, const struct run_facts *f, const segue_error *err)
 {
     struct sg_share *p = &t->shares[i];
+    struct segue_session *s = p->session;
+    struct sg_result share = share_of(f);
+    sg_record_failed_run(s, &s->layouts[s->active].stages[0], phase_of(s, p->tokens_n), sg_now_ns() - f->ns, &share);
     if (!t->done[i] || status == SEGUE_ELOST) {
         run_alone(p);
         return;
     }
-    p->session->computed += t->done[i];
-    p->session->logits_known = 0;
+    s->computed += t->done[i];
+    s->logits_known = 0;
     p->error = *err;
     p->error.status = status;
 }
@@ -151,7 +165,7 @@ void sg_session_run_shared(struct sg_step *t, uint32_t n, const struct sg_layer_
     *ns = status == SEGUE_OK ? facts.ns : 0;
     for (uint32_t i = 0, row = 0; i < n; i++) {
         if (status == SEGUE_OK) take_result(t, i, row, &facts);
-        else take_failure(t, i, status, &err);
+        else take_failure(t, i, status, &facts, &err);
         row += t->shares[i].choose;
     }
 }

@@ -20,7 +20,7 @@ enum {
 /* What a reader accepts. */
 enum {
     SG_STATE_SALVAGE = 1,    /* a file of which only header and tokens are valid */
-    SG_STATE_TRAINER = 2     /* the state of a trainer, too; without it only that of a sequence */
+    SG_STATE_TRAINER = 2     /* also the state of a trainer; else only states of sequences */
 };
 
 /* What computed a state. States of equal origin (and equal weights) can replace each other bit for bit. */
