@@ -16,7 +16,8 @@ json_t *ane_device_json(const char *spec, segue_error *err);
 json_t *ane_answers_json(const char *spec);
 /* The rule trials (unit/ane/tools/ruletrial.h), each in a child of its own. */
 json_t *ane_trials_json(const char *spec);
-/* Write the report to the file of --output, indented, and print it with --json, in one line. Takes it. Returns the exit code. */
+/* Write the report to the file of --output, indented, and print it with --json, in one line. Releases the report. Returns
+ * the exit code. */
 int ane_report_exit(const struct args *args, json_t *report);
 
 #endif

@@ -127,7 +127,7 @@ static void tell_address(const struct args *args, const struct listener_opts *o,
     free(url);
 }
 
-/* --record: the file, and one line that says so. */
+/* --record: opens the file and prints a note that requests are recorded. */
 static segue_status open_log(struct record_log *log, struct model_pool *models, const struct args *args, segue_error *err)
 {
     const char *path = args_text(args, "record");

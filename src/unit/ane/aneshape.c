@@ -66,14 +66,14 @@ static uint32_t shape_for(uint32_t left, const uint32_t *shapes)
     return row_counts[k];
 }
 
-/* Dynamic programming: best[n] is the cheapest way to cut n rows, made of one dispatch and the best cut of the rest. The
- * largest dispatch of the cut of `left` rows runs first. The costs are those at the end of the span, for all of its
+/* Dynamic programming: best[n] is the cheapest division of n rows into dispatches: one dispatch and the best division of the
+ * rest. The largest dispatch for the `left` rows runs first. The costs are those at the end of the span, for all of its
  * dispatches. */
 uint32_t ane_rows_for(const struct sg_program *p, uint64_t held, uint32_t left, const uint32_t *shapes)
 {
     struct {
         double cost;
-        uint32_t first; /* largest dispatch of the best cut; 0: not known */
+        uint32_t first; /* largest dispatch of the best division; 0: not known */
     } best[ANE_ROWS_MAX + 1] = {{0, 0}};
     struct sg_ane_shape shape;
     double cost[ROW_COUNTS];

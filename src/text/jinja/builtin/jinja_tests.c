@@ -119,7 +119,7 @@ SG_BUILTIN(t_known)
     return SEGUE_OK;
 }
 
-/* variant: one letter per test of a function. */
+/* Tests that share a function have different letters in `variant`. */
 const struct sg_builtin *sg_test_find(const char *s, size_t n)
 {
     static const struct sg_builtin table[] = {

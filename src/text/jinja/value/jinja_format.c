@@ -312,7 +312,7 @@ segue_status sg_format_percent(struct sg_jinja *st, struct sg_str *format, struc
                : args.kind == SG_V_DICT || args.kind == SG_V_LIST || args.kind == SG_V_RANGE ||
                        args.kind == SG_V_UNDEFINED
                    ? 0
-                   : 1; /* what has items may go unused */
+                   : 1; /* as in Python, a list or dict may stay unused */
     if (r == SEGUE_OK && pc.at < n && !pc.keyed)
         r = sg_jinja_fail(st, "not all values of a format string are used");
     return sg_str_from_buf(st, r, &b, out);
