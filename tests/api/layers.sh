@@ -8,52 +8,52 @@ cd "$1"
 bad=$(mktemp)
 trap 'rm -f "$bad"' EXIT
 
-# folder: what it may include (itself always)
-may() {
-    case $1 in
-    base) echo "include" ;;
-    tensor) echo "base include" ;;
-    text) echo "tensor base include" ;;
-    graph) echo "tensor base include" ;;
-    unit) echo "graph tensor base include" ;;
-    model) echo "graph text tensor base include" ;;
-    train) echo "unit model graph text tensor base include" ;;
-    engine) echo "train unit model graph text tensor base include" ;;
-    *) echo "" ;;
-    esac
-}
+# Lines FILE:PATH of all #include "PATH" below a folder.
+includes() { grep -rHoE '^ *# *include *"[^"]+"' "$1" --include='*.[ch]' | sed 's/: *# *include *"\(.*\)"$/:\1/' | sort; }
 
-for file in $(find src -name '*.[ch]' | sort); do
-    folder=$(echo "$file" | cut -d/ -f2)
-    grep -oE '^ *# *include *"[^"]+"' "$file" | sed 's/.*"\(.*\)"/\1/' | while read -r path; do
-        case $path in
-        segue.h | segue_train.h) to=include ;;
-        unit_list.h | chip_texts.h) to=engine ;; # generated
-        */*) to=${path%%/*} ;;
-        *) to=$folder; [ -f "$(dirname "$file")/$path" ] || [ "$folder" = unit ] ||
-            echo "$file: $path: include by path from src/" ;;
-        esac
-        [ "$to" = "$folder" ] && case $path in
-            unit/*/*)
-                own=$(echo "$file" | cut -d/ -f3)
-                case $(echo "$path" | cut -d/ -f2) in "$own" | group | kv) ;; *) false ;; esac || echo "$file: $path: a unit includes another unit" ;;
-            esac
-        [ "$to" = "$folder" ] || echo " $(may "$folder") " | grep -q " $to " ||
-            echo "$file: $path: $folder may not include $to"
-    done
-done >> "$bad"
+# folder: what it may include (itself always)
+includes src | awk -F: '
+BEGIN {
+    may["base"] = "include"
+    may["tensor"] = "base include"
+    may["text"] = may["graph"] = "tensor base include"
+    may["unit"] = "graph tensor base include"
+    may["model"] = "graph text tensor base include"
+    may["train"] = "unit model graph text tensor base include"
+    may["engine"] = "train unit model graph text tensor base include"
+}
+function exists(path,   line, there) {
+    there = (getline line < path) >= 0
+    close(path)
+    return there
+}
+{
+    file = $1; path = $2
+    split(file, at, "/"); split(path, to, "/")
+    folder = at[2]; target = to[1]
+    if (path == "segue.h" || path == "segue_train.h") target = "include"
+    else if (path == "unit_list.h" || path == "chip_texts.h") target = "engine" # generated
+    else if (path !~ /\//) {
+        target = folder
+        beside = file
+        sub(/[^\/]*$/, path, beside)
+        if (folder != "unit" && !exists(beside)) print file ": " path ": include by path from src/"
+    }
+    if (target == folder && path ~ /^unit\/.*\// && to[2] != at[3] && to[2] != "group" && to[2] != "kv")
+        print file ": " path ": a unit includes another unit"
+    if (target != folder && index(" " may[folder] " ", " " target " ") == 0)
+        print file ": " path ": " folder " may not include " target
+}' >> "$bad"
 
 # The command sees the public header only. Written exceptions: inspect, models, quantize, imatrix, state, mil, ane-probe, the fault
-# hooks of development builds, the process in which a unit is served, the owner check of folders.c, files of training, and cli/plan/: the planner is no
-# public call.
-for file in $(find cli -name '*.[ch]' | sort); do
+# hooks of development builds, the process in which a unit is served, the owner check of folders.c, files of training, and cli/plan/:
+# the planner is no public call.
+includes cli | while IFS=: read -r file path; do
     case $file in cli/commands/cmd_inspect.c | cli/commands/cmd_models.c | cli/commands/cmd_quantize.c | cli/commands/cmd_imatrix.c | cli/commands/cmd_state.c) continue ;;
     cli/host/faults.c | cli/host/serve_unit.c | cli/host/folders.c | cli/replay/recording.c | cli/commands/unit_limits.c | cli/train/train_files.[ch] | cli/train/train_adapter.c | cli/train/model_write.c) continue ;;
     cli/ane/* | cli/plan/*) continue ;; esac
-    grep -oE '^ *# *include *"[^"]+"' "$file" | sed 's/.*"\(.*\)"/\1/' | while read -r path; do
-        [ "$path" = segue.h ] || [ "$path" = segue_train.h ] || [ -f "cli/$path" ] || [ "$path" = commit.h ] ||
-            echo "$file: $path: the command includes segue.h and its own headers only"
-    done
+    [ "$path" = segue.h ] || [ "$path" = segue_train.h ] || [ -f "cli/$path" ] || [ "$path" = commit.h ] ||
+        echo "$file: $path: the command includes segue.h and its own headers only"
 done >> "$bad"
 
 # No unit's name outside its folder: neither as a path nor as a word in quotes.

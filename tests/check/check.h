@@ -30,6 +30,8 @@ struct check {
     int list, json, bench, quick;
     const char *names[CHECK_NAMES];  /* of the cases asked for contain one of these, or equal the part after its =; none: all */
     uint32_t names_n;
+    const char *without[CHECK_NAMES]; /* kinds of units that are left out when no unit was named */
+    uint32_t without_n;
     struct check_unit units[CHECK_UNITS];
     uint32_t units_n;                /* to be checked; `ref` is always open beside them */
     struct check_unit ref;
@@ -53,7 +55,7 @@ void check_report(struct check *c, struct check_case *k);
 /* 0: not asked for, or only the list is wanted and the case was printed. */
 int check_wants(struct check *c, struct check_case *k);
 
-/* The units of these specs, or every one that is here, and `ref`. An exit code; its line is printed. */
+/* The units of these specs, or every one that is here and not left out, and `ref`. An exit code; its line is printed. */
 int check_open_units(struct check *c, const char *const *specs, uint32_t n);
 void check_close_units(struct check *c);
 

@@ -32,11 +32,12 @@ static const struct { const char *name; void (*run)(struct check *c); } levels[]
 enum { LEVELS = sizeof levels / sizeof *levels };
 
 static const char help[] =
-    "check [--level kernel|op|gradient|handoff]... [--unit U]... [--seed S] [--list] [--json] [--bench] "
-    "[--quick] [--case TEXT]...\n"
+    "check [--level kernel|op|gradient|handoff]... [--unit U]... [--without KIND]... [--seed S] [--list] [--json] "
+    "[--bench] [--quick] [--case TEXT]...\n"
     "Compares every op, every gradient and every state on each unit with `ref`, and `ref` with a plain restatement.\n"
     "One line a case: level unit against case max_abs bound ok skipped. Exit 0, 6 when a case failed, 3 when none ran.\n"
     "  --unit U    only this unit (default: every unit that is built and present, each instruction set)\n"
+    "  --without KIND  without --unit: not the units of this kind, such as proc\n"
     "  --seed S    other random cases (default 1); equal seeds give equal cases\n"
     "  --quick     a few cases of each kind\n"
     "  --case TEXT only cases whose name contains it, or any of several (--list names them);\n"
@@ -153,6 +154,9 @@ static int parse(struct check *c, struct options *o, int argc, char **argv)
         } else if (!strcmp(flag, "--unit")) {
             if (!value || o->units_n == CHECK_UNITS) return usage("a unit, at most 24", value);
             o->units[o->units_n++] = value;
+        } else if (!strcmp(flag, "--without")) {
+            if (!value || c->without_n == CHECK_NAMES) return usage("a kind of unit, at most 24", value);
+            c->without[c->without_n++] = value;
         } else if (!strcmp(flag, "--case")) {
             if (!value || c->names_n == CHECK_NAMES) return usage("part of a case's name, at most 24", value);
             c->names[c->names_n++] = value;

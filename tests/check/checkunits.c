@@ -16,6 +16,13 @@ static segue_status open_unit(struct check_unit *u, const char *spec, segue_erro
     return SEGUE_OK;
 }
 
+static int is_left_out(const struct check *c, const char *kind)
+{
+    for (uint32_t i = 0; i < c->without_n; i++)
+        if (!strcmp(c->without[i], kind)) return 1;
+    return 0;
+}
+
 /* Every unit that is present, and its other instruction sets where it has several. Absent ones are left out in
  * silence: the command `segue units` names them. */
 static void open_all(struct check *c)
@@ -30,6 +37,7 @@ static void open_all(struct check *c)
     if (segue_unit_list(infos, CHECK_UNITS, &n, NULL) != SEGUE_OK) return;
     for (size_t i = 0; i < n && i < CHECK_UNITS; i++) {
         const struct check_unit *first = &c->units[c->units_n]; /* with the set that it chooses by itself */
+        if (is_left_out(c, infos[i].kind)) continue;
         for (size_t k = 0; infos[i].present && k < sizeof sets / sizeof *sets && c->units_n < CHECK_UNITS;
              k++) {
             snprintf(spec, sizeof spec, "%.60s%s", k ? infos[i].kind : infos[i].spec, sets[k]);

@@ -16,6 +16,9 @@ code 2 --level roof
 code 2 --seed x
 code 2 --unit ref:speed=1
 code 3 --unit nothing
+code 2 --without
+[ "$("$check" --list --level op --without proc --case act.0 | grep -c '^op *proc')" = 0 ] || fail "--without proc"
+[ "$("$check" --list --level op --without cpu --case act.0 | grep -c '^op *proc')" -gt 0 ] || fail "--without cpu leaves out proc"
 code 2 --level op --unit ref --case =nothing
 code 0 --level op --unit ref --case =act.0
 code 3 --level gradient --unit ane:soft --quick

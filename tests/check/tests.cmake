@@ -15,20 +15,29 @@ if(SEGUE_SANITIZE)
   endforeach()
 endif()
 segue_script(check_op "check;quick;subset" $<TARGET_FILE:check> --level op --quick ${small_cases})
-segue_script(check_gradient "check;quick" $<TARGET_FILE:check> --level gradient --unit ref --unit cpu:threads=2
-  --unit cpu:isa=generic,threads=1)
-segue_script(check_handoff "check;quick" $<TARGET_FILE:check> --level handoff --quick)
+# With sanitizers a few cases, and one instruction set.
+set(gradient_cases --unit cpu:isa=generic,threads=1)
+set(handoff_units "")
+if(SEGUE_SANITIZE)
+  set(gradient_cases --quick)
+  set(handoff_units --unit ref --unit cpu:threads=2 --unit ane:soft --unit proc:ref)
+endif()
+segue_script(check_gradient "check;quick" $<TARGET_FILE:check> --level gradient --unit ref --unit cpu:threads=2 ${gradient_cases})
+segue_script(check_handoff "check;quick" $<TARGET_FILE:check> --level handoff --quick ${handoff_units})
 # Every ordered pair with units in processes of their own, and with the one that rounds to fp16.
 segue_script(check_handoff_pairs "check;slow" $<TARGET_FILE:check> --level handoff --unit ref --unit cpu:threads=1
   --unit ane:soft,profile=ieee --unit proc:cpu:threads=1 --unit proc:ane:soft,profile=ieee)
 if(NOT SEGUE_SANITIZE) # it runs all cases five times
   segue_script(check_options "check;quick" ${CMAKE_CURRENT_SOURCE_DIR}/check/options.sh $<TARGET_FILE:check>)
 endif()
-# Every case of kernels and ops, so that `make test` leaves out check_op; of hand-offs, check_handoff_pairs has them.
-segue_script(check_all "check" $<TARGET_FILE:check> --level kernel --level op --seed 2)
-# The software NPU: every case in fp16 without the faults of a chip, and some under the limits and arithmetic of each chip.
+# Every case of kernels and ops, so that `make test` leaves out check_op. Units whose arithmetic another test checks in all cases
+# have some of them: proc computes as ref, ane as its profile ieee (check_op_ieee), mlx has tests of its own (tests/mlx).
+segue_script(check_all "check" $<TARGET_FILE:check> --level kernel --level op --seed 2 --without proc --without ane --without mlx)
+segue_script(check_op_proc "check" $<TARGET_FILE:check> --level op --quick --unit proc:ref)
+# The software NPU: every case in fp16 without the faults of a chip, and some under the limits and arithmetic of each chip, and in
+# the profile that refuses what any chip refuses.
 segue_script(check_op_ieee "check" $<TARGET_FILE:check> --level op --unit ane:soft,profile=ieee)
-set(chips "")
+set(chips --unit ane:soft)
 foreach(chip m1 m2 m3 m4 m5)
   list(APPEND chips --unit ane:soft,profile=${chip})
 endforeach()
