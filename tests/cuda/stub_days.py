@@ -93,12 +93,13 @@ for args in (("--unit", "cuda:0", "--storage", "fp8"), ("--prefill", "cpu", "--d
     one = o["units"][-1].get("model", o["model"]) if o else {}
     expect(f"fp8, {args}", one.get("storage") == "fp8" and len(o["ids"]) == 8, r.stderr or r.stdout[:300])
 
-# The stub's GPU uses 50 W. Phases of a few ms have too few samples; those of bench together last a second.
+# The stub's GPU uses 50 W. Phases of a few ms have too few samples; those of bench together last a second, which takes few runs if
+# most of a run is measured: many launches each.
 r = call("run", "--unit", "cuda:0", *task, "--meter", "nvml")
 e = json.loads(r.stdout)["energy"] if r.returncode == 0 else {}
 expect("energy of a run", e.get("meter") == "nvml" and e["sources"] == ["cuda:0"] and
        all(e[f"{k}_j"] is not None or "samples" in e[f"{k}_j_reason"] for k in ("prefill", "decode")), r.stderr or e)
-r = call("bench", "--unit", "cuda:0", "-m", model, "-p", "4", "-n", "3", "-r", "1", "--meter", "nvml", "-o", "json")
+r = call("bench", "--unit", "cuda:0", "-m", model, "-p", "100", "-n", "100", "--chunk", "4", "-r", "1", "--meter", "nvml", "-o", "json")
 rows = [row["energy"] for row in json.loads(r.stdout)] if r.returncode == 0 else []
 expect("energy in bench", len(rows) == 2 and 
        all(25 < row["power_w"] < 100 if row[f"{k}_j_per_token"] else "samples" in row[f"{k}_j_per_token_reason"]
