@@ -17,16 +17,19 @@ endif()
 segue_script(check_op "check;quick;subset" $<TARGET_FILE:check> --level op --quick ${small_cases})
 # With sanitizers a few cases, and one instruction set.
 set(gradient_cases --unit cpu:isa=generic,threads=1)
-set(handoff_units "")
+set(handoff_units --without mlx) # mlx_handoff checks those of mlx
 if(SEGUE_SANITIZE)
   set(gradient_cases --quick)
   set(handoff_units --unit ref --unit cpu:threads=2 --unit ane:soft --unit proc:ref)
 endif()
 segue_script(check_gradient "check;quick" $<TARGET_FILE:check> --level gradient --unit ref --unit cpu:threads=2 ${gradient_cases})
 segue_script(check_handoff "check;quick" $<TARGET_FILE:check> --level handoff --quick ${handoff_units})
-# Every ordered pair with units in processes of their own, and with the one that rounds to fp16.
+# Every ordered pair with a unit in another process and with the one that rounds to fp16; some cases with that one in another
+# process.
 segue_script(check_handoff_pairs "check;slow" $<TARGET_FILE:check> --level handoff --unit ref --unit cpu:threads=1
-  --unit ane:soft,profile=ieee --unit proc:cpu:threads=1 --unit proc:ane:soft,profile=ieee)
+  --unit ane:soft,profile=ieee --unit proc:cpu:threads=1)
+segue_script(check_handoff_proc "check" $<TARGET_FILE:check> --level handoff --quick --unit ref --unit cpu:threads=1
+  --unit proc:ane:soft,profile=ieee)
 if(NOT SEGUE_SANITIZE) # it runs all cases five times
   segue_script(check_options "check;quick" ${CMAKE_CURRENT_SOURCE_DIR}/check/options.sh $<TARGET_FILE:check>)
 endif()
