@@ -1,6 +1,6 @@
 /* mask.c: a grammar as tokens see it: which tokens may follow, and where a token leads. A mask is made once for each state, by
- * walking a token trie with the automaton, and kept. Where a state treats plain characters alike, the tokens of such characters are
- * taken without a walk: they are nine in ten.
+ * walking a token trie with the automaton, and kept. Where a state treats plain characters alike, the tokens of such characters,
+ * nine in ten, are taken without a walk.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 

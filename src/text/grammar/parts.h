@@ -1,7 +1,7 @@
 /* parts.h: the parts of a grammar. A reader (gbnf.c, pattern.c, schema*.c) appends rules to a builder (grammar_build.c); the
  * builder checks them and makes a program; the automaton (automaton.c) runs the program byte by byte with explicit stacks and
- * keeps every state that it has met; mask.c walks the token trie (trie.c) with it, or takes plain tokens (plain_tokens.c) together
- * where a state treats their characters alike (plain_state.c). SPDX-License-Identifier: MIT */
+ * keeps every state that it has met; mask.c walks the token trie (trie.c) with it, or takes plain tokens (plain_tokens.c)
+ * together where a state treats their characters alike (plain_state.c). SPDX-License-Identifier: MIT */
 #ifndef SG_TEXT_GRAMMAR_PARTS_H
 #define SG_TEXT_GRAMMAR_PARTS_H
 

@@ -1,12 +1,12 @@
-/* plain_state.c: states that treat all plain characters (parts.h) alike, such as those inside a JSON string. Where each of them leads
- * to one state, and those of that state to one again, a token is allowed if it has few enough characters.
+/* plain_state.c: states that treat all plain characters (parts.h) alike, such as those inside a JSON string. Where each of them
+ * leads to one state, and those of that state to one again, a token is allowed if it has few enough characters.
  * SPDX-License-Identifier: MIT */
 #include "text/grammar/parts.h"
 
 enum { UNKNOWN, SEVERAL, FIRST }; /* sg_state_node.plain: FIRST + state */
 
 /* A search for a character that leads elsewhere. */
-struct search {
+struct plain_search {
     struct sg_grammar *g;
     uint32_t target;    /* where the first character leads */
     uint32_t tail[2];   /* a state from which every tail of one, of two continuation bytes leads to the target */
@@ -15,7 +15,7 @@ struct search {
 };
 
 /* One continuation byte. */
-static segue_status tail_1(struct search *q, uint32_t state)
+static segue_status tail_1(struct plain_search *q, uint32_t state)
 {
     if (state == q->tail[0]) return SEGUE_OK;
     for (uint32_t b = 0x80; b <= 0xBF && q->same; b++) {
@@ -28,7 +28,7 @@ static segue_status tail_1(struct search *q, uint32_t state)
 }
 
 /* Two of them, the first one in [low, high]. */
-static segue_status tail_2(struct search *q, uint32_t state, uint32_t low, uint32_t high)
+static segue_status tail_2(struct plain_search *q, uint32_t state, uint32_t low, uint32_t high)
 {
     int whole = low == 0x80 && high == 0xBF;
     if (whole && state == q->tail[1]) return SEGUE_OK;
@@ -41,7 +41,7 @@ static segue_status tail_2(struct search *q, uint32_t state, uint32_t low, uint3
     return SEGUE_OK;
 }
 
-static segue_status tail_3(struct search *q, uint32_t state, uint32_t low, uint32_t high)
+static segue_status tail_3(struct plain_search *q, uint32_t state, uint32_t low, uint32_t high)
 {
     for (uint32_t b = low; b <= high && q->same; b++) {
         uint32_t to;
@@ -52,7 +52,7 @@ static segue_status tail_3(struct search *q, uint32_t state, uint32_t low, uint3
 }
 
 /* The characters that begin with a byte from 0xC2 on; the ranges are those of UTF-8 without surrogates. */
-static segue_status long_chars(struct search *q, uint32_t state, uint32_t lead)
+static segue_status long_chars(struct plain_search *q, uint32_t state, uint32_t lead)
 {
     uint32_t to;
     SG_TRY(sg_automaton_step(q->g, state, (uint8_t)lead, &to, q->err));
@@ -64,7 +64,7 @@ static segue_status long_chars(struct search *q, uint32_t state, uint32_t lead)
 /* Sets states[state].plain. */
 static segue_status find_target(struct sg_grammar *g, uint32_t state, segue_error *err)
 {
-    struct search q = {.g = g, .tail = {UINT32_MAX, UINT32_MAX}, .same = 1, .err = err};
+    struct plain_search q = {.g = g, .tail = {UINT32_MAX, UINT32_MAX}, .same = 1, .err = err};
     SG_TRY(sg_automaton_step(g, state, ' ', &q.target, err));
     for (uint32_t b = '!'; b < 0x7F && q.same; b++) {
         uint32_t to = q.target;
