@@ -179,6 +179,8 @@ typedef struct segue_model_info {
     float temperature, top_p, min_p, repeat_penalty;  /* generation_config.json; negative = not given */
     int32_t top_k;                                    /* negative = not given */
     const char *warning;         /* why texts may be tokenized slightly differently from the original; NULL = no doubt */
+    int32_t fim_pre, fim_suf, fim_mid;  /* tokens of fill-in-the-middle: before the prefix, the suffix, the middle; -1 = none */
+    int32_t fim_pad, fim_rep, fim_sep;  /* padding; before the name of a repository, of a file; -1 = none */
 } segue_model_info;
 
 /* Open a model. path: a file (.gguf, .safetensors, .bin) or a folder as downloaded. Maps it and reads no tensor data.

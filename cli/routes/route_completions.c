@@ -312,7 +312,7 @@ static void finish_answer(struct completion *c)
     exchange_end(c->x, true);
 }
 
-static bool answer(struct server *s, struct exchange *x, json_t *body, struct serve_error *e)
+bool answer_completion(struct server *s, struct exchange *x, json_t *body, struct serve_error *e)
 {
     struct fields f = {body, e};
     struct completion c = {.server = s, .x = x};
@@ -339,4 +339,4 @@ static bool answer(struct server *s, struct exchange *x, json_t *body, struct se
     return ok;
 }
 
-void route_completions(struct server *s, struct exchange *x) { route_with_body(s, x, answer); }
+void route_completions(struct server *s, struct exchange *x) { route_with_body(s, x, answer_completion); }

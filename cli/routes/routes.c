@@ -19,6 +19,7 @@ static const struct route routes[] =
      {"POST", "/v1/completions", route_completions, false, "Continuation of a text (OpenAI)", "mpso"},
      {"POST", "/completion", route_completions, false, "Continuation of a text, also with the members of llama.cpp", "mpso"},
      {"POST", "/completions", route_completions, false, "The same as /completion", "mpso"},
+     {"POST", "/infill", route_infill, false, "Text for the gap between two texts, in the form of llama.cpp", "mqso"},
      {"POST", "/v1/embeddings", route_embeddings, false, "Vectors of texts (OpenAI)", "mie"},
      {"POST", "/embedding", route_embedding, false, "Vectors of texts in the form of llama.cpp", "mie"},
      {"POST", "/embeddings", route_embedding, false, "The same as /embedding", "mie"},

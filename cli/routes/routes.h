@@ -36,6 +36,9 @@ void route_with_body(struct server *s, struct exchange *x,
 void route_chat(struct server *s, struct exchange *x);
 void route_chat_tokens(struct server *s, struct exchange *x);
 void route_completions(struct server *s, struct exchange *x);
+/* Answers a parsed body of /completion, for route_with_body. */
+bool answer_completion(struct server *s, struct exchange *x, json_t *body, struct serve_error *e);
+void route_infill(struct server *s, struct exchange *x);
 void route_embeddings(struct server *s, struct exchange *x);
 void route_embedding(struct server *s, struct exchange *x);
 void route_rerank(struct server *s, struct exchange *x);

@@ -94,6 +94,12 @@ static segue_status read_tokenizer(struct text_reader *r)
     m->info.tokenizer_kind = info.kind;
     m->info.tokenizer_pre = info.pre;
     m->info.warning = info.warning;
+    m->info.fim_pre = info.fim[SG_FIM_PRE];
+    m->info.fim_suf = info.fim[SG_FIM_SUF];
+    m->info.fim_mid = info.fim[SG_FIM_MID];
+    m->info.fim_pad = info.fim[SG_FIM_PAD];
+    m->info.fim_rep = info.fim[SG_FIM_REP];
+    m->info.fim_sep = info.fim[SG_FIM_SEP];
     return SEGUE_OK;
 }
 
@@ -267,6 +273,7 @@ segue_status sg_textfiles_read(struct segue_model *m, const char *folder, const 
     m->bos = m->eos = -1;
     m->info.temperature = m->info.top_p = m->info.min_p = m->info.repeat_penalty = -1;
     m->info.top_k = -1;
+    m->info.fim_pre = m->info.fim_suf = m->info.fim_mid = m->info.fim_pad = m->info.fim_rep = m->info.fim_sep = -1;
     if (m->archive->format == SG_FORMAT_SAFETENSORS && !no_text)
         s = read_sibling(&r, "tokenizer_config.json", SMALL_LIMIT, &r.config, &path);
     if (s == SEGUE_OK && !no_text) s = read_tokenizer(&r);

@@ -30,6 +30,16 @@ static const struct {
     {SEGUE_GRAMMAR_GBNF, "root ::= [a-c]{3,700} \"!\"", "ab"},
     {SEGUE_GRAMMAR_REGEX, "[0-9]{4}-[0-9]{2}", "12"},
     {SEGUE_GRAMMAR_REGEX, "(the|a) (cat|dog)s?", "the "},
+    /* Texts whose plain characters are all alike: none, bounded by few and by many, any; and nearly all alike. */
+    {SEGUE_GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"maxLength\":20}", "\"abc"},
+    {SEGUE_GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"maxLength\":3}", "\"abc"},
+    {SEGUE_GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"minLength\":900}", "\"a\u00fc"},
+    {SEGUE_GRAMMAR_GBNF, "root ::= \"<\" [^\"\\\\\\x7F\\x00-\\x1F]{2,18} \">\"", "<a"},
+    {SEGUE_GRAMMAR_GBNF, "root ::= [^\\n]* \"\\n\"", "ab"},
+    {SEGUE_GRAMMAR_GBNF, "root ::= [^a]* \"a\"", "xy"},
+    {SEGUE_GRAMMAR_GBNF, "root ::= [^\\u00e9]{1,9}", "x"},
+    {SEGUE_GRAMMAR_GBNF, "root ::= [^\\U0001F600]*", "x"},
+    {SEGUE_GRAMMAR_REGEX, ".{4,40}", "a"},
 };
 
 static segue_grammar *open_case(size_t i)

@@ -5,7 +5,7 @@ from servetest import *
 
 folder = os.path.join(top.name, "slots")
 os.mkdir(folder)
-s = Server("-m", tiny_model(), "--unit", "cpu", "-t", "1", "--slot-save-path", folder, "--api-key-file", write(top.name, "keys", "alpha\n"))
+s = Server("-m", fim_model(), "--unit", "cpu", "-t", "1", "--slot-save-path", folder, "--api-key-file", write(top.name, "keys", "alpha\n"))
 connection = http.client.HTTPConnection("127.0.0.1", s.port, timeout=30)
 
 
@@ -37,7 +37,7 @@ SAMPLED = ["max_tokens", "max_completion_tokens", "max_output_tokens", "n_predic
            "logprobs", "logit_bias"]
 OPENAI = [*SAMPLED, "stream_options"]
 BODIES = {"/v1/chat/completions": (CHAT, OPENAI), "/v1/completions": ({"prompt": "x"}, [*OPENAI, "best_of"]), "/v1/responses": ({"input": "x"}, SAMPLED),
-          "/completion": ({"prompt": "x"}, [*OPENAI, "best_of"]), "/v1/messages": (CHAT, []), "/v1/messages/count_tokens": (CHAT, []), "/v1/embeddings": ({"input": "x"}, []), "/embedding": ({"input": "x"}, []), "/v1/chat/completions/input_tokens": (CHAT, []), "/chat/completions/input_tokens": (CHAT, []),
+          "/completion": ({"prompt": "x"}, [*OPENAI, "best_of"]), "/infill": ({"input_prefix": "x", "input_suffix": "y"}, [*OPENAI, "best_of"]), "/v1/messages": (CHAT, []), "/v1/messages/count_tokens": (CHAT, []), "/v1/embeddings": ({"input": "x"}, []), "/embedding": ({"input": "x"}, []), "/v1/chat/completions/input_tokens": (CHAT, []), "/chat/completions/input_tokens": (CHAT, []),
           **{f"/v1/{name}": ({"query": "x", "documents": ["y"]}, []) for name in ("rerank", "reranking")}, "/tokenize": ({"content": "x"}, []), "/detokenize": ({"tokens": [97]}, []),
           "/apply-template": (CHAT, []), "/slots/{id}": ({"filename": "x"}, []), "/v1/states/export": ({"prompt": "x"}, [])}
 ANY = {*SAMPLED, "n", "stream_options", "best_of", "dimensions", "budget_tokens", "top_n"}

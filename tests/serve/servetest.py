@@ -6,6 +6,18 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(
 from clitest import *
 
 
+def fim_model():
+    """tiny_model with the tokens of fill-in-the-middle, 259 to 264."""
+    folder = tiny_model("coder", vocab=265)
+    path = os.path.join(folder, "tokenizer.json")
+    with open(path) as f: t = json.load(f)
+    for i, text in enumerate(["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"]):
+        t["added_tokens"].append({**t["added_tokens"][0], "id": 259 + i, "content": text})
+        t["model"]["vocab"][text] = 259 + i
+    write(folder, "tokenizer.json", json.dumps(t))
+    return folder
+
+
 class Server:
     """A running server; with --json it prints its address as soon as it listens."""
 

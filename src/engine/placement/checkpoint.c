@@ -5,25 +5,32 @@
 
 #include "base/mem.h"
 
-/* The logits are copied last, when nothing can fail any more. */
-segue_status sg_checkpoint_new(struct sg_checkpoint **out, const struct sg_layout *from, uint64_t tokens_n,
-                           const float *logits, size_t vocab, segue_error *err)
+segue_status sg_checkpoint_take(struct sg_checkpoint **out, const struct sg_layout *from, uint64_t tokens_n, float *logits,
+                                segue_error *err)
 {
     struct sg_checkpoint *p = sg_alloc(sizeof *p);
     if (!p) return sg_no_memory("checkpoint", sizeof *p, err);
     atomic_init(&p->references, 1);
     p->tokens_n = tokens_n;
-    p->logits = logits ? sg_alloc(vocab * sizeof *logits) : NULL;
-    segue_status status = logits && !p->logits ? sg_no_memory("checkpoint", vocab * sizeof *logits, err)
-                                               : sg_layout_fork(from, &p->layout, err);
+    segue_status status = sg_layout_fork(from, &p->layout, err);
     if (status != SEGUE_OK) {
-        sg_free(p->logits);
         sg_free(p);
         return status;
     }
-    if (logits) memcpy(p->logits, logits, vocab * sizeof *logits);
+    p->logits = logits;
     *out = p;
     return SEGUE_OK;
+}
+
+segue_status sg_checkpoint_new(struct sg_checkpoint **out, const struct sg_layout *from, uint64_t tokens_n,
+                           const float *logits, size_t vocab, segue_error *err)
+{
+    float *copy = logits ? sg_alloc(vocab * sizeof *logits) : NULL;
+    if (logits && !copy) return sg_no_memory("checkpoint", vocab * sizeof *logits, err);
+    if (logits) memcpy(copy, logits, vocab * sizeof *logits);
+    segue_status status = sg_checkpoint_take(out, from, tokens_n, copy, err);
+    if (status != SEGUE_OK) sg_free(copy);
+    return status;
 }
 
 struct sg_checkpoint *sg_checkpoint_share(struct sg_checkpoint *p)

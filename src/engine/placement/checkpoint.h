@@ -16,6 +16,9 @@ struct sg_checkpoint {
 /* Forks the states of `from`, which hold tokens_n tokens. logits [vocab] is copied; NULL: not known. One reference. */
 segue_status sg_checkpoint_new(struct sg_checkpoint **out, const struct sg_layout *from, uint64_t tokens_n,
                                const float *logits, size_t vocab, segue_error *err);
+/* The same, but takes over logits, which come from sg_alloc; on failure they stay the caller's. */
+segue_status sg_checkpoint_take(struct sg_checkpoint **out, const struct sg_layout *from, uint64_t tokens_n, float *logits,
+                                segue_error *err);
 struct sg_checkpoint *sg_checkpoint_share(struct sg_checkpoint *p);
 void sg_checkpoint_release(struct sg_checkpoint *p); /* NULL is allowed */
 /* Bytes of states and logits; memory shared with other states is counted by the units' rules. */

@@ -106,6 +106,20 @@ static void put_in_store(struct segue_session *s, struct sg_checkpoint *p)
     sg_store_put(s->engine->store, &origin, s->tokens, sg_session_prefill_cost_ns(s, p->tokens_n), p);
 }
 
+/* The logits are read into the checkpoint's own memory: with a large vocabulary a copy more is noticed. */
+static int new_checkpoint(const struct segue_session *s, struct sg_checkpoint **out)
+{
+    float *logits = s->logits_known ? sg_alloc(s->engine->model->info.vocab * sizeof *logits) : NULL;
+    if (s->logits_known && !logits) return 0;
+    if (logits && !sg_session_copy_logits(s, logits)) {
+        sg_free(logits);
+        logits = NULL;
+    }
+    if (sg_checkpoint_take(out, &s->layouts[s->active], s->computed, logits, NULL) == SEGUE_OK) return 1;
+    sg_free(logits);
+    return 0;
+}
+
 void sg_session_checkpoint(struct segue_session *s, int begins)
 {
     struct sg_layout *l = &s->layouts[s->active];
@@ -121,9 +135,7 @@ void sg_session_checkpoint(struct segue_session *s, int begins)
     if (s->checkpoints_n == SG_CHECKPOINTS_MAX) enforce_budget(s);
     struct sg_checkpoint_ref *m = &s->checkpoints[s->checkpoints_n];
     *m = (struct sg_checkpoint_ref){.starts_input = begins != 0};
-    if (sg_checkpoint_new(&m->checkpoint, l, s->computed, sg_session_known_logits(s),
-                      s->engine->model->info.vocab, NULL) != SEGUE_OK)
-        return; /* out of memory: a later rewind computes the tokens again */
+    if (!new_checkpoint(s, &m->checkpoint)) return; /* out of memory: a later rewind computes the tokens again */
     if (s->uses_store) put_in_store(s, m->checkpoint);
     if (!s->needs_checkpoints) {
         sg_checkpoint_release(m->checkpoint);

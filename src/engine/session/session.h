@@ -124,6 +124,8 @@ int sg_session_unit_samples(const struct segue_session *s);
 uint32_t sg_session_logits_after_run(const struct segue_session *s);
 /* The logits after the last computed token, copied from the unit if necessary; NULL: unknown. */
 const float *sg_session_known_logits(const struct segue_session *s);
+/* The same into out [vocab]; 0: unknown. */
+int sg_session_copy_logits(const struct segue_session *s, float *out);
 /* Copies late logits to the host. Call before the states leave their unit. */
 void sg_session_fetch_logits(struct segue_session *s);
 

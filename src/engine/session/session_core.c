@@ -1,5 +1,7 @@
 /* session_core.c: accessors of a session that every other session file may call: argument check, cancel, sampler view, cost
  * estimate and the logits of the last computed token. Calls units only, no other session file. SPDX-License-Identifier: MIT */
+#include <string.h>
+
 #include "engine/session/session.h"
 
 #include "base/clock.h"
@@ -62,15 +64,28 @@ uint32_t sg_session_logits_after_run(const struct segue_session *s)
     return states_stay && sg_ops_of(l->stages[l->n - 1].layer_range->unit->unit)->state_logits ? SG_LOGITS_LATE : SG_LOGITS_HERE;
 }
 
-const float *sg_session_known_logits(const struct segue_session *s)
+/* Logits that are still on the unit. */
+static int read_late_logits(const struct segue_session *s, float *out)
 {
     const struct sg_layout *l = &s->layouts[s->active];
-    if (s->logits_known != SG_LOGITS_LATE) return s->logits_known ? s->logits : NULL;
     const struct sg_layout_stage *last = &l->stages[l->n - 1];
-    if (!last->state || sg_unit_enter(last->layer_range->unit, NULL, NULL) != SEGUE_OK) return NULL;
-    segue_status status = sg_ops_of(last->state)->state_logits(last->state, s->logits, NULL);
+    if (!last->state || sg_unit_enter(last->layer_range->unit, NULL, NULL) != SEGUE_OK) return 0;
+    segue_status status = sg_ops_of(last->state)->state_logits(last->state, out, NULL);
     sg_unit_leave(last->layer_range->unit);
-    return status == SEGUE_OK ? s->logits : NULL;
+    return status == SEGUE_OK;
+}
+
+const float *sg_session_known_logits(const struct segue_session *s)
+{
+    if (s->logits_known != SG_LOGITS_LATE) return s->logits_known ? s->logits : NULL;
+    return read_late_logits(s, s->logits) ? s->logits : NULL;
+}
+
+int sg_session_copy_logits(const struct segue_session *s, float *out)
+{
+    if (s->logits_known == SG_LOGITS_LATE) return read_late_logits(s, out);
+    if (s->logits_known) memcpy(out, s->logits, s->engine->model->info.vocab * sizeof *out);
+    return s->logits_known != 0;
 }
 
 void sg_session_fetch_logits(struct segue_session *s)

@@ -1,6 +1,7 @@
 /* parts.h: the parts of a grammar. A reader (gbnf.c, pattern.c, schema*.c) appends rules to a builder (grammar_build.c); the
  * builder checks them and makes a program; the automaton (automaton.c) runs the program byte by byte with explicit stacks and
- * keeps every state that it has met; mask.c walks the token trie (trie.c) with it. SPDX-License-Identifier: MIT */
+ * keeps every state that it has met; mask.c walks the token trie (trie.c) with it, or takes plain tokens (plain_tokens.c)
+ * together where a state treats their characters alike (plain_state.c). SPDX-License-Identifier: MIT */
 #ifndef SG_TEXT_GRAMMAR_PARTS_H
 #define SG_TEXT_GRAMMAR_PARTS_H
 
@@ -144,12 +145,40 @@ struct sg_trie_node {
     uint32_t end;         /* index of the first node after the subtree */
     uint32_t first, last; /* tokens that end here: [first, last) of sg_token_trie.tokens */
 };
+struct sg_trie {
+    struct sg_trie_node *nodes; /* [nodes_n] without the root */
+    int32_t *tokens;            /* [tokens_n] in the order of the nodes */
+    uint8_t *chars;             /* [tokens_n] characters of each token; NULL: they are not plain */
+    uint32_t nodes_n, tokens_n;
+};
+/* Plain tokens: whole characters in UTF-8, from U+0020 on without the double quote, the backslash and U+007F. Inside strings and
+ * free texts only their number of characters matters. */
+enum { SG_PLAIN_MAPS = 16, SG_PLAIN_CHARS_MAX = 255 };
+struct sg_plain_tokens {
+    struct sg_trie trie;
+    uint32_t *maps;                        /* [SG_PLAIN_MAPS + 2][words] tokens of at most i characters; the last: all */
+    int32_t *tokens;                       /* by their number of characters */
+    uint32_t from[SG_PLAIN_CHARS_MAX + 2]; /* those of n characters: [from[n], from[n + 1]) */
+    uint32_t words, longest;               /* words of a mask; characters of the longest token */
+};
 struct sg_token_trie {
     const struct sg_tokenizer *tokenizer;
-    struct sg_trie_node *nodes; /* [nodes_n] without the root */
-    int32_t *tokens;
-    uint32_t nodes_n, vocab, longest;
+    struct sg_plain_tokens plain;
+    struct sg_trie other; /* of the tokens that are not plain */
+    uint32_t vocab, longest; /* longest: bytes */
 };
+
+/* --- plain_tokens.c --- */
+
+/* Characters of a plain token; 0: it is not plain. */
+uint32_t sg_plain_chars(const char *bytes, size_t len);
+/* Everything but the trie, which is there. EMEMORY. */
+segue_status sg_plain_tokens_make(struct sg_plain_tokens *p, uint32_t vocab, segue_error *err);
+void sg_plain_tokens_free(struct sg_plain_tokens *p);
+/* Add the tokens of at most `limit` characters to a mask; those of a node of the trie, `done` characters below the root, with at
+ * most `limit` further ones. */
+void sg_plain_tokens_add(const struct sg_plain_tokens *p, uint32_t limit, uint32_t *mask);
+void sg_plain_node_add(const struct sg_trie *t, uint32_t node, uint32_t done, uint32_t limit, uint32_t *mask);
 
 /* --- automaton.c --- */
 
@@ -164,6 +193,7 @@ struct sg_state_node {
     uint32_t first, n; /* in sg_grammar.lists */
     uint32_t accepts;  /* 1: the text may end here */
     uint32_t next;     /* offset of [classes_n] in sg_grammar.next; UINT32_MAX: not there yet */
+    uint32_t plain;    /* 2 + the state to which every plain character leads; 1: they lead to several; 0: not known */
     uint32_t *mask;    /* NULL: not there yet */
 };
 struct sg_grammar {
@@ -201,9 +231,23 @@ void sg_automaton_classes(struct sg_grammar *g);
 segue_status sg_automaton_begin(struct sg_grammar *g, segue_error *err);
 /* With the lock: the state after a byte. */
 segue_status sg_automaton_step(struct sg_grammar *g, uint32_t state, uint8_t byte, uint32_t *out, segue_error *err);
+/* The state after a byte, plus one; 0: sg_automaton_step must find it. */
+static inline uint32_t sg_automaton_known(const struct sg_grammar *g, uint32_t state, uint8_t byte)
+{
+    const struct sg_state_node *s = &g->states[state];
+    if (!s->n) return SG_STATE_DEAD + 1;
+    return s->next == UINT32_MAX ? 0 : g->next[s->next + g->byte_class[byte]];
+}
 /* With the lock: a state with the same mask as this one, and the same for all large counts. */
 segue_status sg_automaton_mask_state(struct sg_grammar *g, uint32_t state, uint32_t *out, segue_error *err);
 void sg_automaton_free(struct sg_grammar *g);
+
+/* --- plain_state.c --- */
+
+/* With the lock: how many plain characters may follow a state, whichever they are, at most those of the longest plain token.
+ * SG_PLAIN_SEVERAL: that depends on the characters. */
+#define SG_PLAIN_SEVERAL UINT32_MAX
+segue_status sg_plain_limit(struct sg_grammar *g, uint32_t state, uint32_t *limit, segue_error *err);
 
 /* Value of a hexadecimal digit; -1: c is none. */
 static inline int sg_hex_digit(int c)

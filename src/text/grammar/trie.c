@@ -50,7 +50,7 @@ static uint32_t collect(const struct sg_tokenizer *t, uint32_t vocab, struct ent
 }
 
 /* Add the nodes of one token, of which the first `common` bytes are there already; path[d]: node at depth d. */
-static void add(struct sg_token_trie *trie, const struct entry *e, size_t common, uint32_t path[256], uint32_t index)
+static void add(struct sg_trie *trie, const struct entry *e, size_t common, uint32_t path[256], uint32_t index)
 {
     size_t len = entry_len(e);
     for (size_t d = common + 1; d <= len; d++) {
@@ -61,10 +61,9 @@ static void add(struct sg_token_trie *trie, const struct entry *e, size_t common
                                                              .last = index};
     }
     trie->nodes[path[len]].last = index + 1;
-    if (len > trie->longest) trie->longest = (uint32_t)len;
 }
 
-static void fill(struct sg_token_trie *trie, const struct entry *list, uint32_t n)
+static void fill(struct sg_trie *trie, const struct entry *list, uint32_t n)
 {
     uint32_t path[257] = {0};
     size_t depth = 0;
@@ -79,11 +78,42 @@ static void fill(struct sg_token_trie *trie, const struct entry *list, uint32_t 
     for (size_t d = 1; d <= depth; d++) trie->nodes[path[d]].end = trie->nodes_n;
 }
 
-segue_status sg_token_trie_new(struct sg_token_trie **out, const struct sg_tokenizer *t, uint32_t vocab, segue_error *err)
+/* The trie of sorted entries. */
+static segue_status make(struct sg_trie *trie, const struct entry *list, uint32_t n, segue_error *err)
 {
     size_t bytes = 0;
+    for (uint32_t i = 0; i < n; i++) bytes += entry_len(&list[i]);
+    trie->nodes = sg_alloc((bytes + 1) * sizeof *trie->nodes);
+    trie->tokens = sg_alloc((n + (size_t)1) * sizeof *trie->tokens);
+    if (!trie->nodes || !trie->tokens) return sg_no_memory("token trie", bytes * sizeof *trie->nodes, err);
+    trie->tokens_n = n;
+    fill(trie, list, n);
+    struct sg_trie_node *less = sg_realloc(trie->nodes, (trie->nodes_n + (size_t)1) * sizeof *less);
+    if (less) trie->nodes = less;
+    return SEGUE_OK;
+}
+
+/* The tries of the plain tokens and of the others of sorted entries. list has space for 2 n. */
+static segue_status divide(struct sg_token_trie *trie, struct entry *list, uint32_t n, segue_error *err)
+{
+    struct entry *others = list + n;
+    uint32_t plain_n = 0, others_n = 0;
+    uint8_t *chars = trie->plain.trie.chars = sg_alloc((n + (size_t)1) * sizeof *chars);
+    if (!chars) return sg_no_memory("token trie", n * sizeof *chars, err);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t here = list[i].control ? 0 : sg_plain_chars(list[i].bytes, list[i].len);
+        if (here) chars[plain_n] = (uint8_t)here, list[plain_n++] = list[i];
+        else others[others_n++] = list[i];
+    }
+    SG_TRY(make(&trie->plain.trie, list, plain_n, err));
+    SG_TRY(sg_plain_tokens_make(&trie->plain, trie->vocab, err));
+    return make(&trie->other, others, others_n, err);
+}
+
+segue_status sg_token_trie_new(struct sg_token_trie **out, const struct sg_tokenizer *t, uint32_t vocab, segue_error *err)
+{
     struct sg_token_trie *trie = sg_alloc(sizeof *trie);
-    struct entry *list = sg_alloc((vocab + 1) * sizeof *list);
+    struct entry *list = sg_alloc((vocab + (size_t)1) * 2 * sizeof *list);
     if (!trie || !list) {
         sg_free(trie);
         sg_free(list);
@@ -91,28 +121,21 @@ segue_status sg_token_trie_new(struct sg_token_trie **out, const struct sg_token
     }
     uint32_t n = collect(t, vocab, list);
     qsort(list, n, sizeof *list, compare);
-    for (uint32_t i = 0; i < n; i++) bytes += entry_len(&list[i]);
     trie->tokenizer = t;
     trie->vocab = vocab;
-    trie->nodes = sg_alloc((bytes + 1) * sizeof *trie->nodes);
-    trie->tokens = sg_alloc((n + 1) * sizeof *trie->tokens);
-    if (!trie->nodes || !trie->tokens) {
-        sg_free(list);
-        sg_token_trie_free(trie);
-        return sg_no_memory("token trie", bytes * sizeof *trie->nodes, err);
-    }
-    fill(trie, list, n);
+    for (uint32_t i = 0; i < n; i++)
+        if (entry_len(&list[i]) > trie->longest) trie->longest = (uint32_t)entry_len(&list[i]);
+    segue_status status = divide(trie, list, n, err);
     sg_free(list);
-    struct sg_trie_node *less = sg_realloc(trie->nodes, (trie->nodes_n + 1) * sizeof *less);
-    if (less) trie->nodes = less;
-    *out = trie;
-    return SEGUE_OK;
+    if (status == SEGUE_OK) *out = trie;
+    else sg_token_trie_free(trie);
+    return status;
 }
 
 void sg_token_trie_free(struct sg_token_trie *trie)
 {
     if (!trie) return;
-    sg_free(trie->nodes);
-    sg_free(trie->tokens);
+    sg_free(trie->other.nodes), sg_free(trie->other.tokens);
+    sg_plain_tokens_free(&trie->plain);
     sg_free(trie);
 }

@@ -19,14 +19,19 @@ segue_status sg_tokenizer_of_bin(struct sg_tokenizer **out, const uint8_t *bytes
                                  const char *what, segue_error *err);
 void sg_tokenizer_close(struct sg_tokenizer *t);
 
+/* Tokens of fill-in-the-middle: around the text before and after the gap, before the gap's text, padding, before the name of a
+ * repository, before the name of a file. */
+enum sg_fim { SG_FIM_PRE, SG_FIM_SUF, SG_FIM_MID, SG_FIM_PAD, SG_FIM_REP, SG_FIM_SEP, SG_FIM_N };
+
 struct sg_tokenizer_info {
     const char *kind, *pre; /* "bpe" | "spm"; "smollm", "gpt2", "llama3", "qwen2", "qwen35", "regex", NULL */
     uint32_t vocab;         /* highest id + 1 */
     int32_t bos, eos;       /* -1 = none */
     const char *bos_text, *eos_text; /* "" = none; for templates */
     int add_bos, add_eos;
-    const int32_t *stops; /* eos, eot, eom and control tokens that end a turn */
+    const int32_t *stops; /* eos, eot, eom, control tokens that end a turn, and those of fill-in-the-middle that end a text */
     size_t stops_n;
+    int32_t fim[SG_FIM_N]; /* -1 = none */
     const char *warning; /* NULL, or why tokens may differ from those of the original tokenizer */
 };
 void sg_tokenizer_info_get(const struct sg_tokenizer *t, struct sg_tokenizer_info *out);

@@ -305,6 +305,24 @@ static segue_status read_ends(struct gguf_reader *g, int add_bos)
     return SEGUE_OK;
 }
 
+/* Tokens of fill-in-the-middle, under the names of today and the older ones. */
+static segue_status read_fim(struct gguf_reader *g)
+{
+    static const char *const keys[SG_FIM_N][2] = {{KEY("fim_pre_token_id"), KEY("prefix_token_id")},
+                                                  {KEY("fim_suf_token_id"), KEY("suffix_token_id")},
+                                                  {KEY("fim_mid_token_id"), KEY("middle_token_id")},
+                                                  {KEY("fim_pad_token_id"), NULL},
+                                                  {KEY("fim_rep_token_id"), NULL},
+                                                  {KEY("fim_sep_token_id"), NULL}};
+    for (int what = 0; what < SG_FIM_N; what++)
+        for (int i = 0; i < 2 && keys[what][i] && !g->t->fim_named[what]; i++) {
+            int32_t id;
+            SG_TRY(id_of(g, keys[what][i], &id));
+            g->t->fim_named[what] = id + 1;
+        }
+    return SEGUE_OK;
+}
+
 /* model: value of tokenizer.ggml.model. Tokens come first, since all other keys refer to them. */
 static segue_status read_gguf(struct gguf_reader *g, const char *model, size_t len)
 {
@@ -326,6 +344,7 @@ static segue_status read_gguf(struct gguf_reader *g, const char *model, size_t l
     SG_TRY(bpe ? read_bpe(g, &add_bos) : gemma4 ? read_gemma4(g) : read_spm(g));
     SG_TRY(read_added(g));
     SG_TRY(read_ends(g, add_bos));
+    SG_TRY(read_fim(g));
     return sg_vocab_finish(g->t, 1, g->what, g->err);
 }
 

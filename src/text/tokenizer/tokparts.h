@@ -121,6 +121,7 @@ struct sg_tokenizer {
     int32_t byte_ids[256];  /* id by byte: of its spelling (byte_level) or of <0xXX>; -1 = none */
     int32_t ascii_ids[128]; /* not byte_level: id by ASCII character; -1 = none */
     int32_t unk;            /* the unknown token; -1 = none */
+    int32_t fim_named[SG_FIM_N]; /* tokens of fill-in-the-middle that the file names: id + 1; 0 = not named */
 
     struct sg_added_set raw, normal; /* searched in the raw text; in the normalized text */
     struct sg_normalizer norms[SG_NORMS];
@@ -130,6 +131,10 @@ struct sg_tokenizer {
     uint32_t before_n, after_n;
     uint8_t strip_space; /* decoding drops one space at the very start */
 };
+
+/* --- fim.c --- */
+/* Sets info.fim. All texts are indexed. */
+void sg_fim_find(struct sg_tokenizer *t);
 
 /* --- vocab.c --- */
 /* Allocate n ids. EFORMAT: 0, or more than 2^24. what: name of the file for messages. */

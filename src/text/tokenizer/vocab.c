@@ -291,11 +291,19 @@ static int ends_turn(const struct sg_vocab_token *k)
     return 0;
 }
 
+/* 1: the token ends a text of a model that fills gaps: padding, or the beginning of another file or repository. */
+static int ends_fim(const struct sg_tokenizer *t, int32_t id)
+{
+    const int32_t *fim = t->info.fim;
+    if (fim[SG_FIM_PRE] < 0 || fim[SG_FIM_SUF] < 0 || fim[SG_FIM_MID] < 0) return 0;
+    return id == fim[SG_FIM_PAD] || id == fim[SG_FIM_REP] || id == fim[SG_FIM_SEP];
+}
+
 /* Build info.stops without duplicates: the ids that the file names (eos, eot, eom), then the control tokens that end
- * a turn. */
+ * a turn or a text. */
 static segue_status add_stops(struct sg_tokenizer *t, segue_error *err)
 {
-    int32_t *stops = sg_arena_alloc(&t->arena, (t->info.stops_n + 8) * sizeof *stops);
+    int32_t *stops = sg_arena_alloc(&t->arena, (t->info.stops_n + 9) * sizeof *stops);
     if (!stops) return sg_no_memory("tokenizer", 64, err);
     size_t n = 0;
     for (size_t i = 0; i < t->info.stops_n; i++) {
@@ -304,10 +312,10 @@ static segue_status add_stops(struct sg_tokenizer *t, segue_error *err)
         for (size_t k = 0; k < n; k++) known |= stops[k] == t->info.stops[i];
         if (!known) stops[n++] = t->info.stops[i];
     }
-    /* at most six further ids: one per name in ends_turn; the array has space for eight */
-    size_t limit = n + 6;
+    /* at most nine further ids: one per name in ends_turn, three of ends_fim */
+    size_t limit = n + 9;
     for (uint32_t id = 0; id < t->tokens_n && n < limit; id++) {
-        if (!t->tokens[id].text || !ends_turn(&t->tokens[id])) continue;
+        if (!t->tokens[id].text || (!ends_turn(&t->tokens[id]) && !ends_fim(t, (int32_t)id))) continue;
         int known = 0;
         for (size_t k = 0; k < n; k++) known |= stops[k] == (int32_t)id;
         if (!known) stops[n++] = (int32_t)id;
@@ -358,5 +366,6 @@ segue_status sg_vocab_finish(struct sg_tokenizer *t, int plain_added, const char
     t->info.eos_text = t->info.eos >= 0 && t->tokens[t->info.eos].text ? t->tokens[t->info.eos].text : "";
     for (uint32_t i = 0; i < t->before_n; i++) t->info.add_bos |= t->before[i] == t->info.bos;
     for (uint32_t i = 0; i < t->after_n; i++) t->info.add_eos |= t->after[i] == t->info.eos;
+    sg_fim_find(t);
     return add_stops(t, err);
 }

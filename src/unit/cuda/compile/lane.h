@@ -24,11 +24,13 @@ struct cu_graph_key {
     struct ck_banned banned;
     cu_ptr buffers[7];
 };
-enum { CU_GRAPHS_CACHED = 24, CU_GRAPH_PIECES = 64 };
+/* CACHED: each number of sequences that decode together needs two, for greedy choices, sampled ones and masked ones each. */
+enum { CU_GRAPHS_CACHED = 128, CU_GRAPH_PIECES = 64 };
 /* A captured pass: graph i holds the fused steps from ends[i - 1] (0 for the first) to before ends[i]. */
 struct cu_captured {
     struct cu_graph_key key;
     uint32_t n; /* graphs; 0: seen once, not captured yet */
+    uint64_t used; /* number of the lane's run that used it last */
     uint32_t ends[CU_GRAPH_PIECES];
     cu_exec exec[CU_GRAPH_PIECES];
 };
@@ -69,6 +71,7 @@ struct cu_lookahead {
     int active;
     uint32_t args_index, spans_n; /* which pass_args it uses */
     uint32_t sampled;             /* rows that are sampled, by the settings on the GPU */
+    int late;                     /* 1: the choice is not part of it */
     struct ck_banned banned;
     struct {
         uint64_t state, version, first; /* id and version of the state, position of the row */

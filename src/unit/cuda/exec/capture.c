@@ -27,10 +27,11 @@ static void key_of(const struct sg_run *run, const struct cu_pass_plan *plan, co
                                  .buffers = {l->scratch, l->attn_parts}};
     if (!is_long) {
         key->best = plan->late ? LATE_CHOICE : (uint16_t)plan->best;
+        if (plan->late) return;
         key->advance = plan->advance;
         key->stops = plan->stops_n;
-        key->sampled = plan->late ? 0 : (uint16_t)p->sampled;
-        key->logprobs = plan->late ? 0 : (uint16_t)p->logprobs;
+        key->sampled = (uint16_t)p->sampled;
+        key->logprobs = (uint16_t)p->logprobs;
         key->banned = plan->banned;
         return;
     }
@@ -108,15 +109,24 @@ static segue_status capture(struct sg_run *run, const struct cu_pass_plan *plan,
     return status;
 }
 
-/* A full list is emptied: some of its graphs refer to buffers that were reallocated and cannot be used again; the others are
- * captured again at their next use. */
+/* The entry for a new pass: of a full list the one that was not used for the longest time. */
+static struct cu_captured *new_entry(struct sg_unit *u, struct cu_lane *l)
+{
+    struct cu_captured *c = &l->captured[0];
+    if (l->captured_n < CU_GRAPHS_CACHED) return &l->captured[l->captured_n++];
+    for (uint32_t i = 1; i < l->captured_n; i++)
+        if (l->captured[i].used < c->used) c = &l->captured[i];
+    destroy_graphs(u, c);
+    return c;
+}
+
 static segue_status issue_first_time(struct sg_run *run, const struct cu_pass_plan *plan, struct cu_pass *p)
 {
     struct cu_lane *l = p->lane;
     SG_TRY(cu_pass_issue_steps(run, plan, p));
-    if (l->captured_n == CU_GRAPHS_CACHED) cu_captured_forget(p->program->base.unit, l);
-    struct cu_captured *c = &l->captured[l->captured_n++];
+    struct cu_captured *c = new_entry(p->program->base.unit, l);
     c->n = 0;
+    c->used = l->runs;
     key_of(run, plan, p, &c->key);
     return SEGUE_OK;
 }
@@ -127,11 +137,13 @@ segue_status cu_pass_launch_graph(struct sg_run *run, const struct cu_pass_plan 
     struct sg_unit *u = p->program->base.unit;
     struct cu_graph_key key;
     key_of(run, plan, p, &key);
-    struct cu_captured *c = captured_of(p->lane, &key);
+    struct cu_lane *l = p->lane;
+    struct cu_captured *c = captured_of(l, &key);
     if (!c) return issue_first_time(run, plan, p);
+    c->used = l->runs;
     if (!c->n) SG_TRY(capture(run, plan, p, c));
     for (uint32_t i = 0, at = 0; i < c->n; i++) {
-        SG_TRY(cu_run_check(run, u->d.graph_launch(c->exec[i], p->lane->stream)));
+        SG_TRY(cu_run_check(run, u->d.graph_launch(c->exec[i], l->stream)));
         p->launches++;
         for (; at < c->ends[i]; at++) SG_TRY(cu_pass_layer_done(run, plan, p, &p->program->fused[at]));
     }

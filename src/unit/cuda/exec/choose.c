@@ -84,7 +84,7 @@ segue_status cu_pass_and_choose(struct sg_run *run, struct cu_pass_plan *plan, i
     /* An unused lookahead step reads the settings. */
     if (plan->sampled && run->lane->ahead.active)
         SG_TRY(cu_run_check(run, run->program->base.unit->d.stream_sync(run->lane->stream)));
-    if (plan->sampled && !plan->late) SG_TRY(cu_samplers_upload(run, rows, n, 0));
+    if (plan->sampled && !plan->late) SG_TRY(cu_samplers_upload(run, rows, n, 0, run->lane->stream));
     SG_TRY(cu_pass_run(run, plan, copy_logits));
     for (uint32_t i = 0; i < n; i++)
         SG_TRY(plan->sampled ? cu_sampled_result(run, &rows[i], 0, i, token) : greedy_result(run, &rows[i], token));

@@ -22,9 +22,10 @@ struct cu_sampled_row {
     const struct sg_sampler *sampler;
     uint32_t span, row;
 };
-/* Writes the settings of n rows to the GPU, in the lane's stream, and allocates what the kernel needs. growth: tokens that will
- * be appended before the next upload. */
-segue_status cu_samplers_upload(struct sg_run *run, const struct cu_sampled_row *rows, uint32_t n, uint32_t growth);
+/* Writes the settings of n rows to the GPU, in a stream, and allocates what the kernel needs. growth: tokens that will be
+ * appended before the next upload. */
+segue_status cu_samplers_upload(struct sg_run *run, const struct cu_sampled_row *rows, uint32_t n, uint32_t growth,
+                                cu_stream stream);
 /* 1: the settings on the GPU are these; the histories are not compared. */
 int cu_samplers_equal(const struct sg_run *run, const struct cu_sampled_row *rows, uint32_t n);
 /* Outcome of row i of the args block: the token, and log-probabilities for the caller. EFORMAT: there is none. */

@@ -75,7 +75,7 @@ segue_status cu_pass_issue(struct sg_run *run, struct cu_pass_plan *plan, struct
     struct ck_embed next;
     int continues = same && plan->advance && p->rows_n[0] == 1;
     p->embedded = continues && l->embedded == 1 + p->args_index;
-    p->embeds = continues && plan->best && cu_next_embed(p, &next);
+    p->embeds = continues && plan->best && !plan->late && cu_next_embed(p, &next);
     l->embedded = 0;
     /* The output head of a graph that serves every way to choose reports no best logits. */
     if (p->padded) p->best = 0;
@@ -163,11 +163,17 @@ void cu_pass_keep_logits(struct sg_run *run, const struct cu_pass_plan *plan, co
     }
 }
 
-/* While the GPU computes the pass, the host waits for the masks; the choice follows in the same stream. */
-static segue_status choose_late(struct sg_run *run, const struct cu_pass_plan *plan, struct cu_pass *p)
+/* While the GPU computes the pass, the host waits for the masks; the choice follows in the pass's stream. */
+segue_status cu_pass_choose_late(struct sg_run *run, const struct cu_pass_plan *plan, struct cu_pass *p, cu_stream copies)
 {
+    struct sg_unit *u = run->program->base.unit;
+    struct cu_lane *l = run->lane;
     for (uint32_t i = 0; i < plan->sampled; i++) sg_sampler_wait(plan->late[i].sampler);
-    SG_TRY(cu_samplers_upload(run, plan->late, plan->sampled, 0));
+    SG_TRY(cu_samplers_upload(run, plan->late, plan->sampled, 0, copies));
+    if (copies != l->stream) {
+        SG_TRY(cu_run_check(run, u->d.event_record(l->stream_event, copies)));
+        SG_TRY(cu_run_check(run, u->d.stream_wait_event(l->stream, l->stream_event, 0)));
+    }
     segue_status status = cu_issue_choice(p, plan->advance, plan->stops_n);
     run->launches += p->launches;
     p->launches = 0;
@@ -194,7 +200,7 @@ segue_status cu_pass_run(struct sg_run *run, struct cu_pass_plan *plan, int copy
     SG_TRY(cu_pass_send_head(run, &p));
     SG_TRY(cu_pass_send_inputs(run, plan, &p));
     SG_TRY(cu_pass_issue(run, plan, &p));
-    if (plan->late) SG_TRY(choose_late(run, plan, &p));
+    if (plan->late) SG_TRY(cu_pass_choose_late(run, plan, &p, p.lane->stream));
     int32_t logits = g->vocab ? g->outputs[sg_graph_output(g, "logits")].value : -1;
     int wants_logits = logits >= 0 && copy_logits && run->base.result.logits,
         pinned = wants_logits && p.rows_n[1] <= CK_SPANS && p.rows_n[1];

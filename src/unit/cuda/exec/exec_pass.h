@@ -102,6 +102,9 @@ void cu_pass_commit(struct sg_run *run, const struct cu_pass_plan *plan);
 segue_status cu_pass_run(struct sg_run *run, struct cu_pass_plan *plan, int copy_logits);
 segue_status cu_pass_logits_buffer(struct sg_run *run, float **out); /* the lane's pinned logits, allocated on first use */
 segue_status cu_pass_save_logits(struct sg_run *run); /* before the value buffers are overwritten: kept logits of other states */
+/* The choice of an issued pass with plan->late: waits for the masks and copies them in the stream `copies`. If that is not the
+ * lane's own stream, no earlier choice of the lane is in progress. */
+segue_status cu_pass_choose_late(struct sg_run *run, const struct cu_pass_plan *plan, struct cu_pass *p, cu_stream copies);
 /* After a pass that copied no logits: each part's last ones stay on the GPU until they are requested. */
 void cu_pass_keep_logits(struct sg_run *run, const struct cu_pass_plan *plan, const struct cu_pass *p);
 

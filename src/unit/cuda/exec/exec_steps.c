@@ -111,7 +111,7 @@ static segue_status prepare_series(struct sg_run *run, struct cu_pass_plan *plan
     *l->ring_written = 0;
     if (plan->sampled) {
         struct cu_sampled_row row = {&g->sampler, 0, 0};
-        SG_TRY(cu_samplers_upload(run, &row, 1, steps));
+        SG_TRY(cu_samplers_upload(run, &row, 1, steps, l->stream));
     }
     if (plan->stops_n)
         SG_TRY(cu_run_check(run, run->program->base.unit->d.copy_htod(l->stops, sampler->stops, plan->stops_n * sizeof(int32_t),

@@ -1,6 +1,8 @@
 /* lookahead.c: decoding one token per run with the next step issued in advance. A run of one row per sequence leaves
  * the following step running on the token just chosen. That step writes fixed slots to a second block (fixed_alt), and its K
  * and V rows beyond those held, so it is discarded without effect when the next run asks for something else.
+ * Where a sampler has a mask of allowed tokens, the step in advance is without its choice: the mask depends on the token before,
+ * so the host makes it while that step computes, and the choice follows in the next run.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
@@ -19,7 +21,7 @@ int cu_can_look_ahead(struct sg_run *run, struct cu_pass_plan *plan)
         return 0;
     for (uint32_t i = 0; i < b->spans_n; i++) {
         const struct sg_span *s = &run->base.spans[i];
-        if (s->rows != 1 || s->steps > 1 || s->wanted_n != 1 || !s->sampler || s->sampler->gate ||
+        if (s->rows != 1 || s->steps > 1 || s->wanted_n != 1 || !s->sampler ||
             s->state->core.storage != run->base.spans[0].state->core.storage)
             return 0;
         plan->parts[plan->parts_n++] = (struct cu_span_part){i, 0, 1};
@@ -35,23 +37,28 @@ int cu_can_look_ahead(struct sg_run *run, struct cu_pass_plan *plan)
     return 1;
 }
 
-/* The rows to choose for: one per span. */
-static void sampled_rows(const struct sg_run *run, struct cu_sampled_row rows[CK_SPANS])
+/* The rows to choose for: one per span. Returns whether one of them has a mask. */
+static int sampled_rows(const struct sg_run *run, struct cu_sampled_row rows[CK_SPANS])
 {
-    for (uint32_t i = 0; i < run->base.batch.spans_n; i++) rows[i] = (struct cu_sampled_row){run->base.spans[i].sampler, i, i};
+    int masked = 0;
+    for (uint32_t i = 0; i < run->base.batch.spans_n; i++) {
+        rows[i] = (struct cu_sampled_row){run->base.spans[i].sampler, i, i};
+        masked |= rows[i].sampler->gate || rows[i].sampler->allowed;
+    }
+    return masked;
 }
 
 /* 1: the lane's lookahead step computes exactly this run: same states, unchanged since, at the next position with the chosen
- * token, and the same way to choose. The histories of samplers continue with the states. */
+ * token, and the same way to choose. The histories of samplers continue with the states. A late choice is not part of it. */
 static int is_expected(const struct sg_run *run, const struct cu_pass_plan *plan)
 {
     const struct cu_lookahead *a = &run->lane->ahead;
     struct cu_sampled_row rows[CK_SPANS];
-    if (!a->active || a->spans_n != run->base.batch.spans_n || a->sampled != plan->sampled ||
+    if (!a->active || a->spans_n != run->base.batch.spans_n || a->sampled != plan->sampled || a->late != (plan->late != NULL) ||
         memcmp(&a->banned, &plan->banned, sizeof plan->banned))
         return 0;
     sampled_rows(run, rows);
-    if (plan->sampled && !cu_samplers_equal(run, rows, plan->sampled)) return 0;
+    if (plan->sampled && !plan->late && !cu_samplers_equal(run, rows, plan->sampled)) return 0;
     for (uint32_t i = 0; i < a->spans_n; i++) {
         const struct sg_span *s = &run->base.spans[i];
         if (a->spans[i].state != s->state->id || a->spans[i].version != s->state->version || a->spans[i].first != s->first ||
@@ -71,12 +78,10 @@ static uint64_t max_position(const struct sg_run *run)
 }
 
 /* 1: the next row of each sequence fits into every K and V slot and into the table of learned positions. Lookahead does not grow
- * slots, nor histories, and a mask of allowed tokens is known only with the run. */
+ * slots, nor histories, which a late choice brings along. */
 static int has_next_position(const struct sg_run *run, const struct cu_pass_plan *plan, uint64_t furthest)
 {
-    if (plan->sampled && (!run->lane->sampling.seen_n || run->lane->sampling.growth < 2)) return 0;
-    for (uint32_t n = 0; n < plan->sampled; n++)
-        if (run->base.spans[n].sampler->allowed) return 0;
+    if (plan->sampled && !plan->late && (!run->lane->sampling.seen_n || run->lane->sampling.growth < 2)) return 0;
 
     const struct sg_graph *g = run->program->base.graph;
     for (uint32_t n = 0; n < run->base.batch.spans_n; n++) {
@@ -99,7 +104,7 @@ static segue_status issue_step(struct sg_run *run, struct cu_pass_plan *plan, st
 {
     p->args_index = args_index;
     p->best_done = 0;
-    if (plan->sampled) p->lane->sampling.growth--;
+    if (plan->sampled && !plan->late) p->lane->sampling.growth--;
     p->values = &p->lane->values_few[args_index];
     p->chunks = cu_chunks_for(pos + 1);
     SG_TRY(cu_pass_issue(run, plan, p));
@@ -141,6 +146,7 @@ static void record_lookahead(struct sg_run *run, const struct cu_pass_plan *plan
                                .args_index = args_index,
                                .spans_n = plan->parts_n,
                                .sampled = plan->sampled,
+                               .late = plan->late != NULL,
                                .banned = plan->banned};
     for (uint32_t i = 0; i < plan->parts_n; i++) {
         const struct sg_span *s = &run->base.spans[i];
@@ -165,8 +171,20 @@ static segue_status start_unexpected(struct sg_run *run, struct cu_pass_plan *pl
     }
     struct cu_sampled_row rows[CK_SPANS];
     sampled_rows(run, rows);
-    if (plan->sampled) SG_TRY(cu_samplers_upload(run, rows, plan->sampled, HISTORY_GROWTH));
+    if (plan->sampled && !plan->late)
+        SG_TRY(cu_samplers_upload(run, rows, plan->sampled, HISTORY_GROWTH, run->lane->stream));
     return issue_step(run, plan, p, 0, pos);
+}
+
+/* The choice of a step that was issued without it. No choice is in progress, so the settings can be copied while the step
+ * computes. */
+static segue_status choose_step(struct sg_run *run, const struct cu_pass_plan *plan, struct cu_pass *p, uint32_t args_index)
+{
+    struct cu_lane *l = run->lane;
+    p->args_index = args_index;
+    p->values = &l->values_few[args_index];
+    SG_TRY(cu_pass_choose_late(run, plan, p, l->logits_stream));
+    return cu_run_check(run, run->program->base.unit->d.event_record(l->done[args_index], l->stream));
 }
 
 /* The step with arguments q is complete: returns its tokens and commits its rows. */
@@ -198,6 +216,7 @@ static segue_status finish_step(struct sg_run *run, struct cu_pass_plan *plan, s
 segue_status cu_run_lookahead(struct sg_run *run, struct cu_pass_plan *plan)
 {
     const struct sg_span *spans[CK_SPANS];
+    struct cu_sampled_row rows[CK_SPANS];
     struct sg_unit *u = run->program->base.unit;
     struct cu_lane *l = run->lane;
     struct cu_pass p;
@@ -206,6 +225,7 @@ segue_status cu_run_lookahead(struct sg_run *run, struct cu_pass_plan *plan)
     plan->best = 1;
     plan->advance = 2;
     plan->screen = plan->parts_n == 1 && !run->base.result.logits && !plan->sampled;
+    plan->late = sampled_rows(run, rows) ? rows : NULL;
     if (cu_run_stopped(run)) return sg_fail(&run->base.error, SEGUE_ECANCELED, "run: cuda: canceled by the caller");
     int expected = is_expected(run, plan);
     SG_TRY(cu_pass_select_stream(run));
@@ -218,6 +238,7 @@ segue_status cu_run_lookahead(struct sg_run *run, struct cu_pass_plan *plan)
     else
         SG_TRY(start_unexpected(run, plan, &p, spans, furthest));
     l->ahead.active = 0;
+    if (plan->late) SG_TRY(choose_step(run, plan, &p, q));
     SG_TRY(copy_step_logits(run, &p, q));
     /* After the upload, which says how many tokens the histories can take. */
     int next = has_next_position(run, plan, furthest);

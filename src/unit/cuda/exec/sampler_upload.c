@@ -238,7 +238,8 @@ static void fill_plan(struct ck_sample_plan *plan, const struct cu_sampled_row *
         }
 }
 
-segue_status cu_samplers_upload(struct sg_run *run, const struct cu_sampled_row *rows, uint32_t n, uint32_t growth)
+segue_status cu_samplers_upload(struct sg_run *run, const struct cu_sampled_row *rows, uint32_t n, uint32_t growth,
+                                cu_stream stream)
 {
     struct sg_unit *u = run->program->base.unit;
     struct cu_sampling *m = &run->lane->sampling;
@@ -258,8 +259,8 @@ segue_status cu_samplers_upload(struct sg_run *run, const struct cu_sampled_row 
     fill_plan(&plan, rows, n);
     memcpy(m->pinned + CU_SAMPLE_PLAN_AT, &plan, sizeof plan);
     if (lists.failed) return sg_no_memory("biases of a sampler", 0, &run->base.error);
-    SG_TRY(cu_run_check(run, u->d.copy_htod(m->samplers, m->pinned, CU_SAMPLE_PLAN_AT + sizeof plan, run->lane->stream)));
-    if (lists.used) SG_TRY(cu_run_check(run, u->d.copy_htod(m->lists, lists.pinned, lists.used, run->lane->stream)));
+    SG_TRY(cu_run_check(run, u->d.copy_htod(m->samplers, m->pinned, CU_SAMPLE_PLAN_AT + sizeof plan, stream)));
+    if (lists.used) SG_TRY(cu_run_check(run, u->d.copy_htod(m->lists, lists.pinned, lists.used, stream)));
     uint32_t known = 0;
     while (known < n && remember(&m->seen[known], rows[known].sampler)) known++;
     m->seen_n = known == n ? n : 0;
