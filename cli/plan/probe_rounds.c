@@ -24,27 +24,25 @@ static segue_status run_once(struct probe *p, struct probe_sample *s, int round,
     SG_TRY(probe_run(p, &s->c, &t, err));
     s->spent_ms += (double)(out_now_ns() - start) * 1e-6;
     if (!round && s->spent_ms < ENOUGH_MS) return SEGUE_OK;
-    s->fast[s->n] = s->c.output ? t.fast_token_ms : t.ttft_ms;
     s->handoffs[s->n] = t.handoff_ms;
     s->ms[s->n++] = s->c.output ? t.token_ms : t.ttft_ms;
     return SEGUE_OK;
 }
 
-static void add_spread(struct probe_spread *s, const struct probe_sample *from, double least)
+static void add_spread(struct probe_spread *s, const struct probe_sample *from)
 {
     double tokens = from->c.output ? (double)from->c.output : 1;
-    if (least * tokens < SHORT_MS || from->n < 2) return;
-    for (size_t i = 0; i < from->n && s->n < PROBE_SAMPLES; i++) s->of[s->n++] = log(from->ms[i] / least);
+    if (from->least * tokens < SHORT_MS || from->n < 2) return;
+    for (size_t i = 0; i < from->n && s->n < PROBE_SAMPLES; i++) s->of[s->n++] = log(from->ms[i] / from->least);
 }
 
 static void finish(struct probe *p, struct probe_sample *s)
 {
     qsort(s->ms, s->n, sizeof *s->ms, probe_compare);
-    qsort(s->fast, s->n, sizeof *s->fast, probe_compare);
     qsort(s->handoffs, s->n, sizeof *s->handoffs, probe_compare);
-    s->least = s->fast[0], s->usual = (s->ms[s->n / 2] + s->ms[(s->n - 1) / 2]) / 2, s->handoff = s->handoffs[0];
+    s->least = s->ms[0], s->usual = (s->ms[s->n / 2] + s->ms[(s->n - 1) / 2]) / 2, s->handoff = s->handoffs[0];
     if (s->c.prefill == s->c.decode)
-        add_spread(&p->spread[s->c.prefill][s->c.output ? SG_PHASE_STEP : SG_PHASE_PREFILL], s, s->least);
+        add_spread(&p->spread[s->c.prefill][s->c.output ? SG_PHASE_STEP : SG_PHASE_PREFILL], s);
 }
 
 segue_status probe_rounds(struct probe *p, struct probe_sample *samples, size_t n, segue_error *err)

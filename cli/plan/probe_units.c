@@ -91,6 +91,30 @@ static segue_status measure_overhead(struct probe *p, const char *path, struct s
     return SEGUE_OK;
 }
 
+/* The time of each row in each layer beside products, from two models with different layers and widths: norms, rotations, scores
+ * of attention, what small matrices leave of a speed. wide: of the open model. */
+static void solve_rows(const struct probe *p, struct sg_unit_cost *u, const struct sg_model_cost *thin, double thin_ms,
+                       double wide_ms)
+{
+    const double rows = sg_rows_of[SG_ROWS_256], few = thin->shape.layers, many = p->cost.shape.layers;
+    double scale = thin->shape.body / p->cost.shape.body;
+    double rest = (thin_ms - u->run_ms) - scale * (wide_ms - u->run_ms), layers = few - scale * many;
+    u->row_layer_ms = fmax(0, rest / layers - u->run_layer_ms) / rows;
+}
+
+static segue_status measure_rows(struct probe *p, const char *path, struct sg_unit_costs *costs, segue_error *err)
+{
+    struct probe_sample thin[PROBE_UNITS], wide[PROBE_UNITS];
+    for (size_t i = 0; i < p->units_n; i++) thin[i] = wide[i] = prefill_at(i, 0, sg_rows_of[SG_ROWS_256]);
+    SG_TRY(open_random(p, path, &narrow, class_storage[SG_CLASS_NIBBLE], err));
+    SG_TRY(probe_rounds(p, thin, p->units_n, err));
+    struct sg_model_cost m = p->cost;
+    SG_TRY(open_random(p, path, &models[0], class_storage[SG_CLASS_NIBBLE], err));
+    SG_TRY(probe_rounds(p, wide, p->units_n, err));
+    for (size_t i = 0; i < p->units_n; i++) solve_rows(p, entry(p, costs, i), &m, thin[i].least, wide[i].least);
+    return SEGUE_OK;
+}
+
 /* Power of a unit that waits with a model in its memory. */
 static segue_status measure_idle(struct probe *p, size_t unit, struct sg_unit_cost *u, segue_error *err)
 {
@@ -161,7 +185,7 @@ static void solve_step(struct sg_unit_cost *u, int class, const struct narrow_st
     u->layer_ms[class] = fmax(1e-6, each);
 }
 
-/* Speeds of one class on one unit, from a step and prefill runs. Returns whether the read of the weights takes longer than the
+/* Speeds of one class on one unit, from a step (in place of a run of one row) and prefill runs. Returns whether the read of the weights takes longer than the
  * overheads. */
 static bool solve_class(const struct sg_model_cost *m, struct sg_unit_cost *u, int class, const struct narrow_step *few,
                         const struct probe_sample *all)
@@ -169,9 +193,10 @@ static bool solve_class(const struct sg_model_cost *m, struct sg_unit_cost *u, i
     double ms = all[0].least;
     bool clear = ms > 2 * (u->step_ms + m->shape.layers * u->step_layer_ms);
     solve_step(u, class, few, m, ms);
-    double head = m->head_bytes / u->gb_s[class] * 1e-6, run = u->run_ms + m->shape.layers * u->run_layer_ms;
-    for (int r = 0; r < SG_ROWS_N; r++) {
-        ms = all[1 + r].least;
+    double head = m->head_bytes / u->gb_s[class] * 1e-6;
+    for (int r = SG_ROWS_4; r < SG_ROWS_N; r++) {
+        double run = u->run_ms + m->shape.layers * (u->run_layer_ms + sg_rows_of[r] * u->row_layer_ms);
+        ms = all[r].least;
         u->tflops[class][r] = 2 * m->shape.body * sg_rows_of[r] / fmax(ms - run - head, ms / 10) * 1e-9;
     }
     sg_mend_speeds(u, class, m->body_bytes / m->shape.body);
@@ -182,14 +207,13 @@ static bool solve_class(const struct sg_model_cost *m, struct sg_unit_cost *u, i
 static segue_status measure_class(struct probe *p, struct sg_unit_costs *costs, int class, int k, const struct narrow_step *few,
                                   bool *done, segue_error *err)
 {
-    enum { CASES = 1 + SG_ROWS_N };
-    struct probe_sample all[PROBE_UNITS * CASES];
+    struct probe_sample all[PROBE_UNITS * SG_ROWS_N];
     size_t at[PROBE_UNITS], n = 0;
     for (size_t i = 0; i < p->units_n; i++) {
         if (done[i]) continue;
         at[i] = n;
         all[n++] = step_at(i, 0);
-        for (int r = 0; r < SG_ROWS_N; r++) all[n++] = prefill_at(i, 0, sg_rows_of[r]);
+        for (int r = SG_ROWS_4; r < SG_ROWS_N; r++) all[n++] = prefill_at(i, 0, sg_rows_of[r]);
     }
     SG_TRY(probe_rounds(p, all, n, err));
     for (size_t i = 0; i < p->units_n; i++) {
@@ -339,7 +363,7 @@ static segue_status measure_links(struct probe *p, struct sg_unit_costs *costs, 
 /* What needs no large weights: depths, hand-offs, and the smaller load of power. */
 static segue_status measure_small(struct probe *p, const char *path, struct sg_unit_costs *costs, segue_error *err)
 {
-    SG_TRY(open_random(p, path, &models[0], class_storage[SG_CLASS_NIBBLE], err));
+    SG_TRY(measure_rows(p, path, costs, err));
     SG_TRY(measure_depth(p, costs, err));
     for (size_t i = 0; i < p->units_n; i++) SG_TRY(measure_power(p, i, entry(p, costs, i), 0, err));
     SG_TRY(measure_links(p, costs, err));

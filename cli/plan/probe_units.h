@@ -46,7 +46,7 @@ void probe_close(struct probe *p);
 /* One run: `depth` tokens unmeasured, then `prompt` tokens and `output` generated ones. */
 struct probe_times {
     double prefill_ms, ttft_ms, handoff_ms; /* handoff: the exposed part */
-    double token_ms, fast_token_ms;       /* mean, and what 1 of 10 stays below, without the first one */
+    double token_ms;                      /* mean, without the first one */
     double total_ms, joules;                /* joules: of the units, over the whole run; negative: not known */
 };
 /* prefill, decode: indices of units. split > 0: layers [0, split) on `prefill`, the others on `decode`, in both phases. */
@@ -54,13 +54,13 @@ struct probe_case {
     size_t prefill, decode, depth, prompt, output, split;
 };
 segue_status probe_run(struct probe *p, const struct probe_case *c, struct probe_times *out, segue_error *err);
-/* Runs of one case. Costs come from the shortest runs and from fast tokens: other work on the machine only adds to a time, and
- * differences of two times are small. */
+/* Runs of one case. Costs come from the shortest runs: other work on the machine only adds to a time, and differences of two
+ * times are small. Not from the fastest tokens of a run: a GPU may hand out several at once. */
 enum { PROBE_ROUNDS = 7 };
 struct probe_sample {
     struct probe_case c;
     double least, usual, handoff; /* ms of a prefill or a step: shortest and median; the shortest hand-off */
-    double ms[PROBE_ROUNDS + 1], fast[PROBE_ROUNDS + 1], handoffs[PROBE_ROUNDS + 1], spent_ms;
+    double ms[PROBE_ROUNDS + 1], handoffs[PROBE_ROUNDS + 1], spent_ms;
     size_t n;
 };
 /* Measures cases in turn, each up to PROBE_ROUNDS times, so that other work of a second meets a run of all of them rather than
