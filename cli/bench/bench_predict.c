@@ -7,14 +7,17 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/buf.h"
 #include "host/find_model.h"
 #include "host/folders.h"
 #include "plan/predict.h"
 #include "plan/probe_model.h"
 #include "term/interrupt.h"
 
-enum { ROUNDS = 3, UNITS = 4, PAIRS = UNITS * UNITS, ERRORS = 512 };
+/* Cases of a task run in at least ROUNDS_MIN rounds; in more of them while the task is short, so that medians tell more. */
+enum { ROUNDS_MIN = 3, ROUNDS = 9, UNITS = 4, INFOS = 16, PAIRS = UNITS * UNITS, ERRORS = 512 };
 #define LIMIT_S 640 /* tasks that would begin later are left out; --seconds */
+#define TASK_S 8
 
 /* pairs: every ordered pair of units; else units alone. */
 struct predict_task {
@@ -40,14 +43,18 @@ struct predict {
     double regrets[ERRORS];
     size_t errors_n, inside, regrets_n, left_out;
     uint64_t start_ns;
+    char *calibration; /* the costs before the first task, as a chip file: with the laws of the rows, what was learned can be
+                        * repeated by other rules */
 };
 
 /* One placement of a task. */
 struct predict_case {
     struct probe_case c;
     struct sg_figure total, ttft, token; /* predicted */
+    double law_ttft_ms, law_token_ms;    /* without what runs taught, and without the hand-off */
     bool chosen;
     struct probe_times runs[ROUNDS], median;
+    size_t rounds;
 };
 
 static json_t *figure_json(struct sg_figure f) { return json_pack("{s:f,s:f,s:f}", "mid", f.mid, "lo", f.low, "hi", f.high); }
@@ -66,11 +73,14 @@ static segue_status put_row(struct predict *q, const struct predict_case *k, dou
     json_object_set_new(o, "predicted_ttft_ms", figure_json(k->ttft));
     json_object_set_new(o, "predicted_token_ms", figure_json(k->token));
     json_object_set_new(o, "predicted_ms", out_real(k->total.mid));
+    json_object_set_new(o, "law_ttft_ms", out_real(k->law_ttft_ms));
+    json_object_set_new(o, "law_token_ms", out_real(k->law_token_ms));
     json_object_set_new(o, "ttft_ms", out_real(k->median.ttft_ms));
     json_object_set_new(o, "token_ms", out_real(k->median.token_ms));
     json_object_set_new(o, "handoff_ms", out_real(k->median.handoff_ms));
     json_object_set_new(o, "measured_ms", out_real(measured));
     json_object_set_new(o, "measured", out_real(measured));
+    json_object_set_new(o, "rounds", json_integer((json_int_t)k->rounds));
     json_object_set_new(o, "error", out_real(measured / k->total.mid - 1));
     json_object_set_new(o, "inside", json_boolean(inside));
     json_object_set_new(o, "choice", json_boolean(choice));
@@ -85,20 +95,20 @@ static segue_status put_row(struct predict *q, const struct predict_case *k, dou
 }
 
 /* Median of one field over the rounds. */
-static double median_of(const struct probe_times *runs, size_t field)
+static double median_of(const struct predict_case *k, size_t field)
 {
     double v[ROUNDS];
-    for (int r = 0; r < ROUNDS; r++) memcpy(&v[r], (const char *)&runs[r] + field, sizeof v[r]);
-    return bench_median(v, ROUNDS);
+    for (size_t r = 0; r < k->rounds; r++) memcpy(&v[r], (const char *)&k->runs[r] + field, sizeof v[r]);
+    return bench_median(v, k->rounds);
 }
 
 static void take_medians(struct predict_case *k)
 {
-    k->median.total_ms = median_of(k->runs, offsetof(struct probe_times, total_ms));
-    k->median.ttft_ms = median_of(k->runs, offsetof(struct probe_times, ttft_ms));
-    k->median.token_ms = median_of(k->runs, offsetof(struct probe_times, token_ms));
-    k->median.handoff_ms = median_of(k->runs, offsetof(struct probe_times, handoff_ms));
-    k->median.joules = median_of(k->runs, offsetof(struct probe_times, joules));
+    k->median.total_ms = median_of(k, offsetof(struct probe_times, total_ms));
+    k->median.ttft_ms = median_of(k, offsetof(struct probe_times, ttft_ms));
+    k->median.token_ms = median_of(k, offsetof(struct probe_times, token_ms));
+    k->median.handoff_ms = median_of(k, offsetof(struct probe_times, handoff_ms));
+    k->median.joules = median_of(k, offsetof(struct probe_times, joules));
 }
 
 /* Rows of a task, its regret, and what is learned. Predictions of all cases were made before the first run. */
@@ -131,16 +141,10 @@ static bool on_cpu(const struct predict *q, const struct probe_case *c)
     return true;
 }
 
-static segue_status run_task(struct predict *q, const struct predict_task *t, segue_error *err)
+/* The cases of a task with their predictions; returns their number. */
+static size_t predict_cases(struct predict *q, const struct predict_task *t, struct predict_case *cases)
 {
-    struct predict_case cases[PAIRS];
-    struct probe_times warm;
-    double stream = 0;
     size_t n = 0;
-    if ((double)(out_now_ns() - q->start_ns) * 1e-9 > (double)args_number(&q->b->args, "seconds", LIMIT_S)) {
-        q->left_out++;
-        return SEGUE_OK;
-    }
     predict_plan(q->options, q->costs, &q->p,
                  &(struct probe_case){.depth = t->depth, .prompt = t->prompt, .output = t->output}, t->pairs);
     for (size_t i = 0; i < q->p.units_n * q->p.units_n; i++) {
@@ -152,17 +156,42 @@ static segue_status run_task(struct predict *q, const struct predict_task *t, se
         if (!o) continue;
         cases[n].chosen = q->options->choice >= 0 && o == &q->options->list[q->options->choice];
         cases[n].total = o->total_ms, cases[n].ttft = o->ttft_ms, cases[n].token = o->token_ms;
+        predict_laws(q->costs, &q->p, &cases[n].c, &cases[n].law_ttft_ms, &cases[n].law_token_ms);
         n++;
     }
+    return n;
+}
+
+/* Round 0 does not count: a prompt length is new to a GPU only once, so that CPUs are left out of it. */
+static segue_status run_round(struct predict *q, struct predict_case *cases, size_t n, int round, segue_error *err)
+{
+    struct probe_times warm;
+    for (size_t i = 0; i < n; i++) {
+        struct predict_case *k = &cases[i];
+        if (interrupt_pending()) return out_fail(err, SEGUE_ECANCELED, "bench: --predict: interrupted; run it again");
+        if (!round && on_cpu(q, &k->c)) continue;
+        SG_TRY(probe_run(&q->p, &k->c, round ? &k->runs[k->rounds++] : &warm, err));
+        progress_step(&q->b->progress, q->errors_n + i + 1, q->errors_n + n + 1, false);
+    }
+    return SEGUE_OK;
+}
+
+static segue_status run_task(struct predict *q, const struct predict_task *t, segue_error *err)
+{
+    struct predict_case cases[PAIRS];
+    double stream = 0;
+    uint64_t start = out_now_ns();
+    if ((double)(start - q->start_ns) * 1e-9 > (double)args_number(&q->b->args, "seconds", LIMIT_S)) {
+        q->left_out++;
+        return SEGUE_OK;
+    }
+    size_t n = predict_cases(q, t, cases);
     if (segue_unit_stream(q->p.units[0], 0, &stream, err)) stream = 0;
-    for (int r = -1; r < ROUNDS; r++)
-        for (size_t i = 0; i < n; i++) {
-            if (interrupt_pending()) return out_fail(err, SEGUE_ECANCELED, "bench: --predict: interrupted; run it again");
-            /* One run that does not count: a prompt length is new to a GPU only once. Deep contexts are too long for it. */
-            if (r < 0 && (t->depth > 4096 || on_cpu(q, &cases[i].c))) continue;
-            SG_TRY(probe_run(&q->p, &cases[i].c, r < 0 ? &warm : &cases[i].runs[r], err));
-            progress_step(&q->b->progress, q->errors_n + i + 1, q->errors_n + n + 1, false);
-        }
+    for (int r = 0; r <= ROUNDS; r++) {
+        double seconds = (double)(out_now_ns() - start) * 1e-9;
+        if (r > ROUNDS_MIN && seconds * (r + 1) / r > TASK_S) break; /* another round would take too long */
+        SG_TRY(run_round(q, cases, n, r, err));
+    }
     return finish_task(q, cases, n, stream, err);
 }
 
@@ -187,20 +216,21 @@ static segue_status run_random(struct predict *q, const char *name, const struct
 }
 
 /* The CPU with a smaller instruction set than it uses; where there is none in between, with one thread. */
-static const char *masked_cpu(const segue_unit_info *infos, size_t n)
+static const char *masked_cpu(const segue_unit_info *infos, const char *const *specs, size_t n)
 {
-    for (size_t i = 0; i < n; i++)
-        if (!strcmp(infos[i].kind, "cpu") && (strstr(infos[i].features, "avx512") || strstr(infos[i].features, "amx")))
-            return "cpu:isa=avx2";
+    for (size_t i = 0; i < INFOS; i++)
+        for (size_t k = 0; k < n; k++)
+            if (specs[k] == infos[i].spec && (strstr(infos[i].features, "avx512") || strstr(infos[i].features, "amx")))
+                return "cpu:isa=avx2";
     return "cpu:threads=1";
 }
 
-/* The real units, then the CPU masked, and in a separate process; or --unit, and it in a separate process. */
+/* The units that are used without being named, then the CPU masked, and in a separate process; or --unit, and it in a separate
+ * process. */
 static segue_status open_units(struct predict *q, segue_error *err)
 {
-    segue_unit_info infos[16];
+    segue_unit_info infos[INFOS];
     const char *specs[UNITS];
-    size_t listed = 0, n = 0;
     const char *unit = args_text(&q->b->args, "unit");
     if (unit) {
         char *own = out_printf("proc:%s", unit);
@@ -208,14 +238,10 @@ static segue_status open_units(struct predict *q, segue_error *err)
         free(own);
         return st;
     }
-    for (size_t i = 0; i < 16; i++) infos[i] = SEGUE_INIT(segue_unit_info);
-    segue_unit_list(infos, 16, &listed, err);
-    for (size_t i = 0; i < listed && i < 16 && n < UNITS - 2; i++)
-        if (infos[i].present && !infos[i].simulated && strcmp(infos[i].kind, "ref") != 0 && strcmp(infos[i].kind, "proc") != 0)
-            specs[n++] = infos[i].spec;
-    specs[n++] = masked_cpu(infos, listed < 16 ? listed : 16);
-    specs[n++] = "proc:cpu";
-    return probe_open_units(&q->p, specs, n, err);
+    size_t n = probe_list_units(infos, INFOS, specs, UNITS - 2);
+    specs[n] = masked_cpu(infos, specs, n);
+    specs[n + 1] = "proc:cpu";
+    return probe_open_units(&q->p, specs, n + 2, err);
 }
 
 static segue_status summary(struct predict *q, segue_error *err)
@@ -224,13 +250,24 @@ static segue_status summary(struct predict *q, segue_error *err)
     double median = 100 * (exp(bench_median(q->errors, q->errors_n)) - 1), regret = 100 * bench_median(q->regrets, q->regrets_n);
     double coverage = q->errors_n ? (double)q->inside / (double)q->errors_n : 0,
            worst = q->regrets_n ? q->regrets[q->regrets_n - 1] : 0;
-    json_t *o = json_pack("{s:I,s:f,s:f,s:f,s:f,s:f,s:I}", "cases", (json_int_t)q->errors_n, "coverage", coverage,
+    json_t *o = json_pack("{s:I,s:f,s:f,s:f,s:f,s:f,s:I,s:s}", "cases", (json_int_t)q->errors_n, "coverage", coverage,
                           "median_error_percent", median, "regret_percent", regret, "worst_regret_percent", 100 * worst,
-                          "seconds", seconds, "tasks_left_out", (json_int_t)q->left_out);
+                          "seconds", seconds, "tasks_left_out", (json_int_t)q->left_out, "calibration",
+                          q->calibration ? q->calibration : "");
     out_note("bench: %zu cases in %.0f s: 90 %% interval covers %.1f %%, median error %.1f %%, regret %.1f %% (median), %.1f %% "
              "(worst)",
              q->errors_n, seconds, 100 * coverage, median, regret, 100 * worst);
     return bench_out_row(q->b->out, o, err);
+}
+
+/* The costs as a chip file. */
+static char *costs_text(const struct sg_unit_costs *costs)
+{
+    struct sg_buf text = {0};
+    sg_unit_costs_write(costs, &text);
+    char *out = out_strdup(text.data ? text.data : "");
+    sg_buf_free(&text);
+    return out;
 }
 
 static void show(const char *line) { out_note("bench: calibrating: %s", line); }
@@ -244,6 +281,7 @@ static segue_status run_all(struct predict *q, segue_error *err)
     if (!st) st = find_model(&q->b->args, &path, err);
     if (!st) st = probe_open_model(&q->p, path, cache, err);
     if (!st) st = probe_real(&q->p, q->costs, err);
+    if (!st) q->calibration = costs_text(q->costs);
     if (!st) st = run_tasks(q, path, full_tasks, sizeof full_tasks / sizeof *full_tasks, err);
     if (!st) st = run_random(q, "random 12 x 768", &random, SG_Q8_0, few_tasks, sizeof few_tasks / sizeof *few_tasks, err);
     if (!st) st = run_random(q, "random 12 x 768", &random, SG_Q4_K, few_tasks, sizeof few_tasks / sizeof *few_tasks, err);
@@ -280,6 +318,7 @@ int bench_predict(struct bench_run *b)
     probe_close(&q->p);
     free(q->costs);
     free(q->options);
+    free(q->calibration);
     free(q);
     return st ? out_error(&err, EXIT_UNAVAILABLE) : EXIT_DONE;
 }

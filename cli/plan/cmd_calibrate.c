@@ -113,21 +113,13 @@ static segue_status fit(const struct args *args, segue_error *err)
     return st;
 }
 
-/* The units to measure: those of --unit, else every real unit of this machine. Returns their number. */
+/* The units to measure: those of --unit, else every unit that is used without being named. Returns their number. */
 static size_t choose_units(const struct args *args, segue_unit_info *infos, size_t cap, const char **names)
 {
-    size_t n = 0, listed = 0;
-    segue_error err;
+    size_t n = 0;
     const char *text;
     for (size_t i = 0; (text = args_nth(args, "unit", i)) && n < cap; i++) names[n++] = text;
-    if (n) return n;
-    for (size_t i = 0; i < cap; i++) infos[i] = SEGUE_INIT(segue_unit_info);
-    segue_unit_list(infos, cap, &listed, &err);
-    for (size_t i = 0; i < listed && i < cap; i++)
-        if (infos[i].present && !infos[i].simulated && strcmp(infos[i].kind, "ref") != 0 &&
-            strncmp(infos[i].spec, "proc:", 5) != 0)
-            names[n++] = infos[i].spec;
-    return n;
+    return n ? n : probe_list_units(infos, cap, names, cap);
 }
 
 static void show(const char *line) { out_note("calibrate: measuring %s", line); }
@@ -213,7 +205,7 @@ static int run(struct args *args)
 }
 
 static const struct arg_def defs[] =
-    {{"unit", 0, ARG_UNIT, ARG_REPEATABLE, "U", "every real unit", 0, 0, "unit to measure; may be repeated"},
+    {{"unit", 0, ARG_UNIT, ARG_REPEATABLE, "U", "every unit that needs no name", 0, 0, "unit to measure; may be repeated"},
      {"fit", 0, ARG_FILE, 0, "CELLS.csv", NULL, 0, 0, "fit the constants of chips and frameworks to published measurements"},
      {"omit", 0, ARG_TEXT, 0, "each|KEY=NAME,...", NULL, 0, 0,
       "leave out cells with this chip=, model= and precision=; each: every combination in turn, predicted from the rest"},

@@ -8,6 +8,12 @@
 
 #define CHUNK 512.0
 
+/* The mean depth of the steps of a case. */
+static double middle_of(const struct probe_case *c)
+{
+    return (double)c->depth + (double)c->prompt + ((double)c->output - 1) / 2;
+}
+
 void predict_plan(struct sg_options *out, const struct sg_unit_costs *costs, const struct probe *p, const struct probe_case *c,
                   bool pairs)
 {
@@ -33,6 +39,18 @@ const struct sg_option *predict_option(const struct sg_options *o, const struct 
     return NULL;
 }
 
+void predict_laws(const struct sg_unit_costs *costs, const struct probe *p, const struct probe_case *c, double *ttft_ms,
+                  double *token_ms)
+{
+    double prompt = (double)c->prompt, depth = (double)c->depth;
+    *ttft_ms = *token_ms = 0;
+    for (size_t i = 0; i < costs->units_n; i++) {
+        const struct sg_unit_cost *u = &costs->units[i];
+        if (!strcmp(u->spec, p->specs[c->prefill])) *ttft_ms = sg_prefill_ms(NULL, u, &p->cost, prompt, depth, CHUNK, NULL);
+        if (!strcmp(u->spec, p->specs[c->decode])) *token_ms = sg_step_ms(NULL, u, &p->cost, middle_of(c), 1, NULL);
+    }
+}
+
 static int compare(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -42,7 +60,7 @@ static int compare(const void *a, const void *b)
 void predict_learn(struct sg_unit_costs *costs, const struct probe *p, const struct probe_case *c, const struct probe_times *t,
                    size_t n)
 {
-    double prompt = (double)c->prompt, depth = (double)c->depth, steps = (double)c->output - 1, v[PROBE_SAMPLES];
+    double prompt = (double)c->prompt, depth = (double)c->depth, v[PROBE_SAMPLES];
     for (size_t u = 0; u < p->units_n; u++)
         for (int phase = 0; phase < 2; phase++) {
             size_t k = 0;
@@ -55,6 +73,6 @@ void predict_learn(struct sg_unit_costs *costs, const struct probe *p, const str
             if (phase == SG_PHASE_PREFILL)
                 sg_learn_prefill(costs, p->specs[u], &p->cost, prompt, depth, CHUNK, median, (double)k);
             else
-                sg_learn_step(costs, p->specs[u], &p->cost, depth + prompt + steps / 2, median, (double)k);
+                sg_learn_step(costs, p->specs[u], &p->cost, middle_of(c), median, (double)k);
         }
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/hash.h"
+#include "engine/placement/units.h"
 #include "host/machine.h"
 #include "model/model.h"
 #include "plan/probe_units.h"
@@ -27,6 +28,17 @@ segue_status probe_open_units(struct probe *p, const char *const *specs, size_t 
             p->units_n++;
     }
     return SEGUE_OK;
+}
+
+size_t probe_list_units(segue_unit_info *infos, size_t cap, const char **names, size_t most)
+{
+    size_t listed = 0, n = 0;
+    segue_error err;
+    for (size_t i = 0; i < cap; i++) infos[i] = SEGUE_INIT(segue_unit_info);
+    segue_unit_list(infos, cap, &listed, &err);
+    for (size_t i = 0; i < listed && i < cap && n < most; i++)
+        if (strcmp(infos[i].kind, "proc") != 0 && sg_unit_unnamed(infos[i].spec)) names[n++] = infos[i].spec;
+    return n;
 }
 
 static void close_model(struct probe *p)
@@ -79,12 +91,6 @@ void probe_machine(char out[40])
     snprintf(out, 40, "%016" PRIx64, words[0]);
     free(text);
     free(cpu);
-}
-
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 double probe_joules(struct probe *p, size_t prefill, size_t decode)
@@ -142,30 +148,25 @@ static segue_status append(struct probe *p, segue_session *s, size_t at, size_t 
 static segue_status time_answer(struct probe *p, segue_session *s, const struct probe_case *c, struct probe_times *out,
                                 segue_error *err)
 {
-    double *each = out_alloc((c->output + 1) * sizeof *each);
     segue_stats stats = SEGUE_INIT(segue_stats);
     double joules = probe_joules(p, c->prefill, c->decode);
-    uint64_t start = out_now_ns(), last = start;
+    uint64_t start = out_now_ns();
+    double first = 0;
     int32_t token;
     segue_status st = SEGUE_OK;
     if (!c->output) st = segue_session_prefill(s, 0, NULL, err);
     out->prefill_ms = (double)(out_now_ns() - start) * 1e-6;
     for (size_t i = 0; i < c->output && st >= 0; i++) {
         st = segue_session_next(s, &token, err);
-        uint64_t now = out_now_ns();
-        each[i] = (double)(now - last) * 1e-6;
-        last = now;
+        if (!i) first = (double)(out_now_ns() - start) * 1e-6;
     }
     out->total_ms = (double)(out_now_ns() - start) * 1e-6;
     double after = probe_joules(p, c->prefill, c->decode);
     out->joules = joules >= 0 && after >= joules ? after - joules : -1;
     if (st >= 0) st = segue_session_stats_get(s, &stats, err);
     out->handoff_ms = (double)stats.handoff_exposed_ns * 1e-6;
-    out->ttft_ms = c->output ? each[0] : out->prefill_ms;
-    if (c->output > 1) qsort(each + 1, c->output - 1, sizeof *each, compare);
-    out->fast_token_ms = c->output > 1 ? each[1 + (c->output - 1) / 10] : 0;
-    out->token_ms = c->output > 1 ? (out->total_ms - each[0]) / (double)(c->output - 1) : 0;
-    free(each);
+    out->ttft_ms = c->output ? first : out->prefill_ms;
+    out->token_ms = c->output > 1 ? (out->total_ms - first) / (double)(c->output - 1) : 0;
     return st < 0 ? st : SEGUE_OK;
 }
 

@@ -50,6 +50,23 @@ segue_status segue_unit_list(segue_unit_info *out, size_t cap, size_t *n, segue_
     return SEGUE_OK;
 }
 
+static int unnamed(const struct sg_unit_desc *d)
+{
+    return d->info.present && !d->info.simulated && !d->reference && !d->named_only;
+}
+
+int sg_unit_unnamed(const char *spec)
+{
+    for (size_t i = 0; table[i]; i++) {
+        struct sg_unit_desc desc[ENTRIES_MAX] = {0};
+        size_t found = 0;
+        if (table[i]->list(desc, ENTRIES_MAX, &found, NULL) != SEGUE_OK) continue;
+        for (size_t j = 0; j < found && j < ENTRIES_MAX; j++)
+            if (!strcmp(desc[j].info.spec, spec)) return unnamed(&desc[j]);
+    }
+    return 0;
+}
+
 /* The fastest real unit that is present. The list is in ascending order of speed, so it is the last one that may be chosen
  * without being named. */
 static segue_status fastest(char *spec, size_t cap, segue_error *err)
@@ -60,7 +77,7 @@ static segue_status fastest(char *spec, size_t cap, segue_error *err)
         size_t found = 0;
         if (table[i]->list(desc, ENTRIES_MAX, &found, NULL) != SEGUE_OK) continue;
         for (size_t j = 0; j < found && j < ENTRIES_MAX; j++) {
-            if (!desc[j].info.present || desc[j].info.simulated || desc[j].reference || desc[j].named_only) continue;
+            if (!unnamed(&desc[j])) continue;
             size_t len = strnlen(desc[j].info.spec, sizeof desc[j].info.spec);
             if (len >= cap) continue;
             memcpy(spec, desc[j].info.spec, len);

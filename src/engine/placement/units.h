@@ -28,6 +28,9 @@ struct segue_unit {
 /* Adds a reference, which segue_unit_close releases. */
 struct segue_unit *sg_unit_share(struct segue_unit *u);
 
+/* 1: a unit of the list that may be used without being named: present, real, validated on a device. */
+int sg_unit_unnamed(const char *spec);
+
 /* Child process of the unit `proc`: opens the unit that the peer names and serves it until the peer closes. fd: a connected
  * local socket, closed by this call. */
 segue_status sg_unit_serve(int fd, segue_error *err);

@@ -17,7 +17,7 @@ static void learn(struct sg_unit_costs *c, struct sg_unit_cost *u, const struct 
     double *error = phase == SG_PHASE_PREFILL ? &u->prefill_error : &u->step_error;
     if (!r || !(base > 0) || !(predicted > 0) || !(measured > 0)) return;
     double deviation = log(measured / predicted), spread = sg_spread(u, sg_real_find(c, u->spec, m->key), phase);
-    double trust = sg_real_trust(*error > 0 ? *error : u->error_share, runs);
+    double trust = sg_real_trust(*error > 0 ? *error : u->error_share, runs, deviation);
     if (!sg_real_any(r->factor, phase)) error = &u->new_error;
     *error = sg_real_spread(expm1(spread), deviation);
     if (sg_real_knows(r->factor, phase, x)) *drift = (*drift > 0 ? *drift : 1) * exp(DRIFT_GAIN * deviation);

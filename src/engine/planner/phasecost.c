@@ -64,6 +64,19 @@ void sg_phase_costs_begin(struct sg_phase_costs *out, const struct sg_unit_costs
     make_groups(out, task->turns);
 }
 
+/* Prefill of shares of the layers on a unit, times `taught`: all terms but those of a run and of the head are proportional to the
+ * layers, and speeds by rows are looked up once. out: [SG_SHARES]. */
+static void prefill_shares(const struct sg_phase_costs *c, const struct sg_unit_cost *u, double rows, double depth, double chunk,
+                           double taught, double *out)
+{
+    struct sg_cost_terms t;
+    double whole = sg_prefill_ms(NULL, u, c->model, rows, depth, chunk, &t);
+    double runs = u->run_ms * ceil(rows / chunk), layers = whole - runs - t.weights;
+    for (int s = 0; s < SG_SHARES; s++)
+        out[s] = taught * (runs + layers * c->shares[s].shape.layers / c->model->shape.layers +
+                           (c->shares[s].head_bytes > 0 ? t.weights : 0));
+}
+
 void sg_phase_costs_at(struct sg_phase_costs *c, const struct sg_plan_task *t)
 {
     double steps = sg_turn_steps(t);
@@ -74,9 +87,9 @@ void sg_phase_costs_at(struct sg_phase_costs *c, const struct sg_plan_task *t)
             double middle = depth + t->prompt + steps / 2;
             double prefill = sg_taught(u->cost, u->real, SG_PHASE_PREFILL, rows);
             double step = sg_taught(u->cost, u->real, SG_PHASE_STEP, middle);
+            prefill_shares(c, u->cost, rows, depth, t->chunk, prefill, c->prefill[g][i]);
             for (int s = 0; s < SG_SHARES; s++) {
                 if (!(c->shares[s].shape.layers > 0)) continue;
-                c->prefill[g][i][s] = prefill * sg_prefill_ms(NULL, u->cost, &c->shares[s], rows, depth, t->chunk, NULL);
                 c->step[g][i][s] = step * sg_step_ms(NULL, u->cost, &c->shares[s], middle, t->sessions, NULL);
                 c->computed += 2;
             }

@@ -7,7 +7,7 @@ const double sg_real_nodes[SG_REAL_N] = {8, 32, 128, 512, 2048, 256, 2048, 16384
 
 /* Share of a deviation by which a node moves: runs of a busy machine scatter. */
 #define NODE_GAIN .25
-/* Standard deviation of the factors of models, as a logarithm: kernels differ by the shapes of their matrices. */
+/* Least standard deviation of the factors of models, as a logarithm: kernels differ by the shapes of their matrices. */
 #define MODELS .2
 /* Limits of the learned relative deviation: the noise of a timer, and a factor of 4. */
 #define SPREAD_MIN .03
@@ -74,10 +74,11 @@ void sg_real_learn(double factor[SG_REAL_N], int phase, double x, double ratio, 
     }
 }
 
-double sg_real_trust(double share, double runs)
+double sg_real_trust(double share, double runs, double deviation)
 {
     double run = log1p(share) / 1.645; /* 1.645 deviations of a normal distribution: 95 % are below */
-    return MODELS * MODELS / (MODELS * MODELS + run * run / fmax(1, runs));
+    double scatter = run * run / fmax(1, runs), models = fmax(MODELS * MODELS, deviation * deviation - scatter);
+    return models / (models + scatter);
 }
 
 double sg_real_spread(double share, double deviation)

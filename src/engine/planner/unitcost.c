@@ -130,8 +130,7 @@ void sg_model_cost_kv(struct sg_model_cost *out, const struct sg_model_cost *m, 
 void sg_mend_speeds(struct sg_unit_cost *u, int class, double bytes_per_weight)
 {
     double *t = u->tflops[class], one = 2 * u->gb_s[class] / bytes_per_weight * 1e-3;
-    t[SG_ROWS_1] = fmax(t[SG_ROWS_1], one);
-    u->gb_s[class] = t[SG_ROWS_1] / 2 * bytes_per_weight * 1e3;
+    t[SG_ROWS_1] = one;
     for (int r = 1; r < SG_ROWS_N; r++) t[r] = fmax(t[r], t[r - 1]);
 }
 
@@ -222,7 +221,7 @@ double sg_prefill_ms(const struct sg_unit_costs *costs, const struct sg_unit_cos
     double runs[2] = {floor(n / chunk), 1}, rows[2] = {chunk, n - floor(n / chunk) * chunk};
     for (int i = 0; i < 2; i++) {
         if (runs[i] < 1 || rows[i] < 1) continue;
-        t.overhead += runs[i] * (u->run_ms + m->shape.layers * u->run_layer_ms);
+        t.overhead += runs[i] * (u->run_ms + m->shape.layers * (u->run_layer_ms + rows[i] * u->row_layer_ms));
         double products = per(2 * m->shape.body * rows[i], tflops_at(u, class, rows[i]), 1e-9);
         /* Fewer rows than the smallest measured number still read every weight. */
         if (u->tflops[class][SG_ROWS_1] <= 0) products = fmax(products, per(m->body_bytes, u->gb_s[class], 1e-6));

@@ -19,6 +19,7 @@ struct sg_unit_cost {
     char spec[64];
     double step_ms, step_layer_ms;             /* a step, and each of its layers, beside the bytes */
     double run_ms, run_layer_ms;               /* a prefill run, and each of its layers, beside the products */
+    double row_layer_ms;                       /* each row of it in each layer, beside the products */
     double gb_s[SG_CLASS_N];                   /* weights of a step */
     double layer_ms[SG_CLASS_N];               /* each layer of a step with such weights; 0: step_layer_ms */
     double tflops[SG_CLASS_N][SG_ROWS_N];      /* products of a prefill run */
@@ -110,7 +111,7 @@ void sg_model_cost_kv(struct sg_model_cost *out, const struct sg_model_cost *m, 
 segue_status sg_model_cost_as(struct sg_model_cost *out, const struct sg_model_cost *m, const char *storage, segue_error *err);
 int sg_class_of(double bytes, int unpacked, const char *storage);
 
-/* More rows are never slower per row than fewer, and a run of one row is no slower than a step: what other work on the machine
+/* More rows are never slower per row than fewer, and a run of one row multiplies as a step does: what other work on the machine
  * slowed while one of them was measured is mended from the others. class: one with weights per second. */
 void sg_mend_speeds(struct sg_unit_cost *u, int class, double bytes_per_weight);
 

@@ -32,6 +32,7 @@ static const struct unit_key {
     UNIT_KEY("step_layer_ms", step_layer_ms, "ms", 0, 1e6),
     UNIT_KEY("run_ms", run_ms, "ms", 0, 1e6),
     UNIT_KEY("run_layer_ms", run_layer_ms, "ms", 0, 1e6),
+    UNIT_KEY("row_layer_ms", row_layer_ms, "ms", 0, 1e6),
     CLASS_KEYS("wide", SG_CLASS_WIDE),
     CLASS_KEYS("byte", SG_CLASS_BYTE),
     CLASS_KEYS("nibble", SG_CLASS_NIBBLE),
