@@ -72,6 +72,11 @@ SEGUE_API segue_status segue_trainer_open(segue_trainer **out, segue_model *mode
 SEGUE_API segue_status segue_trainer_info_get(const segue_trainer *trainer, segue_trainer_info *out, segue_error *err);
 SEGUE_API void segue_trainer_close(segue_trainer *trainer);
 
+/* Measure the operations per second, 2 per multiply-add, that the products of the trainer's unit reach now: the roof of
+ * flops_per_token times tokens per second (less than 0.1 s on cpu). EUNSUPPORTED: the unit trains beside a host, or in its own
+ * memory. EARG, EMEMORY. */
+SEGUE_API segue_status segue_trainer_roof(segue_trainer *trainer, double *flops_per_s, segue_error *err);
+
 /* --- parameters -------------------------------------------------------------------------------------------------- */
 
 typedef enum segue_param_part {
@@ -192,6 +197,24 @@ typedef struct segue_train_result {
  * that wait are then dropped; parameters are unchanged. */
 SEGUE_API segue_status segue_trainer_run(segue_trainer *trainer, const segue_train_batch *batch, segue_train_result *out,
                                          segue_error *err);
+
+typedef enum segue_train_work {
+    SEGUE_TRAIN_FORWARD = 0,         /* a product with weights, on the unit */
+    SEGUE_TRAIN_INPUT_GRADIENT = 1,  /* the gradient of its operand, on the unit */
+    SEGUE_TRAIN_WEIGHT_GRADIENT = 2  /* the gradients of its weights, on the host */
+} segue_train_work;
+
+/* When something was computed, of the system's monotonic clock. */
+typedef struct segue_train_interval {
+    uint32_t size;
+    segue_train_work work;
+    int32_t layer;               /* -1: in no layer */
+    uint64_t begin_ns, end_ns;
+} segue_train_interval;
+
+/* Interval i of the last segue_trainer_run of a trainer with a host unit. SEGUE_END: there are no more, or no host unit. */
+SEGUE_API segue_status segue_trainer_interval_get(const segue_trainer *trainer, size_t i, segue_train_interval *out,
+                                                  segue_error *err);
 
 typedef struct segue_adamw {
     uint32_t size;

@@ -131,12 +131,20 @@ static segue_status put_tensor(struct sg_gguf_out *o, uint32_t i, const struct s
 
 segue_status probe_model_write(const char *path, const struct probe_shape *s, enum sg_storage storage, segue_error *err)
 {
+    return probe_model_write_with(path, s, storage, NULL, err);
+}
+
+segue_status probe_model_write_with(const char *path, const struct probe_shape *s, enum sg_storage storage,
+                                    const struct sg_archive *tokenizer, segue_error *err)
+{
     struct sg_gguf_out o = {0};
     uint32_t n = s->layers * PER_LAYER + 2;
     uint64_t random = 1;
     struct sg_gguf_item *items = out_alloc(n * sizeof *items);
     char(*names)[64] = out_alloc(n * sizeof *names);
     put_keys(&o, s);
+    for (uint32_t i = 0; tokenizer && i < tokenizer->meta_n; i++)
+        if (!strncmp(tokenizer->meta[i].key, "tokenizer.", 10)) sg_gguf_key_copy(&o, &tokenizer->meta[i]);
     n = list_tensors(items, names, s, storage);
     segue_status st = sg_gguf_out_begin(&o, path, items, n, err);
     for (uint32_t i = 0; i < n && !st; i++) st = put_tensor(&o, i, &items[i], &random, err);

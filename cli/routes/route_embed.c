@@ -21,9 +21,12 @@ static float *run_values(struct exchange *x, struct pooled_model *m, segue_reque
     size_t got;
     float *values = out_alloc((cap + 1) * sizeof *values);
     o->realm = x->realm;
-    o->adapters = m->placement.adapters;
-    o->adapters_n = m->placement.adapters_n;
-    segue_status st = segue_request_submit(&request, m->scheduler, o, &err);
+    struct adapters_taken adapters;
+    segue_status st = adapter_set_take(&m->adapters, NULL, 0, &adapters, &err);
+    o->adapters = adapters.list;
+    o->adapters_n = adapters.n;
+    if (!st) st = segue_request_submit(&request, m->scheduler, o, &err);
+    adapter_set_release(&m->adapters, &adapters);
     while (!st && !exchange_closed(x)) st = segue_request_read(request, &token, NULL, 1, &got, WAIT_NS, &err);
     if (st == SEGUE_END)
         st = segue_request_values(request, values, cap, n, &err);

@@ -126,16 +126,6 @@ void route_slots(struct server *s, struct exchange *x)
     exchange_json(x, 200, list);
 }
 
-/* Adapters are chosen at the start (--lora) and apply to all requests. */
-void route_lora(struct server *s, struct exchange *x)
-{
-    json_t *list = json_array();
-    const char *path;
-    for (size_t i = 0; (path = args_nth(s->args, "lora", i)); i++)
-        json_array_append_new(list, json_pack("{s:I, s:s, s:f}", "id", (json_int_t)i, "path", path, "scale", 1.0));
-    exchange_json(x, 200, list);
-}
-
 static void metric(struct out_text *text, const char *name, const char *type, const char *help, const char *model, double value)
 {
     out_addf(text, "# HELP segue_%s %s\n# TYPE segue_%s %s\nsegue_%s{model=\"%s\"} %.17g\n", name, help, name, type, name, model,

@@ -9,25 +9,31 @@
 #include <unistd.h>
 #include "host/folders.h"
 
-static segue_session_opts session_opts(const struct server *s, const struct exchange *x, const struct pooled_model *m)
+/* With the adapters of the moment. path NULL: a new session; else one from this file. */
+static segue_status open_session(const struct exchange *x, struct pooled_model *m, const char *path, segue_session **out,
+                                 segue_error *err)
 {
-    (void)s;
-    return (segue_session_opts){.size = sizeof(segue_session_opts),
-                                .context = m->context,
-                                .plan = placement_plan(&m->placement),
-                                .adapters = m->placement.adapters,
-                                .adapters_n = m->placement.adapters_n,
-                                .realm = x->realm};
+    struct adapters_taken adapters;
+    segue_status st = adapter_set_take(&m->adapters, NULL, 0, &adapters, err);
+    const segue_session_opts o = {.size = sizeof o,
+                                  .context = m->context,
+                                  .plan = placement_plan(&m->placement),
+                                  .adapters = adapters.list,
+                                  .adapters_n = adapters.n,
+                                  .realm = x->realm};
+    if (!st) st = path ? segue_session_load(out, m->placement.engine, &o, path, err)
+                       : segue_session_open(out, m->placement.engine, &o, err);
+    adapter_set_release(&m->adapters, &adapters);
+    return st;
 }
 
 /* Compute the tokens, most of which the prefix store has, and write their state. */
-static bool save(const struct server *s, const struct exchange *x, const struct pooled_model *m, const int32_t *tokens, size_t n,
-                 const char *path, struct serve_error *e)
+static bool save(const struct exchange *x, struct pooled_model *m, const int32_t *tokens, size_t n, const char *path,
+                 struct serve_error *e)
 {
     segue_session *session = NULL;
     segue_error err = {0};
-    segue_session_opts o = session_opts(s, x, m);
-    segue_status st = segue_session_open(&session, m->placement.engine, &o, &err);
+    segue_status st = open_session(x, m, NULL, &session, &err);
     if (!st) st = segue_session_append(session, tokens, n, &err);
     if (!st) st = segue_session_prefill(session, 0, NULL, &err);
     if (!st) st = segue_session_save(session, path, &err);
@@ -36,14 +42,12 @@ static bool save(const struct server *s, const struct exchange *x, const struct 
 }
 
 /* Read a state into the prefix store. NULL: e has the reason; else its tokens. */
-static int32_t *restore(const struct server *s, const struct exchange *x, const struct pooled_model *m, const char *path,
-                        size_t *n, struct serve_error *e)
+static int32_t *restore(const struct exchange *x, struct pooled_model *m, const char *path, size_t *n, struct serve_error *e)
 {
     segue_session *session = NULL;
     segue_error err = {0};
-    segue_session_opts o = session_opts(s, x, m);
     const int32_t *tokens;
-    segue_status st = segue_session_load(&session, m->placement.engine, &o, path, &err);
+    segue_status st = open_session(x, m, path, &session, &err);
     if (st) {
         serve_fail_of(e, &err);
         if (st == SEGUE_EIO) e->status = 404;
@@ -84,7 +88,7 @@ static bool save_slot(struct server *s, struct exchange *x, size_t id, struct po
     char *path = slot_file(s, (struct fields){body, e});
     int32_t *tokens = path ? slots_tokens(&m->slots, id, x->realm, &n) : NULL;
     if (path && !tokens) serve_fail(e, 404, NULL, "slot %zu: it has no state of this key; send a request first", id);
-    bool ok = tokens && save(s, x, m, tokens, n, path, e);
+    bool ok = tokens && save(x, m, tokens, n, path, e);
     if (ok)
         exchange_json(x, 200,
                       json_pack("{s:I, s:O, s:I, s:I, s:{s:f}}", "id_slot", (json_int_t)id, "filename",
@@ -100,7 +104,7 @@ static bool restore_slot(struct server *s, struct exchange *x, size_t id, struct
     size_t n;
     uint64_t begin_ns = out_now_ns();
     char *path = slot_file(s, (struct fields){body, e});
-    int32_t *tokens = path ? restore(s, x, m, path, &n, e) : NULL;
+    int32_t *tokens = path ? restore(x, m, path, &n, e) : NULL;
     bool ok = tokens && (slots_set(&m->slots, id, x->realm, tokens, n) || serve_fail(e, 503, NULL, "slot %zu: it is in use", id));
     if (ok)
         exchange_json(x, 200,
@@ -186,7 +190,7 @@ static bool export_state(struct server *s, struct exchange *x, json_t *body, str
     } else if (ok)
         ok = chat_job_open(&c, x, &s->models, body, e);
     if (ok && !c.tokens_n) ok = serve_fail(e, 400, "prompt", "prompt: it is empty; send at least one token");
-    ok = ok && save(s, x, c.model, c.tokens, c.tokens_n, path, e);
+    ok = ok && save(x, c.model, c.tokens, c.tokens_n, path, e);
     FILE *file = ok ? fopen(path, "rb") : NULL;
     if (ok && !file) ok = serve_fail(e, 500, NULL, "the state could not be read back");
     if (path) unlink(path);
@@ -207,7 +211,7 @@ void route_state_import(struct server *s, struct exchange *x)
     bool written = file && fwrite(x->body.data ? x->body.data : "", 1, x->body.len, file) == x->body.len;
     if (file) written = !fclose(file) && written;
     if (m && !written) serve_fail(&e, 500, NULL, "the state could not be written to the cache folder");
-    int32_t *tokens = written ? restore(s, x, m, path, &n, &e) : NULL;
+    int32_t *tokens = written ? restore(x, m, path, &n, &e) : NULL;
     if (path) unlink(path);
     if (tokens)
         exchange_json(x, 200,

@@ -45,7 +45,9 @@ static const struct route routes[] =
       "mgpx"},
      {"POST", "/v1/states/import", route_state_import, false,
       "Take in such a file, so that its prompt is not read again (needs a key)", "b"},
-     {"GET", "/lora-adapters", route_lora, true, "LoRA adapters of the server", NULL},
+     {"GET", "/lora-adapters", route_lora, true, "LoRA adapters of the server with their scales", NULL},
+     {"POST", "/lora-adapters", route_lora_change, true, "Scales of the adapters from the next request on; those that the list "
+      "leaves out get 0", NULL},
      {"GET", "/metrics", route_metrics, true, "Counters in Prometheus's format (needs --metrics)", NULL},
      {"GET", "/openapi.json", route_openapi, true, "This description", NULL},
      {NULL, NULL, NULL, false, NULL, NULL}};

@@ -60,6 +60,7 @@ void route_state_export(struct server *s, struct exchange *x);
 void route_state_import(struct server *s, struct exchange *x);
 void route_slots(struct server *s, struct exchange *x);
 void route_lora(struct server *s, struct exchange *x);
+void route_lora_change(struct server *s, struct exchange *x);
 void route_metrics(struct server *s, struct exchange *x);
 /* Frees the conversations of /v1/responses. */
 void responses_free(struct server *s);

@@ -286,17 +286,24 @@ static segue_status make_plan(struct placement *p, segue_error *err)
 
 /* PATH may contain '=': if a file or folder of the whole text exists, the text is the path. Otherwise the number after
  * the last '=' is the scale. */
-segue_status placement_load_adapter(segue_adapter **out, const segue_model *model, const char *text, segue_error *err)
+char *placement_adapter_path(const char *text, float *scale)
 {
     char *path = out_strdup(text), *sign = strrchr(path, '='), *end = NULL;
-    float scale = 1;
+    *scale = 1;
     if (sign && sign[1] && !folders_is_file(text) && !folders_is_folder(text)) {
         float v = strtof(sign + 1, &end);
         if (!*end && v == v && v - v == 0) {
-            scale = v;
+            *scale = v;
             *sign = 0;
         }
     }
+    return path;
+}
+
+segue_status placement_load_adapter(segue_adapter **out, const segue_model *model, const char *text, segue_error *err)
+{
+    float scale;
+    char *path = placement_adapter_path(text, &scale);
     segue_status st = segue_adapter_open(out, model, path, scale, err);
     free(path);
     return st;

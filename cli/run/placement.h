@@ -63,6 +63,8 @@ void placement_close(struct placement *p);
 
 /* Open one unit by its spec; NULL: the fastest available one. threads 0: as the spec says. Threads apply to CPU units. */
 segue_status placement_open_unit(segue_unit **out, const char *spec, unsigned threads, segue_error *err);
+/* The path of PATH[=SCALE], to be freed, and the scale. */
+char *placement_adapter_path(const char *text, float *scale);
 /* Load a LoRA adapter given as PATH[=SCALE]. */
 segue_status placement_load_adapter(segue_adapter **out, const segue_model *model, const char *text, segue_error *err);
 /* Load an adapter and append it to p->adapters. */

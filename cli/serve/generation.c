@@ -80,15 +80,16 @@ static json_t *logprob_json(const struct generate_job *g, const segue_logprob *r
 }
 
 /* A recorded request has a separate session, which computes all its tokens itself, so that its record can be repeated alone. */
-static segue_status open_recorded(struct generate_job *g, struct choice *c, segue_error *err)
+static segue_status open_recorded(struct generate_job *g, struct choice *c, const struct adapters_taken *adapters,
+                                  segue_error *err)
 {
     const struct placement *p = &g->model->placement;
     segue_session_opts o = {.size = sizeof o,
                             .context = g->model->context,
                             .plan = placement_plan(p),
                             .sampling = &c->sampling,
-                            .adapters = p->adapters,
-                            .adapters_n = p->adapters_n,
+                            .adapters = adapters->list,
+                            .adapters_n = adapters->n,
                             .no_store = 1};
     segue_status st = segue_session_open(&c->session, p->engine, &o, err);
     return st ? st : record_begin(c->session, err);
@@ -133,26 +134,29 @@ bool generate_fits(const struct pooled_model *m, size_t tokens_n, struct serve_e
 
 static bool submit(struct generate_job *g, struct choice *c, size_t index, struct serve_error *e)
 {
-    const struct placement *p = &g->model->placement;
+    struct adapters_taken adapters;
     segue_error err = {0};
     c->sampling = g->params->sampling;
     c->prompt_n = g->tokens_n + c->tokens_n;
     c->sampling.seed += index; /* choices differ, and the first is that of n = 1 */
     size_t max = g->params->max_tokens;
     if (max && c->tokens_n >= max) max = c->tokens_n + 1;
+    if (adapter_set_take(&g->model->adapters, g->params->lora, g->params->lora_n, &adapters, &err)) return serve_fail_of(e, &err);
     segue_request_opts o = {.size = sizeof o,
                             .tokens = c->tokens,
                             .tokens_n = c->prompt_n,
                             .max_tokens = max ? max - c->tokens_n : 0,
                             .sampling = &c->sampling,
-                            .adapters = p->adapters,
-                            .adapters_n = p->adapters_n,
+                            .adapters = adapters.list,
+                            .adapters_n = adapters.n,
                             .no_store = g->params->no_store,
                             .realm = g->x->realm};
-    if (record_log_on(g->model->log) && open_recorded(g, c, &err)) return serve_fail_of(e, &err);
+    segue_status st = record_log_on(g->model->log) ? open_recorded(g, c, &adapters, &err) : SEGUE_OK;
     o.session = c->session;
     /* As llama.cpp does: no answer is longer than its context, and a prompt that fills it is refused. */
-    if (segue_request_submit(&c->request, g->model->scheduler, &o, &err) == SEGUE_OK) return true;
+    if (!st) st = segue_request_submit(&c->request, g->model->scheduler, &o, &err);
+    adapter_set_release(&g->model->adapters, &adapters);
+    if (!st) return true;
     if (err.status == SEGUE_ELIMIT && strstr(err.text, "try again later")) return serve_fail(e, 503, NULL, "%s", err.text);
     return serve_fail_of(e, &err);
 }

@@ -146,6 +146,7 @@ static void load(struct model_pool *h, struct pooled_model *m)
     if (st) segue_scheduler_close(scheduler);
     if (st) scheduler = NULL;
     if (st) placement_close(&m->placement);
+    else adapter_set_open(&m->adapters, &m->placement, &m->args);
     pthread_mutex_lock(&h->lock);
     m->scheduler = scheduler;
     m->context = opts.context;
@@ -204,6 +205,7 @@ static bool unload_one(struct model_pool *h)
     segue_scheduler_close(oldest->scheduler);
     grammars_empty(&oldest->grammars);
     meter_close(&oldest->meter);
+    adapter_set_close(&oldest->adapters);
     placement_close(&oldest->placement);
     pthread_mutex_lock(&h->lock);
     oldest->scheduler = NULL;
@@ -331,6 +333,7 @@ void model_pool_close(struct model_pool *h)
         grammars_close(&m->grammars);
         if (m->state == MODEL_READY || m->state == MODEL_STOPPED) {
             meter_close(&m->meter);
+            adapter_set_close(&m->adapters);
             placement_close(&m->placement);
         }
         args_free(&m->args);

@@ -8,7 +8,7 @@
 #include "serve/slots.h"
 #include "meter/meter.h"
 #include "replay/record_log.h"
-#include "run/placement.h"
+#include "run/adapters.h"
 
 /* STOPPED: was READY; its requests were cancelled. */
 enum pooled_state { MODEL_IDLE, MODEL_LOADING, MODEL_READY, MODEL_FAILED, MODEL_STOPPED };
@@ -27,6 +27,7 @@ struct pooled_model {
     struct args args; /* flags of the command line with this model */
     enum pooled_state state;
     struct placement placement; /* READY */
+    struct adapter_set adapters; /* READY */
     segue_scheduler *scheduler; /* READY */
     struct meter meter;         /* READY: --meter */
     pthread_mutex_t energy_lock;

@@ -1,6 +1,7 @@
 /* params.c: see params.h. SPDX-License-Identifier: MIT */
 #include "serve/params.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sodium.h>
@@ -221,6 +222,30 @@ static bool read_constraints(struct params *p, struct fields f, struct pooled_mo
     return !schema || constrain_json(p, m, schema, name, f.e);
 }
 
+struct adapter_choice *params_adapters(json_t *list, const struct pooled_model *m, size_t *n, struct serve_error *e)
+{
+    static const char expected[] = "expected a list of {\"id\": place of --lora, \"scale\": number}";
+    struct adapter_choice *out = out_alloc((json_array_size(list) + 1) * sizeof *out);
+    bool good = json_is_array(list) && json_array_size(list) <= PLACEMENT_ADAPTERS;
+    size_t i;
+    json_t *item;
+    json_array_foreach(list, i, item)
+    {
+        const json_t *id = json_object_get(item, "id"), *scale = json_object_get(item, "scale");
+        if (!good || !json_is_integer(id) || !json_is_number(scale) || json_integer_value(id) < 0 ||
+            json_integer_value(id) >= (json_int_t)m->adapters.n || !(fabs(json_number_value(scale)) <= 1e6))
+            good = false;
+        else
+            out[i] = (struct adapter_choice){(size_t)json_integer_value(id), (float)json_number_value(scale)};
+    }
+    *n = i;
+    if (good && !m->log) return out;
+    free(out);
+    if (good) serve_fail(e, 400, "lora", "lora: a record has the adapters of --lora alone; start the server without --record");
+    else serve_fail(e, 400, "lora", "lora: %s; %zu adapters are open", expected, m->adapters.n);
+    return NULL;
+}
+
 bool params_read(struct params *p, struct fields f, struct pooled_model *m)
 {
     *p = (struct params){.thinking_budget = SIZE_MAX};
@@ -244,6 +269,7 @@ bool params_read(struct params *p, struct fields f, struct pooled_model *m)
     p->timings_per_token = field_bool(f, "timings_per_token", false);
     long long slot = field_int(f, "id_slot", -1, INT32_MAX, -1);
     p->slot = slot >= 0 ? (size_t)slot : SIZE_MAX;
+    if (field_has(f, "lora")) p->lora = params_adapters(field(f, "lora"), m, &p->lora_n, f.e);
     const char *budget = field_has(f, "thinking_budget") ? "thinking_budget" : "reasoning_budget";
     long long thinking = field_int(f, budget, -1, INT32_MAX, -1);
     if (thinking >= 0) p->thinking_budget = (size_t)thinking;
@@ -255,5 +281,6 @@ void params_free(struct params *p)
     free(p->bias);
     if (p->grammar) grammars_release(p->grammars, p->grammar);
     free(p->constraint.text);
+    free(p->lora);
     *p = (struct params){0};
 }

@@ -24,6 +24,8 @@ struct params {
     bool logprobs; /* report them, with top_logprobs alternatives */
     uint32_t top_logprobs;
     size_t slot;            /* id_slot; SIZE_MAX: any */
+    struct adapter_choice *lora; /* [lora_n] scales of adapters, in a block; NULL: those of the server */
+    size_t lora_n;
     size_t thinking_budget; /* tokens of reasoning at most; SIZE_MAX: no bound */
 };
 
@@ -35,5 +37,7 @@ bool params_read(struct params *p, struct fields f, struct pooled_model *m);
 bool params_constrain(struct params *p, struct pooled_model *m, segue_grammar_kind kind, const char *text, size_t len,
                       const char *where, struct serve_error *e);
 void params_free(struct params *p);
+/* Read llama.cpp's list of {"id", "scale"}. NULL: e has the reason; else free it. */
+struct adapter_choice *params_adapters(json_t *list, const struct pooled_model *m, size_t *n, struct serve_error *e);
 
 #endif

@@ -26,7 +26,9 @@ static segue_status pack_run(struct train_job *j, struct pack *p, bool loss_only
                                      .sequences_n = p->n,
                                      .loss_only = loss_only};
     segue_train_result r = {.size = sizeof r};
+    uint64_t begin = out_now_ns();
     segue_status st = p->n ? segue_trainer_run(j->trainer, &batch, &r, err) : SEGUE_OK;
+    if (p->n && !st && !loss_only) job_trace_pass(j, begin);
     job_sum(sum, &r);
     p->n = p->used = 0;
     return st;
@@ -86,8 +88,10 @@ static segue_status train_step(struct train_job *j, struct train_step *out, segu
                                .weight_decay = args_number(j->args, "weight-decay", 0),
                                .clip_norm = args_number(j->args, "clip", 1)};
     segue_update_result u = {.size = sizeof u};
+    uint64_t begin = out_now_ns();
     if (!st) st = segue_trainer_update(j->trainer, &adamw, &u, err);
     if (st) return st;
+    job_trace_update(j, begin);
     j->loss = sum.loss / (double)sum.labelled;
     *out = (struct train_step){.step = ++j->step, .loss = j->loss, .rate = adamw.learning_rate, .norm = u.gradient_norm,
                                .held_out = NAN, .ms = (double)(out_now_ns() - start) / 1e6, .tokens = sum.tokens,
@@ -98,22 +102,27 @@ static segue_status train_step(struct train_job *j, struct train_step *out, segu
 /* All weights are large: they are written when the run ends, also by ^C. */
 static segue_status keep_model(struct train_job *j, segue_error *err)
 {
+    free(j->result);
+    j->result = NULL;
     return j->full ? model_write(j->out, j->trainer, j->placement.path, &j->result, err) : SEGUE_OK;
 }
 
 /* The figures behind the bar. */
 static void show(const struct train_job *j, struct progress *p, const struct train_step *s)
 {
-    char joules[32] = "";
+    char joules[32] = "", roof[48] = "";
+    double share = train_log_roof_share(&j->log, s);
     if (j->meter) snprintf(joules, sizeof joules, ", %.0f J", j->log.joules);
-    progress_detail(p, "loss %.4f, %.0f tokens/s, %.1f GFLOP/s%s", s->loss, (double)s->tokens / s->ms * 1e3,
-                    j->log.flops * (double)s->tokens / s->ms / 1e6, joules);
+    if (isfinite(share)) snprintf(roof, sizeof roof, " (%.0f %% of %.0f)", 100 * share, j->log.roof / 1e9);
+    progress_detail(p, "loss %.4f, %.0f tokens/s, %.1f GFLOP/s%s%s", s->loss, (double)s->tokens / s->ms * 1e3,
+                    j->log.flops * (double)s->tokens / s->ms / 1e6, roof, joules);
 }
 
 static segue_status train_samples(struct train_job *j, uint64_t *kept, segue_error *err)
 {
     struct progress progress;
     uint64_t every = (uint64_t)args_number(j->args, "checkpoint", 50);
+    trace_begin(&j->trace, j->args);
     segue_status st = evaluate(j, &j->first, err);
     j->last = j->first;
     progress_begin(&progress, "train: steps", args_has(j->args, "json"));
@@ -121,20 +130,25 @@ static segue_status train_samples(struct train_job *j, uint64_t *kept, segue_err
         struct train_step step;
         progress_step(&progress, j->step, j->steps, false);
         st = train_step(j, &step, err);
+        j->keeping = !st;
         bool due = j->step % every == 0 || j->step == j->steps || interrupt_pending();
+        char *sample = NULL;
         if (!st && due) st = evaluate(j, &step.held_out, err);
-        if (!st && due) st = job_keep(j, err);
-        if (st) break;
-        if (due) j->last = step.held_out, *kept = j->step;
-        char *sample;
-        st = job_sample(j, &sample, err);
+        if (!st) st = job_sample(j, &sample, err);
         step.sample = sample;
-        train_log_add(&j->log, &step);
-        if (sample && !j->log.json) out_note("train: step %llu: %s", (unsigned long long)step.step, sample);
+        /* Before the checkpoint, so that an update of the checkpoint has its line; other lines are removed by the next start. */
+        if (!st) st = train_log_add(&j->log, &step, err);
+        if (!st && due) st = job_keep(j, err);
+        if (!st && due) j->last = step.held_out, *kept = j->step;
+        if (!st && sample && !j->log.json) out_note("train: step %llu: %s", (unsigned long long)step.step, sample);
         free(sample);
-        show(j, &progress, &step);
+        if (!st) show(j, &progress, &step);
+        if (!st) j->keeping = false;
     }
     progress_end(&progress);
+    segue_error why;
+    segue_status traced = job_trace_end(j, &why);
+    if (!st && traced) st = traced, *err = why;
     return st;
 }
 
@@ -189,7 +203,8 @@ static segue_status prepare(struct train_job *j, segue_error *err)
     j->log.json = args_has(j->args, "json");
     j->log.html = args_text(j->args, "html");
     j->log.device = j->host != NULL;
-    return st ? st : train_log_open(&j->log, args_text(j->args, "metrics"), j->step > 0, err);
+    if (!st) job_roof(j);
+    return st ? st : train_log_open(&j->log, args_text(j->args, "metrics"), j->step, err);
 }
 
 /* With --grpo. */
@@ -259,8 +274,10 @@ static segue_status check_flags(const struct train_job *j, segue_error *err)
                             of_adapters[i]);
     if (args_has(j->args, "random") && !j->full)
         return out_fail(err, SEGUE_EARG, "train: --random starts all weights; add --full");
-    if (args_has(j->args, "sample") && (j->full || j->grpo))
-        return out_fail(err, SEGUE_EARG, "train: --sample shows answers with an adapter; leave it out with --full and --grpo");
+    if (args_has(j->args, "shape") && !args_has(j->args, "random"))
+        return out_fail(err, SEGUE_EARG, "train: --shape has no weights to begin with; add --full --random");
+    if (args_has(j->args, "sample") && j->grpo)
+        return out_fail(err, SEGUE_EARG, "train: --sample shows an answer, and --grpo samples answers itself; leave one out");
     return grpo_check(j->args, err);
 }
 
@@ -270,7 +287,7 @@ static int run(struct args *args)
                           .out = args_text(args, "output"), .first = NAN, .last = NAN};
     segue_error err;
     if (check_flags(&j, &err)) return out_error(&err, EXIT_UNAVAILABLE);
-    int code = placement_open_model(&j.placement, args);
+    int code = job_open_model(&j);
     if (code) return code;
     interrupt_defer(true);
     segue_status st = j.full ? model_can_write(j.placement.path, &err) : SEGUE_OK;
@@ -288,6 +305,7 @@ static int run(struct args *args)
     prompts_free(&j.shown);
     free(j.result);
     placement_close(&j.placement);
+    args_free(&j.shaped);
     return code;
 }
 
@@ -295,7 +313,8 @@ static const struct arg_def flag_defs[] = {
     {"output", 'o', ARG_FOLDER, 0, "FOLDER", NULL, 0, 0, "folder of the adapter or model and of the checkpoint"},
     {"full", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "train all weights instead of an adapter and write a model"},
     {"random", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "with --full: begin with random weights of the model's shape"},
-    {"data", 0, ARG_FILE, 0, "FILE", NULL, 0, 0, "text, or .jsonl with \"text\", \"messages\" or \"tokens\" in each line"},
+    {"shape", 0, ARG_TEXT, 0, "NAME", NULL, 0, 0, "with --random: stories15M or LAYERSxWIDTHxHEADSxKVxFF; the tokenizer of -m"},
+    {"data", 0, ARG_FILE, 0, "FILE", NULL, 0, 0, "text, tokens (.bin .u16 .u32), .jsonl: \"text\", \"messages\", \"tokens\""},
     {"rank", 0, ARG_COUNT, 0, "N", "8", 1, 1024, "rank of the adapter"},
     {"alpha", 0, ARG_REAL, ARG_ADVANCED, "X", "2 x rank", 0.001, 1e6, "scale of the adapter times its rank"},
     {"targets", 0, ARG_TEXT, 0, "LIST", "all", 0, 0, "modules that get a pair: q_proj,v_proj"},
@@ -312,11 +331,12 @@ static const struct arg_def flag_defs[] = {
     {"held-out", 0, ARG_REAL, 0, "X", "5", 0, 50, "percentage of the sequences that is only evaluated"},
     {"checkpoint", 0, ARG_COUNT, 0, "N", "50", 1, 1e9, "write a checkpoint every N updates"},
     {"seed", 0, ARG_COUNT, 0, "N", "0", 0, 9007199254740992.0, "seed of the start and of the order"},
-    {"sample", 0, ARG_TEXT, 0, "PROMPT", NULL, 0, 0, "show an answer with the adapter while it is trained"},
+    {"sample", 0, ARG_TEXT, 0, "PROMPT", NULL, 0, 0, "show an answer of the model while it is trained"},
     {"sample-every", 0, ARG_COUNT, 0, "N", "50", 1, 1e9, "with --sample: every N updates"},
     {"meter", 0, ARG_TEXT, ARG_ADVANCED, "rapl|nvml|all", "none", 0, 0, "joules of every update, from counters of the units"},
     {"metrics", 0, ARG_FILE, 0, "FILE.csv", NULL, 0, 0, "write loss, rate, norm and joules of every update"},
     {"html", 0, ARG_FILE, 0, "FILE.html", NULL, 0, 0, "write a page with charts of the run"},
+    {"trace", 0, ARG_FILE, ARG_ADVANCED, "FILE", NULL, 0, 0, "write a timeline of products, samples and updates"},
     {"recompute", 0, ARG_SWITCH, ARG_ADVANCED, NULL, NULL, 0, 0, "less memory: compute layers again in the backward pass"},
     {"no-pack", 0, ARG_SWITCH, ARG_ADVANCED, NULL, NULL, 0, 0, "compute every sequence by itself instead of several at once"},
     {"unit", 0, ARG_UNIT, 0, "SPEC", "the fastest", 0, 0, "unit that computes: cpu, ref, ane, cuda:0"},
@@ -333,7 +353,6 @@ static const struct arg_def grpo_defs[] = {
     {"clip-ratio", 0, ARG_REAL, ARG_ADVANCED, "X", "0.2", 0.001, 1, "bound of the change of a probability"},
     {"passes", 0, ARG_COUNT, ARG_ADVANCED, "N", "1", 1, 1000, "updates per step with the same answers"},
     {"reward-timeout", 0, ARG_COUNT, ARG_ADVANCED, "S", "10", 1, 86400, "seconds that a reward program has for a number"},
-    {"trace", 0, ARG_FILE, ARG_ADVANCED, "FILE", NULL, 0, 0, "write a timeline of sampling and updates"},
     ARG_END};
 static const struct arg_group command_flags = {"Training", flag_defs}, grpo_flags = {"Rewards", grpo_defs};
 static const struct arg_group *const groups[] = {&command_flags, &grpo_flags, &flags_model, &flags_output, NULL};

@@ -247,6 +247,7 @@ static segue_status train(struct grpo *g, uint64_t *kept, segue_error *err)
         struct train_step step = {.held_out = NAN, .joules = NAN};
         progress_step(&progress, j->step, j->steps, false);
         st = one_step(g, &s, &sampled, &step, err);
+        if (!st) st = train_log_add(&j->log, &step, err);
         /* With two units ^C keeps nothing between checkpoints: answers of the next step exist already. */
         if (!st && (is_due(j, j->step) || (interrupt_pending() && !g->other))) {
             st = job_keep(j, err);
@@ -255,7 +256,6 @@ static segue_status train(struct grpo *g, uint64_t *kept, segue_error *err)
         if (st) break;
         if (!isfinite(j->first)) j->first = step.reward;
         j->last = step.reward, j->loss = step.loss;
-        train_log_add(&j->log, &step);
         progress_detail(&progress, "reward %.3f", step.reward);
     }
     progress_end(&progress);
@@ -277,8 +277,8 @@ static segue_status open_units(struct grpo *g, segue_error *err)
         g->rows.unit_info[i] = SEGUE_INIT(segue_unit_info);
         st = segue_unit_info_get(units[i], &g->rows.unit_info[i], err);
     }
-    return st ? st : sampler_engine_open(&g->sampler, &j->placement, g->other ? g->other : j->unit, job_context(j),
-                                         j->batch * g->group, err);
+    return st ? st : sampler_engine_open(&g->sampler, j->placement.model, j->placement.info.has_tokenizer,
+                                         g->other ? g->other : j->unit, job_context(j), j->batch * g->group, err);
 }
 
 static void numbers_begin(struct policy_numbers *x, size_t n)
@@ -329,7 +329,7 @@ size_t grpo_prompt_tokens(const struct train_job *j)
 segue_status grpo_check(const struct args *args, segue_error *err)
 {
     static const char *const only[] = {"reward", "group", "answer-tokens", "clip-ratio", "kl", "passes", "rollout-unit",
-                                       "reward-timeout", "trace"};
+                                       "reward-timeout"};
     static const char *const never[] = {"full", "no-pack", "held-out", "meter"};
     bool grpo = args_has(args, "grpo");
     for (size_t i = 0; i < sizeof only / sizeof *only && !grpo; i++)

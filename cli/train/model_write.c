@@ -5,7 +5,55 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "plan/probe_model.h"
 #include "tensor/ggufout.h"
+
+/* --- a shape to begin with --- */
+
+static segue_status shape_of(const char *text, struct probe_shape *out, segue_error *err)
+{
+    static const struct {
+        const char *name;
+        struct probe_shape shape;
+    } named[] = {{"stories15M", {.layers = 6, .width = 288, .ff = 768, .heads = 6, .kv_heads = 6}},
+                 {"stories42M", {.layers = 8, .width = 512, .ff = 1376, .heads = 8, .kv_heads = 8}},
+                 {"stories110M", {.layers = 12, .width = 768, .ff = 2048, .heads = 12, .kv_heads = 12}},
+                 {"smollm2-135M", {.layers = 30, .width = 576, .ff = 1536, .heads = 9, .kv_heads = 3}}};
+    unsigned layers, width, heads, kv, ff;
+    char more;
+    for (size_t i = 0; i < sizeof named / sizeof *named; i++)
+        if (!strcmp(text, named[i].name)) {
+            *out = named[i].shape;
+            return SEGUE_OK;
+        }
+    bool read = strlen(text) < 64 && sscanf(text, "%9ux%9ux%9ux%9ux%9u%c", &layers, &width, &heads, &kv, &ff, &more) == 5;
+    bool good = read && layers && layers <= 512 && width && width <= 65536 && !(width % 32) && ff && ff <= 1 << 20 &&
+                !(ff % 32) && heads && kv && !(width % heads) && !(width / heads % 2) && !(heads % kv);
+    if (!good)
+        return out_fail(err, SEGUE_EARG, "train: --shape %.60s: give stories15M, stories42M, stories110M, smollm2-135M, or "
+                        "LAYERSxWIDTHxHEADSxKVxFF with width and FF multiples of 32", text);
+    *out = (struct probe_shape){.layers = layers, .width = width, .ff = ff, .heads = heads, .kv_heads = kv};
+    return SEGUE_OK;
+}
+
+segue_status shape_write(const char *folder, const char *shape, const char *base, uint32_t vocab, char **path, segue_error *err)
+{
+    struct sg_archive *a = NULL;
+    struct probe_shape s;
+    segue_status st = shape_of(shape, &s, err);
+    *path = out_printf("%s/shape.gguf", folder);
+    s.vocab = vocab;
+    if (!st) st = sg_archive_open(&a, base, err);
+    if (!st && a->format != SG_FORMAT_GGUF)
+        st = out_fail(err, SEGUE_EUNSUPPORTED, "train: --shape takes the tokenizer of a GGUF file, and %.200s is none; name "
+                      "one with -m", base);
+    if (!st) st = sg_make_folders(folder, err);
+    if (!st) st = probe_model_write_with(*path, &s, SG_Q4_0, a, err);
+    sg_archive_close(a);
+    return st;
+}
+
+/* --- the result --- */
 
 static bool plain(const struct sg_tensor *x)
 {

@@ -15,13 +15,13 @@ void rollouts_free(struct rollouts *r)
     *r = (struct rollouts){0};
 }
 
-segue_status sampler_engine_open(struct sampler_engine *e, const struct placement *p, segue_unit *unit, size_t context,
-                                 size_t running, segue_error *err)
+segue_status sampler_engine_open(struct sampler_engine *e, segue_model *model, bool has_tokenizer, segue_unit *unit,
+                                 size_t context, size_t running, segue_error *err)
 {
     const segue_scheduler_opts o = {.size = sizeof o, .running = running < 64 ? running : 64, .waiting = running,
                                     .context = context};
-    *e = (struct sampler_engine){.model = p->model, .has_tokenizer = p->info.has_tokenizer};
-    segue_status st = segue_engine_open(&e->engine, p->model, &unit, 1, NULL, err);
+    *e = (struct sampler_engine){.model = model, .has_tokenizer = has_tokenizer};
+    segue_status st = segue_engine_open(&e->engine, model, &unit, 1, NULL, err);
     return st ? st : segue_scheduler_open(&e->scheduler, e->engine, &o, err);
 }
 
@@ -90,7 +90,7 @@ segue_status rollouts_sample(struct sampler_engine *e, const struct rollout_task
                                          .seed = task->seed * 0x9e3779b97f4a7c15u + submitted};
         const segue_request_opts o = {.size = sizeof o, .tokens = prompt->tokens, .tokens_n = prompt->n,
                                       .max_tokens = task->answer_tokens, .sampling = &sampling, .adapters = &task->adapter,
-                                      .adapters_n = 1, .no_store = 1};
+                                      .adapters_n = task->adapter != NULL, .no_store = 1};
         st = segue_request_submit(&requests[submitted], e->scheduler, &o, err);
         if (st) break;
     }
@@ -109,7 +109,7 @@ segue_status rollouts_show(struct sampler_engine *e, const struct train_prompt *
 {
     struct rollouts r = {0};
     struct rollout_task task = {.prompts = &prompt, .prompts_n = 1, .group = 1, .answer_tokens = tokens, .seed = seed};
-    segue_status st = segue_trainer_adapter(&task.adapter, trainer, 1, err);
+    segue_status st = trainer ? segue_trainer_adapter(&task.adapter, trainer, 1, err) : SEGUE_OK;
     if (!st) st = rollouts_sample(e, &task, &r, err);
     if (!st) *text = out_strdup(r.items[0].text);
     rollouts_free(&r);

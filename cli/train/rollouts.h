@@ -32,8 +32,8 @@ struct sampler_engine {
     segue_scheduler *scheduler;
 };
 /* context: tokens of a prompt and its answer at most. running: answers at once. */
-segue_status sampler_engine_open(struct sampler_engine *e, const struct placement *p, segue_unit *unit, size_t context,
-                                 size_t running, segue_error *err);
+segue_status sampler_engine_open(struct sampler_engine *e, segue_model *model, bool has_tokenizer, segue_unit *unit,
+                                 size_t context, size_t running, segue_error *err);
 void sampler_engine_close(struct sampler_engine *e);
 
 /* What to sample: `group` answers for each of prompts[prompts_n], at temperature 1, where probabilities are those of the model.
@@ -41,13 +41,13 @@ void sampler_engine_close(struct sampler_engine *e);
 struct rollout_task {
     const struct train_prompt *const *prompts;
     size_t prompts_n, group, answer_tokens;
-    segue_adapter *adapter;
+    segue_adapter *adapter;     /* NULL: none */
     uint64_t seed;
 };
 /* The result is to be freed in any case. */
 segue_status rollouts_sample(struct sampler_engine *e, const struct rollout_task *task, struct rollouts *out, segue_error *err);
 
-/* One answer of the adapter as it is now, for a reader. *text: free it. */
+/* One answer of the adapter as it is now, for a reader; trainer NULL: of the model. *text: free it. */
 segue_status rollouts_show(struct sampler_engine *e, const struct train_prompt *prompt, const segue_trainer *trainer,
                            uint64_t seed, size_t tokens, char **text, segue_error *err);
 

@@ -171,17 +171,88 @@ static segue_status add_line(void *target, const char *line, size_t len, segue_e
     return st;
 }
 
+/* One row of tokens, cut into sequences of `context`. */
+static void add_row(struct train_data *s, const int32_t *ids, size_t n, size_t context)
+{
+    for (size_t at = 0; at < n; at += context) {
+        size_t part = n - at < context ? n - at : context;
+        struct train_sample *x = add(s, ids + at, part);
+        if (x) label(x, 0, part);
+    }
+}
+
 static segue_status add_file(struct train_data *s, const struct placement *p, const struct out_text *text, size_t context,
                              segue_error *err)
 {
     struct prompt ids = {0};
     segue_status st = prompt_tokenize(p->model, text->data, text->len, 0, SIZE_MAX, &ids, err);
-    for (size_t at = 0; at < ids.n && !st; at += context) {
-        size_t n = ids.n - at < context ? ids.n - at : context;
-        struct train_sample *x = add(s, ids.ids + at, n);
-        if (x) label(x, 0, n);
-    }
+    if (!st) add_row(s, ids.ids, ids.n, context);
     prompt_free(&ids);
+    return st;
+}
+
+/* --- files of tokens --- */
+
+/* llm.c's files begin with 256 numbers of 4 bytes: a magic number, a version, the number of tokens, zeros. */
+enum { HEADER_BYTES = 1024, MAGIC_16 = 20240520, VERSION_16 = 1, MAGIC_32 = 20240801, VERSION_32 = 7 };
+
+/* A number of `width` bytes, the least significant one first. */
+static uint32_t number_at(const char *data, size_t at, size_t width)
+{
+    const unsigned char *x = (const unsigned char *)data + at;
+    uint32_t v = x[0] | (uint32_t)x[1] << 8;
+    return width == 2 ? v : v | (uint32_t)x[2] << 16 | (uint32_t)x[3] << 24;
+}
+
+/* Bytes before the first token, and those of a token. A .bin without a header has tokens of 2 bytes, as nanoGPT's. */
+static segue_status token_form(const char *path, const struct out_text *text, size_t *from, size_t *width, segue_error *err)
+{
+    uint32_t magic = text->len >= 4 ? number_at(text->data, 0, 4) : 0;
+    bool short_ids = magic == MAGIC_16, headed = (short_ids || magic == MAGIC_32) && !strcmp(path + strlen(path) - 4, ".bin");
+    *from = 0;
+    *width = !strcmp(path + strlen(path) - 4, ".u32") ? 4 : 2;
+    if (text->len && !headed && text->len % *width)
+        return out_fail(err, SEGUE_EFORMAT, "train: %.200s: %zu bytes are no whole number of tokens of %zu bytes; copy the file "
+                        "again, or give it the right ending (.bin, .u16, .u32)", path, text->len, *width);
+    if (!headed) return SEGUE_OK;
+    *from = HEADER_BYTES;
+    *width = short_ids ? 2 : 4;
+    if (text->len < HEADER_BYTES)
+        return out_fail(err, SEGUE_EFORMAT, "train: %.200s: its header of %d bytes is cut; copy the file again", path,
+                        HEADER_BYTES);
+    uint32_t version = number_at(text->data, 4, 4), n = number_at(text->data, 8, 4);
+    if (version != (short_ids ? VERSION_16 : VERSION_32))
+        return out_fail(err, SEGUE_EUNSUPPORTED, "train: %.200s: version %u of llm.c's token files is not known; write version "
+                        "%d", path, version, short_ids ? VERSION_16 : VERSION_32);
+    if ((uint64_t)n * *width != text->len - HEADER_BYTES)
+        return out_fail(err, SEGUE_EFORMAT, "train: %.200s: its header says %u tokens, but %zu bytes follow; copy the file again",
+                        path, n, text->len - HEADER_BYTES);
+    return SEGUE_OK;
+}
+
+static bool is_token_file(const char *path)
+{
+    const char *end = strrchr(path, '.');
+    return end && (!strcmp(end, ".bin") || !strcmp(end, ".u16") || !strcmp(end, ".u32"));
+}
+
+static segue_status add_tokens(struct train_data *s, const struct placement *p, const char *path, const struct out_text *text,
+                               size_t context, segue_error *err)
+{
+    size_t from, width;
+    segue_status st = token_form(path, text, &from, &width, err);
+    if (st) return st;
+    size_t n = (text->len - from) / width;
+    int32_t *ids = out_alloc((n + 1) * sizeof *ids);
+    for (size_t i = 0; i < n && !st; i++) {
+        uint32_t id = number_at(text->data, from + i * width, width);
+        if (id >= p->info.vocab)
+            st = out_fail(err, SEGUE_EFORMAT, "train: %.200s: token %zu is %u, but the model has tokens below %zu; use those of "
+                          "its own tokenizer", path, i + 1, id, (size_t)p->info.vocab);
+        ids[i] = (int32_t)id;
+    }
+    if (!st) add_row(s, ids, n, context);
+    free(ids);
     return st;
 }
 
@@ -202,13 +273,16 @@ segue_status samples_read(struct train_data *s, const struct placement *p, const
 {
     struct out_text text = {0};
     size_t len = strlen(path);
-    bool lines = len > 6 && !strcmp(path + len - 6, ".jsonl");
-    if (!p->info.has_tokenizer && !lines)
-        return out_fail(err, SEGUE_EUNSUPPORTED, "train: %.200s: the model has no tokenizer; give a .jsonl with \"tokens\"",
-                        p->path);
+    bool lines = len > 6 && !strcmp(path + len - 6, ".jsonl"), tokens = is_token_file(path);
+    if (!p->info.has_tokenizer && !lines && !tokens)
+        return out_fail(err, SEGUE_EUNSUPPORTED, "train: %.200s: the model has no tokenizer; give a .jsonl with \"tokens\", or a "
+                        "token file", p->path);
     segue_status st = prompt_file(path, &text, err);
     struct line_target target = {s, p, context};
-    if (!st && text.len) st = lines ? train_lines(path, &text, add_line, &target, err) : add_file(s, p, &text, context, err);
+    if (!st && text.len)
+        st = lines    ? train_lines(path, &text, add_line, &target, err)
+             : tokens ? add_tokens(s, p, path, &text, context, err)
+                      : add_file(s, p, &text, context, err);
     free(text.data);
     if (!st && !s->n)
         st = out_fail(err, SEGUE_EFORMAT,

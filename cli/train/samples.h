@@ -19,9 +19,10 @@ struct train_data {
     size_t cut, skipped;  /* shortened to the context; left out, because nothing in them has a label */
 };
 
-/* Read a file: .jsonl, one object per line with "text", "messages" or "tokens"; else one text, cut into sequences of `context`
- * tokens. Of conversations only what the assistant says has labels. held_out: share of all sequences, from 0 to 0.5; which ones
- * depends on seed. EFORMAT: file and line of what is wrong. */
+/* Read a file: .jsonl, one object per line with "text", "messages" or "tokens"; .bin, .u16 or .u32: tokens as numbers of 2 or 4
+ * bytes, or as llm.c writes them; else one text. Tokens and texts are cut into sequences of `context` tokens. Of conversations
+ * only what the assistant says has labels. held_out: share of all sequences, from 0 to 0.5; which ones depends on seed. EFORMAT:
+ * file and line, or number of the token, of what is wrong. */
 segue_status samples_read(struct train_data *s, const struct placement *p, const char *path, size_t context, double held_out,
                           uint64_t seed, segue_error *err);
 void samples_free(struct train_data *s);

@@ -4,7 +4,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "train/model_write.h"
 #include "train/train_files.h"
 
 enum { SAMPLE_TOKENS = 64, SAMPLE_EVERY = 50 };
@@ -66,6 +68,23 @@ void job_identify(struct train_job *j)
     free(text.data);
 }
 
+int job_open_model(struct train_job *j)
+{
+    const char *shape = args_text(j->args, "shape");
+    segue_error err;
+    char *path = NULL;
+    int code = placement_open_model(&j->placement, j->args);
+    if (code || !shape) return code;
+    segue_status st = shape_write(j->out, shape, j->placement.path, j->placement.info.vocab, &path, &err);
+    j->shaped = args_copy(j->args);
+    if (!st) st = args_set(&j->shaped, "model", path, &err);
+    free(path);
+    placement_close(&j->placement);
+    code = st ? out_error(&err, EXIT_UNAVAILABLE) : placement_open_model(&j->placement, &j->shaped);
+    if (code) args_free(&j->shaped);
+    return code;
+}
+
 /* The unit, and beside one that does not train alone the one that computes the rest. */
 static segue_status open_units(struct train_job *j, segue_error *err)
 {
@@ -95,6 +114,12 @@ segue_status job_open(struct train_job *j, segue_error *err)
     return st || !args_has(j->args, "random") ? st : segue_trainer_randomize(j->trainer, j->seed, 0, err);
 }
 
+static segue_status open_sampler(const struct train_job *j, struct sampler_engine *e, segue_model *model, segue_error *err)
+{
+    return sampler_engine_open(e, model, j->placement.info.has_tokenizer, j->host ? j->host : j->unit,
+                               j->shown.items[0].n + SAMPLE_TOKENS, 1, err);
+}
+
 segue_status job_open_extras(struct train_job *j, segue_error *err)
 {
     const char *text = args_text(j->args, "sample"), *meter = args_text(j->args, "meter");
@@ -104,15 +129,40 @@ segue_status job_open_extras(struct train_job *j, segue_error *err)
         st = unit_meter_open(&j->meter, units, j->host ? 2 : 1, strcmp(meter, "all") ? meter : NULL, err);
     if (st || !text) return st;
     st = prompts_add_text(&j->shown, &j->placement, text, err);
-    if (st) return st;
-    return sampler_engine_open(&j->sampler, &j->placement, j->host ? j->host : j->unit,
-                               j->shown.items[0].n + SAMPLE_TOKENS, 1, err);
+    return st || j->full ? st : open_sampler(j, &j->sampler, j->placement.model, err);
+}
+
+static bool roof_is_shown(const struct train_job *j)
+{
+    return args_has(j->args, "json") || args_has(j->args, "metrics") || isatty(STDERR_FILENO);
+}
+
+void job_roof(struct train_job *j)
+{
+    if (roof_is_shown(j)) (void)segue_trainer_roof(j->trainer, &j->log.roof, &j->log.roof_error);
+}
+
+/* The model as it is now, from the folder. */
+static segue_status sample_model(struct train_job *j, char **text, segue_error *err)
+{
+    struct sampler_engine sampler = {0};
+    segue_model *model = NULL;
+    free(j->result);
+    j->result = NULL;
+    segue_status st = model_write(j->out, j->trainer, j->placement.path, &j->result, err);
+    if (!st) st = segue_model_open(&model, j->result, NULL, err);
+    if (!st) st = open_sampler(j, &sampler, model, err);
+    if (!st) st = rollouts_show(&sampler, &j->shown.items[0], NULL, j->seed, SAMPLE_TOKENS, text, err);
+    sampler_engine_close(&sampler);
+    segue_model_close(model);
+    return st;
 }
 
 segue_status job_sample(struct train_job *j, char **text, segue_error *err)
 {
     *text = NULL;
     if (!j->shown.n || j->step % (uint64_t)args_number(j->args, "sample-every", SAMPLE_EVERY)) return SEGUE_OK;
+    if (j->full) return sample_model(j, text, err);
     return rollouts_show(&j->sampler, &j->shown.items[0], j->trainer, j->seed, SAMPLE_TOKENS, text, err);
 }
 
@@ -123,6 +173,47 @@ segue_status job_keep(struct train_job *j, segue_error *err)
     if (!st && !j->full) st = adapter_write(j->out, j->trainer, j->placement.path, j->form, err);
     j->keeping = st != SEGUE_OK;
     return st;
+}
+
+/* --- the trace --- */
+
+enum { TRACE_EVENTS = 1 << 18 };     /* later ones are dropped */
+
+static void add_event(struct train_job *j, const char *name, uint64_t begin_ns, uint64_t end_ns, int row)
+{
+    if (j->events++ < TRACE_EVENTS) trace_add(&j->trace, name, begin_ns, end_ns, row, (size_t)j->step + 1);
+}
+
+void job_trace_pass(struct train_job *j, uint64_t begin_ns)
+{
+    static const char *const names[] = {"product", "input gradient", "weight gradients"};
+    segue_train_interval x = {.size = sizeof x};
+    segue_error ignored;
+    if (!j->trace.path) return;
+    if (!j->host) add_event(j, "micro-batch", begin_ns, out_now_ns(), 0);
+    for (size_t i = 0; j->host && segue_trainer_interval_get(j->trainer, i, &x, &ignored) == SEGUE_OK; i++) {
+        char name[48];
+        snprintf(name, sizeof name, "%s of layer %d", names[x.work % 3], (int)x.layer);
+        add_event(j, name, x.begin_ns, x.end_ns, x.work == SEGUE_TRAIN_WEIGHT_GRADIENT);
+    }
+}
+
+void job_trace_update(struct train_job *j, uint64_t begin_ns)
+{
+    if (j->trace.path) add_event(j, "update", begin_ns, out_now_ns(), j->host != NULL);
+}
+
+segue_status job_trace_end(struct train_job *j, segue_error *err)
+{
+    segue_unit *units[2] = {j->unit, j->host};
+    struct placement rows = {.units_n = j->host ? 2 : 1};
+    segue_status st = SEGUE_OK;
+    if (!j->trace.path) return SEGUE_OK;
+    for (size_t i = 0; i < rows.units_n && !st; i++) {
+        rows.unit_info[i] = SEGUE_INIT(segue_unit_info);
+        st = segue_unit_info_get(units[i], &rows.unit_info[i], err);
+    }
+    return st ? st : trace_end(&j->trace, &rows, err);
 }
 
 void job_sum(segue_train_result *sum, const segue_train_result *r)

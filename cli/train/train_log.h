@@ -26,20 +26,28 @@ struct train_log {
     bool grpo;                   /* with rewards */
     uint64_t overlap_ns;         /* with --grpo: of sampling beside updates */
     double flops;                /* of forward and backward pass, per token */
+    double roof;                 /* operations per second of products on the unit; 0: not measured, see roof_error */
+    segue_error roof_error;
     double joules;               /* of all updates, as far as they were measured */
     bool device;                 /* the unit computes beside a host: report what it did */
     const char *html;            /* NULL: no page */
-    struct train_step *steps;    /* [n] of this process */
-    size_t n;
+    struct train_step *steps;    /* [n] those of earlier processes, as far as --metrics has them, come first */
+    size_t n, earlier_n;
+    uint64_t earlier_tokens;     /* of earlier processes, and their seconds */
+    double earlier_s;
     uint64_t start_ns;
-    uint64_t tokens;
-    segue_train_result sum;      /* of all updates: device figures */
+    uint64_t tokens;             /* of this process */
+    segue_train_result sum;      /* of the updates of this process: device figures */
     uint64_t late_compiles;      /* compiles after the first update of this process */
 };
 
-/* path NULL: no CSV. more: append to an earlier run's file. */
-segue_status train_log_open(struct train_log *l, const char *path, bool more, segue_error *err);
-void train_log_add(struct train_log *l, const struct train_step *s);
+/* path NULL: no CSV. done: updates that the checkpoint has; the file keeps the lines of these, and continues after them.
+ * EIO. EFORMAT: the file is not one of such a run. */
+segue_status train_log_open(struct train_log *l, const char *path, uint64_t done, segue_error *err);
+/* EIO: the CSV cannot be written. */
+segue_status train_log_add(struct train_log *l, const struct train_step *s, segue_error *err);
+/* Of the roof that an update reached; NAN: not known. */
+double train_log_roof_share(const struct train_log *l, const struct train_step *s);
 /* Writes the page, if there is to be one. title: of the page. */
 segue_status train_log_page(const struct train_log *l, const char *title, segue_error *err);
 /* Adds the figures of the unit to the result: per update, and how much of its time the host used. */

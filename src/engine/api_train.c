@@ -61,6 +61,15 @@ segue_status segue_trainer_info_get(const segue_trainer *trainer, segue_trainer_
     return sg_sized_out(out, &handle(trainer)->trainer->info, sizeof(segue_trainer_info), "trainer info", err);
 }
 
+segue_status segue_trainer_roof(segue_trainer *trainer, double *flops_per_s, segue_error *err)
+{
+    if (!trainer || !flops_per_s) return refuse("roof not measured", err);
+    SG_TRY(enter(handle(trainer), err));
+    segue_status status = sg_train_roof(handle(trainer)->trainer, flops_per_s, err);
+    leave(handle(trainer));
+    return status;
+}
+
 void segue_trainer_close(segue_trainer *trainer)
 {
     if (!trainer) return;
@@ -131,6 +140,14 @@ segue_status segue_trainer_run(segue_trainer *trainer, const segue_train_batch *
     leave(handle(trainer));
     SG_TRY(status);
     return sg_sized_out(out, &result, sizeof result, "result of a micro-batch", err);
+}
+
+segue_status segue_trainer_interval_get(const segue_trainer *trainer, size_t i, segue_train_interval *out, segue_error *err)
+{
+    if (!trainer || !out) return refuse("interval not read", err);
+    const struct segue_trainer *t = handle(trainer)->trainer;
+    if (i >= t->intervals_n) return SEGUE_END;
+    return sg_sized_out(out, &t->intervals[i], sizeof t->intervals[i], "interval", err);
 }
 
 segue_status segue_trainer_update(segue_trainer *trainer, const segue_adamw *opts, segue_update_result *out, segue_error *err)

@@ -2,6 +2,7 @@
  * sum dy,
  * dr = dy, dB = s dy^T (x A^T), dA = s (dy B)^T x. A frozen W is converted some rows at a time.
  * SPDX-License-Identifier: MIT */
+#include "base/clock.h"
 #include "train/train.h"
 
 enum { FROZEN_NUMBERS = 1 << 20, COLUMN_BLOCK = 64, ROW_BLOCK = 16 };
@@ -154,11 +155,13 @@ static segue_status group_back(struct sg_train_pass *p, const struct sg_train_gr
     SG_TRY(sg_train_grad_of(p, &first->in[0], &dx));
     if (dx.data) SG_TRY(sg_train_device_back(p, group, dx));
     segue_status status = SEGUE_OK;
+    uint64_t begin = sg_now_ns();
     for (uint32_t i = 0; i < group->n; i++) {
         const struct sg_op *op = &p->g->ops[group->ops[i]];
         if (!p->grads[op->out]) continue;
         if (status == SEGUE_OK) status = rest_back(p, op, p->grads[op->out], dx);
     }
+    sg_train_interval(p->t, SEGUE_TRAIN_WEIGHT_GRADIENT, first->layer, begin, sg_now_ns());
     segue_status waited = dx.data ? sg_train_device_wait(p) : SEGUE_OK;
     for (uint32_t i = 1; i < group->n; i++) {
         int32_t v = p->g->ops[group->ops[i]].out;

@@ -3,6 +3,9 @@
  * SPDX-License-Identifier: MIT */
 #include "train/train.h"
 
+/* Intervals of a group in a micro-batch: forward, forward again, input gradient, weight gradients. */
+enum { INTERVALS = 4 };
+
 /* --- groups --- */
 
 static int same_operand(const struct sg_operand *a, const struct sg_operand *b)
@@ -35,7 +38,16 @@ segue_status sg_train_groups(struct segue_trainer *t, segue_error *err)
         group->ops[group->n++] = i;
         t->group_of[i] = (int32_t)at - 1;
     }
-    return SEGUE_OK;
+    t->intervals_cap = t->groups_n * INTERVALS;
+    t->intervals = sg_arena_alloc(&t->arena, (t->intervals_cap + 1) * sizeof *t->intervals);
+    return t->intervals ? SEGUE_OK : sg_no_memory("intervals", t->intervals_cap * sizeof *t->intervals, err);
+}
+
+void sg_train_interval(struct segue_trainer *t, segue_train_work work, int32_t layer, uint64_t begin_ns, uint64_t end_ns)
+{
+    if (t->intervals_n == t->intervals_cap) return;
+    t->intervals[t->intervals_n++] = (segue_train_interval){.size = sizeof *t->intervals, .work = work, .layer = layer,
+                                                            .begin_ns = begin_ns, .end_ns = end_ns};
 }
 
 const struct sg_train_group *sg_train_group_of(const struct sg_train_pass *p, const struct sg_op *op)
@@ -79,6 +91,18 @@ static struct sg_train_product product_of(const struct sg_train_pass *p, const s
     return out;
 }
 
+/* Ends the product that was started last. One without a dispatch has no interval. */
+static segue_status wait_for(struct sg_train_pass *p, segue_train_work work, int32_t layer)
+{
+    struct sg_train_device *d = p->t->device;
+    struct sg_train_counts now;
+    segue_status status = sg_train_device_ops_of(d)->wait(d, p->err);
+    sg_train_device_ops_of(d)->count(d, &now);
+    if (status == SEGUE_OK && now.end_ns != p->t->device_end_ns) sg_train_interval(p->t, work, layer, now.begin_ns, now.end_ns);
+    p->t->device_end_ns = now.end_ns;
+    return status;
+}
+
 /* The product of ops [from, ..) of a group, by their index in the graph. */
 static segue_status run_forward(struct sg_train_pass *p, const struct sg_train_group *group, uint32_t from)
 {
@@ -92,7 +116,7 @@ static segue_status run_forward(struct sg_train_pass *p, const struct sg_train_g
         product.out_stride[i] = product.w[i].rows;
     }
     SG_TRY(sg_train_device_ops_of(d)->start(d, &product, p->err));
-    return sg_train_device_ops_of(d)->wait(d, p->err);
+    return wait_for(p, SEGUE_TRAIN_FORWARD, p->g->ops[group->ops[0]].layer);
 }
 
 segue_status sg_train_device_forward(struct sg_train_pass *p, const struct sg_op *op)
@@ -128,5 +152,6 @@ segue_status sg_train_device_back(struct sg_train_pass *p, const struct sg_train
 
 segue_status sg_train_device_wait(struct sg_train_pass *p)
 {
-    return sg_train_device_ops_of(p->t->device)->wait(p->t->device, p->err);
+    const struct sg_train_group *group = &p->t->groups[p->product.id];
+    return wait_for(p, SEGUE_TRAIN_INPUT_GRADIENT, p->g->ops[group->ops[0]].layer);
 }

@@ -45,6 +45,9 @@ struct segue_trainer {
     struct sg_train_group *groups;   /* [groups_n] with a device */
     int32_t *group_of;               /* [ops_n] -1: in no group */
     uint32_t groups_n;
+    segue_train_interval *intervals; /* [intervals_n] of the last micro-batch, with a device */
+    uint32_t intervals_n, intervals_cap;
+    uint64_t device_end_ns;          /* of the last interval of the device */
     uint64_t version;                /* of the values of all parameters */
     struct sg_train_resident *resident;  /* NULL: numbers are in host memory. Else every float * below, of params, blocks, angles
                                       * and passes is an address of the unit, for resident.c only */
@@ -131,6 +134,8 @@ segue_status sg_train_device_forward(struct sg_train_pass *p, const struct sg_op
 /* Starts dx += the products of the gradients of all ops of a group; wait ends it. */
 segue_status sg_train_device_back(struct sg_train_pass *p, const struct sg_train_group *group, struct sg_train_grad dx);
 segue_status sg_train_device_wait(struct sg_train_pass *p);
+/* Adds to the intervals of the micro-batch; more than there is place for are left out. */
+void sg_train_interval(struct segue_trainer *t, segue_train_work work, int32_t layer, uint64_t begin_ns, uint64_t end_ns);
 /* 1: the backward pass of op i is that of the first op of its group, and the gradient of its result stays until then. */
 int sg_train_deferred(const struct sg_train_pass *p, uint32_t i);
 /* 1: op i is the first of its group, and one of them has a gradient. */
@@ -181,7 +186,7 @@ void sg_train_free_value(struct sg_train_pass *p, int32_t value);
 /* --- train_pass.c --- */
 segue_status sg_train_run(struct segue_trainer *t, const segue_train_batch *b, segue_train_result *out, segue_error *err);
 
-/* --- trainer.c, train_params.c, adamw.c, figures.c --- */
+/* --- trainer.c, train_params.c, adamw.c, figures.c, roof.c --- */
 /* host NULL, or the unit that computes what `unit` cannot. */
 segue_status sg_train_open(struct segue_trainer **out, struct segue_model *model, struct sg_unit *unit, struct sg_unit *host,
                            const char *spec, const segue_trainer_opts *o, segue_error *err);
@@ -199,6 +204,7 @@ segue_status sg_train_update(struct segue_trainer *t, const segue_adamw *o, segu
 void sg_train_drop(struct segue_trainer *t);
 segue_status sg_train_adapter(struct segue_adapter **out, const struct segue_trainer *t, float scale, segue_error *err);
 void sg_train_figures(struct segue_trainer *t);
+segue_status sg_train_roof(const struct segue_trainer *t, double *flops_per_s, segue_error *err);
 double sg_train_uniform(uint64_t *state);                            /* in [0, 1), splitmix64 */
 
 #endif

@@ -148,8 +148,7 @@ static void count_device(const struct segue_trainer *t, const struct sg_train_co
     out->compiles = now.compiles - from->compiles;
     out->simulated_ns = now.simulated_ns - from->simulated_ns;
     out->device_ns = now.busy_ns - from->busy_ns;
-    out->overlap_ns = out->device_ns - (now.waited_ns - from->waited_ns < out->device_ns ? now.waited_ns - from->waited_ns
-                                                                                          : out->device_ns);
+    out->overlap_ns = now.overlap_ns - from->overlap_ns;
     out->weight_bytes = now.weight_bytes - from->weight_bytes;
     out->weight_ns = now.weight_ns - from->weight_ns;
     out->overflows = now.overflows - from->overflows;
@@ -165,6 +164,7 @@ segue_status sg_train_run(struct segue_trainer *t, const segue_train_batch *b, s
     size_t total;
     uint64_t start = sg_now_ns();
     if (t->device) sg_train_device_ops_of(t->device)->count(t->device, &before);
+    t->intervals_n = 0;
     SG_TRY(check_batch(t, b, &total, err));
     SG_TRY(check_extras(t, b, err));
     if (b->logprobs) memset(b->logprobs, 0, total * sizeof *b->logprobs);

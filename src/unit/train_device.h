@@ -35,7 +35,8 @@ struct sg_train_counts {
     uint64_t dispatches, compiles;
     uint64_t simulated_ns;           /* of the chip, compiles and loads left out; 0: not simulated */
     uint64_t busy_ns;                /* measured time of dispatches */
-    uint64_t waited_ns;              /* of these, time in which the caller waited */
+    uint64_t overlap_ns;             /* of these, time between start and wait: the caller computed something else */
+    uint64_t begin_ns, end_ns;       /* of the dispatches of the last product that had any */
     uint64_t weight_bytes, weight_ns; /* of weights that were written as inputs, and the time that took */
     uint64_t overflows, underflows;  /* results and weights that were clamped to the largest number; numbers that lost bits below
                                       * the smallest normal one */

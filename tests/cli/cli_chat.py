@@ -95,6 +95,11 @@ code, out, err = run("train", "-m", m, "--data", os.path.join(top.name, "train.j
 expect("an adapter is trained", code == 0, err)
 shown = {o["step"]: o["sample"] for o in map(json.loads, out.splitlines()) if "sample" in o}
 expect("samples while training", list(shown) == [10, 20] and shown[20].startswith("z"), shown)
+code, out, err = run("train", "--full", "-m", m, "--data", os.path.join(top.name, "train.jsonl"), "-o", os.path.join(top.name, "full"),
+                     "--steps", 20, "--lr", 0.01, "--held-out", 0, "--batch", 3, "--unit", "cpu", "--sample", "hello", "--sample-every", 10,
+                     "--json")
+shown = {o["step"]: o["sample"] for o in map(json.loads, out.splitlines()) if "sample" in o}
+expect("samples while all weights are trained", code == 0 and list(shown) == [10, 20] and shown[20].startswith("z"), (shown, err))
 code, out, err = chat(["hello", f"/lora {adapter}", "/retry", "/lora none", "/retry", f"/lora {adapter}=0", "/retry"], "--json")
 texts = [t["text"] for t in json.loads(out)["turns"]]
 expect("/lora in, out, and in with a scale of 0", len(texts) == 4 and texts[1] != first and texts[0] == texts[2] == texts[3] == first, texts)

@@ -10,6 +10,7 @@ import os
 import resource
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -64,6 +65,8 @@ check("an object per update", [x.get("step") for x in lines[:-1]] == list(range(
       all(x["tok_s"] > 0 and x["grad_norm"] > 0 and x["ms"] > 0 for x in lines[:-1]), r.stdout)
 check("held-out losses at the checkpoints", [i for i, x in enumerate(lines[:-1], 1) if "val_loss" in x] == [4, 8, 12], r.stdout)
 check("it counts", o["steps"] == 12 and o["sequences"] == 12 and o["held_out"] == 2 and o["cut"] > 0, r.stdout)
+check("the share of the roof", UNIT.startswith("cuda") or (o["roof_gflops"] > 0 and all(
+      abs(x["roof_share"] - x["gflops"] / o["roof_gflops"]) < 1e-3 * x["roof_share"] for x in lines[:-1])), r.stdout)
 check("the held-out loss falls", o["held_out_loss"] < 0.9 * o["held_out_loss_before"], r.stdout)
 curve = losses("whole.csv")
 page = open("whole.html").read()
@@ -110,7 +113,7 @@ check("its configuration", config["fine_tune_type"] == "lora" and config["lora_p
 r = segue(*BASE, "-o", "bad", "--adapter-form", "gguf")
 check("a GGUF adapter of another model file is refused", r.returncode == 3 and not os.path.exists("bad"), r.stderr)
 
-# Killed after a checkpoint, whatever it was doing.
+# Killed after a checkpoint, whatever it was doing. A line of an update that is not in the checkpoint is written again.
 p = subprocess.Popen([SEGUE, *BASE, "-o", "killed", "--steps", "12", "--checkpoint", "4", "--metrics", "killed.csv"],
                      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 while p.poll() is None and not os.path.exists("killed/adapter_config.json"):
@@ -119,6 +122,18 @@ p.send_signal(signal.SIGKILL)
 p.wait()
 r = segue(*BASE, "-o", "killed", "--steps", "12", "--checkpoint", "4", "--metrics", "killed.csv")
 check("a killed run continues", r.returncode == 0, r.stderr)
+rows, killed = ([line.split(",") for line in open(n + ".csv").read().splitlines()] for n in ("whole", "killed"))
+same = [0, 1, 2, 3, 4, 6, 7, 8]  # all but times and what depends on them
+check("its metrics are those of the whole run, each update once", [[x[k] for k in same] for x in rows] ==
+      [[x[k] for k in same] for x in killed] and all(float(a[5]) <= float(b[5]) for a, b in zip(killed[1:], killed[2:])), str(killed))
+with open("killed.csv", "a") as f:
+    f.write("13,1,1,1,9999,1,,0,0,,\n14,1")
+r = segue(*BASE, "-o", "killed", "--steps", "12", "--checkpoint", "4", "--metrics", "killed.csv", "--html", "killed.html")
+check("lines of updates that are not in the checkpoint are removed", r.returncode == 0 and
+      open("killed.csv").read().splitlines()[-1].split(",") == killed[-1] and "before the last start" in open("killed.html").read(), r.stderr)
+r = segue(*BASE, "-o", "killed", "--steps", "12", "--checkpoint", "4", "--metrics", "lines.jsonl")
+check("a file of something else is no metrics", r.returncode == 4 and "first line" in r.stderr and
+      open("lines.jsonl").read().startswith('{"tokens"'), r.stderr)
 for name in ("checkpoint.state", "adapter_model.safetensors"):
     same = open("whole/" + name, "rb").read() == open("killed/" + name, "rb").read()
     check(name + " has the bits of the whole run", same)
@@ -180,6 +195,23 @@ model = read_safetensors("full-gpt2/model.safetensors")
 check("tensors have the names and shapes of the base",
       {k: v[0] for k, v in model.items()} == {k: v[0] for k, v in read_safetensors(FILES + "/gpt2/model.safetensors").items()})
 
+# A named shape instead of a model's: its tokenizer and vocabulary are those of -m.
+SHAPE = ["train", "--full", "--random", "-m", FILES + "/llama/model.gguf", "--data", "lines.jsonl", "-c", "24", "--lr", "0.01", "--unit", UNIT,
+         "--steps", "6", "--held-out", "20", "--json", "-o", "shape", "--shape"]
+r = segue(*SHAPE, "3x64x4x2x96")
+o = result(r)
+vocab = json.load(open(TINY + "/config.json"))["vocab_size"]
+check("a shape by its sizes", r.returncode == 0 and o["numbers"] == vocab * 64 + 64 + 3 * (2 * 64 + 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96) and
+      o["held_out_loss"] < o["held_out_loss_before"], f"{r.stderr} {o}")
+r = segue("inspect", "-m", o.get("path", ""), "--json")
+check("... is what is written", r.returncode == 0 and json.loads(r.stdout)["numbers"]["layers"] == 3, r.stdout[:300] + r.stderr)
+for shape, code, words in (("stories", 2, "stories15M"), ("3x60x4x2x96", 2, "multiples of 32"), ("0x64x4x2x96", 2, "give"),
+                           ("3x64x4x3x96", 2, "give"), ("3x64x4x2x96x", 2, "give"), ("4294967299x64x4x2x96", 2, "give")):
+    r = segue(*SHAPE, shape)
+    check(f"the shape {shape} is refused", r.returncode == code and words in r.stderr, f"{r.returncode} {r.stderr}")
+r = segue(*SHAPE, "stories15M", "-m", TINY)
+check("the tokenizer of a folder is refused", r.returncode == 3 and "GGUF" in r.stderr, f"{r.returncode} {r.stderr}")
+
 SLOW = [*FULL[:-1], "-m", TINY, "--lr", "0.003", "--random", "--steps", "12", "--checkpoint", "4", "-o"]
 p = subprocess.Popen([SEGUE, *SLOW, "killed-full"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 while p.poll() is None and not os.path.exists("killed-full/checkpoint.state"):
@@ -203,6 +235,38 @@ check("a pack gives the losses of its sequences", len(pairs) == 6 and abs(pairs[
       all(abs(a - b) < 1e-4 for a, b in pairs), f"{pairs} {r.stderr}")
 r = segue(*SHORT, "-o", "packed", "--no-pack")
 check("a packed run does not continue as a single one", r.returncode == 4, r.stderr)
+
+# Files of tokens: numbers of 2 or 4 bytes, alone or after llm.c's header. The same row in all forms gives the same losses.
+row = [(7 * i + i * i) % 60 for i in range(100)]
+
+
+def header(magic, version, n):
+    return struct.pack("<256i", magic, version, n, *[0] * 253)
+
+
+short, long = struct.pack("<100H", *row), struct.pack("<100I", *row)
+forms = {"nano.bin": short, "row.u16": short, "row.u32": long, "gpt2.bin": header(20240520, 1, 100) + short,
+         "llama.bin": header(20240801, 7, 100) + long}
+curves = {}
+for name, data in forms.items():
+    with open(name, "wb") as f:
+        f.write(data)
+    r = segue("train", "-m", TINY, "--data", name, "-o", "row-" + name, "-c", "24", "--steps", "3", "--held-out", "0", "--unit", UNIT,
+              "--metrics", name + ".csv", "--json")
+    curves[name] = losses(name + ".csv") if r.returncode == 0 else r.stderr
+    check(name + ": 100 tokens are 4 sequences of 24 and one of 4", r.returncode == 0 and result(r)["sequences"] == 5, r.stderr)
+check("all forms give the same losses", all(x == curves["row.u16"] and len(x) == 3 for x in curves.values()), str(curves))
+hostile = {"cut.bin": (forms["gpt2.bin"][:1000], 4, "header"), "odd.u16": (short[:-1], 4, "whole number"),
+           "odd.u32": (long[:-2], 4, "whole number"), "long.bin": (forms["gpt2.bin"] + b"xx", 4, "says 100 tokens"),
+           "count.bin": (header(20240520, 1, -1) + short, 4, "says 4294967295 tokens"),
+           "version.bin": (header(20240520, 2, 100) + short, 3, "version 2"), "none.bin": (header(20240801, 7, 0), 4, "nothing to train"),
+           "vocab.u32": (long + b"\xff\xff\xff\xff", 4, "token 101 is 4294967295"), "empty.bin": (b"", 4, "nothing to train"),
+           "vocab.bin": (header(20240520, 1, 101) + short + b"\xff\xff", 4, "token 101 is 65535")}
+for name, (data, code, words) in hostile.items():
+    with open(name, "wb") as f:
+        f.write(data)
+    r = segue("train", "-m", TINY, "--data", name, "-o", "bad", "--unit", UNIT)
+    check(name + " is refused", r.returncode == code and words in r.stderr and not os.path.exists("bad"), f"{r.returncode} {r.stderr}")
 
 bad = {
     "broken.jsonl": ('{"tokens":[1,2]}\n{"tokens":\n', 4, "line 2"),
@@ -233,6 +297,8 @@ def small_disk():
     resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
 
 
+r = segue(*BASE, "-o", "no-metrics", "--steps", "12", "--checkpoint", "4", "--metrics", "/dev/full")
+check("metrics that cannot be written end the run", r.returncode == 1 and "step 1" in r.stderr and "metrics" in r.stderr, r.stderr)
 before = segue(*BASE, "-o", "full-disk", "--steps", "12", "--checkpoint", "4")
 kept = open("full-disk/checkpoint.state", "rb").read()
 with open("full-disk/adapter_model.safetensors", "rb") as f:

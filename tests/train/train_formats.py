@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""train_formats.py SEGUE TINY: what `segue train` writes is loaded by peft, transformers and gguf, and gives their
+"""train_formats.py SEGUE TINY: what `segue train` writes is loaded by peft, transformers, mlx-lm and gguf, and gives their
 log-probabilities. Says skipped without those packages.
 """
 import importlib.util, json
 from traintest import *
 
 TINY = FILES
-missing = [name for name in ("torch", "transformers", "peft", "gguf") if not importlib.util.find_spec(name)]
+missing = [name for name in ("torch", "transformers", "peft", "gguf", "mlx_lm") if not importlib.util.find_spec(name)]
 
 
 with open("lines.jsonl", "w") as f:
@@ -52,6 +52,29 @@ if not {"torch", "transformers"} & set(missing):
         tuned = PeftModel.from_pretrained(load(TINY), "peft")
         check("peft gives those of the adapter", distance(tuned, top("-m", TINY, "--lora", "peft")) < 1e-5)
         check("... which are not those of the base", distance(tuned, top("-m", TINY)) > 1e-2)
+if "mlx_lm" not in missing:
+    import mlx.core as mx
+    from pathlib import Path
+    from mlx_lm.tuner.utils import load_adapters
+    from mlx_lm.utils import load_model
+
+    def mlx_distance(model, want):
+        logits = model(mx.array([[3, 1, 4, 1, 5]]))[0, -1].astype(mx.float32)
+        mine = (logits - mx.logsumexp(logits)).tolist()
+        return max(abs(mine[i] - x) for i, x in want.items())
+
+    mx.set_default_device(mx.cpu)
+    check("an adapter for MLX", segue(*TRAIN, TINY, "-o", "mlx", "--rank", "4", "--lr", "0.02", "--adapter-form", "mlx").returncode == 0)
+    os.mkdir("alone")  # beside the model there are files of goldens, which mlx-lm would read
+    shutil.copy(os.path.join(TINY, "model.safetensors"), "alone")
+    config = json.load(open(os.path.join(TINY, "config.json")))
+    with open("alone/config.json", "w") as f:  # mlx-lm does not look into rope_parameters
+        json.dump({**config, "rope_theta": config["rope_parameters"]["rope_theta"]}, f)
+    plain = load_model(Path("alone"))[0]
+    plain.set_dtype(mx.float32)
+    far = mlx_distance(plain, top("-m", TINY, "--lora", "mlx"))
+    near = mlx_distance(load_adapters(plain, "mlx"), top("-m", TINY, "--lora", "mlx"))
+    check("mlx-lm gives the log-probabilities of the adapter", near < 1e-4 and far > 1e-2, f"{near} {far}")
 for name in missing:
     print(f"SKIP train_formats: the checks with {name}, which is not installed")
 finish()

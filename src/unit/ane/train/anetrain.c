@@ -43,7 +43,9 @@ static void *evaluate_all(void *arg)
     struct sg_train_device *d = arg;
     uint64_t start = sg_now_ns();
     d->status = evaluate_tiles(d, &d->err);
-    d->counts.busy_ns += sg_now_ns() - start;
+    d->counts.begin_ns = start;
+    d->counts.end_ns = sg_now_ns();
+    d->counts.busy_ns += d->counts.end_ns - start;
     return NULL;
 }
 
@@ -78,10 +80,9 @@ static segue_status product_start(struct sg_train_device *d, const struct sg_tra
         SG_TRY(ane_train_put(d, p, s, err));
     }
     d->threaded = !pthread_create(&d->thread, NULL, evaluate_all, d);
+    d->started_ns = sg_now_ns();
     if (d->threaded) return SEGUE_OK;
-    uint64_t before = d->counts.busy_ns;
     evaluate_all(d);                 /* without overlap */
-    d->counts.waited_ns += d->counts.busy_ns - before;
     return SEGUE_OK;
 }
 
@@ -90,9 +91,13 @@ static segue_status product_wait(struct sg_train_device *d, segue_error *err)
     const struct sg_ane_device_ops *ops = sg_ane_ops_of(d->unit->device);
     struct sg_ane_losses losses = {0};
     struct ane_train_slab *s;
-    uint64_t from = sg_now_ns();
-    if (d->threaded) pthread_join(d->thread, NULL);
-    if (d->threaded) d->counts.waited_ns += sg_now_ns() - from;
+    uint64_t called = sg_now_ns();
+    if (d->threaded) {
+        pthread_join(d->thread, NULL);
+        uint64_t from = d->counts.begin_ns > d->started_ns ? d->counts.begin_ns : d->started_ns;
+        uint64_t to = d->counts.end_ns < called ? d->counts.end_ns : called;
+        d->counts.overlap_ns += to > from ? to - from : 0;
+    }
     if (d->status != SEGUE_OK) {
         if (err) *err = d->err;
         return d->status;

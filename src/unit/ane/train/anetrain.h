@@ -47,6 +47,7 @@ struct sg_train_device {
     const struct sg_train_product *p;
     pthread_t thread;
     int threaded;                    /* 1: `thread` evaluates */
+    uint64_t started_ns;             /* the caller went on */
     int finite;                      /* 0: an operand is not finite: no dispatch, the result is NaN */
     float scale;                     /* power of two by which the operand was multiplied */
     segue_status status;             /* of the dispatches */
