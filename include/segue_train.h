@@ -11,6 +11,7 @@
  *
  * The conventions of segue.h hold: status, error text, size of structs, ownership. A trainer is used by one thread at a time;
  * it holds references to its model and unit. It does not change the model: sessions of the same model are not affected.
+ * Beside the errors that a function lists, every call that computes may return EUNIT and ELOST: the unit failed or vanished.
  * SPDX-License-Identifier: MIT */
 #ifndef SEGUE_TRAIN_H
 #define SEGUE_TRAIN_H

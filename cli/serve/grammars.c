@@ -39,7 +39,7 @@ static struct kept_grammar *find(struct grammars *g, segue_grammar_kind kind, co
     return NULL;
 }
 
-/* With the lock: a place for one more; NULL: all are in use. */
+/* Called with the lock held: an entry that may be replaced; NULL: all are in use. */
 static struct kept_grammar *free_entry(struct grammars *g)
 {
     struct kept_grammar *oldest = NULL;

@@ -263,6 +263,14 @@ static void run_end(struct sg_thread_run *run)
     else run_free(run);
 }
 
+static segue_status acquire(struct sg_thread_run *run, segue_error *err)
+{
+    SG_TRY(sg_state_core_acquire_all(run->spans, run->batch.spans_n, err));
+    segue_status status = run->ops->acquired ? run->ops->acquired(run, err) : SEGUE_OK;
+    if (status != SEGUE_OK) sg_state_core_release_all(run->spans, run->batch.spans_n);
+    return status;
+}
+
 segue_status sg_thread_run_open(const struct sg_thread_run_ops *ops, struct sg_program *p, const struct sg_batch *b,
                                 struct sg_result *r, struct sg_run **out, segue_error *err)
 {
@@ -276,12 +284,11 @@ segue_status sg_thread_run_open(const struct sg_thread_run_ops *ops, struct sg_p
     run->queue = queue;
     segue_status status = sg_thread_run_init(run, base, b, r, ops->work, err);
     if (status == SEGUE_OK) status = ops->fill(run, p, err);
-    if (status == SEGUE_OK) status = sg_state_core_acquire_all(b->spans, b->spans_n, err);
+    if (status == SEGUE_OK) status = acquire(run, err);
     if (status != SEGUE_OK) {
         run_end(run);
         return status;
     }
-    if (ops->acquired) ops->acquired(run);
     *out = (struct sg_run *)(void *)run;
     sg_thread_run_start(run);
     return SEGUE_OK;

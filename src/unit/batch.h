@@ -61,8 +61,8 @@ struct sg_thread_run_ops {
     struct sg_run_queue *(*queue)(struct sg_program *p);
     /* Allocates what the run needs. The common part is complete, no state is acquired yet. */
     segue_status (*fill)(struct sg_thread_run *run, struct sg_program *p, segue_error *err);
-    /* The states of all spans were acquired, before any thread computes; optional. */
-    void (*acquired)(struct sg_thread_run *run);
+    /* The states of all spans were acquired, before any thread computes; optional. After a failure they are released. */
+    segue_status (*acquired)(struct sg_thread_run *run, segue_error *err);
     /* The whole run; usually calls sg_thread_run_steps. The states are released afterwards. */
     void (*work)(struct sg_thread_run *run);
     void (*released)(struct sg_thread_run *run); /* the states were released, the run is not done yet; optional */

@@ -20,7 +20,7 @@ set(gradient_cases --unit cpu:isa=generic,threads=1)
 set(handoff_units --without mlx) # mlx_handoff checks those of mlx
 if(SEGUE_SANITIZE)
   set(gradient_cases --quick)
-  set(handoff_units --unit ref --unit cpu:threads=2 --unit ane:soft --unit proc:ref)
+  set(handoff_units --unit ref --unit cpu:threads=2 --unit proc:ref) # api_handoffs has ane
 endif()
 segue_script(check_gradient "check;quick" $<TARGET_FILE:check> --level gradient --unit ref --unit cpu:threads=2 ${gradient_cases})
 segue_script(check_handoff "check;quick" $<TARGET_FILE:check> --level handoff --quick ${handoff_units})

@@ -403,10 +403,12 @@ static segue_status run_fill(struct sg_thread_run *common, struct sg_program *p,
 }
 
 /* From now on concurrent gets wait for rows that the run writes. */
-static void run_acquired(struct sg_thread_run *common)
+static segue_status run_acquired(struct sg_thread_run *common, segue_error *err)
 {
+    (void)err;
     for (uint32_t i = 0; i < common->batch.spans_n; i++)
         if (common->spans[i].state) sg_cpu_state_pass_set(sg_cpu_state_of(common->spans[i].state), NULL, 0);
+    return SEGUE_OK;
 }
 
 static void run_released(struct sg_thread_run *common)

@@ -200,9 +200,11 @@ static segue_status fill(struct sg_thread_run *common, struct sg_program *p, seg
 }
 
 /* `next` of every state is set from its contents. */
-static void acquired(struct sg_thread_run *common)
+static segue_status acquired(struct sg_thread_run *common, segue_error *err)
 {
+    (void)err;
     for (uint32_t i = 0; i < common->batch.spans_n; i++) ref_state_discard(common->spans[i].state);
+    return SEGUE_OK;
 }
 
 static void report(const struct sg_thread_run *common, struct sg_result *r)

@@ -13,12 +13,6 @@
 #include "unit/cuda/issue/issue.h"
 #include "unit/group/rank_sync.h"
 
-static const struct sg_batch_rules rules = {
-    .unit = "cuda",
-    .rows = sg_state_core_tokens,
-    .slot = sg_state_core_slot_info,
-};
-
 /* New states may still be being cleared in the stream `copies`: the lane's stream waits for that, not the host. */
 static segue_status wait_for_clearing(struct sg_run *run)
 {
@@ -57,52 +51,54 @@ static void run_work(struct sg_thread_run *base)
     if (base->status != SEGUE_OK) u->d.stream_sync(run->lane->stream);
     cu_leave(u);
     pthread_mutex_unlock(&run->lane->lock);
-    sg_state_core_release_all(base->spans, base->batch.spans_n);
-}
-
-static void run_free(struct sg_run *run)
-{
-    sg_thread_run_free(&run->base);
-    sg_free(run);
 }
 
 /* Reserves capacity for everything that the run may append, since memory cannot move while kernels use it. With steps > 1 the
  * number of tokens is not known in advance, so readers of fixed slots wait for the end of the run. */
-static segue_status acquire_states(const struct sg_batch *b, segue_error *err)
+static segue_status run_acquired(struct sg_thread_run *run, segue_error *err)
 {
-    SG_TRY(sg_state_core_acquire_all(b->spans, b->spans_n, err));
-    for (uint32_t i = 0; i < b->spans_n; i++) {
-        const struct sg_span *s = &b->spans[i];
-        segue_status status = cu_state_reserve(s->state, (uint64_t)s->rows + s->steps, err);
-        if (status != SEGUE_OK) {
-            sg_state_core_release_all(b->spans, b->spans_n);
-            return status;
-        }
+    for (uint32_t i = 0; i < run->batch.spans_n; i++) {
+        const struct sg_span *s = &run->spans[i];
+        SG_TRY(cu_state_reserve(s->state, (uint64_t)s->rows + s->steps, err));
         cu_layer_events_begin(s->state, s->steps > 1 ? UINT64_MAX : s->first + s->rows);
     }
     return SEGUE_OK;
 }
 
 /* The lane is chosen by the longest span. */
+static segue_status run_fill(struct sg_thread_run *base, struct sg_program *p, segue_error *err)
+{
+    struct sg_run *run = (struct sg_run *)(void *)base;
+    (void)err;
+    run->program = p;
+    run->lane = &p->lanes[CU_LANE_DECODE];
+    for (uint32_t i = 0; i < base->batch.spans_n; i++)
+        if (base->spans[i].rows > CU_DECODE_ROWS) run->lane = &p->lanes[CU_LANE_PREFILL];
+    return SEGUE_OK;
+}
+
+/* weight_bytes counts every pass as a full read of the weights. */
+static void run_report(const struct sg_thread_run *base, struct sg_result *r)
+{
+    const struct sg_run *run = (const struct sg_run *)(const void *)base;
+    r->dispatches = run->launches;
+    r->weight_bytes = run->passes * run->program->read_per_token;
+    r->state_bytes = run->state_bytes;
+}
+
+static const struct sg_thread_run_ops run_ops = {
+    .rules = {.unit = "cuda", .rows = sg_state_core_tokens, .slot = sg_state_core_slot_info},
+    .size = sizeof(struct sg_run),
+    .fill = run_fill,
+    .acquired = run_acquired,
+    .work = run_work,
+    .report = run_report,
+};
+
 segue_status cu_start_uncounted(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, struct sg_run **out,
                               segue_error *err)
 {
-    SG_TRY(sg_batch_check(&rules, &p->base, b, err));
-    struct sg_run *run = sg_alloc(sizeof *run);
-    if (!run) return sg_no_memory("a run of cuda", sizeof *run, err);
-    run->program = p;
-    run->lane = &p->lanes[CU_LANE_DECODE];
-    for (uint32_t i = 0; i < b->spans_n; i++)
-        if (b->spans[i].rows > CU_DECODE_ROWS) run->lane = &p->lanes[CU_LANE_PREFILL];
-    segue_status status = sg_thread_run_init(&run->base, &p->base, b, r, run_work, err);
-    if (status == SEGUE_OK) status = acquire_states(b, err);
-    if (status != SEGUE_OK) {
-        run_free(run);
-        return status;
-    }
-    sg_thread_run_start(&run->base);
-    *out = run;
-    return SEGUE_OK;
+    return sg_thread_run_open(&run_ops, p, b, r, out, err);
 }
 
 segue_status cu_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, struct sg_run **out, segue_error *err)
@@ -116,18 +112,13 @@ segue_status cu_start(struct sg_program *p, const struct sg_batch *b, struct sg_
     return status;
 }
 
-/* weight_bytes counts every pass as a full read of the weights. */
 segue_status cu_wait(struct sg_run *run, uint64_t timeout_ns, segue_error *err)
 {
-    segue_status status = sg_thread_run_wait(&run->base, timeout_ns, err);
-    if (status == SEGUE_END) return status;
-    run->base.report->dispatches = run->launches;
-    run->base.report->weight_bytes = run->passes * run->program->read_per_token;
-    run->base.report->state_bytes = run->state_bytes;
-    if (run->counted) {
-        atomic_store(&run->program->run_end_ns, sg_now_ns());
-        atomic_fetch_sub(&run->program->runs, 1u);
-    }
-    run_free(run);
+    struct sg_program *p = run->program;
+    int counted = run->counted;
+    segue_status status = sg_thread_run_end(run, timeout_ns, err);
+    if (status == SEGUE_END || !counted) return status;
+    atomic_store(&p->run_end_ns, sg_now_ns());
+    atomic_fetch_sub(&p->runs, 1u);
     return status;
 }

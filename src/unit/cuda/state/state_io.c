@@ -10,10 +10,7 @@ static segue_status convert(const struct sg_slot *slot, const char *from, enum s
     size_t from_bytes = sg_slot_row_bytes(slot, a), to_bytes = sg_slot_row_bytes(slot, b);
     float *row = sg_alloc((size_t)slot->heads * slot->width * sizeof *row);
     if (!row) return sg_no_memory("a row of state", from_bytes, err);
-    for (uint64_t r = 0; r < n; r++) {
-        sg_slot_decode(slot, a, from + r * from_bytes, row);
-        sg_slot_encode(slot, b, row, to + r * to_bytes);
-    }
+    for (uint64_t r = 0; r < n; r++) sg_slot_convert(slot, a, from + r * from_bytes, b, to + r * to_bytes, row);
     sg_free(row);
     return SEGUE_OK;
 }
