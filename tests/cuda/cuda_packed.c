@@ -88,6 +88,7 @@ static float number_at(const struct ck_weight *w, const uint8_t *data, uint32_t 
     case CK_P_Q2_K:
         return half(f) * (s[c / 16] & 15) * (float)q - half(f + 2) * (s[c / 16] >> 4);
     case CK_P_Q3_K:
+        return half(f) * (float)(int8_t)s[c / 16] * (float)q;
     case CK_P_Q6_K:
         memcpy(&d, f, 4);
         return d * (float)(int8_t)s[c / 16] * (float)q;

@@ -164,9 +164,9 @@ __device__ __forceinline__ void use_rows(uint32_t low, uint32_t to_high, const r
     for (int half = 0; half < 2; half++) {
         float dmin = 0;
         if (packed_form<KIND>::INTEGER) {
-            uint32_t bits = lds_32(place.factors[half]);
-            float d = (F::SCALES == SCALE_K16 ? __uint_as_float(bits) : halves_of(bits).x) * UNIT;
-            dmin = halves_of(bits).y;
+            const float2 factors = chunk_factors<KIND>(place.factors[half]);
+            const float d = factors.x * UNIT;
+            dmin = factors.y;
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 const int k = 2 * half + e;

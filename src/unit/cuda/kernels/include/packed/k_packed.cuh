@@ -17,7 +17,7 @@
 #include "k_common.cuh"
 
 /* How a chunk is scaled. F16: eight fp16 d. F16_MIN: eight d, eight offsets. K32: eight scales and
- * eight minima of 8 bits, factors half2 {d, dmin}. K16: 16 int8 scales, factor fp32 d. K8: eight int8 scales,
+ * eight minima of 8 bits, factors half2 {d, dmin}. K16: 16 int8 scales, factor d in fp32 (Q3_K: fp16). K8: eight int8 scales,
  * factor half2 {d, 0}. K2: 16 bytes
  * of two nibbles {scale, minimum}, factors half2. E8: eight exponents as factors. PAIRS: 16-bit
  * scales, then as many offsets. */
@@ -112,7 +112,10 @@ __device__ __forceinline__ float2 packed_scale(const unsigned char *sc, const un
     if (S == SCALE_F16) return make_float2(fp16_at(sc + 2 * b), 0);
     if (S == SCALE_F16_MIN) return make_float2(fp16_at(sc + 2 * b), fp16_at(sc + 16 + 2 * b));
     if (S == SCALE_K32) return make_float2(fp16_at(f) * (float)sc[b], -fp16_at(f + 2) * (float)sc[8 + b]);
-    if (S == SCALE_K16) return make_float2(*reinterpret_cast<const float *>(f) * (float)(signed char)sc[part], 0);
+    if (S == SCALE_K16) {
+        const float d = packed_form<KIND>::FACTOR_BYTES == 2 ? fp16_at(f) : *reinterpret_cast<const float *>(f);
+        return make_float2(d * (float)(signed char)sc[part], 0);
+    }
     if (S == SCALE_K8) return make_float2(fp16_at(f) * (float)(signed char)sc[b], 0);
     if (S == SCALE_K2) return make_float2(fp16_at(f) * (float)(sc[part] & 15), -fp16_at(f + 2) * (float)(sc[part] >> 4));
     if (S == SCALE_E8) return make_float2(half_e8m0(f[b]), 0);

@@ -129,8 +129,7 @@ __device__ __forceinline__ void use_chunk(uint32_t low, uint32_t to_high, uint32
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         if (INTEGER) {
-            uint32_t bits = lds_32(at.factors[half]);
-            float d = F::SCALES == SCALE_K16 ? __uint_as_float(bits) : halves_of(bits).x;
+            const float d = chunk_factors<KIND>(at.factors[half]).x;
             acc[half] = fmaf(fmaf((float)total[2 * half + 1], 256, (float)total[2 * half]), d * UNIT, acc[half]);
         }
         if (packed_form<KIND>::OFFSETS)

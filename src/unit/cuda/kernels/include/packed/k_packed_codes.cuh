@@ -64,5 +64,13 @@ __device__ __forceinline__ uint32_t lds_16(uint32_t at)
     return v;
 }
 __device__ __forceinline__ float2 halves_of(uint32_t v) { return __half22float2(*reinterpret_cast<const __half2 *>(&v)); }
+/* Factors of a chunk of integer scales: d, and that of its minima. */
+template <int KIND> __device__ __forceinline__ float2 chunk_factors(uint32_t at)
+{
+    typedef packed_form<KIND> F;
+    if (F::FACTOR_BYTES == 2) return make_float2(halves_of(lds_16(at)).x, 0);
+    const uint32_t bits = lds_32(at);
+    return F::SCALES == SCALE_K16 ? make_float2(__uint_as_float(bits), 0) : halves_of(bits);
+}
 
 #endif

@@ -31,7 +31,7 @@ enum ck_kind {
  * many. X(kind, bits of the first plane, bits of the second, scale bytes, factor bytes) */
 #define CK_PACKED_KINDS(X) \
     X(Q4_0, 4, 0, 16, 0) X(Q4_1, 4, 0, 32, 0) X(Q5_0, 4, 1, 16, 0) X(Q5_1, 4, 1, 32, 0) X(Q2_K, 2, 0, 16, 4) \
-    X(Q3_K, 2, 1, 16, 4) X(Q4_K, 4, 0, 16, 4) X(Q5_K, 4, 1, 16, 4) X(Q6_K, 4, 2, 16, 4) X(IQ4_NL, 4, 0, 16, 0) \
+    X(Q3_K, 2, 1, 16, 2) X(Q4_K, 4, 0, 16, 4) X(Q5_K, 4, 1, 16, 4) X(Q6_K, 4, 2, 16, 4) X(IQ4_NL, 4, 0, 16, 0) \
     X(MXFP4, 4, 0, 0, 8) X(IQ4_XS, 4, 0, 8, 4) X(MLX2, 2, 0, 16, 0) X(MLX3, 2, 1, 16, 0) X(MLX4, 4, 0, 16, 0) X(MLX5, 4, 1, 16, 0) \
     X(MLX6, 4, 2, 16, 0) X(MLX8, 8, 0, 16, 0)
 
