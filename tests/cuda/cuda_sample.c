@@ -151,6 +151,7 @@ static void masked_steps_run_ahead(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(one_kernel_samples), cmocka_unit_test(errors_say_why),
-                                       cmocka_unit_test(other_gpus_are_taken_as_they_are), cmocka_unit_test(masked_steps_run_ahead)};
+                                       cmocka_unit_test(other_gpus_are_taken_as_they_are),
+                                       cmocka_unit_test(masked_steps_run_ahead)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,7 +5,7 @@ import re, threading
 from servetest import *
 
 m = tiny_model()
-other = tiny_model("other", seed=2)
+other = fim_model("other", seed=2)
 s = Server("-m", m, "-m", other, "--metrics", "--unit", "cpu", "-t", "1", "--parallel", "4")
 hello = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8, "temperature": 0, "ignore_eos": True}
 
@@ -203,7 +203,8 @@ for path, methods in paths.items():
         body = methods[method].get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {}).get("properties", {})
         for name, kind in body.items() if "states" not in path and "{id}" not in path else ():
             if "type" not in kind: continue
-            got = s.post(path, {**BASE, "max_tokens": 1, name: WRONG[kind["type"][0]]})
+            more = {"model": "other", "input_prefix": "x", "input_suffix": "x"} if path == "/infill" else {}
+            got = s.post(path, {**BASE, **more, "max_tokens": 1, name: WRONG[kind["type"][0]]})
             expect(f"{path} reads {name}", got[0] == 400 and name in got[1]["error"]["message"], got)
 
 # SIGTERM: the running answer is finished, new requests are refused.

@@ -6,9 +6,9 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(
 from clitest import *
 
 
-def fim_model():
+def fim_model(name="coder", **more):
     """tiny_model with the tokens of fill-in-the-middle, 259 to 264."""
-    folder = tiny_model("coder", vocab=265)
+    folder = tiny_model(name, vocab=265, **more)
     path = os.path.join(folder, "tokenizer.json")
     with open(path) as f: t = json.load(f)
     for i, text in enumerate(["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"]):

@@ -345,6 +345,7 @@ static segue_status read_gguf(struct gguf_reader *g, const char *model, size_t l
     SG_TRY(read_added(g));
     SG_TRY(read_ends(g, add_bos));
     SG_TRY(read_fim(g));
+    sg_fim_find(g->t);
     return sg_vocab_finish(g->t, 1, g->what, g->err);
 }
 

@@ -535,6 +535,7 @@ static segue_status read_json(struct json_reader *r, const json_t *root, const j
     if (t->info.pre && strcmp(t->info.pre, "regex") == 0)
         t->info.warning =
             "the split pattern has no built-in scanner; PCRE2 may classify recent Unicode characters differently";
+    sg_fim_find(t);
     return sg_vocab_finish(t, 0, r->what, r->err);
 }
 

@@ -96,6 +96,7 @@ static segue_status read_bin(struct sg_tokenizer *t, struct bin *b, uint32_t voc
     t->before[t->before_n++] = 1;
     t->info.stops = &t->info.eos;
     t->info.stops_n = 1;
+    sg_fim_find(t);
     return sg_vocab_finish(t, 1, b->what, err);
 }
 

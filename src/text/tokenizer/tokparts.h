@@ -133,7 +133,7 @@ struct sg_tokenizer {
 };
 
 /* --- fim.c --- */
-/* Sets info.fim. All texts are indexed. */
+/* Sets info.fim. Call when all texts are indexed, before sg_vocab_finish. */
 void sg_fim_find(struct sg_tokenizer *t);
 
 /* --- vocab.c --- */

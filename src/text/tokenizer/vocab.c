@@ -366,6 +366,5 @@ segue_status sg_vocab_finish(struct sg_tokenizer *t, int plain_added, const char
     t->info.eos_text = t->info.eos >= 0 && t->tokens[t->info.eos].text ? t->tokens[t->info.eos].text : "";
     for (uint32_t i = 0; i < t->before_n; i++) t->info.add_bos |= t->before[i] == t->info.bos;
     for (uint32_t i = 0; i < t->after_n; i++) t->info.add_eos |= t->after[i] == t->info.eos;
-    sg_fim_find(t);
     return add_stops(t, err);
 }
