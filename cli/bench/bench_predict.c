@@ -7,7 +7,6 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include "base/buf.h"
 #include "host/find_model.h"
 #include "host/folders.h"
 #include "plan/predict.h"
@@ -260,16 +259,6 @@ static segue_status summary(struct predict *q, segue_error *err)
     return bench_out_row(q->b->out, o, err);
 }
 
-/* The costs as a chip file. */
-static char *costs_text(const struct sg_unit_costs *costs)
-{
-    struct sg_buf text = {0};
-    sg_unit_costs_write(costs, &text);
-    char *out = out_strdup(text.data ? text.data : "");
-    sg_buf_free(&text);
-    return out;
-}
-
 static void show(const char *line) { out_note("bench: calibrating: %s", line); }
 
 static segue_status run_all(struct predict *q, segue_error *err)
@@ -281,7 +270,7 @@ static segue_status run_all(struct predict *q, segue_error *err)
     if (!st) st = find_model(&q->b->args, &path, err);
     if (!st) st = probe_open_model(&q->p, path, cache, err);
     if (!st) st = probe_real(&q->p, q->costs, err);
-    if (!st) q->calibration = costs_text(q->costs);
+    if (!st) q->calibration = predict_calibration(q->costs);
     if (!st) st = run_tasks(q, path, full_tasks, sizeof full_tasks / sizeof *full_tasks, err);
     if (!st) st = run_random(q, "random 12 x 768", &random, SG_Q8_0, few_tasks, sizeof few_tasks / sizeof *few_tasks, err);
     if (!st) st = run_random(q, "random 12 x 768", &random, SG_Q4_K, few_tasks, sizeof few_tasks / sizeof *few_tasks, err);

@@ -4,7 +4,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/buf.h"
 #include "engine/planner/learn.h"
+#include "term/out.h"
 
 #define CHUNK 512.0
 
@@ -51,10 +53,13 @@ void predict_laws(const struct sg_unit_costs *costs, const struct probe *p, cons
     }
 }
 
-static int compare(const void *a, const void *b)
+char *predict_calibration(const struct sg_unit_costs *costs)
 {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    struct sg_buf text = {0};
+    sg_unit_costs_write(costs, &text);
+    char *out = out_strdup(text.data ? text.data : "");
+    sg_buf_free(&text);
+    return out;
 }
 
 void predict_learn(struct sg_unit_costs *costs, const struct probe *p, const struct probe_case *c, const struct probe_times *t,
@@ -68,7 +73,7 @@ void predict_learn(struct sg_unit_costs *costs, const struct probe *p, const str
                 if ((phase == SG_PHASE_PREFILL ? c[i].prefill : c[i].decode) == u)
                     v[k++] = phase == SG_PHASE_PREFILL ? fmax(0, t[i].ttft_ms - t[i].handoff_ms) : t[i].token_ms;
             if (!k) continue;
-            qsort(v, k, sizeof *v, compare);
+            qsort(v, k, sizeof *v, probe_compare);
             double median = (v[k / 2] + v[(k - 1) / 2]) / 2;
             if (phase == SG_PHASE_PREFILL)
                 sg_learn_prefill(costs, p->specs[u], &p->cost, prompt, depth, CHUNK, median, (double)k);

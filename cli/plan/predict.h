@@ -15,6 +15,8 @@ const struct sg_option *predict_option(const struct sg_options *o, const struct 
 /* The first token and a token of a case by the measured figures alone, without what runs taught and without the hand-off. */
 void predict_laws(const struct sg_unit_costs *costs, const struct probe *p, const struct probe_case *c, double *ttft_ms,
                   double *token_ms);
+/* The costs as a chip file, allocated. */
+char *predict_calibration(const struct sg_unit_costs *costs);
 /* The costs learn from the cases of one task, which were measured beside each other: of every unit and phase the median. c, t:
  * [n] cases and their median times. */
 void predict_learn(struct sg_unit_costs *costs, const struct probe *p, const struct probe_case *c, const struct probe_times *t,

@@ -30,13 +30,13 @@ segue_status probe_open_units(struct probe *p, const char *const *specs, size_t 
     return SEGUE_OK;
 }
 
-size_t probe_list_units(segue_unit_info *infos, size_t cap, const char **names, size_t most)
+size_t probe_list_units(segue_unit_info *infos, size_t cap, const char **names, size_t max)
 {
     size_t listed = 0, n = 0;
     segue_error err;
     for (size_t i = 0; i < cap; i++) infos[i] = SEGUE_INIT(segue_unit_info);
     segue_unit_list(infos, cap, &listed, &err);
-    for (size_t i = 0; i < listed && i < cap && n < most; i++)
+    for (size_t i = 0; i < listed && i < cap && n < max; i++)
         if (strcmp(infos[i].kind, "proc") != 0 && sg_unit_unnamed(infos[i].spec)) names[n++] = infos[i].spec;
     return n;
 }

@@ -185,8 +185,8 @@ static void solve_step(struct sg_unit_cost *u, int class, const struct narrow_st
     u->layer_ms[class] = fmax(1e-6, each);
 }
 
-/* Speeds of one class on one unit, from a step (in place of a run of one row) and prefill runs. Returns whether the read of the weights takes longer than the
- * overheads. */
+/* Speeds of one class on one unit, from a step (in place of a run of one row) and prefill runs. Returns whether the read of the
+ * weights takes longer than the overheads. */
 static bool solve_class(const struct sg_model_cost *m, struct sg_unit_cost *u, int class, const struct narrow_step *few,
                         const struct probe_sample *all)
 {
@@ -310,7 +310,8 @@ static segue_status measure_depth(struct probe *p, struct sg_unit_costs *costs, 
     for (size_t i = 0; i < p->units_n; i++) {
         struct probe_sample *s = all[i];
         s[NONE] = step_at(i, 0), s[LITTLE] = step_at(i, 256), s[STEP_NEAR] = step_at(i, NEAR), s[STEP_DEEP] = step_at(i, DEEP);
-        s[MANY_NEAR] = prefill_at(i, NEAR, sg_rows_of[SG_ROWS_512]), s[MANY_DEEP] = prefill_at(i, DEEP, sg_rows_of[SG_ROWS_512]);
+        s[MANY_NEAR] = prefill_at(i, NEAR, sg_rows_of[SG_ROWS_512]);
+        s[MANY_DEEP] = prefill_at(i, DEEP, sg_rows_of[SG_ROWS_512]);
         s[FEW_NEAR] = prefill_at(i, NEAR, sg_rows_of[SG_ROWS_16]), s[FEW_DEEP] = prefill_at(i, DEEP, sg_rows_of[SG_ROWS_16]);
     }
     SG_TRY(probe_rounds(p, all[0], p->units_n * DEPTHS, err));

@@ -36,9 +36,9 @@ struct probe {
 };
 /* Open units by spec; a unit that is already open under its full name is left out. */
 segue_status probe_open_units(struct probe *p, const char *const *specs, size_t n, segue_error *err);
-/* The specs of at most `most` units that may be used without being named; they live in infos, which has `cap` entries. Returns
+/* The specs of at most `max` units that may be used without being named; they live in infos, which has `cap` entries. Returns
  * their number. */
-size_t probe_list_units(segue_unit_info *infos, size_t cap, const char **names, size_t most);
+size_t probe_list_units(segue_unit_info *infos, size_t cap, const char **names, size_t max);
 /* Open the model file on the open units; closes an earlier one. cache: folder of packed weights or NULL. */
 segue_status probe_open_model(struct probe *p, const char *path, const char *cache, segue_error *err);
 void probe_close(struct probe *p);
