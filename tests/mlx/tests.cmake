@@ -28,6 +28,8 @@ if(mlx IN_LIST SEGUE_UNITS)
   target_link_libraries(mlx_golden PRIVATE segue_static)
   target_include_directories(mlx_golden PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/generated)
   target_compile_definitions(mlx_golden PRIVATE SEGUE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  add_executable(mlx_decode ${CMAKE_CURRENT_LIST_DIR}/mlx_decode.c)
+  target_link_libraries(mlx_decode PRIVATE segue_static)
   add_executable(mlx_dispatches ${CMAKE_CURRENT_LIST_DIR}/mlx_dispatches.c)
   target_link_libraries(mlx_dispatches PRIVATE segue_static)
   segue_script(mlx_dispatches "mlx;golden" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/mlx_dispatches.py

@@ -132,51 +132,62 @@ static void fixed_after(struct mlx_pass *p, uint32_t s, int32_t slot, mxc_ref x)
     p->states[p->states_n++] = x;
 }
 
-/* Of one row, [1, 1, channels], and the rows before it: a sum over taps, which MLX fuses into one kernel, while its convolution
- * of so many groups takes several. Rounded once, as there. */
-static mxc_ref convolve_row(struct mlx_pass *p, mxc_ref past, mxc_ref x, mxc_ref taps, uint32_t n)
+/* Of one row, [1, channels], and the rows before it, [n - 1, channels]: a sum over taps, which MLX fuses into one kernel, while
+ * its convolution of so many groups takes several. Rounded once, as there. */
+static mxc_ref convolve_row(struct mlx_pass *p, mxc_ref past, mxc_ref x, struct mxc_held *const *taps, uint32_t n)
 {
     mxc_ref y = MXC_NONE;
     for (uint32_t k = 0; k < n; k++) {
-        mxc_ref row = k + 1 < n ? mxc_slice(p->t, past, 1, k, k + 1) : x;
-        row = mxc_multiply(p->t, mlx_cast(p, row, MXC_F32), mxc_slice(p->t, taps, 1, k, k + 1));
+        mxc_ref row = k + 1 < n ? mxc_slice(p->t, past, 0, k, k + 1) : x;
+        row = mxc_multiply(p->t, mlx_cast(p, row, MXC_F32), mxc_use(p->t, taps[k]));
         y = k ? mxc_add(p->t, y, row) : row;
     }
     return mlx_cast(p, y, p->type);
 }
 
-/* The rows that the slot of a convolution has after a row x. */
-static mxc_ref shifted(struct mlx_pass *p, mxc_ref past, mxc_ref x, uint32_t n)
+/* The n rows that the slot of a convolution has after a row x. */
+static mxc_ref shifted(struct mlx_pass *p, mxc_ref past, mxc_ref x, uint32_t n, uint32_t width)
 {
-    mxc_ref parts[2] = {n > 1 ? mxc_slice(p->t, past, 1, 1, n) : MXC_NONE, x};
-    return n > 1 ? mxc_concat(p->t, parts, 2, 1) : mxc_copy(p->t, x);
+    uint32_t three[3] = {1, n, width};
+    mxc_ref parts[2] = {n > 1 ? mxc_slice(p->t, past, 0, 1, n) : MXC_NONE, x};
+    return mxc_reshape(p->t, n > 1 ? mxc_concat(p->t, parts, 2, 0) : mxc_copy(p->t, x), three, 3);
+}
+
+/* One row of a span, [1, width]. */
+static mxc_ref conv_row(struct mlx_pass *p, const struct sg_conv *c, uint32_t s, mxc_ref x, uint32_t width)
+{
+    const struct mlx_weight *taps = mlx_weight_of(p->program, c->weight.tensor, MLX_TAPS);
+    uint32_t past = c->taps - 1, rows[2] = {past, width};
+    mxc_ref before = mxc_reshape(p->t, mlx_cast(p, fixed_before(p, s, c->slot), p->type), rows, 2);
+    fixed_after(p, s, c->slot, shifted(p, before, x, past, width));
+    return convolve_row(p, before, x, taps->each, c->taps);
+}
+
+/* Several rows of a span, [rows, width]. */
+static mxc_ref conv_rows(struct mlx_pass *p, const struct sg_conv *c, uint32_t s, mxc_ref x, mxc_ref weight, uint32_t width)
+{
+    uint32_t rows = p->spans[s].rows, past = c->taps - 1, three[3] = {1, rows, width}, two[2] = {rows, width};
+    mxc_ref all = mxc_reshape(p->t, x, three, 3);
+    if (past) {
+        mxc_ref parts[2] = {mlx_cast(p, fixed_before(p, s, c->slot), p->type), all};
+        all = mxc_concat(p->t, parts, 2, 1);
+        mxc_ref last = mxc_slice(p->t, all, 1, rows, rows + past);
+        /* A copy, since a slice would keep the memory of all rows. */
+        fixed_after(p, s, c->slot, rows > past ? mxc_copy(p->t, last) : last);
+    }
+    return mxc_reshape(p->t, mxc_convolve(p->t, all, weight), two, 2);
 }
 
 /* The slot has the numbers of the unit's type, in which they came. */
 mxc_ref mlx_op_conv(struct mlx_pass *p, const struct sg_op *op)
 {
     const struct sg_conv *c = &op->u.conv;
-    uint32_t width = op->in[0].width, past = c->taps - 1, shape[3] = {width, c->taps, 1};
+    uint32_t width = op->in[0].width, shape[3] = {width, c->taps, 1};
     mxc_ref x = mlx_operand(p, &op->in[0]), bias = mlx_vector(p, &c->bias, MLX_VECTOR);
     mxc_ref weight = mxc_reshape(p->t, mlx_vector(p, &c->weight, MLX_VECTOR), shape, 3);
     for (uint32_t s = 0; s < p->spans_n; s++) {
-        uint32_t rows = p->spans[s].rows, three[3] = {1, rows, width}, two[2] = {rows, width};
-        mxc_ref all = mxc_reshape(p->t, mlx_rows_of(p, x, p->from[0][s], p->from[0][s + 1]), three, 3);
-        if (past && rows == 1) {
-            mxc_ref taps = mxc_use(p->t, mlx_weight_of(p->program, c->weight.tensor, MLX_TAPS)->numbers);
-            mxc_ref before = mlx_cast(p, fixed_before(p, s, c->slot), p->type);
-            fixed_after(p, s, c->slot, shifted(p, before, all, past));
-            p->pieces[s] = mxc_reshape(p->t, convolve_row(p, before, all, taps, c->taps), two, 2);
-            continue;
-        }
-        if (past) {
-            mxc_ref parts[2] = {mlx_cast(p, fixed_before(p, s, c->slot), p->type), all};
-            all = mxc_concat(p->t, parts, 2, 1);
-            mxc_ref last = mxc_slice(p->t, all, 1, rows, rows + past);
-            /* A copy, since a slice would keep the memory of all rows. */
-            fixed_after(p, s, c->slot, rows > past ? mxc_copy(p->t, last) : last);
-        }
-        p->pieces[s] = mxc_reshape(p->t, mxc_convolve(p->t, all, weight), two, 2);
+        mxc_ref rows = mlx_rows_of(p, x, p->from[0][s], p->from[0][s + 1]);
+        p->pieces[s] = c->taps > 1 && p->spans[s].rows == 1 ? conv_row(p, c, s, rows, width) : conv_rows(p, c, s, rows, weight, width);
     }
     mxc_ref y = mlx_join_pieces(p);
     if (bias != MXC_NONE) y = mxc_add(p->t, y, bias);
@@ -212,6 +223,13 @@ static void l2_scaled_both(struct mlx_pass *p, const struct sg_op *op, mxc_ref r
     sg_free(scales);
 }
 
+/* An operand in fp32, converted before its columns are cut out: MLX then fuses it with what computed the value. */
+static mxc_ref whole_fp32(struct mlx_pass *p, const struct sg_operand *x)
+{
+    mxc_ref all = mlx_cast(p, p->values[x->value], MXC_F32);
+    return x->at || x->width != p->graph->values[x->value].width ? mxc_slice(p->t, all, 1, x->at, x->at + x->width) : all;
+}
+
 /* The memory, decays and rates are fp32; q, k, v come in the unit's type and are converted behind their norms: given 16-bit
  * ones, MLX rounds the memory to 16 bits in every step, or on Metal the decays. */
 mxc_ref mlx_op_delta(struct mlx_pass *p, const struct sg_op *op)
@@ -220,7 +238,8 @@ mxc_ref mlx_op_delta(struct mlx_pass *p, const struct sg_op *op)
     const struct sg_operand both = {.value = op->in[0].value, .at = op->in[0].at, .width = 2 * op->in[0].width};
     mxc_ref decay = mlx_vector(p, &d->decay, MLX_VECTOR_FP32), dt = mlx_vector(p, &d->dt, MLX_VECTOR_FP32), in[5];
     mxc_ref rate = d->decay_is_log ? mxc_scale(p->t, mxc_activate(p->t, decay, MXC_ACT_EXP), -1) : decay;
-    for (int i = 0; i < 5; i++) in[i] = i < 3 ? mlx_operand(p, &op->in[i]) : mlx_operand_fp32(p, &op->in[i]);
+    for (int i = 0; i < 5; i++) in[i] = i < 2 ? mlx_operand(p, &op->in[i]) : mlx_operand_fp32(p, &op->in[i]);
+    if (p->rows_n[0] == p->spans_n) in[2] = whole_fp32(p, &op->in[2]);
     mxc_ref steps = mxc_activate(p->t, mxc_add(p->t, in[3], dt), MXC_ACT_SOFTPLUS);
     mxc_ref gates = mxc_activate(p->t, mxc_multiply(p->t, steps, rate), MXC_ACT_EXP);
     mxc_ref beta = mxc_activate(p->t, in[4], MXC_ACT_SIGMOID);

@@ -174,18 +174,24 @@ static segue_status load_dense(struct sg_unit *u, struct mlx_weight *w, enum mxc
     return status;
 }
 
-/* A convolution's numbers, [1, taps, channels]. */
+/* A convolution's numbers, [taps, channels], and each tap, which a decode step then need not cut out. */
 static segue_status load_taps(struct sg_unit *u, struct mlx_weight *w, enum mxc_type type, segue_error *err)
 {
     const struct sg_tensor *t = w->tensor;
-    uint32_t taps = w->taps, channels = (uint32_t)(t->rows * t->cols / taps), shape[3] = {1, taps, channels};
+    uint32_t taps = w->taps, channels = (uint32_t)(t->rows * t->cols / taps), shape[2] = {taps, channels};
     float *numbers = sg_alloc(2 * (size_t)channels * taps * sizeof *numbers);
-    if (!numbers) return sg_no_memory("weights of mlx", 2 * (size_t)channels * taps * sizeof *numbers, err);
+    w->each = sg_alloc(taps * sizeof *w->each);
+    if (!numbers || !w->each) {
+        sg_free(numbers);
+        return sg_no_memory("weights of mlx", 2 * (size_t)channels * taps * sizeof *numbers, err);
+    }
     float *by_tap = numbers + (size_t)channels * taps;
     sg_tensor_read(t, numbers);
     for (size_t i = 0; i < (size_t)channels * taps; i++) by_tap[i % taps * channels + i / taps] = numbers[i];
-    mxc_ref x = mxc_from(u->tape, by_tap, MXC_F32, shape, 3);
+    mxc_ref x = mxc_from(u->tape, by_tap, MXC_F32, shape, 2);
     w->numbers = keep_as(u, type == MXC_F32 ? x : mxc_cast(u->tape, x, type), MXC_F32);
+    for (uint32_t k = 0; k < taps && w->numbers; k++)
+        w->each[k] = keep_as(u, mxc_slice(u->tape, mxc_use(u->tape, w->numbers), 0, k, k + 1), MXC_F32);
     sg_free(numbers);
     return SEGUE_OK;
 }
@@ -307,6 +313,8 @@ static void release(struct mlx_weight *w)
     mxc_release(w->numbers);
     mxc_release(w->scales);
     mxc_release(w->biases);
+    for (uint32_t k = 0; w->each && k < w->taps; k++) mxc_release(w->each[k]);
+    sg_free(w->each);
 }
 
 void mlx_weights_release(struct mlx_weights *w)

@@ -78,7 +78,8 @@ struct mlx_weight {
     struct mxc_held *numbers;        /* dense in the type of its role, or the codes of MLX's affine form ... */
     struct mxc_held *scales, *biases;    /* ... with these, [rows, cols / group]; else NULL */
     uint32_t group, bits;            /* bits 0: dense */
-    uint32_t taps;                   /* of MLX_TAPS */
+    uint32_t taps;                   /* of MLX_TAPS ... */
+    struct mxc_held **each;          /* ... and its parts, [taps] of [1, channels]; else NULL */
 };
 /* Matrices that are multiplied with one value, as one: a single row takes one product instead of several. The arrays of the
  * matrices are parts of it. */

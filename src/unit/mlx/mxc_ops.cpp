@@ -327,13 +327,46 @@ mxc_ref mxc_convolve(struct mxc_tape *t, mxc_ref x, mxc_ref weight)
     });
 }
 
+namespace {
+
+// x [1, 1, heads, width] as [1, heads, 1, width], each head `times` times.
+mx::array by_head(const mx::array &x, int times, mx::Stream s)
+{
+    int heads = x.shape(2), width = x.shape(3);
+    if (times == 1) return mx::reshape(x, {1, heads, 1, width}, s);
+    mx::array more = mx::broadcast_to(mx::reshape(x, {heads, 1, width}, s), {heads, times, width}, s);
+    return mx::reshape(more, {1, heads * times, 1, width}, s);
+}
+
+// One row, where MLX has no kernel for the rule (the CPU, CUDA): its own composition would cut every operand into rows, and
+// store the decayed memory. Here MLX fuses all but the two sums into two kernels.
+std::vector<mx::array> delta_row(const mxc_tape *t, const mxc_ref qkv[3], mxc_ref decay, mxc_ref beta, mxc_ref state)
+{
+    mx::Stream s = t->device->stream;
+    const mx::array &memory = at(t, state), &v = at(t, qkv[2]);
+    int heads = memory.shape(1), dv = memory.shape(2), times = heads / at(t, qkv[0]).shape(2);
+    const mx::Shape of_head{1, heads, 1, 1};
+    mx::array q = by_head(at(t, qkv[0]), times, s), k = by_head(at(t, qkv[1]), times, s);
+    mx::array kept = mx::reshape(at(t, decay), of_head, s);
+    mx::array known = mx::sum(mx::multiply(memory, mx::multiply(kept, k, s), s), -1, true, s);
+    mx::array change = mx::subtract(mx::reshape(v, {1, heads, dv, 1}, s), known, s);
+    change = mx::multiply(change, mx::reshape(at(t, beta), of_head, s), s);
+    mx::array next = mx::add(mx::multiply(memory, kept, s), mx::multiply(k, change, s), s);
+    mx::array y = mx::sum(mx::multiply(next, q, s), -1, false, s);
+    return {mx::reshape(y, v.shape(), s), next};
+}
+
+} // namespace
+
 mxc_ref mxc_delta(struct mxc_tape *t, const mxc_ref qkv[3], mxc_ref decay, mxc_ref beta, mxc_ref state, mxc_ref *next)
 {
     mx::array *last = nullptr;
     std::vector<mx::array> both;
     mxc_ref out = append(t, "delta rule", [&] {
-        both = mx::fast::gated_delta_update(at(t, qkv[0]), at(t, qkv[1]), at(t, qkv[2]), at(t, decay), at(t, beta), at(t, state),
-                                            std::nullopt, t->device->stream);
+        if (at(t, qkv[0]).shape(1) == 1 && !mx::metal::is_available()) both = delta_row(t, qkv, decay, beta, state);
+        else
+            both = mx::fast::gated_delta_update(at(t, qkv[0]), at(t, qkv[1]), at(t, qkv[2]), at(t, decay), at(t, beta),
+                                                at(t, state), std::nullopt, t->device->stream);
         last = &both[1];
         return both[0];
     });
