@@ -60,7 +60,7 @@ def main():
     a.add_argument("model")
     a.add_argument("--turns", type=int, default=6)
     a.add_argument("--repeat", type=int, default=3)
-    a.add_argument("--key", type=float, default=0.05)
+    a.add_argument("--key", type=float, default=0.1)
     a.add_argument("--enter", type=float, default=0)
     a.add_argument("--tokens", type=int, default=48)
     a.add_argument("--json", action="store_true")
