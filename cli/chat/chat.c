@@ -67,24 +67,29 @@ void chat_add_message(struct chat *c, const char *role, const char *text)
     json_array_append_new(c->messages, prompt_message(role, text, strlen(text)));
 }
 
+/* Tokens of the prompt whose last message is typed[n] and `more`. */
+static segue_status expected_prompt(struct chat *c, const char *typed, size_t n, const char *more, struct prompt *out)
+{
+    segue_error ignored;
+    char *text = out_printf("%.*s%s", (int)n, typed, more);
+    chat_add_message(c, "user", text);
+    free(text);
+    json_t *window = chat_window(c);
+    segue_status st =
+        prompt_conversation(&c->placement, &c->args, window, args_has(&c->args, "raw"), SIZE_MAX / 64, out, &ignored);
+    json_decref(window);
+    json_array_remove(c->messages, json_array_size(c->messages) - 1);
+    return st;
+}
+
 /* Tokens with which the next prompt begins, if its message begins with typed[n]: render the conversation with that text and
  * two different continuations, and take what both have in common. A third text could differ in the last token of it; then
  * the read-ahead was for nothing. */
 static size_t known_tokens(struct chat *c, const char *typed, size_t n, struct prompt *out)
 {
     struct prompt other = {0};
-    segue_error ignored;
-    segue_status st = SEGUE_OK;
-    for (int i = 0; i < 2 && !st; i++) {
-        char *text = out_printf("%.*s%s", (int)n, typed, i ? "I" : "a");
-        chat_add_message(c, "user", text);
-        free(text);
-        json_t *window = chat_window(c);
-        st = prompt_conversation(&c->placement, &c->args, window, args_has(&c->args, "raw"), SIZE_MAX / 64, i ? &other : out,
-                                 &ignored);
-        json_decref(window);
-        json_array_remove(c->messages, json_array_size(c->messages) - 1);
-    }
+    segue_status st = expected_prompt(c, typed, n, "a", out);
+    if (!st) st = expected_prompt(c, typed, n, "I", &other);
     size_t same = 0;
     while (!st && same < out->n && same < other.n && out->ids[same] == other.ids[same]) same++;
     prompt_free(&other);
@@ -101,16 +106,21 @@ void chat_expect_message(struct chat *c)
     c->typed_ns = 0;
 }
 
-/* Words of a long conversation that takes long to tokenize are not read ahead, because the terminal would lag. */
+/* A long conversation that takes long to tokenize is not read ahead, because the terminal would lag. After a space, the words
+ * are certain; after another key, the message may be complete. */
 void chat_typed(void *arg, const char *text, size_t n)
 {
     enum { LAG_NS = 10000000 };
     struct chat *c = arg;
     struct prompt known = {0};
-    if (!c->read_ahead || c->typed_ns > LAG_NS || n > 1 << 20) return;
+    if (!c->read_ahead || c->typed_ns > LAG_NS || !n || n > 1 << 20) return;
     uint64_t start_ns = out_now_ns();
-    size_t same = known_tokens(c, text, n, &known);
-    if (same) read_ahead_typed(c->read_ahead, known.ids, same);
+    if (text[n - 1] == ' ') {
+        size_t same = known_tokens(c, text, n, &known);
+        if (same) read_ahead_words(c->read_ahead, known.ids, same);
+    } else if (!expected_prompt(c, text, n, "", &known)) {
+        read_ahead_whole(c->read_ahead, known.ids, known.n);
+    }
     prompt_free(&known);
     c->typed_ns = out_now_ns() - start_ns;
 }

@@ -39,7 +39,7 @@ const char *chat_command_name(size_t i, const char **operand);
 segue_status chat_answer(struct chat *c, segue_error *err);
 /* Read ahead what the next prompt begins with in any case: the conversation, and the template's text before the message. */
 void chat_expect_message(struct chat *c);
-/* line_edit_word: read the words ahead that were typed so far. arg: the chat. */
+/* line_edit_typed: read ahead what was typed so far. arg: the chat. */
 void chat_typed(void *arg, const char *text, size_t n);
 /* Size of the context in tokens. */
 size_t chat_context(const struct chat *c);

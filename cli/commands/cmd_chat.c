@@ -194,7 +194,7 @@ static int run(struct args *args)
         close_chat(&c);
         return code;
     }
-    line_edit_set_word(c.line_edit, chat_typed, &c);
+    line_edit_set_typed(c.line_edit, chat_typed, &c);
     interrupt_defer(c.interactive); /* ^C stops the answer, not the program */
     if (c.interactive)
         out_note("%s on %s; /help: list of commands, /exit or ^D: quit", c.placement.path, c.placement.unit_info[0].spec);

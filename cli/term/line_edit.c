@@ -31,7 +31,8 @@ struct line_edit {
     const char *prompt; /* returned by prompt_callback */
     char *coloured;     /* the prompt with its colour */
     line_edit_command command; /* of Tab; NULL: no completion */
-    line_edit_word typed;      /* called after a space; NULL: none */
+    bool pasting;              /* pasted text is being read */
+    line_edit_typed typed;     /* called after a key; NULL: none */
     void *typed_arg;
 #endif
 };
@@ -70,21 +71,39 @@ static unsigned char newline_key(EditLine *edit, int key)
     return el_insertstr(edit, "\n") ? CC_ERROR : CC_REFRESH;
 }
 
-/* Key binding of the space: a word is complete. Command lines are not messages. */
-static unsigned char space_key(EditLine *edit, int key)
+/* Call `typed` with the input, if the cursor is at its end and no other key was pressed since. Command lines and quoted lines are
+ * not messages. */
+static void report_typed(EditLine *edit)
 {
     struct line_edit *l = NULL;
-    (void)key;
-    if (el_insertstr(edit, " ")) return CC_ERROR;
+    int pending = 0;
     el_get(edit, EL_CLIENTDATA, &l);
     const LineInfo *info = el_line(edit);
-    if (!l->typed || info->cursor != info->lastchar) return CC_REFRESH;
+    if (!l->typed || info->cursor != info->lastchar || (!ioctl(0, FIONREAD, &pending) && pending > 0)) return;
     struct out_text text = {0};
     out_add(&text, l->joined.data, l->joined.len);
     out_add(&text, info->buffer, (size_t)(info->lastchar - info->buffer));
-    if (text.data[0] != '/' && text.data[0] != '"') l->typed(l->typed_arg, text.data, text.len);
+    if (text.len && text.data[0] != '/' && text.data[0] != '"') l->typed(l->typed_arg, text.data, text.len);
     free(text.data);
-    return CC_REFRESH;
+}
+
+/* One character of a terminal, as libedit reads it; bytes that are none are skipped. The line is up to date on the screen. */
+static int read_character(EditLine *edit, wchar_t *c)
+{
+    struct line_edit *l = NULL;
+    mbstate_t state = {0};
+    size_t used = (size_t)-2;
+    el_get(edit, EL_CLIENTDATA, &l);
+    if (!l->pasting) report_typed(edit);
+    *c = 0;
+    while (used == (size_t)-2 || used == (size_t)-1) {
+        char byte;
+        ssize_t n = read(0, &byte, 1);
+        if (n <= 0) return (int)n;
+        used = mbrtowc(c, &byte, 1, &state);
+        if (used == (size_t)-1) state = (mbstate_t){0};
+    }
+    return 1;
 }
 
 /* A terminal with bracketed paste encloses pasted text in ESC [200~ and ESC [201~. All of it becomes input, with its
@@ -94,13 +113,17 @@ static unsigned char paste_key(EditLine *edit, int key)
     static const wchar_t end_mark[] = L"\033[201~";
     wchar_t *text = NULL, c;
     size_t n = 0, cap = 0, matched = 0;
+    struct line_edit *l = NULL;
     (void)key;
+    el_get(edit, EL_CLIENTDATA, &l);
+    l->pasting = true;
     while (matched < 6 && el_wgetc(edit, &c) == 1) {
         matched = c == end_mark[matched] ? matched + 1 : c == end_mark[0];
         if (c == L'\r') c = L'\n';
         if (n + 2 > cap) text = out_realloc(text, (cap = cap * 2 + 256) * sizeof *text);
         text[n++] = c;
     }
+    l->pasting = false;
     n -= matched == 6 ? 6 : 0;
     size_t kept = 0;
     for (size_t i = 0; i < n; i++)
@@ -228,8 +251,7 @@ static void open_editor(struct line_edit *l)
     el_set(l->edit, EL_BIND, "\\e[200~", "insert-paste", NULL);
     el_set(l->edit, EL_ADDFN, "complete-command", "complete a command or a file name", complete_key);
     el_set(l->edit, EL_BIND, "^I", "complete-command", NULL);
-    el_set(l->edit, EL_ADDFN, "insert-space", "insert a space", space_key);
-    el_set(l->edit, EL_BIND, " ", "insert-space", NULL);
+    el_set(l->edit, EL_GETCFN, read_character);
     el_set(l->edit, EL_BIND, "^R", "em-inc-search-prev", NULL);
     l->interactive = true;
     set_bracketed_paste(l, true);
@@ -340,7 +362,7 @@ void line_edit_set_commands(struct line_edit *l, line_edit_command name)
 #endif
 }
 
-void line_edit_set_word(struct line_edit *l, line_edit_word typed, void *arg)
+void line_edit_set_typed(struct line_edit *l, line_edit_typed typed, void *arg)
 {
 #ifdef SEGUE_EDIT
     l->typed = typed;

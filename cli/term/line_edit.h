@@ -18,10 +18,10 @@ char *line_edit_read(struct line_edit *l, const char *prompt);
  * its slash, and its operand as /help shows it; NULL after the last one. */
 typedef const char *(*line_edit_command)(size_t i, const char **operand);
 void line_edit_set_commands(struct line_edit *l, line_edit_command name);
-/* In interactive mode: call `typed` with the input so far whenever a space is typed at its end. The text is valid during the
- * call, which should take less time than a key. */
-typedef void (*line_edit_word)(void *arg, const char *text, size_t n);
-void line_edit_set_word(struct line_edit *l, line_edit_word typed, void *arg);
+/* In interactive mode: call `typed` with the input so far after each key that leaves the cursor at its end. The text is valid
+ * during the call, which should take less time than a key. */
+typedef void (*line_edit_typed)(void *arg, const char *text, size_t n);
+void line_edit_set_typed(struct line_edit *l, line_edit_typed typed, void *arg);
 /* Save the history and free everything. */
 void line_edit_close(struct line_edit *l);
 

@@ -4,6 +4,9 @@ segue_test(cpu_pool "small;quick" cpu/cpu_pool.c)
 segue_test(cpu_pack "small;quick" cpu/cpu_pack.c)
 segue_test(cpu_head "small;quick" cpu/cpu_head.c)
 segue_test(cpu_cancel "api;quick" cpu/cpu_cancel.c)
+if(TARGET segue) # the library is whole
+  segue_test(cpu_kv_range "api;quick" cpu/cpu_kv_range.c)
+endif()
 # The cache of packed weights through the command line; builds with fault injection also test a full disk.
 if(TARGET segue AND SEGUE_PYTHON AND NOT SEGUE_PYTHON MATCHES "NOTFOUND")
   segue_script(cpu_cache "api;quick" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/pack_cache.py $<TARGET_FILE:segue>)

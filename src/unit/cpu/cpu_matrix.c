@@ -170,8 +170,12 @@ static struct mm_scratch scratch_of(const struct sg_cpu_pass *a, const struct sg
     return r;
 }
 
-/* Tile height, in rows of x, of the kernels that read x in this form. */
-static uint32_t form_tile_rows(enum sg_x_form form) { return is_bf16(form) ? SG_BF16_ROWS : SG_TILE; }
+/* Tile height, in rows of x, of the kernels that read x in this form, in a pass of `all` rows: `few` of packed weights takes all
+ * of its rows as one tile. */
+static uint32_t form_tile_rows(const struct sg_kernels *k, enum sg_x_form form, uint32_t all)
+{
+    return is_bf16(form) ? SG_BF16_ROWS : form != SG_FORM_XF && all <= k->few_rows ? all : SG_TILE;
+}
 
 /* Rows that one item prepares: whole tiles of every form that the stage needs. */
 static uint32_t prepare_rows(const struct sg_cpu_pass *a, const struct sg_cpu_stage *st)
@@ -209,7 +213,7 @@ static void prepare(const struct sg_cpu_pass *a, const struct sg_cpu_stage *st, 
     for (unsigned f = 0; f < SG_FORM_N; f++) {
         enum sg_x_form form = (enum sg_x_form)f;
         uint8_t *to = x + form_offset(st, forms, form, all);
-        for (uint32_t i = t, each = form_tile_rows(form); forms >> f & 1u && i < t + n; i += each)
+        for (uint32_t i = t, each = form_tile_rows(sg_cpu_pass_kernels(a), form, all); forms >> f & 1u && i < t + n; i += each)
             prepare_tile(a, st, form, i, t + n - i < each ? t + n - i : each, rows,
                          to + form_bytes(st, form, i));
     }
@@ -347,9 +351,11 @@ static void few_work(struct sg_cpu_pass *a, const struct sg_cpu_stage *st, const
         const struct sg_packed_weight *w = up ? lin->up : lin->w;
         b.rows = w->rows - b.row < n * SG_GROUP ? w->rows - b.row : n * SG_GROUP;
         enum sg_x_form form = form_of(a->p, lin, w, rows);
-        const void *x = tile_at(st, forms_of(a->p, st, rows), form, scratch.x, rows, 0);
-        k->few[w->kind](w->data + g * w->group_bytes, st->k, b.rows, x, rows, x_precision(form), scratch.out[up],
-                        PANEL_MAX * SG_GROUP);
+        uint32_t each = form_tile_rows(k, form, rows);
+        for (uint32_t t = 0; t < rows; t += each)
+            k->few[w->kind](w->data + g * w->group_bytes, st->k, b.rows,
+                            tile_at(st, forms_of(a->p, st, rows), form, scratch.x, rows, t), rows - t < each ? rows - t : each,
+                            x_precision(form), scratch.out[up] + t * PANEL_MAX * SG_GROUP, PANEL_MAX * SG_GROUP);
     }
     epilogue(a, lin, &b, scratch.out[0], scratch.out[1], PANEL_MAX * SG_GROUP);
 }

@@ -63,7 +63,7 @@ static void mm_quant(enum sg_pack kind, const uint8_t *w, size_t k, uint32_t row
     size_t blocks = k / block, group = k / sg_pack_block_cols(kind) * sg_pack_block_bytes(kind);
     for (uint32_t g = 0; g < rows; g += 16, w += group) {
         /* one chain of additions per output */
-        float acc[SG_TILE][16] = {{0}};
+        float acc[SG_FEW_MAX][16] = {{0}};
         for (size_t b = 0; b < blocks; b++) {
             uint8_t q[16][32];
             float d[16], m[16];

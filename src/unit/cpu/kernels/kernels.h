@@ -41,7 +41,7 @@ struct sg_gemm;
 
 /* Weight rows of a group; rows of an activation tile; rows up to which `few` is used; keys of an
  * attention chunk */
-enum { SG_GROUP = 16, SG_TILE = 12, SG_FEW = 4, SG_FEW_MAX = 8, SG_CHUNK = 128 };
+enum { SG_GROUP = 16, SG_TILE = 12, SG_FEW = 4, SG_FEW_MAX = 16, SG_CHUNK = 128 };
 enum { SG_COARSE, SG_FINE, SG_OUTLIER };      /* precision of quantised activations */
 enum { SG_SUPERBLOCK = 256, SG_OUTLIER_COLS = 64 };      /* columns that share a scale; columns per outlier chunk */
 /* outlier chunks of a full superblock */
@@ -211,7 +211,7 @@ struct sg_kernels {
      * an SG_OUTLIER block are exact within four units. */
     /* packed weights, nt <= few_rows (float kinds: <= SG_TILE); not SG_OUTLIER */
     sg_mm_fn *few[SG_PACK_N];
-    uint32_t few_rows; /* SG_FEW to SG_FEW_MAX: as many sums as the registers hold */
+    uint32_t few_rows; /* SG_FEW to SG_FEW_MAX */
     /* Unpacked weights, indexed by sg_unpacked_form; nt <= SG_TILE. Bit-equal to `few` of the same
      * table, or SG_OUTLIER. */
     sg_mm_fn *tile[SG_UNPACKED_N];
