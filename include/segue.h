@@ -434,7 +434,7 @@ typedef struct segue_use {
     uint64_t runs, tokens;       /* of complete runs; what follows also counts runs that failed or were canceled */
     uint64_t dispatches, ns;
     uint64_t host_bytes;         /* copied between host and device memory; 0: none, or not counted */
-    uint64_t padded_tokens;      /* token slots of all dispatches, padding included; 0: the unit does not pad */
+    uint64_t padded_tokens;      /* of complete runs: token slots of all dispatches, padding included; 0: the unit does not pad */
     uint64_t tokens_truncated;   /* positions that the last token no longer saw although the model asks for them, because
                                   * the unit was opened with a shorter attention range */
     uint64_t overflows, underflows;  /* results beyond the unit's 16-bit format: infinite; zero or subnormal with lost bits;

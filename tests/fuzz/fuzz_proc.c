@@ -1,5 +1,9 @@
 /* fuzz_proc.c: what a process of the unit `proc` says: the bytes of its first connection, and behind the middle those of
- * the second. Whatever comes, every call returns, and nothing is left behind. SPDX-License-Identifier: MIT */
+ * the second. Whatever comes, every call returns, and nothing is left behind.
+ *
+ * The seed is what a process with `ref` replied to `use` on a unit that was opened as proc:ref, recorded with strace: all bytes
+ * of the first connection, then those of the second, padded with zeros to the same length. Record it again when SG_WIRE_VERSION
+ * rises: a seed whose handshake is refused reaches nothing else. SPDX-License-Identifier: MIT */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>

@@ -58,7 +58,6 @@ static segue_use *add_counters(struct segue_session *s, const struct sg_layout_s
     use->dispatches += r->dispatches;
     use->ns += ns;
     use->host_bytes += r->host_bytes;
-    use->padded_tokens += r->columns;
     use->overflows += r->overflows;
     use->underflows += r->underflows;
     use->layout_ops += r->layout_ops;
@@ -81,6 +80,7 @@ void sg_record_run(struct segue_session *s, const struct sg_layout_stage *stage,
     if (use) {
         use->runs++;
         use->tokens += tokens_n;
+        use->padded_tokens += r->columns;
         if (r->unseen > use->tokens_truncated) use->tokens_truncated = r->unseen;
     }
     if (helper) {

@@ -127,6 +127,7 @@ static void take_failure(struct sg_step *t, uint32_t i, segue_status status, con
     struct segue_session *s = p->session;
     struct sg_result share = share_of(f);
     sg_record_failed_run(s, &s->layouts[s->active].stages[0], phase_of(s, p->tokens_n), sg_now_ns() - f->ns, &share);
+    s->stats.dispatches += share.dispatches;
     if (!t->done[i] || status == SEGUE_ELOST) {
         run_alone(p);
         return;
