@@ -12,6 +12,8 @@ enum {
     STAGES_LEAST = 3,
     PER = 2, /* chunks per ring slot, at most; bytes of a slot with more than one: */
     SLOT_BYTES = 5120,
+    MANY = 16, /* tiles per multiprocessor that are many; chunks of a short row: */
+    SHORT = 4,
     DOUBLE = 3, /* tiles per multiprocessor from which two blocks share it; more than one where launches do not overlap */
     ROWS_WIDTH = 1024
 }; /* columns of a warp in k_packed_rows.cu */
@@ -22,11 +24,12 @@ static int norm_fits(const struct ck_norm *n, uint32_t k)
     return !n->present || (!n->layer && !n->bias && (n->groups == 1 || k / n->groups == 128));
 }
 
-/* Warps that share the columns, log2: as many as keep all warps busy, since a warp's columns of x are in its registers. */
-static uint32_t split_log_of(uint32_t chunks)
+/* Warps that share the columns, log2: as many as keep all warps busy, since a warp's columns of x are in its registers. With many
+ * tiles of short rows a warp has two chunks of each: its bulk copies are larger, and it stores sums less often. */
+static uint32_t split_log_of(const struct sg_unit *u, uint32_t chunks, uint32_t tiles)
 {
-    uint32_t best = 0, best_busy = 0;
-    for (uint32_t i = 0; i < 4 && 1u << i <= chunks; i++) {
+    uint32_t best = 0, best_busy = 0, least = u->major == 9 && chunks <= SHORT && tiles >= MANY * u->sms ? 2 : 1;
+    for (uint32_t i = 0; i < 4 && least << i <= chunks; i++) {
         uint32_t split = 1u << i, each = (chunks + split - 1) / split, busy = 100 * chunks / (each * split);
         if (each <= 8 && busy >= best_busy - best_busy / 8) best = i, best_busy = busy;
     }
@@ -222,7 +225,7 @@ segue_status cu_issue_packed(struct cu_pass *p, const struct cu_step *s, struct 
     *whole = a.s.after.kind != CK_EPILOGUE_CONV || a.s.after.taps <= CK_STREAM_TAPS;
     if (!*whole) a.s.after = (struct ck_epilogue){0};
     /* Where x does not fit into shared memory more warps share it. */
-    for (a.s.split_log = split_log_of(a.chunks); !size_launch(p, &a, &blocks, &shared); a.s.split_log++)
+    for (a.s.split_log = split_log_of(u, a.chunks, a.s.tiles); !size_launch(p, &a, &blocks, &shared); a.s.split_log++)
         if (a.s.split_log == 3 || 2u << a.s.split_log > a.chunks) return too_wide(p, own->k);
     if (own->best) p->best_blocks = blocks;
     p->best_done |= own->best;
