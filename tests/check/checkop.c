@@ -52,6 +52,20 @@ static void plan_deep_runs(struct check_maker *m)
         }
 }
 
+/* A long prompt, then two of few rows far behind its beginning; every 16th row of these is wanted. */
+static void plan_long_runs(struct check_maker *m)
+{
+    struct check_world *w = m->w;
+    const uint32_t rows[] = {check_maker_between(m, 1540, 1600), check_maker_between(m, 33, 64), check_maker_between(m, 65, 150)};
+    w->seqs = 1;
+    w->runs = sizeof rows / sizeof *rows;
+    for (uint32_t r = 0; r < w->runs; r++) {
+        w->rows[r][0] = rows[r];
+        w->wanted[r][0] = sg_arena_alloc(&w->arena, (rows[r] + 1) * sizeof(uint32_t));
+        for (uint32_t t = 15; r && t < rows[r]; t += 16) w->wanted[r][0][w->wanted_n[r][0]++] = t;
+    }
+}
+
 /* Router logits on a grid of distinct numbers, with exact ties in some cases: no near-tie that rounding could
  * turn. */
 static void grid_logits(struct check_maker *m, float *x, uint32_t n)
@@ -133,6 +147,8 @@ static segue_status make_world(struct check_maker *m, const struct check_op_kind
     m->data = (enum check_data)(m->index % k->data);
     if (k->plan == CHECK_PLAN_DEEP)
         plan_deep_runs(m);
+    else if (k->plan == CHECK_PLAN_LONG)
+        plan_long_runs(m);
     else
         plan_runs(m, k->by_storage && m->storage != SG_F32, k->plan == CHECK_PLAN_PROMPTS);
     SG_TRY(sg_builder_begin(&m->b, err));

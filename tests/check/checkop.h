@@ -25,9 +25,9 @@ struct check_op_kind {
     int32_t (*make)(struct check_maker *m);
     int by_storage, cases, quick;    /* 1: `cases` per storage; cases in all and with --quick */
     uint32_t data;                   /* kinds of data (enum check_data) that occur */
-    enum { CHECK_PLAN_MIXED, CHECK_PLAN_PROMPTS, CHECK_PLAN_DEEP } plan;     /* lengths of the runs, see checkop.c */
+    enum { CHECK_PLAN_MIXED, CHECK_PLAN_PROMPTS, CHECK_PLAN_DEEP, CHECK_PLAN_LONG } plan; /* lengths of the runs, see checkop.c */
 };
-enum { CHECK_OP_KINDS = 20 };
+enum { CHECK_OP_KINDS = 21 };
 extern const struct check_op_kind check_op_kinds[CHECK_OP_KINDS];
 
 static inline uint32_t check_maker_between(struct check_maker *m, uint32_t a, uint32_t b) { return check_between(&m->rng, a, b); }

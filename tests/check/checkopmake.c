@@ -217,11 +217,10 @@ static int32_t make_attend(struct check_maker *m)
 
 /* Heads as models have them, K and V in 16 bits: units may take many rows on tensor cores. Factors of 16 bits: 8 of the bits
  * of q, of K and V as they are stored, of weights. */
-static int32_t make_attend_wide(struct check_maker *m)
+static int32_t attend_16(struct check_maker *m, uint32_t kv_heads, uint32_t share)
 {
-    struct sg_attend p = {.kv_heads = check_maker_between(m, 1, 2), .d = 64u << m->index % 3};
+    struct sg_attend p = {.kv_heads = kv_heads, .heads = kv_heads * share, .d = 64u << m->index % 3};
     p.dv = p.d;
-    p.heads = p.kv_heads * check_maker_between(m, 1, 3);
     p.scale = 1 / sqrtf((float)p.d);
     p.window = m->index % 4 == 3 ? check_maker_between(m, 1, 150) : 0;
     p.softcap = m->index % 4 == 2 ? 3 : 0;
@@ -234,6 +233,15 @@ static int32_t make_attend_wide(struct check_maker *m)
     m->block_tolerance = m->index % 2 ? 1e-2 : 2e-3;
     return sg_attend(&m->b, at(m, q), at(m, k), at(m, v), p, at(m, gate));
 }
+
+static int32_t make_attend_wide(struct check_maker *m)
+{
+    uint32_t kv_heads = check_maker_between(m, 1, 2);
+    return attend_16(m, kv_heads, check_maker_between(m, 1, 3));
+}
+
+/* The same far into a context (plan_long_runs). */
+static int32_t make_attend_long(struct check_maker *m) { return attend_16(m, 1, 2); }
 
 /* Many positions behind few rows (plan_deep_runs): head widths and storages that units have kernels for, and others; as many
  * query heads per K and V head as models have. */
@@ -406,4 +414,5 @@ const struct check_op_kind check_op_kinds[CHECK_OP_KINDS] = {
     {"attendwide", make_attend_wide, 0, 12, 4, 1, CHECK_PLAN_MIXED},
     {"linearmany", make_linear_many, 1, 3, 1, 2, CHECK_PLAN_PROMPTS},
     {"attenddeep", make_attend_deep, 0, 12, 1, 1, CHECK_PLAN_DEEP},
+    {"attendlong", make_attend_long, 0, 3, 1, 1, CHECK_PLAN_LONG},
 };

@@ -153,12 +153,13 @@ static void parts_cover_the_gpu(void **state)
 static void keys_of_a_prompt_are_divided(void **state)
 {
     static const struct {
-        uint32_t heads, rows, columns, splits;
-    } cases[] = {{8, 512, 8, 4}, {8, 40, 1, 16}, {9, 512, 8, 3}, {32, 512, 4, 1}, {8, 2048, 16, 1}};
+        uint32_t heads, kv_heads, d, rows, columns, splits;
+    } cases[] = {{8, 8, 128, 512, 8, 4},  {8, 2, 128, 40, 1, 16}, {9, 9, 128, 512, 8, 3}, {32, 8, 128, 512, 4, 1},
+                 {8, 8, 128, 2048, 16, 1}, {32, 8, 64, 512, 4, 2}, {9, 3, 64, 100, 2, 16}};
     struct sg_unit *u = unit_of("cuda:0,graphs=0");
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct sg_graph *g = attention_of(cases[i].heads, cases[i].heads, 64, 0);
+        struct sg_graph *g = attention_of(cases[i].heads, cases[i].kv_heads, cases[i].d, 0);
         prompt = (struct ck_wgflash){.splits = 0};
         run_at(u, g, SG_F16, 1, cases[i].rows, 3000);
         assert_int_equal(prompt.splits, cases[i].splits);

@@ -187,22 +187,47 @@ static segue_status attend_split(struct cu_pass *p, const struct cu_step *s, con
 
 enum { KEY_SPLITS_MAX = 16 };
 
+/* Pairs of tiles of 64 rows that share a K/V head, of all such heads. */
+static uint32_t row_pairs_of(const struct ck_attend *a, uint32_t rows)
+{
+    return cu_pieces(cu_pieces(rows, CK_WGFLASH_PAIR / 2) * (a->heads / a->kv_heads), 2) * a->kv_heads;
+}
+
+/* Tensor map of K or V with boxes of a tile of keys and 64 columns, which blocks copy with the address of their slot. `any` is an
+ * address that the driver accepts. 0: no such function. */
+static int map_of_keys(struct sg_unit *u, const struct ck_attend *a, cu_ptr any, struct ck_tensor_map *map)
+{
+    const uint64_t dims[3] = {a->d / 2, a->kv_heads, 1}, strides[2] = {2ull * a->d, 2ull * a->d * a->kv_heads};
+    const uint32_t box[3] = {32, 1, CK_WGFLASH_KEYS(a->d)}, steps[3] = {1, 1, 1};
+    if (!u->d.tensor_map) return 0;
+    cu_enter(u);
+    cu_result r = u->d.tensor_map(map, CU_TENSOR_INT32, 3, (void *)(uintptr_t)any, dims, strides, box, steps, 0,
+                                  CU_TENSOR_SWIZZLE_128, CU_TENSOR_L2_256, 0);
+    cu_leave(u);
+    return !r;
+}
+
 /* Flash attention with wgmma. With few earlier keys a block computes 64 rows of a head, or 128 when there are more blocks of 64
- * than multiprocessors; with many, 128 rows, and their keys are divided while multiprocessors are left. The split does not depend
- * on a division of the GPU, so that results do not either. */
+ * than multiprocessors; with many, a pair of tiles of 64 rows, and their keys are divided while multiprocessors are left (two
+ * blocks of heads of 64 share one). The split does not depend on a division of the GPU, so that results do not either. */
 static segue_status attend_wgmma(struct cu_pass *p, cu_fn fn, const struct ck_attend *a)
 {
-    uint32_t tiles = cu_pieces(a->rows, 64), units = cu_pieces(a->rows, CK_WGFLASH_PAIR) * a->heads;
-    uint32_t all = p->program->base.unit->sms, splits = all / units;
+    struct sg_unit *u = p->program->base.unit;
+    uint32_t tiles = cu_pieces(a->rows, CK_WGFLASH_PAIR / 2), pairs = row_pairs_of(a, a->rows);
+    uint32_t all = u->sms * (a->d == 64 ? 2 : 1), splits = all / pairs;
     struct ck_wgflash args = {.attend = *a, .arrivals = (uint32_t *)(uintptr_t)p->lane->arrivals};
     args.splits = splits < 1 ? 1 : splits > KEY_SPLITS_MAX ? KEY_SPLITS_MAX : splits;
     args.columns = tiles * a->heads > p->sms ? cu_pieces(tiles, 2) : tiles;
-    /* Allocated where the keys are not divided too: graphs have the address, and prepare.c begins with the longest prompt. */
-    size_t rows = (size_t)all * CK_WGFLASH_PAIR;
-    SG_TRY(cu_lane_grow(p, &p->lane->attn_parts, &p->lane->attn_parts_bytes, rows * (a->d + 2) * sizeof(float)));
+    /* Allocated for any number of rows: graphs have the address, and prepare.c begins with the longest prompt that is padded. */
+    size_t rows = (size_t)all * CK_WGFLASH_PAIR, sums = rows * (a->d + 2) * sizeof(float),
+           largest = row_pairs_of(a, CU_PASS_ROWS);
+    SG_TRY(cu_lane_grow(p, &p->lane->attn_parts, &p->lane->attn_parts_bytes,
+                        sums + (largest > all ? largest : all) * 2 * sizeof *args.maps));
     args.attend.parts = cu_floats(p->lane->attn_parts);
     args.ends = args.attend.parts + rows * a->d;
-    uint32_t near = args.columns * a->heads, deep = units * args.splits;
+    if (map_of_keys(u, a, p->lane->attn_parts, &args.map))
+        args.maps = (struct ck_tensor_map *)(uintptr_t)(p->lane->attn_parts + sums);
+    uint32_t near = args.columns * a->heads, deep = pairs * args.splits;
     return cu_launch(p, fn, near > deep ? near : deep, 1, 1, CK_WGFLASH_THREADS, CK_WGFLASH_BYTES(a->d), &args);
 }
 

@@ -3,7 +3,7 @@
  * y fp32. 256 threads = 2 warpgroups, one block per multiprocessor. Scores and sums are fp32 in
  * registers, softmax is online. Positions are in GPU memory, so one launch has two ways:
  *
- * At most as many keys before the pass as rows in it: a block handles a tile of 64 rows of a head; if
+ * Fewer than DEEP_KEYS earlier keys, or as many as the pass has rows: a block handles a tile of 64 rows of a head; if
  * there are more tiles than resident blocks, a second one from the opposite end of the pass, so that
  * all blocks see about the same number of keys. The two warpgroups take alternate tiles of 64 keys,
  * so that one computes softmax while the other multiplies, and merge their results at the end. Each
@@ -13,7 +13,8 @@
  *
  * More keys: k_wgflash_deep.cuh.
  * SPDX-License-Identifier: MIT */
-#include "k_wgmma.cuh"
+#include "k_bulk.cuh"
+#include "k_wgmma_wide.cuh"
 
 enum { ROWS = 64, KEYS = 64, THREADS = CK_WGFLASH_THREADS, HALF = 128 };
 
@@ -55,12 +56,13 @@ __device__ __forceinline__ row_tile find_row_tile(const ck_attend &a, uint32_t a
     return s;
 }
 
-/* Stores the scaled q of the tile in 16 bits, swizzled. */
+/* Stores the scaled q of the tile in 16 bits, swizzled: thread `own` of `threads`. */
 template <int BF16, int D>
-__device__ __forceinline__ void load_q(const ck_attend &a, unsigned char *to, const row_tile &tile, uint32_t h)
+__device__ __forceinline__ void load_q(const ck_attend &a, unsigned char *to, const row_tile &tile, uint32_t h, uint32_t own,
+                                       uint32_t threads)
 {
 #pragma unroll 4
-    for (uint32_t i = threadIdx.x; i < ROWS * D / 8; i += THREADS) {
+    for (uint32_t i = own; i < ROWS * D / 8; i += threads) {
         uint32_t r = i / (D / 8), c = i % (D / 8) * 8;
         float4 x = make_float4(0, 0, 0, 0), y = x;
         if (r < tile.rows) {
@@ -285,7 +287,7 @@ __device__ __forceinline__ void attend_rows(const ck_attend &a, unsigned char *s
     /* First K and V before q, so that they overlap. */
     issue_kv<D>(from, from.k, 0, 0);
     issue_kv<D>(from, from.v, 0, 1);
-    load_q<BF16, D>(a, smem, tile, h);
+    load_q<BF16, D>(a, smem, tile, h, threadIdx.x, THREADS);
     fence_proxy_async();
     float out[D / 64][32];
 #pragma unroll
@@ -309,6 +311,9 @@ __device__ __forceinline__ void attend_rows(const ck_attend &a, unsigned char *s
 
 #include "attend/k_wgflash_deep.cuh"
 
+/* Earlier keys of a row from which on the second way is faster: measured are 1,000 and 2,000. */
+enum { DEEP_KEYS = 1536 };
+
 /* Kernel body: one or two row tiles, see above. */
 template <int BF16, int D> __device__ __forceinline__ void flash(const ck_wgflash &w)
 {
@@ -317,7 +322,7 @@ template <int BF16, int D> __device__ __forceinline__ void flash(const ck_wgflas
     smem += (1024 - (smem_addr(smem) & 1023)) & 1023;
     const ck_attend &a = w.attend;
     const uint32_t all = a.pass.head->from[1], first = a.pass.head->first[0], tiles = (all + ROWS - 1) / ROWS;
-    if (first > all) {
+    if (w.maps && first > all && min(first, a.window ? a.window : first) >= DEEP_KEYS) {
         flash_deep<BF16, D>(w, smem, all, first);
         return;
     }

@@ -122,16 +122,20 @@ struct ck_split {
 };
 
 /* k_wgflash.cu. columns: blocks per head of its first way. The second one divides the keys of a pair of row tiles among up to
- * `splits` blocks: attend.parts [pairs * heads][splits][128][d] sums, ends [pairs * heads][splits][128][2] maximum and sum,
- * arrivals [pairs * heads]: blocks that are done, 0 between launches. More than one split only if there are at most as many pairs
- * of all heads as multiprocessors. */
+ * `splits` blocks: attend.parts [pairs][splits][128][d] sums, ends [pairs][splits][128][2] maximum and sum, arrivals [pairs]:
+ * blocks that are done, 0 between launches; pairs: of all K/V heads. More than one split only if there are at most as many pairs
+ * as multiprocessors. map: K or V as {d / 2, kv_heads, positions} 32-bit elements; maps [blocks][2]: room for a block's own, with
+ * the addresses of its slots; NULL: only the first way. */
 enum { CK_WGFLASH_PAIR = 128 };
 struct ck_wgflash {
     struct ck_attend attend;
     float *ends;
     uint32_t *arrivals;
+    struct ck_tensor_map *maps;
     uint32_t columns, splits;
+    struct ck_tensor_map map;
 };
-#define CK_WGFLASH_BYTES(d) (7 * 64 * (d)*2 + 1024)
+#define CK_WGFLASH_KEYS(d) ((d) == 128 ? 128 : 64) /* of a tile of the second way */
+#define CK_WGFLASH_BYTES(d) (((d) == 64 ? 64 << 10 : 224 << 10) + 1024)
 
 #endif
