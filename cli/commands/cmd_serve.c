@@ -261,6 +261,8 @@ static const struct arg_def server_defs[] =
      {"chat-template-file", 0, ARG_FILE, ARG_ADVANCED, "FILE", "the model's", 0, 0, "Jinja template of chats, for all models"},
      {"reasoning", 0, ARG_CHOICE, ARG_ADVANCED, "on|off|auto", "auto", 0, 0,
       "reasoning of chats that do not say: the variable enable_thinking of the template"},
+     {"verbose", 'v', ARG_SWITCH, ARG_ADVANCED, NULL, NULL, 0, 0,
+      "add the prompt and the settings to every answer, as __verbose"},
      {"spm-infill", 0, ARG_SWITCH, ARG_ADVANCED, NULL, NULL, 0, 0, "at /infill, put the suffix before the prefix"},
      {"no-slots", 0, ARG_SWITCH, ARG_ADVANCED, NULL, NULL, 0, 0, "do not show the slots at /slots"},
      {"metrics", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "serve counters for Prometheus at /metrics"},

@@ -4,6 +4,7 @@
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 void chat_job_id(char *out, size_t cap, const char *prefix)
 {
@@ -260,18 +261,32 @@ static bool read_tools(struct chat_job *c, struct fields f, json_t *request)
     return true;
 }
 
-/* Variables of the template: the request's chat_template_kwargs, and the switch of the reasoning. A constrained answer does not
- * reason unless the request asks for it, since a constraint begins with the first token; --reasoning is for the others. */
+/* Today's date, for templates that write one: the variables of llama.cpp's server. Not with --deterministic, where an answer
+ * depends on the request alone. */
+static void set_dates(const struct chat_job *c, json_t *request)
+{
+    char date[64], american[64];
+    time_t now = time(NULL);
+    struct tm local;
+    if (args_has(&c->model->args, "deterministic") || !localtime_r(&now, &local)) return;
+    strftime(date, sizeof date, "%d %b %Y", &local);
+    strftime(american, sizeof american, "%b %d %Y", &local);
+    json_object_set_new(request, "date_string", json_string(date));
+    json_object_set_new(request, "datetime", json_string(american));
+}
+
+/* Variables of the template: dates, the request's chat_template_kwargs, and the switch of the reasoning, which is on as in
+ * llama.cpp's server. A constrained answer does not reason unless the request asks for it, since a constraint begins with the
+ * first token; --reasoning is for the others. */
 static void read_variables(struct chat_job *c, struct fields f, json_t *request)
 {
     json_t *more = field_object(f, "chat_template_kwargs"), *thinking = field(f, "thinking");
     const char *effort = field_text(f, "reasoning_effort", NULL);
     const char *server = args_text(&c->model->args, "reasoning");
+    set_dates(c, request);
     if (more) json_object_update(request, more);
-    if (c->params.grammar && !json_object_get(request, "enable_thinking"))
-        json_object_set_new(request, "enable_thinking", json_false());
-    if (server && strcmp(server, "auto") != 0 && !json_object_get(request, "enable_thinking"))
-        json_object_set_new(request, "enable_thinking", json_boolean(!strcmp(server, "on")));
+    bool reasons = !c->params.grammar && (!server || strcmp(server, "off") != 0);
+    if (!json_object_get(request, "enable_thinking")) json_object_set_new(request, "enable_thinking", json_boolean(reasons));
     if (effort) json_object_set_new(request, "enable_thinking", json_boolean(strcmp(effort, "none") != 0));
     if (field_has(f, "enable_thinking"))
         json_object_set_new(request, "enable_thinking", json_boolean(field_bool(f, "enable_thinking", true)));

@@ -263,7 +263,7 @@ bool params_read(struct params *p, struct fields f, struct pooled_model *m)
     p->no_store = !field_bool(f, "cache_prompt", true);
     struct fields options = {field_object(f, "stream_options"), f.e};
     if (options.o) p->include_usage = field_bool(options, "include_usage", false);
-    p->verbose = field_bool(f, "verbose", false);
+    p->verbose = field_bool(f, "verbose", args_has(&m->args, "verbose"));
     p->return_tokens = field_bool(f, "return_tokens", false);
     p->return_progress = field_bool(f, "return_progress", false);
     p->timings_per_token = field_bool(f, "timings_per_token", false);

@@ -156,6 +156,9 @@ both_directions({"oneOf": [{"type": "object", "properties": {"k": {"const": "a"}
                            {"type": "object", "properties": {"k": {"const": "b"}, "y": {"type": "string"}}, "required": ["k"]}]},
                 [{"k": "a", "x": 1}, {"k": "b"}, {"y": "s", "k": "b"}], 3, [{"k": "a"}, {"k": "c"}, {"x": 1}])
 both_directions({"allOf": [{"type": "integer", "minimum": 3}, {"maximum": 9}]}, [3, 9, 5], 4, [2, 10, 3.5])
+one, two = {"type": "integer", "minimum": 3}, {"type": "integer", "minimum": 5}
+both_directions({"type": "array", "allOf": [{"prefixItems": [one]}], "items": two}, [[5, 5], [6], []], 4, [[3, 5], [5, 3], [3]])
+both_directions({"type": "array", "allOf": [{"prefixItems": [one, two]}, {"prefixItems": [two], "items": one}]}, [[5, 5, 3], [5]], 4, [[3], [5, 3], [5, 5, 2]])
 both_directions({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "anyOf": [{"properties": {"b": {"type": "string"}},
                  "required": ["b"]}, {"properties": {"c": {"type": "null"}}, "required": ["c"]}]}, [{"a": 1, "b": ""}, {"c": None, "a": 2}], 5, [{"a": 1}, {"b": ""}])
 for pattern, good, bad in (("^[a-z]+$", ["abc"], ["", "A", "a1"]), ("b", ["abc", "b"], ["ac"]), ("^(\\d{3}-)?\\d{4}$", ["123-4567", "1234"], ["12"]),
@@ -167,7 +170,8 @@ for name, good, bad in (("date", ["2024-02-28"], ["2024-02-30", "x"]), ("date-ti
     expect(f"format {name}", [a == -1 for a in reply["accepts"]] == [True] * len(good) + [False] * len(bad), reply)
 
 # What cannot be demanded is refused by name.
-for s, word in (({"not": {}}, "not"), ({"type": "array", "uniqueItems": True}, "uniqueItems"), ({"patternProperties": {"a": {}}}, "patternProperties"),
+for s, word in (({"not": {}}, "not"), ({"type": "array", "uniqueItems": True}, "uniqueItems"), ({"uniqueItems": True}, "uniqueItems"),
+                ({"minProperties": 1}, "minProperties"), ({"maxProperties": 1}, "maxProperties"), ({"multipleOf": 2}, "multipleOf"), ({"patternProperties": {"a": {}}}, "patternProperties"),
                 ({"if": {}, "then": {}}, "if"), ({"type": "string", "format": "color"}, "color"), ({"$ref": "http://a/b"}, "http://a/b"),
                 ({"$ref": "#/nothing"}, "#/nothing"), ({"type": "number", "multipleOf": 3}, "multipleOf"), ({"type": "unknown"}, "unknown"),
                 ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf"), ({"type": "string", "pattern": "(?=a)"}, "look-around"),

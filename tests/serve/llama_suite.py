@@ -12,7 +12,7 @@ FLAGS = {"--port": (1, "--port"), "--host": (1, "--host"), "--temp": (1, "--temp
          "--alias": (1, "--alias"), "--parallel": (1, "--parallel"), "--metrics": (0, "--metrics"), "--slot-save-path": (1, "--slot-save-path"),
          "--no-slots": (0, "--no-slots"), "--lora": (1, "--lora"), "--offline": (0, None), "--hf-repo": (1, None), "--hf-file": (1, None), "--model": (1, None),
          "--batch-size": (1, "--chunk"), "--ubatch-size": (1, None), "--embedding": (0, None), "--reranking": (0, None), "--cont-batching": (0, None),
-         "--slots": (0, None), "--jinja": (0, None), "--no-jinja": (0, None), "--verbose": (0, None), "-fa": (1, None), "--pooling": (1, "--pooling"),
+         "--slots": (0, None), "--jinja": (0, None), "--no-jinja": (0, None), "--verbose": (0, "--verbose"), "-fa": (1, None), "--pooling": (1, "--pooling"),
          "--kv-unified": (0, None), "--swa-full": (0, None), "--no-ui": (0, None), "--reasoning-format": (1, None), "--threads": (1, "--threads"),
          "--cache-ram": (1, None), "--no-cache-idle-slots": (0, None), "--backend_sampling": (0, None), "--no-mmproj": (0, None),
          "--chat-template-file": (1, "--chat-template-file"), "--reasoning": (1, "--reasoning")}

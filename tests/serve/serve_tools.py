@@ -111,13 +111,21 @@ kinds = [e["content_block"]["type"] for n, e in events if n == "content_block_st
 expect("thinking as a block", kinds == ["thinking", "text"], kinds)
 s.stop()
 
-# --reasoning is for requests that do not say, and not for constrained answers; --chat-template-file replaces the model's template.
-template = TEMPLATE.replace("assistant\\n' }}", "assistant\\n' }}{% if enable_thinking %}{{ '<think>\\n' }}{% endif %}")
-s = Server("-m", tiny_model(), "--unit", "cpu", "-t", "1", "--reasoning", "on", "--chat-template-file", write(top.name, "think.jinja", template))
+# Chats reason unless the request or --reasoning says otherwise, constrained answers do not; --chat-template-file replaces the model's
+# template, which gets today's date; --verbose.
+template = TEMPLATE.replace("assistant\\n' }}", "assistant\\n' }}{% if enable_thinking %}{{ date_string + datetime + '<think>\\n' }}{% endif %}")
+path = write(top.name, "think.jinja", template)
+s = Server("-m", tiny_model(), "--unit", "cpu", "-t", "1", "--verbose", "--chat-template-file", path)
 expect("the template is shown", s.call("GET", "/props")[1]["chat_template"] == template)
 body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 20, "seed": 1, "ignore_eos": True}
 answers = [s.post("/v1/chat/completions", {**body, **more})[1]["choices"][0]["message"] for more in ({}, {"enable_thinking": False}, {"grammar": 'root ::= "abcd"', "ignore_eos": False})]
-expect("--reasoning", [bool(a.get("reasoning_content")) for a in answers] == [True, False, False] and answers[2]["content"] == "abcd", answers)
+expect("reasoning", [bool(a.get("reasoning_content")) for a in answers] == [True, False, False] and answers[2]["content"] == "abcd", answers)
+before = time.strftime("%d %b %Y%b %d %Y")
+prompt = s.post("/v1/chat/completions", body)[1]["__verbose"]["prompt"]
+expect("the prompt, with the date", prompt.removesuffix("<think>\n").endswith((before, time.strftime("%d %b %Y%b %d %Y"))), prompt)
+s.stop()
+s = Server("-m", tiny_model(), "--unit", "cpu", "-t", "1", "--reasoning", "off", "--chat-template-file", path)
+expect("--reasoning off", not s.post("/v1/chat/completions", body)[1]["choices"][0]["message"].get("reasoning_content"))
 s.stop()
 code, out, err = run("serve", "--port", "0", "-m", tiny_model(), "--chat-template-file", write(top.name, "empty.jinja", ""))
 expect("an empty template is refused", code != 0 and "empty.jinja" in err and "it is empty" in err, err)

@@ -232,13 +232,15 @@ static const char *guess_type(json_t *schema)
     static const struct {
         const char *key, *type;
     } hints[] = {{"properties", "object"},      {"additionalProperties", "object"},
-                 {"required", "object"},        {"items", "array"},
+                 {"required", "object"},        {"minProperties", "object"},
+                 {"maxProperties", "object"},   {"items", "array"},
                  {"prefixItems", "array"},      {"minItems", "array"},
-                 {"maxItems", "array"},         {"minLength", "string"},
-                 {"maxLength", "string"},       {"pattern", "string"},
-                 {"format", "string"},          {"minimum", "number"},
-                 {"maximum", "number"},         {"exclusiveMinimum", "number"},
-                 {"exclusiveMaximum", "number"}};
+                 {"maxItems", "array"},         {"uniqueItems", "array"},
+                 {"minLength", "string"},       {"maxLength", "string"},
+                 {"pattern", "string"},         {"format", "string"},
+                 {"minimum", "number"},         {"maximum", "number"},
+                 {"exclusiveMinimum", "number"}, {"exclusiveMaximum", "number"},
+                 {"multipleOf", "number"}};
     for (size_t i = 0; i < sizeof hints / sizeof *hints; i++)
         if (json_object_get(schema, hints[i].key)) return hints[i].type;
     return NULL;

@@ -122,7 +122,6 @@ static json_t *merge_keyword(const char *key, json_t *a, json_t *b)
     if (!strcmp(key, "enum") && json_is_array(a) && json_is_array(b)) return intersect(a, b);
     if (!strcmp(key, "required") && json_is_array(a) && json_is_array(b)) return union_of(a, b);
     if (!strcmp(key, "allOf") && json_is_array(a) && json_is_array(b)) return union_of(a, b);
-    if (!strcmp(key, "items") && !json_is_array(a) && !json_is_array(b)) return both(a, b);
     if (!strcmp(key, "uniqueItems")) return json_boolean(json_is_true(a) || json_is_true(b));
     for (size_t i = 0; i < 5; i++) {
         if (!strcmp(key, lower[i]) && json_is_number(a) && json_is_number(b)) return tighter(a, b, 1);
@@ -154,14 +153,41 @@ static void merge_members(json_t *a, json_t *b, json_t *out)
         json_object_set(out, "additionalProperties", more_a ? more_a : more_b);
 }
 
+/* Items: those beyond one side's prefixItems are under its items, which do not see the other side's prefixItems. */
+static void merge_items(json_t *a, json_t *b, json_t *out)
+{
+    json_t *pa = json_object_get(a, "prefixItems"), *pb = json_object_get(b, "prefixItems");
+    json_t *more_a = json_object_get(a, "items"), *more_b = json_object_get(b, "items");
+    size_t n = json_array_size(pa) > json_array_size(pb) ? json_array_size(pa) : json_array_size(pb);
+    json_t *list = json_array();
+    for (size_t i = 0; i < n; i++) {
+        json_t *x = i < json_array_size(pa) ? json_array_get(pa, i) : more_a;
+        json_t *y = i < json_array_size(pb) ? json_array_get(pb, i) : more_b;
+        json_array_append_new(list, x && y ? both(x, y) : json_incref(x ? x : y));
+    }
+    if (n) json_object_set(out, "prefixItems", list);
+    if (more_a && more_b) json_object_set_new(out, "items", both(more_a, more_b));
+    else if (more_a || more_b) json_object_set(out, "items", more_a ? more_a : more_b);
+    json_decref(list);
+}
+
+/* 1: what was a list in older drafts is one, so that merge_items does not apply. */
+static int has_list_of_items(json_t *schema)
+{
+    json_t *prefix = json_object_get(schema, "prefixItems");
+    return json_is_array(json_object_get(schema, "items")) || (prefix && !json_is_array(prefix));
+}
+
 static json_t *merge_plain(struct sg_schema *s, json_t *a, json_t *b)
 {
+    int items = !has_list_of_items(a) && !has_list_of_items(b);
     json_t *out = json_copy(a), *v;
     const char *key;
     json_object_foreach(b, key, v)
     {
         json_t *own = json_object_get(a, key);
         if (!strcmp(key, "properties") || !strcmp(key, "additionalProperties")) continue;
+        if (items && (!strcmp(key, "items") || !strcmp(key, "prefixItems"))) continue;
         if (!own) json_object_set(out, key, v);
         if (!own || sg_schema_annotation(key)) continue;
         json_t *merged = merge_keyword(key, own, v);
@@ -172,6 +198,7 @@ static json_t *merge_plain(struct sg_schema *s, json_t *a, json_t *b)
                           "schema: keyword %.40s: two different ones apply to one value, which is not supported", key);
     }
     if (out) merge_members(a, b, out);
+    if (out && items) merge_items(a, b, out);
     if (!out) s->b->status = sg_no_memory("schema", 1, s->b->err);
     return out;
 }
