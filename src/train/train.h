@@ -34,7 +34,6 @@ struct sg_train_block {
     struct sg_train_block *next;
     float *data;
     size_t n;
-    int used;
 };
 
 struct segue_trainer {
@@ -59,7 +58,7 @@ struct segue_trainer {
     uint32_t rows_op;                /* index of the op `rows`; the ops after it are the head */
     int32_t logits;                  /* value */
     float **angles;                  /* [ropes_n] cosines, then sines, each [sequence_tokens, pairs] */
-    struct sg_train_block *blocks;
+    struct sg_train_block *used_blocks, *free_blocks;
     size_t block_tokens;             /* size of the micro-batch that the blocks belong to */
     uint64_t live_bytes, live_max;   /* of values and gradients of values */
     uint64_t labelled;               /* positions since the last update */
@@ -111,6 +110,7 @@ void sg_train_put(struct sg_train_pass *p, float *data);
 /* Words of 4 bytes that `rows` rows of a value take, and the numbers from one row to the next. */
 size_t sg_train_words(const struct segue_trainer *t, size_t rows, uint32_t width);
 size_t sg_train_stride(const struct segue_trainer *t, uint32_t width);
+void sg_train_put_all(struct segue_trainer *t);
 void sg_train_free_blocks(struct segue_trainer *t);
 static inline uint32_t sg_train_rows(const struct sg_train_pass *p, const struct sg_op *op)
 {

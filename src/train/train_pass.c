@@ -121,7 +121,7 @@ static segue_status set_rows(struct sg_train_pass *p, const segue_train_batch *b
 
 static void free_all(struct sg_train_pass *p)
 {
-    for (struct sg_train_block *b = p->t->blocks; b; b = b->next) b->used = 0;
+    sg_train_put_all(p->t);
     memset(p->values, 0, p->g->values_n * sizeof *p->values);
     memset(p->grads, 0, p->g->values_n * sizeof *p->grads);
     p->t->live_bytes = 0;

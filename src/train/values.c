@@ -9,43 +9,71 @@
 /* Blocks of a resident unit are kept for micro-batches of any size, because its allocations wait for all work. */
 static int block_fits(const struct segue_trainer *t, const struct sg_train_block *b, size_t n)
 {
-    return !b->used && b->n >= n && (t->resident || b->n <= n + n / 4 + 1024);
+    return b->n >= n && (t->resident || b->n <= n + n / 4 + 1024);
+}
+
+/* Takes the smallest free block that fits from its list; NULL: there is none. The last one freed comes first: sizes repeat, so that
+ * it is often the one. */
+static struct sg_train_block *take_free(struct segue_trainer *t, size_t n)
+{
+    struct sg_train_block **best = NULL;
+    for (struct sg_train_block **b = &t->free_blocks; *b && !(best && (*best)->n == n); b = &(*b)->next)
+        if (block_fits(t, *b, n) && (!best || (*b)->n < (*best)->n)) best = b;
+    if (!best) return NULL;
+    struct sg_train_block *found = *best;
+    *best = found->next;
+    return found;
 }
 
 float *sg_train_take(struct sg_train_pass *p, size_t n)
 {
     struct segue_trainer *t = p->t;
-    struct sg_train_block *best = NULL;
-    for (struct sg_train_block *b = t->blocks; b; b = b->next)
-        if (block_fits(t, b, n) && (!best || b->n < best->n)) best = b;
-    if (!best) {
+    struct sg_train_block *b = take_free(t, n);
+    if (!b) {
         float *data;
-        best = sg_alloc(sizeof *best);
-        if (!best) (void)sg_no_memory("a value of training", sizeof *best, p->err);
-        if (!best || sg_train_new(t, n, "a value of training", &data, p->err) != SEGUE_OK) {
-            sg_free(best);
+        b = sg_alloc(sizeof *b);
+        if (!b) (void)sg_no_memory("a value of training", sizeof *b, p->err);
+        if (!b || sg_train_new(t, n, "a value of training", &data, p->err) != SEGUE_OK) {
+            sg_free(b);
             return NULL;
         }
-        *best = (struct sg_train_block){.next = t->blocks, .data = data, .n = n};
-        t->blocks = best;
+        *b = (struct sg_train_block){.data = data, .n = n};
     }
-    best->used = 1;
-    return best->data;
+    b->next = t->used_blocks;
+    t->used_blocks = b;
+    return b->data;
 }
 
+/* What was taken last is first in its list, and is put back first. */
 void sg_train_put(struct sg_train_pass *p, float *data)
 {
-    for (struct sg_train_block *b = p->t->blocks; b && data; b = b->next)
-        if (b->data == data) b->used = 0;
+    struct sg_train_block **b = &p->t->used_blocks;
+    while (*b && (*b)->data != data) b = &(*b)->next;
+    struct sg_train_block *found = *b;
+    if (!found) return;
+    *b = found->next;
+    found->next = p->t->free_blocks;
+    p->t->free_blocks = found;
+}
+
+void sg_train_put_all(struct segue_trainer *t)
+{
+    while (t->used_blocks) {
+        struct sg_train_block *b = t->used_blocks;
+        t->used_blocks = b->next;
+        b->next = t->free_blocks;
+        t->free_blocks = b;
+    }
 }
 
 void sg_train_free_blocks(struct segue_trainer *t)
 {
-    while (t->blocks) {
-        struct sg_train_block *next = t->blocks->next;
-        sg_train_delete(t, t->blocks->data);
-        sg_free(t->blocks);
-        t->blocks = next;
+    sg_train_put_all(t);
+    while (t->free_blocks) {
+        struct sg_train_block *next = t->free_blocks->next;
+        sg_train_delete(t, t->free_blocks->data);
+        sg_free(t->free_blocks);
+        t->free_blocks = next;
     }
 }
 
@@ -220,8 +248,8 @@ segue_status sg_train_read_value(const struct segue_trainer *t, float *host, con
 /* --- products --- */
 
 /* Tiles of C, largest first: the larger, the less often factors are copied. */
-static const struct { uint32_t rows, cols; } tile_sizes[] = {{264, 384}, {132, 192}, {132, 96}};
-enum { TILE_SIZES = 3, ITEMS_PER_THREAD = 4 };
+static const struct { uint32_t rows, cols; } tile_sizes[] = {{264, 768}, {264, 384}, {132, 192}, {132, 96}};
+enum { TILE_SIZES = 4, ITEMS_PER_THREAD = 4 };
 
 struct gemm_work {
     const struct sg_train_math *m;
