@@ -222,10 +222,10 @@ struct read_ahead *read_ahead_open(bool one_unit)
     return NULL;
 }
 
-/* Lock held. True while exactly the prompt ids[n] is computed. */
+/* Lock held. True while exactly the prompt ids[n] is computed, and not given up. */
 static bool is_trial(const struct read_ahead *a, const int32_t *ids, size_t n)
 {
-    return a->trial_n == n && !memcmp(a->batch, ids, n * sizeof *ids);
+    return !a->dropped && a->trial_n == n && !memcmp(a->batch, ids, n * sizeof *ids);
 }
 
 /* Lock held. Interrupt the computation of a whole prompt; without effect on other prefills. */
@@ -280,7 +280,7 @@ static void take_session(struct read_ahead *a, segue_session **session, const in
     a->last_read = a->tokens_read;
     a->last_ns = a->ns;
     if (holds_exactly(a->whole, ids, n)) {
-        a->last_read += n - segue_session_tokens(a->next, NULL);
+        a->last_read += n - common_prefix(a->next, ids, n);
         *session = a->whole;
         segue_session_close(a->spare);
     } else {

@@ -4,7 +4,8 @@
   conformance.py                            the texts of this file (needs SEGUE_COMMAND)
   conformance.py --write FOLDER             writes them, with their verdicts and sources as comments
   conformance.py --check FOLDER VERDICTS    texts of another project: VERDICTS has lines PATH,GENERATION,VERDICT, where a
-                                            verdict is accept, refuse or refuse:RULE; nothing is downloaded
+                                            verdict is accept, refuse or refuse:RULE; nothing is downloaded.
+                                            public_verdicts.csv has those of public projects
 
 A text states its verdicts in its first line: `// verdict: h13=accept h14=refuse:49`. At least 95 % per generation must agree, of
 all verdicts and of those of Apple's compiler, and each rule has a text on both sides on each generation that has it. The texts are
@@ -82,8 +83,11 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--write"] and len(sys.argv) == 3:
         write(sys.argv[2])
     elif sys.argv[1:2] == ["--check"] and len(sys.argv) == 4:
-        with open(sys.argv[3], newline="") as f:
-            sys.exit(check([(os.path.join(sys.argv[2], r[0]), r[1].strip(), r[2].strip(), False, None) for r in csv.reader(f) if r])[0])
+        with open(sys.argv[3], newline="") as f: rows = [r for r in csv.reader(f) if r and not r[0].startswith("#")]
+        here = [(os.path.join(sys.argv[2], r[0]), r[1].strip(), r[2].strip(), False, None) for r in rows]
+        here = [c for c in here if os.path.exists(c[0])]
+        if len(here) < len(rows): print(f"skipped: {len(rows) - len(here)} of {len(rows)} verdicts, whose texts are not in {sys.argv[2]}")
+        sys.exit(check(here)[0])
     elif len(sys.argv) > 1:
         sys.exit(__doc__)
     elif not os.path.exists(command):
