@@ -196,12 +196,19 @@ static void killed_writers_leave_a_whole_file(void **state)
     for (int i = 0; i < KILLS; i++) {
         segue_session *a = fresh(5), *b = fresh(6), *s = NULL;
         const int32_t *tokens;
+        int saved[2];
+        char byte;
         if (!i) OK(segue_session_save(a, path, &err));
+        assert_int_equal(pipe(saved), 0);
         pid_t child = fork();
         assert_true(child >= 0);
         if (!child)
-            for (int k = 0;; k++)
-                if (segue_session_save(k % 2 ? a : b, path, NULL) != SEGUE_OK) _exit(1);
+            for (int k = i;; k++)
+                if (segue_session_save(k % 2 ? a : b, path, NULL) != SEGUE_OK || (k == i && write(saved[1], "", 1) != 1)) _exit(1);
+        /* After one save, so that both states are seen however busy the machine is. */
+        close(saved[1]);
+        assert_int_equal(read(saved[0], &byte, 1), 1);
+        close(saved[0]);
         struct timespec wait = {0, (long)draw(4000000)};
         nanosleep(&wait, NULL); /* the moment is the point */
         assert_int_equal(kill(child, SIGKILL), 0);
