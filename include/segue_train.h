@@ -62,6 +62,7 @@ typedef struct segue_trainer_info {
                                   * them labelled (docs/TRAINING.md has the formula); an upper bound */
     double flops_per_token;      /* of forward and backward pass for a sequence of sequence_tokens, 2 per multiply-add, without
                                   * recomputation */
+    uint64_t activation_used;    /* largest sum of values and gradients of values of a micro-batch so far */
 } segue_trainer_info;
 
 /* Train `model` on `unit`. FULL copies all tensors as fp32. LoRA needs the file's weights only as they are.

@@ -44,10 +44,11 @@ static double op_flops(const struct segue_trainer *t, const struct sg_op *op)
 
 void sg_train_figures(struct segue_trainer *t)
 {
-    uint64_t head = 0;
+    uint64_t head = 0, rows = sg_train_head_rows(t);
+    if (rows > t->info.batch_tokens) rows = t->info.batch_tokens;
     for (uint32_t i = t->rows_op; i < t->graph->ops_n; i++) head += t->graph->values[t->graph->ops[i].out].width;
     t->info.param_bytes = 16 * t->info.numbers;
     uint32_t bytes = t->resident ? sg_resident_value_bytes(t->resident) : 4;
-    t->info.activation_bytes = bytes * (t->info.batch_tokens * columns_max(t) + 2 * head * sg_train_head_rows(t));
+    t->info.activation_bytes = bytes * (t->info.batch_tokens * columns_max(t) + 2 * head * rows);
     for (uint32_t i = 0; i < t->graph->ops_n; i++) t->info.flops_per_token += op_flops(t, &t->graph->ops[i]);
 }

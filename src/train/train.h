@@ -60,7 +60,7 @@ struct segue_trainer {
     float **angles;                  /* [ropes_n] cosines, then sines, each [sequence_tokens, pairs] */
     struct sg_train_block *used_blocks, *free_blocks;
     size_t block_tokens;             /* size of the micro-batch that the blocks belong to */
-    uint64_t live_bytes, live_max;   /* of values and gradients of values */
+    uint64_t live_bytes;             /* of values and gradients of values; the largest sum is info.activation_used */
     uint64_t labelled;               /* positions since the last update */
     struct sg_arena arena;
 };

@@ -96,7 +96,7 @@ float *sg_train_take_live(struct sg_train_pass *p, int32_t v)
     float *data = sg_train_take(p, sg_train_numbers(p, v));
     if (!data) return NULL;
     p->t->live_bytes += sg_train_numbers(p, v) * sizeof *data;
-    if (p->t->live_bytes > p->t->live_max) p->t->live_max = p->t->live_bytes;
+    if (p->t->live_bytes > p->t->info.activation_used) p->t->info.activation_used = p->t->live_bytes;
     return data;
 }
 

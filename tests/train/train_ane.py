@@ -80,6 +80,19 @@ r = subprocess.run(KILL, capture_output=True, text=True)
 check("a killed run has the bits of the whole one", r.returncode == 0 and
       open("killed/model.safetensors", "rb").read() == open("ane/model.safetensors", "rb").read(), r.stderr)
 
+# A process whose compiles are used up ends by name and leaves the checkpoint; the next process continues from it.
+HALF = [x.replace("killed", "budget") for x in KILL]
+p = subprocess.Popen(HALF, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+while p.poll() is None and not os.path.exists("budget/checkpoint.state"):
+    pass
+p.send_signal(signal.SIGKILL)
+p.wait()
+r = subprocess.run([x.replace("ane:soft", "ane:soft,compiles=3") for x in HALF], capture_output=True, text=True)
+check("a used up budget ends the run by name", r.returncode == 5 and "constraint 5" in r.stderr and "restart" in r.stderr, r.stderr)
+r = subprocess.run(HALF, capture_output=True, text=True)
+check("a restart at the budget resumes exactly", r.returncode == 0 and
+      open("budget/model.safetensors", "rb").read() == open("ane/model.safetensors", "rb").read(), r.stderr)
+
 r = segue("train", "-m", os.path.join(FILES, "llama"), "--data", "lines.jsonl", "-o", "high", "--full", "--unit", "ane:soft", "--lr",
           "10", "--clip", "0", "--steps", "40", "--checkpoint", "1", "--json")
 losses = [x["loss"] for x in map(json.loads, r.stdout.splitlines()) if "loss" in x]
