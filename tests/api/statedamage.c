@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -204,7 +205,8 @@ static void killed_writers_leave_a_whole_file(void **state)
         assert_true(child >= 0);
         if (!child)
             for (int k = i;; k++)
-                if (segue_session_save(k % 2 ? a : b, path, NULL) != SEGUE_OK || (k == i && write(saved[1], "", 1) != 1)) _exit(1);
+                if (segue_session_save(k % 2 ? a : b, path, NULL) != SEGUE_OK || (k == i && write(saved[1], "", 1) != 1))
+                    _exit(1);
         /* After one save, so that both states are seen however busy the machine is. */
         close(saved[1]);
         assert_int_equal(read(saved[0], &byte, 1), 1);
