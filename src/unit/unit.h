@@ -140,7 +140,7 @@ struct sg_host_memory {
     void *owner;
     void *(*take)(void *owner, size_t bytes);    /* 64-byte aligned, not cleared; NULL: none left, use ordinary memory */
     void (*leave)(void *owner, void *p);         /* frees what take returned */
-    uint32_t attachable;             /* 1: it is ordinary memory, of which state_attach of the unit takes CONV and DELTA slots */
+    uint32_t attachable;             /* 1: it is ordinary memory, of which state_attach of the unit takes slots */
 };
 /* The memory where it makes copies faster; NULL: it does not. */
 static inline const struct sg_host_memory *sg_host_memory_pinned(const struct sg_host_memory *m)
@@ -250,10 +250,16 @@ struct sg_unit_ops {
     segue_status (*state_transfer)(struct sg_state *to, struct sg_state *from, segue_error *err);
     /* Hint that states of `from` may soon be transferred to `to`, another unit of this kind: wakes the link between them. */
     void (*peer_prewarm)(struct sg_unit *from, struct sg_unit *to);
-    /* Where host and unit share memory: a CONV or DELTA slot gets the contents at `at`, an address that state_at of another unit
-     * gave and that is in memory of this unit's `host`. Nothing is copied; the caller does not change it any more, and may free
-     * it. EUNSUPPORTED: it is other memory; use put. Then the same as after put. */
-    segue_status (*state_attach)(struct sg_state *s, uint32_t slot, const void *at, segue_error *err);
+    /* Where host and unit share memory: as put, but the slot gets the bytes at `at`, an address that state_at (CONV, DELTA) or
+     * state_rows (K, V) of another unit gave and that is in memory of this unit's `host`. Nothing is copied; the caller does not
+     * change them any more, and may free them. EUNSUPPORTED: it is other memory, or the storage is not the state's; use put. */
+    segue_status (*state_attach)(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
+                                 const void *at, segue_error *err);
+    /* K, V: address of positions [from, to) in host memory, with the bytes that get would write, for state_attach. Waits like
+     * get. The state copies them before it writes there again. EUNSUPPORTED: they are not so in memory of
+     * struct sg_state_opts.host; use get. */
+    segue_status (*state_rows)(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
+                               const void **at, segue_error *err);
     /* The unit's pinned memory, or memory that it attaches (sg_host_memory.attachable), or NULL. Absent, or memory that it
      * attaches: all copies are complete when get or put returns. Pinned: copies from and to this memory may be pending; those of
      * get until state_flush, those of put until state_flush or validation. Freeing the memory or the state waits for them. */

@@ -90,7 +90,7 @@ static segue_status move_fixed(const struct sg_slot_copy *j, struct sg_staging *
     moved->copied += bytes;
     if (a->state_at) {
         SG_TRY(a->state_at(j->from, j->from_slot, 0, &at, err));
-        if (b->state_attach && b->state_attach(j->to, j->to_slot, at, NULL) == SEGUE_OK) {
+        if (b->state_attach && b->state_attach(j->to, j->to_slot, 0, j->end, SG_F32, at, NULL) == SEGUE_OK) {
             moved->copied -= bytes;
             return SEGUE_OK;
         }
@@ -106,12 +106,32 @@ static segue_status move_fixed(const struct sg_slot_copy *j, struct sg_staging *
     return flush(j->to, err);
 }
 
+int sg_bridge_attaches(const struct sg_slot_copy *j)
+{
+    const struct sg_unit_ops *b = sg_ops_of(j->to);
+    struct sg_unit *to = ((const struct sg_state_base *)(const void *)j->to)->unit;
+    const struct sg_host_memory *host = b->state_attach && b->host ? b->host(to) : NULL;
+    return !sg_slot_fixed_bytes(j->slot) && sg_ops_of(j->from)->state_rows && host && host->attachable;
+}
+
+/* 1: the target took the rows of K or V over. */
+static int attach_rows(const struct sg_slot_copy *j, struct sg_moved *moved)
+{
+    const void *at;
+    if (j->first >= j->end || !sg_bridge_attaches(j)) return 0;
+    if (sg_ops_of(j->from)->state_rows(j->from, j->from_slot, j->first, j->end, j->kv, &at, NULL) != SEGUE_OK) return 0;
+    if (sg_ops_of(j->to)->state_attach(j->to, j->to_slot, j->first, j->end, j->kv, at, NULL) != SEGUE_OK) return 0;
+    moved->all += (j->end - j->first) * sg_slot_row_bytes(j->slot, j->kv);
+    return 1;
+}
+
 /* K and V rows in pieces of the staging buffer's size. They are read in the target's storage, so that only the source unit
  * converts. */
 segue_status sg_bridge_slot(const struct sg_slot_copy *j, struct sg_staging *c, struct sg_moved *moved, segue_error *err)
 {
     const struct sg_unit_ops *a = sg_ops_of(j->from), *b = sg_ops_of(j->to);
     if (sg_slot_fixed_bytes(j->slot)) return move_fixed(j, c, moved, err);
+    if (attach_rows(j, moved)) return SEGUE_OK;
     size_t row_bytes = sg_slot_row_bytes(j->slot, j->kv);
     uint64_t max_rows = row_bytes && c->bytes > row_bytes ? c->bytes / row_bytes : 1;
     for (uint64_t at = j->first, n; at < j->end; at += n) {
@@ -240,7 +260,8 @@ static segue_status move_slots(struct move *m, uint64_t rows, segue_error *err)
     SG_TRY(find_copies(m, rows, err));
     SG_TRY(send_fixed(m, 1, err));
     for (uint32_t i = 0; i < m->n; i++)
-        if (!sg_slot_fixed_bytes(m->copies[i].slot)) SG_TRY(send_rows(m, &m->copies[i], err));
+        if (!sg_slot_fixed_bytes(m->copies[i].slot) && !attach_rows(&m->copies[i], m->moved))
+            SG_TRY(send_rows(m, &m->copies[i], err));
     SG_TRY(deliver(m, err));
     if (!m->fixed_sent) SG_TRY(send_fixed(m, 0, err));
     SG_TRY(sg_bridge_flush(m->from, err));

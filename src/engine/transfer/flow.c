@@ -78,9 +78,9 @@ void sg_flow_close(struct sg_flow *f)
     f->open = 0;
 }
 
-/* Copies the positions of one slot that were not copied yet, up to `rows`. last: also recurrent slots. Slots with a sliding
- * window are copied in the last run only, unless copying has begun (`sent`), because earlier positions would leave the
- * window before decode starts. */
+/* Copies the positions of one slot that were not copied yet, up to `rows`. last: also recurrent slots. In the last run only,
+ * unless copying has begun (`sent`): slots with a sliding window, whose earlier positions would leave the window before decode
+ * starts, and rows that the target may take over. */
 static segue_status send_path(struct sg_flow *f, struct path *p, uint64_t rows, int last, segue_error *err)
 {
     const struct sg_layout_stage *a = &f->from->stages[p->from_stage], *b = &f->to->stages[p->to_stage];
@@ -100,7 +100,8 @@ static segue_status send_path(struct sg_flow *f, struct path *p, uint64_t rows, 
         p->sent = 1;
         return SEGUE_OK;
     }
-    if (slot->window && !last && !p->sent) return SEGUE_OK;
+    int attaches = a->kv == b->kv && sg_bridge_attaches(&j);
+    if ((slot->window || attaches) && !last && !p->sent) return SEGUE_OK;
     if (!p->sent) j.first = sg_slot_first_needed(slot, rows);
     if (j.first >= rows) return SEGUE_OK;
     SG_TRY(sg_bridge_slot(&j, &f->staging, &f->moved, err));

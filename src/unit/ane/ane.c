@@ -297,6 +297,7 @@ const struct sg_unit_ops sg_unit_ane = {
     .state_get = ane_state_get,
     .state_put = ane_state_put,
     .state_at = ane_state_at,
+    .state_rows = ane_state_rows,
     .state_logits = ane_state_logits,
     .train_device = ane_train_device,
 };

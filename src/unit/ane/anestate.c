@@ -173,7 +173,7 @@ static segue_status copy(struct sg_state *to, struct sg_state *from, segue_error
         const struct ane_slot *a = ane_slot_at(from, i);
         struct ane_slot *b = ane_slot_at(to, i);
         if (a->fixed) memcpy(b->fixed, a->fixed, a->core.fixed_bytes);
-        SG_TRY(ane_rows_share(b, a, err));
+        SG_TRY(sg_rows_share(&b->rows, &a->rows, err));
         b->host_end = a->host_end;
     }
     to->synced = from->core.tokens;
@@ -224,13 +224,15 @@ static void share_fixed(struct sg_state *st)
 /* A state has no surfaces until its first run. */
 static segue_status state_init(struct sg_state *st, const struct sg_state_opts *o, segue_error *err)
 {
-    (void)o;
     st->fixed_here = 1;
     st->undo = sg_arena_alloc(&st->arena, st->core.marks_cap * sizeof *st->undo);
     st->undo_rows = sg_arena_alloc(&st->arena, st->core.marks_cap * sizeof *st->undo_rows);
     if (!st->undo || !st->undo_rows) return sg_no_memory("ane state", st->core.marks_cap * sizeof *st->undo, err);
     share_fixed(st);
-    for (uint32_t i = 0; i < st->core.slots_n; i++) SG_TRY(slot_init(st, ane_slot_at(st, i), err));
+    for (uint32_t i = 0; i < st->core.slots_n; i++) {
+        SG_TRY(slot_init(st, ane_slot_at(st, i), err));
+        ane_rows_init(ane_slot_at(st, i), st->core.host, o ? o->rows : 0);
+    }
     return SEGUE_OK;
 }
 
@@ -269,7 +271,7 @@ void ane_state_free(struct sg_state *s)
     if (!s) return;
     ane_state_leave(s);
     sg_free(s->logits);
-    for (uint32_t i = 0; i < s->core.slots_n; i++) ane_rows_free(ane_slot_at(s, i));
+    for (uint32_t i = 0; i < s->core.slots_n; i++) sg_rows_free(&ane_slot_at(s, i)->rows);
     if (s->fixed_memory) s->core.host->leave(s->core.host->owner, s->fixed_memory);
     sg_state_core_free(&s->core);
     sg_arena_free(&s->arena);
@@ -281,7 +283,7 @@ void ane_state_free(struct sg_state *s)
 uint64_t ane_state_bytes(const struct sg_state *s)
 {
     uint64_t bytes = (uint64_t)s->core.fixed_bytes * (1 + s->core.marks_n);
-    for (uint32_t i = 0; i < s->core.slots_n; i++) bytes += ane_rows_bytes(ane_slot_at(s, i));
+    for (uint32_t i = 0; i < s->core.slots_n; i++) bytes += sg_rows_bytes(&ane_slot_at(s, i)->rows);
     for (uint32_t i = 0; i < s->parts_n; i++) bytes += s->now[i] ? 2 * s->surface_bytes : 0;
     return bytes;
 }
@@ -341,4 +343,18 @@ segue_status ane_state_at(struct sg_state *st, uint32_t slot, int write, void **
     }
     *out = ane_slot_at(st, slot)->fixed;
     return status;
+}
+
+segue_status ane_state_rows(struct sg_state *st, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
+                            const void **out, segue_error *err)
+{
+    struct sg_core_slot *c = NULL;
+    SG_TRY(sg_state_core_slot(&st->core, slot, storage, "get", &c, err));
+    pthread_mutex_lock(&st->core.lock);
+    sg_state_core_wait(&st->core, c, UINT64_MAX);
+    segue_status status = ane_state_sync(st, err);
+    if (status == SEGUE_OK) status = sg_state_core_check_get(&st->core, slot, from, to, c->first, c->end, err);
+    *out = status == SEGUE_OK && storage == SG_F16 ? sg_rows_export(&ane_slot_at(st, slot)->rows, from, to) : NULL;
+    pthread_mutex_unlock(&st->core.lock);
+    return status != SEGUE_OK || *out ? status : sg_rows_apart("ane", slot, err);
 }

@@ -19,7 +19,7 @@
 #include "unit/ane/lower/lowerhead.h"
 #include "unit/ane/rules/profile.h"
 #include "unit/batch.h"
-#include "unit/kv/kv_blocks.h"
+#include "unit/kv/kv_rows.h"
 #include "unit/pool.h"
 #include "unit/spec.h"
 #include "unit/state_core.h"
@@ -172,7 +172,7 @@ void ane_lora_free(struct sg_program *p, struct ane_lora *l);
 struct ane_slot {
     struct sg_core_slot core;
     uint32_t elems;                  /* K, V: per position (heads * width); CONV, DELTA: of the whole slot */
-    struct sg_block_table blocks;    /* K, V: rows on the host, ANE_BLOCK_TOKENS positions per block; forks share blocks */
+    struct sg_rows rows;             /* K, V: rows on the host, fp16 */
     float *fixed;                    /* CONV, DELTA: [elems] fp32 (fp16 on the engine); in fixed_memory or the arena */
     uint64_t host_end;
     /* While resident: */
@@ -209,6 +209,8 @@ segue_status ane_state_get(struct sg_state *s, uint32_t slot, uint64_t from, uin
 segue_status ane_state_put(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
                            const void *in, segue_error *err);
 segue_status ane_state_at(struct sg_state *s, uint32_t slot, int write, void **out, segue_error *err);
+segue_status ane_state_rows(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
+                            const void **out, segue_error *err);
 /* Before a dispatch of n rows: saves for each mark the rows that the dispatch will overwrite in a ring, and forgets rows on the
  * host that neither the next token nor a mark can attend to. */
 segue_status ane_state_prepare(struct sg_state *s, uint32_t n, segue_error *err);
@@ -228,17 +230,14 @@ void ane_state_advance(struct sg_state *s, uint32_t rows);
 uint32_t ane_reach(const struct sg_state *st, const struct sg_slot *s);
 /* First position that the token after `tokens` tokens attends to. Member of struct sg_state_core_ops. */
 uint64_t ane_first_needed(const struct sg_state *st, uint32_t slot, uint64_t tokens);
+/* Of a slot without rows. host, tokens: of struct sg_state_opts. */
+void ane_rows_init(struct ane_slot *s, const struct sg_host_memory *host, uint64_t tokens);
 /* The row [elems] of a position whose block exists. To write to it, own the block first. */
 uint16_t *ane_row(const struct ane_slot *s, uint64_t pos);
 /* Makes the blocks of positions [from, to) exist with this slot as their only user; shared ones are copied. EMEMORY. */
 segue_status ane_rows_own(struct ane_slot *s, uint64_t from, uint64_t to, segue_error *err);
 /* Releases the blocks outside of [core.first, host_end). */
 void ane_rows_trim(struct ane_slot *s);
-/* `to`, a slot without blocks, refers to the blocks of `from`. EMEMORY. */
-segue_status ane_rows_share(struct ane_slot *to, const struct ane_slot *from, segue_error *err);
-void ane_rows_free(struct ane_slot *s);
-/* Memory of the blocks; a shared one counts by this slot's share. */
-uint64_t ane_rows_bytes(const struct ane_slot *s);
 /* Copy held positions [from, to) to or from the canonical layout. write owns the blocks; the caller then updates host_end. */
 segue_status ane_rows_read(const struct ane_slot *s, uint64_t from, uint64_t to, enum sg_storage storage, char *out,
                            segue_error *err);

@@ -48,7 +48,7 @@ segue_status sg_block_table_own(struct sg_block_table *t, uint64_t index, pthrea
 {
     SG_TRY(sg_block_table_grow(t, index, lock, err));
     struct sg_shared_block *shared = t->blocks[index], *copy;
-    if (shared && atomic_load(&shared->refs) == 1) return SEGUE_OK;
+    if (shared && atomic_load(&shared->refs) == 1 && !(ops->sealed && ops->sealed(shared))) return SEGUE_OK;
     SG_TRY(ops->create(owner, shared, &copy, err));
     lock_table(lock);
     t->blocks[index] = copy;

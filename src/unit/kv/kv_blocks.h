@@ -30,6 +30,8 @@ struct sg_block_ops {
     segue_status (*create)(void *owner, const struct sg_shared_block *from, struct sg_shared_block **out, segue_error *err);
     /* The last reference is gone. */
     void (*destroy)(void *owner, struct sg_shared_block *b);
+    /* Optional. 1: the block is not to be written to any more; it is copied also when it has one user. */
+    int (*sealed)(struct sg_shared_block *b);
 };
 
 /* Makes `index` valid. */

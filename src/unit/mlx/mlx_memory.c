@@ -1,5 +1,5 @@
-/* mlx_memory.c: memory of MLX in which states of other units keep their recurrent slots, where the host shares it. At a hand-off
- * the same bytes become the contents of a slot here: an array that is a view of them.
+/* mlx_memory.c: memory of MLX in which states of other units keep their slots, where the host shares it. At a hand-off the same
+ * bytes become the contents of a slot here: an array that is a view of them.
  * SPDX-License-Identifier: MIT */
 #include "unit/mlx/mlxunit.h"
 
@@ -61,29 +61,39 @@ struct attaching {
     struct sg_state *state;
     struct mlx_slot *slot;
     const char *at;
+    uint64_t tokens;                 /* of K, V */
     int found;
     segue_status status;
     segue_error *err;
 };
 
+/* The array that a slot has for the bytes: of K and V [1, heads, tokens, width], of DELTA with key and value exchanged. */
+static mxc_ref view_of(const struct attaching *a, const struct mxc_memory *m, size_t offset)
+{
+    static const int swap_matrix[4] = {0, 1, 3, 2}, swap_rows[4] = {0, 2, 1, 3};
+    struct mxc_tape *t = a->state->core.base.unit->tape;
+    const struct sg_slot *slot = &a->slot->core.slot;
+    uint32_t conv[3] = {1, slot->heads, slot->width}, delta[4] = {1, slot->heads, slot->depth, slot->width};
+    uint32_t rows[4] = {1, (uint32_t)a->tokens, slot->heads, slot->width};
+    if (sg_slot_grows(slot))
+        return mxc_transpose(t, mxc_of_memory(t, m, offset, mlx_type_of(a->state->core.storage), rows, 4), swap_rows, 4);
+    if (slot->kind == SG_SLOT_CONV) return mxc_of_memory(t, m, offset, MXC_F32, conv, 3);
+    return mxc_transpose(t, mxc_of_memory(t, m, offset, MXC_F32, delta, 4), swap_matrix, 4);
+}
+
 static void attach_on_owner(void *arg)
 {
     struct attaching *a = arg;
     struct sg_unit *u = a->state->core.base.unit;
-    const struct sg_slot *slot = &a->slot->core.slot;
-    static const int swap[4] = {0, 1, 3, 2};
-    uint32_t conv[3] = {1, slot->heads, slot->width}, delta[4] = {1, slot->heads, slot->depth, slot->width};
-    int matrix = slot->kind == SG_SLOT_DELTA;
-    size_t bytes = a->slot->core.fixed_bytes;
+    const struct sg_core_slot *core = &a->slot->core;
+    size_t bytes = core->fixed_bytes ? core->fixed_bytes : a->tokens * core->row_bytes;
     pthread_mutex_lock(&u->host_lock);
     const struct mlx_memory *m = u->memory;
     while (m && !(a->at >= m->address && a->at + bytes <= m->address + m->bytes)) m = m->next;
     a->found = m != NULL;
-    mxc_ref y = MXC_NONE;
-    if (m) y = mxc_of_memory(u->tape, m->memory, (size_t)(a->at - m->address), matrix ? delta : conv, matrix ? 4 : 3);
+    mxc_ref y = m ? view_of(a, m->memory, (size_t)(a->at - m->address)) : MXC_NONE;
     pthread_mutex_unlock(&u->host_lock);
     if (!a->found) return;
-    if (matrix) y = mxc_transpose(u->tape, y, swap, 4);
     (void)mxc_eval(u->tape, &y, 1);
     struct mxc_held *held = mxc_keep(u->tape, y);
     if (held) {
@@ -95,15 +105,23 @@ static void attach_on_owner(void *arg)
     mxc_tape_clear(u->tape);
 }
 
-segue_status mlx_state_attach(struct sg_state *s, uint32_t slot, const void *at, segue_error *err)
+/* K and V from their first position on, in an empty slot: its array begins with position 0. MLX's own order is by head; the first
+ * step that appends to the rows writes them so, as it does whenever K and V grow. */
+segue_status mlx_state_attach(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
+                              const void *at, segue_error *err)
 {
     struct sg_core_slot *core = NULL;
     SG_TRY(sg_state_core_check_idle(&s->core, err));
-    SG_TRY(sg_state_core_slot(&s->core, slot, SG_F32, "attach", &core, err));
-    struct attaching a = {.state = s, .slot = mlx_slot_at(s, slot), .at = at, .err = err};
-    if (!sg_slot_grows(&core->slot)) mlx_call(s->core.base.unit, attach_on_owner, &a);
+    SG_TRY(sg_state_core_slot(&s->core, slot, storage, "attach", &core, err));
+    int grows = sg_slot_grows(&core->slot);
+    int fits = !grows || (!from && !core->end && storage == s->core.storage && storage != SG_Q8_0);
+    struct attaching a = {.state = s, .slot = mlx_slot_at(s, slot), .at = at, .tokens = to, .err = err};
+    if (fits) mlx_call(s->core.base.unit, attach_on_owner, &a);
     if (!a.found)
-        return sg_fail(err, SEGUE_EUNSUPPORTED, "attach state: mlx: slot %u: the memory is not one of this unit; use put", slot);
-    core->present = a.status == SEGUE_OK;
-    return a.status;
+        return sg_fail(err, SEGUE_EUNSUPPORTED,
+                       "attach state: mlx: slot %u: other memory, another storage, or a slot that is not empty; use put", slot);
+    if (a.status != SEGUE_OK) return a.status;
+    core->present = !grows;
+    if (grows) core->end = to;
+    return SEGUE_OK;
 }

@@ -5,7 +5,7 @@
 
 #include "unit/mlx/mlxunit.h"
 
-static enum mxc_type type_of(enum sg_storage s) { return s == SG_F16 ? MXC_F16 : s == SG_BF16 ? MXC_BF16 : MXC_F32; }
+enum mxc_type mlx_type_of(enum sg_storage s) { return s == SG_F16 ? MXC_F16 : s == SG_BF16 ? MXC_BF16 : MXC_F32; }
 static const int swap_rows[4] = {0, 2, 1, 3}, swap_matrix[4] = {0, 1, 3, 2};
 
 static void replace(struct mxc_held **at, struct mxc_held *with)
@@ -30,12 +30,12 @@ mxc_ref mlx_state_grown(struct sg_unit *u, struct mlx_slot *s, enum sg_storage s
 {
     uint32_t cap = (uint32_t)((end + MLX_BLOCK_TOKENS - 1) / MLX_BLOCK_TOKENS * MLX_BLOCK_TOKENS);
     uint32_t shape[4] = {1, s->core.slot.heads, cap, s->core.slot.width};
-    if (!s->array) return mxc_zeros(u->tape, type_of(storage), shape, 4);
+    if (!s->array) return mxc_zeros(u->tape, mlx_type_of(storage), shape, 4);
     mxc_ref now = mxc_use(u->tape, s->array);
     uint32_t held = mxc_dim(u->tape, now, 2);
     if (held >= end) return now;
     shape[2] = cap - held;
-    mxc_ref parts[2] = {now, mxc_zeros(u->tape, type_of(storage), shape, 4)};
+    mxc_ref parts[2] = {now, mxc_zeros(u->tape, mlx_type_of(storage), shape, 4)};
     mxc_ref both = mxc_concat(u->tape, parts, 2, 2);
     mxc_forget(u->tape, now);
     return both;
@@ -60,7 +60,7 @@ mxc_ref mlx_state_append(struct sg_unit *u, struct sg_state *st, uint32_t slot, 
     enum sg_storage storage = st->core.storage;
     uint32_t shape[4] = {1, n, s->core.slot.heads, s->core.slot.width};
     mxc_ref x = mxc_transpose(u->tape, mxc_reshape(u->tape, rows, shape, 4), swap_rows, 4);
-    if (mxc_type_of(u->tape, x) != type_of(storage)) x = mxc_cast(u->tape, x, type_of(storage));
+    if (mxc_type_of(u->tape, x) != mlx_type_of(storage)) x = mxc_cast(u->tape, x, mlx_type_of(storage));
     st->version++;
     return put_rows(u, s, storage, x, at, n);
 }
@@ -145,7 +145,7 @@ static void do_get(void *arg)
     if (sg_slot_grows(slot)) {
         bytes = (size_t)(x->to - x->from) * sg_slot_row_bytes(slot, x->storage);
         y = mxc_slice(u->tape, mxc_use(u->tape, x->slot->array), 2, (uint32_t)x->from, (uint32_t)x->to);
-        y = mxc_transpose(u->tape, mxc_cast(u->tape, y, type_of(x->storage)), swap_rows, 4);
+        y = mxc_transpose(u->tape, mxc_cast(u->tape, y, mlx_type_of(x->storage)), swap_rows, 4);
     } else {
         y = mxc_cast(u->tape, mlx_state_fixed(u, x->slot), MXC_F32);
         if (slot->kind == SG_SLOT_DELTA) y = mxc_transpose(u->tape, y, swap_matrix, 4);
@@ -164,8 +164,8 @@ static void do_put(void *arg)
     mxc_ref y;
     x->state->version++;
     if (sg_slot_grows(slot)) {
-        y = mxc_transpose(u->tape, mxc_from(u->tape, x->in, type_of(x->storage), rows, 4), swap_rows, 4);
-        y = put_rows(u, x->slot, x->state->core.storage, mxc_cast(u->tape, y, type_of(x->state->core.storage)), x->from,
+        y = mxc_transpose(u->tape, mxc_from(u->tape, x->in, mlx_type_of(x->storage), rows, 4), swap_rows, 4);
+        y = put_rows(u, x->slot, x->state->core.storage, mxc_cast(u->tape, y, mlx_type_of(x->state->core.storage)), x->from,
                      x->to - x->from);
     } else {
         int matrix = slot->kind == SG_SLOT_DELTA;

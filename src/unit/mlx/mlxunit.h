@@ -282,6 +282,7 @@ static inline struct mlx_slot *mlx_slot_at(const struct sg_state *s, uint32_t i)
 {
     return (struct mlx_slot *)(void *)sg_core_slot_at(&s->core, i);
 }
+enum mxc_type mlx_type_of(enum sg_storage s);    /* of K and V; fp32 for q8_0 */
 /* On the owner thread. K or V with `rows`, [n, heads * width], written at position `at`; [1, heads, cap, width]. */
 mxc_ref mlx_state_append(struct sg_unit *u, struct sg_state *s, uint32_t slot, mxc_ref rows, uint64_t at, uint32_t n);
 /* K or V with the capacity for positions before `end`. */
@@ -306,7 +307,8 @@ segue_status mlx_state_get(struct sg_state *s, uint32_t slot, uint64_t from, uin
 void mlx_memory_open(struct sg_unit *u);
 void mlx_memory_close(struct sg_unit *u);
 const struct sg_host_memory *mlx_memory_host(struct sg_unit *u);     /* NULL: host and unit do not share memory */
-segue_status mlx_state_attach(struct sg_state *s, uint32_t slot, const void *at, segue_error *err);
+segue_status mlx_state_attach(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
+                              const void *at, segue_error *err);
 
 /* --- decode steps, the next one issued before the result of this one is used --- */
 

@@ -343,13 +343,17 @@ struct mxc_memory *mxc_memory_new(size_t bytes, void **address)
 
 void mxc_memory_free(struct mxc_memory *m) { delete m; }
 
-mxc_ref mxc_of_memory(struct mxc_tape *t, const struct mxc_memory *m, size_t offset, const uint32_t *shape, uint32_t dims)
+mxc_ref mxc_of_memory(struct mxc_tape *t, const struct mxc_memory *m, size_t offset, enum mxc_type type, const uint32_t *shape,
+                      uint32_t dims)
 {
     return append(t, "share memory", [&] {
         mx::Stream s = t->device->stream;
-        int from = static_cast<int>((m->skip + offset) / sizeof(float)), n = 1;
-        for (uint32_t i = 0; i < dims; i++) n *= static_cast<int>(shape[i]);
-        return mx::reshape(mx::slice(m->numbers, {from}, {from + n}, s), shape_of(shape, dims), s);
+        size_t n = 1, size = types[type].size(), from = (m->skip + offset) / sizeof(float);
+        for (uint32_t i = 0; i < dims; i++) n *= shape[i];
+        size_t words = (n * size + sizeof(float) - 1) / sizeof(float);
+        mx::array numbers = mx::slice(m->numbers, {static_cast<int>(from)}, {static_cast<int>(from + words)}, s);
+        if (type != MXC_F32) numbers = mx::slice(mx::view(numbers, types[type], s), {0}, {static_cast<int>(n)}, s);
+        return mx::reshape(numbers, shape_of(shape, dims), s);
     });
 }
 

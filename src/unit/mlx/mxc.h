@@ -106,8 +106,9 @@ int mxc_unified(const struct mxc_device *d);
 /* Any thread. `bytes` from *address on, a multiple of 64; NULL: no memory. */
 struct mxc_memory *mxc_memory_new(size_t bytes, void **address);
 void mxc_memory_free(struct mxc_memory *m);              /* arrays of it keep their memory */
-/* fp32 numbers of it from `offset` bytes on; nothing is copied. */
-mxc_ref mxc_of_memory(struct mxc_tape *t, const struct mxc_memory *m, size_t offset, const uint32_t *shape, uint32_t dims);
+/* Numbers of it from `offset` bytes on, a multiple of 4; nothing is copied. */
+mxc_ref mxc_of_memory(struct mxc_tape *t, const struct mxc_memory *m, size_t offset, enum mxc_type type, const uint32_t *shape,
+                      uint32_t dims);
 
 /* --- arithmetic --- */
 

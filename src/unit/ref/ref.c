@@ -216,6 +216,7 @@ const struct sg_unit_ops sg_unit_ref = {
     SG_STATE_CORE_MEMBERS,
     .state_bytes = ref_state_bytes,
     .state_get = ref_state_get,
+    .state_rows = ref_state_rows,
     .state_put = sg_state_core_put,
     .train_math = ref_train_math,
 };

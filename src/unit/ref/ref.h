@@ -5,7 +5,7 @@
 #define SG_UNIT_REF_REF_H
 
 #include "unit/spec.h"
-#include "unit/kv/kv_blocks.h"
+#include "unit/kv/kv_rows.h"
 #include "unit/group/rank_sync.h"
 #include "unit/state_core.h"
 #include "unit/unit.h"
@@ -84,7 +84,7 @@ segue_status ref_op(struct ref_pass *p, const struct sg_op *op, float *out);    
 
 struct ref_slot {
     struct sg_core_slot core;
-    struct sg_block_table blocks;    /* K, V: REF_BLOCK_TOKENS positions per block, rows in the state's storage */
+    struct sg_rows rows;             /* K, V: REF_BLOCK_TOKENS positions per block, in the state's storage */
     float *fixed, *next;             /* CONV, DELTA: contents now, and as the run in progress will leave them; in the arena */
 };
 struct sg_state {
@@ -104,6 +104,8 @@ void ref_state_free(struct sg_state *s);
 uint64_t ref_state_bytes(const struct sg_state *s);
 segue_status ref_state_get(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to,
                            enum sg_storage storage, void *out, segue_error *err);
+segue_status ref_state_rows(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
+                            const void **out, segue_error *err);
 
 /* For the run that acquired the state. append: writes n rows at `end` of a K or V slot; row t is at rows + t * stride.
  * read: positions [from, to) as fp32 [to - from][heads * width]. commit: the run has added `tokens` tokens. discard: the state

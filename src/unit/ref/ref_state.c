@@ -1,46 +1,14 @@
-/* ref_state.c: the memory of ref's states. K and V rows are stored in reference-counted blocks of REF_BLOCK_TOKENS positions, in
- * the state's storage; forks share blocks until one of them writes. CONV and DELTA slots are fp32 and copied by forks. A run
- * computes their new contents in `next`, which commit exchanges with `fixed`; so a failed run changes nothing but K and V rows
- * after the end of the sequence, which discard drops. Everything else about states is in unit/state_core.c.
+/* ref_state.c: the memory of ref's states. K and V rows are in the canonical layout and the state's storage (kv/kv_rows.h). CONV
+ * and DELTA slots are fp32 and copied by forks. A run computes their new contents in `next`, which commit exchanges with `fixed`;
+ * so a failed run changes nothing but K and V rows after the end of the sequence, which discard drops. Everything else about
+ * states is in unit/state_core.c.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "unit/ref/ref.h"
 
-struct ref_block {
-    struct sg_shared_block shared;
-    unsigned char bytes[];           /* [REF_BLOCK_TOKENS][row_bytes] */
-};
-
-/* --- blocks --- */
-
-/* owner: the slot. */
-static segue_status block_create(void *owner, const struct sg_shared_block *from, struct sg_shared_block **out, segue_error *err)
-{
-    const struct ref_slot *s = owner;
-    size_t bytes = REF_BLOCK_TOKENS * s->core.row_bytes;
-    struct ref_block *b = sg_alloc(sizeof *b + bytes);
-    if (!b) return sg_no_memory("ref state", bytes, err);
-    atomic_init(&b->shared.refs, 1u);
-    if (from) memcpy(b->bytes, ((const struct ref_block *)(const void *)from)->bytes, bytes);
-    *out = &b->shared;
-    return SEGUE_OK;
-}
-
-static void block_destroy(void *owner, struct sg_shared_block *b)
-{
-    (void)owner;
-    sg_free(b);
-}
-
-static const struct sg_block_ops block_ops = {.create = block_create, .destroy = block_destroy};
-
 /* The row of a position whose block exists. */
-static unsigned char *row_at(const struct ref_slot *s, uint64_t pos)
-{
-    struct ref_block *b = (struct ref_block *)(void *)s->blocks.blocks[pos / REF_BLOCK_TOKENS];
-    return b->bytes + pos % REF_BLOCK_TOKENS * s->core.row_bytes;
-}
+static unsigned char *row_at(const struct ref_slot *s, uint64_t pos) { return sg_rows_at(&s->rows, pos); }
 
 /* --- marks, cuts, forks: called by the core --- */
 
@@ -89,7 +57,7 @@ static void trim(struct sg_state *st)
 {
     for (uint32_t i = 0; i < st->core.slots_n; i++) {
         struct ref_slot *s = ref_slot_at(st, i);
-        sg_block_table_trim(&s->blocks, s->core.first, s->core.end, REF_BLOCK_TOKENS, &block_ops, s);
+        sg_rows_trim(&s->rows, s->core.first, s->core.end);
     }
 }
 
@@ -100,7 +68,7 @@ static segue_status copy(struct sg_state *to, struct sg_state *from, segue_error
         const struct ref_slot *a = ref_slot_at(from, i);
         struct ref_slot *b = ref_slot_at(to, i);
         if (a->fixed) memcpy(b->fixed, a->fixed, a->core.fixed_bytes);
-        SG_TRY(sg_block_table_share(&b->blocks, &a->blocks, err));
+        SG_TRY(sg_rows_share(&b->rows, &a->rows, err));
     }
     return SEGUE_OK;
 }
@@ -126,7 +94,7 @@ static segue_status write_slot(struct sg_state *st, uint32_t slot, uint64_t from
     float *row = row_buffer(s, err);
     segue_status status = row ? SEGUE_OK : SEGUE_EMEMORY;
     for (uint64_t pos = from; pos < to && status == SEGUE_OK; pos++) {
-        status = sg_block_table_own(&s->blocks, pos / REF_BLOCK_TOKENS, &st->core.lock, &block_ops, s, err);
+        status = sg_rows_own(&s->rows, pos, pos + 1, &st->core.lock, err);
         if (status == SEGUE_OK)
             sg_slot_convert(&s->core.slot, storage, (const char *)in + (pos - from) * bytes, st->core.storage, row_at(s, pos),
                             row);
@@ -159,16 +127,31 @@ segue_status ref_state_get(struct sg_state *st, uint32_t slot, uint64_t from, ui
     return status;
 }
 
+/* Under the lock like a get: a run writes rows without it, but only at and after `end`. */
+segue_status ref_state_rows(struct sg_state *st, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
+                            const void **out, segue_error *err)
+{
+    struct sg_core_slot *c = NULL;
+    SG_TRY(sg_state_core_slot(&st->core, slot, storage, "get", &c, err));
+    struct ref_slot *s = ref_slot_at(st, slot);
+    pthread_mutex_lock(&st->core.lock);
+    sg_state_core_wait(&st->core, c, to);
+    segue_status status = sg_state_core_check_get(&st->core, slot, from, to, c->first, c->end, err);
+    *out = status == SEGUE_OK && storage == st->core.storage ? sg_rows_export(&s->rows, from, to) : NULL;
+    pthread_mutex_unlock(&st->core.lock);
+    return status != SEGUE_OK || *out ? status : sg_rows_apart("ref", slot, err);
+}
+
 /* --- new and free --- */
 
 /* Recurrent slots are allocated at once, K and V block by block. */
 static segue_status state_init(struct sg_state *st, const struct sg_state_opts *o, segue_error *err)
 {
-    (void)o;
     st->undo = sg_arena_alloc(&st->arena, st->core.marks_cap * sizeof *st->undo);
     if (!st->undo) return sg_no_memory("ref state", st->core.marks_cap * sizeof *st->undo, err);
     for (uint32_t i = 0; i < st->core.slots_n; i++) {
         struct ref_slot *s = ref_slot_at(st, i);
+        sg_rows_init(&s->rows, REF_BLOCK_TOKENS, s->core.row_bytes, st->core.host, o ? o->rows : 0);
         if (sg_slot_grows(&s->core.slot)) continue;
         s->fixed = sg_arena_alloc(&st->arena, s->core.fixed_bytes);
         s->next = sg_arena_alloc(&st->arena, s->core.fixed_bytes);
@@ -202,8 +185,7 @@ segue_status ref_state_new(struct sg_unit *u, const struct sg_slot *slots, uint3
 void ref_state_free(struct sg_state *st)
 {
     if (!st) return;
-    for (uint32_t i = 0; i < st->core.slots_n; i++)
-        sg_block_table_free(&ref_slot_at(st, i)->blocks, &block_ops, ref_slot_at(st, i));
+    for (uint32_t i = 0; i < st->core.slots_n; i++) sg_rows_free(&ref_slot_at(st, i)->rows);
     sg_state_core_free(&st->core);
     sg_arena_free(&st->arena);
     sg_free(st);
@@ -215,7 +197,7 @@ uint64_t ref_state_bytes(const struct sg_state *st)
     uint64_t bytes = (uint64_t)st->core.fixed_bytes * (2 + st->core.marks_n);
     for (uint32_t i = 0; i < st->core.slots_n; i++) {
         const struct ref_slot *s = ref_slot_at(st, i);
-        bytes += sg_block_table_bytes(&s->blocks, REF_BLOCK_TOKENS * s->core.row_bytes);
+        bytes += sg_rows_bytes(&s->rows);
     }
     return bytes;
 }
@@ -229,7 +211,7 @@ segue_status ref_state_append(struct sg_state *st, uint32_t slot, const float *r
     struct ref_slot *s = ref_slot_at(st, slot);
     struct sg_core_slot *c = &s->core;
     for (uint32_t t = 0; t < n; t++) {
-        SG_TRY(sg_block_table_own(&s->blocks, (c->end + t) / REF_BLOCK_TOKENS, &st->core.lock, &block_ops, s, err));
+        SG_TRY(sg_rows_own(&s->rows, c->end + t, c->end + t + 1, &st->core.lock, err));
         sg_slot_encode(&c->slot, st->core.storage, rows + t * stride, row_at(s, c->end + t));
     }
     pthread_mutex_lock(&st->core.lock);
