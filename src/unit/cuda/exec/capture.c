@@ -109,13 +109,24 @@ static segue_status capture(struct sg_run *run, const struct cu_pass_plan *plan,
     return status;
 }
 
-/* The entry for a new pass: of a full list the one that was not used for the longest time. */
+/* 1: a buffer of the entry's graphs was reallocated since, so that none of them is used again. */
+static int is_stale(const struct cu_lane *l, const struct cu_graph_key *key)
+{
+    const cu_ptr now[] = {l->scratch, l->attn_parts, l->narrow, l->wide, l->workspace,
+                          l->values_many.memory[0], l->values_many.memory[1]};
+    return memcmp(key->buffers, now, key->rows > CU_GEMV_ROWS ? sizeof now : 2 * sizeof *now) != 0;
+}
+
+/* The entry for a new pass: a stale one, else a new one, else the one that was not used for the longest time. */
 static struct cu_captured *new_entry(struct sg_unit *u, struct cu_lane *l)
 {
-    struct cu_captured *c = &l->captured[0];
-    if (l->captured_n < CU_GRAPHS_CACHED) return &l->captured[l->captured_n++];
-    for (uint32_t i = 1; i < l->captured_n; i++)
-        if (l->captured[i].used < c->used) c = &l->captured[i];
+    struct cu_captured *c = NULL, *oldest = &l->captured[0];
+    for (uint32_t i = 0; i < l->captured_n && !c; i++) {
+        if (is_stale(l, &l->captured[i].key)) c = &l->captured[i];
+        if (l->captured[i].used < oldest->used) oldest = &l->captured[i];
+    }
+    if (!c && l->captured_n < CU_GRAPHS_CACHED) return &l->captured[l->captured_n++];
+    if (!c) c = oldest;
     destroy_graphs(u, c);
     return c;
 }

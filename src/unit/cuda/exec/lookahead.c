@@ -225,7 +225,7 @@ segue_status cu_run_lookahead(struct sg_run *run, struct cu_pass_plan *plan)
     plan->best = 1;
     plan->advance = 2;
     plan->screen = plan->parts_n == 1 && !run->base.result.logits && !plan->sampled;
-    plan->late = sampled_rows(run, rows) ? rows : NULL;
+    plan->late = plan->sampled && sampled_rows(run, rows) ? rows : NULL;
     if (cu_run_stopped(run)) return sg_fail(&run->base.error, SEGUE_ECANCELED, "run: cuda: canceled by the caller");
     int expected = is_expected(run, plan);
     SG_TRY(cu_pass_select_stream(run));
