@@ -37,22 +37,38 @@ static struct open_adapter *free_place(struct adapter_set *s)
 }
 
 /* With the lock. */
+static struct open_adapter *find(struct adapter_set *s, size_t id, float scale)
+{
+    for (size_t i = 0; i < s->open_n; i++)
+        if (s->open[i].id == id && s->open[i].scale == scale) return &s->open[i];
+    return NULL;
+}
+
+/* With the lock, which is released while a file is read: other requests do not wait for it, and one may open the same. */
+static segue_status open_one(struct adapter_set *s, size_t id, float scale, struct open_adapter **out, segue_error *err)
+{
+    segue_adapter *opened;
+    pthread_mutex_unlock(&s->lock);
+    segue_status st = segue_adapter_open(&opened, s->model, s->list[id].path, scale, err);
+    pthread_mutex_lock(&s->lock);
+    if (st) return st;
+    *out = find(s, id, scale);
+    struct open_adapter *place = *out ? NULL : free_place(s);
+    if (place) {
+        *place = (struct open_adapter){.id = id, .scale = scale, .adapter = opened};
+        *out = place;
+    } else {
+        segue_adapter_close(opened);
+    }
+    return *out ? SEGUE_OK : out_fail(err, SEGUE_ELIMIT, "lora: %d scales are in use; try again later", ADAPTERS_OPEN);
+}
+
+/* With the lock. */
 static segue_status take_one(struct adapter_set *s, size_t id, float scale, struct adapters_taken *out, segue_error *err)
 {
-    struct open_adapter *x = NULL;
-    for (size_t i = 0; i < s->open_n && !x; i++)
-        if (s->open[i].adapter && s->open[i].id == id && s->open[i].scale == scale) x = &s->open[i];
-    if (!x) {
-        segue_adapter *opened;
-        segue_status st = segue_adapter_open(&opened, s->model, s->list[id].path, scale, err);
-        if (st) return st;
-        x = free_place(s);
-        if (!x) {
-            segue_adapter_close(opened);
-            return out_fail(err, SEGUE_ELIMIT, "lora: %d scales are in use; try again later", ADAPTERS_OPEN);
-        }
-        *x = (struct open_adapter){.id = id, .scale = scale, .adapter = opened};
-    }
+    struct open_adapter *x = find(s, id, scale);
+    segue_status st = x ? SEGUE_OK : open_one(s, id, scale, &x, err);
+    if (st) return st;
     x->users++;
     x->used_ns = out_now_ns();
     out->from[out->n] = x;

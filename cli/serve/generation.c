@@ -141,7 +141,7 @@ static bool submit(struct generate_job *g, struct choice *c, size_t index, struc
     c->sampling.seed += index; /* choices differ, and the first is that of n = 1 */
     size_t max = g->params->max_tokens;
     if (max && c->tokens_n >= max) max = c->tokens_n + 1;
-    if (adapter_set_take(&g->model->adapters, g->params->lora, g->params->lora_n, &adapters, &err)) return serve_fail_of(e, &err);
+    segue_status st = adapter_set_take(&g->model->adapters, g->params->lora, g->params->lora_n, &adapters, &err);
     segue_request_opts o = {.size = sizeof o,
                             .tokens = c->tokens,
                             .tokens_n = c->prompt_n,
@@ -151,7 +151,7 @@ static bool submit(struct generate_job *g, struct choice *c, size_t index, struc
                             .adapters_n = adapters.n,
                             .no_store = g->params->no_store,
                             .realm = g->x->realm};
-    segue_status st = record_log_on(g->model->log) ? open_recorded(g, c, &adapters, &err) : SEGUE_OK;
+    if (!st && record_log_on(g->model->log)) st = open_recorded(g, c, &adapters, &err);
     o.session = c->session;
     /* As llama.cpp does: no answer is longer than its context, and a prompt that fills it is refused. */
     if (!st) st = segue_request_submit(&c->request, g->model->scheduler, &o, &err);

@@ -14,7 +14,9 @@
 
 #ifdef SEGUE_EDIT
 #include <dirent.h>
+#include <errno.h>
 #include <histedit.h>
+#include <poll.h>
 #include <wchar.h>
 #endif
 
@@ -99,6 +101,8 @@ static int read_character(EditLine *edit, wchar_t *c)
     while (used == (size_t)-2 || used == (size_t)-1) {
         char byte;
         ssize_t n = read(0, &byte, 1);
+        /* Another program may have left the terminal without waiting reads. */
+        if (n < 0 && errno == EAGAIN && poll(&(struct pollfd){.events = POLLIN}, 1, -1) > 0) continue;
         if (n <= 0) return (int)n;
         used = mbrtowc(c, &byte, 1, &state);
         if (used == (size_t)-1) state = (mbstate_t){0};

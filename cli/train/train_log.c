@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "host/folders.h"
 #include "report/chart.h"
 #include "run/prompt.h"
 
@@ -67,7 +68,8 @@ static segue_status read_earlier(struct train_log *l, const char *path, const ch
     for (const char *line = text + *kept, *stop; (stop = strchr(line, '\n')); line = stop + 1) {
         double x[COLUMNS + COLUMNS_GRPO];
         bool good = read_line(line, (size_t)(stop - line), x, n) && x[0] >= 1 && x[0] <= (double)done && x[4] >= 0 && x[7] >= 0 &&
-                    x[8] >= 0 && x[4] >= (double)l->earlier_tokens && x[4] < 1e18 && x[7] < 1e18 && x[8] < 1e18;
+                    x[8] >= 0 && x[4] >= (double)l->earlier_tokens && x[5] >= l->earlier_s && x[4] < 1e18 && x[5] < 1e18 &&
+                    x[7] < 1e18 && x[8] < 1e18;
         if (!good || (l->n && x[0] <= (double)l->steps[l->n - 1].step)) break;
         take_line(l, x);
         *kept = (size_t)(stop + 1 - text);
@@ -94,10 +96,8 @@ segue_status train_log_open(struct train_log *l, const char *path, uint64_t done
     size_t kept = 0;
     l->start_ns = out_now_ns();
     if (!path) return SEGUE_OK;
-    FILE *earlier = done ? fopen(path, "rb") : NULL;
     segue_status st = SEGUE_OK;
-    if (earlier) {
-        fclose(earlier);
+    if (done && folders_is_file(path)) { /* a pipe has no earlier lines, and to read one would wait */
         st = prompt_file(path, &text, err);
         if (!st && text.len) st = read_earlier(l, path, text.data, done, &kept, err);
         if (!st && kept < text.len) st = rewrite(path, text.data, kept, err);
@@ -185,8 +185,8 @@ segue_status train_log_add(struct train_log *l, const struct train_step *s, segu
     l->sum.overlap_ns += s->device.overlap_ns, l->sum.weight_bytes += s->device.weight_bytes;
     l->sum.overflows += s->device.overflows, l->sum.underflows += s->device.underflows;
     if (l->n > l->earlier_n + 1) l->late_compiles += s->device.compiles;
-    if (l->csv) put_csv(l, s);
     if (l->json) put_json(l, s);
+    if (l->csv) put_csv(l, s); /* last, for errno */
     if (!l->csv || !ferror(l->csv)) return SEGUE_OK;
     return out_fail_errno(err, "train: metrics", "the file of --metrics", "free some space, then repeat the command");
 }
