@@ -394,6 +394,7 @@ void read_ahead_words(struct read_ahead *a, const int32_t *ids, size_t n)
 {
     if (!a) return;
     pthread_mutex_lock(&a->lock);
+    if (a->trial_n) cancel_trial(a); /* the message did not end there */
     set_typed(&a->words, ids, n);
     a->prompt.n = 0;
     pthread_cond_broadcast(&a->changed);
@@ -404,6 +405,7 @@ void read_ahead_whole(struct read_ahead *a, const int32_t *ids, size_t n)
 {
     if (!a) return;
     pthread_mutex_lock(&a->lock);
+    a->prompt.n = 0;
     if (!a->slow && !holds_exactly(a->whole, ids, n) && !is_trial(a, ids, n)) {
         if (a->trial_n) cancel_trial(a);
         set_typed(&a->prompt, ids, n);
