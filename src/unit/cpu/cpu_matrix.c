@@ -28,8 +28,8 @@ enum {
     BF16_PREPARE = 48           /* rows: whole tiles of both forms (12 and 16) */
 };
 
-static_assert(SG_FEW_MAX <= DECODE_ROWS, "`few` has no SG_OUTLIER");
-static_assert(SG_FEW_MAX <= SG_BF16_ROWS, "mm_scratch.rows holds all rows of `few`");
+static_assert((int)SG_FEW_MAX <= (int)DECODE_ROWS, "`few` has no SG_OUTLIER");
+static_assert((int)SG_FEW_MAX <= (int)SG_BF16_ROWS, "mm_scratch.rows holds all rows of `few`");
 
 /* Scratch of one thread; reused by all stages. */
 struct mm_scratch {
