@@ -12,8 +12,8 @@ static int block_fits(const struct segue_trainer *t, const struct sg_train_block
     return b->n >= n && (t->resident || b->n <= n + n / 4 + 1024);
 }
 
-/* Takes the smallest free block that fits from its list; NULL: there is none. The last one freed comes first: sizes repeat, so that
- * it is often the one. */
+/* Takes the smallest free block that fits from its list; NULL: there is none. The last one freed comes first: sizes repeat, so
+ * that it is often the one. */
 static struct sg_train_block *take_free(struct segue_trainer *t, size_t n)
 {
     struct sg_train_block **best = NULL;

@@ -1,4 +1,4 @@
-/* mlx_decode.c: for docs/bench/mlx_pairs.py: decodes greedily whenever it is told to.
+/* mlx_decode.c: for docs/bench/mlx_pairs.py: decodes greedily on request.
  *     mlx_decode MODEL UNIT KV          KV: f32, f16 or bf16
  * For each line N of the input: 8 tokens of a prompt and 8 generated ones, then N more, of which it prints the speed in tok/s.
  * SPDX-License-Identifier: MIT */
@@ -27,9 +27,9 @@ static segue_status decode(segue_engine *engine, int n, segue_error *err)
     segue_status status = segue_session_open(&s, engine, &opts, err);
     if (status == SEGUE_OK) status = segue_session_append(s, prompt, 8, err);
     if (status == SEGUE_OK) status = generate(s, 8, err);
-    uint64_t begun = sg_now_ns();
+    uint64_t start_ns = sg_now_ns();
     if (status == SEGUE_OK) status = generate(s, n, err);
-    if (status == SEGUE_OK) printf("%.2f\n", n * 1e9 / (double)(sg_now_ns() - begun));
+    if (status == SEGUE_OK) printf("%.2f\n", n * 1e9 / (double)(sg_now_ns() - start_ns));
     fflush(stdout);
     segue_session_close(s);
     return status;

@@ -187,7 +187,8 @@ mxc_ref mlx_op_conv(struct mlx_pass *p, const struct sg_op *op)
     mxc_ref weight = mxc_reshape(p->t, mlx_vector(p, &c->weight, MLX_VECTOR), shape, 3);
     for (uint32_t s = 0; s < p->spans_n; s++) {
         mxc_ref rows = mlx_rows_of(p, x, p->from[0][s], p->from[0][s + 1]);
-        p->pieces[s] = c->taps > 1 && p->spans[s].rows == 1 ? conv_row(p, c, s, rows, width) : conv_rows(p, c, s, rows, weight, width);
+        int one = c->taps > 1 && p->spans[s].rows == 1;
+        p->pieces[s] = one ? conv_row(p, c, s, rows, width) : conv_rows(p, c, s, rows, weight, width);
     }
     mxc_ref y = mlx_join_pieces(p);
     if (bias != MXC_NONE) y = mxc_add(p->t, y, bias);
