@@ -127,6 +127,7 @@ static void take_words(struct read_ahead *a)
     segue_error ignored;
     drop_changed_words(a, a->words.ids, a->words.n);
     if (!a->spare && segue_session_fork(&a->spare, a->next, &ignored)) a->spare = NULL;
+    segue_session_use_store(a->next, 0); /* no text that was not sent is kept */
     if (a->spare) (void)queue_rest(a, a->words.ids, a->words.n);
     a->words.n = 0;
 }
@@ -154,6 +155,7 @@ static segue_session *compute_whole(struct read_ahead *a, segue_session *from, c
     segue_error ignored;
     segue_session *s = NULL, *whole = NULL;
     if (segue_session_fork(&s, from, &ignored)) return NULL;
+    segue_session_use_store(s, 0);
     size_t have = segue_session_tokens(s, NULL);
     if (!compute_trial(a, s, ids + have, n - have) && segue_session_fork(&whole, s, &ignored)) whole = NULL;
     segue_session_close(s);
@@ -289,6 +291,7 @@ static void take_session(struct read_ahead *a, segue_session **session, const in
         a->next = a->spare; /* it prefills the new user message again during the answer */
     }
     a->whole = a->spare = NULL;
+    segue_session_use_store(*session, 1);
 }
 
 /* If the user edited the conversation, the old session may match more of the prompt; then the read-ahead is discarded. */
@@ -394,6 +397,7 @@ void read_ahead_words(struct read_ahead *a, const int32_t *ids, size_t n)
 {
     if (!a) return;
     pthread_mutex_lock(&a->lock);
+    if (a->trial_n) cancel_trial(a); /* the message did not end there */
     set_typed(&a->words, ids, n);
     a->prompt.n = 0;
     pthread_cond_broadcast(&a->changed);
@@ -404,6 +408,7 @@ void read_ahead_whole(struct read_ahead *a, const int32_t *ids, size_t n)
 {
     if (!a) return;
     pthread_mutex_lock(&a->lock);
+    a->prompt.n = 0;
     if (!a->slow && !holds_exactly(a->whole, ids, n) && !is_trial(a, ids, n)) {
         if (a->trial_n) cancel_trial(a);
         set_typed(&a->prompt, ids, n);

@@ -255,7 +255,7 @@ static void open_editor(struct line_edit *l)
     el_set(l->edit, EL_BIND, "\\e[200~", "insert-paste", NULL);
     el_set(l->edit, EL_ADDFN, "complete-command", "complete a command or a file name", complete_key);
     el_set(l->edit, EL_BIND, "^I", "complete-command", NULL);
-    el_set(l->edit, EL_GETCFN, read_character);
+    el_wset(l->edit, EL_GETCFN, read_character); /* el_set: older versions would take single bytes */
     el_set(l->edit, EL_BIND, "^R", "em-inc-search-prev", NULL);
     l->interactive = true;
     set_bracketed_paste(l, true);

@@ -278,6 +278,29 @@ static void strangers_take_nothing(void **state)
     tiny_empty(folder);
 }
 
+/* What sessions compute after they left the store is in no file, also not by their forks; after they returned it is. */
+static void who_left_writes_nothing(void **state)
+{
+    (void)state;
+    if (THREADS_ONLY) skip();
+    for (int use = 0; use < 2; use++) {
+        struct wish w = {.store = folder};
+        uint64_t bytes;
+        segue_engine *e = engine(HYBRID, w);
+        segue_session *s = session(e), *aside = NULL;
+        segue_session_use_store(s, 0);
+        read_text(s, head, HEAD);
+        OK(segue_session_fork(&aside, s, &err));
+        read_text(aside, tails[0], TAIL);
+        segue_session_use_store(aside, (uint32_t)use);
+        segue_session_close(aside);
+        segue_session_close(s);
+        segue_engine_close(e);
+        assert_int_equal(files(&bytes) > 0, use);
+    }
+    tiny_empty(folder);
+}
+
 /* Any bit of any file: the file is dropped, nothing of it is used, and the answer is that of a fresh session.
  */
 static void damage_is_dropped(void **state)
@@ -493,7 +516,7 @@ int main(void)
         cmocka_unit_test(others_go_on),           cmocka_unit_test(the_same_again),
         cmocka_unit_test(strangers_take_nothing), cmocka_unit_test(damage_is_dropped),
         cmocka_unit_test(budgets_hold),           cmocka_unit_test(many_at_once),
-        cmocka_unit_test(the_folder_is_private),
+        cmocka_unit_test(the_folder_is_private),  cmocka_unit_test(who_left_writes_nothing),
     };
     return cmocka_run_group_tests(tests, begin, end);
 }

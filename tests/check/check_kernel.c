@@ -73,8 +73,7 @@ static float *data(struct kernel_case *t, struct sg_arena *arena, size_t n)
 }
 
 /* Packed weights of random integers; scales and offsets that real files have. */
-static uint8_t *weights(struct kernel_case *t, struct sg_arena *arena, enum sg_pack kind, size_t k,
-                        uint32_t groups)
+static uint8_t *weights(struct kernel_case *t, struct sg_arena *arena, enum sg_pack kind, size_t k, uint32_t groups)
 {
     size_t bytes = sg_pack_block_bytes(kind), n = k / sg_pack_block_cols(kind) * groups;
     uint8_t *w = sg_arena_alloc(arena, n * bytes + 64);
@@ -93,8 +92,7 @@ static uint8_t *weights(struct kernel_case *t, struct sg_arena *arena, enum sg_p
 
 const char *check_pack_name(enum sg_pack kind) { return pack_names[kind]; }
 
-uint8_t *check_pack_weights(struct check_rng *rng, struct sg_arena *arena, enum sg_pack kind, size_t k,
-                            uint32_t groups)
+uint8_t *check_pack_weights(struct check_rng *rng, struct sg_arena *arena, enum sg_pack kind, size_t k, uint32_t groups)
 {
     struct kernel_case t = {.rng = *rng};
     return weights(&t, arena, kind, k, groups);
@@ -111,10 +109,8 @@ static void check_mm(struct kernel_case *t, enum sg_pack kind, uint64_t index)
     struct sg_arena arena = {0};
     uint32_t quant = kind < SG_PACK_F32, block = quant ? sg_pack_scale_cols(kind) : 1,
              nt = check_between(&t->rng, 1, quant ? t->b->few_rows : SG_TILE);
-    uint32_t rows = check_between(&t->rng, 1, 90), groups = (rows + 15) / 16,
-             fine = quant ? check_below(&t->rng, 2) : 0;
-    size_t k = quant ? columns(t, kind) : check_between(&t->rng, 1, 70),
-           ldo = rows + check_below(&t->rng, 5);
+    uint32_t rows = check_between(&t->rng, 1, 90), groups = (rows + 15) / 16, fine = quant ? check_below(&t->rng, 2) : 0;
+    size_t k = quant ? columns(t, kind) : check_between(&t->rng, 1, 70), ldo = rows + check_below(&t->rng, 5);
     float *x = data(t, &arena, nt * k), *want = sg_arena_alloc(&arena, nt * ldo * sizeof *want);
     uint8_t *w = weights(t, &arena, kind, k, groups), *tile = sg_arena_alloc(&arena, 8 * nt * k + 64);
     struct check_guard g;
@@ -125,6 +121,11 @@ static void check_mm(struct kernel_case *t, enum sg_pack kind, uint64_t index)
         t->a->few[kind](w, k, rows, tile, nt, fine, want, ldo);
         t->b->few[kind](w, k, rows, tile, nt, fine, got, ldo);
         for (uint32_t i = 0; i < nt; i++) floats(t, want + i * ldo, got + i * ldo, rows, 1e-5);
+        for (uint32_t i = 0; i < nt && quant; i++) { /* bits do not depend on the other rows */
+            t->a->quant(x + i * k, k, 1, k, block, fine, tile);
+            t->b->few[kind](w, k, rows, tile, 1, fine, want, ldo);
+            bits(t, want, got + i * ldo, rows * sizeof *want);
+        }
     }
     end(t, &g);
     check_guard_free(&g);

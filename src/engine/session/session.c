@@ -122,6 +122,11 @@ static void read_slots(struct segue_session *s)
             s->needs_checkpoints = 1;
 }
 
+void segue_session_use_store(segue_session *session, uint32_t use)
+{
+    if (session) session->uses_store = use && session->engine->store && !session->engine->fixed_chunks;
+}
+
 static segue_status fill(struct segue_session *s, const segue_session_opts *o, segue_error *err)
 {
     s->verify_tokens = o->verify_tokens;
@@ -129,7 +134,7 @@ static segue_status fill(struct segue_session *s, const segue_session_opts *o, s
     SG_TRY(take_adapters(s, o, err));
     SG_TRY(make_layouts(s, o->plan, err));
     SG_TRY(sg_session_set_realm(s, o->realm, err));
-    s->uses_store = s->engine->store && !o->no_store && !s->engine->fixed_chunks;
+    segue_session_use_store(s, !o->no_store);
     s->checkpoints_budget = o->checkpoint_bytes == SEGUE_NO_CHECKPOINTS ? 0
                        : o->checkpoint_bytes                       ? o->checkpoint_bytes
                                                                    : CHECKPOINT_BYTES;

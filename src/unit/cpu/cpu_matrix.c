@@ -8,6 +8,7 @@
  * DECODE_ROWS rows use it: weights are unpacked to bf16 panel by panel, and the inner loop has no work
  * per quantisation block.
  * SPDX-License-Identifier: MIT */
+#include <assert.h>
 #include <string.h>
 
 #include "unit/cpu/cpu_types.h"
@@ -27,13 +28,16 @@ enum {
     BF16_PREPARE = 48           /* rows: whole tiles of both forms (12 and 16) */
 };
 
+static_assert((int)SG_FEW_MAX <= (int)DECODE_ROWS, "`few` has no SG_OUTLIER");
+static_assert((int)SG_FEW_MAX <= (int)SG_BF16_ROWS, "mm_scratch.rows holds all rows of `few`");
+
 /* Scratch of one thread; reused by all stages. */
 struct mm_scratch {
     uint64_t *prepared_id;                 /* pass and stage whose input is prepared in x; 0: none */
     float *rows;      /* normalised rows [SG_BF16_ROWS][k] */
     uint8_t *x;                      /* prepared forms of up to SG_FEW_MAX rows */
     uint8_t *open[2]; /* two unpacked operands (gate and up): GROUP_PAIR groups each, or a bf16 panel */
-    float *out[2];    /* two results: [SG_TILE][16 * PANEL_MAX], or [BF16_STEP][16 * BF16_PANEL] */
+    float *out[2];    /* two results: [SG_FEW_MAX][16 * PANEL_MAX], or [BF16_STEP][16 * BF16_PANEL] */
 };
 
 static size_t round_line(size_t bytes) { return (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES; }
@@ -144,7 +148,7 @@ static size_t unpack_bytes(const struct sg_cpu_program *p, const struct sg_cpu_s
 static size_t out_bytes(void)
 {
     return round_line(
-        (SG_TILE * PANEL_MAX > BF16_STEP * BF16_PANEL ? SG_TILE * PANEL_MAX : BF16_STEP * BF16_PANEL) *
+        (SG_FEW_MAX * PANEL_MAX > BF16_STEP * BF16_PANEL ? SG_FEW_MAX * PANEL_MAX : BF16_STEP * BF16_PANEL) *
         SG_GROUP * sizeof(float));
 }
 

@@ -9,10 +9,10 @@
  * vector is one operand of vpdpbusd (or of two AVX2 or four NEON multiplies), so sums are never taken
  * across the lanes of a register.
  *
- * Quantised activations: a tile of nt <= SG_TILE rows. Per block of 32 or 16 columns: q[block/4][nt][4]
- * s8, then d[nt] f32, then s[nt] f32, the sum of the quantised x of the block, which multiplies m.
- * SG_FINE: a second array r[block/4][nt][4] s8 between q and d holds the remainder, x = d * (256 q +
- * r). Float activations ("xf"): [k][nt] f32.
+ * Quantised activations: a tile of nt rows, at most SG_TILE, or few_rows for `few`. Per block of 32 or
+ * 16 columns: q[block/4][nt][4] s8, then d[nt] f32, then s[nt] f32, the sum of the quantised x of the
+ * block, which multiplies m. SG_FINE: a second array r[block/4][nt][4] s8 between q and d holds the
+ * remainder, x = d * (256 q + r). Float activations ("xf"): [k][nt] f32.
  *
  * SG_OUTLIER: superblocks of SG_SUPERBLOCK columns (the last may be shorter) share one scale d. The
  * scale is chosen for the columns that remain after the largest chunks are set aside: of every
