@@ -503,9 +503,6 @@ SEGUE_API segue_status segue_session_open(segue_session **out, segue_engine *eng
 /* A copy that continues independently; KV memory is shared until one of them writes. EUNIT, ELOST. */
 SEGUE_API segue_status segue_session_fork(segue_session **out, segue_session *session, segue_error *err);
 SEGUE_API void segue_session_close(segue_session *session);
-/* 0: from now on it neither reads from nor writes to the engine's prefix store, also when it is closed; 1: it does, if there is
- * one. Forks inherit it. */
-SEGUE_API void segue_session_use_store(segue_session *session, uint32_t use);
 
 /* Change how the next tokens are chosen. EARG: a value out of range. */
 SEGUE_API segue_status segue_session_sampling(segue_session *session, const segue_sampling *sampling,

@@ -9,6 +9,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "engine/session/session.h"
 #include "run/sessions.h"
 
 /* MIN_BATCH: tokens collected before a prefill during an answer; smaller batches would read all weights for few tokens.
@@ -127,7 +129,7 @@ static void take_words(struct read_ahead *a)
     segue_error ignored;
     drop_changed_words(a, a->words.ids, a->words.n);
     if (!a->spare && segue_session_fork(&a->spare, a->next, &ignored)) a->spare = NULL;
-    segue_session_use_store(a->next, 0); /* no text that was not sent is kept */
+    sg_session_use_store(a->next, 0); /* no text that was not sent is kept */
     if (a->spare) (void)queue_rest(a, a->words.ids, a->words.n);
     a->words.n = 0;
 }
@@ -155,7 +157,7 @@ static segue_session *compute_whole(struct read_ahead *a, segue_session *from, c
     segue_error ignored;
     segue_session *s = NULL, *whole = NULL;
     if (segue_session_fork(&s, from, &ignored)) return NULL;
-    segue_session_use_store(s, 0);
+    sg_session_use_store(s, 0);
     size_t have = segue_session_tokens(s, NULL);
     if (!compute_trial(a, s, ids + have, n - have) && segue_session_fork(&whole, s, &ignored)) whole = NULL;
     segue_session_close(s);
@@ -291,7 +293,7 @@ static void take_session(struct read_ahead *a, segue_session **session, const in
         a->next = a->spare; /* it prefills the new user message again during the answer */
     }
     a->whole = a->spare = NULL;
-    segue_session_use_store(*session, 1);
+    sg_session_use_store(*session, 1);
 }
 
 /* If the user edited the conversation, the old session may match more of the prompt; then the read-ahead is discarded. */

@@ -14,6 +14,7 @@
 
 #include <cmocka.h>
 
+#include "engine/session/session.h"
 #include "segue.h"
 #include "tiny.h"
 
@@ -288,11 +289,11 @@ static void who_left_writes_nothing(void **state)
         uint64_t bytes;
         segue_engine *e = engine(HYBRID, w);
         segue_session *s = session(e), *aside = NULL;
-        segue_session_use_store(s, 0);
+        sg_session_use_store(s, 0);
         read_text(s, head, HEAD);
         OK(segue_session_fork(&aside, s, &err));
         read_text(aside, tails[0], TAIL);
-        segue_session_use_store(aside, (uint32_t)use);
+        sg_session_use_store(aside, use);
         segue_session_close(aside);
         segue_session_close(s);
         segue_engine_close(e);

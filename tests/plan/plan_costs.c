@@ -140,7 +140,8 @@ static void trust(void **state)
     assert_true(sg_real_trust(.3, 4, .1) > sg_real_trust(.3, 1, .1) && sg_real_trust(.3, 1e9, .1) > .999);
     assert_true(sg_real_trust(.1, 1, .1) > sg_real_trust(.3, 1, .1) && sg_real_trust(.3, 1, .1) > sg_real_trust(1, 1, .1));
     near(sg_real_trust(.3, 1, .1), sg_real_trust(.3, 1, -.2));
-    assert_true(sg_real_trust(.3, 1, 1.5) > .98 && sg_real_trust(.3, 1, -.5) > sg_real_trust(.3, 1, .3));
+    near(sg_real_trust(.3, 1, .1), sg_real_trust(.3, 1, 1.5)); /* one run may have been disturbed */
+    assert_true(sg_real_trust(.3, 2, 1.5) > .98 && sg_real_trust(.3, 2, -.5) > sg_real_trust(.3, 2, .3));
 }
 
 /* Any distribution of deviations ends with about 1 of 10 outside. */

@@ -77,7 +77,8 @@ void sg_real_learn(double factor[SG_REAL_N], int phase, double x, double ratio, 
 double sg_real_trust(double share, double runs, double deviation)
 {
     double run = log1p(share) / 1.645; /* 1.645 deviations of a normal distribution: 95 % are below */
-    double scatter = run * run / fmax(1, runs), models = fmax(MODELS * MODELS, deviation * deviation - scatter);
+    double scatter = run * run / fmax(1, runs), models = MODELS * MODELS;
+    if (runs > 1) models = fmax(models, deviation * deviation - scatter);
     return models / (models + scatter);
 }
 

@@ -18,7 +18,8 @@ int sg_real_any(const double factor[SG_REAL_N], int phase);
  * `trust`, the others by a quarter of their weight. */
 void sg_real_learn(double factor[SG_REAL_N], int phase, double x, double ratio, double trust);
 /* How far to trust the first runs of a model, whose median deviates from the prediction by `deviation` (a logarithm), where 9 of
- * 10 runs deviate by less than `share` from each other. What is much farther off than runs scatter is the model's own. */
+ * 10 runs deviate by less than `share` from each other. What is much farther off than runs scatter is the model's own; a lone
+ * run may have been disturbed. */
 double sg_real_trust(double share, double runs, double deviation);
 /* The share that 9 of 10 deviations stay below, after one more deviation (a logarithm): it grows to a deviation outside of it, by
  * at least 25 %, and shrinks by 2.5 % otherwise, so that it rests where less than 1 of 10 is outside. */

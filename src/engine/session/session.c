@@ -122,9 +122,9 @@ static void read_slots(struct segue_session *s)
             s->needs_checkpoints = 1;
 }
 
-void segue_session_use_store(segue_session *session, uint32_t use)
+void sg_session_use_store(struct segue_session *s, int use)
 {
-    if (session) session->uses_store = use && session->engine->store && !session->engine->fixed_chunks;
+    if (s) s->uses_store = use && s->may_use_store;
 }
 
 static segue_status fill(struct segue_session *s, const segue_session_opts *o, segue_error *err)
@@ -134,7 +134,8 @@ static segue_status fill(struct segue_session *s, const segue_session_opts *o, s
     SG_TRY(take_adapters(s, o, err));
     SG_TRY(make_layouts(s, o->plan, err));
     SG_TRY(sg_session_set_realm(s, o->realm, err));
-    segue_session_use_store(s, !o->no_store);
+    s->may_use_store = s->engine->store && !o->no_store && !s->engine->fixed_chunks;
+    s->uses_store = s->may_use_store;
     s->checkpoints_budget = o->checkpoint_bytes == SEGUE_NO_CHECKPOINTS ? 0
                        : o->checkpoint_bytes                       ? o->checkpoint_bytes
                                                                    : CHECKPOINT_BYTES;
@@ -276,13 +277,14 @@ segue_status segue_session_fork(segue_session **out, segue_session *session, seg
                             .sampling = &session->sampling,
                             .adapters = session->adapters,
                             .adapters_n = session->adapters_n,
-                            .no_store = !session->uses_store,
+                            .no_store = !session->may_use_store,
                             .checkpoint_bytes =
                                 session->checkpoints_budget ? session->checkpoints_budget : SEGUE_NO_CHECKPOINTS,
                             .intervals = session->intervals_cap};
     struct segue_session *fork;
     SG_TRY(segue_session_open(&fork, session->engine, &o, err));
     segue_status status = SEGUE_OK;
+    fork->uses_store = session->uses_store;
     if (session->realm_id && !(fork->realm_id = sg_strndup(session->realm_id, strlen(session->realm_id))))
         status = sg_no_memory("realm of a session", strlen(session->realm_id), err);
     if (status == SEGUE_OK) status = copy_into(fork, session, err);

@@ -69,7 +69,8 @@ struct segue_session {
     char *realm_id;                    /* hex hash of the realm; NULL: none */
     uint64_t replay_until;             /* with fixed chunks: tokens that are computed again in the same runs as before */
     size_t store_matched;              /* tokens that the prefix store knew at the last search, also where no state fitted */
-    uint32_t uses_store;               /* 1: reads and writes the engine's prefix store */
+    uint32_t may_use_store;            /* 1: the engine has a prefix store, and the caller did not refuse it */
+    uint32_t uses_store;               /* 1: reads and writes it at present */
     uint32_t adapters_known;           /* 1: adapters_id is computed */
     struct sg_hash adapters_id;        /* checksum of the adapters' matrices */
     uint64_t prefill_ns, prefill_tokens; /* sums over prefill runs, for the cost of recomputing a prefix */
@@ -126,6 +127,9 @@ uint32_t sg_session_logits_after_run(const struct segue_session *s);
 const float *sg_session_known_logits(const struct segue_session *s);
 /* The same into out [vocab]; 0: unknown. */
 int sg_session_copy_logits(const struct segue_session *s, float *out);
+/* 0: from now on the session neither reads from nor writes to the engine's prefix store, also when it is closed; 1: it does, if
+ * it may. Forks inherit it. s may be NULL. */
+void sg_session_use_store(struct segue_session *s, int use);
 /* Copies late logits to the host. Call before the states leave their unit. */
 void sg_session_fetch_logits(struct segue_session *s);
 
