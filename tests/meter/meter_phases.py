@@ -2,7 +2,7 @@
 """Energy of phases: a run over a powercap tree whose counters a thread advances at a known power, and `segue energy` over traces and
 logs with known joules. The logs follow the formats of powermetrics(1) (text, and -f plist, which asitop records) and are written
 here; plistlib is the other reader of the latter. SPDX-License-Identifier: MIT"""
-import datetime, plistlib, threading, time
+import csv, datetime, plistlib, threading, time
 from clitest import *
 
 # --- RAPL: 40 W package, 10 W core; the counter wraps every 2 J ---
@@ -23,14 +23,14 @@ def advance():
             os.replace(os.path.join(tree, "next"), path)
 
 
-m = tiny_model("tiny", layers=4, width=128)
+m = tiny_model("tiny", layers=8, width=256)
 unit = f"cpu:threads=1,powercap={tree}"
 if len(unit) > 63:
     print("SKIP meter_phases.py: RAPL: the path of the temporary folder is too long for a spec")
 else:
-    thread = threading.Thread(target=advance)
+    thread = threading.Thread(target=advance, daemon=True)  # a failure of the test must not wait for it
     thread.start()
-    code, out, err = run("run", "-m", m, "--unit", unit, "--raw", "-p", "x" * 1500, "-n", "400", "--ignore-eos", "--greedy", "--json",
+    code, out, err = run("run", "-m", m, "--unit", unit, "--raw", "-p", "x" * 1500, "-n", "500", "--ignore-eos", "--greedy", "--json",
                          "--meter", "rapl")
     e = json.loads(out)["energy"] if code == 0 else {}
     expect("meter of a run", e.get("meter") == "rapl" and e["sources"] == ["cpu:threads=1"] or e.get("sources") == ["cpu:isa"] or "cpu" in str(e.get("sources")), (err, e))
@@ -60,8 +60,8 @@ else:
     watts = total / sum(s["ms"] for s in steps) * 1e3 if total else 0
     # A reader that sleeps longer than the counter takes to wrap reads too little.
     expect("joules of every update of a training run", 0 < watts / WATTS < 2 and abs(sum(s["joules"] for s in steps) - total) < 1e-6 * total, (watts, err))
-    rows = [l.split(",") for l in open(os.path.join(top.name, "m.csv"))]
-    expect("joules in the metrics", [float(r[rows[0].index("joules\n")]) for r in rows[1:]] == [float(f"{s['joules']:.9g}") for s in steps], rows[:2])
+    with open(os.path.join(top.name, "m.csv"), encoding="utf-8") as f: rows = list(csv.DictReader(f))
+    expect("joules in the metrics", [float(r["joules"]) for r in rows] == [float(f"{s['joules']:.9g}") for s in steps], rows[:2])
     stop.set()
     thread.join()
 refused(3, ["run", "-m", m, "--unit", "cpu:powercap=/nonexistent", "-p", "x", "-n", "1", "--meter", "rapl"], "RAPL")
