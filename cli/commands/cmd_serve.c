@@ -192,8 +192,8 @@ static segue_status read_template(struct model_pool *models, const char *path, s
 }
 
 /* Each request has a thread, and glibc would give up to 8 heaps per core to them, each as large as its largest request was. A
- * request has logits, 1 MB with a large vocabulary: freed ones are kept for the next requests, since the pages of new memory take
- * longer than the copy from a GPU. */
+ * request has logits, 1 MB with a large vocabulary: freed ones are kept for the next requests, since new memory would
+ * be mapped page by page. */
 static void share_heaps(void)
 {
 #ifdef M_ARENA_MAX
