@@ -32,7 +32,7 @@ check("cpu simulates nothing", cpu["simulated_ms"] is None and cpu["dispatches"]
 for x in (layer, qwen):
     check(x["case"] + ": all compiles are in the first update", x["compiles"] > 0 and x["compiles_after_first_step"] == 0, str(x))
     check(x["case"] + ": products forward and back of four groups", x["dispatches"] == 8 * x["layers"], str(x["dispatches"]))
-    check(x["case"] + ": the host computes meanwhile", 0 < x["overlap_ratio"] <= 1, str(x["overlap_ratio"]))
+    check(x["case"] + ": the share of dispatches beside host work", 0 <= x["overlap_ratio"] <= 1, str(x["overlap_ratio"]))
 numbers = 4 * 768 * 768 + 3 * 768 * 2048
 check("weights as inputs: fp16, forward and back", inputs["weight_bytes"] == 2 * 2 * numbers, str(inputs["weight_bytes"]))
 check("... neither compiles nor loads, but its bytes take time", inputs["compiles"] == inputs["loads"] == 0 < inputs["simulated_ms"],
