@@ -15,7 +15,7 @@
 
 /* Cases of a task run in at least ROUNDS_MIN rounds; in more of them while the task is short, so that medians tell more. */
 enum { ROUNDS_MIN = 3, ROUNDS = 9, UNITS = 4, INFOS = 16, PAIRS = UNITS * UNITS, ERRORS = 512 };
-#define LIMIT_S 640 /* tasks that would begin later are left out; --seconds */
+#define LIMIT_S 700 /* tasks that would end later are left out; --seconds */
 #define TASK_S 8
 
 /* pairs: every ordered pair of units; else units alone. */
@@ -167,7 +167,8 @@ static segue_status run_round(struct predict *q, struct predict_case *cases, siz
     struct probe_times warm;
     for (size_t i = 0; i < n; i++) {
         struct predict_case *k = &cases[i];
-        if (interrupt_pending()) return out_fail(err, SEGUE_ECANCELED, "bench: --predict: interrupted; run it again");
+        if (interrupt_pending())
+            return out_fail(err, SEGUE_ECANCELED, "bench: --predict: interrupted; the rows are those of the tasks before");
         if (!round && on_cpu(q, &k->c)) continue;
         SG_TRY(probe_run(&q->p, &k->c, round ? &k->runs[k->rounds++] : &warm, err));
         progress_step(&q->b->progress, q->errors_n + i + 1, q->errors_n + n + 1, false);
@@ -175,20 +176,40 @@ static segue_status run_round(struct predict *q, struct predict_case *cases, siz
     return SEGUE_OK;
 }
 
+/* Predicted time of the rounds that a task has at least, the tokens before its prompts included. Changes the plan. */
+static double task_seconds(struct predict *q, const struct predict_task *t, const struct predict_case *cases, size_t n)
+{
+    double all_ms = 0;
+    if (t->depth)
+        predict_plan(q->options, q->costs, &q->p, &(struct probe_case){.prompt = t->depth, .output = 1}, t->pairs);
+    for (size_t i = 0; i < n; i++) {
+        const struct sg_option *o = t->depth ? predict_option(q->options, &q->p, &cases[i].c) : NULL;
+        double ms = cases[i].total.mid + (o ? o->ttft_ms.mid : 0);
+        all_ms += ms * (ROUNDS_MIN + !on_cpu(q, &cases[i].c));
+    }
+    return all_ms * 1e-3;
+}
+
+/* Seconds until --seconds have passed. */
+static double seconds_left(const struct predict *q)
+{
+    return (double)args_number(&q->b->args, "seconds", LIMIT_S) - (double)(out_now_ns() - q->start_ns) * 1e-9;
+}
+
 static segue_status run_task(struct predict *q, const struct predict_task *t, segue_error *err)
 {
     struct predict_case cases[PAIRS];
-    double stream = 0;
+    double stream = 0, limit = fmin(TASK_S, seconds_left(q));
     uint64_t start = out_now_ns();
-    if ((double)(start - q->start_ns) * 1e-9 > (double)args_number(&q->b->args, "seconds", LIMIT_S)) {
+    size_t n = predict_cases(q, t, cases);
+    if (task_seconds(q, t, cases, n) > seconds_left(q)) {
         q->left_out++;
         return SEGUE_OK;
     }
-    size_t n = predict_cases(q, t, cases);
     if (segue_unit_stream(q->p.units[0], 0, &stream, err)) stream = 0;
     for (int r = 0; r <= ROUNDS; r++) {
         double seconds = (double)(out_now_ns() - start) * 1e-9;
-        if (r > ROUNDS_MIN && seconds * (r + 1) / r > TASK_S) break; /* another round would take too long */
+        if (r > ROUNDS_MIN && seconds * (r + 1) / r > limit) break; /* another round would take too long */
         SG_TRY(run_round(q, cases, n, r, err));
     }
     return finish_task(q, cases, n, stream, err);
@@ -276,7 +297,9 @@ static segue_status run_all(struct predict *q, segue_error *err)
     if (!st) st = run_random(q, "random 12 x 768", &random, SG_Q4_K, few_tasks, sizeof few_tasks / sizeof *few_tasks, err);
     if (!st) st = run_random(q, "random 12 x 768", &random, SG_BF16, few_tasks, sizeof few_tasks / sizeof *few_tasks, err);
     if (!st) st = run_random(q, "random 8 x 512", &deep, SG_Q4_0, deep_tasks, sizeof deep_tasks / sizeof *deep_tasks, err);
+    segue_error lost;
     if (!st) st = summary(q, err);
+    if (st == SEGUE_ECANCELED && q->errors_n && summary(q, &lost)) *err = lost;
     free(path);
     free(cache);
     return st;

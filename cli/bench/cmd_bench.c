@@ -66,8 +66,8 @@ static int run(struct args *args)
         code = run_mode(&b);
         args_free(&b.args);
     }
-    /* With -o json the array is printed only after all thread counts. */
-    if (!code && bench_out_end(&out, &err)) code = out_error(&err, EXIT_UNAVAILABLE);
+    /* With -o json the array is printed only after all thread counts. An interrupted mode keeps the rows that it has. */
+    if ((!code || code == EXIT_INTERRUPTED) && bench_out_end(&out, &err)) code = out_error(&err, EXIT_UNAVAILABLE);
     if (!code && out.timelines && bench_html_write(&out, args_text(args, "html"), &err)) code = out_error(&err, EXIT_UNAVAILABLE);
     bench_out_free(&out);
     free(threads);
@@ -106,7 +106,7 @@ static const struct arg_def flag_defs[] = {
      "measure decode speed while another session prefills N tokens"},
     {"predict", 0, ARG_SWITCH, ARG_ADVANCED, NULL, NULL, 0, 0,
      "predict and measure about 100 cases on the units of this machine, in at most 12 minutes"},
-    {"seconds", 0, ARG_COUNT, ARG_ADVANCED, "N", "640", 1, 86400, "--predict: begin no task after N seconds"},
+    {"seconds", 0, ARG_COUNT, ARG_ADVANCED, "N", "700", 1, 86400, "--predict: leave out tasks that would take longer than N seconds in all"},
     {"claim", 0, ARG_SWITCH, ARG_ADVANCED, NULL, NULL, 0, 0,
      "measure the cell of a published 1.08 ms a token on the Neural Engine, or simulate it (-p 128 -n 128 -r 1)"},
     {"train", 0, ARG_SWITCH, ARG_ADVANCED, NULL, NULL, 0, 0,
