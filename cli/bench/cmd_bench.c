@@ -106,7 +106,7 @@ static const struct arg_def flag_defs[] = {
      "measure decode speed while another session prefills N tokens"},
     {"predict", 0, ARG_SWITCH, ARG_ADVANCED, NULL, NULL, 0, 0,
      "predict and measure about 100 cases on the units of this machine, in at most 12 minutes"},
-    {"seconds", 0, ARG_COUNT, ARG_ADVANCED, "N", "700", 1, 86400, "--predict: leave out tasks that would take longer than N seconds in all"},
+    {"seconds", 0, ARG_COUNT, ARG_ADVANCED, "N", "700", 1, 86400, "--predict: leave out tasks that would end later"},
     {"claim", 0, ARG_SWITCH, ARG_ADVANCED, NULL, NULL, 0, 0,
      "measure the cell of a published 1.08 ms a token on the Neural Engine, or simulate it (-p 128 -n 128 -r 1)"},
     {"train", 0, ARG_SWITCH, ARG_ADVANCED, NULL, NULL, 0, 0,
