@@ -136,7 +136,7 @@ for more in ([], ["--json"]):
     if not more: r.stdout.read(5)
     else: at_work(r.pid)
     r.send_signal(signal.SIGINT)
-    out, err = r.communicate(timeout=60)
+    out, err = r.communicate(timeout=LIMIT)
     expect("interrupted", r.returncode == 130, (r.returncode, err))
     if more:
         o = json.loads(out)
@@ -148,7 +148,7 @@ r = subprocess.Popen([command, "run", "-m", long, "-f", big, "-n", "5", "-c", "1
                      env=environment)
 at_work(r.pid)
 r.send_signal(signal.SIGINT)
-out, err = r.communicate(timeout=60)
+out, err = r.communicate(timeout=LIMIT)
 o = json.loads(out)
 expect("interrupted prompt", r.returncode == 130 and o["output_tokens"] == 0 and o["computed_prompt_tokens"] < o["prompt_tokens"],
        (r.returncode, o.get("computed_prompt_tokens"), o.get("prompt_tokens"), err))
@@ -164,7 +164,7 @@ r = subprocess.Popen([command, "run", "-m", long, "-p", "hello", "-n", "-1", "-c
                      stderr=subprocess.DEVNULL, env=environment)
 while select.select([], [writing], [], 0)[1]: pass   # until the pipe is full
 r.send_signal(signal.SIGINT)
-expect("interrupted before a full pipe", r.wait(timeout=60) == 130, r.returncode)
+expect("interrupted before a full pipe", r.wait(timeout=LIMIT) == 130, r.returncode)
 os.close(reading), os.close(writing)
 
 # Many requests in one process, in order; an invalid line does not affect the others.

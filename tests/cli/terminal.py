@@ -1,6 +1,6 @@
 """A pseudo-terminal for the tests of the command: start it, wait for output, send keys. SPDX-License-Identifier: MIT"""
 import os, pty, select, subprocess, time
-from clitest import command, environment, expect
+from clitest import LIMIT, command, environment, expect
 
 has_editing = "libedit" in subprocess.run(["ldd", command], capture_output=True, text=True).stdout
 
@@ -28,7 +28,7 @@ class Terminal:
     def wait(self, what, words):
         """Read until words (bytes, or a function of the bytes) are there."""
         found = words if callable(words) else lambda s: words in s
-        end = time.monotonic() + 60
+        end = time.monotonic() + LIMIT
         while not found(self.seen) and time.monotonic() < end and self.read(0.2): pass
         expect(what, found(self.seen), self.seen[-500:])
 
@@ -41,9 +41,9 @@ class Terminal:
 
     def end(self):
         """Wait for the end of the program; returns its exit code."""
-        end = time.monotonic() + 60
+        end = time.monotonic() + LIMIT
         while time.monotonic() < end and self.read(0.2): pass
-        try: code = self.process.wait(timeout=10)
+        try: code = self.process.wait(timeout=LIMIT)
         except subprocess.TimeoutExpired:
             self.process.kill()
             code = "still running"
