@@ -6,10 +6,11 @@ has_editing = "libedit" in subprocess.run(["ldd", command], capture_output=True,
 
 
 class Terminal:
-    """The command on a terminal of its own. `seen` holds the bytes since the last send."""
+    """The command on a terminal of its own. `seen` holds the bytes since the last send. blocking: how another program left it."""
 
-    def __init__(self, *args, **env):
+    def __init__(self, *args, blocking=True, **env):
         master, slave = pty.openpty()
+        os.set_blocking(slave, blocking)
         quiet = os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"   # libedit never frees the names of added functions
         self.master, self.seen, self.all = master, b"", b""
         self.process = subprocess.Popen([command, *map(str, args)], stdin=slave, stdout=slave, stderr=slave, start_new_session=True,

@@ -6,7 +6,7 @@ The mean reward of a program rises; patterns, lengths and expected answers are s
 with one unit and with two; with two units sampling does not wait for updates; a reward program that ends, hangs or writes
 what is no number stops the run with a clear error, and the last checkpoint stays.
 """
-import json, signal
+import json
 from traintest import *
 
 TINY = FILES
@@ -54,12 +54,7 @@ for two in ((), ("--rollout-unit", "ref")):
     args = [*BASE, *EVEN, *two, "--steps", "12"]
     r = grpo(*args, "-o", "all", "--trace", "trace.json", "--json")
     check(name + ": a run ends well", r.returncode == 0, r.stderr)
-    p = subprocess.Popen([SEGUE, "train", "-m", TINY, "--grpo", *args, "-o", "killed"], stdout=subprocess.DEVNULL,
-                         stderr=subprocess.DEVNULL)
-    while p.poll() is None and not os.path.exists("killed/adapter_config.json"):
-        pass
-    p.send_signal(signal.SIGKILL)
-    p.wait()
+    run_killed("killed/adapter_config.json", "train", "-m", TINY, "--grpo", *args, "-o", "killed")
     again = grpo(*args, "-o", "killed")
     check(name + ": a killed run has the bits of the whole one", again.returncode == 0 and contents("all") == contents("killed"),
           again.stderr)
