@@ -170,8 +170,8 @@ static void same(const struct world *a, const struct world *b, const char *what)
     assert_memory_equal(a->logits, b->logits, sizeof a->logits);
 }
 
-/* Kill `which` at a random moment of each of many answers; each must be `want`. A kill that comes too late shows how long an answer
- * takes now: other programs may have slowed down the one before. */
+/* Kill `which` at a random moment of each of many answers; each must be `want`. A kill that comes too late shows how long an
+ * answer takes now: other programs may have slowed down the one before. */
 static unsigned kill_often(const char *first, const char *second, size_t which, int one, const struct world *want)
 {
     unsigned struck = 0;

@@ -5,7 +5,7 @@ import os, sys
 from typing import Annotated
 
 try:
-    import anthropic, httpx, openai
+    import anthropic, openai
     from pydantic import BaseModel, Field
 except ImportError as e:
     print(f"SKIP serve_clients: {e}")
@@ -91,9 +91,10 @@ def let_go(response):
         held.close()
 
 
-client = httpx.Client(event_hooks={"response": [let_go]}, timeout=LIMIT)
-where = {"api_key": "none", "max_retries": 20, "http_client": client}
-for retried in (openai.OpenAI(base_url=s.url + "/v1", **where).chat.completions, anthropic.Anthropic(base_url=s.url, **where).messages):
+where = {"api_key": "none", "max_retries": 20}
+hooks = {"event_hooks": {"response": [let_go]}, "timeout": LIMIT}
+for retried in (openai.OpenAI(base_url=s.url + "/v1", http_client=openai.DefaultHttpxClient(**hooks), **where).chat.completions,
+                anthropic.Anthropic(base_url=s.url, http_client=anthropic.DefaultHttpxClient(**hooks), **where).messages):
     held = http.client.HTTPConnection("127.0.0.1", s.port, timeout=LIMIT)
     held.request("POST", "/v1/completions", json.dumps({"prompt": "x", "max_tokens": 149000, "ignore_eos": True, "stream": True}))
     r = held.getresponse()
