@@ -95,9 +95,12 @@ where = {"api_key": "none", "max_retries": 20}
 hooks = {"event_hooks": {"response": [let_go]}, "timeout": LIMIT}
 for retried in (openai.OpenAI(base_url=s.url + "/v1", http_client=openai.DefaultHttpxClient(**hooks), **where).chat.completions,
                 anthropic.Anthropic(base_url=s.url, http_client=anthropic.DefaultHttpxClient(**hooks), **where).messages):
-    held = http.client.HTTPConnection("127.0.0.1", s.port, timeout=LIMIT)
-    held.request("POST", "/v1/completions", json.dumps({"prompt": "x", "max_tokens": 149000, "ignore_eos": True, "stream": True}))
-    r = held.getresponse()
+    while True: # the request before may not have left yet
+        held = http.client.HTTPConnection("127.0.0.1", s.port, timeout=LIMIT)
+        held.request("POST", "/v1/completions", json.dumps({"prompt": "x", "max_tokens": 149000, "ignore_eos": True, "stream": True}))
+        r = held.getresponse()
+        if r.status == 200: break
+        held.close()
     r.readline() # it runs
     got = retried.with_raw_response.create(model="long", max_tokens=2, messages=ask)
     expect("retries", got.retries_taken >= 1 and got.status_code == 200, got.retries_taken)
