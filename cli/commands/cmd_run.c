@@ -193,6 +193,7 @@ static int answer(struct run_job *j)
     if (st) return out_error(&err, unsupported);
     answer_begin(&j->answer, &j->placement, j->args, j->session, j->start_ns, !json);
     answer_set_meter(&j->answer, &j->meter);
+    if (args_has(j->args, "keep")) answer_set_keep(&j->answer, (size_t)args_number(j->args, "keep", 0));
     if (j->prompt.given) j->answer.prompt_pending = sessions_pending(j->session);
     answer_run(&j->answer);
     interrupt_defer(true);
@@ -268,6 +269,10 @@ static int run(struct args *args)
         return out_error(&err, EXIT_UNAVAILABLE);
     }
     if (args_has(args, "record") && record_check_flags(args, &err)) return out_error(&err, EXIT_UNAVAILABLE);
+    if (args_has(args, "keep") && (args_has(args, "requests") || args_has(args, "record"))) {
+        out_fail(&err, SEGUE_EARG, "flag --keep: cannot be combined with --requests or --record; remove one of them");
+        return out_error(&err, EXIT_UNAVAILABLE);
+    }
     int code = placement_open(&j.placement, args, args_has(args, "record") ? record_placement_flags(args) : 0);
     if (code) return code;
     code = meter_open(&j.meter, args, &j.placement);
@@ -305,8 +310,8 @@ static const struct arg_def flag_defs[] = {
      "answer one JSON request per line (keys: long flag names with _, and id); one JSON reply per line, in order"},
     {"parallel", 0, ARG_COUNT, ARG_ADVANCED, "N", "4", 1, 256, "requests processed at the same time"},
     {"verify-every", 0, ARG_COUNT, ARG_ADVANCED, "K", "1", 1, 1 << 30, "with --requests and --verify: check one request in K"},
-    {"keep", 0, ARG_COUNT, ARG_UNAVAILABLE | ARG_ADVANCED, "N", NULL, 0, 2147483647.0,
-     "context shift: keep the first N tokens when the context is full"},
+    {"keep", 0, ARG_COUNT, ARG_ADVANCED, "N", NULL, 0, 2147483647.0,
+     "when the context is full, drop half of the tokens after the first N"},
     ARG_END};
 static const struct arg_group command_flags = {"Requests", flag_defs};
 static const struct arg_group *const groups[] = {

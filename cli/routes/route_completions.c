@@ -326,7 +326,7 @@ bool answer_completion(struct server *s, struct exchange *x, json_t *body, struc
     c.native = strncmp(x->path, "/v1/", 4) != 0;
     if (field_has(f, "suffix")) serve_fail(e, 400, "suffix", "suffix: not supported; the model only continues texts");
     if (field_int(f, "best_of", 1, PARAMS_CHOICES, 1) > field_int(f, "n", 1, PARAMS_CHOICES, 1))
-        serve_fail(e, 400, "best_of", "best_of: more than n is not supported; use n");
+        serve_fail(e, 400, "best_of", "best_of: a value above n is not supported; set it to n");
     bool ok = params_read(&c.params, f, c.model);
     if (ok && !c.params.max_tokens) c.params.max_tokens = c.native || field_has(f, "n_predict") ? 0 : 16; /* OpenAI's default */
     ok = ok && !e->status && run_prompts(&c, f);

@@ -133,6 +133,8 @@ void answer_begin(struct answer *a, const struct placement *p, const struct args
 
 void answer_set_meter(struct answer *a, struct meter *m) { a->meter = m; }
 
+void answer_set_keep(struct answer *a, size_t keep) { a->shifts = true, a->keep = keep; }
+
 /* Write text to the terminal with its colours: the escape sequences are ours, so only the text is cleaned. */
 static segue_status write_coloured(struct answer *a, const char *bytes, size_t n)
 {
@@ -300,6 +302,25 @@ static segue_status prefill_prompt(struct answer *a, segue_error *err)
     return st;
 }
 
+/* Drop half of the tokens after the first --keep ones, the oldest. The rest has other positions then, and is computed again with
+ * the next token. */
+static segue_status shift_context(struct answer *a, segue_error *err)
+{
+    const int32_t *tokens;
+    size_t n = segue_session_tokens(a->session, &tokens), keep = a->keep;
+    if (keep + 2 > n)
+        return out_fail(err, SEGUE_ELIMIT, "flag --keep: %zu: the context holds %zu tokens, all of which are kept; keep fewer or raise "
+                        "--context", keep, n);
+    size_t drop = (n - keep + 1) / 2, rest = n - keep - drop;
+    int32_t *copy = out_alloc(rest * sizeof *copy);
+    memcpy(copy, tokens + keep + drop, rest * sizeof *copy);
+    segue_status st = segue_session_rewind(a->session, keep, err);
+    if (!st) st = segue_session_append(a->session, copy, rest, err);
+    free(copy);
+    a->dropped += drop;
+    return st;
+}
+
 /* limit 0 computes the prompt only. */
 void answer_run(struct answer *a)
 {
@@ -324,6 +345,10 @@ void answer_run(struct answer *a)
     for (;;) {
         int32_t token = -1;
         segue_status st = segue_session_next(a->session, &token, &err);
+        if (st == SEGUE_ELIMIT && a->shifts && a->ids_n) {
+            st = shift_context(a, &err);
+            if (!st) st = segue_session_next(a->session, &token, &err);
+        }
         if (answer_push(a, st, token, &err)) return;
         read_ahead_push(a->read_ahead, token);
     }

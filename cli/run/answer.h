@@ -42,6 +42,8 @@ struct answer {
     size_t ids_n, ids_cap, limit; /* limit: maximum of ids_n */
     bool ends_when_full;          /* a full context ends the answer ("length"), instead of failing */
     bool full;                    /* it did */
+    bool shifts;                  /* a full context drops tokens instead */
+    size_t keep, dropped;         /* the first tokens, which stay; number of tokens dropped so far */
     uint32_t logprobs;            /* 0: none; else 1 + number of alternatives */
     json_t *logprob_list;
     const char *finish;  /* "stop" | "length" | "cancel"; NULL while generating or after a failure */
@@ -60,6 +62,8 @@ void answer_begin(struct answer *a, const struct placement *p, const struct args
                   uint64_t start_ns, bool to_stdout);
 /* The meter whose energy the report shows. */
 void answer_set_meter(struct answer *a, struct meter *m);
+/* A full context does not end the answer: half of the tokens after the first `keep` ones are dropped (answer_run). */
+void answer_set_keep(struct answer *a, size_t keep);
 /* Add the token that segue_session_next or _step returned, with its status and error. Returns true when the answer has
  * ended; then finish or status has the reason. */
 bool answer_push(struct answer *a, segue_status status, int32_t token, const segue_error *err);

@@ -341,6 +341,7 @@ static void put_text(json_t *o, const struct report *r)
         json_object_set_new(o, "finish", json_string(a->finish));
     else
         out_null(o, "finish", "the run failed");
+    json_object_set_new(o, "dropped_tokens", json_integer((json_int_t)a->dropped));
     json_object_set_new(o, "prompt_tokens", json_integer((json_int_t)r->prompt_n));
     json_object_set_new(o, "computed_prompt_tokens", json_integer((json_int_t)computed_prompt(r)));
     json_object_set_new(o, "output_tokens", json_integer((json_int_t)a->ids_n));
@@ -479,6 +480,7 @@ void report_print_line(const struct report *r)
         size_t used = r->prompt_n + a->ids_n;
         out_addf(&t, "; context %zu of %zu tokens, %zu left", used, r->context, r->context > used ? r->context - used : 0);
     }
+    if (a->dropped) out_addf(&t, "; the context was full: %zu tokens were dropped", a->dropped);
     if (a->full)
         out_addf(&t, "; the answer was cut: the context is full");
     else if (a->finish && !strcmp(a->finish, "length") && a->limit)

@@ -23,7 +23,7 @@ struct generate_sink {
 #define SERVE_TEXT_OF(x) #x
 #define SERVE_TEXT(x) SERVE_TEXT_OF(x)
 #define SERVE_VERSION SERVE_TEXT(SEGUE_VERSION_MAJOR) "." SERVE_TEXT(SEGUE_VERSION_MINOR) "." SERVE_TEXT(SEGUE_VERSION_PATCH)
-/* Of answers: clients of llama.cpp expect one that begins with 'b'. */
+/* system_fingerprint of answers. Clients of llama.cpp expect a 'b' at its start. */
 #define SERVE_FINGERPRINT "b-segue-" SERVE_VERSION
 
 struct generate_job {

@@ -163,23 +163,12 @@ static segue_status check_numbers(const struct arg_def *def, const char *text, s
     }
 }
 
-/* Check a value, then reject flags of ARG_UNAVAILABLE; in this order, so that a wrong value is reported first. The
- * default of an unavailable flag is accepted because it requests nothing. */
 static segue_status check_value(const struct arg_def *def, const char *text, segue_error *err)
 {
-    segue_status st = SEGUE_OK;
     if (def->kind == ARG_CHOICE && !choice_of(def->metavar, text))
-        st = out_fail(err, SEGUE_EARG, "flag --%s: \"%.80s\": invalid value; choose one of %s", def->name, text,
-                      def->metavar);
-    else if (def->kind == ARG_COUNT || def->kind == ARG_REAL)
-        st = check_number(def, text, strlen(text), err);
-    else if (def->kind == ARG_COUNTS)
-        st = check_numbers(def, text, err);
-    if (st) return st;
-    if ((def->flags & ARG_UNAVAILABLE) && !(def->default_text && !strcmp(text, def->default_text)))
-        return out_fail(err, SEGUE_EUNSUPPORTED, "flag --%s: not in this build; remove it",
-                        def->name);
-    return SEGUE_OK;
+        return out_fail(err, SEGUE_EARG, "flag --%s: \"%.80s\": invalid value; choose one of %s", def->name, text, def->metavar);
+    if (def->kind == ARG_COUNT || def->kind == ARG_REAL) return check_number(def, text, strlen(text), err);
+    return def->kind == ARG_COUNTS ? check_numbers(def, text, err) : SEGUE_OK;
 }
 
 /* Add a checked value. The last value of a flag wins unless the flag is repeatable. */

@@ -25,8 +25,7 @@ enum arg_kind {
 /* Bits of arg_def.flags. */
 enum {
     ARG_REPEATABLE = 1, /* may be given more than once; every value counts */
-    ARG_ADVANCED = 2,   /* --help lists only its name; the man page describes it */
-    ARG_UNAVAILABLE = 4 /* not implemented: refused with exit 3 unless the value equals default_text */
+    ARG_ADVANCED = 2    /* --help lists only its name; the man page describes it */
 };
 
 /* One flag. All strings are static; tables of definitions end with ARG_END. */

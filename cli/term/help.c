@@ -51,24 +51,23 @@ static void print_flag(struct out_text *text, const struct arg_def *d)
     free(help);
 }
 
-/* The ARG_ADVANCED flags of all groups as one wrapped list, either those of this build or the unavailable ones. \1
- * stands for the blanks inside "--flag VALUE" while wrapping, so that a flag and its value stay on one line. */
-static void print_flag_names(struct out_text *text, const struct command *command, bool unavailable)
+/* The ARG_ADVANCED flags of all groups as one wrapped list. \1 stands for the blanks inside "--flag VALUE" while
+ * wrapping, so that a flag and its value stay on one line. */
+static void print_flag_names(struct out_text *text, const struct command *command)
 {
     struct out_text list = {0};
     char usage[96];
     for (const struct arg_group *const *g = command->groups; *g; g++)
         for (const struct arg_def *d = (*g)->defs; d->name; d++) {
-            if (!(d->flags & ARG_ADVANCED) || !(d->flags & ARG_UNAVAILABLE) == unavailable) continue;
+            if (!(d->flags & ARG_ADVANCED)) continue;
             format_flag(d, usage, sizeof usage);
             for (char *c = usage; *c; c++)
                 if (*c == ' ') *c = '\1';
-            if (unavailable) usage[strcspn(usage, "\1")] = 0;
             out_addf(&list, "%s%s", list.len ? "  " : "", usage);
         }
     if (list.len) {
         size_t from = text->len;
-        out_addf(text, unavailable ? "Not in this build (exit 3):" : "More (segue --man %s):", command->name);
+        out_addf(text, "More (segue --man %s):", command->name);
         wrap(text, list.data, text->len - from, 4);
         for (size_t i = from; i < text->len; i++)
             if (text->data[i] == '\1') text->data[i] = ' ';
@@ -85,8 +84,7 @@ void help_command(struct out_text *text, const struct command *command)
     for (const struct arg_group *const *g = command->groups; *g; g++)
         for (const struct arg_def *d = (*g)->defs; d->name; d++)
             if (!(d->flags & ARG_ADVANCED)) print_flag(text, d);
-    print_flag_names(text, command, false);
-    print_flag_names(text, command, true);
+    print_flag_names(text, command);
     out_addf(text, "example: %s\n", command->example);
 }
 
@@ -160,7 +158,6 @@ static void man_flag(struct out_text *text, const struct arg_def *d)
         add_roff(text, d->default_text);
         out_add(text, ".", 1);
     }
-    if (d->flags & ARG_UNAVAILABLE) out_addf(text, " Not in this build (exit 3).");
     out_add(text, "\n", 1);
 }
 
@@ -221,9 +218,6 @@ void help_man_main(struct out_text *text, const struct command *const *commands)
     man_footer(text);
 }
 
-/* True for a flag that is offered: those that are not in this build are refused. */
-static bool is_offered(const struct arg_def *d) { return !(d->flags & ARG_UNAVAILABLE); }
-
 /* The next sub-verb of a command, such as "rm" in "[list|rm NAME]": the lower-case words at the start of alternatives in the
  * first operand. *at: position, 0 at first. Returns its length, 0 at the end. */
 static size_t next_verb(const struct command *command, size_t *at, const char **verb)
@@ -277,7 +271,6 @@ static void bash_flags(struct out_text *text, const struct command *command)
 {
     for (const struct arg_group *const *g = command->groups; *g; g++)
         for (const struct arg_def *d = (*g)->defs; d->name; d++) {
-            if (!is_offered(d)) continue;
             if (d->letter) out_addf(text, "-%c ", d->letter);
             out_addf(text, "--%s ", d->name);
         }
@@ -288,7 +281,7 @@ static void bash_choices(struct out_text *text, const struct command *command)
 {
     for (const struct arg_group *const *g = command->groups; *g; g++)
         for (const struct arg_def *d = (*g)->defs; d->name; d++) {
-            if ((d->kind != ARG_CHOICE && d->kind != ARG_UNIT) || !is_offered(d)) continue;
+            if (d->kind != ARG_CHOICE && d->kind != ARG_UNIT) continue;
             struct out_text words = {0};
             add_words(&words, d);
             out_addf(text, "        %s:--%s) COMPREPLY=($(compgen -W \"%s\" -- \"$word\")); return ;;\n", command->name, d->name,
@@ -412,7 +405,6 @@ static void completion_zsh(struct out_text *text, const struct command *const *c
         for (const struct arg_group *const *g = (*c)->groups; *g; g++)
             for (const struct arg_def *d = (*g)->defs; d->name; d++) {
                 char letter[2] = {d->letter, 0};
-                if (!is_offered(d)) continue;
                 if (d->letter) zsh_flag(text, d, "-", letter);
                 zsh_flag(text, d, "--", d->name);
             }
@@ -461,7 +453,7 @@ static void completion_fish(struct out_text *text, const struct command *const *
         out_addf(text, "'\n");
         for (const struct arg_group *const *g = (*c)->groups; *g; g++)
             for (const struct arg_def *d = (*g)->defs; d->name; d++)
-                if (is_offered(d)) fish_flag(text, *c, d);
+                fish_flag(text, *c, d);
         const char *verb;
         for (size_t at = 0, n; (n = next_verb(*c, &at, &verb));)
             out_addf(text, "complete -c segue -n '__fish_seen_subcommand_from %s' -a %.*s\n", (*c)->name, (int)n, verb);

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { LINE_MAX_BYTES = 4096, GRACE_MS = 200 };
+enum { LINE_MAX_BYTES = 4096, GRACE_MS = 2000 };
 static const double LARGEST = 1e6;
 
 /* In a process group of its own: ^C on the terminal reaches segue only, and processes that the program starts end with it. */

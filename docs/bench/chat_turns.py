@@ -2,7 +2,7 @@
 """Time to the first token of later turns of `segue chat`: median and 95th percentile of turns 2 to N, for one unit and for two, with
 messages typed on a terminal and from a pipe. Repetitions alternate between the cases, so that a change of load meets all of them.
 
-  chat_turns.py SEGUE MODEL [--turns 6] [--repeat 3] [--key 0.05] [--json]
+  chat_turns.py SEGUE MODEL [--turns 6] [--repeat 3] [--key 0.1] [--json]
 
 A message is typed with --key seconds a key, and Enter after --enter seconds (default: as a key). The time is `ttft_ms` of the report:
 from the complete message to the first token, with rendering and tokenizing.
@@ -56,13 +56,9 @@ def piped(command, messages):
 
 def main():
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    a.add_argument("segue")
-    a.add_argument("model")
-    a.add_argument("--turns", type=int, default=6)
-    a.add_argument("--repeat", type=int, default=3)
-    a.add_argument("--key", type=float, default=0.1)
-    a.add_argument("--enter", type=float, default=0)
-    a.add_argument("--tokens", type=int, default=48)
+    for name in ("segue", "model"): a.add_argument(name)
+    for name, value in (("turns", 6), ("repeat", 3), ("key", 0.1), ("enter", 0.0), ("tokens", 48)):
+        a.add_argument("--" + name, type=type(value), default=value)
     a.add_argument("--json", action="store_true")
     o = a.parse_args()
     found = {}

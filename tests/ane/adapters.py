@@ -71,7 +71,7 @@ def model_of(folder, tensors):
 
 def run(model, *more, unit=UNIT):
     r = subprocess.run([segue, "run", "-m", model, "--unit", unit, "-n", "6", "--greedy", "--ignore-eos", "--json", "-q",
-                        "--logprobs", "5", *more], capture_output=True, text=True, timeout=120)
+                        "--logprobs", "5", *more], capture_output=True, text=True, timeout=500)
     assert r.returncode == 0, (more, r.stderr, r.stdout)
     return [json.loads(line) for line in r.stdout.splitlines() if line.startswith("{")]
 

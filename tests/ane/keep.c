@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -153,6 +154,20 @@ static void one_writer(void **state)
     sg_ane_cache_close(k);
 }
 
+/* Wait until a file gets a later date: Linux dates files by the coarse clock, which moves every few ms. */
+static void next_date(void)
+{
+#ifdef CLOCK_REALTIME_COARSE
+    const clockid_t clock = CLOCK_REALTIME_COARSE;
+#else
+    const clockid_t clock = CLOCK_REALTIME;
+#endif
+    struct timespec before, now;
+    clock_gettime(clock, &before);
+    do clock_gettime(clock, &now);
+    while (now.tv_sec == before.tv_sec && now.tv_nsec == before.tv_nsec);
+}
+
 static void oldest_evicted(void **state)
 {
     (void)state;
@@ -162,7 +177,7 @@ static void oldest_evicted(void **state)
     for (uint64_t n = 100; n < 140; n++) {
         put(k, n, 1000);
         if (n > 100) assert_true(has(k, 100, 1000)); /* used after every write */
-        usleep(2000); /* dates differ */
+        next_date();
     }
     for (uint64_t n = 100; n < 140; n++) there += (uint64_t)has(k, n, 1000);
     assert_int_equal(there, 10);

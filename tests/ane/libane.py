@@ -60,7 +60,7 @@ def run(*args, library=None, fault=None):
     e = dict(env)
     if library: e["LD_LIBRARY_PATH"] = library
     if fault: e["SEGUE_LIBANE"] = fault
-    r = subprocess.run([segue, *args], capture_output=True, text=True, env=e, timeout=300)
+    r = subprocess.run([segue, *args], capture_output=True, text=True, env=e, timeout=500)
     return r.returncode, r.stdout, r.stderr
 
 

@@ -21,7 +21,7 @@ def answer(home, model, unit=UNIT, ids="1,2,3", fault=None):
     env = dict(os.environ, SEGUE_HOME=home)
     if fault: env["SEGUE_FAULT"] = fault
     r = subprocess.run([segue, "run", "-m", model, "--unit", unit, "--ids", ids, "-n", "4", "--greedy", "--ignore-eos", "--json",
-                        "-q"], capture_output=True, text=True, env=env, timeout=120)
+                        "-q"], capture_output=True, text=True, env=env, timeout=500)
     assert r.returncode == 0, (r.returncode, r.stderr)
     o = json.loads(r.stdout)
     return o["weight_cache"], o["compiles"], o["ids"], o.get("weight_cache_reason")

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """`segue chat`: turns and commands on a pipe, line editing and ^C on a terminal. SPDX-License-Identifier: MIT"""
-import pty, select, signal, subprocess, time
+import signal
 from clitest import *
+from terminal import Terminal, has_editing
 
 m = tiny_model()
 base = ["chat", "-m", m, "--greedy", "-n", "8"]
@@ -34,7 +35,7 @@ expect("-p is the first turn", code == 0 and out == first + "\n", (out, first))
 # Nothing is read before the model is open: an error there does not wait for a first line.
 waiting = subprocess.Popen([command, "chat", "-m", os.path.join(top.name, "none.gguf")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                            stderr=subprocess.PIPE, text=True, env=environment)
-try: code = waiting.wait(timeout=60)
+try: code = waiting.wait(timeout=LIMIT)
 except subprocess.TimeoutExpired: waiting.kill(); code = None
 expect("an error of the model does not wait for input", code == 1 and "none.gguf" in waiting.stderr.read(), code)
 
@@ -137,43 +138,24 @@ o = json.loads(run("chat", "-m", plain, "--greedy", "-n", 4, "--json", stdin="ab
 expect("without a template", bytes(o["turns"][0]["prompt_ids"]) == b"ab" and bytes(o["turns"][1]["prompt_ids"][:2]) == b"ab", o["turns"][1]["prompt_ids"])
 
 # On a terminal: ^C stops the answer but not the program, ^C at the prompt clears the line, the history is saved.
-if "libedit" in subprocess.run(["ldd", command], capture_output=True, text=True).stdout:
+if has_editing:
     long = tiny_model("long", layers=4, width=128, context=200000)
-    master, slave = pty.openpty()
-    quiet = os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"   # libedit never frees the names of added functions
-    p = subprocess.Popen([command, "chat", "-m", long, "-n", "-1", "-c", "100000", "--ignore-eos", "--greedy"], stdin=slave, stdout=slave,
-                         stderr=slave, env={**environment, "TERM": "xterm", "ASAN_OPTIONS": quiet}, start_new_session=True)
-    os.close(slave)
-    seen = b""
-
-    def wait_for(words, seconds=60):
-        global seen
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            if words(seen): return True
-            if select.select([master], [], [], 0.2)[0]:
-                try: seen += os.read(master, 65536)
-                except OSError: break
-        return words(seen)
-
-    expect("prompt", wait_for(lambda s: b"/help" in s and s.replace(b"\x1b[0m", b"").rstrip().endswith(b">")), seen)
-    os.write(master, b"hello\r")
-    before = len(seen)
-    expect("the answer starts", wait_for(lambda s: len(s) > before + 100), seen)
-    p.send_signal(signal.SIGINT)
-    expect("the answer stops", wait_for(lambda s: b"tok/s" in s), seen[-300:])
-    expect("the prompt is shown again", wait_for(lambda s: s.replace(b"\x1b[0m", b"").rstrip().endswith(b">")), seen[-300:])
-    p.send_signal(signal.SIGINT)
-    os.write(master, b"/set\r")
-    expect("a signal at the prompt does not end the program", wait_for(lambda s: b"greedy" in s.split(b"/set")[-1]), seen[-300:])
-    seen = b""
-    os.write(master, b"some words\x03/stats\r")
-    expect("^C clears the line", wait_for(lambda s: b"output_tokens" in s), seen)
-    os.write(master, b"/exit\r")
-    try:
-        while more := os.read(master, 65536): seen += more
-    except OSError: pass
-    expect("exit code 0 at the end", p.wait(timeout=60) == 0, (p.returncode, seen[-3000:]))
+    t = Terminal("chat", "-m", long, "-n", "-1", "-c", "100000", "--ignore-eos", "--greedy")
+    t.wait("the greeting", b"/help")
+    t.prompt()
+    t.send("hello\r")
+    t.wait("the answer starts", lambda s: len(s) > 100)
+    t.process.send_signal(signal.SIGINT)
+    t.wait("the answer stops", b"tok/s")
+    t.prompt("the prompt is shown again")
+    t.process.send_signal(signal.SIGINT)
+    t.send("/set\r")
+    t.wait("a signal at the prompt does not end the program", lambda s: b"greedy" in s.split(b"/set")[-1])
+    t.prompt()
+    t.send("some words\x03/stats\r")
+    t.wait("^C clears the line", b"output_tokens")
+    t.send("/exit\r")
+    expect("exit code 0 at the end", t.end() == 0, t.seen[-3000:])
     history = os.path.join(home, "data/chat_history")
     expect("history", "hello" in open(history).read() and os.stat(history).st_mode & 0o77 == 0)
 else:

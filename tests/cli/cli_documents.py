@@ -21,7 +21,7 @@ has_packages = not subprocess.run([sys.executable, "-c", "import numpy, gguf"], 
 
 
 def works(document, line, code=0):
-    r = subprocess.run(["sh", "-c", line], cwd=here, input=b"Hi!\n", capture_output=True, timeout=240,
+    r = subprocess.run(["sh", "-c", line], cwd=here, input=b"Hi!\n", capture_output=True, timeout=LIMIT,
                        env={**environment, "SEGUE_MODEL": folder, "SEGUE_COMMAND": "segue", "PATH": binary + ":" + os.environ["PATH"]})
     expect(f"{document}: {line}: exit {code}", r.returncode == code, (r.returncode, r.stderr.decode(errors="replace")))
 

@@ -136,7 +136,7 @@ for more in ([], ["--json"]):
     if not more: r.stdout.read(5)
     else: at_work(r.pid)
     r.send_signal(signal.SIGINT)
-    out, err = r.communicate(timeout=60)
+    out, err = r.communicate(timeout=LIMIT)
     expect("interrupted", r.returncode == 130, (r.returncode, err))
     if more:
         o = json.loads(out)
@@ -148,7 +148,7 @@ r = subprocess.Popen([command, "run", "-m", long, "-f", big, "-n", "5", "-c", "1
                      env=environment)
 at_work(r.pid)
 r.send_signal(signal.SIGINT)
-out, err = r.communicate(timeout=60)
+out, err = r.communicate(timeout=LIMIT)
 o = json.loads(out)
 expect("interrupted prompt", r.returncode == 130 and o["output_tokens"] == 0 and o["computed_prompt_tokens"] < o["prompt_tokens"],
        (r.returncode, o.get("computed_prompt_tokens"), o.get("prompt_tokens"), err))
@@ -164,7 +164,7 @@ r = subprocess.Popen([command, "run", "-m", long, "-p", "hello", "-n", "-1", "-c
                      stderr=subprocess.DEVNULL, env=environment)
 while select.select([], [writing], [], 0)[1]: pass   # until the pipe is full
 r.send_signal(signal.SIGINT)
-expect("interrupted before a full pipe", r.wait(timeout=60) == 130, r.returncode)
+expect("interrupted before a full pipe", r.wait(timeout=LIMIT) == 130, r.returncode)
 os.close(reading), os.close(writing)
 
 # Many requests in one process, in order; an invalid line does not affect the others.
@@ -181,6 +181,26 @@ for parallel in (1, 3, 8):
     expect("requests: errors", ["error" in r for r in replies] == [False, True, False, True, False, False, True, False], [r.get("error") for r in replies])
     alone = json.loads(run(*base, "--ids", ",".join(map(str, want)), "-n", 9, "--greedy", "--json")[1])
     expect("requests: same answers as alone", replies[2]["ids"] == alone["ids"] == replies[4]["ids"], (replies[2]["ids"], alone["ids"]))
+
+# --keep: from a full context on, the answer is that to the first tokens and the later half of the rest.
+code, out, err = run(*base, "--raw", "-p", "hello there", "-n", 100, "-c", 64, "--keep", 5, "--greedy", "--ignore-eos", "--json")
+o = json.loads(out)
+whole = o["prompt_ids"] + o["ids"]
+n, at = len(o["prompt_ids"]), 64   # as many tokens fill the context
+expect("--keep: to the end", code == 0 and o["finish"] == "length" and len(o["ids"]) == 100 and o["dropped_tokens"] > 0, (code, err, o.get("finish")))
+read, dropped = whole[:64], 0
+while at < n + 100:
+    read = read[:5] + read[5 + (64 - 5 + 1) // 2:]
+    dropped += 64 - len(read)
+    more = min(64 - len(read), n + 100 - at)
+    want = json.loads(run(*base, "--ids", ",".join(map(str, read)), "-n", more, "-c", 64, "--greedy", "--ignore-eos", "--json")[1])["ids"]
+    expect(f"--keep: tokens {at} to {at + more}", whole[at:at + more] == want, (whole[at:at + more], want))
+    read, at = read + want, at + more
+expect("--keep: dropped_tokens", o["dropped_tokens"] == dropped, (o["dropped_tokens"], dropped))
+expect("--keep: the report", f"{dropped} tokens were dropped" in run(*base, "--raw", "-p", "hello there", "-n", 100, "-c", 64, "--keep", 5, "--greedy",
+                                                                  "--ignore-eos")[2])
+refused(5, [*base, "-p", "hi", "-n", 100, "-c", 64, "--keep", 64, "--ignore-eos"], "--keep", "64")
+refused(2, [*base, "--keep", 5, "--requests", path], "--keep", "--requests")
 
 # States: saved, continued, reused; named sessions.
 state = os.path.join(top.name, "s.state")

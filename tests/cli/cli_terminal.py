@@ -45,6 +45,16 @@ t.send("\u00e4\r\u00f6\r" + f"/save {saved}\r\x04")
 expect("exit code", t.end() == 0, t.seen)
 expect("lines typed ahead", messages(saved) == ["\u00e4", "\u00f6"], messages(saved))
 
+# On a terminal whose reads do not wait the prompt waits all the same.
+t = Terminal("chat", "-m", m, "--greedy", "-n", 4, blocking=False)
+t.prompt()
+t.send("first\r")
+t.wait("an answer", b"tok/s")
+t.prompt()
+t.send(f"/save {saved}\r/exit\r")
+expect("exit code on a nonblocking terminal", t.end() == 0, t.seen)
+expect("messages on a nonblocking terminal", messages(saved) == ["first"], messages(saved))
+
 # A failed command does not end the conversation.
 t = Terminal("chat", "-m", m, "--greedy", "-n", 4)
 t.prompt()

@@ -1,15 +1,16 @@
 """A pseudo-terminal for the tests of the command: start it, wait for output, send keys. SPDX-License-Identifier: MIT"""
 import os, pty, select, subprocess, time
-from clitest import command, environment, expect
+from clitest import LIMIT, command, environment, expect
 
 has_editing = "libedit" in subprocess.run(["ldd", command], capture_output=True, text=True).stdout
 
 
 class Terminal:
-    """The command on a terminal of its own. `seen` holds the bytes since the last send."""
+    """The command on a terminal of its own. `seen` holds the bytes since the last send. blocking: how another program left it."""
 
-    def __init__(self, *args, **env):
+    def __init__(self, *args, blocking=True, **env):
         master, slave = pty.openpty()
+        os.set_blocking(slave, blocking)
         quiet = os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"   # libedit never frees the names of added functions
         self.master, self.seen, self.all = master, b"", b""
         self.process = subprocess.Popen([command, *map(str, args)], stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
@@ -28,7 +29,7 @@ class Terminal:
     def wait(self, what, words):
         """Read until words (bytes, or a function of the bytes) are there."""
         found = words if callable(words) else lambda s: words in s
-        end = time.monotonic() + 60
+        end = time.monotonic() + LIMIT
         while not found(self.seen) and time.monotonic() < end and self.read(0.2): pass
         expect(what, found(self.seen), self.seen[-500:])
 
@@ -41,9 +42,9 @@ class Terminal:
 
     def end(self):
         """Wait for the end of the program; returns its exit code."""
-        end = time.monotonic() + 60
+        end = time.monotonic() + LIMIT
         while time.monotonic() < end and self.read(0.2): pass
-        try: code = self.process.wait(timeout=10)
+        try: code = self.process.wait(timeout=LIMIT)
         except subprocess.TimeoutExpired:
             self.process.kill()
             code = "still running"

@@ -154,7 +154,7 @@ def two_at_once(tmp, model, ids):
         shutil.rmtree(home, ignore_errors=True)
         all_ = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, text=True) for _ in range(6)]
         for p in all_:
-            out, err = p.communicate(timeout=120)
+            out, err = p.communicate(timeout=500)
             assert p.returncode == 0, err
             o = json.loads(out)
             assert o["ids"] == ids and (o["weight_cache"] in ("written", "mapped") or "another process" in o["weight_cache_reason"]), o

@@ -15,7 +15,7 @@ failures = 0
 
 def call(*args, library=stub, **env):
     whole = dict(os.environ, LD_LIBRARY_PATH=library, SEGUE_STUB_LOG="1", **env)
-    return subprocess.run([segue, *args], env=whole, capture_output=True, text=True, timeout=300)
+    return subprocess.run([segue, *args], env=whole, capture_output=True, text=True, timeout=500)
 
 
 def expect(what, true, told=""):

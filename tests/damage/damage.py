@@ -99,7 +99,7 @@ def vanishing(tmp):
                           "--ignore-eos"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert p.stdout.read(1)
     os.truncate(copy, 4096)
-    _, err = p.communicate(timeout=120)
+    _, err = p.communicate(timeout=500)
     assert p.returncode == 1 and b"truncated while in use" in err, (p.returncode, err)
 
 

@@ -19,7 +19,7 @@ N = 32
 
 def answer(*units, prompt):
     r = subprocess.run([segue, "run", "-p", prompt, "-n", str(N), "--greedy", "--logprobs", "20", "--json", "-q", "-t", "2", *units],
-                       capture_output=True, text=True, timeout=300)
+                       capture_output=True, text=True, timeout=500)
     if r.returncode: sys.exit(f"FAIL {units}: {r.stderr}")
     return json.loads(r.stdout)
 

@@ -12,7 +12,7 @@ one() {
     seeds=$source/tests/fuzz/seeds/$name
     [ -d "$seeds" ] || seeds=''
     # shellcheck disable=SC2086
-    if "$programs/$name" -max_total_time="$seconds" -rss_limit_mb=1024 -timeout=5 -max_len=65536 -print_final_stats=1 \
+    if "$programs/$name" -max_total_time="$seconds" -rss_limit_mb=1024 -timeout=20 -max_len=65536 -print_final_stats=1 \
         -artifact_prefix="$build/$name-" "$build/corpus/$name" $seeds >"$build/$name.log" 2>&1; then
         echo "fuzz: $name: $(sed -n 's/stat::number_of_executed_units: *//p' "$build/$name.log") runs, no finding"
     else

@@ -56,7 +56,7 @@ def alive(pid):
 if os.path.exists("/proc/self/stat"):
     parent = subprocess.Popen([command, "run", "-m", m, "-p", "x", "-n", "-1", "-c", "100000", "--ignore-eos", "--unit", "proc:ref"],
                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
-    until = time.monotonic() + 60
+    until = time.monotonic() + LIMIT
     children = []
     while not children and time.monotonic() < until: children = children_of(parent.pid)
     expect("a child is there", len(children) == 1, children)

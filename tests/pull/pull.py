@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`segue pull` against a local test server: resumption, checksums, redirects, slow and malicious servers, unsafe names.
 Takes the command from SEGUE_COMMAND. SPDX-License-Identifier: MIT"""
-import hashlib, http.server, json, os, subprocess, sys, tempfile, threading, time
+import hashlib, http.server, json, os, subprocess, sys, tempfile, threading
 
 command = os.environ.get("SEGUE_COMMAND")
 if not command or not os.path.exists(command):
@@ -117,7 +117,7 @@ def pull(home, *args, **env):
     for k in ("HF_HOME", "HF_HUB_CACHE", "HF_TOKEN", "http_proxy", "https_proxy", "all_proxy"):
         if k not in env: environment.pop(k, None)
     environment["no_proxy"] = "127.0.0.1"
-    r = subprocess.run([command, "pull", *args], capture_output=True, text=True, env=environment, timeout=60)
+    r = subprocess.run([command, "pull", *args], capture_output=True, text=True, env=environment, timeout=500)
     return r.returncode, r.stdout, r.stderr
 
 
@@ -182,11 +182,11 @@ with tempfile.TemporaryDirectory() as top:
     h = home("bad")
     for name, want, words in [("missing.gguf", 1, ["404"]), ("loop.gguf", 1, ["redirect"]), ("huge.gguf", 1, ["GB free"]),
                               ("elsewhere.gguf", 1, []), ("gated.gguf", 1, ["HF_TOKEN"]), ("page.gguf", 4, ["web page"]), ("broken.gguf", 1, ["500", "try again"])]:
-        begun = time.monotonic()
+        log.clear()
         code, out, err = pull(h, f"{base}/x/{name}")
         expect(name, code == want and out == "" and not os.path.exists(os.path.join(h, "data/models", name)), (code, out, err))
         one_line(name, err, *words)
-        expect(name + " is quick", time.monotonic() - begun < 20)
+        expect(name + ": requests", len(log) == {"loop.gguf": 11, "broken.gguf": 4}.get(name, 1), len(log))   # redirects, retries
     code, out, err = pull(h, f"{base}/x/slow.gguf", "--timeout", "1")
     expect("slow", code == 1, (code, err)); one_line("slow", err, "bytes per second")
     code, out, err = pull(h, f"{base}/x/trickle.gguf", "--timeout", "2")

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Run the tests of a build with sanitizers (build.sh): `dev` is address and undefined behaviour, with the fault hooks in; `tsan` is
-# the thread sanitizer on the tests that use threads (label "threads"). One at a time, or JOBS. Left out: grammar_mask, ane_shapes
-# and ane_mil_tools, which take minutes here; ane_rescale, ane_mil_emit, plan_published and cli_pages, which compare numbers and
+# the thread sanitizer on the tests that use threads (label "threads"). One at a time, or JOBS. Left out: grammar_mask and
+# ane_shapes, which take minutes here; ane_rescale, ane_mil_emit, plan_published and cli_pages, which compare numbers and
 # texts: fuzz_grammar, fuzz_mil and the other tests of ane, of the planner and of the command reach the same code; and
 # meter_phases, which measures time.
 # sanitize.sh BUILD KIND. SPDX-License-Identifier: MIT
@@ -11,6 +11,6 @@ build=$1 kind=$2
 select="-L ^(quick|fault)\$"
 [ "$kind" != tsan ] || select="-L threads"
 export ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1
-out="grammar_mask|ane_shapes|ane_mil_tools|ane_rescale|ane_mil_emit|plan_published|cli_pages|meter_phases"
+out="grammar_mask|ane_shapes|ane_rescale|ane_mil_emit|plan_published|cli_pages|meter_phases"
 # shellcheck disable=SC2086
 exec ctest --test-dir "$build/$kind" $select -LE "slow|source" -E "^($out)$" --no-tests=ignore --output-on-failure -j"${JOBS:-1}"

@@ -212,7 +212,7 @@ slow = {**hello, "max_tokens": 1500}
 holder = [None]
 t = threading.Thread(target=lambda: holder.__setitem__(0, s.post("/v1/chat/completions", slow)))
 t.start()
-while 'segue_requests_processing{model="tiny"} 1' not in s.call("GET", "/metrics", raw=True)[1].decode(): pass
+while 'segue_requests_processing{model="tiny"} 1' not in s.call("GET", "/metrics", raw=True)[1].decode() and t.is_alive(): pass
 err = s.stop()
 t.join()
 expect("the running answer was finished", holder[0][0] == 200 and holder[0][1]["usage"]["completion_tokens"] == 1500, holder[0])

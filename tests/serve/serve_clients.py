@@ -81,15 +81,28 @@ try:
 except anthropic.BadRequestError as e: expect("an error of messages", "max_tokens" in str(e), e)
 s.stop()
 
-# A full server says when to come again, and the packages do.
-s = Server("-m", tiny_model(), "--unit", "cpu", "-t", "1", "--queue", "1")
-for retried in (openai.OpenAI(base_url=s.url + "/v1", api_key="none", max_retries=20).chat.completions, anthropic.Anthropic(base_url=s.url, api_key="none", max_retries=20).messages):
-    held = http.client.HTTPConnection("127.0.0.1", s.port, timeout=60)
-    held.request("POST", "/v1/completions", json.dumps({"prompt": "x", "max_tokens": 1900, "ignore_eos": True, "stream": True}))
-    r = held.getresponse()
+# A full server says when to come again, and the packages do. The request that fills it ends when it has seen a refusal.
+s = Server("-m", tiny_model("long", context=200000), "--ctx", "150000", "--unit", "cpu", "-t", "1", "--queue", "1")
+
+
+def let_go(response):
+    if response.status_code == 503:
+        r.close()
+        held.close()
+
+
+where = {"api_key": "none", "max_retries": 20}
+hooks = {"event_hooks": {"response": [let_go]}, "timeout": LIMIT}
+for retried in (openai.OpenAI(base_url=s.url + "/v1", http_client=openai.DefaultHttpxClient(**hooks), **where).chat.completions,
+                anthropic.Anthropic(base_url=s.url, http_client=anthropic.DefaultHttpxClient(**hooks), **where).messages):
+    while True: # the request before may not have left yet
+        held = http.client.HTTPConnection("127.0.0.1", s.port, timeout=LIMIT)
+        held.request("POST", "/v1/completions", json.dumps({"prompt": "x", "max_tokens": 149000, "ignore_eos": True, "stream": True}))
+        r = held.getresponse()
+        if r.status == 200: break
+        held.close()
     r.readline() # it runs
-    got = retried.with_raw_response.create(model="tiny", max_tokens=2, messages=ask)
+    got = retried.with_raw_response.create(model="long", max_tokens=2, messages=ask)
     expect("retries", got.retries_taken >= 1 and got.status_code == 200, got.retries_taken)
-    r.read()
 s.stop()
 done()

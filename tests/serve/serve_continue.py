@@ -5,7 +5,7 @@ from servetest import *
 
 m, other = tiny_model(), tiny_model("other", seed=2)
 s = Server("-m", m, "-m", other, "--unit", "cpu", "-t", "1", "--api-key-file", write(top.name, "keys", "alpha\nbeta\n"))
-connection = http.client.HTTPConnection("127.0.0.1", s.port, timeout=60)
+connection = http.client.HTTPConnection("127.0.0.1", s.port, timeout=LIMIT)
 
 
 def call(method, path, body=None, key="alpha"):

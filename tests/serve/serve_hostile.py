@@ -53,7 +53,7 @@ alive("bad bodies")
 
 
 def raw(data, read=True):
-    c = socket.create_connection(("127.0.0.1", s.port), timeout=20)
+    c = socket.create_connection(("127.0.0.1", s.port), timeout=LIMIT)
     c.sendall(data)
     if not read: return c
     out = b""

@@ -59,21 +59,30 @@ def child(pid):
 s = Server("-m", tiny_model(), "--unit", "proc:cpu:threads=1")
 body = {"prompt": "ab" * 40, "max_tokens": 600, "temperature": 0, "ignore_eos": True}
 whole = s.post("/v1/completions", body)[1]["choices"][0]["text"]
-killed = child(s.process.pid)
-expect("the unit has a process", killed)
-c = socket.create_connection(("127.0.0.1", s.port), timeout=60)
 data = json.dumps({**body, "stream": True}).encode()
-c.sendall(b"POST /v1/completions HTTP/1.0\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
-out, events = b"", 0
-while part := c.recv(65536):
-    out += part
-    if killed and out.count(b"data: ") > 20:
-        events = out.count(b"data: ")
-        os.kill(killed, 9)
-        killed = None
-text = "".join(json.loads(x[6:])["choices"][0]["text"] for x in out.decode().split("\n") if x.startswith("data: {"))
+
+
+def answer_with_kill():
+    """The unit's process is killed after 20 events; what was answered, and how many events had come."""
+    expect("a process serves", s.post("/v1/completions", {**body, "max_tokens": 5})[0] == 200 and child(s.process.pid))
+    c = socket.create_connection(("127.0.0.1", s.port), timeout=LIMIT)
+    c.sendall(b"POST /v1/completions HTTP/1.0\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
+    out, events, unit = b"", 0, child(s.process.pid)
+    while part := c.recv(4096):
+        out += part
+        if not events and out.count(b"data: ") > 20:
+            events = out.count(b"data: ")
+            os.kill(unit, 9)
+    c.close()
+    return "".join(json.loads(x[6:])["choices"][0]["text"] for x in out.decode().split("\n") if x.startswith("data: {")), events
+
+
+# On a busy machine the whole answer may have come before this process runs again: then once more.
+for _ in range(50):
+    text, events = answer_with_kill()
+    expect("the answer went on byte for byte", text == whole, (len(text), len(whole), text[-300:]))
+    if events < 500: break
 expect("the kill came during the answer", 20 < events < 500, events)
-expect("the answer went on byte for byte", text == whole, (len(text), len(whole), out[-300:]))
-expect("a new process serves", child(s.process.pid) and s.post("/v1/completions", {**body, "max_tokens": 5})[0] == 200)
+expect("a new process serves", s.post("/v1/completions", {**body, "max_tokens": 5})[0] == 200 and child(s.process.pid))
 s.stop()
 done()

@@ -134,7 +134,7 @@ def ask(name, body): results[name] = s.post("/v1/chat/completions", {**body, "mo
 
 threads = [threading.Thread(target=ask, args=("first", long))]
 threads[0].start()
-while 'segue_requests_processing{model="first"} 1' not in s.call("GET", "/metrics", raw=True)[1].decode(): pass
+while 'segue_requests_processing{model="first"} 1' not in s.call("GET", "/metrics", raw=True)[1].decode() and threads[0].is_alive(): pass
 for name in ("other", "third"):
     threads.append(threading.Thread(target=ask, args=(name, {**long, "max_tokens": 4})))
     threads[-1].start()

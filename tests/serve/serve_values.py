@@ -6,7 +6,7 @@ from servetest import *
 folder = os.path.join(top.name, "slots")
 os.mkdir(folder)
 s = Server("-m", fim_model(), "--unit", "cpu", "-t", "1", "--slot-save-path", folder, "--api-key-file", write(top.name, "keys", "alpha\n"))
-connection = http.client.HTTPConnection("127.0.0.1", s.port, timeout=30)
+connection = http.client.HTTPConnection("127.0.0.1", s.port, timeout=LIMIT)
 
 
 def post(path, body):
@@ -99,7 +99,7 @@ for path in known:
         got = s.call("POST", path.replace("{id}", "0?action=save"), body, {"Authorization": "Bearer alpha"})
         expect(f"{path} {body[:20]}: refused", got[0] == 400 and isinstance(got[1], dict) and refusal(path, got[1]), got)
 for data in (b"-1\r\n", b"fffffffffffffffff\r\n{}", b"5\r\n{}\r\n0\r\n\r\n", b"2\r\n{}XX0\r\n\r\n", b"2;" + b"x" * 100000 + b"\r\n{}\r\n0\r\n\r\n"):
-    c = socket.create_connection(("127.0.0.1", s.port), timeout=30)
+    c = socket.create_connection(("127.0.0.1", s.port), timeout=LIMIT)
     try: c.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer alpha\r\nTransfer-Encoding: chunked\r\n\r\n" + data)
     except ConnectionError: pass
     out = b""

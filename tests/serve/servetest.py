@@ -33,16 +33,15 @@ class Server:
         if ready: self.wait_ready()
 
     def wait_ready(self):
-        for _ in range(1200):
+        while self.process.poll() is None:
             if self.call("GET", "/health")[0] == 200: return
-            if self.process.poll() is not None: break
             time.sleep(0.05)
         print("FAIL the server is not ready:", self.process.stderr.read().decode())
         sys.exit(1)
 
     def call(self, method, path, body=None, headers={}, raw=False):
         """(status, JSON or bytes)."""
-        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT)
         data = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
         c.request(method, path, data, {"Content-Type": "application/json", **headers})
         r = c.getresponse()
@@ -66,7 +65,7 @@ class Server:
 
     def stop(self, expected=0):
         self.process.send_signal(signal.SIGTERM)
-        out, err = self.process.communicate(timeout=120)
+        out, err = self.process.communicate(timeout=LIMIT)
         expect("the server ends on SIGTERM", self.process.returncode == expected, (self.process.returncode, err))
         return err.decode()
 

@@ -5,7 +5,7 @@ checkpoints FILES/llama and others.
 The loss follows that of `cpu`; weights are inputs, so nothing is compiled after the first update; a continued run has the bits of
 a whole one; sequences of other lengths need no other program; what is not finite stops the run by name.
 """
-import json, math, signal
+import json, math
 from traintest import *
 
 
@@ -72,22 +72,14 @@ check("the arithmetic of an M1", worst(a, cpu) < 0.02, str(worst(a, cpu)))
 # Killed after its first checkpoint.
 KILL = [SEGUE, "train", "-m", os.path.join(FILES, "llama"), "--data", "lines.jsonl", "-c", "48", "--held-out", "20", "-t", "2", "-o",
         "killed", *FULL, "--unit", "ane:soft"]
-p = subprocess.Popen(KILL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-while p.poll() is None and not os.path.exists("killed/checkpoint.state"):
-    pass
-p.send_signal(signal.SIGKILL)
-p.wait()
+run_killed("killed/checkpoint.state", *KILL[1:])
 r = subprocess.run(KILL, capture_output=True, text=True)
 check("a killed run has the bits of the whole one", r.returncode == 0 and
       open("killed/model.safetensors", "rb").read() == open("ane/model.safetensors", "rb").read(), r.stderr)
 
 # A process whose compiles are used up ends by name and leaves the checkpoint; the next process continues from it.
 HALF = [x.replace("killed", "budget") for x in KILL]
-p = subprocess.Popen(HALF, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-while p.poll() is None and not os.path.exists("budget/checkpoint.state"):
-    pass
-p.send_signal(signal.SIGKILL)
-p.wait()
+run_killed("budget/checkpoint.state", *HALF[1:])
 r = subprocess.run([x.replace("ane:soft", "ane:soft,compiles=3") for x in HALF], capture_output=True, text=True)
 check("a used up budget ends the run by name", r.returncode == 5 and "constraint 5" in r.stderr and "restart" in r.stderr, r.stderr)
 r = subprocess.run(HALF, capture_output=True, text=True)

@@ -6,28 +6,12 @@ PEFT's names and shapes; all weights are written as a model that gives the loss 
 bad data is refused with file and line, and nothing is lost.
 """
 import json
-import os
 import resource
-import shutil
-import signal
 import struct
-import subprocess
-import sys
-import tempfile
+from traintest import *
 
-SEGUE, TINY = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
+TINY = FILES
 UNIT = sys.argv[3] if len(sys.argv) > 3 else "cpu"
-failed = 0
-
-
-def check(name, good, detail=""):
-    global failed
-    print(("PASS " if good else "FAIL ") + name, "" if good else detail)
-    failed += not good
-
-
-def segue(*args, **more):
-    return subprocess.run([SEGUE, *args], capture_output=True, text=True, **more)
 
 
 def read_safetensors(path):
@@ -48,8 +32,6 @@ def losses(path):
     return [float(line.split(",")[1]) for line in open(path).read().splitlines()[1:]]
 
 
-work = tempfile.mkdtemp()
-os.chdir(work)
 with open("lines.jsonl", "w") as f:
     for i in range(12):
         f.write(json.dumps({"tokens": [3, 1, 4, 1, 5, 9, 2, 6] * (2 + i % 3)}) + "\n")
@@ -125,18 +107,22 @@ r = segue(*BASE, "-o", "bad", "--adapter-form", "gguf")
 check("a GGUF adapter of another model file is refused", r.returncode == 3 and not os.path.exists("bad"), r.stderr)
 
 # Killed after a checkpoint, whatever it was doing. A line of an update that is not in the checkpoint is written again.
-p = subprocess.Popen([SEGUE, *BASE, "-o", "killed", "--steps", "12", "--checkpoint", "4", "--metrics", "killed.csv"],
-                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-while p.poll() is None and not os.path.exists("killed/adapter_config.json"):
-    pass
-p.send_signal(signal.SIGKILL)
-p.wait()
+run_killed("killed/adapter_config.json", *BASE, "-o", "killed", "--steps", "12", "--checkpoint", "4", "--metrics", "killed.csv")
+shutil.copytree("killed", "piped")
 r = segue(*BASE, "-o", "killed", "--steps", "12", "--checkpoint", "4", "--metrics", "killed.csv")
 check("a killed run continues", r.returncode == 0, r.stderr)
 rows, killed = ([line.split(",") for line in open(n + ".csv").read().splitlines()] for n in ("whole", "killed"))
 same = [0, 1, 2, 3, 4, 6, 7, 8]  # all but times and what depends on them
 check("its metrics are those of the whole run, each update once", [[x[k] for k in same] for x in rows] ==
       [[x[k] for k in same] for x in killed] and all(float(a[5]) <= float(b[5]) for a, b in zip(killed[1:], killed[2:])), str(killed))
+# A pipe has no earlier lines; to look for them would wait for ever.
+done = json.loads(segue("state", "info", "piped/checkpoint.state", "--json").stdout)["updates"]
+os.mkfifo("pipe")
+reader = subprocess.Popen(["cat", "pipe"], stdout=subprocess.PIPE, text=True)
+r = segue(*BASE, "-o", "piped", "--steps", "12", "--checkpoint", "4", "--metrics", "pipe")
+piped = [line.split(",") for line in reader.communicate()[0].splitlines()]
+check("metrics of a continued run go to a pipe", r.returncode == 0 and [x[:4] for x in piped if x[0].isdigit()] ==
+      [x[:4] for x in rows[1 + done:]], f"{piped} {rows} {r.stderr}")
 with open("killed.csv", "a") as f:
     f.write("13,1,1,1,9999,1,,0,0,,\n14,1")
 r = segue(*BASE, "-o", "killed", "--steps", "12", "--checkpoint", "4", "--metrics", "killed.csv", "--html", "killed.html")
@@ -166,12 +152,7 @@ check("one flipped bit is found", r.returncode == 4 and "checksum" in r.stderr a
 # Another unit continues: half of the run on each, in both directions; the losses are those of one unit up to rounding.
 for first, second in (("cpu", "ref"), ("ref", "cpu")):
     out = f"{first}-{second}"
-    p = subprocess.Popen([SEGUE, *BASE, "--unit", first, "-o", out, "--steps", "12", "--checkpoint", "4", "--metrics", out + ".csv"],
-                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while p.poll() is None and not os.path.exists(out + "/adapter_config.json"):
-        pass
-    p.send_signal(signal.SIGKILL)
-    p.wait()
+    run_killed(out + "/adapter_config.json", *BASE, "--unit", first, "-o", out, "--steps", "12", "--checkpoint", "4", "--metrics", out + ".csv")
     done = json.loads(segue("state", "info", out + "/checkpoint.state", "--json").stdout)["updates"]
     r = segue(*BASE, "--unit", second, "-o", out, "--steps", "12", "--checkpoint", "4", "--metrics", out + ".csv")
     moved = losses(out + ".csv")[-(12 - done):] if done < 12 else []
@@ -224,11 +205,7 @@ r = segue(*SHAPE, "stories15M", "-m", TINY)
 check("the tokenizer of a folder is refused", r.returncode == 3 and "GGUF" in r.stderr, f"{r.returncode} {r.stderr}")
 
 SLOW = [*FULL[:-1], "-m", TINY, "--lr", "0.003", "--random", "--steps", "12", "--checkpoint", "4", "-o"]
-p = subprocess.Popen([SEGUE, *SLOW, "killed-full"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-while p.poll() is None and not os.path.exists("killed-full/checkpoint.state"):
-    pass
-p.send_signal(signal.SIGKILL)
-p.wait()
+run_killed("killed-full/checkpoint.state", *SLOW, "killed-full")
 first, second = segue(*SLOW, "killed-full"), segue(*SLOW, "whole-full")
 check("a killed full run has the bits of the whole one", first.returncode == second.returncode == 0 and
       open("killed-full/model.safetensors", "rb").read() == open("whole-full/model.safetensors", "rb").read(), first.stderr)
@@ -340,6 +317,4 @@ for args, code in ((["--data", "lines.jsonl"], 2), (["-o", "bad"], 2), (["--data
     check("train " + " ".join(args) + f" ends with {code}", r.returncode == code, f"{r.returncode} {r.stderr}")
 r = segue(*BASE, "-o", "high", "--steps", "30", "--lr", "10", "--clip", "0", "--checkpoint", "1")
 check("a loss that is not finite stops the run by name, or it ends", r.returncode == 0 or "step" in r.stderr, r.stderr)
-os.chdir("/")
-shutil.rmtree(work)
-sys.exit(failed != 0)
+finish()

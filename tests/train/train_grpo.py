@@ -3,10 +3,10 @@
 tokenizer.
 
 The mean reward of a program rises; patterns, lengths and expected answers are scored; a killed run has the bits of a whole one,
-with one unit and with two; with two units sampling and updates overlap in the trace; a reward program that ends, hangs or writes
+with one unit and with two; with two units sampling does not wait for updates; a reward program that ends, hangs or writes
 what is no number stops the run with a clear error, and the last checkpoint stays.
 """
-import json, signal
+import json
 from traintest import *
 
 TINY = FILES
@@ -54,20 +54,18 @@ for two in ((), ("--rollout-unit", "ref")):
     args = [*BASE, *EVEN, *two, "--steps", "12"]
     r = grpo(*args, "-o", "all", "--trace", "trace.json", "--json")
     check(name + ": a run ends well", r.returncode == 0, r.stderr)
-    p = subprocess.Popen([SEGUE, "train", "-m", TINY, "--grpo", *args, "-o", "killed"], stdout=subprocess.DEVNULL,
-                         stderr=subprocess.DEVNULL)
-    while p.poll() is None and not os.path.exists("killed/adapter_config.json"):
-        pass
-    p.send_signal(signal.SIGKILL)
-    p.wait()
+    run_killed("killed/adapter_config.json", "train", "-m", TINY, "--grpo", *args, "-o", "killed")
     again = grpo(*args, "-o", "killed")
     check(name + ": a killed run has the bits of the whole one", again.returncode == 0 and contents("all") == contents("killed"),
           again.stderr)
     events = json.load(open("trace.json"))["traceEvents"]
     spans = {k: [(e["ts"], e["ts"] + e["dur"]) for e in events if e["name"] == k] for k in ("update", "rollouts")}
-    both = sum(max(0, min(a[1], b[1]) - max(a[0], b[0])) for a in spans["update"] for b in spans["rollouts"])
-    check(name + (": sampling and updates overlap" if two else ": they do not overlap"), (both > 0) == bool(two) and
-          (objects(r)[-1]["overlap_ms"] > 0) == bool(two) and len(spans["update"]) == 12, f"{both} {r.stdout[-300:]}")
+    # How long both run at once depends on the cores that are free, so the order is checked: sampling for the next step begins before
+    # the update ends, with two units and not across the checkpoints after steps 5 and 10.
+    ahead = [b[0] < a[1] for a, b in zip(spans["update"], spans["rollouts"][1:])]
+    check(name + (": sampling does not wait for updates" if two else ": one follows the other"), any(ahead) == bool(two) and
+          not ahead[4] and not ahead[9] and (two or objects(r)[-1]["overlap_ms"] == 0) and len(spans["update"]) ==
+          len(spans["rollouts"]) == 12, f"{ahead} {r.stdout[-300:]}")
     shutil.rmtree("all")
     shutil.rmtree("killed")
 
@@ -81,7 +79,7 @@ check("expected answers", r.returncode == 0 and objects(r)[0]["reward"] < 0.1, r
 
 # The program answers 64 lines well, which is two steps with a checkpoint each, and then fails.
 BAD = {"ends": ("sys.exit(3)", 1, "ended with 3 after 0 of 32"), "is killed": ("os.kill(os.getpid(), 9)", 1, "ended by signal 9"),
-       "hangs": ("time.sleep(60)", 1, "no number for answer 1 within 1 s"), "writes words": ("print('good', flush=True)", 4, "good"),
+       "hangs": ("time.sleep(60)", 1, "no number for answer 1 within 2 s"), "writes words": ("print('good', flush=True)", 4, "good"),
        "writes nan": ("print('nan', flush=True)", 4, "nan"), "writes 1e9": ("print(1e9, flush=True)", 4, "1000000000.0"),
        "writes an empty line": ("print(flush=True)", 4, "is no number"),
        "writes no lines": ("print('1' * 10000, end='', flush=True)", 4, "is no number"),
@@ -90,8 +88,8 @@ for name, (statement, code, words) in BAD.items():
     with open("bad.py", "w") as f:
         f.write("import os, sys, time\nfor i, line in enumerate(sys.stdin):\n    if i < 64:\n        print(i % 3, flush=True)\n"
                 f"    else:\n        {statement}\n")
-    r = grpo(*BASE, "--checkpoint", "1", "--steps", "5", "-o", "bad", "--reward", "program:exec " + sys.executable + " bad.py",
-              "--reward-timeout", "1")
+    r = grpo(*BASE, "--checkpoint", "1", "--steps", "5", "-o", "bad", "--reward", "program:exec " + sys.executable + " -SE bad.py",
+              *(["--reward-timeout", "2"] if name == "hangs" else []))
     check("a program that " + name, r.returncode == code and words in r.stderr and "step 3: " in r.stderr and
           "the checkpoint of step 2 is kept" in r.stderr and len(r.stderr.strip().splitlines()) == 1, f"{r.returncode} {r.stderr}")
     check("... its checkpoint is there", os.path.exists("bad/checkpoint.state") and

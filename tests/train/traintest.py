@@ -1,6 +1,6 @@
 """Shared by the tests of `segue train`: SEGUE and a folder of tiny checkpoints as arguments, a work folder, checks that are counted.
 SPDX-License-Identifier: MIT"""
-import os, shutil, subprocess, sys, tempfile
+import os, shutil, signal, subprocess, sys, tempfile, time
 
 SEGUE, FILES = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 failed = 0
@@ -14,8 +14,16 @@ def check(name, good, detail=""):
     failed += not good
 
 
-def segue(*args):
-    return subprocess.run([SEGUE, *args], capture_output=True, text=True)
+def segue(*args, **more):
+    return subprocess.run([SEGUE, *args], capture_output=True, text=True, **more)
+
+
+def run_killed(path, *args):
+    """A run that is killed when it has written `path`, whatever it does then; it may have ended before."""
+    p = subprocess.Popen([SEGUE, *args], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while p.poll() is None and not os.path.exists(path): time.sleep(0.001)   # leaves it the processor
+    p.send_signal(signal.SIGKILL)
+    p.wait()
 
 
 def finish():

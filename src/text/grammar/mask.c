@@ -121,7 +121,7 @@ static segue_status advance(struct sg_grammar *g, struct sg_grammar_pos *pos, co
     for (size_t i = from; i < n && state != SG_STATE_DEAD; i++) {
         SG_TRY(step_token(g, &state, tokens[i], err));
         if (state == SG_STATE_DEAD)
-            return sg_fail(err, SEGUE_EFORMAT, "grammar: token %d does not fit: at position %zu of the text; cut it there",
+            return sg_fail(err, SEGUE_EFORMAT, "grammar: token %d is not allowed at position %zu of the text; cut the text there",
                            tokens[i], i);
         pos->state = state;
     }

@@ -78,8 +78,8 @@ struct mlx_weight {
     struct mxc_held *numbers;        /* dense in the type of its role, or the codes of MLX's affine form ... */
     struct mxc_held *scales, *biases;    /* ... with these, [rows, cols / group]; else NULL */
     uint32_t group, bits;            /* bits 0: dense */
-    uint32_t taps;                   /* of MLX_TAPS ... */
-    struct mxc_held **each;          /* ... and its parts, [taps] of [1, channels]; else NULL */
+    uint32_t taps;                   /* MLX_TAPS: taps of the convolution; else 0 */
+    struct mxc_held **each;          /* MLX_TAPS: one vector per tap, [taps] of [1, channels]; else NULL */
 };
 /* Matrices that are multiplied with one value, as one: a single row takes one product instead of several. The arrays of the
  * matrices are parts of it. */

@@ -179,7 +179,7 @@ template <int SETS> __device__ __forceinline__ void scan_state(const ck_delta &a
 #pragma unroll
         for (int k = 0; k < 2; k++) put_left(set.s[turn] + (warp * 2 + k) * PIECE, high[k], low[k]);
         barrier_arrive(at, S_READY, turn);
-        /* W S; the factor is released as soon as it is read. */
+        /* ws = W S; the buffer of W is released as soon as W is read. */
         clear(ws);
         mbar_wait(&smem.w_full[w], parity_of<WP_BUFFERS>(c));
 #pragma unroll

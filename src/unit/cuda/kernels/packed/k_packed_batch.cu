@@ -59,7 +59,7 @@ template <int KIND> struct row_scales {
         word[0] = second ? d.z : d.x, word[1] = second ? d.w : d.y;
         power = (uint32_t)(15 + up) << 10;
     }
-    /* Of the lane's block 2 p + i, columns 16 m on. */
+    /* Factors of columns 16 m and up of the lane's block 2 p + i. */
     __device__ __forceinline__ __half2 at(int p, int i, int m) const
     {
         const uint32_t high = 0x64646464u; /* 1024 + byte in fp16 */
