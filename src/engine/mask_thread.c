@@ -76,7 +76,12 @@ static void *thread_main(void *arg)
     return NULL;
 }
 
-void sg_mask_thread_add(struct sg_mask_thread *m, const struct sg_mask_job *job) { m->jobs[m->jobs_n++] = *job; }
+int sg_mask_thread_add(struct sg_mask_thread *m, const struct sg_mask_job *job)
+{
+    if (m->jobs_n == m->cap) return 0;
+    m->jobs[m->jobs_n++] = *job;
+    return 1;
+}
 
 struct sg_mask_gate *sg_mask_thread_gate(struct sg_mask_thread *m) { return &m->gate; }
 

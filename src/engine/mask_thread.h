@@ -19,8 +19,8 @@ segue_status sg_mask_thread_new(struct sg_mask_thread **out, size_t cap, segue_e
 void sg_mask_thread_free(struct sg_mask_thread *m); /* NULL is allowed */
 
 /* A mask of the next start. Its memory, constraint->allowed, may be read behind the gate. Where no mask can be made, it allows
- * all tokens, and constraint->error says why: the choice must then be dropped. */
-void sg_mask_thread_add(struct sg_mask_thread *m, const struct sg_mask_job *job);
+ * all tokens, and constraint->error says why: the choice must then be dropped. 0: there are `cap` already. */
+int sg_mask_thread_add(struct sg_mask_thread *m, const struct sg_mask_job *job);
 /* The gate of the masks that were added. */
 struct sg_mask_gate *sg_mask_thread_gate(struct sg_mask_thread *m);
 /* Makes what was added; without a thread (none could be started) here. */

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "engine/scheduler/pace.h"
+#include "engine/queue/pace.h"
 
 #define MS 1000000.0
 enum { SIZES = 8, LENGTHS = 40 };

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/mem.h"
+#include "engine/queue/shared_queue.h"
 
 void sg_layer_range_free(struct sg_layer_range *s)
 {
@@ -11,6 +12,7 @@ void sg_layer_range_free(struct sg_layer_range *s)
     sg_layer_range_free(s->embed);
     if (s->program) sg_ops_of(s->program)->discard(s->program);
     if (s->local_graph) sg_graph_free(s->local_graph);
+    sg_shared_queue_free(s->queue);
     sg_free(s);
 }
 
@@ -75,7 +77,8 @@ static segue_status find_or_compile(struct segue_engine *e, const struct sg_plac
     s->model = p->model;
     s->from = from;
     s->to = to;
-    segue_status status = compile(e, p, s, progress, err);
+    segue_status status = sg_shared_queue_new(&s->queue, s->unit->desc.rows_max, err);
+    if (status == SEGUE_OK) status = compile(e, p, s, progress, err);
     if (status != SEGUE_OK) {
         sg_layer_range_free(s);
         return status;

@@ -3,7 +3,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "engine/scheduler/deadline.h"
+#include "engine/queue/deadline.h"
 #include "engine/scheduler/scheduler.h"
 #include "engine/session/score.h"
 #include "engine/sized.h"

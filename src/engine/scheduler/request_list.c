@@ -30,10 +30,8 @@ void sg_request_notify(struct segue_request *q)
 void sg_scheduler_release(struct segue_scheduler *s)
 {
     if (!s || atomic_fetch_sub(&s->references, 1) != 1) return;
-    for (uint32_t i = 0; i < SG_WORKERS; i++) {
-        sg_step_free(s->step[i]);
-        sg_free(s->round[i]);
-    }
+    for (uint32_t i = 0; i < SG_WORKERS; i++) sg_free(s->round[i]);
+    sg_free(s->shares);
     sg_mask_thread_free(s->masks);
     segue_plan_close(s->plan);
     pthread_cond_destroy(&s->work);

@@ -227,93 +227,63 @@ static const struct sg_layer_range *shared_range(const struct segue_scheduler *s
     return sg_shared_range(x, !s->masks);
 }
 
-/* Tokens of prompts that may join a run of `answers` running answers. */
-static size_t prompt_budget(const struct segue_scheduler *s, uint32_t answers, size_t max)
+/* What a run had in it, as its queue learned it. */
+static void count_run(struct segue_scheduler *s, const struct sg_layer_range *range, const struct sg_run_group *g)
 {
-    return answers ? sg_pace_budget(&s->pace, s->opts.target_ns, max) : max;
-}
-
-static void learn_run(struct segue_scheduler *s, uint32_t spans, const struct sg_pace_run *run)
-{
-    if (!run->ns) return;
+    if (!g->run.ns) return;
     pthread_mutex_lock(&s->lock);
     s->info.runs++;
-    s->info.shared_runs += spans > 1;
-    sg_pace_learn(&s->pace, run);
+    s->info.shared_runs += g->spans > 1;
+    s->queue = range->queue;
+    s->pace = g->pace;
     pthread_mutex_unlock(&s->lock);
 }
 
-/* Tokens of a prompt that join a run that has `prompts` others; `left`: of the budget. 0: none. Fixed chunks are whole, whatever
- * time they take. */
-static size_t prompt_rows(const struct segue_session *x, size_t left, uint32_t prompts)
+/* Offers the requests of the list that can run on the range, and moves them to its front; returns how many. */
+static uint32_t offer(struct segue_scheduler *s, struct segue_request **list, uint32_t n, const struct sg_layer_range *range)
 {
-    size_t rows = sg_session_pending(x), chunk = sg_session_chunk(x);
-    if (rows > chunk) rows = chunk;
-    if (x->engine->fixed_chunks) return prompts ? 0 : rows;
-    return rows < left ? rows : left;
-}
-
-/* Fills the shares of one run on the range: running answers first, then prompts in order of arrival up to the budget. The
- * requests of the shares are moved to the front of the list. */
-static uint32_t fill(struct segue_scheduler *s, struct segue_request **list, uint32_t n, const struct sg_layer_range *range,
-                     struct sg_pace_run *run)
-{
-    struct sg_step *t = s->step[SG_WORKER_SHARED];
-    uint32_t spans = 0, limit = range->unit->desc.rows_max ? range->unit->desc.rows_max : UINT32_MAX;
-    size_t left = 0;
-    for (int prompts = 0; prompts < 2; prompts++) {
-        for (uint32_t i = spans; i < n; i++) {
-            struct segue_request *q = list[i];
-            struct segue_session *x = q->session;
-            size_t pending = sg_session_pending(x), rows = pending;
-            if (is_answer(x) == prompts || shared_range(s, x) != range || q->opts.kind != SEGUE_GENERATE) continue;
-            if (prompts && !run->prompts) left = prompt_budget(s, run->answers, x->layouts[x->active].chunk_tokens);
-            if (prompts) rows = prompt_rows(x, left, run->prompts);
-            if (!rows || rows + run->answers + run->prompt_tokens > limit) continue;
-            if (prompts) run->prompt_tokens += rows, run->prompts++, left -= rows < left ? rows : left;
-            else run->answers++;
-            t->shares[spans] = (struct sg_share){.session = x, .tokens_n = (uint32_t)rows, .choose = rows == pending};
-            list[i] = list[spans];
-            list[spans++] = q;
-        }
-    }
-    return spans;
-}
-
-/* Ends the claims of requests on this range that did not fit into its run; returns how many remain in the list. */
-static uint32_t unclaim(struct segue_scheduler *s, struct segue_request **list, uint32_t n, const struct sg_layer_range *range)
-{
-    uint32_t kept = 0;
-    pthread_mutex_lock(&s->lock);
+    uint32_t k = 0;
     for (uint32_t i = 0; i < n; i++) {
         struct segue_request *q = list[i];
-        if (q->opts.kind != SEGUE_GENERATE || shared_range(s, q->session) != range) {
-            list[kept++] = q;
-            continue;
-        }
-        q->claimed = 0;
-        pthread_cond_broadcast(&q->changed);
+        if (q->opts.kind != SEGUE_GENERATE || shared_range(s, q->session) != range) continue;
+        sg_share_init(&s->shares[k], q->session, 0, SG_THEN_CHOOSE);
+        list[i] = list[k];
+        list[k++] = q;
     }
-    pthread_mutex_unlock(&s->lock);
-    return kept;
+    return k;
 }
 
-/* One run on a range, of as many requests of the list as fit; returns how many remain in the list. */
+/* Ends the claim of a request that did not fit into the run. */
+static void unclaim(struct segue_request *q)
+{
+    pthread_mutex_lock(&q->scheduler->lock);
+    q->claimed = 0;
+    pthread_cond_broadcast(&q->changed);
+    pthread_mutex_unlock(&q->scheduler->lock);
+}
+
+/* One run on a range, of as many requests of the list as fit; returns how many of other ranges remain in the list. */
 static uint32_t run_range(struct segue_scheduler *s, struct segue_request **list, uint32_t n, const struct sg_layer_range *range)
 {
-    struct sg_step *t = s->step[SG_WORKER_SHARED];
-    struct sg_pace_run run = {0};
-    uint32_t spans = fill(s, list, n, range, &run);
-    sg_session_run_shared(t, spans, range, &run.ns);
-    learn_run(s, spans, &run);
-    for (uint32_t i = 0; i < spans; i++) {
-        const struct sg_share *p = &t->shares[i];
-        publish(list[i], &(struct step){.status = p->error.status, .token = p->token, .error = &p->error,
-                                        .shared = spans > 1 && !p->alone});
+    struct sg_run_group g = {.shares = s->shares, .target_ns = s->opts.target_ns, .masks = s->masks};
+    g.shares_n = offer(s, list, n, range);
+    sg_shared_run_group(range, &g);
+    count_run(s, range, &g);
+    for (uint32_t i = 0; i < g.shares_n; i++) {
+        const struct sg_share *p = &g.shares[i];
+        if (p->tokens_n) publish(list[i], &(struct step){.status = p->error.status, .token = p->token, .error = &p->error,
+                                                         .shared = g.spans > 1 && !p->alone});
+        else unclaim(list[i]);
     }
-    n -= spans;
-    memmove(list, list + spans, n * sizeof(struct segue_request *));
-    return unclaim(s, list, n, range);
+    n -= g.shares_n;
+    memmove(list, list + g.shares_n, n * sizeof(struct segue_request *));
+    return n;
+}
+
+/* Tokens of a request that runs alone beside `answers` others of this scheduler; 0: a chunk. */
+static size_t chunk_beside(const struct segue_scheduler *s, uint32_t answers)
+{
+    return answers ? sg_pace_budget(&s->pace, s->opts.target_ns, SIZE_MAX) : 0;
 }
 
 /* Every request of the list runs once, alone or with others, or waits for the next round. */
@@ -328,7 +298,7 @@ static void run_all(struct segue_scheduler *s, struct segue_request **list, uint
         }
         memmove(list, list + 1, --n * sizeof(struct segue_request *));
         /* The edges of recorded runs do not depend on other requests. */
-        run_alone(q, q->session->hashes ? 0 : prompt_budget(s, n, SIZE_MAX));
+        run_alone(q, q->session->hashes ? 0 : chunk_beside(s, n));
     }
 }
 

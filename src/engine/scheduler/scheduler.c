@@ -6,12 +6,11 @@
 
 #include "base/mem.h"
 #include "engine/placement/plan.h"
-#include "engine/scheduler/deadline.h"
+#include "engine/queue/deadline.h"
 #include "engine/scheduler/warm.h"
 #include "engine/sized.h"
 
 enum { RUNNING_DEFAULT = 16, WAITING_DEFAULT = 1024, WAITING_MAX = 1 << 20 };
-static const uint64_t target_default_ns = 50000000;
 
 /* --- threads of the library --- */
 
@@ -46,7 +45,7 @@ static segue_status check_opts(struct segue_scheduler *s, const segue_scheduler_
     s->opts = *o;
     if (!o->running) s->opts.running = RUNNING_DEFAULT;
     if (!o->waiting) s->opts.waiting = WAITING_DEFAULT;
-    if (!o->target_ns) s->opts.target_ns = target_default_ns;
+    if (!o->target_ns) s->opts.target_ns = SG_PACE_TARGET_NS;
     if (!o->verify_every) s->opts.verify_every = 1;
     s->opts.plan = NULL;
     if (o->manual > 2)
@@ -76,9 +75,8 @@ static segue_status take_plan(struct segue_scheduler *s, const segue_plan *plan,
 static segue_status make_buffers(struct segue_scheduler *s, segue_error *err)
 {
     size_t n = s->opts.running;
-    SG_TRY(sg_step_reserve(&s->step[SG_WORKER_SHARED], s->engine, n, err));
+    if (!(s->shares = sg_alloc(n * sizeof *s->shares))) return sg_no_memory("scheduler", n * sizeof *s->shares, err);
     if (!s->opts.manual) SG_TRY(sg_mask_thread_new(&s->masks, n, err));
-    s->step[SG_WORKER_SHARED]->masks = s->masks;
     for (uint32_t i = 0; i < SG_WORKERS; i++)
         if (!(s->round[i] = sg_alloc(n * sizeof(struct segue_request *))))
             return sg_no_memory("scheduler", n * sizeof(struct segue_request *), err);

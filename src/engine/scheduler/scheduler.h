@@ -4,13 +4,13 @@
  *
  * Work is divided between two workers. The worker `prefill` computes prompts of plans with two units, one chunk after the other,
  * with the hand-off, and reads states from files; the worker `shared` computes everything else, in runs that all its requests
- * share. One round of each may be in progress at once, so that two units work at the same time. SPDX-License-Identifier: MIT */
+ * share with each other and with single sessions, through the queue of the layer range (queue/shared_queue.h). One round of each
+ * may be in progress at once, so that two units work at the same time. SPDX-License-Identifier: MIT */
 #ifndef SG_ENGINE_SCHEDULER_H
 #define SG_ENGINE_SCHEDULER_H
 
 #include <pthread.h>
 
-#include "engine/scheduler/pace.h"
 #include "engine/session/shared_run.h"
 
 enum { SG_WORKER_PREFILL = 0, SG_WORKER_SHARED = 1, SG_WORKERS = 2 };
@@ -65,7 +65,7 @@ struct segue_scheduler {
     pthread_cond_t work;         /* a worker may have work, or is to stop */
     pthread_cond_t changed;      /* `changes` rose, or the scheduler closes */
     struct sg_request_list waiting, running;
-    struct sg_step *step[SG_WORKERS];           /* used by the round of the worker */
+    struct sg_share *shares;                    /* [opts.running] used by the round of the worker `shared` */
     struct sg_mask_thread *masks;               /* NULL: manual */
     struct segue_request **round[SG_WORKERS];   /* [opts.running] claimed by the round of the worker */
     uint32_t busy[SG_WORKERS];                  /* 1: a round of this worker is in progress */
@@ -74,7 +74,8 @@ struct segue_scheduler {
     uint32_t closing;
     uint64_t changes, submitted;
     uint64_t store_bytes;        /* of the prefix store, as of the last round */
-    struct sg_pace pace;         /* of this engine */
+    struct sg_shared_queue *queue;  /* of the last shared run; NULL: none yet */
+    struct sg_pace pace;         /* of that queue, after it */
     segue_scheduler_info info; /* counters */
 };
 

@@ -50,5 +50,7 @@ void sg_scheduler_warm(struct segue_scheduler *s)
     s->info = (segue_scheduler_info){0};
     s->pace = (struct sg_pace){0};
     s->submitted = 0;
+    struct sg_shared_queue *q = s->queue;
     pthread_mutex_unlock(&s->lock);
+    if (q) sg_shared_queue_forget(q);
 }

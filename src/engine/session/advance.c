@@ -86,16 +86,3 @@ segue_status sg_session_compute_all(struct segue_session *s, segue_error *err)
     SG_TRY(sg_session_prepare(s, err));
     return sg_session_catch_up(s, 0, 1, err);
 }
-
-segue_status segue_session_prefill(segue_session *session, size_t max_tokens, size_t *n_done, segue_error *err)
-{
-    SG_TRY(sg_session_check(session, "tokens not computed", err));
-    sg_session_begin_call(session);
-    size_t before = session->computed, all = sg_session_pending(session);
-    if (n_done) *n_done = 0;
-    if (!all) return SEGUE_OK;
-    SG_TRY(sg_session_prepare(session, err));
-    segue_status status = sg_session_catch_up(session, max_tokens && max_tokens < all ? all - max_tokens : 0, 1, err);
-    if (n_done && session->computed > before) *n_done = session->computed - before;
-    return status;
-}

@@ -55,14 +55,6 @@ segue_status sg_session_accept(struct segue_session *s, int32_t token, int32_t *
     return SEGUE_OK;
 }
 
-segue_status segue_session_next(segue_session *session, int32_t *token, segue_error *err)
-{
-    SG_TRY(sg_session_check(session, "no token chosen", err));
-    if (!token) return sg_fail(err, SEGUE_EARG, "no token chosen: token is NULL; pass it");
-    sg_session_begin_call(session);
-    return sg_session_next_token(session, token, err);
-}
-
 /* Computes the last pending tokens and chooses the next one: on the unit where possible, else on the host after the hand-off. */
 static segue_status finish_token(struct segue_session *s, int32_t *token, segue_error *err)
 {

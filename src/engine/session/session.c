@@ -7,7 +7,6 @@
 #include "base/mem.h"
 #include "engine/placement/plan.h"
 #include "engine/replay/state_hashes.h"
-#include "engine/session/shared_run.h"
 #include "engine/sized.h"
 
 enum { CONTEXT_DEFAULT = 4096, CONTEXT_MAX = INT32_MAX, CHECKPOINT_BYTES = 256 << 20 };
@@ -171,6 +170,7 @@ segue_status segue_session_open(segue_session **out, segue_engine *engine, const
 void segue_session_close(segue_session *s)
 {
     if (!s) return;
+    sg_away_forget(&s->away);
     sg_session_store_put(s);
     sg_layout_drop_states(&s->layouts[0]);
     sg_layout_drop_states(&s->layouts[1]);
@@ -191,7 +191,7 @@ void segue_session_close(segue_session *s)
     sg_free(s->sampler_logits);
     segue_session_close(s->verifier);
     sg_recovery_free(s);
-    sg_step_free(s->step);
+    sg_free(s->shares);
     sg_chooser_free(s->chooser);
     segue_engine_close(s->engine);
     sg_free(s);

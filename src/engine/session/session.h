@@ -11,6 +11,7 @@
 #include "engine/constraint.h"
 #include "engine/engine.h"
 #include "engine/placement/checkpoint.h"
+#include "engine/queue/shared_queue.h"
 #include "engine/session/recovery.h"
 #include "engine/statefile/statefile.h"
 #include "engine/transfer/bridge.h"
@@ -34,7 +35,6 @@ struct sg_checkpoint_ref {
 /* Values of segue_session.logits_known. LATE: still on the unit of the last layer, copied when they are needed. */
 enum { SG_LOGITS_HERE = 1, SG_LOGITS_LATE = 2 };
 
-struct sg_step;
 struct segue_session {
     struct segue_engine *engine;     /* a reference */
     struct segue_adapter **adapters; /* [adapters_n] references */
@@ -79,7 +79,9 @@ struct segue_session {
     size_t verify_tokens;              /* tokens at the end of a prompt that a hand-off check computes twice */
     struct segue_session *verifier;    /* session on the decode layout, only during such a check */
     struct sg_recovery recovery;
-    struct sg_step *step; /* buffers of segue_session_step, owned by the first session of its list; NULL: none yet */
+    struct sg_away away;     /* its entry in the queue of its layer range */
+    struct sg_share *shares; /* [shares_cap] of segue_session_step, owned by the first session of its list; NULL: none yet */
+    size_t shares_cap;
     segue_stats stats;                      /* without the lists below */
     segue_logprob logprobs[SG_LOGPROBS_MAX]; /* [logprobs_n] of the last chosen token: it, then the most probable ones */
     size_t logprobs_n;
@@ -237,7 +239,7 @@ segue_status sg_session_run_chunk(struct segue_session *s, size_t n, int with_lo
 segue_status sg_session_compute_all(struct segue_session *s, segue_error *err);
 
 /* --- next.c --- */
-/* segue_session_next without its argument checks and without sg_session_begin_call. */
+/* segue_session_next without its argument checks, without sg_session_begin_call and without the queue. */
 segue_status sg_session_next_token(struct segue_session *s, int32_t *token, segue_error *err);
 /* One run on the way to the next token, after sg_session_prepare: at most `chunk` pending tokens (0: the layout's chunk).
  * *token = -1: more runs are needed; else the token was chosen as by sg_session_next_token. */

@@ -1,46 +1,23 @@
-/* shared_run.h: runs that several sessions share, and the arrays for them. The owner keeps the arrays, so that later runs of at
- * most `cap` sessions do not allocate. SPDX-License-Identifier: MIT */
+/* shared_run.h: runs that sessions share through the queue of their layer range (queue/shared_queue.h).
+ * SPDX-License-Identifier: MIT */
 #ifndef SG_ENGINE_SHARED_RUN_H
 #define SG_ENGINE_SHARED_RUN_H
 
-#include "engine/mask_thread.h"
 #include "engine/session/session.h"
-
-/* The part of one session in a shared run. */
-struct sg_share {
-    struct segue_session *session;
-    uint32_t tokens_n; /* pending tokens to compute, from 1 */
-    uint32_t choose;   /* 1: these are all pending tokens, and the next one is chosen and appended */
-    uint32_t alone;    /* out: 1 = the shared run failed and the session ran alone */
-    int32_t token;     /* out: the chosen token; -1: none */
-    segue_error error; /* out: status OK, END (the chosen token ends the sequence) or a failure with its text */
-};
-
-struct sg_step {
-    size_t cap;
-    struct sg_span *spans; /* [cap], as everything below */
-    struct sg_sampler *samplers;
-    struct sg_share *shares;
-    uint32_t *index; /* free for the caller */
-    uint32_t *last; /* index of the last token of each span */
-    uint32_t *done;
-    int32_t *tokens;
-    size_t *logprobs_n;
-    segue_logprob *logprobs; /* [cap, SG_LOGPROBS_MAX] */
-    float *logits;           /* [cap, vocab] */
-    struct sg_mask_thread *masks; /* makes masks while a run computes; NULL: they are made before it. Borrowed */
-    struct sg_arena arena;
-};
-
-/* Makes *step hold at least n sessions of an engine; a larger set of buffers replaces a smaller one. */
-segue_status sg_step_reserve(struct sg_step **step, const struct segue_engine *e, size_t n, segue_error *err);
-void sg_step_free(struct sg_step *step); /* NULL is allowed */
 
 /* The layer range on which the session's pending tokens can be computed together with others; NULL: it must run alone. masked:
  * also make its mask, and NULL where that fails; else the shared run makes it. */
 const struct sg_layer_range *sg_shared_range(struct segue_session *s, int masked);
-/* Computes t->shares[0 .. n), which are on this layer range, in one run. If it fails, each session tries alone, so that one
- * session's failure does not affect the others. *ns = duration of the shared run; 0: it failed. */
-void sg_session_run_shared(struct sg_step *t, uint32_t n, const struct sg_layer_range *range, uint64_t *ns);
+/* An offer of the next pending tokens, at most a chunk; the last `keep` stay pending. wish: after all others. */
+void sg_share_init(struct sg_share *p, struct segue_session *s, size_t keep, enum sg_then wish);
+/* 1: the unit has a lane for such long runs beside short ones, so that it need not be in the queue. */
+int sg_share_has_own_lane(const struct sg_layer_range *range, const struct sg_share *p);
+/* By the leader, after a run: fills the share of a group that stays with its next tokens, unless there are none, or it failed. */
+void sg_share_again(struct sg_share *p, const struct sg_layer_range *range);
+/* Leads the run for which sg_shared_queue_wait has returned LEAD. If it fails, each session tries alone, so that one session's
+ * failure does not affect the others. */
+void sg_shared_run(const struct sg_layer_range *range);
+/* Waits until some shares of the group were in a run, and leads runs meanwhile. */
+void sg_shared_run_group(const struct sg_layer_range *range, struct sg_run_group *g);
 
 #endif

@@ -1,15 +1,13 @@
 /* step.c: one token for each of many sessions in as few runs as possible: a run has the pending token of each running answer and
  * a chunk of each prompt. Sessions that cannot join (the states are to be handed off, several stages, the unit cannot sample)
- * take their step alone, as by segue_session_next; the tokens are the same. The buffers are owned by the first session and kept,
- * so that later steps do not allocate. SPDX-License-Identifier: MIT */
+ * take their step alone, as by segue_session_next; the tokens are the same. What they offer is owned by the first session
+ * and kept, so that later steps do not allocate. SPDX-License-Identifier: MIT */
 #include <string.h>
 
+#include "base/mem.h"
 #include "engine/session/shared_run.h"
 
-enum {
-    SESSIONS_MAX = 4096,
-    ROWS_MAX = 2048 /* of a run on a unit without a limit */
-};
+enum { SESSIONS_MAX = 4096 };
 
 /* Values of segue_session.busy during a step. */
 enum { STEP_PENDING = 1, STEP_DONE = 2 };
@@ -36,40 +34,36 @@ static int joins(struct segue_session *s, const segue_error *each, const struct 
     return own && (!range || own == range);
 }
 
-/* Fills the shares of a run: each session has the chunk that it would have alone, so that the other sessions change its
- * rounding only. */
-static uint32_t fill(segue_session *const *sessions, size_t n, const struct sg_layer_range *range, struct sg_step *t,
-                     const segue_error *each)
+/* Offers the chunk that each session would have alone. The step ends after its longest prompt, so its answers are patient. */
+static uint32_t offer(segue_session *const *sessions, size_t n, const struct sg_layer_range *range, struct sg_share *shares,
+                      const segue_error *each)
 {
-    size_t rows = 0, max = range->unit->desc.rows_max ? range->unit->desc.rows_max : ROWS_MAX;
     uint32_t spans = 0;
     for (size_t i = 0; i < n; i++) {
         if (!joins(sessions[i], &each[i], range)) continue;
-        size_t pending = sg_session_pending(sessions[i]), chunk = sg_session_chunk(sessions[i]);
-        size_t own = pending < chunk ? pending : chunk;
-        if (spans && rows + own > max) continue;
         if (sessions[i]->checkpoint_pending) sg_session_checkpoint(sessions[i], 0);
-        rows += own;
-        t->index[spans] = (uint32_t)i;
-        t->shares[spans++] = (struct sg_share){.session = sessions[i], .tokens_n = (uint32_t)own, .choose = own == pending};
+        sg_share_init(&shares[spans], sessions[i], 0, SG_THEN_CHOOSE);
+        shares[spans++].index = (uint32_t)i;
     }
     return spans;
 }
 
 /* Runs sessions of the list on this layer range, as many as the unit takes in one run; step_all calls again for the rest and for
  * prompts of several chunks. */
-static void step_together(segue_session *const *sessions, size_t n, const struct sg_layer_range *range, struct sg_step *t,
-                          int32_t *tokens, segue_error *each)
+static void step_together(segue_session *const *sessions, size_t n, const struct sg_layer_range *range, int32_t *tokens,
+                          segue_error *each)
 {
-    uint64_t ns;
-    uint32_t spans = fill(sessions, n, range, t, each);
-    sg_session_run_shared(t, spans, range, &ns);
-    for (uint32_t k = 0; k < spans; k++) {
-        size_t i = t->index[k];
-        const struct sg_share *p = &t->shares[k];
+    struct sg_run_group g = {.shares = sessions[0]->shares, .patient = 1};
+    g.shares_n = offer(sessions, n, range, g.shares, each);
+    sg_shared_run_group(range, &g);
+    for (uint32_t k = 0; k < g.shares_n; k++) {
+        const struct sg_share *p = &g.shares[k];
+        size_t i = p->index;
         segue_error err = p->error;
-        if (err.status == SEGUE_OK && !p->choose) err.status = sg_session_check_cancel(sessions[i], &err);
-        if (err.status == SEGUE_OK && !p->choose) continue;
+        int chose = p->does == SG_THEN_CHOOSE;
+        if (!p->tokens_n) continue;
+        if (err.status == SEGUE_OK && !chose) err.status = sg_session_check_cancel(sessions[i], &err);
+        if (err.status == SEGUE_OK && !chose) continue;
         atomic_store(&sessions[i]->busy, STEP_DONE);
         set_result(&each[i], err.status, &err);
         if (err.status >= 0) tokens[i] = p->token;
@@ -107,7 +101,6 @@ static segue_status make_ready(segue_session *s, segue_error *err)
 
 static void step_all(segue_session *const *sessions, size_t n, int32_t *tokens, segue_error *each)
 {
-    struct sg_step *t = sessions[0]->step;
     for (size_t i = 0; i < n; i++) {
         segue_error err = {0};
         tokens[i] = -1;
@@ -115,10 +108,20 @@ static void step_all(segue_session *const *sessions, size_t n, int32_t *tokens, 
         set_result(&each[i], make_ready(sessions[i], &err), &err);
     }
     for (size_t i = 0; i < n; i++) {
-        while (joins(sessions[i], &each[i], NULL)) step_together(sessions, n, sg_shared_range(sessions[i], 1), t, tokens, each);
+        while (joins(sessions[i], &each[i], NULL)) step_together(sessions, n, sg_shared_range(sessions[i], 1), tokens, each);
         if (each[i].status == SEGUE_OK && atomic_load(&sessions[i]->busy) == STEP_PENDING)
             step_alone(sessions[i], &tokens[i], &each[i]);
     }
+}
+
+static segue_status reserve(struct segue_session *s, size_t n, segue_error *err)
+{
+    if (s->shares_cap >= n) return SEGUE_OK;
+    struct sg_share *shares = sg_realloc(s->shares, n * sizeof *shares);
+    if (!shares) return sg_no_memory("step over sessions", n * sizeof *shares, err);
+    s->shares = shares;
+    s->shares_cap = n;
+    return SEGUE_OK;
 }
 
 segue_status segue_session_step(segue_session *const *sessions, size_t n, int32_t *tokens, segue_error *each,
@@ -130,7 +133,7 @@ segue_status segue_session_step(segue_session *const *sessions, size_t n, int32_
                        SESSIONS_MAX);
     SG_TRY(claim(sessions, n, err));
     for (size_t i = 0; i < n; i++) sg_session_begin_call(sessions[i]);
-    segue_status status = sg_step_reserve(&sessions[0]->step, sessions[0]->engine, n, err);
+    segue_status status = reserve(sessions[0], n, err);
     if (status == SEGUE_OK) step_all(sessions, n, tokens, each);
     for (size_t i = 0; i < n; i++) atomic_store(&sessions[i]->busy, 0);
     return status;

@@ -10,6 +10,8 @@
 
 enum { SG_PACE_SIZES = 16 }; /* size k: 8 << k up to twice that; the first one also has less, the last one also more */
 
+enum { SG_PACE_TARGET_NS = 50000000 }; /* time between tokens of an answer, unless the caller has another wish */
+
 /* Zeroed: nothing is known. */
 struct sg_pace {
     double answers_ns;      /* time of a run of running answers alone; 0: unknown */

@@ -1,5 +1,5 @@
 /* pace.c: see pace.h. SPDX-License-Identifier: MIT */
-#include "engine/scheduler/pace.h"
+#include "engine/queue/pace.h"
 
 enum {
     FIRST_TOKENS = 32, /* of the first chunk beside answers, when nothing is known */

@@ -1,6 +1,7 @@
-/* step_buffers.c: the arrays of shared_run.h. SPDX-License-Identifier: MIT */
+/* step_buffers.c: see step_buffers.h. SPDX-License-Identifier: MIT */
+#include "engine/queue/step_buffers.h"
+
 #include "base/mem.h"
-#include "engine/session/shared_run.h"
 
 void sg_step_free(struct sg_step *step)
 {
@@ -10,26 +11,21 @@ void sg_step_free(struct sg_step *step)
 }
 
 /* Kept for the largest number of sessions seen; a larger one replaces it. */
-segue_status sg_step_reserve(struct sg_step **step, const struct segue_engine *e, size_t n, segue_error *err)
+segue_status sg_step_reserve(struct sg_step **step, size_t vocab, size_t n, segue_error *err)
 {
     if (*step && (*step)->cap >= n) return SEGUE_OK;
     struct sg_step *t = sg_alloc(sizeof *t);
     if (!t) return sg_no_memory("step", sizeof *t, err);
-    size_t vocab = e->model->info.vocab;
     t->cap = n;
     t->spans = sg_arena_alloc(&t->arena, n * sizeof *t->spans);
     t->samplers = sg_arena_alloc(&t->arena, n * sizeof *t->samplers);
-    t->shares = sg_arena_alloc(&t->arena, n * sizeof *t->shares);
-    t->index = sg_arena_alloc(&t->arena, n * sizeof *t->index);
     t->last = sg_arena_alloc(&t->arena, n * sizeof *t->last);
     t->done = sg_arena_alloc(&t->arena, n * sizeof *t->done);
     t->tokens = sg_arena_alloc(&t->arena, n * sizeof *t->tokens);
     t->logprobs_n = sg_arena_alloc(&t->arena, n * sizeof *t->logprobs_n);
     t->logprobs = sg_arena_alloc(&t->arena, n * SG_LOGPROBS_MAX * sizeof *t->logprobs);
     t->logits = sg_arena_alloc(&t->arena, n * vocab * sizeof *t->logits);
-    if (!t->spans || !t->samplers || !t->shares || !t->index || !t->last || !t->done || !t->tokens || !t->logprobs_n ||
-        !t->logprobs ||
-        !t->logits) {
+    if (!t->spans || !t->samplers || !t->last || !t->done || !t->tokens || !t->logprobs_n || !t->logprobs || !t->logits) {
         sg_step_free(t);
         return sg_no_memory("step over sessions", n * vocab * sizeof(float), err);
     }
