@@ -519,6 +519,7 @@ static bool run(struct chat_job *c, struct serve_error *e)
         ch->index = i;
         struct reply_sink sink = {ch, on_reasoning, on_content, {ch, on_call, on_arguments, on_call_end}};
         reply_begin(&ch->reply, sink, c->tools, json_object_get(c->request, "tools"), c->thinking);
+        ch->reply.together = c->params.thinking_in_content;
     }
     c->job = (struct generate_job){.x = c->x,
                                    .model = c->model,
