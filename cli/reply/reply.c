@@ -77,7 +77,7 @@ static bool end_call(struct reply *r, size_t n, const char *close)
 {
     bool found = false, go = call_text_end(&r->call, r->held.data, n, &r->sink.call, &found);
     if (!found && go) {
-        char *whole = out_printf("%s%.*s%s", r->open ? r->open : "", (int)n, r->held.data, close);
+        char *whole = out_printf("%s%s%.*s%s", r->open ? r->open : "", r->call.list ? "[" : "", (int)n, r->held.data, close);
         go = r->sink.content(r->sink.context, whole, strlen(whole));
         free(whole);
     }

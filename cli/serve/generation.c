@@ -508,6 +508,7 @@ json_t *generate_report(const struct generate_job *g)
     json_object_set_new(o, "reuse_reason", json_string(i->reuse_reason ? i->reuse_reason : "none"));
     json_object_set_new(o, "reuse_diverged", json_integer((json_int_t)i->reuse_diverged));
     if (g->changed && g->changed[0]) json_object_set_new(o, "reuse_changed", json_string(g->changed));
+    if (g->merged) json_object_set_new(o, "messages_merged", json_true());
     if (g->joules >= 0)
         json_object_set_new(o, "joules", out_real(g->joules));
     else

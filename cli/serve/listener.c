@@ -376,7 +376,8 @@ segue_status listener_open(struct listener **out, const struct listener_opts *op
     unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | (six ? MHD_USE_IPv6 : 0);
     l->daemon = MHD_start_daemon(flags, (uint16_t)opts->port, NULL, NULL, on_request, l, MHD_OPTION_SOCK_ADDR,
                                  six ? (struct sockaddr *)&v6 : (struct sockaddr *)&v4, MHD_OPTION_NOTIFY_COMPLETED, on_completed,
-                                 NULL, MHD_OPTION_URI_LOG_CALLBACK, check_uri, NULL, MHD_OPTION_CONNECTION_LIMIT, opts->connections_max, MHD_OPTION_CONNECTION_TIMEOUT,
+                                 NULL, MHD_OPTION_URI_LOG_CALLBACK, check_uri, NULL, MHD_OPTION_CONNECTION_LIMIT,
+                                 opts->connections_max, MHD_OPTION_CONNECTION_TIMEOUT,
                                  opts->timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
                                  MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_END);
     if (!l->daemon) {
