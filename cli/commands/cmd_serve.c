@@ -63,23 +63,30 @@ static segue_status read_config(struct args *args, segue_error *err)
     return st;
 }
 
-/* --api-key-file: one key per line; empty lines and lines that begin with # are skipped. */
-static segue_status read_keys(const struct args *args, struct listener_opts *o, char *keys[KEYS_MAX], struct out_text *text,
+/* The keys of a text, cut at its separators; empty ones are skipped, and lines that begin with #. */
+static segue_status add_keys(struct listener_opts *o, char *text, const char *separators, const char *source, segue_error *err)
+{
+    size_t before = o->keys_n;
+    char *line;
+    while (text && (line = strsep(&text, separators))) {
+        line[strcspn(line, "\r \t")] = 0;
+        if (!*line || (*line == '#' && *separators == '\n')) continue;
+        if (o->keys_n == KEYS_MAX) return out_fail(err, SEGUE_ELIMIT, "keys: %.200s: more than %d keys", source, KEYS_MAX);
+        o->keys[o->keys_n++] = line;
+    }
+    return o->keys_n > before ? SEGUE_OK : out_fail(err, SEGUE_EFORMAT, "keys: %.200s: no key; write one per line", source);
+}
+
+/* --api-key-file: one key per line; --api-key: keys with commas between them. The texts are to be freed. */
+static segue_status read_keys(const struct args *args, struct listener_opts *o, struct out_text *file, char **listed,
                               segue_error *err)
 {
     const char *path = args_text(args, "api-key-file");
-    o->keys = keys;
-    if (!path) return SEGUE_OK;
-    segue_status st = prompt_file(path, text, err);
-    if (st) return st;
-    char *rest = text->data, *line;
-    while (rest && (line = strsep(&rest, "\n"))) {
-        line[strcspn(line, "\r \t")] = 0;
-        if (!*line || *line == '#') continue;
-        if (o->keys_n == KEYS_MAX) return out_fail(err, SEGUE_ELIMIT, "keys: %.200s: more than %d keys", path, KEYS_MAX);
-        keys[o->keys_n++] = line;
-    }
-    return o->keys_n ? SEGUE_OK : out_fail(err, SEGUE_EFORMAT, "keys: %.200s: it has no key; write one per line", path);
+    segue_status st = path ? prompt_file(path, file, err) : SEGUE_OK;
+    if (!st && path) st = add_keys(o, file->data, "\n", path, err);
+    if (st || !args_has(args, "api-key")) return st;
+    *listed = out_strdup(args_text(args, "api-key"));
+    return add_keys(o, *listed, ",", "--api-key", err);
 }
 
 static size_t names(const struct args *args, const char *flag, const char *list[NAMES_MAX])
@@ -154,7 +161,8 @@ static segue_status serve(struct server *s, struct args *args, segue_error *err)
 {
     char *keys[KEYS_MAX];
     const char *origins[NAMES_MAX], *hosts[NAMES_MAX];
-    struct out_text key_text = {0};
+    struct out_text key_file = {0};
+    char *key_list = NULL;
     struct listener *l = NULL;
     struct listener_opts o = {.host = args_text(args, "host") ? args_text(args, "host") : "127.0.0.1",
                               .port = (unsigned)args_number(args, "port", 8080),
@@ -164,12 +172,13 @@ static segue_status serve(struct server *s, struct args *args, segue_error *err)
                               .requests_max = (unsigned)args_number(args, "queue", 256),
                               .handle = routes_handle,
                               .quick = routes_quick,
-                              .context = s};
+                              .context = s,
+                              .keys = keys};
     o.origins = origins;
     o.origins_n = names(args, "allow-origin", origins);
     o.hosts = hosts;
     o.hosts_n = names(args, "allow-host", hosts);
-    segue_status st = read_keys(args, &o, keys, &key_text, err);
+    segue_status st = read_keys(args, &o, &key_file, &key_list, err);
     if (!st && !listener_is_loopback(o.host) && !o.keys_n)
         st = out_fail(err, SEGUE_EARG, "serve: --host %.60s: other machines can reach this address; give --api-key-file", o.host);
     if (!st) st = listener_open(&l, &o, err);
@@ -179,7 +188,8 @@ static segue_status serve(struct server *s, struct args *args, segue_error *err)
         serve_until_signal(s, l);
         listener_close(l);
     }
-    free(key_text.data);
+    free(key_file.data);
+    free(key_list);
     return st;
 }
 
@@ -250,6 +260,8 @@ static const struct arg_def server_defs[] =
      {"plan-answer", 0, ARG_COUNT, ARG_ADVANCED, "N", "an eighth of --ctx", 1, 2147483647.0, "tokens of a usual answer"},
      {"api-key-file", 0, ARG_FILE, 0, "FILE", NULL, 0, 0,
       "file with one accepted API key per line; each key has its own prefix cache"},
+     {"api-key", 0, ARG_TEXT, ARG_ADVANCED, "KEY,...", NULL, 0, 0,
+      "accepted API keys; other users of the machine can see them, so prefer --api-key-file"},
      {"slot-save-path", 0, ARG_FILE, 0, "FOLDER", NULL, 0, 0, "let clients save and restore the states of slots in this folder"},
      {"config", 0, ARG_FILE, 0, "FILE", NULL, 0, 0, "JSON object of further flags; the command line has precedence"},
      {"alias", 0, ARG_TEXT, 0, "NAME", "its file name", 0, 0, "name of the first model in requests and answers"},
@@ -261,6 +273,10 @@ static const struct arg_def server_defs[] =
      {"chat-template-file", 0, ARG_FILE, ARG_ADVANCED, "FILE", "the model's", 0, 0, "Jinja template of chats, for all models"},
      {"reasoning", 0, ARG_CHOICE, ARG_ADVANCED, "on|off|auto", "auto", 0, 0,
       "reasoning of chats that do not say: the variable enable_thinking of the template"},
+     {"reasoning-format", 0, ARG_CHOICE, ARG_ADVANCED, "auto|deepseek|none", "auto", 0, 0,
+      "none: reasoning is part of the content, with its marks; else it is returned apart"},
+     {"reasoning-budget", 0, ARG_REAL, ARG_ADVANCED, "N", "-1", -1, 2147483647.0,
+      "tokens of reasoning of requests that give no budget; -1: no bound"},
      {"verbose", 'v', ARG_SWITCH, ARG_ADVANCED, NULL, NULL, 0, 0,
       "add the prompt and the settings to every answer, as __verbose"},
      {"spm-infill", 0, ARG_SWITCH, ARG_ADVANCED, NULL, NULL, 0, 0, "at /infill, put the suffix before the prefix"},
@@ -300,6 +316,12 @@ static const struct arg_def server_defs[] =
 static const struct arg_group server_flags = {"Server", server_defs};
 static const struct arg_group *const groups[] = {&server_flags, &flags_units, &flags_engine, &flags_output, NULL};
 
+/* Flags of llama-server with the same meaning, and switches of it for what is always so here. */
+static const char *const llama_flags[] = {
+    "ctx-size",   "ctx", "n-predict",  "predict", "np",             "parallel", "temperature", "temp", "jinja",    "",
+    "embedding",  "",    "embeddings", "",        "rerank",         "",         "reranking",   "",     "slots",    "",
+    "cont-batching", "", "kv-unified", "",        "offline",        "",         "no-ui",       "",     "no-webui", "", NULL};
+
 const struct command cmd_serve = {
     .name = "serve",
     .summary = "serve models over HTTP: the APIs of OpenAI and Anthropic",
@@ -309,5 +331,6 @@ const struct command cmd_serve = {
         "share the runs of the model. SIGTERM stops accepting requests and ends after the running ones; a second signal cancels "
         "them. docs/SERVER.md describes the paths and their fields.",
     .groups = groups,
+    .aliases = llama_flags,
     .run = run,
 };

@@ -226,7 +226,9 @@ bool call_text_end(struct call_text *c, const char *text, size_t len, const stru
     if (c->state == CALL_PARAMETERS || c->state == CALL_VALUE) return go && sink->end(sink->context);
     if (c->state == CALL_AFTER) return true;
     size_t calls = c->calls;
-    go = call_forms_read(text, len, c->bare, sink, &calls);
+    char *list = c->list ? out_printf("[%.*s", (int)len, text) : NULL; /* its bracket was taken */
+    go = list ? call_forms_read(list, len + 1, c->bare, sink, &calls) : call_forms_read(text, len, c->bare, sink, &calls);
+    free(list);
     *found |= calls > c->calls;
     c->calls = calls;
     return go;

@@ -56,9 +56,11 @@ static bool step_thinking(struct reply *r, bool *more)
     static const char close[] = "</think>";
     char *at = strstr(r->held.data, close);
     size_t n = at ? (size_t)(at - r->held.data) : r->held.len - partial(r->held.data, r->held.len, close);
-    bool go = !n || r->sink.reasoning(r->sink.context, r->held.data, n);
-    drop(r, at ? n + sizeof close - 1 : n);
-    if (at) r->thinking = r->started = false; /* white space after the reasoning is dropped */
+    if (at && r->together) n += sizeof close - 1;
+    bool go = !n || (r->together ? r->sink.content : r->sink.reasoning)(r->sink.context, r->held.data, n);
+    drop(r, at && !r->together ? n + sizeof close - 1 : n);
+    if (at) r->thinking = r->started = false;
+    if (at) r->reasoned = !r->together;
     *more = at != NULL;
     return go;
 }
@@ -75,7 +77,7 @@ static bool end_call(struct reply *r, size_t n, const char *close)
 {
     bool found = false, go = call_text_end(&r->call, r->held.data, n, &r->sink.call, &found);
     if (!found && go) {
-        char *whole = out_printf("%s%.*s%s", r->open ? r->open : "", (int)n, r->held.data, close);
+        char *whole = out_printf("%s%s%.*s%s", r->open ? r->open : "", r->call.list ? "[" : "", (int)n, r->held.data, close);
         go = r->sink.content(r->sink.context, whole, strlen(whole));
         free(whole);
     }
@@ -151,13 +153,15 @@ static bool step_begin(struct reply *r, bool *more)
     const char *text = r->held.data + n;
     size_t left = r->held.len - n;
     if (!strncmp(text, open, sizeof open - 1)) {
-        drop(r, n + sizeof open - 1);
         r->thinking = *more = true;
-        return true;
+        bool go = !r->together || r->sink.content(r->sink.context, text, sizeof open - 1);
+        drop(r, n + sizeof open - 1);
+        return go;
     }
     if (left < sizeof open - 1 && !strncmp(text, open, left)) return true;
     r->started = *more = true;
-    if (r->calls) drop(r, n); /* white space between calls */
+    if (r->calls || r->reasoned) drop(r, n); /* white space between calls, and after reasoning */
+    r->reasoned = false;
     if (r->tools && (*text == '{' || (*text == '[' && strncmp(text, "[TOOL", left < 5 ? left : 5) != 0))) begin_call(r, NULL);
     return true;
 }
@@ -195,8 +199,8 @@ bool reply_end(struct reply *r)
     if (r->in_call) return end_call(r, r->held.len, "");
     if (!r->held.len) return true;
     if (r->thinking)
-        go = r->sink.reasoning(r->sink.context, r->held.data, r->held.len);
-    else if (r->started || !r->calls)
+        go = (r->together ? r->sink.content : r->sink.reasoning)(r->sink.context, r->held.data, r->held.len);
+    else if (r->started || (!r->calls && !r->reasoned))
         go = r->sink.content(r->sink.context, r->held.data, r->held.len);
     r->held.len = 0;
     return go;

@@ -21,7 +21,9 @@ struct reply {
     bool tools;             /* tool calls are looked for */
     const json_t *declared; /* the tools, or NULL; borrowed */
     bool thinking;          /* the text is inside the reasoning now */
+    bool together;          /* reasoning is content, with its marks */
     bool started;           /* something other than white space has come */
+    bool reasoned;          /* reasoning came before; white space after it is dropped */
     bool in_call;           /* `held` is the text of a call */
     const char *open;       /* mark before it; NULL: none, a bare JSON call */
     struct call_text call;

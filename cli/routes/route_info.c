@@ -1,4 +1,4 @@
-/* route_info.c: the state of the server (/health, /v1/models, /props, /slots, /lora-adapters, /metrics), and text without
+/* route_info.c: the state of the server (/health, /props, /slots, /lora-adapters, /metrics), and text without
  * generation (/tokenize, /detokenize, /apply-template). SPDX-License-Identifier: MIT */
 #include "routes/routes.h"
 
@@ -16,48 +16,6 @@ void route_health(struct server *s, struct exchange *x)
         exchange_fail(x, &e);
     else
         exchange_json(x, 200, json_pack("{s:s}", "status", "ok"));
-}
-
-/* With the lock of the pool: one entry of the list of models. */
-static json_t *model_json(const struct model_pool *h, const struct pooled_model *m)
-{
-    static const char *const states[] = {"unloaded", "loading", "loaded", "failed", "stopped"};
-    json_t *o = json_pack("{s:s, s:s, s:I, s:s, s:s}", "id", m->name, "object", "model", "created", (json_int_t)h->started_s,
-                          "owned_by", "segue", "status", states[m->state]);
-    if (m->state != MODEL_READY) return o;
-    const segue_model_info *info = &m->placement.info;
-    json_object_set_new(o, "meta",
-                        json_pack("{s:I, s:I, s:I, s:I, s:s?, s:s?}", "n_ctx", (json_int_t)m->context, "n_ctx_train",
-                                  (json_int_t)info->context, "n_vocab", (json_int_t)info->vocab, "size",
-                                  (json_int_t)info->weight_bytes, "family", info->family, "storage", info->storage));
-    return o;
-}
-
-void route_models(struct server *s, struct exchange *x)
-{
-    json_t *list = json_array();
-    pthread_mutex_lock(&s->models.lock);
-    for (size_t i = 0; i < s->models.models_n; i++) json_array_append_new(list, model_json(&s->models, s->models.models[i]));
-    pthread_mutex_unlock(&s->models.lock);
-    exchange_json(x, 200, json_pack("{s:s, s:o}", "object", "list", "data", list));
-}
-
-void route_model(struct server *s, struct exchange *x)
-{
-    struct serve_error e = {0};
-    const char *name = x->path + strlen("/v1/models/");
-    json_t *found = NULL;
-    pthread_mutex_lock(&s->models.lock);
-    for (size_t i = 0; i < s->models.models_n && !found; i++)
-        if (!strcmp(s->models.models[i]->name, name)) found = model_json(&s->models, s->models.models[i]);
-    pthread_mutex_unlock(&s->models.lock);
-    if (found) {
-        exchange_json(x, 200, found);
-        return;
-    }
-    serve_fail(&e, 404, "model", "the model '%.200s' does not exist here; see /v1/models", name);
-    e.code = "model_not_found";
-    exchange_fail(x, &e);
 }
 
 /* The first model if it is ready; else 503 is written. */

@@ -81,6 +81,7 @@ static json_t *translate(struct server *s, struct exchange *x, struct fields f, 
 {
     json_t *messages = read_messages(s, x, f, before), *tools = field_array(f, "tools"), *t, *o;
     size_t i;
+    field_bool(f, "store", true);
     if (!messages) return NULL;
     o = json_copy(f.o);
     json_object_set_new(o, "messages", messages);
@@ -137,6 +138,12 @@ static json_t *reasoning_item(const char *id, const struct out_text *text)
                      "reasoning_text", "text", out_string(text->data ? text->data : "", text->len));
 }
 
+/* Streams and whole answers have the same id. */
+static void call_item_id(json_t *call, char *out, size_t cap)
+{
+    snprintf(out, cap, "fc_%s", json_string_value(json_object_get(call, "id")) + strlen("call_"));
+}
+
 static json_t *call_item(json_t *call, const char *id, const char *status)
 {
     return json_pack("{s:s, s:s, s:O, s:O, s:O, s:s}", "type", "function_call", "id", id, "call_id", json_object_get(call, "id"),
@@ -155,7 +162,7 @@ static json_t *output_json(const struct chat_job *c)
     if (ch->content.len || !ch->calls) json_array_append_new(list, message_item(id, &ch->content, "completed"));
     json_array_foreach(ch->calls, i, call)
     {
-        chat_job_id(id, sizeof id, "fc_");
+        call_item_id(call, id, sizeof id);
         json_array_append_new(list, call_item(call, id, "completed"));
     }
     return list;
@@ -247,7 +254,7 @@ static bool send_call(struct chat_job *c, struct chat_job_choice *ch, enum chat_
     struct response_stream *st = c->user;
     if (kind == PIECE_CALL) {
         if (!close_item(c, ch)) return false;
-        chat_job_id(st->item, sizeof st->item, "fc_");
+        call_item_id(last_call(ch), st->item, sizeof st->item);
         return send(c, "response.output_item.added",
                     json_pack("{s:I, s:o}", "output_index", st->output, "item",
                               call_item(last_call(ch), st->item, "in_progress")));
@@ -264,19 +271,36 @@ static bool send_call(struct chat_job *c, struct chat_job_choice *ch, enum chat_
                 json_pack("{s:I, s:o}", "output_index", st->output++, "item", call_item(last_call(ch), st->item, "completed")));
 }
 
+/* The first events of a stream, once the request was admitted. */
+static bool begin(struct chat_job *c)
+{
+    struct response_stream *st = c->user;
+    if (st->started) return true;
+    st->started = true;
+    exchange_stream(c->x, EXCHANGE_EVENTS);
+    return send(c, "response.created", json_pack("{s:o}", "response", response_json(c, false))) &&
+           send(c, "response.in_progress", json_pack("{s:o}", "response", response_json(c, false)));
+}
+
+/* return_progress of llama.cpp. */
+static bool on_progress(struct chat_job *c, size_t cached, size_t done, double ms)
+{
+    return begin(c) && send(c, "response.in_progress",
+                            json_pack("{s:o, s:o, s:o}", "response", response_json(c, false), "prompt_progress",
+                                      generate_progress(&c->job, cached, done, ms), "timings",
+                                      generate_progress_timings(cached, done, ms)));
+}
+
 static bool on_piece(struct chat_job *c, struct chat_job_choice *ch, enum chat_job_piece kind, const char *text, size_t len)
 {
     struct response_stream *st = c->user;
-    if (!st->started) {
-        st->started = true;
-        exchange_stream(c->x, EXCHANGE_EVENTS);
-        if (!send(c, "response.created", json_pack("{s:o}", "response", response_json(c, false)))) return false;
-    }
+    if (!begin(c)) return false;
     if (kind == PIECE_FINISH) return close_item(c, ch);
     if (kind == PIECE_CALL || kind == PIECE_ARGUMENTS || kind == PIECE_CALL_END) return send_call(c, ch, kind, text, len);
     if (st->kind != (int)kind && !open_item(c, ch, kind)) return false;
     json_t *delta = place(st);
     json_object_set_new(delta, "delta", out_string(text, len));
+    if (c->params.timings_per_token) json_object_set_new(delta, "timings", generate_timings(&c->job));
     return send(c, kind == PIECE_CONTENT ? "response.output_text.delta" : "response.reasoning_text.delta", delta);
 }
 
@@ -309,7 +333,8 @@ static void keep_answer(struct chat_job *c)
 static void end_stream(struct chat_job *c)
 {
     bool cut = !strcmp(c->choices[0].finish, "length");
-    send(c, cut ? "response.incomplete" : "response.completed", json_pack("{s:o}", "response", response_json(c, true)));
+    send(c, cut ? "response.incomplete" : "response.completed",
+         json_pack("{s:o, s:o}", "response", response_json(c, true), "timings", generate_timings(&c->job)));
     exchange_end(c->x, false);
 }
 
@@ -317,12 +342,11 @@ static json_t *whole(struct chat_job *c) { return response_json(c, true); }
 
 static bool answer(struct server *s, struct exchange *x, json_t *body, struct serve_error *e)
 {
-    static const struct chat_form form = {on_piece, end_stream, whole, keep_answer, NULL};
+    static const struct chat_form form = {on_piece, end_stream, whole, keep_answer, on_progress};
     struct response_stream st = {.server = s, .kind = -1, .request = body};
     struct chat_before before = {0};
     json_t *o = translate(s, x, (struct fields){body, e}, &before);
     st.messages = json_object_get(o, "messages");
-    field_bool((struct fields){body, e}, "store", true);
     struct chat_request r = {&s->models, &s->records, body, o, "resp_", before.tokens_n ? &before : NULL};
     bool ok = o && !e->status && chat_job_answer(x, &r, &form, &st, e);
     json_decref(o);
@@ -330,4 +354,19 @@ static bool answer(struct server *s, struct exchange *x, json_t *body, struct se
     return ok;
 }
 
+static bool count(struct server *s, struct exchange *x, json_t *body, struct serve_error *e)
+{
+    struct chat_job c = {0};
+    struct chat_before before = {0};
+    json_t *o = translate(s, x, (struct fields){body, e}, &before);
+    bool ok = o && !e->status && chat_job_open(&c, x, &s->models, o, e);
+    if (ok)
+        exchange_json(x, 200, json_pack("{s:s, s:I}", "object", "response.input_tokens", "input_tokens", (json_int_t)c.tokens_n));
+    chat_job_free(&c);
+    json_decref(o);
+    kept_free_before(&before);
+    return ok;
+}
+
+void route_responses_tokens(struct server *s, struct exchange *x) { route_with_body(s, x, count); }
 void route_responses(struct server *s, struct exchange *x) { route_with_body(s, x, answer); }

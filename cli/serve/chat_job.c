@@ -171,13 +171,22 @@ static json_t *call_schema(json_t *function, const char *key, const char *place,
                      json_object_get(function, "name"), key, schema, "required", "name", key, "additionalProperties", 0);
 }
 
+/* True if a text is one token of the model. */
+static bool is_token(const struct pooled_model *m, const char *text)
+{
+    struct serve_error ignored = {0};
+    size_t n = 0;
+    free(generate_tokenize(m, text, strlen(text), SEGUE_TEXT_NO_BOS, &n, &ignored));
+    return n == 1;
+}
+
 /* tool_choice "required" or a named function: the answer is constrained to calls, in the form of the model's template. */
 static bool force_tools(struct chat_job *c, json_t *tools, const char *only, bool parallel, struct serve_error *e)
 {
     json_t *any = json_array(), *t;
     size_t i;
     char *template = template_source(c);
-    bool mistral = strstr(template, "[TOOL_CALLS]") != NULL;
+    bool mistral = strstr(template, "[TOOL_CALLS]") != NULL, special = mistral && is_token(c->model, "[TOOL_CALLS]");
     bool llama = strstr(template, "\"parameters\": ") && !strstr(template, "<tool_call>");
     const char *begin = mistral ? "[TOOL_CALLS]" : llama ? "" : "<tool_call>\n", *end = mistral || llama ? "" : "\n</tool_call>";
     free(template);
@@ -193,7 +202,7 @@ static bool force_tools(struct chat_job *c, json_t *tools, const char *only, boo
                                parallel && !mistral && !llama);
     if (mistral)
         schema = json_pack("{s:s, s:o, s:i, s:i, s:{s:s, s:b}}", "type", "array", "items", schema, "minItems", 1, "maxItems",
-                           parallel ? 16 : 1, "x-segue", "begin", begin, "special", 1);
+                           parallel ? 16 : 1, "x-segue", "begin", begin, "special", special);
     char *text = json_dumps(schema, JSON_COMPACT);
     if (!found)
         serve_fail(e, 400, "tool_choice", "tool_choice: no tool is named '%.100s'", only ? only : "");
@@ -202,35 +211,6 @@ static bool force_tools(struct chat_job *c, json_t *tools, const char *only, boo
     free(text);
     json_decref(schema);
     return ok;
-}
-
-/* A template without a place for tools: a system message describes them, in the form of Hermes. */
-static void describe_tools(const struct chat_job *c, json_t *tools, json_t *messages)
-{
-    char *template = template_source(c);
-    bool known = strstr(template, "tools") != NULL;
-    free(template);
-    if (known) return;
-    json_t *first = json_array_get(messages, 0), *t;
-    const char *role = json_string_value(json_object_get(first, "role"));
-    bool system = role && !strcmp(role, "system");
-    struct out_text text = {0};
-    size_t i;
-    if (system) out_addf(&text, "%s\n\n", json_string_value(json_object_get(first, "content")));
-    out_addf(&text, "You may call functions. They are:\n<tools>\n");
-    json_array_foreach(tools, i, t)
-    {
-        char *line = json_dumps(t, JSON_COMPACT);
-        out_addf(&text, "%s\n", line ? line : "");
-        free(line);
-    }
-    out_addf(&text, "</tools>\nTo call one, answer with\n<tool_call>\n{\"name\": NAME, \"arguments\": {...}}\n</tool_call>");
-    json_t *message = json_pack("{s:s, s:o}", "role", "system", "content", out_string(text.data, text.len));
-    if (system)
-        json_array_set_new(messages, 0, message);
-    else
-        json_array_insert_new(messages, 0, message);
-    free(text.data);
 }
 
 static bool read_tools(struct chat_job *c, struct fields f, json_t *request)
@@ -256,7 +236,7 @@ static bool read_tools(struct chat_job *c, struct fields f, json_t *request)
         return true;
     }
     c->tools = true;
-    describe_tools(c, tools, json_object_get(request, "messages"));
+    json_object_set_new(request, "tools", tools = history_tools(tools));
     if (only || (word && !strcmp(word, "required"))) return force_tools(c, tools, only, parallel, f.e);
     return true;
 }
@@ -325,22 +305,45 @@ static segue_status format(const struct chat_job *c, const char *request, struct
     return st;
 }
 
+static segue_status format_request(const struct chat_job *c, struct out_text *out, segue_error *err)
+{
+    char *text = json_dumps(c->request, JSON_COMPACT);
+    segue_status st = text ? format(c, text, out, err) : SEGUE_EMEMORY;
+    free(text);
+    return st;
+}
+
+/* The prompt's text. A template that refuses the order of roles, such as a system message, gets messages that are merged; one
+ * that fails at a call gets calls as text. */
+static bool write_prompt(struct chat_job *c, struct out_text *out, struct serve_error *e)
+{
+    segue_error err = {0}, ignored;
+    segue_status st = format_request(c, out, &err);
+    for (int with_calls = 0; st == SEGUE_EFORMAT && with_calls < 2; with_calls++) {
+        json_t *messages = json_object_get(c->request, "messages");
+        if (with_calls) history_calls_as_text(messages, true);
+        json_object_set_new(c->request, "messages", history_merged(messages));
+        st = format_request(c, out, &ignored);
+        c->job.merged = true;
+    }
+    return !st || serve_fail_of(e, &err);
+}
+
 static bool render(struct chat_job *c, struct serve_error *e)
 {
     static const char open[] = "<think>";
-    char *text = json_dumps(c->request, JSON_COMPACT);
     struct out_text out = {0};
-    segue_error err = {0};
-    segue_status st = text ? format(c, text, &out, &err) : SEGUE_EMEMORY;
-    free(text);
-    if (st) {
-        serve_fail_of(e, &err);
+    if (!write_prompt(c, &out, e)) {
         free(out.data);
         return false;
     }
     size_t n = out.len;
     while (n && (out.data[n - 1] == '\n' || out.data[n - 1] == ' ')) n--;
     c->thinking = n >= sizeof open - 1 && !memcmp(out.data + n - (sizeof open - 1), open, sizeof open - 1);
+    /* A template that always begins with reasoning: it ends at once where none is wanted, or a constraint holds. */
+    c->thought = c->thinking && (c->params.grammar || !json_is_true(json_object_get(c->request, "enable_thinking")));
+    if (c->thought) out_add(&out, "</think>", 8);
+    c->thinking = c->thinking && !c->thought;
     if (c->beginning && c->thinking) {
         free(out.data);
         return serve_fail(e, 400, "messages", "messages: a text of the assistant cannot be continued where the template begins "
@@ -421,6 +424,9 @@ bool chat_job_open(struct chat_job *c, struct exchange *x, struct model_pool *mo
     if (!take_beginning(c, f, c->request)) return false;
     if (field_array(f, "tools")) json_object_set(c->request, "tools", field(f, "tools"));
     if (e->status || !read_tools(c, f, c->request)) return false;
+    char *template = template_source(c);
+    history_adapt(json_object_get(c->request, "messages"), json_object_get(c->request, "tools"), template);
+    free(template);
     read_variables(c, f, c->request);
     chat_job_id(c->id, sizeof c->id, "");
     return !e->status && render(c, e);
@@ -519,6 +525,8 @@ static bool run(struct chat_job *c, struct serve_error *e)
         ch->index = i;
         struct reply_sink sink = {ch, on_reasoning, on_content, {ch, on_call, on_arguments, on_call_end}};
         reply_begin(&ch->reply, sink, c->tools, json_object_get(c->request, "tools"), c->thinking);
+        ch->reply.together = c->params.thinking_in_content;
+        ch->reply.reasoned = c->thought;
     }
     c->job = (struct generate_job){.x = c->x,
                                    .model = c->model,
@@ -527,6 +535,7 @@ static bool run(struct chat_job *c, struct serve_error *e)
                                    .tokens_n = c->tokens_n,
                                    .special = c->tools,
                                    .changed = c->change.what,
+                                   .merged = c->job.merged,
                                    .sink = {c, on_text, on_finish, in_reasoning, on_progress}};
     return generate_run(&c->job, e);
 }

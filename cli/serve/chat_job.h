@@ -6,6 +6,7 @@
 
 #include "serve/generation.h"
 #include "serve/prompt_records.h"
+#include "reply/history.h"
 #include "reply/reply.h"
 
 struct chat_job;
@@ -51,6 +52,7 @@ struct chat_job {
     int32_t *tokens;        /* [tokens_n] the prompt */
     size_t tokens_n;
     bool tools, thinking; /* tool calls are looked for; the prompt ends inside <think> */
+    bool thought;         /* the prompt ends with the </think> that was added to it */
     struct generate_job job;
     struct chat_job_choice *choices; /* [params.choices] */
     char id[40];                     /* random */

@@ -164,11 +164,24 @@ bool exchange_event(struct exchange *x, const char *event, json_t *data)
     out_add(&x->out, "data: ", 6);
     if (text) out_add(&x->out, text, strlen(text));
     out_add(&x->out, "\n\n", 2);
+    x->written_ns = out_now_ns();
     bool open = !x->closed;
     wake(x);
     pthread_mutex_unlock(&x->lock);
     free(text);
     return open;
+}
+
+void exchange_ping(struct exchange *x, uint64_t silent_ns)
+{
+    uint64_t now = out_now_ns();
+    pthread_mutex_lock(&x->lock);
+    bool due = now - (x->written_ns ? x->written_ns : x->start_ns) >= silent_ns;
+    if (due) x->written_ns = now;
+    pthread_mutex_unlock(&x->lock);
+    if (!due) return;
+    if (!x->streaming) exchange_stream(x, EXCHANGE_EVENTS);
+    exchange_write(x, ":\n\n", 3);
 }
 
 bool exchange_write(struct exchange *x, const char *bytes, size_t n)

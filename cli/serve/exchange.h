@@ -43,6 +43,7 @@ struct exchange {
     uint64_t started_s;   /* header Process-Start-Time-Unix; 0: no such header */
     struct out_text out;  /* bytes [sent, out.len) are not sent yet; sent ones are dropped now and then */
     size_t sent;
+    uint64_t written_ns; /* last time of an event; 0: none */
     bool streaming;                   /* out grows until complete */
     bool complete, closed;            /* the route has finished; the client disconnected */
     bool suspended;                   /* the listener waits for wake() */
@@ -67,6 +68,9 @@ json_t *exchange_error_json(const struct exchange *x, const struct serve_error *
  * disconnected; it waits while the client is too slow. */
 void exchange_stream(struct exchange *x, const char *content_type);
 bool exchange_event(struct exchange *x, const char *event, json_t *data);
+/* A comment, which clients skip, if nothing was written for silent_ns; begins the stream if it has not begun. Keeps proxies from
+ * closing it. */
+void exchange_ping(struct exchange *x, uint64_t silent_ns);
 /* The same for bytes of a stream that has another content type. */
 bool exchange_write(struct exchange *x, const char *bytes, size_t n);
 /* done: send OpenAI's end mark "[DONE]" first. */

@@ -56,6 +56,9 @@ static void fail_parse(const struct exchange *x, const json_error_t *why, struct
     name_at(x->body.data, end < x->body.len ? end : x->body.len, name, sizeof name);
     if (json_error_code(why) == json_error_numeric_overflow && name[0])
         serve_fail(e, 400, name, "%s: the number is out of range: line %d, column %d", name, why->line, why->column);
+    else if (json_error_code(why) == json_error_null_character)
+        serve_fail(e, 400, name[0] ? name : NULL, "%s: a text has \\u0000, which is not supported; remove it: line %d, column %d",
+                   name[0] ? name : "the body", why->line, why->column);
     else
         serve_fail(e, 400, NULL, "the body is not valid JSON: line %d, column %d: %s", why->line, why->column, why->text);
 }

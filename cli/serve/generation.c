@@ -20,6 +20,7 @@ struct choice {
     int32_t *tokens;      /* [prompt + tokens_n] all tokens so far, for going on after a cut */
     size_t tokens_n, cap; /* tokens_n: chosen or inserted ones, beyond the prompt */
     size_t thought, passed_n; /* passed_n: of tokens_n, those whose text was passed on */
+    uint64_t first_ns;        /* with t_max_predict_ms: time of the first token */
     size_t computed;          /* tokens at the last progress; SIZE_MAX: none was reported */
     bool ended, budget_spent;
 };
@@ -208,6 +209,15 @@ static const char *found_stop(const struct generate_job *g, const struct choice 
     return best;
 }
 
+/* t_max_predict_ms: the text has a line break after that time. */
+static bool is_late(const struct generate_job *g, struct choice *c, const char *text, size_t len)
+{
+    if (!g->params->predict_ns) return false;
+    uint64_t now = out_now_ns();
+    if (!c->first_ns) c->first_ns = now;
+    return memchr(text, '\n', len) && now - c->first_ns > g->params->predict_ns;
+}
+
 /* One token: its text, and the end if a stop string was found. False: the client disconnected, or e has the reason. */
 static bool take(struct generate_job *g, struct choice *c, size_t index, int32_t token, const segue_logprob *row,
                  struct serve_error *e)
@@ -229,9 +239,10 @@ static bool take(struct generate_job *g, struct choice *c, size_t index, int32_t
     segue_status st = segue_text_next(g->model->placement.model, &c->pieces, token, text, sizeof text, &len, &err);
     if (st < 0) return serve_fail_of(e, &err);
     if (len && !pass(g, c, index, text, len)) return serve_fail(e, 499, NULL, "the client disconnected");
-    if (st != SEGUE_END) return true;
+    bool late = st != SEGUE_END && is_late(g, c, text, len);
+    if (st != SEGUE_END && !late) return true;
     segue_request_cancel(c->request);
-    return (pass(g, c, index, "", 0) && finish(g, c, index, "stop", found_stop(g, c))) ||
+    return (pass(g, c, index, "", 0) && finish(g, c, index, late ? "length" : "stop", late ? NULL : found_stop(g, c))) ||
            serve_fail(e, 499, NULL, "the client disconnected");
 }
 
@@ -323,6 +334,7 @@ static bool run_choices(struct generate_job *g, struct choice *choices, struct s
         }
         if (!open) return true;
         if (exchange_closed(g->x)) return serve_fail(e, 499, NULL, "the client disconnected");
+        if (g->params->stream && g->params->ping_ns) exchange_ping(g->x, g->params->ping_ns);
     }
 }
 
@@ -496,6 +508,7 @@ json_t *generate_report(const struct generate_job *g)
     json_object_set_new(o, "reuse_reason", json_string(i->reuse_reason ? i->reuse_reason : "none"));
     json_object_set_new(o, "reuse_diverged", json_integer((json_int_t)i->reuse_diverged));
     if (g->changed && g->changed[0]) json_object_set_new(o, "reuse_changed", json_string(g->changed));
+    if (g->merged) json_object_set_new(o, "messages_merged", json_true());
     if (g->joules >= 0)
         json_object_set_new(o, "joules", out_real(g->joules));
     else

@@ -33,6 +33,7 @@ struct generate_job {
     const int32_t *tokens; /* [tokens_n] the prompt */
     size_t tokens_n;
     bool special;        /* control tokens are part of the text; the token that ends the answer never is */
+    bool merged;         /* messages were merged for the template */
     const char *changed; /* the part of the prompt that differs from an earlier one; NULL or empty: none is known */
     struct generate_sink sink;
     /* During sink.text: the tokens that it stands for. */

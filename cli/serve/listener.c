@@ -15,9 +15,10 @@ bool listener_is_loopback(const char *host)
 #ifdef SEGUE_MICROHTTPD
 #include <microhttpd.h>
 #include <sodium.h>
+#include <sys/socket.h>
 
 /* Memory of one connection, which also bounds the headers of a request. */
-enum { CONNECTION_BYTES = 24 << 10, ROUTE_STACK = 1 << 20, DROPPED_MAX = 64 << 20 };
+enum { CONNECTION_BYTES = 24 << 10, ARGUMENTS_MAX = 64, ROUTE_STACK = 1 << 20, DROPPED_MAX = 64 << 20 };
 
 struct listener {
     struct listener_opts opts;
@@ -93,7 +94,7 @@ static bool is_local_name(const char *name, size_t n)
     if (n >= sizeof host) return false;
     memcpy(host, name, n);
     host[n] = 0;
-    if (host[0] == '[') return !strncmp(host, "[::1]", 5);
+    if (host[0] == '[') return !strncmp(host, "[::1]", 5) && (!host[5] || host[5] == ':');
     host[strcspn(host, ":")] = 0;
     struct in_addr address;
     return !strcasecmp(host, "localhost") || (!strncmp(host, "127.", 4) && inet_pton(AF_INET, host, &address) == 1);
@@ -117,15 +118,33 @@ static bool check_site(const struct listener *l, struct MHD_Connection *c, struc
     return false;
 }
 
+static enum MHD_Result count_length(void *context, enum MHD_ValueKind kind, const char *name, const char *value)
+{
+    size_t *n = context;
+    (void)kind, (void)value;
+    *n += !strcasecmp(name, "Content-Length");
+    return MHD_YES;
+}
+
+/* A body whose length is said twice: a proxy might read another one than this server. */
+static bool check_length(struct MHD_Connection *c, struct exchange *x)
+{
+    size_t n = header(c, "Transfer-Encoding") ? 1 : 0;
+    MHD_get_connection_values(c, MHD_HEADER_KIND, count_length, &n);
+    if (n > 1) refuse(x, 400, "the length of the body is given twice; send one Content-Length, or Transfer-Encoding: chunked");
+    return n <= 1;
+}
+
 /* Everything that is known before the body. False: the response is there. */
 static bool admit(struct listener *l, struct MHD_Connection *c, struct exchange *x)
 {
-    if (!check_site(l, c, x)) return false;
+    if (!check_site(l, c, x) || !check_length(c, x)) return false;
     const char *length = header(c, "Content-Length"), *type = header(c, "Content-Type");
     if (length && strtoull(length, NULL, 10) > l->opts.body_max) {
         refuse(x, 413, "the body is too large; shorten it, or start the server with a larger --body-limit");
-        /* A body that is not much too large is read and dropped, since many clients look for an answer only after it. */
-        return strtoull(length, NULL, 10) < l->opts.body_max + DROPPED_MAX;
+        /* A body that is not much too large is read and dropped, since many clients look for an answer only after it; those that
+         * send Expect do so before. */
+        return !header(c, "Expect") && strtoull(length, NULL, 10) < l->opts.body_max + DROPPED_MAX;
     }
     /* A form that a page of another site may send without asking first. */
     if (type && !strncasecmp(type, "multipart/", 10)) {
@@ -173,7 +192,11 @@ static void add_headers(struct MHD_Connection *c, struct exchange *x, struct MHD
     MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
     if (origin && x->status != 403) {
         MHD_add_response_header(r, "Access-Control-Allow-Origin", origin);
-        MHD_add_response_header(r, "Access-Control-Allow-Headers", "authorization, content-type, x-api-key, anthropic-version");
+        /* Clients in a browser send headers of their own, which they name beforehand. */
+        const char *asked = header(c, "Access-Control-Request-Headers");
+        MHD_add_response_header(r, "Access-Control-Allow-Headers",
+                                asked ? asked : "authorization, content-type, x-api-key, anthropic-version");
+        MHD_add_response_header(r, "Vary", "Origin");
         MHD_add_response_header(r, "Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS");
     }
     if (x->started_s) {
@@ -270,6 +293,18 @@ static struct exchange *begin(struct listener *l, struct MHD_Connection *c, cons
     return x;
 }
 
+/* Before the arguments are read. libmicrohttpd leaves a request without an answer if it has no memory for them, so such a
+ * connection ends here. The request has no state yet. */
+static void *check_uri(void *cls, const char *uri, struct MHD_Connection *c)
+{
+    size_t n = 0;
+    (void)cls;
+    while (*uri) n += *uri++ == '&';
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    if (n > ARGUMENTS_MAX && info) shutdown(info->connect_fd, SHUT_RDWR);
+    return NULL;
+}
+
 /* Called for the headers, for each part of the body, at its end, and again after a suspended connection was woken. */
 static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const char *url, const char *method, const char *version,
                                   const char *data, size_t *size, void **state)
@@ -341,7 +376,8 @@ segue_status listener_open(struct listener **out, const struct listener_opts *op
     unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | (six ? MHD_USE_IPv6 : 0);
     l->daemon = MHD_start_daemon(flags, (uint16_t)opts->port, NULL, NULL, on_request, l, MHD_OPTION_SOCK_ADDR,
                                  six ? (struct sockaddr *)&v6 : (struct sockaddr *)&v4, MHD_OPTION_NOTIFY_COMPLETED, on_completed,
-                                 NULL, MHD_OPTION_CONNECTION_LIMIT, opts->connections_max, MHD_OPTION_CONNECTION_TIMEOUT,
+                                 NULL, MHD_OPTION_URI_LOG_CALLBACK, check_uri, NULL, MHD_OPTION_CONNECTION_LIMIT,
+                                 opts->connections_max, MHD_OPTION_CONNECTION_TIMEOUT,
                                  opts->timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
                                  MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_END);
     if (!l->daemon) {

@@ -187,6 +187,24 @@ static bool fits(const struct model_pool *h, const struct pooled_model *wanted)
     return n < h->loaded_max && (!n || !h->bytes_max || bytes <= h->bytes_max);
 }
 
+/* With the lock, which is released meanwhile: closes a READY model without users. */
+static void close_idle(struct model_pool *h, struct pooled_model *m)
+{
+    segue_scheduler *scheduler = m->scheduler;
+    m->scheduler = NULL; /* model_pool_stop closes those that are there */
+    m->state = MODEL_LOADING; /* others wait until it is IDLE */
+    pthread_mutex_unlock(&h->lock);
+    segue_scheduler_close(scheduler);
+    grammars_empty(&m->grammars);
+    meter_close(&m->meter);
+    adapter_set_close(&m->adapters);
+    placement_close(&m->placement);
+    pthread_mutex_lock(&h->lock);
+    m->leaving = false;
+    m->state = MODEL_IDLE;
+    pthread_cond_broadcast(&h->changed);
+}
+
 /* With the lock, which is released meanwhile: closes the model that was not used for the longest time, or lets it end its answers
  * first. False: they have to be waited for. */
 static bool unload_one(struct model_pool *h)
@@ -200,18 +218,7 @@ static bool unload_one(struct model_pool *h)
     if (!oldest) return false;
     oldest->leaving = true;
     if (oldest->users) return false;
-    oldest->state = MODEL_LOADING; /* others wait until it is IDLE */
-    pthread_mutex_unlock(&h->lock);
-    segue_scheduler_close(oldest->scheduler);
-    grammars_empty(&oldest->grammars);
-    meter_close(&oldest->meter);
-    adapter_set_close(&oldest->adapters);
-    placement_close(&oldest->placement);
-    pthread_mutex_lock(&h->lock);
-    oldest->scheduler = NULL;
-    oldest->leaving = false;
-    oldest->state = MODEL_IDLE;
-    pthread_cond_broadcast(&h->changed);
+    close_idle(h, oldest);
     return true;
 }
 
@@ -266,6 +273,21 @@ void model_pool_release(struct model_pool *h, struct pooled_model *m)
     m->last_used_ns = out_now_ns();
     pthread_cond_broadcast(&h->changed);
     pthread_mutex_unlock(&h->lock);
+}
+
+bool model_pool_unload(struct model_pool *h, const char *name, struct serve_error *e)
+{
+    struct pooled_model *m = find(h, name, e);
+    if (!m) return false;
+    pthread_mutex_lock(&h->lock);
+    while (m->state == MODEL_LOADING) pthread_cond_wait(&h->changed, &h->lock);
+    bool loaded = m->state == MODEL_READY;
+    m->leaving |= loaded;
+    /* Another thread may close it first. */
+    while (m->state == MODEL_READY && m->leaving && m->users) pthread_cond_wait(&h->changed, &h->lock);
+    if (m->state == MODEL_READY && m->leaving) close_idle(h, m);
+    pthread_mutex_unlock(&h->lock);
+    return loaded || serve_fail(e, 400, "model", "the model '%.200s' is not loaded", name);
 }
 
 double model_pool_energy(struct pooled_model *m, bool begins)

@@ -69,6 +69,8 @@ void model_pool_preload(struct model_pool *h);
  * answers have ended. NULL: e has the reason; 503 while it is loading and wait is false. */
 struct pooled_model *model_pool_acquire(struct model_pool *h, const char *name, bool wait, struct serve_error *e);
 void model_pool_release(struct model_pool *h, struct pooled_model *m);
+/* Closes a model by its name after its running answers; the next request for it opens it again. False: e has the reason. */
+bool model_pool_unload(struct model_pool *h, const char *name, struct serve_error *e);
 /* A request begins or ends: what one request has used until now, if the energy is divided equally among those in progress at
  * each moment. The difference of two calls is its energy. Negative: not measured. */
 double model_pool_energy(struct pooled_model *m, bool begins);

@@ -9,6 +9,9 @@
 
 /* Largest integer that a JSON number represents exactly. */
 #define EXACT_MAX 9007199254740991LL
+#define MS_NS 1000000u
+/* As in llama.cpp's server: proxies often close a connection that is silent for a minute. */
+enum { PING_S = 30, BIASES_MAX = 1 << 16 };
 
 static float or_default(float given, float fallback) { return given >= 0 ? given : fallback; }
 
@@ -57,6 +60,7 @@ static bool add_bias(struct params *p, struct fields f, const segue_model_info *
         return serve_fail(f.e, 400, "logit_bias", "logit_bias: token %lld: expected a token below %u and a number", id,
                           info->vocab);
     size_t n = p->sampling.bias_n;
+    if (n == BIASES_MAX) return serve_fail(f.e, 400, "logit_bias", "logit_bias: more than %d tokens", BIASES_MAX);
     p->bias = out_realloc(p->bias, (n + 1) * sizeof *p->bias);
     p->bias[n] = (struct segue_bias){(int32_t)id, bias <= -100 ? -1e9f : (float)bias};
     p->sampling.bias = p->bias;
@@ -171,7 +175,8 @@ bool params_constrain(struct params *p, struct pooled_model *m, segue_grammar_ki
 static bool constrain_json(struct params *p, struct pooled_model *m, json_t *schema, const char *where,
                            struct serve_error *e)
 {
-    char *text = json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY);
+    if (!json_is_object(schema)) return serve_fail(e, 400, where, "%s: the schema is not an object", where);
+    char *text = json_dumps(schema, JSON_COMPACT);
     bool ok = text && params_constrain(p, m, SEGUE_GRAMMAR_JSON_SCHEMA, text, strlen(text), where, e);
     free(text);
     return ok;
@@ -246,6 +251,21 @@ struct adapter_choice *params_adapters(json_t *list, const struct pooled_model *
     return NULL;
 }
 
+/* The bound of the reasoning, and whether it is returned apart. The names are those of llama.cpp's server and of vLLM. */
+static void read_thinking(struct params *p, struct fields f, const struct pooled_model *m)
+{
+    static const char *const names[] = {"thinking_budget", "reasoning_budget", "reasoning_budget_tokens"};
+    const char *name = names[0], *server = args_text(&m->args, "reasoning-format");
+    for (size_t i = 0; i < 3; i++)
+        if (field_has(f, names[i])) name = names[i];
+    long long budget = field_int(f, name, -1, INT32_MAX, (long long)args_number(&m->args, "reasoning-budget", -1));
+    if (budget >= 0) p->thinking_budget = (size_t)budget;
+    const char *format = field_text(f, "reasoning_format", server ? server : "auto");
+    p->thinking_in_content = !strcmp(format, "none");
+    if (!p->thinking_in_content && strcmp(format, "auto") != 0 && strcmp(format, "deepseek") != 0)
+        serve_fail(f.e, 400, "reasoning_format", "reasoning_format: expected auto, deepseek or none");
+}
+
 bool params_read(struct params *p, struct fields f, struct pooled_model *m)
 {
     *p = (struct params){.thinking_budget = SIZE_MAX};
@@ -258,7 +278,7 @@ bool params_read(struct params *p, struct fields f, struct pooled_model *m)
         if (v > 0 && !p->max_tokens) p->max_tokens = (size_t)v;
     }
     if (!p->max_tokens && !field_has(f, "n_predict")) p->max_tokens = (size_t)args_number(&m->args, "predict", 0);
-    p->choices = (size_t)field_int(f, "n", 1, PARAMS_CHOICES, 1);
+    p->choices = (size_t)field_int(f, field_has(f, "n_cmpl") ? "n_cmpl" : "n", 1, PARAMS_CHOICES, 1);
     p->stream = field_bool(f, "stream", false);
     p->no_store = !field_bool(f, "cache_prompt", true);
     struct fields options = {field_object(f, "stream_options"), f.e};
@@ -270,9 +290,11 @@ bool params_read(struct params *p, struct fields f, struct pooled_model *m)
     long long slot = field_int(f, "id_slot", -1, INT32_MAX, -1);
     p->slot = slot >= 0 ? (size_t)slot : SIZE_MAX;
     if (field_has(f, "lora")) p->lora = params_adapters(field(f, "lora"), m, &p->lora_n, f.e);
-    const char *budget = field_has(f, "thinking_budget") ? "thinking_budget" : "reasoning_budget";
-    long long thinking = field_int(f, budget, -1, INT32_MAX, -1);
-    if (thinking >= 0) p->thinking_budget = (size_t)thinking;
+    read_thinking(p, f, m);
+    long long predict = field_int(f, "t_max_predict_ms", -1, INT32_MAX, -1);
+    p->predict_ns = predict > 0 ? (uint64_t)predict * MS_NS : 0;
+    long long ping = field_int(f, "sse_ping_interval", -1, INT32_MAX, PING_S);
+    p->ping_ns = ping > 0 ? (uint64_t)ping * 1000 * MS_NS : 0;
     return !f.e->status && read_constraints(p, f, m);
 }
 

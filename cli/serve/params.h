@@ -27,6 +27,9 @@ struct params {
     struct adapter_choice *lora; /* [lora_n] scales of adapters, in a block; NULL: those of the server */
     size_t lora_n;
     size_t thinking_budget; /* tokens of reasoning at most; SIZE_MAX: no bound */
+    bool thinking_in_content; /* reasoning_format none: it is not returned apart */
+    uint64_t predict_ns; /* t_max_predict_ms: after that, the answer ends at the next line break; 0: no bound */
+    uint64_t ping_ns;    /* a stream that is silent for so long gets a comment; 0: none */
 };
 
 /* Of a request that gives none. */

@@ -11,17 +11,36 @@
 #include <string.h>
 #include <strings.h>
 
+/* Of the aliases without a flag of ours. */
+static const struct arg_def no_effect = {.name = "", .kind = ARG_SWITCH};
+
 /* Names are compared with '_' equal to '-', because the keys of --requests are flag names as JSON identifiers. */
-const struct arg_def *args_find(const struct command *command, const char *name, size_t len)
+static bool same_name(const char *own, const char *name, size_t len)
+{
+    size_t i = 0;
+    while (i < len && own[i] && (name[i] == own[i] || (name[i] == '_' && own[i] == '-'))) i++;
+    return i == len && !own[i];
+}
+
+static const struct arg_def *find_own(const struct command *command, const char *name, size_t len)
 {
     for (const struct arg_group *const *g = command->groups; *g; g++)
-        for (const struct arg_def *d = (*g)->defs; d->name; d++) {
-            size_t i = 0;
-            while (i < len && d->name[i] && (name[i] == d->name[i] || (name[i] == '_' && d->name[i] == '-')))
-                i++;
-            if (i == len && !d->name[i]) return d;
-        }
+        for (const struct arg_def *d = (*g)->defs; d->name; d++)
+            if (same_name(d->name, name, len)) return d;
     return NULL;
+}
+
+static const struct arg_def *find_alias(const struct command *command, const char *name, size_t len)
+{
+    for (const char *const *a = command->aliases; a && *a; a += 2)
+        if (same_name(a[0], name, len)) return *a[1] ? find_own(command, a[1], strlen(a[1])) : &no_effect;
+    return NULL;
+}
+
+const struct arg_def *args_find(const struct command *command, const char *name, size_t len)
+{
+    const struct arg_def *own = find_own(command, name, len);
+    return own ? own : find_alias(command, name, len);
 }
 
 /* The definition of the flag with this short name, in any group of the command; NULL if there is none. */
@@ -174,6 +193,7 @@ static segue_status check_value(const struct arg_def *def, const char *text, seg
 /* Add a checked value. The last value of a flag wins unless the flag is repeatable. */
 static segue_status store_value(struct args *args, const struct arg_def *def, const char *text, segue_error *err)
 {
+    if (def == &no_effect) return SEGUE_OK;
     segue_status st = check_value(def, text, err);
     if (st) return st;
     char word[64];
@@ -225,16 +245,19 @@ static segue_status parse_flag(struct args *args, int argc, char **argv, int *i,
 {
     const char *word = argv[*i], *value = NULL;
     const struct arg_def *def;
+    bool alias = false;
     if (word[1] == '-') {
         size_t len = strcspn(word + 2, "=");
         def = args_find(args->command, word + 2, len);
         if (word[2 + len]) value = word + 3 + len;
+    } else if (word[2] && (def = find_alias(args->command, word + 1, strlen(word + 1)))) {
+        alias = true; /* such as -np */
     } else {
         def = find_letter(args->command, word[1]);
         if (word[2]) value = word[2] == '=' ? word + 3 : word + 2;
     }
     /* -ngl, -hf and the like are flags of other programs, unless they are a letter with a text attached. */
-    bool foreign = word[1] != '-' && word[2] && (!def || (def->kind != ARG_TEXT && def->kind != ARG_FILE)) &&
+    bool foreign = word[1] != '-' && word[2] && !alias && (!def || (def->kind != ARG_TEXT && def->kind != ARG_FILE)) &&
                    other_spelling(args->command, word);
     if (!def || foreign) return unknown_flag(args->command, word, err);
     if (def->kind == ARG_SWITCH) {

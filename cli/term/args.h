@@ -54,6 +54,9 @@ struct command {
     const char *example;                   /* a complete call; tests/cli/cli_pages.py runs it */
     const char *about;                     /* DESCRIPTION of the man page */
     const struct arg_group *const *groups; /* ends with NULL */
+    /* NULL, or what another program calls flags of this command, accepted alike: pairs of its name and ours, ends with NULL.
+     * Ours is "" for a switch of that program that asks for what this command always does. */
+    const char *const *aliases;
     int (*run)(struct args *args);         /* returns the exit code */
 };
 

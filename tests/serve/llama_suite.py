@@ -8,16 +8,16 @@ import os, shutil, subprocess, sys, tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 # Flags of llama-server: the number of their values, and the flag of segue (None: left out).
-FLAGS = {"--port": (1, "--port"), "--host": (1, "--host"), "--temp": (1, "--temp"), "--seed": (1, "--seed"), "--n-predict": (1, "--predict"),
+FLAGS = {"--port": (1, "--port"), "--host": (1, "--host"), "--temp": (1, "--temp"), "--seed": (1, "--seed"), "--n-predict": (1, "--n-predict"),
          "--alias": (1, "--alias"), "--parallel": (1, "--parallel"), "--metrics": (0, "--metrics"), "--slot-save-path": (1, "--slot-save-path"),
-         "--no-slots": (0, "--no-slots"), "--lora": (1, "--lora"), "--offline": (0, None), "--hf-repo": (1, None), "--hf-file": (1, None), "--model": (1, None),
-         "--batch-size": (1, "--chunk"), "--ubatch-size": (1, None), "--embedding": (0, None), "--reranking": (0, None), "--cont-batching": (0, None),
-         "--slots": (0, None), "--jinja": (0, None), "--no-jinja": (0, None), "--verbose": (0, "--verbose"), "-fa": (1, None), "--pooling": (1, "--pooling"),
-         "--kv-unified": (0, None), "--swa-full": (0, None), "--no-ui": (0, None), "--reasoning-format": (1, None), "--threads": (1, "--threads"),
+         "--no-slots": (0, "--no-slots"), "--lora": (1, "--lora"), "--offline": (0, "--offline"), "--hf-repo": (1, None), "--hf-file": (1, None), "--model": (1, None),
+         "--batch-size": (1, "--chunk"), "--ubatch-size": (1, None), "--embedding": (0, "--embedding"), "--reranking": (0, "--reranking"), "--cont-batching": (0, "--cont-batching"),
+         "--slots": (0, "--slots"), "--jinja": (0, "--jinja"), "--no-jinja": (0, None), "--verbose": (0, "--verbose"), "-fa": (1, None), "--pooling": (1, "--pooling"),
+         "--kv-unified": (0, "--kv-unified"), "--swa-full": (0, None), "--no-ui": (0, "--no-ui"), "--reasoning-format": (1, "--reasoning-format"), "--threads": (1, "--threads"),
          "--cache-ram": (1, None), "--no-cache-idle-slots": (0, None), "--backend_sampling": (0, None), "--no-mmproj": (0, None),
-         "--chat-template-file": (1, "--chat-template-file"), "--reasoning": (1, "--reasoning")}
+         "--api-key": (1, "--api-key"), "--chat-template-file": (1, "--chat-template-file"), "--reasoning": (1, "--reasoning")}
 WRAPPER = """#!%s
-import os, sys, tempfile
+import os, sys
 sys.path.insert(0, %r)
 from llama_suite import translate
 os.execv(%r, translate(sys.argv[1:], %r, %r))
@@ -32,13 +32,6 @@ def translate(args, segue, model):
     out, context, slots, unified, i = [segue, "serve", "-m", model], None, 1, False, 0
     while i < len(args):
         flag = args[i]
-        if flag == "--api-key":
-            file = tempfile.NamedTemporaryFile("w", delete=False, suffix=".keys")
-            file.write(args[i + 1].replace(",", "\n") + "\n")
-            file.close()
-            out += ["--api-key-file", file.name]
-            i += 2
-            continue
         if flag == "--ctx-size": context, i = int(args[i + 1]), i + 2; continue
         if flag not in FLAGS: sys.exit(f"segue has no flag for {flag}")
         n, own = FLAGS[flag]

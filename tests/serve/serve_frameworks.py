@@ -32,14 +32,19 @@ if litellm:
         r = litellm.completion(messages=ask, tools=tools, tool_choice="required", **{**to, "max_tokens": 400})
         call = r.choices[0].message.tool_calls[0].function
         expect(f"LiteLLM {prefix} tools", call.name == "get_weather" and json.loads(call.arguments)["unit"] in "CF", r)
+    to = dict(model="openai/tiny", api_base=s.url + "/v1", api_key="none", max_tokens=400)
+    r = litellm.completion(messages=ask, response_format={"type": "json_schema", "json_schema": {"name": "city", "schema": schema, "strict": True}}, **to)
+    expect("LiteLLM structured output", json.loads(r.choices[0].message.content)["unit"] in "CF", r)
     r = litellm.embedding(model="openai/tiny", api_base=s.url + "/v1", api_key="none", input=["a", "b"])
     expect("LiteLLM embeddings", len(r.data) == 2 and len(r.data[0]["embedding"]) == 32, r)
-    try:
-        litellm.completion(messages=ask, model="openai/tiny", api_base=s.url + "/v1", api_key="none", temperature=5000)
-        expect("LiteLLM error", False)
-    except litellm.BadRequestError as e: expect("LiteLLM error", "temperature" in str(e), e)
+    for prefix, base in (("openai/", s.url + "/v1"), ("anthropic/", s.url)):
+        try:
+            litellm.completion(messages=ask, model=prefix + "tiny", api_base=base, api_key="none", max_tokens=4, temperature=5000)
+            expect(f"LiteLLM {prefix} error", False)
+        except litellm.BadRequestError as e: expect(f"LiteLLM {prefix} error", "temperature" in str(e), e)
 
 if langchain:
+    import anthropic, openai
     from langchain_anthropic import ChatAnthropic
     from langchain_core.messages import HumanMessage, ToolMessage
     from langchain_openai import ChatOpenAI, OpenAIEmbeddings
@@ -52,6 +57,14 @@ if langchain:
         expect(f"{name} stream", "".join(c.text if isinstance(c.text, str) else c.text() for c in short.stream([HumanMessage("Hi")])) == whole.text, whole)
         calls = chat.bind_tools(tools, tool_choice="any").invoke([HumanMessage("Rome?")])
         expect(f"{name} tools", calls.tool_calls[0]["name"] == "get_weather" and calls.tool_calls[0]["args"]["unit"] in "CF", calls)
+        parts = list(chat.bind_tools(tools, tool_choice="any").stream([HumanMessage("Rome?")]))
+        expect(f"{name} streamed tools", sum(parts[1:], parts[0]).tool_calls[0]["args"] == calls.tool_calls[0]["args"], parts)
+        structured = chat.with_structured_output({"title": "City", "description": "A city", **schema}, method="function_calling").invoke("Rome?")
+        expect(f"{name} structured output", structured["unit"] in "CF", structured)
+        try:
+            chat.bind(max_tokens=-5).invoke([HumanMessage("Hi")])
+            expect(f"{name} error", False)
+        except (openai.BadRequestError, anthropic.BadRequestError) as e: expect(f"{name} error", "max_" in str(e), e)
         back = chat.bind(max_tokens=4).invoke([HumanMessage("Rome?"), calls, *(ToolMessage("sunny", tool_call_id=c["id"]) for c in calls.tool_calls)])
         expect(f"{name} results of tools", back.usage_metadata["output_tokens"] >= 1, back)
     structured = ChatOpenAI(base_url=s.url + "/v1", api_key="none", model="tiny", max_tokens=400, temperature=0).with_structured_output(

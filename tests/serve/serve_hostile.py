@@ -75,6 +75,34 @@ good = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunke
 expect("a chunked body", b'{"tokens":[97]}' in raw(good + b"5\r\n{\"con\r\nb\r\ntent\":\"a\"}\r\n0\r\n\r\n".replace(b"b\r\ntent\":\"a\"}", b"a\r\ntent\":\"a\"}")), "")
 alive("broken HTTP")
 
+# HTTP that is rare but right, and HTTP on whose meaning two servers may not agree.
+end, body = b"Host: localhost\r\nConnection: close\r\n", b'{"content":"a"}'
+tokens = b'{"tokens":[97]}'
+post = b"POST /tokenize HTTP/1.1\r\n" + end
+for what, data, status, text in (
+        ("HTTP/1.0", b"GET /health HTTP/1.0\r\n\r\n", b"200", b"ok"), ("HTTP/1.0 with a body", b"POST /tokenize HTTP/1.0\r\nContent-Length: 15\r\n\r\n" + body, b"200", tokens),
+        ("HEAD", b"HEAD /health HTTP/1.1\r\n" + end + b"\r\n", b"200", b"\r\n\r\n"), ("TRACE", b"TRACE / HTTP/1.1\r\n" + end + b"\r\n", b"404", b"no such path"),
+        ("PUT", b"PUT /tokenize HTTP/1.1\r\n" + end + b"Content-Length: 15\r\n\r\n" + body, b"405", b"PUT"),
+        ("Expect", post + b"Expect: 100-continue\r\nContent-Length: 15\r\n\r\n" + body, b"100", tokens),
+        ("Expect with a large body", post + b"Expect: 100-continue\r\nContent-Length: 9999999\r\n\r\n", b"413", b"too large"),
+        ("a trailer", post + b"Transfer-Encoding: chunked\r\n\r\nf\r\n" + body + b"\r\n0\r\nX: y\r\n\r\n", b"200", tokens),
+        ("chunks of a byte", post + b"Transfer-Encoding: chunked\r\n\r\n" + b"".join(b"1\r\n%c\r\n" % c for c in body) + b"0\r\n\r\n", b"200", tokens),
+        ("two lengths", post + b"Content-Length: 15\r\nContent-Length: 3\r\n\r\n" + body, b"400", b"twice"),
+        ("a length and chunks", post + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\nf\r\n" + body + b"\r\n0\r\n\r\n", b"400", b"twice"),
+        ("many headers", b"GET /health HTTP/1.1\r\n" + end + b"X: y\r\n" * 1000 + b"\r\n", b"431", b""),
+        ("NUL in a text", post + b'Content-Length: 23\r\n\r\n{"content":"a\\u0000bcd"}', b"400", b"not supported"),
+        ("an option for a page of this machine", b"OPTIONS /v1/completions HTTP/1.1\r\n" + end + b"Origin: http://localhost:3000\r\nAccess-Control-Request-Headers: x-stainless-os\r\n\r\n", b"204", b"Access-Control-Allow-Headers: x-stainless-os"),
+        ("the address of this machine as a part of a name", b"GET /health HTTP/1.1\r\nHost: [::1]evil.example\r\nConnection: close\r\n\r\n", b"403", b"Host")):
+    answer = raw(data)
+    expect(what, answer.startswith((b"HTTP/1.1 " + status, b"HTTP/1.0 " + status)) and text in answer, answer[:400])
+expect("more arguments than there is memory for: the connection ends", raw(b"GET /health?" + b"a=b&" * 1000 + b" HTTP/1.1\r\n" + end + b"\r\n") == b"")
+line = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
+piped = raw((line + b"15\r\n\r\n" + body + line + b"1\r\n\r\n{") * 20 + b"GET /health HTTP/1.1\r\n" + end + b"\r\n")
+expect("pipelined requests are answered in order", [piped.count(tokens), piped.count(b" 400 Bad Request"), piped.count(b'{"status":"ok"}')] == [20, 20, 1] and piped.endswith(b'{"status":"ok"}'), piped[-300:])
+alive("rare HTTP")
+is_error("biases of too many tokens", s.post("/v1/completions", {"prompt": "x", "max_tokens": 1, "logit_bias": {"x" * 900 + str(i): 1 for i in range(100)}}), 400, param="logit_bias")
+for schema in (True, [], "x", 5): is_error(f"schema {schema}", s.post("/v1/completions", {"prompt": "x", "json_schema": schema}), 400, param="json_schema")
+
 # Sites: the name of another host, and scripts of another site.
 is_error("Host", s.call("GET", "/health", headers={"Host": "evil.example"}), 403, "Host")
 is_error("Origin", s.call("POST", "/tokenize", {"content": "x"}, headers={"Origin": "https://evil.example"}), 403, "Origin")

@@ -142,7 +142,7 @@ for t in threads: t.join()
 expect("the running answer was finished", results["first"][1]["usage"]["completion_tokens"] == 1000, results["first"])
 expect("the others were answered", all(results[n][0] == 200 for n in ("other", "third")), results)
 expect("the first model again", s.post("/v1/chat/completions", {**long, "max_tokens": 4, "model": "first"})[0] == 200)
-states = {x["id"]: x["status"] for x in s.call("GET", "/v1/models")[1]["data"]}
+states = {x["id"]: x["status"]["value"] for x in s.call("GET", "/v1/models")[1]["data"]}
 expect("one is loaded", states == {"first": "loaded", "other": "unloaded", "third": "unloaded"}, states)
 s.stop()
 done()

@@ -2,6 +2,7 @@
 """Tool calls in every form that the supported models write: a grammar makes a tiny model write the text; checked are the calls of whole
 answers and of the streams of the three APIs, in which arguments come piece by piece.
 SPDX-License-Identifier: MIT"""
+import re
 from servetest import *
 
 s = Server("-m", tiny_model(), "--unit", "cpu", "-t", "1", "--ctx", "2048")
@@ -31,6 +32,9 @@ FORMS = {
     "Gemma, printed": ('```tool_code\nprint(get_weather(city="Rome", n=3))\n```', [WEATHER], None),
     "FunctionGemma": ("<start_function_call>call:get_weather{city:<escape>Rome<escape>,n:3}<end_function_call>", [WEATHER], None),
     "members in another order": ('<tool_call>{"arguments": {"city": "Rome", "n": 3}, "name": "get_weather"}</tool_call>', [WEATHER], None),
+    "Mistral, members in another order": ('[TOOL_CALLS][ {"arguments": {"n": 1}, "name": "add"}, {"name": "add", "arguments": {"n": 1}}]', [ADD, ADD], None),
+    "a list, the second in another order": (f'<tool_call>[{J}, {{"arguments": {{"n": 1}}, "name": "add"}}]</tool_call>', [WEATHER, ADD], None),
+    "a list that is no call": ('[TOOL_CALLS][ {"sky": "blue"}]', [], '[TOOL_CALLS][{"sky": "blue"}]'),
     "OpenAI's own": ('<tool_call>{"type": "function", "function": {"name": "add", "arguments": "{\\"n\\": 1}"}}</tool_call>', [ADD], None),
     "a mark inside a text": ('<tool_call>{"name": "add", "arguments": {"code": "a </tool_call> \\" } b"}}</tool_call>', [("add", {"code": 'a </tool_call> " } b'})], None),
     "nested arguments": ('<tool_call>{"name": "add", "arguments": {"code": {"x": [1, {"y": "}"}]}}}</tool_call>', [("add", {"code": {"x": [1, {"y": "}"}]}})], None),
@@ -93,9 +97,34 @@ expect("items of Responses", same(items, calls) and ends == 2, (items, ends))
 r = s.post("/v1/messages", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 9, "grammar": 'root ::= "abcd"', "stop_sequences": ["z", "bc", "d"]})[1]
 expect("the stop sequence that was found", r["stop_reason"] == "stop_sequence" and r["stop_sequence"] == "bc" and r["content"][0]["text"] == "a", r)
 
+# Earlier calls and results reach the model whatever the template has a place for. This one knows no tools: all is text.
+turns = [{"role": "system", "content": "SYS"}, {"role": "user", "content": "Rome?"}, {"role": "assistant", "content": None, "tool_calls": [
+         {"id": "call_" + "x" * 24, "type": "function", "function": {"name": "get_weather", "arguments": J[J.index('{"city'):-1]}}]},
+         {"role": "tool", "tool_call_id": "call_" + "x" * 24, "content": "sunny"}, {"role": "tool", "tool_call_id": "y", "content": "warm"}, {"role": "user", "content": "And?"}]
+prompt = lambda server, **more: server.post("/apply-template", {"messages": turns, "tools": TOOLS, **more})[1].get("prompt", "")
+text = prompt(s)
+expect("calls and results as text", f"assistant\n<tool_call>\n{J}\n</tool_call>" in text and
+       "user\n<tool_response>\nsunny\n</tool_response>\n<tool_response>\nwarm\n</tool_response>" in text and text.index("</tools>") < text.index("Rome?"), text)
+
 # An answer that is cut inside a call has what was written of it.
 r = s.post("/v1/chat/completions", {**request(FORMS["Hermes"][0], False), "max_tokens": 60})[1]["choices"][0]
 expect("a cut call", r["finish_reason"] == "length" and r["message"]["tool_calls"][0]["function"]["arguments"].startswith('{"ci'), r)
+s.stop()
+
+# A template of Mistral: ids of nine letters, and roles that take turns, so that messages are merged. A tool without a description.
+mistral = """{% set ns = namespace(user=true) %}{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}
+{%- if m.role in ('user', 'assistant') and not m.tool_calls %}{% if (m.role == 'user') != ns.user %}{{ raise_exception('roles must alternate') }}{% endif %}{% set ns.user = not ns.user %}{% endif %}
+{%- for c in m.tool_calls or [] %}{% if c.id|length != 9 %}{{ raise_exception('length 9') }}{% endif %}[TOOL_CALLS]{{ c.id + c.function.name }}{% endfor %}
+{%- if m.role == 'tool' %}[RESULT]{{ m.tool_call_id }}{% endif %}[{{ m.role }}]{{ m.content }}{% endfor %}{% for t in tools or [] %}{{ '[' + t.function.description + ']' }}{% endfor %}"""
+s = Server("-m", tiny_model(), "--unit", "cpu", "-t", "1", "--chat-template-file", write(top.name, "mistral.jinja", mistral))
+text = prompt(s)
+ids = re.findall(r"\[TOOL_CALLS\](.{9})get_weather|\[RESULT\](.{9})\[tool\]", text)
+expect("merged messages", "[user]SYS\n\nRome?" in text and "[tool]warm\n\nAnd?" in text and text.endswith("[][]"), text)
+expect("short ids", len(ids) == 3 and ids[0][0] == ids[1][1] != ids[2][1] and all(re.fullmatch("[a-zA-Z0-9]{9}", a or b) for a, b in ids), ids)
+r = s.post("/v1/chat/completions", {"messages": turns, "max_tokens": 1})[1]
+expect("it is said", r["segue"]["messages_merged"] is True, r)
+r = s.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "tools": TOOLS, "tool_choice": "required", "max_tokens": 900, "temperature": 1, "seed": 1})[1]
+expect("a list of calls without the token [TOOL_CALLS]", "messages_merged" not in r["segue"] and r["choices"][0]["message"]["tool_calls"] and not r["choices"][0]["message"]["content"], r)
 s.stop()
 
 # Thinking is returned apart, and ends with its budget: a template that opens it, on a model that never closes it.
@@ -106,6 +135,13 @@ message, used = r["choices"][0]["message"], r["usage"]["completion_tokens_detail
 expect("thinking has its budget", used == 10 and message["reasoning_content"] and message["content"] and "</think>" not in json.dumps(message), r)
 r = s.post("/v1/chat/completions", {**body, "thinking_budget": -1})[1]["choices"][0]["message"]
 expect("thinking without a budget", len(r["reasoning_content"]) >= 20 and not r["content"], r)
+# Where none is wanted, and for constraints, it is closed in the prompt.
+none = {"messages": body["messages"], "enable_thinking": False}
+expect("no thinking", s.post("/apply-template", none)[1]["prompt"].endswith("<think>\n</think>") and s.post("/apply-template", body)[1]["prompt"].endswith("<think>\n"))
+r = s.post("/v1/chat/completions", {**none, "grammar": 'root ::= "\\n\\nabcd"', "enable_thinking": True})[1]["choices"][0]["message"]
+expect("a constrained answer is not reasoning", r["content"] == "abcd" and "reasoning_content" not in r, r)
+r = s.post("/apply-template", {**none, "messages": [*none["messages"], {"role": "assistant", "content": "Well"}]})[1]
+expect("a text of the assistant is continued after it", r.get("prompt", "").endswith("<think>\n</think>Well"), r)
 events = s.stream("/v1/messages", {**body, "thinking": {"type": "enabled", "budget_tokens": 10}})
 kinds = [e["content_block"]["type"] for n, e in events if n == "content_block_start"]
 expect("thinking as a block", kinds == ["thinking", "text"], kinds)

@@ -29,7 +29,7 @@ def refusal(path, body):
 # Values as they stand in the body: 2**63 and 1e309 are beyond what parsers of JSON hold.
 VALUES = ["-1", "2147483648", "9223372036854775808", "1e309", '"5"', "null", "[]", "{}", "true"]
 RIGHT = {"top_k": {"-1"}, "seed": {"-1", "2147483648"}, "repeat_last_n": {"-1"}, "thinking_budget": {"-1"}, "reasoning_budget": {"-1"},
-         "n_predict": {"-1"}, "id_slot": {"-1"}, "presence_penalty": {"-1"}, "frequency_penalty": {"-1"}, "logprobs": {"true"},
+         "n_predict": {"-1"}, "t_max_predict_ms": {"-1"}, "sse_ping_interval": {"-1"}, "id_slot": {"-1"}, "presence_penalty": {"-1"}, "frequency_penalty": {"-1"}, "logprobs": {"true"},
          "stream_options": {"{}"}, "logit_bias": {"{}", "[]"}}
 LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict")
 CHAT = {"messages": [{"role": "user", "content": "x"}]}
@@ -37,7 +37,8 @@ SAMPLED = ["max_tokens", "max_completion_tokens", "max_output_tokens", "n_predic
            "logprobs", "logit_bias"]
 OPENAI = [*SAMPLED, "stream_options"]
 BODIES = {"/v1/chat/completions": (CHAT, OPENAI), "/v1/completions": ({"prompt": "x"}, [*OPENAI, "best_of"]), "/v1/responses": ({"input": "x"}, SAMPLED),
-          "/completion": ({"prompt": "x"}, [*OPENAI, "best_of"]), "/infill": ({"input_prefix": "x", "input_suffix": "y"}, [*OPENAI, "best_of"]), "/v1/messages": (CHAT, []), "/v1/messages/count_tokens": (CHAT, []), "/v1/embeddings": ({"input": "x"}, []), "/embedding": ({"input": "x"}, []), "/v1/chat/completions/input_tokens": (CHAT, []), "/chat/completions/input_tokens": (CHAT, []),
+          "/completion": ({"prompt": "x"}, [*OPENAI, "best_of"]), "/infill": ({"input_prefix": "x", "input_suffix": "y"}, [*OPENAI, "best_of"]), "/v1/messages": (CHAT, []), "/v1/messages/count_tokens": (CHAT, []), "/v1/embeddings": ({"input": "x"}, []), "/embedding": ({"input": "x"}, []), "/v1/chat/completions/input_tokens": (CHAT, []), "/chat/completions/input_tokens": (CHAT, []), "/v1/responses/input_tokens": ({"input": "x"}, SAMPLED),
+          "/models/load": ({"model": "coder"}, []), "/models/unload": ({"model": "coder"}, []),
           **{f"/v1/{name}": ({"query": "x", "documents": ["y"]}, []) for name in ("rerank", "reranking")}, "/tokenize": ({"content": "x"}, []), "/detokenize": ({"tokens": [97]}, []),
           "/apply-template": (CHAT, []), "/slots/{id}": ({"filename": "x"}, []), "/v1/states/export": ({"prompt": "x"}, [])}
 ANY = {*SAMPLED, "n", "stream_options", "best_of", "dimensions", "budget_tokens", "top_n"}

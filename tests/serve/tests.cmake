@@ -2,6 +2,7 @@
 if(SEGUE_PYTHON AND NOT SEGUE_PYTHON MATCHES "NOTFOUND" AND MICROHTTPD_FOUND)
   segue_script(serve_api "api" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/serve_api.py)
   segue_script(serve_infill "api" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/serve_infill.py)
+  segue_script(serve_llama "api" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/serve_llama.py)
   segue_script(serve_tools "api" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/serve_tools.py)
   segue_script(serve_lora "api" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/serve_lora.py)
   segue_script(serve_states "api" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/serve_states.py)

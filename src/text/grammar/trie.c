@@ -44,6 +44,7 @@ static uint32_t collect(const struct sg_tokenizer *t, uint32_t vocab, struct ent
         uint32_t len = control ? v->text_len : v->bytes_len;
         if (v->kind == SG_TOKEN_NONE || v->kind == SG_TOKEN_UNUSED || v->kind == SG_TOKEN_UNKNOWN) continue;
         if (!bytes || !len || len > TOKEN_BYTES_MAX) continue;
+        if (!control && memchr(bytes, 0xFF, len)) continue; /* of no text, and the mark of control tokens */
         list[n++] = (struct entry){bytes, (int32_t)i, (uint16_t)len, (uint16_t)control};
     }
     return n;
