@@ -73,7 +73,7 @@ segue_status plan_costs_open(struct sg_unit_costs *out, const char **why, segue_
         *why = "the calibration cannot be read; run segue calibrate";
     probe_machine(machine);
     if (!*why && *out->machine && strcmp(machine, out->machine) != 0)
-        *why = "the calibration is of another machine; run segue calibrate";
+        *why = "the calibration is of another machine, or of other limits on its cores; run segue calibrate";
     if (*why) memset(out, 0, sizeof *out);
     sg_buf_free(&text);
     free(path);

@@ -109,6 +109,8 @@ expect("a file as it is, and as fp8", [s["storage"] for s in p["splits"]] == ["f
 answer = ["run", "-m", model, "-p", "hello", "-n", "40", "--ignore-eos", "--greedy"]
 code, out, err = run(*answer)
 expect("run says which plan it follows", code == 0 and "segue: plan: cpu, expected" in err, err)
+expect("and why", "(mostly " in err and "; the only placement)" in err, err)
+expect("then what was measured beside what was expected", re.search(r"segue: plan: measured: first token after [\d.]+ ms \(expected [\d.]+, [\d.]+ to [\d.]+\), each further one ", err), err)
 expect("for the prompt and the answer of the flags", "of 40 tokens after a prompt of " in err and "prompt of 256" not in err, err)
 code, out, err = run("run", "-m", model, "--ids", "1,2,3", "-n", "3", "--ignore-eos", "--greedy")
 expect("ids are counted", "of 3 tokens after a prompt of 3," in err, err)
@@ -158,8 +160,34 @@ calibrate(LINES)
 run(*answer)
 report = json.loads(run(*answer, "--json")[1])
 expect("the plan in the report", report["plan"] and report["plan"]["prefill"] == "cpu" and report["plan"]["token_ms"] > 0, report["plan"])
+for key in ("ttft_ms", "token_ms"):
+    m = report["plan"]["measured"][key]
+    e = m["expected"]
+    expect(f"{key}: expected, measured, inside", e["lo"] < e["mid"] < e["hi"] and m["inside"] == (e["lo"] <= m["measured"] <= e["hi"]), m)
+expect("the measured figure is the report's", report["plan"]["measured"]["ttft_ms"]["measured"] == report["ttft_ms"], report["plan"]["measured"])
+expect("the expected prompt is the real one", abs(report["plan"]["prompt_tokens"] - report["prompt_tokens"]) <= 2, (report["plan"], report["prompt_tokens"]))
+expect("no measurement of one token's steps", set(json.loads(run(*answer[:5], "-n", "1", "--json")[1])["plan"]["measured"]) == {"ttft_ms"})
+expect("quiet", "plan" not in run(*answer, "-q")[2])
 report = json.loads(run(*answer, "--json", "--unit", "cpu")[1])
-expect("a named unit is no plan", report["plan"] is None and report["plan_reason"], report["plan"])
+expect("a named unit is no plan", report["plan"] is None and "named" in report["plan_reason"], report["plan"])
+# Two units: why this one; a unit that is gone is named, left out, and kept in the calibration.
+OTHER = LINES.replace("cpu.", "cpu:threads=1.").replace("20 GB/s", "19 GB/s")
+calibrate(LINES.replace("cpu.", "gone:1.").replace("20 GB/s", "90000 GB/s") + LINES + OTHER)
+code, out, err = run(*answer)
+expect("a unit that is gone", code == 0 and "plan: unit not opened: gone:1" in err and "planned without it" in err, err)
+expect("the next placement is named", re.search(r"least of 4 placements, next cpu(:threads=1)?( > cpu(:threads=1)?)?: [\d.]+ times as long|none of 4 placements is clearly faster", err), err)
+expect("the calibration keeps it", "gone:1.step_ms" in open(calibration).read() and "cpu~" in open(calibration).read())
+calibrate(LINES.replace("cpu.", "gone:1."))
+code, out, err = run(*answer, "--json")
+expect("no unit of the calibration left", code == 0 and json.loads(out)["plan"] is None and "none can be opened" in json.loads(out)["plan_reason"], err)
+# Layers are divided where no unit holds the model.
+model_bytes = plan("-m", model, "--chip", write(top.name, "one.chip", LINES))["choice"]["memory_bytes"]["prefill_weights"]
+calibrate(LINES + OTHER + "".join(f"{u}.memory_bytes {model_bytes * .9:.0f} B\n" for u in ("cpu", "cpu:threads=1")))
+short = ["run", "-m", model, "--ids", "1,2,3", "-n", "4", "--ignore-eos", "--greedy"]
+code, out, err = run(*short, "-c", "64", "--json")
+units = {(u["unit"], tuple(u["layers"])) for u in json.loads(out)["units"]}
+expect("divided layers are followed", code == 0 and "@" in json.loads(out)["plan"]["prefill"] and len(units) == 2, (units, err))
+expect("with the same tokens", json.loads(out)["ids"] == json.loads(run(*short, "--json", "--unit", "cpu")[1])["ids"])
 for text, mode, word in ((LINES + "cpu.step_ms fast ms\n", 0o600, "cannot be read"), (LINES, 0o666, "cannot be read"),
                          ("machine 0123456789abcdef - # measured\n" + LINES, 0o600, "another machine")):
     calibrate(text, mode)
