@@ -10,7 +10,7 @@ size_t cores_allowed(void);
 /* Processors whose time control groups allow; 0: no limit, or not known. list: /proc/self/cgroup, root: /sys/fs/cgroup. */
 double cores_quota(const char *list, const char *root);
 
-/* Processor time in seconds since the start of the machine: of all programs, and of this process and its ended children. Negative:
+/* Processor time in s since the start of the machine: of all programs, and of this process and its ended children. Negative: not
  * not known. */
 double cores_busy_s(void);
 double cores_own_s(void);

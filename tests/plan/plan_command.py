@@ -38,6 +38,17 @@ for chip in ("m1", "m1-max", "m2-pro", "m2-ultra", "m4", "m4-max", "m5", "a17-pr
     expect(f"{chip}: unverified is {guessed}", splits and all(s["unverified"] == guessed for s in splits), sources)
     for s in splits if guessed else []:
         expect(f"{chip}: wide intervals", all(s[k]["hi"] / s[k]["mid"] > 1.999 for k in ("ttft_ms", "token_ms", "total_ms")), s)
+# Memory, sessions and contexts of the published pipelines.
+p = plan("-m", "shape:qwen3.5-27b", "--chip", "m1", "-p", 100)
+expect("27 billion weights of 16 bits do not fit in 16 GB", p["choice"] is None and "memory" in p["choice_reason"] and all(s["excluded"] for s in p["splits"]), p)
+p = plan("-m", "shape:qwen3.5-27b", "--chip", "m2-ultra", "-p", 100)
+expect("but in 192", p["choice"] and not any("memory" in s.get("excluded", "") for s in p["splits"]), p["choice"])
+one, three, deep = (plan(*shape, "--chip", "m2-ultra", *f)["choice"] for f in ([], ["--sessions", 3], ["--depth", 100000]))
+expect("sessions take turns, which nobody measured", abs(three["total_ms"]["mid"] / one["total_ms"]["mid"] - 3) < 1e-6 and three["unverified"] and not one["unverified"], three)
+expect("a context costs", deep["token_ms"]["mid"] > 1.1 * one["token_ms"]["mid"] and deep["ttft_ms"]["mid"] > 1.5 * one["ttft_ms"]["mid"] and deep["unverified"], deep)
+watts = [plan(*shape, "--chip", c)["choice"]["w"]["mid"] for c in ("a17-pro", "m1-max", "m2-ultra")]
+expect("a phone draws less than a workstation", watts[0] < watts[1] < watts[2], watts)
+refused(2, ["plan", *shape, "--chip", "h200", "--unit", "cpu"], "cuda")
 turns = plan(*shape, "--chip", "h200", "--turns", 5)["choice"]["total_ms"]["mid"] / plan(*shape, "--chip", "h200")["choice"]["total_ms"]["mid"]
 expect("five turns cost at least five times one", turns >= 5, turns)
 code, out, err = run("plan", *shape, "--chip", "m2-ultra", "--explain")
@@ -103,6 +114,8 @@ def calibrate(text, mode=0o600):
 
 
 calibrate(LINES)
+code, out, err = run("plan", "-m", model, "-p", "8000", "-n", "500")
+expect("a task beyond the context of the model", code == 0 and "8500 tokens in one context: the model was trained on at most 8192" in err, err)
 expect("plan by the calibration", plan("-m", model)["choice"]["prefill"] == "cpu")
 p = plan("-m", model, "--storage", "f32", "--storage", "fp8")
 expect("a file as it is, and as fp8", [s["storage"] for s in p["splits"]] == ["f32", "fp8"] and p["splits"][1]["disk_bytes"] == p["splits"][0]["disk_bytes"], p["splits"])
