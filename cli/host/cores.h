@@ -11,7 +11,7 @@ size_t cores_allowed(void);
 double cores_quota(const char *list, const char *root);
 
 /* Processor time in s since the start of the machine: of all programs, and of this process and its ended children. Negative: not
- * not known. */
+ * known. */
 double cores_busy_s(void);
 double cores_own_s(void);
 /* The part of the allowed processors that other programs used in `seconds`, given the increase of both times. */
