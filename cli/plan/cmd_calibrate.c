@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "engine/planner/chips/fit.h"
 #include "host/cores.h"
 #include "host/find_model.h"
@@ -191,9 +192,11 @@ static segue_status measure(const struct args *args, segue_error *err)
     char *path = NULL, *cache = folders_home("cache");
     uint64_t start = out_now_ns();
     const double busy = cores_busy_s(), own = cores_own_s();
+    int lock;
     p.hurry_ns = start + HURRY_NS;
     size_t n = choose_units(args, infos, PROBE_UNITS, names);
-    segue_status st = plan_costs_open(before, &why, err);
+    segue_status st = plan_costs_begin(args_text(args, "output"), &lock, err);
+    if (!st) st = plan_costs_open(before, &why, err);
     *now = *before;
     if (!st) st = probe_open_units(&p, names, n, err);
     if (!st) st = probe_units(&p, now, show, err);
@@ -207,6 +210,7 @@ static segue_status measure(const struct args *args, segue_error *err)
     if (!st) note_others((double)(out_now_ns() - start) * 1e-9, busy, own);
     if (!st) st = plan_costs_save(now, args_text(args, "output"), err);
     if (!st) print_costs(now, args_has(args, "json"));
+    if (lock >= 0) close(lock);
     if (!st) out_note("calibrate: %zu units in %.1f s", p.units_n, (double)(out_now_ns() - start) * 1e-9);
     probe_close(&p);
     free(before);

@@ -33,7 +33,9 @@ static segue_status run_once(struct probe *p, struct probe_sample *s, int round,
     const double enough = enough_ms(p);
     if (s->spent_ms > enough && (s->n > 1 || (s->n && s->spent_ms > 2 * enough))) return SEGUE_OK;
     uint64_t start = out_now_ns();
-    SG_TRY(probe_run(p, &s->c, &t, err));
+    segue_status st = probe_run(p, &s->c, &t, err);
+    if (st && interrupt_pending()) return out_fail(err, SEGUE_ECANCELED, "calibrate: interrupted; run it again");
+    if (st) return st;
     s->spent_ms += (double)(out_now_ns() - start) * 1e-6;
     if (!round && s->spent_ms < ENOUGH_MS) return SEGUE_OK;
     s->handoffs[s->n] = t.handoff_ms;

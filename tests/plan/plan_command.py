@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """segue plan, and what run follows: JSON fields, limits, pages, claims, a calibration that is used, refined, damaged.
 SPDX-License-Identifier: MIT"""
-import json, os, re, stat, subprocess, sys
+import fcntl, json, os, re, stat, subprocess, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cli"))
 from clitest import *
 
@@ -99,10 +99,14 @@ p = plan(*shape, "--chip", "h200", "--objective", "energy")
 expect("no joules, no choice for energy", p["choice"] is None and "joules" in p["choice_reason"], p)
 
 # A calibration that run follows and refines.
+refused(1, ["calibrate", "--unit", "ref", "-o", "/nonexistent/c.chip"], "/nonexistent")
 model = tiny_model(context=8192)
 cache = os.path.join(home, "cache")
 os.makedirs(cache, exist_ok=True)
 calibration = os.path.join(cache, "calibration.chip")
+with open(os.path.join(cache, "calibration.lock"), "w") as held:
+    fcntl.flock(held, fcntl.LOCK_EX)
+    refused(1, ["calibrate", "--unit", "ref"], "another segue calibrate")
 LINES = "".join(f"cpu.{k}\n" for k in (
     "step_ms 0.05 ms", "step_layer_ms 0.01 ms", "run_ms 0.1 ms", "run_layer_ms 0.02 ms", "wide_gb_s 20 GB/s", "wide_16_tflops 0.1 TFLOPS",
     "wide_64_tflops 0.1 TFLOPS", "wide_256_tflops 0.1 TFLOPS", "wide_512_tflops 0.1 TFLOPS", "kv_gb_s 10 GB/s"))
