@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "plan/follow.h"
+#include "plan/proof.h"
 #include "term/flags.h"
 #include "host/folders.h"
 #include "term/interrupt.h"
@@ -165,6 +165,45 @@ static segue_status save_session(struct run_job *j, segue_error *err)
     return conversation_save_session(j->args, j->conversation, err);
 }
 
+/* What the run's own units used between two times; seconds 0: no meter of theirs, or too few samples. */
+static struct energy_use used_between(struct meter *m, uint64_t from, uint64_t to)
+{
+    struct meter_phase phase = {0};
+    char why[128];
+    if (!m->live || m->own || to <= from) return (struct energy_use){0};
+    meter_add(m, from, to, 1, &phase);
+    return energy_refusal(&phase.use, why, sizeof why) ? (struct energy_use){0} : phase.use;
+}
+
+/* The calibration learns from answers long enough to tell a token's time. */
+enum { LEARN_TOKENS = 16 };
+
+/* What the answer took, for the plan. Tokens of a restored session, or found in the prefix store, are before those that were
+ * computed. */
+static struct follow_run measured_run(struct run_job *j)
+{
+    const struct answer *a = &j->answer;
+    const segue_stats *b = &a->at_begin, *f = &a->at_first, *e = &a->at_end;
+    if (!a->first_ns) return (struct follow_run){0};
+    double n = (double)(f->tokens_in - b->tokens_in), decoded = (double)(e->tokens_out - f->tokens_out);
+    double held = (double)segue_session_tokens(j->session, NULL) - (double)(e->tokens_out - b->tokens_out) - n;
+    double start = held > 0 ? held : 0;
+    struct follow_run run = {.start = start,
+                             .n = n,
+                             .first_ms = (double)(a->first_ns - a->start_ns) * 1e-6,
+                             .depth = start + n + decoded / 2,
+                             .output = decoded + 1};
+    if (f->tokens_reused == b->tokens_reused) run.prefill_ms = (double)(f->prefill_ns - b->prefill_ns) * 1e-6;
+    if (decoded > 0) run.token_ms = (double)(e->decode_ns - f->decode_ns) * 1e-6 / decoded;
+    struct energy_use prefill = used_between(&j->meter, a->start_ns, a->first_ns),
+                      decode = used_between(&j->meter, a->first_ns, a->end_ns),
+                      all = used_between(&j->meter, a->start_ns, a->end_ns);
+    if (prefill.seconds > 0) run.prefill_w = prefill.joules[0] / prefill.seconds;
+    if (decode.seconds > 0) run.step_w = decode.joules[0] / decode.seconds;
+    if (all.seconds > 0) run.joules = all.joules[0];
+    return run;
+}
+
 /* SEGUE_EUNSUPPORTED concerns files (exit 4) until the session is open, and units or features (exit 3) afterwards. */
 static int answer(struct run_job *j)
 {
@@ -197,7 +236,12 @@ static int answer(struct run_job *j)
     if (j->prompt.given) j->answer.prompt_pending = sessions_pending(j->session);
     answer_run(&j->answer);
     interrupt_defer(true);
+    struct follow_run measured = measured_run(j);
+    if (j->placement.follow) follow_prove(j->placement.follow, &measured);
     int code = finish(j);
+    bool learns = j->placement.follow && !code && measured.output > LEARN_TOKENS;
+    if (j->placement.follow && !json && !args_has(j->args, "quiet")) proof_say(j->placement.follow, learns);
+    if (learns) follow_learn(j->placement.follow, &measured);
     if (j->answer.finish && args_has(j->args, "record")) {
         struct record_source source = {.args = j->args, .placement = &j->placement, .session = j->session,
                                        .sampling = &j->sampler.sampling, .prompt = {j->prompt.ids, j->prompt.n},
@@ -212,43 +256,6 @@ static int answer(struct run_job *j)
         if (st) code = out_error(&err, EXIT_UNAVAILABLE);
     }
     return code;
-}
-
-/* Watts of the run's own units between two times; 0: no meter of theirs, or too few samples. */
-static double watts_between(struct meter *m, uint64_t from, uint64_t to)
-{
-    struct meter_phase phase = {0};
-    char why[128];
-    if (!m->live || m->own || to <= from) return 0;
-    meter_add(m, from, to, 1, &phase);
-    return energy_refusal(&phase.use, why, sizeof why) ? 0 : phase.use.joules[0] / phase.use.seconds;
-}
-
-/* A token that takes so many times the expected time is said. */
-#define SLOWER 2.0
-
-/* The calibration learns from answers long enough to tell a token's time. */
-static void learn(struct run_job *j)
-{
-    const segue_stats *b = &j->answer.at_begin, *f = &j->answer.at_first, *e = &j->answer.at_end;
-    if (!j->placement.follow || !j->answer.first_ns || e->tokens_out < f->tokens_out + 16) return;
-    double n = (double)(f->tokens_in - b->tokens_in), decoded = (double)(e->tokens_out - f->tokens_out);
-    /* Tokens of a restored session, or found in the prefix store, are before those that were computed. */
-    double held = (double)segue_session_tokens(j->session, NULL) - (double)(e->tokens_out - b->tokens_out) - n;
-    double start = held > 0 ? held : 0;
-    struct follow_run run = {.start = start,
-                             .n = f->tokens_reused > b->tokens_reused ? 0 : n,
-                             .prefill_ms = (double)(f->prefill_ns - b->prefill_ns) * 1e-6,
-                             .depth = start + n + decoded / 2,
-                             .token_ms = (double)(e->decode_ns - f->decode_ns) * 1e-6 / decoded};
-    run.prefill_w = watts_between(&j->meter, j->answer.start_ns, j->answer.first_ns);
-    run.step_w = watts_between(&j->meter, j->answer.first_ns, j->answer.end_ns);
-    double expected = follow_expected_ms(j->placement.follow, run.depth);
-    if (run.token_ms > SLOWER * expected && !args_has(j->args, "quiet"))
-        out_note("plan: a token took %.2f ms and %.2f were expected: the machine is busy, throttled or changed; see segue "
-                 "calibrate",
-                 run.token_ms, expected);
-    follow_learn(j->placement.follow, &run);
 }
 
 /* Energy cannot be attributed to single answers of --requests, because they overlap. */
@@ -293,7 +300,6 @@ static int run(struct args *args)
     trace_append(&j.trace, &j.placement, j.session, 0);
     if (trace_end(&j.trace, &j.placement, &err) && !code) code = out_error(&err, EXIT_UNAVAILABLE);
     if (j.session) interrupt_unwatch(j.session);
-    if (!code) learn(&j);
     json_decref(j.conversation);
     answer_free(&j.answer);
     prompt_free(&j.prompt);

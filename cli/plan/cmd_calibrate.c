@@ -3,9 +3,12 @@
  * SPDX-License-Identifier: MIT */
 #include "commands.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "engine/planner/chips/fit.h"
+#include "host/cores.h"
 #include "host/find_model.h"
 #include "host/folders.h"
 #include "plan/plan_files.h"
@@ -122,6 +125,11 @@ static size_t choose_units(const struct args *args, segue_unit_info *infos, size
     return n ? n : probe_list_units(infos, cap, names, cap);
 }
 
+/* Cases are repeated less often from then on, so that slow and busy machines are measured in about a minute, too. */
+#define HURRY_NS 30000000000u
+/* Other programs with more than this share of the processor are reported. */
+#define BUSY .25
+
 static void show(const char *line) { out_note("calibrate: measuring %s", line); }
 
 /* Another bandwidth than before means that the machine was busy, is throttled, or has changed. */
@@ -135,6 +143,16 @@ static void compare_streams(const struct sg_unit_costs *before, const struct sg_
                 out_note("calibrate: %s: memory bandwidth is %.1f GB/s and was %.1f: the machine is busy, throttled or changed",
                          now->units[i].spec, new, old);
         }
+}
+
+/* Figures that were measured beside other work are those of a slower machine. */
+static void note_others(double seconds, double busy, double own)
+{
+    double now = cores_busy_s(), share = busy < 0 || now < 0 ? 0 : cores_taken(seconds, now - busy, cores_own_s() - own);
+    if (share > BUSY)
+        out_note("calibrate: other programs used %.0f %% of the processor meanwhile, so the figures are too slow; run it again "
+                 "when the machine is idle",
+                 100 * fmin(share, 1));
 }
 
 static void print_costs(const struct sg_unit_costs *c, bool json)
@@ -173,8 +191,12 @@ static segue_status measure(const struct args *args, segue_error *err)
     const char *names[PROBE_UNITS], *why;
     char *path = NULL, *cache = folders_home("cache");
     uint64_t start = out_now_ns();
+    const double busy = cores_busy_s(), own = cores_own_s();
+    int lock;
+    p.hurry_ns = start + HURRY_NS;
     size_t n = choose_units(args, infos, PROBE_UNITS, names);
-    segue_status st = plan_costs_open(before, &why, err);
+    segue_status st = plan_costs_begin(args_text(args, "output"), &lock, err);
+    if (!st) st = plan_costs_open(before, &why, err);
     *now = *before;
     if (!st) st = probe_open_units(&p, names, n, err);
     if (!st) st = probe_units(&p, now, show, err);
@@ -185,8 +207,10 @@ static segue_status measure(const struct args *args, segue_error *err)
         if (!st) st = probe_real(&p, now, err);
     }
     if (!st) compare_streams(before, now);
+    if (!st) note_others((double)(out_now_ns() - start) * 1e-9, busy, own);
     if (!st) st = plan_costs_save(now, args_text(args, "output"), err);
     if (!st) print_costs(now, args_has(args, "json"));
+    if (lock >= 0) close(lock);
     if (!st) out_note("calibrate: %zu units in %.1f s", p.units_n, (double)(out_now_ns() - start) * 1e-9);
     probe_close(&p);
     free(before);

@@ -12,6 +12,9 @@
 #include "term/flags.h"
 #include "term/out.h"
 
+/* Tokens without a flag. */
+enum { PROMPT = 410, OUTPUT = 128 };
+
 /* --predict: the published cells with a prediction each. */
 static segue_status predict(const struct args *args, segue_error *err)
 {
@@ -78,6 +81,15 @@ static size_t add_kv(const struct args *args, struct sg_model_cost *list, bool l
     return forms_n * n;
 }
 
+/* A task that the model was not made for. */
+static void note_context(const struct args *args, uint32_t context)
+{
+    double turn = args_number(args, "prompt", PROMPT) + args_number(args, "out", OUTPUT);
+    double tokens = args_number(args, "depth", 0) + args_number(args, "turns", 1) * turn;
+    if (context && tokens > context)
+        out_note("plan: %.0f tokens in one context: the model was trained on at most %u", tokens, context);
+}
+
 /* The sizes of the model of -m: shape:NAME in the first --storage, or a file. *name: allocated. */
 static segue_status read_model(const struct args *args, struct sg_model_cost *out, char **name, char **storage, segue_error *err)
 {
@@ -102,6 +114,7 @@ static segue_status read_model(const struct args *args, struct sg_model_cost *ou
     if (!st) {
         segue_model_info info = SEGUE_INIT(segue_model_info);
         segue_model_info_get(opened, &info, err);
+        note_context(args, info.context);
         sg_model_cost_graph(out, graph);
         out->file_bytes = (double)info.weight_bytes;
         snprintf(out->key, sizeof out->key, "%.8s-%.20s", info.shape_id, sg_model_storage(graph));
@@ -118,8 +131,8 @@ static segue_status read_model(const struct args *args, struct sg_model_cost *ou
 static void read_task(const struct args *args, struct sg_plan_task *t)
 {
     const char *objective = args_text(args, "objective"), *unit;
-    *t = (struct sg_plan_task){.prompt = args_number(args, "prompt", 410),
-                               .output = args_number(args, "out", 128),
+    *t = (struct sg_plan_task){.prompt = args_number(args, "prompt", PROMPT),
+                               .output = args_number(args, "out", OUTPUT),
                                .turns = args_number(args, "turns", 1),
                                .sessions = args_number(args, "sessions", 1),
                                .chunk = 512,
@@ -154,6 +167,25 @@ static segue_status read_costs(const struct args *args, struct sg_chips *chips, 
     return out_fail(err, SEGUE_EFORMAT, "chip file: %.80s: neither a line `name NAME` nor costs of units; add them", chip);
 }
 
+/* Every unit of --unit must have costs. */
+static segue_status check_named(const struct sg_plan_task *t, const struct sg_unit_costs *costs, segue_error *err)
+{
+    for (size_t i = 0; i < t->named_n; i++) {
+        struct out_text known = {0};
+        bool found = false;
+        for (size_t k = 0; k < costs->units_n; k++) {
+            found |= !strcmp(costs->units[k].spec, t->named[i]);
+            out_addf(&known, "%s%s", k ? " " : "", costs->units[k].spec);
+        }
+        if (!found)
+            out_fail(err, SEGUE_EARG, "flag --unit: %.60s: there are no costs of it, but of: %.200s", t->named[i],
+                     known.data ? known.data : "no unit");
+        free(known.data);
+        if (!found) return SEGUE_EARG;
+    }
+    return SEGUE_OK;
+}
+
 static segue_status show_plan(const struct args *args, const struct sg_options *o, const struct plan_subject *h, segue_error *err)
 {
     struct out_text text = {0};
@@ -177,6 +209,7 @@ static segue_status plan(const struct args *args, segue_error *err)
     char *model_name = NULL, *storage = NULL;
     read_task(args, &task);
     segue_status st = read_costs(args, chips, costs, &source, err);
+    if (!st) st = check_named(&task, costs, err);
     if (!st) st = read_model(args, models, &model_name, &storage, err);
     if (!st) {
         uint64_t start = out_now_ns();

@@ -5,12 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include "engine/planner/unitcost.h"
 #include "engine/statefile/statefile.h"
 #include "host/folders.h"
+#include "run/prompt.h"
 #include "run/sessions.h"
 
-/* A task where nothing is known; what a chat template adds; longer texts are not tokenized twice; the context without a flag. */
-enum { MEDIUM_PROMPT = 256, MEDIUM_ANSWER = 128, TEMPLATE_TOKENS = 16, TEXT_BYTES = 1 << 16, TOKEN_BYTES = 4, CONTEXT = 4096 };
+/* A task where nothing is known; longer texts are not tokenized twice; the context without a flag. */
+enum { MEDIUM_PROMPT = 256, MEDIUM_ANSWER = 128, TEXT_BYTES = 1 << 16, TOKEN_BYTES = 4, CONTEXT = 4096 };
+enum { CHUNK = 512 };
 /* A conversation is planned for so many turns, if its context holds them; a served request for these parts of its context. */
 enum { CHAT_TURNS = 4, PROMPT_PART = 4, ANSWER_PART = 8 };
 
@@ -24,12 +27,29 @@ static double number_flag(const struct args *args, const char *name, double miss
     return args_find(args->command, name, strlen(name)) && args_has(args, name) ? (double)args_number(args, name, 0) : missing;
 }
 
-/* Tokens of the file of --file, with the text of --prompt before it; standard input and pipes are not known. */
-static double file_tokens(const char *path, const char *text)
+/* What the chat template adds to a message, the system message included. */
+static double template_tokens(const struct args *args, const segue_model *model, const segue_model_info *info)
+{
+    const char *system = text_flag(args, "system");
+    bool raw = args_find(args->command, "raw", 3) && args_has(args, "raw");
+    struct prompt rendered = {0};
+    segue_error ignored;
+    if (raw || !info->has_template || !info->has_tokenizer) return 0;
+    json_t *messages = json_array(), *request = json_pack("{s:o}", "messages", messages);
+    if (system) prompt_set_system(messages, system);
+    json_array_append_new(messages, prompt_message("user", "", 0));
+    if (prompt_chat(model, request, TEXT_BYTES, &rendered, &ignored)) rendered.n = 0;
+    json_decref(request);
+    double n = (double)rendered.n;
+    prompt_free(&rendered);
+    return n;
+}
+
+/* Bytes of a file in tokens; what is no file, as standard input, is not known. */
+static double file_tokens(const char *path)
 {
     struct stat s;
-    if (stat(path, &s) || !S_ISREG(s.st_mode)) return MEDIUM_PROMPT;
-    return (double)s.st_size / TOKEN_BYTES + (double)(text ? strlen(text) : 0) / TOKEN_BYTES + TEMPLATE_TOKENS;
+    return stat(path, &s) || !S_ISREG(s.st_mode) ? MEDIUM_PROMPT : (double)s.st_size / TOKEN_BYTES;
 }
 
 /* Tokens of a text without those of its template. */
@@ -52,12 +72,12 @@ static double id_tokens(const char *ids)
 
 static double prompt_tokens(const struct args *args, const segue_model *model, const segue_model_info *info, const char *message)
 {
-    const char *ids = text_flag(args, "ids"), *file = text_flag(args, "file"), *system = text_flag(args, "system");
+    const char *ids = text_flag(args, "ids"), *file = text_flag(args, "file"), *messages = text_flag(args, "messages");
     const char *text = message ? message : text_flag(args, "prompt");
     if (ids && *ids != '@') return id_tokens(ids);
-    if (file) return file_tokens(file, text);
-    if (!text || !info->has_tokenizer) return MEDIUM_PROMPT;
-    return text_tokens(model, info, text) + (system ? text_tokens(model, info, system) : 0) + TEMPLATE_TOKENS;
+    if (messages) return file_tokens(messages);
+    if (!file && (!text || !info->has_tokenizer)) return MEDIUM_PROMPT;
+    return (text ? text_tokens(model, info, text) : 0) + (file ? file_tokens(file) : 0) + template_tokens(args, model, info);
 }
 
 /* Tokens whose states the file of --load or --session holds; 0: there is none, or it cannot be read, which is reported later. */
@@ -94,7 +114,10 @@ void expected_task_of(struct expected_task *out, const struct args *args, const 
                       const char *message)
 {
     const char *name = args->command->name;
-    *out = (struct expected_task){.turns = 1, .sessions = 1};
+    const char *kv = text_flag(args, "kv");
+    int form = kv ? sg_kv_form_of(kv) : SG_KV_FORM_F16;
+    *out = (struct expected_task){.turns = 1, .sessions = 1, .chunk = number_flag(args, "chunk", CHUNK)};
+    out->kv = form >= 0 ? form : SG_KV_FORM_F16;
     if (!strcmp(name, "serve")) {
         served(out, args, info);
         return;

@@ -1,9 +1,13 @@
 /* plan_files.c: see plan_files.h. SPDX-License-Identifier: MIT */
 #include "plan/plan_files.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
 #include "base/file.h"
 #include "base/mem.h"
 #include "engine/planner/chips/cells.h"
@@ -73,7 +77,7 @@ segue_status plan_costs_open(struct sg_unit_costs *out, const char **why, segue_
         *why = "the calibration cannot be read; run segue calibrate";
     probe_machine(machine);
     if (!*why && *out->machine && strcmp(machine, out->machine) != 0)
-        *why = "the calibration is of another machine; run segue calibrate";
+        *why = "the calibration is of another machine, or of other limits on its cores; run segue calibrate";
     if (*why) memset(out, 0, sizeof *out);
     sg_buf_free(&text);
     free(path);
@@ -92,6 +96,40 @@ segue_status plan_costs_save(const struct sg_unit_costs *costs, const char *path
     free(folder);
     free(own);
     return st;
+}
+
+/* An flock ends with the process, so that none is left behind. */
+static segue_status lock_calibration(int *lock, segue_error *err)
+{
+    char *path = folders_path("cache", "calibration.lock");
+    segue_status st = SEGUE_OK;
+    errno = 0;
+    *lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (*lock < 0)
+        st = out_fail_errno(err, "calibrate: locking", path, "check the permissions, or write elsewhere with --output");
+    else if (flock(*lock, LOCK_EX | LOCK_NB)) {
+        close(*lock);
+        *lock = -1;
+        st = out_fail(err, SEGUE_EIO, "calibrate: %.200s: another segue calibrate measures now, and both would be too slow; wait",
+                      path);
+    }
+    free(path);
+    return st;
+}
+
+segue_status plan_costs_begin(const char *path, int *lock, segue_error *err)
+{
+    struct sg_file_out file;
+    *lock = -1;
+    if (path) {
+        segue_status st = strcmp(path, "-") ? sg_file_begin(&file, path, 0644, err) : SEGUE_OK;
+        if (!st && strcmp(path, "-") != 0) sg_file_close(&file);
+        return st;
+    }
+    char *folder = folders_home("cache");
+    segue_status st = folders_make(folder, err);
+    free(folder);
+    return st ? st : lock_calibration(lock, err);
 }
 
 segue_status plan_costs_of_chip(struct sg_unit_costs *out, const char *chip, segue_error *err)

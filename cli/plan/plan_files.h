@@ -19,6 +19,9 @@ segue_status plan_write(const char *path, const struct sg_buf *text, segue_error
 segue_status plan_costs_open(struct sg_unit_costs *out, const char **why, segue_error *err);
 /* Writes it there (path NULL), or to path. */
 segue_status plan_costs_save(const struct sg_unit_costs *costs, const char *path, segue_error *err);
+/* Before a minute of measuring: the result can be written (path as above), and no other process measures for the cache folder.
+ * *lock: a descriptor to close afterwards, or -1. */
+segue_status plan_costs_begin(const char *path, int *lock, segue_error *err);
 /* Costs of units in a chip file. */
 segue_status plan_costs_of_chip(struct sg_unit_costs *out, const char *chip, segue_error *err);
 

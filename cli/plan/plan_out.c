@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BAR = 32, NAME = 30 };
+enum { BAR = 32, NAME = 30, RANGE = 24 };
 
 static const char *objective_name(segue_objective o)
 {
@@ -79,6 +79,7 @@ static bool joules_known(const struct sg_options *o)
 static const char *none_why(const struct sg_options *o, const struct plan_subject *h)
 {
     bool energy = h->task->objective == SEGUE_OBJECTIVE_ENERGY || h->task->max_watts > 0;
+    if (sg_options_too_large(o)) return "the model does not fit in the memory";
     return energy && !joules_known(o) ? "the joules of no placement are known" : "no placement satisfies the limits";
 }
 
@@ -108,12 +109,26 @@ json_t *plan_json(const struct sg_options *o, const struct plan_subject *h)
     return root;
 }
 
-static void put_range(struct out_text *t, struct sg_figure f, const char *unit)
+/* Three digits or more, without an exponent. */
+static const char *number(char out[32], double v)
 {
+    int digits = v >= 100 ? 0 : v >= 10 ? 1 : v >= 1 ? 2 : 3;
+    snprintf(out, 32, "%.*f", digits, v);
+    return out;
+}
+
+/* Milliseconds, or seconds from 10,000 ms on, with the interval, in RANGE columns. */
+static void put_range(struct out_text *t, struct sg_figure f)
+{
+    char text[128], v[3][32];
+    const bool long_time = f.mid >= 1e4;
+    const double scale = long_time ? 1e-3 : 1;
     if (f.mid < 0)
-        out_addf(t, "  %*s", 24, "-");
+        snprintf(text, sizeof text, "%8s", "-");
     else
-        out_addf(t, "  %9.4g %-2s (%.3g-%.3g)", f.mid, unit, f.low, f.high);
+        snprintf(text, sizeof text, "%8s %s (%s-%s)", number(v[0], f.mid * scale), long_time ? "s" : "ms",
+                 number(v[1], f.low * scale), number(v[2], f.high * scale));
+    out_addf(t, "  %-*s", RANGE, text);
 }
 
 const char *plan_label(char out[160], const struct sg_option *p)
@@ -138,11 +153,12 @@ static void put_option(struct out_text *t, const struct sg_option *p, bool chose
         out_addf(t, "  not chosen: %s\n", p->excluded);
         return;
     }
-    put_range(t, p->ttft_ms, "ms");
-    put_range(t, p->token_ms, "ms");
-    put_range(t, p->total_ms, "ms");
-    if (p->joules.mid >= 0) out_addf(t, "  %.3g J at %.3g W", p->joules.mid, p->watts.mid);
-    if (p->joules_least > 0) out_addf(t, "  at least %.3g J: a unit has no meter", p->joules_least);
+    char v[2][32];
+    put_range(t, p->ttft_ms);
+    put_range(t, p->token_ms);
+    put_range(t, p->total_ms);
+    if (p->joules.mid >= 0) out_addf(t, "  %s J at %s W", number(v[0], p->joules.mid), number(v[1], p->watts.mid));
+    if (p->joules_least > 0) out_addf(t, "  at least %s J: a unit has no meter", number(v[0], p->joules_least));
     if (p->unverified) out_addf(t, "  unverified");
     out_addf(t, "\n");
 }
@@ -152,11 +168,12 @@ static void put_bars(struct out_text *t, const struct sg_options *o)
 {
     const struct sg_option *c = &o->list[o->choice];
     double largest = 1e-12;
+    char v[32];
     out_addf(t, "\nterms of the choice\n");
     for (size_t i = 0; i < c->terms_n; i++) largest = fmax(largest, c->terms[i].ms);
     for (size_t i = 0; i < c->terms_n; i++)
-        out_addf(t, "  %-20s %-*.*s %.4g ms\n", c->terms[i].name, BAR, (int)ceil(c->terms[i].ms / largest * BAR),
-                 "################################", c->terms[i].ms);
+        out_addf(t, "  %-20s %-*.*s %s ms\n", c->terms[i].name, BAR, (int)ceil(c->terms[i].ms / largest * BAR),
+                 "################################", number(v, c->terms[i].ms));
     largest = 1e-12;
     for (size_t i = 0; i < o->n; i++)
         if (!o->list[i].excluded) largest = fmax(largest, o->list[i].total_ms.mid);
@@ -165,8 +182,8 @@ static void put_bars(struct out_text *t, const struct sg_options *o)
         const struct sg_option *p = &o->list[i];
         char name[160];
         if (p->excluded) continue;
-        out_addf(t, "  %-*s %-*.*s %.4g ms\n", NAME, plan_label(name, p), BAR, (int)ceil(p->total_ms.mid / largest * BAR),
-                 "################################", p->total_ms.mid);
+        out_addf(t, "  %-*s %-*.*s %s ms\n", NAME, plan_label(name, p), BAR, (int)ceil(p->total_ms.mid / largest * BAR),
+                 "################################", number(v, p->total_ms.mid));
     }
 }
 
@@ -184,7 +201,8 @@ void plan_text(struct out_text *t, const struct sg_options *o, const struct plan
     const struct sg_option *c = o->choice >= 0 ? &o->list[o->choice] : NULL;
     char name[160];
     out_addf(t, "%s %s, %.0f + %.0f tokens, costs of %s\n", h->model, h->storage, h->task->prompt, h->task->output, h->costs);
-    out_addf(t, "  %-*s  %-24s  %-24s  %-24s\n", NAME, "prefill > decode", "first token", "per token", "in all");
+    out_addf(t, "  %-*s  %-*s  %-*s  %-*s  joules and watts\n", NAME, "prefill > decode", RANGE, "first token", RANGE,
+             "per token", RANGE, "in all");
     for (size_t i = 0; i < o->n; i++) put_option(t, &o->list[i], (int)i == o->choice);
     if (!c) {
         out_addf(t, "choice: none; %s\n", none_why(o, h));
@@ -206,9 +224,10 @@ void plan_text(struct out_text *t, const struct sg_options *o, const struct plan
         out_addf(t, "K and V in %s: run with --kv %s\n", kv->name, kv->name);
     if (c->kv != SG_KV_FORM_F16)
         out_addf(t, "accuracy of K and V: %s%s\n", kv->class, kv->below ? "; f16 has 11 bits" : "");
-    out_addf(t, "memory: weights %.1f MB%s, state %.1f MB, checkpoints %.1f MB; disk %.1f MB\n", c->prefill_bytes * 1e-6,
-             c->decode_bytes > 0 && strcmp(c->prefill, c->decode) ? " on each unit" : "", c->kv_bytes * 1e-6,
-             c->checkpoint_bytes * 1e-6, c->disk_bytes * 1e-6);
+    out_addf(t, "memory: weights %.1f MB", c->prefill_bytes * 1e-6);
+    if (c->decode_bytes > 0) out_addf(t, " and %.1f MB", c->decode_bytes * 1e-6);
+    out_addf(t, ", state %.1f MB, checkpoints %.1f MB; disk %.1f MB\n", c->kv_bytes * 1e-6, c->checkpoint_bytes * 1e-6,
+             c->disk_bytes * 1e-6);
     put_change(t, "is faster", o->crossover, h->task->prompt);
     if (joules_known(o))
         put_change(t, "uses less energy", o->energy_crossover, h->task->prompt);

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "base/hash.h"
 #include "engine/placement/units.h"
+#include "host/cores.h"
 #include "host/machine.h"
 #include "model/model.h"
 #include "plan/probe_units.h"
@@ -84,7 +85,10 @@ void probe_close(struct probe *p)
 
 void probe_machine(char out[40])
 {
-    char *cpu = machine_cpu(), *text = out_printf("%s %zu", cpu ? cpu : "", machine_cores());
+    char *cpu = machine_cpu(), limit[32] = "";
+    double quota = cores_quota("/proc/self/cgroup", "/sys/fs/cgroup");
+    if (quota > 0) snprintf(limit, sizeof limit, " %.2f", quota);
+    char *text = out_printf("%s %zu%s", cpu ? cpu : "", cores_allowed(), limit);
     struct sg_hash h = sg_hash_bytes(text, strlen(text), 0);
     uint64_t words[2];
     memcpy(words, &h, sizeof words);

@@ -31,6 +31,7 @@ struct probe {
     const char *storage; /* of segue_model_opts, for the next model */
     segue_kv kv;         /* of segue_engine_opts, for the next model */
     double load_ms; /* time to place the weights on all units */
+    uint64_t hurry_ns; /* from then on cases are repeated less often, 15 s later not at all; 0: never */
     struct probe_spread spread[PROBE_UNITS][2]; /* by unit and SG_PHASE_* */
     struct probe_load load[PROBE_UNITS][2];     /* the smaller of two loads */
 };
@@ -78,7 +79,7 @@ segue_status probe_units(struct probe *p, struct sg_unit_costs *costs, void (*sh
 segue_status probe_power(struct probe *p, size_t unit, int phase, double *watts, double *rate, segue_error *err);
 /* A few runs of the open model on every unit: the factors of the model. probe_real.c. */
 segue_status probe_real(struct probe *p, struct sg_unit_costs *costs, segue_error *err);
-/* A hash of processor, cores and memory: costs of another machine are not used. */
+/* A hash of the processor and of the part of it that this process may use: costs of another machine are not used. */
 void probe_machine(char out[40]);
 
 #endif

@@ -214,34 +214,73 @@ static segue_status open_pipeline(struct placement *p, const struct args *args, 
     return st;
 }
 
-/* run, chat and serve without a named unit follow the plan, if this machine was calibrated, and say so. */
+/* Adds the parts of a phase, U or U@A-B|V@C-D. failed: the unit that could not be opened. */
+static segue_status add_followed(struct placement *p, const char *units, uint32_t phase, char failed[160], segue_error *err)
+{
+    segue_status st = SEGUE_OK;
+    for (size_t n; *units && !st; units += n + (units[n] == '|')) {
+        char part[160];
+        n = strcspn(units, "|");
+        snprintf(part, sizeof part, "%.*s", (int)n, units);
+        snprintf(failed, 160, "%.*s", (int)strcspn(part, "@"), part);
+        st = add_plan_part(p, part, phase, 0, err);
+    }
+    return st;
+}
+
+/* Opens the units of the plan. failed: the one that could not be opened; nothing is open then. */
+static segue_status open_followed(struct placement *p, char failed[160], segue_error *err)
+{
+    const char *units[2] = {p->follow->prefill, p->follow->decode};
+    segue_status st = SEGUE_OK;
+    uint32_t index;
+    p->planned = strcmp(units[0], units[1]) != 0 || strchr(units[0], '@');
+    snprintf(failed, 160, "%s", units[0]);
+    if (!p->planned) st = unit_index(p, units[0], 0, &index, err);
+    for (uint32_t phase = 0; phase < 2 && p->planned && !st; phase++) st = add_followed(p, units[phase], phase, failed, err);
+    if (!st) return SEGUE_OK;
+    for (; p->units_n; p->units_n--) {
+        segue_unit_close(p->units[p->units_n - 1]);
+        free(p->specs[p->units_n - 1]);
+        p->units[p->units_n - 1] = NULL;
+        p->specs[p->units_n - 1] = NULL;
+    }
+    p->parts_n = 0;
+    p->planned = false;
+    return st;
+}
+
+/* run, chat and serve without a named unit follow the plan, if this machine was calibrated, and say so. A unit of the calibration
+ * that is no longer there is named, and the plan made again without it. */
 static segue_status follow_plan(struct placement *p, const struct args *args, const struct first_message *first, bool *followed,
                                 segue_error *err)
 {
     const char *name = args->command->name;
+    char failed[160];
     bool quiet = args_find(args->command, "quiet", 5) && args_has(args, "quiet");
-    uint32_t index;
     *followed = false;
     if ((strcmp(name, "run") != 0 && strcmp(name, "chat") != 0 && strcmp(name, "serve") != 0) || args_has(args, "threads"))
         return SEGUE_OK;
-    p->follow = follow_open(p->model);
+    p->follow = follow_open(p->model, &p->follow_why);
     if (!p->follow) return SEGUE_OK;
     /* Only now: a prompt is tokenized to be counted. */
     struct expected_task task;
     expected_task_of(&task, args, p->model, &p->info, first ? first->read(first->context) : NULL);
-    if (!follow_choose(p->follow, &task)) {
-        follow_free(p->follow);
-        p->follow = NULL;
-        return SEGUE_OK;
+    while (follow_choose(p->follow, &task)) {
+        segue_status st = open_followed(p, failed, err);
+        if (st == SEGUE_EUNIT || st == SEGUE_EUNSUPPORTED) {
+            if (!quiet) out_note("plan: %s; planned without it, see segue calibrate", err->text);
+            follow_leave_out(p->follow, failed);
+            continue;
+        }
+        *followed = !st;
+        if (!st && !quiet) follow_say(p->follow);
+        return st;
     }
-    *followed = true;
-    bool split = strcmp(p->follow->prefill, p->follow->decode) != 0;
-    if (!quiet)
-        follow_say(p->follow);
-    p->planned = split;
-    if (!split) return unit_index(p, p->follow->prefill, 0, &index, err);
-    segue_status st = pipeline_part(p, p->follow->prefill, 0, 0, err);
-    return st ? st : pipeline_part(p, p->follow->decode, 1, 0, err);
+    follow_free(p->follow);
+    p->follow = NULL;
+    p->follow_why = "no measured unit can run the model, or none can be opened";
+    return SEGUE_OK;
 }
 
 /* Without --prefill and --decode one unit runs both phases. If only one of them is given, the other phase runs on

@@ -33,7 +33,8 @@ struct placement {
     size_t parts_n;
     uint32_t shapes[SEGUE_PLAN_SHAPES]; /* tokens of the prefill runs of a pipeline; 0: none */
     segue_plan *plan;     /* made of parts and shapes; NULL unless planned */
-    struct follow *follow; /* the planner's choice that is followed; NULL: units were named, or there is no calibration */
+    struct follow *follow; /* the planner's choice that is followed; NULL: units were named, or follow_why */
+    const char *follow_why; /* why no plan is followed although no unit was named */
     bool planned;         /* the flags define a plan; otherwise unit 0 runs both phases */
     const char *pipeline; /* name given with --pipeline, or NULL */
     segue_adapter *adapters[PLACEMENT_ADAPTERS];

@@ -1,7 +1,7 @@
 /* report.c: report of a run, see report.h. A figure that was not measured is null with a reason, never 0.
  * SPDX-License-Identifier: MIT */
 #include "run/report.h"
-#include "plan/follow.h"
+#include "plan/proof.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -397,18 +397,14 @@ static void put_verify(json_t *o, const segue_verify *v, bool two)
     json_object_set_new(o, "verify", j);
 }
 
-/* What the planner chose and expected, if it chose. */
-static void put_plan(json_t *o, const struct follow *f)
+/* What the planner chose and expected, and what was measured, if it chose. */
+static void put_plan(json_t *o, const struct placement *p)
 {
-    if (!f) out_null(o, "plan", "units were named, or this machine is not calibrated");
+    if (p->follow)
+        json_object_set_new(o, "plan", proof_json(p->follow));
     else
-        json_object_set_new(o, "plan",
-                            json_pack("{s:s,s:s,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "prefill", f->prefill, "decode", f->decode,
-                                      "prompt_tokens", f->task.prompt, "output_tokens", f->task.output, "depth_tokens",
-                                      f->task.depth, "turns", f->task.turns, "sessions", f->task.sessions, "ttft_ms", f->ttft_ms,
-                                      "token_ms", f->token_ms, "total_ms", f->total_ms));
+        out_null(o, "plan", p->follow_why ? p->follow_why : "units or threads were named");
 }
-
 
 json_t *report_json(const struct report *r)
 {
@@ -435,7 +431,7 @@ json_t *report_json(const struct report *r)
     json_object_set_new(o, "energy", energy_json(a));
     json_object_set_new(o, "units", units_json(r));
     json_object_set_new(o, "lost", losses_json(a));
-    put_plan(o, r->placement->follow);
+    put_plan(o, r->placement);
     put_verify(o, &e->verify, uses_two_units(r->placement));
     return o;
 }

@@ -108,6 +108,11 @@ segue_status sg_fault_read(const struct sg_unit_spec *spec, struct sg_fault *out
     unsigned long layer = strtoul(text, &end, 10);
     if (*text < '0' || *text > '9' || *end != '.' || !end[1] || strlen(end + 1) >= sizeof out->op || layer > 65535)
         return sg_fail(err, SEGUE_EARG, "open unit: %s: fault=%s; use LAYER.OP", spec->text, text);
+    int code = 0;
+    while (code < SG_OP_N && strcmp(sg_op_name((enum sg_op_code)code), end + 1) != 0) code++;
+    if (code == SG_OP_N)
+        return sg_fail(err, SEGUE_EARG, "open unit: %s: fault=%s: no operation has that name; see segue inspect --graph",
+                       spec->text, text);
     out->layer = (int)layer;
     snprintf(out->op, sizeof out->op, "%s", end + 1);
     return SEGUE_OK;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """segue plan, and what run follows: JSON fields, limits, pages, claims, a calibration that is used, refined, damaged.
 SPDX-License-Identifier: MIT"""
-import json, os, re, stat, subprocess, sys
+import fcntl, json, os, re, stat, subprocess, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cli"))
 from clitest import *
 
@@ -38,6 +38,17 @@ for chip in ("m1", "m1-max", "m2-pro", "m2-ultra", "m4", "m4-max", "m5", "a17-pr
     expect(f"{chip}: unverified is {guessed}", splits and all(s["unverified"] == guessed for s in splits), sources)
     for s in splits if guessed else []:
         expect(f"{chip}: wide intervals", all(s[k]["hi"] / s[k]["mid"] > 1.999 for k in ("ttft_ms", "token_ms", "total_ms")), s)
+# Memory, sessions and contexts of the published pipelines.
+p = plan("-m", "shape:qwen3.5-27b", "--chip", "m1", "-p", 100)
+expect("27 billion weights of 16 bits do not fit in 16 GB", p["choice"] is None and "memory" in p["choice_reason"] and all(s["excluded"] for s in p["splits"]), p)
+p = plan("-m", "shape:qwen3.5-27b", "--chip", "m2-ultra", "-p", 100)
+expect("but in 192", p["choice"] and not any("memory" in s.get("excluded", "") for s in p["splits"]), p["choice"])
+one, three, deep = (plan(*shape, "--chip", "m2-ultra", *f)["choice"] for f in ([], ["--sessions", 3], ["--depth", 100000]))
+expect("sessions take turns, which nobody measured", abs(three["total_ms"]["mid"] / one["total_ms"]["mid"] - 3) < 1e-6 and three["unverified"] and not one["unverified"], three)
+expect("a context costs", deep["token_ms"]["mid"] > 1.1 * one["token_ms"]["mid"] and deep["ttft_ms"]["mid"] > 1.5 * one["ttft_ms"]["mid"] and deep["unverified"], deep)
+watts = [plan(*shape, "--chip", c)["choice"]["w"]["mid"] for c in ("a17-pro", "m1-max", "m2-ultra")]
+expect("a phone draws less than a workstation", watts[0] < watts[1] < watts[2], watts)
+refused(2, ["plan", *shape, "--chip", "h200", "--unit", "cpu"], "cuda")
 turns = plan(*shape, "--chip", "h200", "--turns", 5)["choice"]["total_ms"]["mid"] / plan(*shape, "--chip", "h200")["choice"]["total_ms"]["mid"]
 expect("five turns cost at least five times one", turns >= 5, turns)
 code, out, err = run("plan", *shape, "--chip", "m2-ultra", "--explain")
@@ -88,10 +99,14 @@ p = plan(*shape, "--chip", "h200", "--objective", "energy")
 expect("no joules, no choice for energy", p["choice"] is None and "joules" in p["choice_reason"], p)
 
 # A calibration that run follows and refines.
+refused(1, ["calibrate", "--unit", "ref", "-o", "/nonexistent/c.chip"], "/nonexistent")
 model = tiny_model(context=8192)
 cache = os.path.join(home, "cache")
 os.makedirs(cache, exist_ok=True)
 calibration = os.path.join(cache, "calibration.chip")
+with open(os.path.join(cache, "calibration.lock"), "w") as held:
+    fcntl.flock(held, fcntl.LOCK_EX)
+    refused(1, ["calibrate", "--unit", "ref"], "another segue calibrate")
 LINES = "".join(f"cpu.{k}\n" for k in (
     "step_ms 0.05 ms", "step_layer_ms 0.01 ms", "run_ms 0.1 ms", "run_layer_ms 0.02 ms", "wide_gb_s 20 GB/s", "wide_16_tflops 0.1 TFLOPS",
     "wide_64_tflops 0.1 TFLOPS", "wide_256_tflops 0.1 TFLOPS", "wide_512_tflops 0.1 TFLOPS", "kv_gb_s 10 GB/s"))
@@ -103,12 +118,16 @@ def calibrate(text, mode=0o600):
 
 
 calibrate(LINES)
+code, out, err = run("plan", "-m", model, "-p", "8000", "-n", "500")
+expect("a task beyond the context of the model", code == 0 and "8500 tokens in one context: the model was trained on at most 8192" in err, err)
 expect("plan by the calibration", plan("-m", model)["choice"]["prefill"] == "cpu")
 p = plan("-m", model, "--storage", "f32", "--storage", "fp8")
 expect("a file as it is, and as fp8", [s["storage"] for s in p["splits"]] == ["f32", "fp8"] and p["splits"][1]["disk_bytes"] == p["splits"][0]["disk_bytes"], p["splits"])
 answer = ["run", "-m", model, "-p", "hello", "-n", "40", "--ignore-eos", "--greedy"]
 code, out, err = run(*answer)
 expect("run says which plan it follows", code == 0 and "segue: plan: cpu, expected" in err, err)
+expect("and why", "(mostly " in err and "; the only placement)" in err, err)
+expect("then what was measured beside what was expected", re.search(r"segue: plan: measured: first token after [\d.]+ ms \(expected [\d.]+, [\d.]+ to [\d.]+\), each further one ", err), err)
 expect("for the prompt and the answer of the flags", "of 40 tokens after a prompt of " in err and "prompt of 256" not in err, err)
 code, out, err = run("run", "-m", model, "--ids", "1,2,3", "-n", "3", "--ignore-eos", "--greedy")
 expect("ids are counted", "of 3 tokens after a prompt of 3," in err, err)
@@ -158,8 +177,34 @@ calibrate(LINES)
 run(*answer)
 report = json.loads(run(*answer, "--json")[1])
 expect("the plan in the report", report["plan"] and report["plan"]["prefill"] == "cpu" and report["plan"]["token_ms"] > 0, report["plan"])
+for key in ("ttft_ms", "token_ms"):
+    m = report["plan"]["measured"][key]
+    e = m["expected"]
+    expect(f"{key}: expected, measured, inside", e["lo"] < e["mid"] < e["hi"] and m["inside"] == (e["lo"] <= m["measured"] <= e["hi"]), m)
+expect("the measured figure is the report's", report["plan"]["measured"]["ttft_ms"]["measured"] == report["ttft_ms"], report["plan"]["measured"])
+expect("the expected prompt is the real one", abs(report["plan"]["prompt_tokens"] - report["prompt_tokens"]) <= 2, (report["plan"], report["prompt_tokens"]))
+expect("no measurement of one token's steps", set(json.loads(run(*answer[:5], "-n", "1", "--json")[1])["plan"]["measured"]) == {"ttft_ms"})
+expect("quiet", "plan" not in run(*answer, "-q")[2])
 report = json.loads(run(*answer, "--json", "--unit", "cpu")[1])
-expect("a named unit is no plan", report["plan"] is None and report["plan_reason"], report["plan"])
+expect("a named unit is no plan", report["plan"] is None and "named" in report["plan_reason"], report["plan"])
+# Two units: why this one; a unit that is gone is named, left out, and kept in the calibration.
+OTHER = LINES.replace("cpu.", "cpu:threads=1.").replace("20 GB/s", "19 GB/s")
+calibrate(LINES.replace("cpu.", "gone:1.").replace("20 GB/s", "90000 GB/s") + LINES + OTHER)
+code, out, err = run(*answer)
+expect("a unit that is gone", code == 0 and "plan: unit not opened: gone:1" in err and "planned without it" in err, err)
+expect("the next placement is named", re.search(r"least of 4 placements, next cpu(:threads=1)?( > cpu(:threads=1)?)?: [\d.]+ times as long|none of 4 placements is clearly faster", err), err)
+expect("the calibration keeps it", "gone:1.step_ms" in open(calibration).read() and "cpu~" in open(calibration).read())
+calibrate(LINES.replace("cpu.", "gone:1."))
+code, out, err = run(*answer, "--json")
+expect("no unit of the calibration left", code == 0 and json.loads(out)["plan"] is None and "none can be opened" in json.loads(out)["plan_reason"], err)
+# Layers are divided where no unit holds the model.
+model_bytes = plan("-m", model, "--chip", write(top.name, "one.chip", LINES))["choice"]["memory_bytes"]["prefill_weights"]
+calibrate(LINES + OTHER + "".join(f"{u}.memory_bytes {model_bytes * .9:.0f} B\n" for u in ("cpu", "cpu:threads=1")))
+short = ["run", "-m", model, "--ids", "1,2,3", "-n", "4", "--ignore-eos", "--greedy"]
+code, out, err = run(*short, "-c", "64", "--json")
+units = {(u["unit"], tuple(u["layers"])) for u in json.loads(out)["units"]}
+expect("divided layers are followed", code == 0 and "@" in json.loads(out)["plan"]["prefill"] and len(units) == 2, (units, err))
+expect("with the same tokens", json.loads(out)["ids"] == json.loads(run(*short, "--json", "--unit", "cpu")[1])["ids"])
 for text, mode, word in ((LINES + "cpu.step_ms fast ms\n", 0o600, "cannot be read"), (LINES, 0o666, "cannot be read"),
                          ("machine 0123456789abcdef - # measured\n" + LINES, 0o600, "another machine")):
     calibrate(text, mode)

@@ -57,6 +57,7 @@ expect("in divided layers the state says the layer", replay(split, "--prefill", 
 o = replay(on_ref, "--unit", "cpu", "--chunk", "32")
 expect("other chunk edges are named", o["edge"] == 0 and not o["equal"], o)
 refused(2, ["replay", on_ref, "--unit", "ref:fault=x.norm"], "LAYER.OP")
+refused(2, ["replay", on_ref, "--unit", "ref:fault=1.nrom"], "no operation")
 
 # The same inside the kernels of the unit cpu, on the kernels that were recorded. Fused operations differ where their stage ends.
 for spec in ("cpu:threads=1", "cpu:threads=2,invariant=1", "cpu:isa=generic,threads=2"):

@@ -224,7 +224,7 @@ static void crossovers(double at[2], struct winners now, struct planning *a, con
         }
 }
 
-static const char *dominant_of(const struct sg_option *o)
+const char *sg_option_dominant(const struct sg_option *o)
 {
     const char *name = NULL;
     double largest = 0;
@@ -244,7 +244,7 @@ void sg_options_make(struct sg_options *out, const struct sg_plan_source *source
     if (planning_begin(&a, source, model, task)) {
         size_t n = candidates_at(&a, task, out);
         out->choice = best_of(a.candidates, n, task, value_index(task->objective));
-        if (out->choice >= 0) out->dominant = dominant_of(&out->list[out->choice]);
+        if (out->choice >= 0) out->dominant = sg_option_dominant(&out->list[out->choice]);
         crossovers(at, winners_of(&a, n, task), &a, task);
         out->priced = a.priced;
         for (size_t k = 0; a.phases && k < a.models_n; k++) out->computed += a.phases[k].computed;

@@ -20,7 +20,7 @@ struct sg_figure {
 enum { SG_TERMS = 8 };
 struct sg_option {
     const char *pipeline;         /* single, split, gpu, fixed, ane-seq, ane-batch, ... */
-    char prefill[64], decode[64]; /* units; @A-B: layers */
+    char prefill[160], decode[160]; /* units; divided layers: U@A-B|V@C-D, A to B inclusive */
     const char *storage;          /* of the weights: that of the model or of one `also` */
     int converted;                /* 1: of an `also` */
     int kv;                       /* SG_KV_FORM_*: how states have K and V */
@@ -58,6 +58,8 @@ void sg_options_make(struct sg_options *out, const struct sg_plan_source *source
 /* The choice among the options that are not excluded, for the task's objective; -1: none. Of those that count as equal to
  * the least one, a unit alone wins against a split, then the first in the list. */
 int sg_options_choose(const struct sg_options *o, const struct sg_plan_task *task);
+/* The term of a placement that takes most of its time; NULL: it has none. */
+const char *sg_option_dominant(const struct sg_option *o);
 /* 1: nothing can be chosen, and some placement only because it does not fit. */
 int sg_options_too_large(const struct sg_options *o);
 

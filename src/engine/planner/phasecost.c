@@ -90,7 +90,8 @@ void sg_phase_costs_at(struct sg_phase_costs *c, const struct sg_plan_task *t)
             prefill_shares(c, u->cost, rows, depth, t->chunk, prefill, c->prefill[g][i]);
             for (int s = 0; s < SG_SHARES; s++) {
                 if (!(c->shares[s].shape.layers > 0)) continue;
-                c->step[g][i][s] = step * sg_step_ms(NULL, u->cost, &c->shares[s], middle, t->sessions, NULL);
+                double sessions = s == SG_SHARE_ALL ? t->sessions : 1;
+                c->step[g][i][s] = step * sg_step_ms(NULL, u->cost, &c->shares[s], middle, sessions, NULL);
                 c->computed += 2;
             }
         }

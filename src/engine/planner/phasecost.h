@@ -43,7 +43,7 @@ struct sg_phase_costs {
     /* For one length of the prompt. */
     struct sg_turn_group groups[SG_TURN_GROUPS];
     size_t groups_n;
-    /* ms */
+    /* ms; steps of all layers are of all sessions in one run, those of shares of one session */
     double prefill[SG_TURN_GROUPS][SG_UNITS_MAX][SG_SHARES], step[SG_TURN_GROUPS][SG_UNITS_MAX][SG_SHARES];
     size_t computed; /* phases of units computed so far */
 };

@@ -45,16 +45,16 @@ static void whole_turn(struct sg_price *out, const struct sg_plan_place *p, cons
     if (turn > 0) out->first_handoff += sg_link_ms(c->pairs[p->decode][p->prefill].link, c->model, depth);
 }
 
-/* A turn on divided layers: rows pass between the units, a hand-off without state. *slowest: the longer part of a step. */
+/* A turn on divided layers: rows pass between the units, a hand-off without state. Several sessions take turns
+ * (docs/SCHEDULER.md: requests on several stages do not share a run). */
 static void divided_turn(struct sg_price *out, const struct sg_plan_place *p, const struct sg_phase_costs *c, size_t g,
-                         double *slowest)
+                         const struct sg_plan_task *t)
 {
     static const struct sg_model_cost none = {0};
     double a = c->step[g][p->prefill][first_share(p)], b = c->step[g][p->decode][last_share(p)];
     out->first_prefill = c->prefill[g][p->prefill][first_share(p)] + c->prefill[g][p->decode][last_share(p)];
     out->first_handoff = 0;
-    out->step = a + b + sg_link_ms(c->pairs[p->prefill][p->decode].link, &none, 0);
-    *slowest = fmax(a, b);
+    out->step = t->sessions * (a + b + sg_link_ms(c->pairs[p->prefill][p->decode].link, &none, 0));
 }
 
 static double share_of_layers(const struct sg_plan_place *p, const struct sg_phase_costs *c, int last)
@@ -86,16 +86,15 @@ void sg_placement_price(struct sg_price *out, const struct sg_plan_place *p, con
     *out = (struct sg_price){.known = -1, .excluded = excluded_by(p, c, t)};
     for (size_t g = 0; g < c->groups_n; g++) {
         struct sg_price turn;
-        double turns = c->groups[g].turns, slowest = 0;
+        double turns = c->groups[g].turns;
         if (p->quarters)
-            divided_turn(&turn, p, c, g, &slowest);
+            divided_turn(&turn, p, c, g, t);
         else
             whole_turn(&turn, p, c, g, t);
         if (!g) first = turn;
         out->prefill += turn.first_prefill * t->sessions * turns;
         out->handoff += turn.first_handoff * t->sessions * turns;
-        /* With several sessions the units of divided layers work at the same time. */
-        out->steps += (p->quarters && t->sessions > 1 ? slowest : turn.step) * steps * turns;
+        out->steps += turn.step * steps * turns;
     }
     out->first_prefill = first.first_prefill, out->first_handoff = first.first_handoff, out->step = first.step;
     if (p->quarters) return;
@@ -151,7 +150,7 @@ static void name_units(struct sg_option *o, const struct sg_plan_place *p, const
         snprintf(o->decode, sizeof o->decode, "%s", b);
         return;
     }
-    snprintf(o->prefill, sizeof o->prefill, "%.20s@0-%u|%.20s@%u-%u", a, cut - 1, b, cut, layers - 1);
+    snprintf(o->prefill, sizeof o->prefill, "%.63s@0-%u|%.63s@%u-%u", a, cut - 1, b, cut, layers - 1);
     memcpy(o->decode, o->prefill, sizeof o->decode);
 }
 

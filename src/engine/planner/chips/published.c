@@ -7,8 +7,9 @@
 #include <string.h>
 #include <strings.h>
 
-/* TFLOPS of the chip with 76 GPU cores, to which the prefill constants of llama.cpp refer; and its GB/s. */
+/* The chip with 76 GPU cores, to which the prefill constants of llama.cpp and the assumed power of a GPU refer. */
 #define REFERENCE_TFLOPS 27.2
+#define REFERENCE_CORES 76
 #define REFERENCE_GB_S 800
 
 enum { QUANT_ROWS = 32, FEW_ROWS = 12, NPU_ROWS = 32, NPU_PROGRAMS = 3, LLAMA_TOKENS = 512 };
@@ -89,7 +90,9 @@ static double fixed_length(double prompt) { return prompt <= 64 ? 64 : prompt <=
 
 static void gpu_power(const struct sg_published_task *t, struct sg_published_cost *c)
 {
-    double base = constant(t, SG_CHIP_GPU_W), j = constant(t, SG_CHIP_GPU_J);
+    double base = constant(t, SG_CHIP_GPU_W), j = constant(t, SG_CHIP_GPU_J), cores = t->chip->spec[SG_SPEC_GPU_CORES];
+    /* What is assumed of a waiting GPU is that of the reference. */
+    if (t->chip->source[SG_CHIP_GPU_W] == SG_SOURCE_PRIOR && cores > 0) base *= cores / REFERENCE_CORES;
     c->cpu_w = constant(t, SG_CHIP_CPU_W);
     c->step_gpu_w = base + j * weights_of(t) * 1e-9 / (c->step_ms * 1e-3);
     c->prefill_gpu_w = t->prompt > 0 ? base + j * t->shape->body * 1e-9 * t->prompt / (c->prefill_ms * 1e-3) : 0;
