@@ -62,8 +62,7 @@ static void loss_row(void *arg, uint32_t item, uint32_t thread)
     const struct loss_work *w = arg;
     float *x = w->logits + (size_t)item * w->vocab, *d = w->dlogits ? w->dlogits + (size_t)item * w->vocab : NULL;
     uint32_t row = w->rows[item], label = (uint32_t)w->p->labels[row];
-    float max = x[0], chosen = x[label];
-    for (uint32_t c = 1; c < w->vocab; c++) max = x[c] > max ? x[c] : max;
+    float max = sg_train_max_row(x, w->vocab), chosen = x[label];
     double sum = sg_train_exp_row(x, w->vocab, max, d ? d : x);
     double slope = row_of(w->p, row, log(sum) + max - chosen, &w->out[item]);
     if (!d) return;

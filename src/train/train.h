@@ -179,7 +179,13 @@ float sg_train_act_of(enum sg_act act, float x);
 float sg_train_act_slope(enum sg_act act, float x);
 float sg_train_sigmoid(float x);
 void sg_train_act_row(enum sg_act act, const float *x, size_t n, float *y, float *slope); /* slope NULL: not wanted */
-double sg_train_exp_row(const float *x, size_t n, float max, float *y);  /* y = e^(x - max), x <= max; returns their sum */
+void sg_train_exp_all(const float *x, size_t n, float max, float *y);    /* y = e^(x - max), x <= max */
+/* --- rows.c --- */
+double sg_train_exp_row(const float *x, size_t n, float max, float *y);  /* the same; returns their sum */
+float sg_train_max_row(const float *x, size_t n);                        /* n > 0 */
+double sg_train_sum_row(const float *x, size_t n);
+double sg_train_squares_row(const float *x, size_t n, double mean);      /* of x - mean */
+double sg_train_dot_row(const float *x, const float *y, size_t n);       /* of products in fp32 */
 
 /* --- head.c: the ops after `rows` on some labelled rows at a time, with the loss --- */
 segue_status sg_train_head(struct sg_train_pass *p);
