@@ -7,7 +7,7 @@
 #include "train/train.h"
 
 /* A resident unit needs more rows to be busy. */
-enum { HEAD_NUMBERS = 1 << 24, HEAD_ROWS_MIN = 16, HEAD_ROWS_MAX = 256, RESIDENT_NUMBERS = 1 << 27, RESIDENT_ROWS_MAX = 2048,
+enum { HEAD_NUMBERS = 1 << 25, HEAD_ROWS_MIN = 16, HEAD_ROWS_MAX = 512, RESIDENT_NUMBERS = 1 << 27, RESIDENT_ROWS_MAX = 2048,
        BF16_NUMBERS = 1 << 29, BF16_ROWS_MAX = 8192 };
 
 uint32_t sg_train_head_rows(const struct segue_trainer *t)

@@ -32,18 +32,23 @@ static void add_rows(void *arg, uint32_t item, uint32_t thread)
     }
 }
 
-static void scale_all(float *x, size_t n, float by)
+/* out [cols, rows] (+)= by x^T, x [rows, cols]. */
+static void turn(const float *x, size_t rows, size_t cols, float by, int add, float *out)
 {
-    for (size_t i = 0; i < n; i++) x[i] *= by;
+    for (size_t c = 0; c < cols; c++)
+        for (size_t r = 0; r < rows; r++) out[c * rows + r] = (add ? out[c * rows + r] : 0) + by * x[r * cols + c];
 }
 
-/* low [rows, rank] = s x A^T. */
-static segue_status lower(struct sg_train_pass *p, const struct sg_param *a, struct sg_train_view x, uint32_t rows, float *low)
+/* The ranks of an adapter are rows of its products, not columns: a block of C then has no columns that are not needed. */
+
+/* out [rows, rank] = s x m^T, m [rank, width]. */
+static segue_status lower(struct sg_train_pass *p, const float *m, uint32_t rank, struct sg_train_view x, uint32_t rows, float *out)
 {
-    uint32_t rank = (uint32_t)a->info.rows;
-    SG_TRY(sg_train_gemm(p, &(struct sg_gemm){SG_GEMM_NT, rows, rank, x.width, x.data, a->field[0], x.stride, x.width, rank, low,
-                                              0}));
-    scale_all(low, (size_t)rows * rank, p->t->info.lora_scale);
+    float *turned = sg_train_take(p, (size_t)rows * rank);
+    if (!turned) return SEGUE_EMEMORY;
+    SG_TRY(sg_train_gemm(p, &(struct sg_gemm){SG_GEMM_NT, rank, rows, x.width, m, x.data, x.width, x.stride, rows, turned, 0}));
+    turn(turned, rank, rows, p->t->info.lora_scale, 0, out);
+    sg_train_put(p, turned);
     return SEGUE_OK;
 }
 
@@ -54,7 +59,7 @@ static segue_status pair_forward(struct sg_train_pass *p, const struct sg_weight
     uint32_t rank = (uint32_t)a->info.rows, n = w->rows;
     float *low = sg_train_take(p, (size_t)rows * rank);
     if (!low) return SEGUE_EMEMORY;
-    SG_TRY(lower(p, a, x, rows, low));
+    SG_TRY(lower(p, a->field[0], rank, x, rows, low));
     SG_TRY(sg_train_gemm(p, &(struct sg_gemm){SG_GEMM_NT, rows, n, rank, low, b->field[0] + (size_t)w->at * rank, rank, rank, n,
                                               out, 1}));
     sg_train_put(p, low);
@@ -85,20 +90,31 @@ static void sum_columns(void *arg, uint32_t item, uint32_t thread)
                 w->n + c];
 }
 
+/* dB += dout^T low; dlow = s dout B. B and its gradient are [n, rank]. */
+static segue_status upper_back(struct sg_train_pass *p, const float *dout, uint32_t rows, uint32_t n, const float *b, float *db,
+                               uint32_t rank, const float *low, float *dlow)
+{
+    float *turned = sg_train_take(p, (size_t)n * rank);
+    if (!turned) return SEGUE_EMEMORY;
+    turn(b, n, rank, 1, 0, turned);
+    SG_TRY(lower(p, turned, rank, (struct sg_train_view){dout, n, n}, rows, dlow));
+    SG_TRY(sg_train_gemm(p, &(struct sg_gemm){SG_GEMM_TN, rank, n, rows, low, dout, rank, n, n, turned, 0}));
+    turn(turned, rank, n, 1, 1, db);
+    sg_train_put(p, turned);
+    return SEGUE_OK;
+}
+
 static segue_status pair_back(struct sg_train_pass *p, const struct sg_op *op, const float *dout, struct sg_train_view x,
                               struct sg_train_grad dx)
 {
     const struct sg_weight *w = &op->u.linear.weight;
     const struct sg_param *a = &p->t->params[p->t->tensors[w->tensor].pair], *b = a + 1;
     uint32_t rows = sg_train_rows(p, op), n = w->rows, rank = (uint32_t)a->info.rows;
+    size_t part = (size_t)w->at * rank;
     float *low = sg_train_take(p, (size_t)rows * rank), *dlow = sg_train_take(p, (size_t)rows * rank);
     if (!low || !dlow) return SEGUE_EMEMORY;
-    SG_TRY(lower(p, a, x, rows, low));
-    SG_TRY(sg_train_gemm(p, &(struct sg_gemm){SG_GEMM_NN, rows, rank, n, dout, b->field[0] + (size_t)w->at * rank, n, rank, rank,
-                                              dlow, 0}));
-    scale_all(dlow, (size_t)rows * rank, p->t->info.lora_scale);
-    SG_TRY(sg_train_gemm(p, &(struct sg_gemm){SG_GEMM_TN, n, rank, rows, dout, low, n, rank, rank,
-                                              b->field[1] + (size_t)w->at * rank, 1}));
+    SG_TRY(lower(p, a->field[0], rank, x, rows, low));
+    SG_TRY(upper_back(p, dout, rows, n, b->field[0] + part, b->field[1] + part, rank, low, dlow));
     SG_TRY(sg_train_gemm(p, &(struct sg_gemm){SG_GEMM_TN, rank, x.width, rows, dlow, x.data, rank, x.stride, x.width, a->field[1],
                                               1}));
     if (dx.data)
