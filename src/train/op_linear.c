@@ -42,7 +42,8 @@ static void turn(const float *x, size_t rows, size_t cols, float by, int add, fl
 /* The ranks of an adapter are rows of its products, not columns: a block of C then has no columns that are not needed. */
 
 /* out [rows, rank] = s x m^T, m [rank, width]. */
-static segue_status lower(struct sg_train_pass *p, const float *m, uint32_t rank, struct sg_train_view x, uint32_t rows, float *out)
+static segue_status lower(struct sg_train_pass *p, const float *m, uint32_t rank, struct sg_train_view x, uint32_t rows,
+                          float *out)
 {
     float *turned = sg_train_take(p, (size_t)rows * rank);
     if (!turned) return SEGUE_EMEMORY;
