@@ -284,7 +284,9 @@ segue_status samples_read(struct train_data *s, const struct placement *p, const
              : tokens ? add_tokens(s, p, path, &text, context, err)
                       : add_file(s, p, &text, context, err);
     free(text.data);
-    if (!st && !s->n)
+    if (!st && !s->n && !s->skipped)
+        st = out_fail(err, SEGUE_EFORMAT, "train: %.200s: nothing to train on: the file is empty; give another one", path);
+    else if (!st && !s->n)
         st = out_fail(err, SEGUE_EFORMAT,
                       "train: %.200s: nothing to train on: %zu sequences have no labels; give texts of two tokens or more, or "
                       "conversations with answers",

@@ -2,10 +2,9 @@
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 
+#include "base/clones.h"
 #include "train/train.h"
 #include "unit/exp.h"
-
-enum { LANES = 16 };
 
 float sg_train_sigmoid(float x) { return sg_sigmoid(x); }
 
@@ -20,7 +19,7 @@ static inline float relu(float x) { return x > 0 || isnan(x) ? x : 0; }
 
 /* y = VALUE and, unless it is NULL, slope = SLOPE of v = x[i], with s = PART(v) shared by both. */
 #define ROW(PART, VALUE, SLOPE) \
-    for (size_t i = 0; i < n; i++) { \
+    for (size_t i = 0; !slope && i < n; i++) { \
         float v = x[i], s = (PART); \
         (void)s; \
         y[i] = (VALUE); \
@@ -28,11 +27,12 @@ static inline float relu(float x) { return x > 0 || isnan(x) ? x : 0; }
     for (size_t i = 0; slope && i < n; i++) { \
         float v = x[i], s = (PART); \
         (void)v, (void)s; \
+        y[i] = (VALUE); \
         slope[i] = (SLOPE); \
     } \
     break
 
-void sg_train_act_row(enum sg_act act, const float *x, size_t n, float *y, float *slope)
+SG_CLONES void sg_train_act_row(enum sg_act act, const float *x, size_t n, float *y, float *slope)
 {
     switch (act) {
     case SG_ACT_SILU: ROW(sg_sigmoid(v), v * s, s + v * s * (1 - s));
@@ -61,15 +61,7 @@ float sg_train_act_slope(enum sg_act act, float x)
     return slope;
 }
 
-/* Sums of LANES columns are added in a fixed order. */
-double sg_train_exp_row(const float *x, size_t n, float max, float *y)
+SG_CLONES void sg_train_exp_all(const float *x, size_t n, float max, float *y)
 {
-    double sum = 0;
     for (size_t i = 0; i < n; i++) y[i] = sg_exp(x[i] - max);
-    for (size_t at = 0; at < n; at += LANES) {
-        float part = 0;
-        for (size_t i = at; i < at + LANES && i < n; i++) part += y[i];
-        sum += part;
-    }
-    return sum;
 }

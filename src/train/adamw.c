@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 
+#include "base/clones.h"
 #include "train/train.h"
 
 enum { BLOCK = 1 << 14 };
@@ -16,20 +17,20 @@ static void square_block(void *arg, uint32_t item, uint32_t thread)
 {
     (void)thread;
     const struct update_work *w = arg;
-    double sum = 0;
-    for (size_t i = (size_t)item * BLOCK; i < (size_t)(item + 1) * BLOCK && i < w->p->n; i++)
-        sum += (double)w->p->field[1][i] * w->p->field[1][i];
-    w->sums[item] = sum;
+    size_t at = (size_t)item * BLOCK;
+    w->sums[item] = sg_train_squares_row(w->p->field[1] + at, w->p->n - at < BLOCK ? w->p->n - at : BLOCK, 0);
 }
 
-static void update_block(void *arg, uint32_t item, uint32_t thread)
+SG_CLONES static void update_block(void *arg, uint32_t item, uint32_t thread)
 {
     (void)thread;
     const struct update_work *w = arg;
-    float *value = w->p->field[0], *grad = w->p->field[1], *m = w->p->field[2], *v = w->p->field[3];
+    size_t at = (size_t)item * BLOCK, n = w->p->n - at < BLOCK ? w->p->n - at : BLOCK;
+    float *restrict value = w->p->field[0] + at, *restrict grad = w->p->field[1] + at;
+    float *restrict m = w->p->field[2] + at, *restrict v = w->p->field[3] + at;
     float keep = (float)(1 - w->rate * w->decay), step = (float)(w->rate / w->correct1), scale = (float)w->scale;
     float b1 = (float)w->beta1, b2 = (float)w->beta2, root = (float)(1 / sqrt(w->correct2)), eps = (float)w->eps;
-    for (size_t i = (size_t)item * BLOCK; i < (size_t)(item + 1) * BLOCK && i < w->p->n; i++) {
+    for (size_t i = 0; i < n; i++) {
         float g = grad[i] * scale;
         m[i] = b1 * m[i] + (1 - b1) * g;
         v[i] = b2 * v[i] + (1 - b2) * g * g;

@@ -7,7 +7,7 @@
 #include "train/train.h"
 
 /* A resident unit needs more rows to be busy. */
-enum { HEAD_NUMBERS = 1 << 24, HEAD_ROWS_MIN = 16, HEAD_ROWS_MAX = 256, RESIDENT_NUMBERS = 1 << 27, RESIDENT_ROWS_MAX = 2048,
+enum { HEAD_NUMBERS = 1 << 25, HEAD_ROWS_MIN = 16, HEAD_ROWS_MAX = 512, RESIDENT_NUMBERS = 1 << 27, RESIDENT_ROWS_MAX = 2048,
        BF16_NUMBERS = 1 << 29, BF16_ROWS_MAX = 8192 };
 
 uint32_t sg_train_head_rows(const struct segue_trainer *t)
@@ -62,8 +62,7 @@ static void loss_row(void *arg, uint32_t item, uint32_t thread)
     const struct loss_work *w = arg;
     float *x = w->logits + (size_t)item * w->vocab, *d = w->dlogits ? w->dlogits + (size_t)item * w->vocab : NULL;
     uint32_t row = w->rows[item], label = (uint32_t)w->p->labels[row];
-    float max = x[0], chosen = x[label];
-    for (uint32_t c = 1; c < w->vocab; c++) max = x[c] > max ? x[c] : max;
+    float max = sg_train_max_row(x, w->vocab), chosen = x[label];
     double sum = sg_train_exp_row(x, w->vocab, max, d ? d : x);
     double slope = row_of(w->p, row, log(sum) + max - chosen, &w->out[item]);
     if (!d) return;

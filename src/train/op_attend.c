@@ -8,6 +8,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/clones.h"
 #include "train/train.h"
 
 enum { QUERY_ROWS = 64 };
@@ -38,20 +39,20 @@ static void softmax_row(const struct attend_pass *w, struct attend_block *b, uin
     uint32_t keys = b->i1 - b->lo, pos = b->i0 + r;
     uint32_t from = a->window && pos + 1 > a->window ? pos + 1 - a->window - b->lo : 0, to = pos + 1 - b->lo;
     float *s = b->weights + (size_t)r * keys, max = w->sinks ? w->sinks[b->h] : -INFINITY;
-    for (uint32_t j = from; j < to; j++) {
-        s[j] *= a->scale;
-        if (a->softcap > 0) {
-            float tanh_s = tanhf(s[j] / a->softcap);
-            s[j] = a->softcap * tanh_s;
-            if (b->slopes) b->slopes[(size_t)r * keys + j] = 1 - tanh_s * tanh_s;
-        }
-        if (s[j] > max) max = s[j];
+    for (uint32_t j = from; j < to; j++) s[j] *= a->scale;
+    for (uint32_t j = from; a->softcap > 0 && j < to; j++) {
+        float tanh_s = tanhf(s[j] / a->softcap);
+        s[j] = a->softcap * tanh_s;
+        if (b->slopes) b->slopes[(size_t)r * keys + j] = 1 - tanh_s * tanh_s;
     }
+    max = fmaxf(max, sg_train_max_row(s + from, to - from));
     b->sink[r] = w->sinks ? expf(w->sinks[b->h] - max) : 0;
     double sum = b->sink[r] + sg_train_exp_row(s + from, to - from, max, s + from);
     float inverse = (float)(1.0 / sum);
     b->sink[r] *= inverse;
-    for (uint32_t j = 0; j < keys; j++) s[j] = j < from || j >= to ? 0 : s[j] * inverse;
+    for (uint32_t j = 0; j < from; j++) s[j] = 0;
+    for (uint32_t j = from; j < to; j++) s[j] *= inverse;
+    for (uint32_t j = to; j < keys; j++) s[j] = 0;
 }
 
 static void block_weights(const struct attend_pass *w, struct attend_block *b)
@@ -123,6 +124,12 @@ static void block_gate(const struct attend_pass *w, const struct attend_block *b
     }
 }
 
+/* dS from dP. A masked key, whose weight is 0, has none, whatever its product was. */
+SG_CLONES static void score_row(const float *weights, float *d, uint32_t keys, float sum, float scale)
+{
+    for (uint32_t j = 0; j < keys; j++) d[j] = weights[j] == 0 ? 0 : weights[j] * (d[j] - sum) * scale;
+}
+
 static void block_backward(const struct attend_pass *w, struct attend_block *b, float *scratch)
 {
     const struct sg_attend *a = w->a;
@@ -140,12 +147,10 @@ static void block_backward(const struct attend_pass *w, struct attend_block *b, 
                                  keys, dP, 0}, b->thread);
     for (uint32_t r = 0; r < rows; r++) {
         float *P = b->weights + (size_t)r * keys, *d = dP + (size_t)r * keys;
-        double sum = 0;
-        for (uint32_t j = 0; j < keys; j++) sum += P[j] * d[j];
-        for (uint32_t j = 0; j < keys; j++) {
-            d[j] = P[j] == 0 ? 0 : P[j] * (d[j] - (float)sum) * a->scale;
-            if (b->slopes && d[j] != 0) d[j] *= b->slopes[(size_t)r * keys + j];
-        }
+        double sum = sg_train_dot_row(P, d, keys);
+        score_row(P, d, keys, (float)sum, a->scale);
+        for (uint32_t j = 0; b->slopes && j < keys; j++)
+            if (d[j] != 0) d[j] *= b->slopes[(size_t)r * keys + j];
         if (w->dsinks) w->dsinks[b->h] -= b->sink[r] * (float)sum;
     }
     if (w->dq.data)

@@ -143,13 +143,14 @@ static void product(const struct experts_part *w, enum sg_gemm_kind kind, const 
                     uint32_t inner, int add)
 {
     const struct sg_gemm g = {kind, w->n, cols, inner, a, b, inner, kind == SG_GEMM_NT ? inner : cols, cols, c, add};
-    sg_train_gemm(w->p->m, &g);
+    sg_train_gemm_with(w->p->m, &g, NULL);
 }
 
 /* c [rows, cols] += a^T b over the n tokens. */
 static void outer(const struct experts_part *w, const float *a, uint32_t rows, const float *b, uint32_t cols, float *c)
 {
-    if (c) sg_train_gemm(w->p->m, &(struct sg_gemm){SG_GEMM_TN, rows, cols, w->n, a, b, rows, cols, cols, c, 1});
+    const struct sg_gemm g = {SG_GEMM_TN, rows, cols, w->n, a, b, rows, cols, cols, c, 1};
+    if (c) sg_train_gemm_with(w->p->m, &g, NULL);
 }
 
 static void hidden_item(void *arg, uint32_t i, uint32_t thread)

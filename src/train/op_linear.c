@@ -5,16 +5,7 @@
 #include "base/clock.h"
 #include "train/train.h"
 
-enum { FROZEN_NUMBERS = 1 << 20, COLUMN_BLOCK = 64, ROW_BLOCK = 16 };
-
-struct convert_work { const struct sg_tensor *t; float *out; uint32_t at; };
-
-static void convert_row(void *arg, uint32_t item, uint32_t thread)
-{
-    (void)thread;
-    const struct convert_work *w = arg;
-    sg_tensor_row(w->t, (uint64_t)w->at + item, 0, w->t->cols, w->out + (size_t)item * w->t->cols);
-}
+enum { COLUMN_BLOCK = 64, ROW_BLOCK = 16 };
 
 /* out [T, n] = x W^T (back 0), or dx [T, k] += dy W (back 1). */
 static segue_status weight_product(struct sg_train_pass *p, const struct sg_weight *w, struct sg_gemm g, int back)
@@ -22,28 +13,10 @@ static segue_status weight_product(struct sg_train_pass *p, const struct sg_weig
     const struct sg_train_tensor *s = &p->t->tensors[w->tensor];
     const struct sg_tensor *t = p->g->tensors[w->tensor];
     g.kind = back ? SG_GEMM_NN : SG_GEMM_NT;
+    if (s->param < 0) return sg_train_gemm_frozen(p, &g, t, w->at);
     g.ldb = t->cols;
-    if (s->param >= 0) {
-        g.b = p->t->params[s->param].field[SEGUE_PARAM_VALUE] + (size_t)w->at * t->cols;
-        sg_train_gemm(p->m, &g);
-        return SEGUE_OK;
-    }
-    uint32_t block = (uint32_t)(FROZEN_NUMBERS / t->cols + 1);
-    if (block > w->rows) block = w->rows;
-    float *rows = sg_train_take(p, (size_t)block * t->cols);
-    if (!rows) return SEGUE_EMEMORY;
-    for (uint32_t at = 0; at < w->rows; at += block) {
-        uint32_t n = w->rows - at < block ? w->rows - at : block;
-        struct convert_work c = {t, rows, w->at + at};
-        sg_train_each(p, n, convert_row, &c);
-        struct sg_gemm part = g;
-        part.b = rows;
-        if (back) part.a += at, part.inner = n;
-        else part.c += at, part.cols = n;
-        sg_train_gemm(p->m, &part);
-    }
-    sg_train_put(p, rows);
-    return SEGUE_OK;
+    g.b = p->t->params[s->param].field[SEGUE_PARAM_VALUE] + (size_t)w->at * t->cols;
+    return sg_train_gemm(p, &g);
 }
 
 struct add_work { float *out; const float *bias; struct sg_train_view residual; uint32_t rows, n; };
@@ -59,9 +32,39 @@ static void add_rows(void *arg, uint32_t item, uint32_t thread)
     }
 }
 
-static void scale_all(float *x, size_t n, float by)
+/* out [cols, rows] (+)= by x^T, x [rows, cols]. */
+static void turn(const float *x, size_t rows, size_t cols, float by, int add, float *out)
 {
-    for (size_t i = 0; i < n; i++) x[i] *= by;
+    for (size_t c = 0; c < cols; c++)
+        for (size_t r = 0; r < rows; r++) out[c * rows + r] = (add ? out[c * rows + r] : 0) + by * x[r * cols + c];
+}
+
+/* The ranks of an adapter are rows of its products, not columns: a block of C then has no columns that are not needed. */
+
+/* out [rows, rank] = s x m^T, m [rank, width]. */
+static segue_status lower(struct sg_train_pass *p, const float *m, uint32_t rank, struct sg_train_view x, uint32_t rows,
+                          float *out)
+{
+    float *turned = sg_train_take(p, (size_t)rows * rank);
+    if (!turned) return SEGUE_EMEMORY;
+    SG_TRY(sg_train_gemm(p, &(struct sg_gemm){SG_GEMM_NT, rank, rows, x.width, m, x.data, x.width, x.stride, rows, turned, 0}));
+    turn(turned, rank, rows, p->t->info.lora_scale, 0, out);
+    sg_train_put(p, turned);
+    return SEGUE_OK;
+}
+
+static segue_status pair_forward(struct sg_train_pass *p, const struct sg_weight *w, struct sg_train_view x, uint32_t rows,
+                                 float *out)
+{
+    const struct sg_param *a = &p->t->params[p->t->tensors[w->tensor].pair], *b = a + 1;
+    uint32_t rank = (uint32_t)a->info.rows, n = w->rows;
+    float *low = sg_train_take(p, (size_t)rows * rank);
+    if (!low) return SEGUE_EMEMORY;
+    SG_TRY(lower(p, a->field[0], rank, x, rows, low));
+    SG_TRY(sg_train_gemm(p, &(struct sg_gemm){SG_GEMM_NT, rows, n, rank, low, b->field[0] + (size_t)w->at * rank, rank, rank, n,
+                                              out, 1}));
+    sg_train_put(p, low);
+    return SEGUE_OK;
 }
 
 segue_status sg_train_linear(struct sg_train_pass *p, const struct sg_op *op, float *out)
@@ -71,19 +74,7 @@ segue_status sg_train_linear(struct sg_train_pass *p, const struct sg_op *op, fl
     uint32_t rows = sg_train_rows(p, op), n = w->rows;
     struct sg_gemm g = {.rows = rows, .cols = n, .inner = x.width, .a = x.data, .lda = x.stride, .c = out, .ldc = n};
     SG_TRY(sg_train_group_of(p, op) ? sg_train_device_forward(p, op) : weight_product(p, w, g, 0));
-    int32_t pair = p->t->tensors[w->tensor].pair;
-    if (pair >= 0 && !p->base) {
-        const struct sg_param *a = &p->t->params[pair], *b = a + 1;
-        uint32_t rank = (uint32_t)a->info.rows;
-        float *low = sg_train_take(p, (size_t)rows * rank);
-        if (!low) return SEGUE_EMEMORY;
-        sg_train_gemm(p->m, &(struct sg_gemm){SG_GEMM_NT, rows, rank, x.width, x.data, a->field[0], x.stride, x.width, rank,
-                low, 0});
-        scale_all(low, (size_t)rows * rank, p->t->info.lora_scale);
-        sg_train_gemm(p->m, &(struct sg_gemm){SG_GEMM_NT, rows, n, rank, low, b->field[0] + (size_t)w->at * rank, rank, rank, n,
-                                              out, 1});
-        sg_train_put(p, low);
-    }
+    if (p->t->tensors[w->tensor].pair >= 0 && !p->base) SG_TRY(pair_forward(p, w, x, rows, out));
     struct add_work add = {out, sg_train_vector(p, &op->u.linear.bias), sg_train_in(p, &op->in[1]), rows, n};
     if (add.bias || add.residual.data) sg_train_each(p, (rows + ROW_BLOCK - 1) / ROW_BLOCK, add_rows, &add);
     return SEGUE_OK;
@@ -100,32 +91,49 @@ static void sum_columns(void *arg, uint32_t item, uint32_t thread)
                 w->n + c];
 }
 
+/* dB += dout^T low; dlow = s dout B. B and its gradient are [n, rank]. */
+static segue_status upper_back(struct sg_train_pass *p, const float *dout, uint32_t rows, uint32_t n, const float *b, float *db,
+                               uint32_t rank, const float *low, float *dlow)
+{
+    float *turned = sg_train_take(p, (size_t)n * rank);
+    if (!turned) return SEGUE_EMEMORY;
+    turn(b, n, rank, 1, 0, turned);
+    SG_TRY(lower(p, turned, rank, (struct sg_train_view){dout, n, n}, rows, dlow));
+    SG_TRY(sg_train_gemm(p, &(struct sg_gemm){SG_GEMM_TN, rank, n, rows, low, dout, rank, n, n, turned, 0}));
+    turn(turned, rank, n, 1, 1, db);
+    sg_train_put(p, turned);
+    return SEGUE_OK;
+}
+
 static segue_status pair_back(struct sg_train_pass *p, const struct sg_op *op, const float *dout, struct sg_train_view x,
                               struct sg_train_grad dx)
 {
     const struct sg_weight *w = &op->u.linear.weight;
     const struct sg_param *a = &p->t->params[p->t->tensors[w->tensor].pair], *b = a + 1;
     uint32_t rows = sg_train_rows(p, op), n = w->rows, rank = (uint32_t)a->info.rows;
+    size_t part = (size_t)w->at * rank;
     float *low = sg_train_take(p, (size_t)rows * rank), *dlow = sg_train_take(p, (size_t)rows * rank);
-    if (low && dlow) {
-        sg_train_gemm(p->m, &(struct sg_gemm){SG_GEMM_NT, rows, rank, x.width, x.data, a->field[0], x.stride, x.width, rank,
-                low, 0});
-        scale_all(low, (size_t)rows * rank, p->t->info.lora_scale);
-        sg_train_gemm(p->m, &(struct sg_gemm){SG_GEMM_NN, rows, rank, n, dout, b->field[0] + (size_t)w->at * rank, n, rank, rank,
-                                              dlow, 0});
-        scale_all(dlow, (size_t)rows * rank, p->t->info.lora_scale);
-        sg_train_gemm(p->m, &(struct sg_gemm){SG_GEMM_TN, n, rank, rows, dout, low, n, rank, rank,
-                                              b->field[1] + (size_t)w->at * rank, 1});
-        sg_train_gemm(p->m, &(struct sg_gemm){SG_GEMM_TN, rank, x.width, rows, dlow, x.data, rank, x.stride, x.width,
-                a->field[1], 1});
-        if (dx.data)
-            sg_train_gemm(p->m, &(struct sg_gemm){SG_GEMM_NN, rows, x.width, rank, dlow, a->field[0], rank, x.width, dx.stride,
-                                                  dx.data, 1});
-    }
-    segue_status status = low && dlow ? SEGUE_OK : SEGUE_EMEMORY;
-    sg_train_put(p, low);
+    if (!low || !dlow) return SEGUE_EMEMORY;
+    SG_TRY(lower(p, a->field[0], rank, x, rows, low));
+    SG_TRY(upper_back(p, dout, rows, n, b->field[0] + part, b->field[1] + part, rank, low, dlow));
+    SG_TRY(sg_train_gemm(p, &(struct sg_gemm){SG_GEMM_TN, rank, x.width, rows, dlow, x.data, rank, x.stride, x.width, a->field[1],
+                                              1}));
+    if (dx.data)
+        SG_TRY(sg_train_gemm(p, &(struct sg_gemm){SG_GEMM_NN, rows, x.width, rank, dlow, a->field[0], rank, x.width, dx.stride,
+                                                  dx.data, 1}));
     sg_train_put(p, dlow);
-    return status;
+    sg_train_put(p, low);
+    return SEGUE_OK;
+}
+
+struct residual_work { struct sg_train_grad dr; const float *dy; uint32_t rows, n; };
+
+static void residual_rows(void *arg, uint32_t item, uint32_t thread)
+{
+    (void)thread;
+    const struct residual_work *w = arg;
+    for (uint32_t t = item * ROW_BLOCK; t < (item + 1) * ROW_BLOCK && t < w->rows; t++)
+        for (uint32_t c = 0; c < w->n; c++) w->dr.data[t * w->dr.stride + c] += w->dy[(size_t)t * w->n + c];
 }
 
 /* Everything but the product with the weights: dr, db, dW, the pair. */
@@ -137,13 +145,13 @@ static segue_status rest_back(struct sg_train_pass *p, const struct sg_op *op, c
     struct sg_train_grad dr;
     uint32_t rows = sg_train_rows(p, op), n = w->rows;
     SG_TRY(sg_train_grad_of(p, &op->in[1], &dr));
-    for (uint32_t t = 0; dr.data && t < rows; t++)
-        for (uint32_t c = 0; c < n; c++) dr.data[t * dr.stride + c] += dout[(size_t)t * n + c];
+    struct residual_work r = {dr, dout, rows, n};
+    if (dr.data) sg_train_each(p, (rows + ROW_BLOCK - 1) / ROW_BLOCK, residual_rows, &r);
     struct sum_work sum = {sg_train_vector_grad(p, &op->u.linear.bias), dout, rows, n};
     if (sum.out) sg_train_each(p, (n + COLUMN_BLOCK - 1) / COLUMN_BLOCK, sum_columns, &sum);
     if (s->param >= 0)
-        sg_train_gemm(p->m, &(struct sg_gemm){SG_GEMM_TN, n, x.width, rows, dout, x.data, n, x.stride, x.width,
-                                              p->t->params[s->param].field[1] + (size_t)w->at * x.width, 1});
+        SG_TRY(sg_train_gemm(p, &(struct sg_gemm){SG_GEMM_TN, n, x.width, rows, dout, x.data, n, x.stride, x.width,
+                                                  p->t->params[s->param].field[1] + (size_t)w->at * x.width, 1}));
     return s->pair >= 0 ? pair_back(p, op, dout, x, dx) : SEGUE_OK;
 }
 

@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 
+#include "base/clones.h"
 #include "train/train.h"
 
 struct norm_work {
@@ -18,10 +19,8 @@ struct norm_work {
 
 static void stats_of(const struct norm_work *w, const float *x, float out[2])
 {
-    double mean = 0, squares = 0;
-    for (uint32_t c = 0; w->n->kind == SG_NORM_LAYER && c < w->group; c++) mean += x[c];
-    mean /= w->group;
-    for (uint32_t c = 0; c < w->group; c++) squares += (x[c] - mean) * (x[c] - mean);
+    double mean = w->n->kind == SG_NORM_LAYER ? sg_train_sum_row(x, w->group) / w->group : 0;
+    double squares = sg_train_squares_row(x, w->group, mean);
     out[0] = (float)mean;
     out[1] = (float)(1.0 / sqrt(squares / w->group + (double)w->n->eps));
 }
@@ -29,6 +28,14 @@ static void stats_of(const struct norm_work *w, const float *x, float out[2])
 static float weight_at(const struct norm_work *w, uint32_t c)
 {
     return w->weight ? w->weight[c] + (w->n->plus_one ? 1.0f : 0.0f) : 1.0f;
+}
+
+/* Without a gate: y = (x - mean) * scale * (w + plus) + bias. */
+SG_CLONES static void plain_row(const float *x, const float s[2], const float *w, float plus, const float *bias, uint32_t n,
+                                float *y)
+{
+    float mean = s[0], scale = s[1];
+    for (uint32_t c = 0; c < n; c++) y[c] = (x[c] - mean) * scale * (w ? w[c] + plus : 1.0f) + (bias ? bias[c] : 0);
 }
 
 static void norm_row(void *arg, uint32_t t, uint32_t thread)
@@ -39,10 +46,9 @@ static void norm_row(void *arg, uint32_t t, uint32_t thread)
         const float *x = w->x.data + t * w->x.stride + at;
         float s[2], *y = w->out + (size_t)t * w->x.width + at;
         stats_of(w, x, s);
-        for (uint32_t c = 0; c < w->group; c++) {
-            y[c] = (x[c] - s[0]) * s[1] * weight_at(w, c) + (w->bias ? w->bias[c] : 0);
-            if (w->gate.data) y[c] *= sg_train_act_of(SG_ACT_SILU, w->gate.data[t * w->gate.stride + at + c]);
-        }
+        plain_row(x, s, w->weight, w->n->plus_one ? 1.0f : 0.0f, w->bias, w->group, y);
+        for (uint32_t c = 0; w->gate.data && c < w->group; c++)
+            y[c] *= sg_train_act_of(SG_ACT_SILU, w->gate.data[t * w->gate.stride + at + c]);
     }
 }
 
@@ -64,6 +70,49 @@ segue_status sg_train_norm(struct sg_train_pass *p, const struct sg_op *op, floa
     return SEGUE_OK;
 }
 
+enum { LANES = 16 };
+
+/* Sums of e and of e n, in lanes that are added in one order. */
+SG_CLONES static void plain_sums(const float *x, const float *dy, const float s[2], const float *w, float plus, uint32_t n,
+                                 double out[2])
+{
+    double sums[LANES] = {0}, along[LANES] = {0};
+    uint32_t c = 0;
+    for (; c + LANES <= n; c += LANES)
+        for (uint32_t j = 0; j < LANES; j++) {
+            float e = dy[c + j] * (w ? w[c + j] + plus : 1.0f);
+            sums[j] += (double)e;
+            along[j] += (double)e * (double)((x[c + j] - s[0]) * s[1]);
+        }
+    for (uint32_t j = 0; c < n; c++, j++) {
+        float e = dy[c] * (w ? w[c] + plus : 1.0f);
+        sums[j] += (double)e;
+        along[j] += (double)e * (double)((x[c] - s[0]) * s[1]);
+    }
+    for (uint32_t j = 0; j < LANES; j++) out[0] += sums[j], out[1] += along[j];
+}
+
+SG_CLONES static void plain_add(const float *x, const float *dy, const float s[2], const float *w, float plus, float mean,
+                                float along, uint32_t n, float *dx)
+{
+    float center = s[0], scale = s[1];
+    for (uint32_t c = 0; c < n; c++) {
+        float e = dy[c] * (w ? w[c] + plus : 1.0f);
+        dx[c] += (e - mean - (x[c] - center) * scale * along) * scale;
+    }
+}
+
+/* One group of columns without a gate. */
+static void plain_back(const struct norm_work *w, const float *x, const float *dy, const float s[2], float *dx)
+{
+    double sums[2] = {0};
+    float plus = w->n->plus_one ? 1.0f : 0.0f;
+    if (!dx) return;
+    plain_sums(x, dy, s, w->weight, plus, w->group, sums);
+    plain_add(x, dy, s, w->weight, plus, w->n->kind == SG_NORM_LAYER ? (float)(sums[0] / w->group) : 0,
+              (float)(sums[1] / w->group), w->group, dx);
+}
+
 static void back_row(void *arg, uint32_t t, uint32_t thread)
 {
     (void)thread;
@@ -74,18 +123,22 @@ static void back_row(void *arg, uint32_t t, uint32_t thread)
         float *s = w->stats + 2 * ((size_t)t * w->n->groups + at / w->group);
         double mean = 0, along = 0;
         stats_of(w, x, s);
+        if (!gate) {
+            plain_back(w, x, dy, s, w->dx.data ? w->dx.data + t * w->dx.stride + at : NULL);
+            continue;
+        }
         for (uint32_t c = 0; c < w->group; c++) {
-            float n = (x[c] - s[0]) * s[1], silu = gate ? sg_train_act_of(SG_ACT_SILU, gate[c]) : 1.0f;
+            float n = (x[c] - s[0]) * s[1], silu = sg_train_act_of(SG_ACT_SILU, gate[c]);
             float e = dy[c] * silu * weight_at(w, c);
             mean += e;
             along += (double)e * n;
-            if (gate && w->dgate.data)
+            if (w->dgate.data)
                 w->dgate.data[t * w->dgate.stride + at + c] += dy[c] * (n * weight_at(w, c) + (w->bias ? w->bias[c] : 0)) *
                                                                sg_train_act_slope(SG_ACT_SILU, gate[c]);
         }
         float m = w->n->kind == SG_NORM_LAYER ? (float)(mean / w->group) : 0, a = (float)(along / w->group);
         for (uint32_t c = 0; w->dx.data && c < w->group; c++) {
-            float n = (x[c] - s[0]) * s[1], silu = gate ? sg_train_act_of(SG_ACT_SILU, gate[c]) : 1.0f;
+            float n = (x[c] - s[0]) * s[1], silu = sg_train_act_of(SG_ACT_SILU, gate[c]);
             w->dx.data[t * w->dx.stride + at + c] += (dy[c] * silu * weight_at(w, c) - m - n * a) * s[1];
         }
     }

@@ -5,6 +5,7 @@
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
+#include "base/clones.h"
 #include "train/train.h"
 
 enum { COLUMN_BLOCK = 32, ACT_COLUMNS = 256 };
@@ -180,7 +181,7 @@ segue_status sg_train_conv_back(struct sg_train_pass *p, const struct sg_op *op,
 
 /* --- elementwise --- */
 
-static void element_forward(void *arg, uint32_t t, uint32_t thread)
+SG_CLONES static void element_forward(void *arg, uint32_t t, uint32_t thread)
 {
     (void)thread;
     const struct small_work *w = arg;
@@ -213,7 +214,7 @@ static void act_backward(const struct small_work *w, enum sg_act act, const floa
     }
 }
 
-static void element_backward(void *arg, uint32_t t, uint32_t thread)
+SG_CLONES static void element_backward(void *arg, uint32_t t, uint32_t thread)
 {
     (void)thread;
     const struct small_work *w = arg;

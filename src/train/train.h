@@ -122,8 +122,14 @@ static inline void sg_train_each(const struct sg_train_pass *p, uint32_t items, 
 {
     if (items) p->m->each(p->m, items, work, arg);
 }
-/* The product on all threads, in tiles. A number of C does not depend on them. */
-void sg_train_gemm(const struct sg_train_math *m, const struct sg_gemm *g);
+
+/* --- gemm.c: products on all threads; a number of C does not depend on them --- */
+segue_status sg_train_gemm(struct sg_train_pass *p, const struct sg_gemm *g);
+/* B: rows of a frozen matrix from `at` on, all its columns; g->b and g->ldb are not read. NT or NN. */
+segue_status sg_train_gemm_frozen(struct sg_train_pass *p, const struct sg_gemm *g, const struct sg_tensor *t, uint64_t at);
+/* Outside a pass: with memory of the caller, sg_train_gemm_n numbers; NULL: 0 of them. */
+size_t sg_train_gemm_n(const struct sg_train_math *m, const struct sg_gemm *g);
+void sg_train_gemm_with(const struct sg_train_math *m, const struct sg_gemm *g, float *packed);
 
 /* --- op_product.c: products on the device --- */
 segue_status sg_train_groups(struct segue_trainer *t, segue_error *err);
@@ -173,7 +179,13 @@ float sg_train_act_of(enum sg_act act, float x);
 float sg_train_act_slope(enum sg_act act, float x);
 float sg_train_sigmoid(float x);
 void sg_train_act_row(enum sg_act act, const float *x, size_t n, float *y, float *slope); /* slope NULL: not wanted */
-double sg_train_exp_row(const float *x, size_t n, float max, float *y);  /* y = e^(x - max), x <= max; returns their sum */
+void sg_train_exp_all(const float *x, size_t n, float max, float *y);    /* y = e^(x - max), x <= max */
+/* --- rows.c --- */
+double sg_train_exp_row(const float *x, size_t n, float max, float *y);  /* the same; returns their sum */
+float sg_train_max_row(const float *x, size_t n);                        /* n > 0 */
+double sg_train_sum_row(const float *x, size_t n);
+double sg_train_squares_row(const float *x, size_t n, double mean);      /* of x - mean */
+double sg_train_dot_row(const float *x, const float *y, size_t n);       /* of products in fp32 */
 
 /* --- head.c: the ops after `rows` on some labelled rows at a time, with the loss --- */
 segue_status sg_train_head(struct sg_train_pass *p);

@@ -1,4 +1,4 @@
-/* values.c: values, gradients and products of a pass. Memory is taken from a list of blocks that the next pass uses again.
+/* values.c: values and gradients of a pass. Memory is taken from a list of blocks that the next pass uses again.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
@@ -243,42 +243,4 @@ segue_status sg_train_read_value(const struct segue_trainer *t, float *host, con
         for (size_t c = 0; c < width; c++) host[r * width + c] = of_bf16(kept[r * stride + c]);
     sg_free(kept);
     return status;
-}
-
-/* --- products --- */
-
-/* Tiles of C, largest first: the larger, the less often factors are copied. */
-static const struct { uint32_t rows, cols; } tile_sizes[] = {{264, 768}, {264, 384}, {132, 192}, {132, 96}};
-enum { TILE_SIZES = 4, ITEMS_PER_THREAD = 4 };
-
-struct gemm_work {
-    const struct sg_train_math *m;
-    const struct sg_gemm *g;
-    uint32_t across, rows, cols;     /* tiles in a row of tiles; size of a tile */
-};
-
-static void gemm_tile(void *arg, uint32_t item, uint32_t thread)
-{
-    const struct gemm_work *w = arg;
-    struct sg_gemm g = *w->g;
-    uint32_t r = item / w->across * w->rows, c = item % w->across * w->cols;
-    g.a += g.kind == SG_GEMM_TN ? r : r * g.lda;
-    g.b += g.kind == SG_GEMM_NT ? c * g.ldb : c;
-    g.c += r * g.ldc + c;
-    g.rows = g.rows - r < w->rows ? g.rows - r : w->rows;
-    g.cols = g.cols - c < w->cols ? g.cols - c : w->cols;
-    w->m->gemm(w->m, &g, thread);
-}
-
-/* The largest tiles that are enough to keep the threads from waiting for each other. */
-void sg_train_gemm(const struct sg_train_math *m, const struct sg_gemm *g)
-{
-    struct gemm_work w = {.m = m, .g = g};
-    uint32_t items = 0;
-    for (int i = 0; i < TILE_SIZES && items < ITEMS_PER_THREAD * m->threads; i++) {
-        w.rows = tile_sizes[i].rows, w.cols = tile_sizes[i].cols;
-        w.across = (g->cols + w.cols - 1) / w.cols;
-        items = (g->rows + w.rows - 1) / w.rows * w.across;
-    }
-    if (items) m->each(m, items, gemm_tile, &w);
 }

@@ -21,6 +21,21 @@ struct sg_gemm {
     int add;                         /* 1: C += the product; 0: C = the product */
 };
 
+/* Packed factors: numbers in the order in which a unit multiplies them, so that they are reordered once for all tiles of C. A
+ * factor consists of panels, A of `rows` rows of C, B of `cols` columns. A panel has elements of 4 bytes, for each of which
+ * `each` neighbours of `inner` are kept; `depth` elements are summed at a time, so a part of `inner` that is a multiple of them
+ * gives the bits of the whole. */
+struct sg_gemm_shape { uint32_t each, rows, cols, depth; };
+/* What to pack: `depth` numbers of `inner` of some lines, rows (b 0) or columns (b 1) of C, that begin with a panel. */
+struct sg_gemm_pack {
+    int b, straight;                 /* straight 1: x is [depth, lines]; 0: [lines, depth] */
+    uint32_t lines, depth;
+    const float *x;
+    size_t ldx;
+    float *to;                       /* in the first panel, at the first element */
+    size_t panel;                    /* numbers of 4 bytes from one panel to the next */
+};
+
 struct sg_train_math {
     struct sg_unit *unit;
     uint32_t threads;                /* `thread` below is less than this */
@@ -31,6 +46,11 @@ struct sg_train_math {
     void (*gemm)(const struct sg_train_math *m, const struct sg_gemm *g, uint32_t thread);
     size_t scratch_n;                /* numbers that gemm needs for each thread; 0: none */
     float *scratch;                  /* [threads, scratch_n] 64-byte aligned; the caller's */
+    /* NULL: products are not packed. The product of panels with `elements` each, on the calling thread; the bits of gemm. */
+    const struct sg_gemm_shape *shape;
+    void (*pack)(const struct sg_train_math *m, const struct sg_gemm_pack *p);
+    void (*gemm_packed)(const struct sg_train_math *m, const struct sg_gemm *g, const float *a, const float *b,
+                        uint32_t elements);
 };
 
 #endif

@@ -9,7 +9,7 @@
 
 #include "base/num.h"
 #include "checkkernel.h"
-#include "unit/train_math.h"
+#include "unit/cpu/cpu_gemm.h"
 #include "unit/cpu/dispatch.h"
 
 struct kernel_case {
@@ -529,10 +529,28 @@ static void check_conv(struct kernel_case *t, uint64_t index)
     sg_arena_free(&arena);
 }
 
+/* The product with both factors packed before, in parts of the depth. */
+static void packed_product(const struct sg_gemm_kernels *k, const struct sg_gemm *g, struct sg_arena *arena)
+{
+    uint32_t elements = (g->inner + k->each - 1) / k->each, cut = elements / 3 * k->each;
+    size_t panel[2] = {(size_t)elements * SG_GEMM_ROWS, (size_t)elements * SG_GEMM_COLS};
+    float *a = sg_arena_alloc(arena, (g->rows / SG_GEMM_ROWS + 1) * panel[0] * sizeof *a),
+          *b = sg_arena_alloc(arena, (g->cols / SG_GEMM_COLS + 1) * panel[1] * sizeof *b);
+    int turned[2] = {g->kind != SG_GEMM_TN, g->kind == SG_GEMM_NT};
+    for (uint32_t at = 0, n = cut; a && b && at < g->inner; at += n, n = g->inner - at) {
+        if (!n) n = g->inner;
+        (turned[0] ? k->pack_turned : k->pack_straight)(g->a + at * (turned[0] ? 1 : g->lda), g->lda, g->rows, n, SG_GEMM_ROWS,
+                                                        a + at / k->each * SG_GEMM_ROWS, panel[0]);
+        (turned[1] ? k->pack_turned : k->pack_straight)(g->b + at * (turned[1] ? 1 : g->ldb), g->ldb, g->cols, n, SG_GEMM_COLS,
+                                                        b + at / k->each * SG_GEMM_COLS, panel[1]);
+    }
+    if (a && b) sg_cpu_gemm_packed(k, g, a, b, elements);
+}
+
 /* All kinds, edges and row distances, against sums in double; in two parts, the bits are the same. */
 static void check_gemm(struct kernel_case *t, uint64_t index, int bf16)
 {
-    void (*gemm)(const struct sg_gemm *g, float *scratch) = bf16 ? t->b->gemm_bf16 : t->b->gemm;
+    const struct sg_gemm_kernels *gemm = bf16 ? t->b->gemm_bf16 : t->b->gemm;
     if (!gemm || !begin(t, bf16 ? "gemm-bf16" : "gemm", index)) return;
     struct sg_arena arena = {0};
     uint32_t rows = check_between(&t->rng, 1, 150), cols = check_between(&t->rng, 1, 70), inner = check_between(&t->rng, 1, 800);
@@ -545,7 +563,7 @@ static void check_gemm(struct kernel_case *t, uint64_t index, int bf16)
     g.ldb = (g.kind == SG_GEMM_NT ? inner : cols) + gap;
     float *want = data(t, &arena, rows * cols), *parts = sg_arena_alloc(&arena, rows * cols * sizeof *parts);
     struct check_guard guard;
-    float *got = check_guard_new(&guard, rows * cols * sizeof *got, 4), *scratch = data(t, &arena, SG_GEMM_SCRATCH);
+    float *got = check_guard_new(&guard, rows * cols * sizeof *got, 4), *scratch = data(t, &arena, SG_CPU_GEMM_SCRATCH);
     if (g.a && g.b && want && parts && got && scratch) {
         memcpy(parts, want, rows * cols * sizeof *parts);
         memcpy(got, want, rows * cols * sizeof *got);
@@ -557,11 +575,11 @@ static void check_gemm(struct kernel_case *t, uint64_t index, int bf16)
                            (double)g.b[g.kind == SG_GEMM_NT ? j * g.ldb + k : k * g.ldb + j];
                 want[i * cols + j] = (float)sum;
             }
-        g.c = got, gemm(&g, scratch);
+        g.c = got, sg_cpu_gemm(gemm, &g, scratch);
         floats(t, want, got, rows * cols, 2e-5);
-        g.c = parts, g.rows = cut, gemm(&g, scratch);
+        g.c = parts, g.rows = cut, sg_cpu_gemm(gemm, &g, scratch);
         g.c = parts + cut * cols, g.rows = rows - cut, g.a += g.kind == SG_GEMM_TN ? cut : cut * g.lda;
-        gemm(&g, scratch);
+        packed_product(gemm, &g, &arena);
         bits(t, got, parts, rows * cols * sizeof *got);
     }
     end(t, &guard);

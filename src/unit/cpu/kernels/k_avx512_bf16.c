@@ -33,6 +33,7 @@ static void block(const void *packed_a, const void *packed_b, uint32_t pairs, ui
 {
     const uint32_t *a = packed_a, *b = packed_b;
     gemm_wide sums[GEMM_ROWS * WIDES];
+    gemm_prefetch(c, ldc, rows, cols);
     if (rows > 8) pair_sums(a, b, pairs, GEMM_ROWS, sums);
     else if (rows > 4) pair_sums(a, b, pairs, 8, sums);
     else pair_sums(a, b, pairs, 4, sums);
@@ -47,41 +48,60 @@ INLINE __m512i row_pairs(const float *x, uint32_t n)
     return (__m512i)_mm512_cvtne2ps_pbh(high, low);
 }
 
-static void pack_turned(const float *x, size_t ldx, uint32_t lines, uint32_t depth, uint32_t width, void *packed)
+INLINE void turned(const float *x, size_t ldx, uint32_t lines, uint32_t depth, const uint32_t width, uint32_t *out, size_t panel)
 {
-    uint32_t *out = packed;
-    for (uint32_t i = 0; i < width; i += 16)
-        for (uint32_t k = 0; k < depth; k += 32) {
-            gemm_wide a[16];
-            for (uint32_t r = 0; r < 16; r++)
-                a[r] = i + r < lines ? (gemm_wide)row_pairs(x + (i + r) * ldx + k, depth - k) : (gemm_wide){0};
-            gemm_turn(a);
-            uint32_t n = depth - k < 32 ? (depth - k + 1) / 2 : 16;
-            for (uint32_t p = 0; p < n; p++) memcpy(out + (size_t)(k / 2 + p) * width + i, &a[p], sizeof a[p]);
-        }
+    for (uint32_t at = 0; at < lines; at += width, out += panel)
+        for (uint32_t i = 0; i < width; i += 16)
+            for (uint32_t k = 0; k < depth; k += 32) {
+                uint32_t left = lines - at < width ? lines - at : width, n = depth - k < 32 ? (depth - k + 1) / 2 : 16;
+                gemm_wide a[16];
+                for (uint32_t r = 0; r < 16; r++)
+                    a[r] = i + r < left ? (gemm_wide)row_pairs(x + (at + i + r) * ldx + k, depth - k) : (gemm_wide){0};
+                gemm_turn(a);
+                for (uint32_t p = 0; p < n; p++)
+                    gemm_put(&a[p], width, k + 2 * (p + 1) >= depth, out + (size_t)(k / 2 + p) * width + i);
+            }
 }
 
-static void pack_straight(const float *x, size_t ldx, uint32_t lines, uint32_t depth, uint32_t width, void *packed)
+/* Two rows of up to 16 numbers as 16 pairs. */
+INLINE gemm_wide column_pairs(const float *low_row, const float *high_row, uint32_t n)
 {
-    uint32_t *out = packed;
     static const uint16_t order[32] = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
                                        8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-    const __m512i interleave = _mm512_loadu_si512(order);
-    for (uint32_t k = 0; k < depth; k += 2)
-        for (uint32_t i = 0; i < width; i += 16) {
-            const __mmask16 mask = i < lines ? tail_mask(lines - i) : (__mmask16)0;
-            const __m512 low = _mm512_maskz_loadu_ps(mask, x + k * ldx + i);
-            const __m512 high = k + 1 < depth ? _mm512_maskz_loadu_ps(mask, x + (k + 1) * ldx + i) : _mm512_setzero_ps();
-            const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(high, low);
-            _mm512_storeu_si512(out + (size_t)(k / 2) * width + i, _mm512_permutexvar_epi16(interleave, both));
-        }
+    const __m512 low = _mm512_maskz_loadu_ps(tail_mask(n), low_row);
+    const __m512 high = high_row ? _mm512_maskz_loadu_ps(tail_mask(n), high_row) : _mm512_setzero_ps();
+    const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(high, low);
+    return (gemm_wide)_mm512_permutexvar_epi16(_mm512_loadu_si512(order), both);
 }
 
-static void gemm_bf16(const struct sg_gemm *g, float *scratch)
+INLINE void straight(const float *x, size_t ldx, uint32_t lines, uint32_t depth, const uint32_t width, uint32_t *out,
+                     size_t panel)
 {
-    static const struct gemm_form form = {2, pack_turned, pack_straight, block};
-    gemm_all(g, &form, scratch);
+    for (uint32_t k = 0; k < depth; k += 2) {
+        const float *low = x + k * ldx, *high = k + 1 < depth ? low + ldx : NULL;
+        uint32_t *to = out + (size_t)(k / 2) * width;
+        for (uint32_t at = 0; at < lines; at += width, to += panel)
+            for (uint32_t i = 0; i < width; i += 16) {
+                uint32_t n = at + i < lines ? lines - at - i : 0;
+                gemm_wide a = n ? column_pairs(low + at + i, high ? high + at + i : NULL, n) : (gemm_wide){0};
+                gemm_put(&a, width, k + 2 >= depth, to + i);
+            }
+    }
 }
 
-void sg_kernels_avx512_bf16(struct sg_kernels *k) { k->gemm_bf16 = gemm_bf16; }
+static void pack_turned(const float *x, size_t ldx, uint32_t lines, uint32_t depth, uint32_t width, void *out, size_t panel)
+{
+    if (width == GEMM_ROWS) turned(x, ldx, lines, depth, GEMM_ROWS, out, panel);
+    else turned(x, ldx, lines, depth, GEMM_COLS, out, panel);
+}
+
+static void pack_straight(const float *x, size_t ldx, uint32_t lines, uint32_t depth, uint32_t width, void *out, size_t panel)
+{
+    if (width == GEMM_ROWS) straight(x, ldx, lines, depth, GEMM_ROWS, out, panel);
+    else straight(x, ldx, lines, depth, GEMM_COLS, out, panel);
+}
+
+static const struct sg_gemm_kernels gemm_bf16 = {2, pack_turned, pack_straight, block};
+
+void sg_kernels_avx512_bf16(struct sg_kernels *k) { k->gemm_bf16 = &gemm_bf16; }
 #endif

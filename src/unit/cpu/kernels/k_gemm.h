@@ -1,9 +1,7 @@
 /* k_gemm.h: the product of fp32 matrices of training, for the instruction set of the file that includes it (through k_plain.h).
  *
- * Blocks of GEMM_ROWS x GEMM_COLS numbers of C are summed in registers, over GEMM_DEPTH numbers of `inner` at a time. Both
- * factors are copied before: A as [depth][GEMM_ROWS], B as [depth][GEMM_COLS], zeros beyond the edge, so that the inner loop
- * reads contiguous numbers whatever the kind of the product. A number of C is the sum of its GEMM_DEPTH-long parts, each in
- * ascending order: it does not depend on the rows and columns beside it.
+ * Blocks of GEMM_ROWS x GEMM_COLS numbers of C are summed in registers. Both factors are packed before (kernels.h), so that the
+ * inner loop reads contiguous numbers whatever the kind of the product.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CPU_K_GEMM_H
 #define SG_UNIT_CPU_K_GEMM_H
@@ -40,13 +38,14 @@ static inline __attribute__((always_inline)) void gemm_sums(const float *a, cons
         for (int w = 0; w < wides; w++) sums[i][w] = s[i][w];
 }
 
-/* One block of C, at most GEMM_ROWS x GEMM_COLS. Few rows, as of an adapter's rank, or few columns take a smaller one. */
+/* One block of C. Few rows, as of an adapter's rank, or few columns take a smaller one. */
 static void gemm_block(const void *packed_a, const void *packed_b, uint32_t depth, uint32_t rows, uint32_t cols, float *c,
                        size_t ldc, int add)
 {
     const float *a = packed_a, *b = packed_b;
     const uint32_t step = GEMM_STEP_WIDES * GEMM_WIDE;
     gemm_wide sums[GEMM_STEP_ROWS][GEMM_STEP_WIDES];
+    gemm_prefetch(c, ldc, rows, cols);
     for (uint32_t i = 0; i < rows; i += GEMM_STEP_ROWS)
         for (uint32_t j = 0; j < cols; j += step) {
             uint32_t n = rows - i < GEMM_STEP_ROWS ? rows - i : GEMM_STEP_ROWS, m = cols - j < step ? cols - j : step;
@@ -58,45 +57,69 @@ static void gemm_block(const void *packed_a, const void *packed_b, uint32_t dept
         }
 }
 
-/* 16 rows of 16 numbers of x, transposed. */
-static inline void gemm_turn_rows(const float *x, size_t ldx, uint32_t rows, float *out, size_t ldo)
+/* 16 rows of 16 numbers of x, transposed: [16] elements. */
+static inline void gemm_turn_rows(const float *x, size_t ldx, uint32_t rows, gemm_wide a[16])
 {
-    gemm_wide a[16];
     for (uint32_t i = 0; i < 16; i++) {
         a[i] = (gemm_wide){0};
         if (i < rows) memcpy(&a[i], x + i * ldx, sizeof a[i]);
     }
     gemm_turn(a);
-    for (uint32_t i = 0; i < 16; i++) memcpy(out + i * ldo, &a[i], sizeof a[i]); /* behind ldo the next row overwrites it */
 }
 
-static void gemm_pack_turned(const float *x, size_t ldx, uint32_t lines, uint32_t depth, uint32_t width, void *packed)
+/* Numbers [k, k + n), n < 16, of up to 16 rows. */
+static inline void gemm_turn_tail(const float *x, size_t ldx, uint32_t rows, uint32_t n, gemm_wide a[16])
 {
-    float *out = packed;
-    for (uint32_t i = 0; i < width; i += 16)
-        for (uint32_t k = 0; k < depth; k += 16) {
-            uint32_t rows = lines < i ? 0 : lines - i < 16 ? lines - i : 16;
-            if (depth - k >= 16) {
-                gemm_turn_rows(x + i * ldx + k, ldx, rows, out + (size_t)k * width + i, width);
-                continue;
+    for (uint32_t d = 0; d < n; d++)
+        for (uint32_t r = 0; r < 16; r++) a[d][r] = r < rows ? x[r * ldx + d] : 0;
+}
+
+static inline __attribute__((always_inline)) void gemm_turned(const float *x, size_t ldx, uint32_t lines, uint32_t depth,
+                                                              const uint32_t width, float *out, size_t panel)
+{
+    for (uint32_t at = 0; at < lines; at += width, out += panel)
+        for (uint32_t i = 0; i < width; i += 16)
+            for (uint32_t k = 0; k < depth; k += 16) {
+                uint32_t left = lines - at < width ? lines - at : width, rows = left < i ? 0 : left - i < 16 ? left - i : 16;
+                uint32_t n = depth - k < 16 ? depth - k : 16;
+                const float *from = x + (at + i) * ldx + k;
+                gemm_wide a[16];
+                if (n == 16) gemm_turn_rows(from, ldx, rows, a);
+                else gemm_turn_tail(from, ldx, rows, n, a);
+                for (uint32_t d = 0; d < n; d++) gemm_put(&a[d], width, k + d + 1 == depth, out + (size_t)(k + d) * width + i);
             }
-            for (uint32_t d = k; d < depth; d++)
-                for (uint32_t r = 0; r < 16 && i + r < width; r++)
-                    out[(size_t)d * width + i + r] = r < rows ? x[(i + r) * ldx + d] : 0;
-        }
 }
 
-static void gemm_pack_straight(const float *x, size_t ldx, uint32_t lines, uint32_t depth, uint32_t width, void *packed)
+static inline __attribute__((always_inline)) void gemm_straight(const float *x, size_t ldx, uint32_t lines, uint32_t depth,
+                                                                const uint32_t width, float *out, size_t panel)
 {
-    float *out = packed;
-    for (uint32_t k = 0; k < depth; k++)
-        for (uint32_t i = 0; i < width; i++) out[(size_t)k * width + i] = i < lines ? x[k * ldx + i] : 0;
+    for (uint32_t k = 0; k < depth; k++) {
+        float *to = out + (size_t)k * width;
+        for (uint32_t at = 0; at < lines; at += width, to += panel)
+            for (uint32_t i = 0; i < width; i += 16) {
+                uint32_t n = at + i < lines ? lines - at - i : 0; /* those beyond the panel are overwritten later */
+                gemm_wide a = {0};
+                if (n >= 16) memcpy(&a, x + k * ldx + at + i, sizeof a);
+                else
+                    for (uint32_t j = 0; j < n; j++) a[j] = x[k * ldx + at + i + j];
+                gemm_put(&a, width, k + 1 == depth, to + i);
+            }
+    }
 }
 
-static void plain_gemm(const struct sg_gemm *g, float *scratch)
+static void gemm_pack_turned(const float *x, size_t ldx, uint32_t lines, uint32_t depth, uint32_t width, void *out, size_t panel)
 {
-    static const struct gemm_form form = {1, gemm_pack_turned, gemm_pack_straight, gemm_block};
-    gemm_all(g, &form, scratch);
+    if (width == GEMM_ROWS) gemm_turned(x, ldx, lines, depth, GEMM_ROWS, out, panel);
+    else gemm_turned(x, ldx, lines, depth, GEMM_COLS, out, panel);
 }
+
+static void gemm_pack_straight(const float *x, size_t ldx, uint32_t lines, uint32_t depth, uint32_t width, void *out,
+                               size_t panel)
+{
+    if (width == GEMM_ROWS) gemm_straight(x, ldx, lines, depth, GEMM_ROWS, out, panel);
+    else gemm_straight(x, ldx, lines, depth, GEMM_COLS, out, panel);
+}
+
+static const struct sg_gemm_kernels plain_gemm = {1, gemm_pack_turned, gemm_pack_straight, gemm_block};
 
 #endif

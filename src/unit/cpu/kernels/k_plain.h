@@ -380,7 +380,7 @@ static inline void plain_kernels(struct sg_kernels *k)
     k->spread = plain_transpose;
     k->bf16_rows = plain_bf16_rows;
     k->sum = plain_sum;
-    k->gemm = plain_gemm;
+    k->gemm = &plain_gemm;
 }
 
 #endif

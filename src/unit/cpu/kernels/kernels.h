@@ -37,8 +37,6 @@
 
 #include "graph/op.h"
 
-struct sg_gemm;
-
 /* Weight rows of a group; rows of an activation tile; rows up to which `few` is used; keys of an
  * attention chunk */
 enum { SG_GROUP = 16, SG_TILE = 12, SG_FEW = 4, SG_FEW_MAX = 16, SG_CHUNK = 128 };
@@ -52,7 +50,21 @@ enum { SG_BIAS = 0x4b400000 };
 /* rows and columns of a bf16 tile, largest number of terms */
 enum { SG_BF16_ROWS = 16, SG_BF16_COLS = 32, SG_BF16_TERMS = 2 };
 
-enum { SG_GEMM_SCRATCH = 56864 };             /* numbers of packed factors of `gemm` (k_gemm.h) */
+/* Products of training: rows and columns of C of a panel; elements that are summed at a time */
+enum { SG_GEMM_ROWS = 12, SG_GEMM_COLS = 32, SG_GEMM_DEPTH = 192 };
+/* How their factors are packed and multiplied. A factor consists of panels, A of SG_GEMM_ROWS rows of C, B of SG_GEMM_COLS
+ * columns: [elements][width], zeros beyond the edge. An element has 4 bytes, `each` numbers that are neighbours in `inner`. */
+struct sg_gemm_kernels {
+    uint32_t each;
+    /* `depth` numbers of `inner` of the panels of all lines, rows or columns of C: x is [lines, depth]. panel: elements from one
+     * panel to the next. width: SG_GEMM_ROWS or SG_GEMM_COLS. depth is a multiple of `each`, except at the end of `inner`. */
+    void (*pack_turned)(const float *x, size_t ldx, uint32_t lines, uint32_t depth, uint32_t width, void *out, size_t panel);
+    /* The same of [depth, lines]. */
+    void (*pack_straight)(const float *x, size_t ldx, uint32_t lines, uint32_t depth, uint32_t width, void *out, size_t panel);
+    /* One block of C, at most SG_GEMM_ROWS x SG_GEMM_COLS, of n elements of a panel of each factor; sums are in ascending order
+     * and do not depend on the rows and columns beside them. add 1: C += the product. */
+    void (*block)(const void *a, const void *b, uint32_t n, uint32_t rows, uint32_t cols, float *c, size_t ldc, int add);
+};
 
 /* Increment whenever a byte of a packed layout changes position or meaning: cached packs of an earlier
  * version are then rejected. tests/cpu/cpu_pack.c compares every layout against fixed hashes. */
@@ -288,10 +300,8 @@ struct sg_kernels {
      * k u^T; o = s^T q. */
     void (*delta)(float *s, const struct sg_delta_args *r);
 
-    /* The product of training, in fp32. Sums of 192 numbers each are added in ascending order. */
-    void (*gemm)(const struct sg_gemm *g, float *scratch); /* train_math.h; scratch [SG_GEMM_SCRATCH], 64-byte aligned */
-    /* The same with both factors rounded to bf16 and sums in fp32. NULL: no instruction for it. */
-    void (*gemm_bf16)(const struct sg_gemm *g, float *scratch);
+    const struct sg_gemm_kernels *gemm;       /* the product of training, in fp32 */
+    const struct sg_gemm_kernels *gemm_bf16;  /* with factors rounded to bf16, sums in fp32. NULL: no instruction for it */
 
     uint64_t (*sum)(const uint64_t *x, size_t n);                       /* sum of words, to measure memory bandwidth */
 };
