@@ -257,7 +257,7 @@ struct sg_unit_ops {
                                  const void *at, segue_error *err);
     /* K, V: address of positions [from, to) in host memory, with the bytes that get would write, for state_attach. Waits like
      * get. The state copies them before it writes there again. EUNSUPPORTED: they are not so in memory of
-     * struct sg_state_opts.host; use get. */
+     * struct sg_state_opts.host; use get. at NULL: only says whether they are, and they may change. */
     segue_status (*state_rows)(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
                                const void **at, segue_error *err);
     /* The unit's pinned memory, or memory that it attaches (sg_host_memory.attachable), or NULL. Absent, or memory that it

@@ -37,11 +37,12 @@ if(mlx IN_LIST SEGUE_UNITS)
   segue_script(mlx_lm "mlx;golden" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/mlx_lm_golden.py $<TARGET_FILE:mlx_golden>
     ${PROJECT_SOURCE_DIR}/tests/golden/tiny)
   segue_test(mlx_ahead "mlx;quick" ${CMAKE_CURRENT_LIST_DIR}/mlx_ahead.c)
+  segue_test(mlx_passed "mlx;quick" ${CMAKE_CURRENT_LIST_DIR}/mlx_passed.c)
 else()
-  foreach(name mlx_repack mlx_types mlx_ahead mlx_lm mlx_dispatches)
+  foreach(name mlx_repack mlx_types mlx_ahead mlx_passed mlx_lm mlx_dispatches)
     segue_script(${name} "mlx;quick" sh ${CMAKE_CURRENT_LIST_DIR}/present.sh true)
   endforeach()
-  foreach(name mlx_repack mlx_types mlx_ahead mlx_lm mlx_dispatches mlx_op mlx_op_bf16 mlx_op_f16 mlx_handoff mlx_copied mlx_converted mlx_tokens
+  foreach(name mlx_repack mlx_types mlx_ahead mlx_passed mlx_lm mlx_dispatches mlx_op mlx_op_bf16 mlx_op_f16 mlx_handoff mlx_copied mlx_converted mlx_tokens
       mlx_families mlx_pipelines)
     if(TEST ${name})
       set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT "SEGUE_NO_MLX=1")

@@ -6,10 +6,7 @@
 #include "base/clock.h"
 #include "engine/session/session.h"
 
-enum {
-    TRIES = 4,         /* losses during one recovery */
-    AHEAD_TOKENS = 512 /* capacity of new states beyond their tokens */
-};
+enum { TRIES = 4 }; /* losses during one recovery */
 
 /* --- the units of a layout --- */
 
@@ -190,11 +187,10 @@ segue_status sg_session_make_states(struct segue_session *s, segue_error *err)
 {
     struct sg_layout *l = &s->layouts[s->active];
     if (sg_layout_holds(l)) return SEGUE_OK;
-    uint64_t rows = s->context - s->tokens_n < AHEAD_TOKENS ? s->context : s->tokens_n + AHEAD_TOKENS;
     s->computed = 0;
     sg_flow_close(s->flow);
     segue_error local, *why = err ? err : &local;
-    segue_status status = sg_layout_states(l, rows, why);
+    segue_status status = sg_layout_states(l, sg_session_capacity(s, l), why);
     return status == SEGUE_ELOST ? recover(s, why) : status;
 }
 

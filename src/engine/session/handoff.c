@@ -5,10 +5,14 @@
 #include "engine/session/session.h"
 #include "engine/transfer/bridge.h"
 
-/* Capacity of moved states in tokens: 512 more than there are, at most the context. */
-static uint64_t capacity_tokens(const struct segue_session *s)
+enum { AHEAD_TOKENS = 512 }; /* capacity of states beyond their tokens */
+
+uint64_t sg_session_capacity(const struct segue_session *s, const struct sg_layout *l)
 {
-    return s->context - s->tokens_n < 512 ? s->context : s->tokens_n + 512;
+    const struct sg_host_memory *host = l->stages[0].host;
+    int passed_on = s->split && l == &s->layouts[SG_PREFILL_LAYOUT] && host && host->attachable;
+    if (passed_on) return s->tokens_n;
+    return s->context - s->tokens_n < AHEAD_TOKENS ? s->context : s->tokens_n + AHEAD_TOKENS;
 }
 
 /* --- during prefill --- */
@@ -27,7 +31,7 @@ int sg_session_flow_open(struct segue_session *s)
 {
     struct sg_layout *to = &s->layouts[SG_DECODE_LAYOUT];
     if (!s->split || s->active != SG_PREFILL_LAYOUT) return 0;
-    if (s->flow) return sg_flow_open(s->flow, capacity_tokens(s));
+    if (s->flow) return sg_flow_open(s->flow, sg_session_capacity(s, to));
     if (!sg_layout_holds(to)) (void)sg_layout_bare_states(to, NULL);
     return 0;
 }
@@ -89,7 +93,7 @@ segue_status sg_session_move_states(struct segue_session *s, struct sg_layout *f
 {
     struct sg_move_stats moved;
     uint64_t start_ns = sg_now_ns();
-    SG_TRY(sg_bridge_move(from, to, capacity_tokens(s), &moved, err));
+    SG_TRY(sg_bridge_move(from, to, sg_session_capacity(s, to), &moved, err));
     s->stats.handoff_ns += moved.ns;
     s->stats.handoff_exposed_ns += moved.ns;
     s->stats.handoff_bytes += moved.bytes;

@@ -8,8 +8,6 @@
 #include "base/mem.h"
 #include "engine/session/session.h"
 
-enum { AHEAD_TOKENS = 512 }; /* capacity of the host copy beyond the present tokens */
-
 segue_status sg_recovery_alloc(struct segue_session *s, segue_error *err)
 {
     size_t bytes = s->context / 8 + 1;
@@ -64,7 +62,7 @@ segue_status sg_recovery_update(struct segue_session *s, uint32_t rows, segue_er
 {
     struct sg_recovery *r = &s->recovery;
     uint64_t since = s->computed - (r->copy.complete ? r->copy.tokens : 0);
-    uint64_t ahead = s->context - s->tokens_n < AHEAD_TOKENS ? s->context : s->tokens_n + AHEAD_TOKENS;
+    uint64_t ahead = sg_session_capacity(s, &s->layouts[SG_DECODE_LAYOUT]);
     /* Memory is reserved during prefill, so that decode does not allocate. */
     if ((rows > 1 || !s->computed) && may_disconnect(s))
         sg_hostcopy_reserve(&r->copy, s->engine->graph, &s->layouts[SG_DECODE_LAYOUT], ahead, NULL);

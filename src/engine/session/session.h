@@ -159,6 +159,9 @@ void sg_record_handoff(struct segue_session *s, const struct sg_layout *from, co
 void sg_record_loss(struct segue_session *s, const segue_loss *loss);
 
 /* --- handoff.c --- */
+/* Tokens that new states of a layout are to hold without growing: those that there are, and 512 more for an answer, at most the
+ * context. Not for an answer: prefill states in memory that the decode unit takes over. */
+uint64_t sg_session_capacity(const struct segue_session *s, const struct sg_layout *l);
 /* Replaces s->flow by one for the present layouts; NULL where states cannot be sent during prefill. */
 segue_status sg_session_make_flow(struct segue_session *s, segue_error *err);
 /* Moves the states to layout `to`. On failure they stay where they were. */

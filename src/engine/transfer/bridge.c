@@ -108,17 +108,18 @@ static segue_status move_fixed(const struct sg_slot_copy *j, struct sg_staging *
 
 int sg_bridge_attaches(const struct sg_slot_copy *j)
 {
-    const struct sg_unit_ops *b = sg_ops_of(j->to);
+    const struct sg_unit_ops *a = sg_ops_of(j->from), *b = sg_ops_of(j->to);
     struct sg_unit *to = ((const struct sg_state_base *)(const void *)j->to)->unit;
     const struct sg_host_memory *host = b->state_attach && b->host ? b->host(to) : NULL;
-    return !sg_slot_fixed_bytes(j->slot) && sg_ops_of(j->from)->state_rows && host && host->attachable;
+    if (sg_slot_fixed_bytes(j->slot) || !a->state_rows || !host || !host->attachable || j->first >= j->end) return 0;
+    return a->state_rows(j->from, j->from_slot, j->first, j->end, j->kv, NULL, NULL) == SEGUE_OK;
 }
 
 /* 1: the target took the rows of K or V over. */
 static int attach_rows(const struct sg_slot_copy *j, struct sg_moved *moved)
 {
     const void *at;
-    if (j->first >= j->end || !sg_bridge_attaches(j)) return 0;
+    if (!sg_bridge_attaches(j)) return 0;
     if (sg_ops_of(j->from)->state_rows(j->from, j->from_slot, j->first, j->end, j->kv, &at, NULL) != SEGUE_OK) return 0;
     if (sg_ops_of(j->to)->state_attach(j->to, j->to_slot, j->first, j->end, j->kv, at, NULL) != SEGUE_OK) return 0;
     moved->all += (j->end - j->first) * sg_slot_row_bytes(j->slot, j->kv);

@@ -32,7 +32,7 @@ struct sg_moved {
 /* Copies one slot, or has the target attach it, and adds its bytes to *moved. Device copies may be pending afterwards: those that
  * read `from` until sg_bridge_flush, those that write `to` until sg_bridge_validate. */
 segue_status sg_bridge_slot(const struct sg_slot_copy *j, struct sg_staging *c, struct sg_moved *moved, segue_error *err);
-/* 1: the target may take rows of K or V over, all of them at once: not before the last run of prefill. */
+/* 1: the target may take these rows of K or V over. All of a slot are taken at once: not before the last run of prefill. */
 int sg_bridge_attaches(const struct sg_slot_copy *j);
 segue_status sg_bridge_flush(const struct sg_layout *from, segue_error *err);
 

@@ -80,7 +80,7 @@ void sg_flow_close(struct sg_flow *f)
 
 /* Copies the positions of one slot that were not copied yet, up to `rows`. last: also recurrent slots. In the last run only,
  * unless copying has begun (`sent`): slots with a sliding window, whose earlier positions would leave the window before decode
- * starts, and rows that the target may take over. */
+ * starts, and rows that the target may take over; once some of them do not follow each other they are copied as they come. */
 static segue_status send_path(struct sg_flow *f, struct path *p, uint64_t rows, int last, segue_error *err)
 {
     const struct sg_layout_stage *a = &f->from->stages[p->from_stage], *b = &f->to->stages[p->to_stage];

@@ -25,7 +25,7 @@ uint64_t ane_first_needed(const struct sg_state *st, uint32_t slot, uint64_t tok
 
 void ane_rows_init(struct ane_slot *s, const struct sg_host_memory *host, uint64_t tokens)
 {
-    sg_rows_init(&s->rows, ANE_BLOCK_TOKENS, s->elems * sizeof(uint16_t), host, tokens);
+    sg_rows_init(&s->rows, ANE_BLOCK_TOKENS, s->elems * sizeof(uint16_t), s->core.slot.window, host, tokens);
 }
 
 uint16_t *ane_row(const struct ane_slot *s, uint64_t pos) { return (uint16_t *)(void *)sg_rows_at(&s->rows, pos); }

@@ -354,7 +354,7 @@ segue_status ane_state_rows(struct sg_state *st, uint32_t slot, uint64_t from, u
     sg_state_core_wait(&st->core, c, UINT64_MAX);
     segue_status status = ane_state_sync(st, err);
     if (status == SEGUE_OK) status = sg_state_core_check_get(&st->core, slot, from, to, c->first, c->end, err);
-    *out = status == SEGUE_OK && storage == SG_F16 ? sg_rows_export(&ane_slot_at(st, slot)->rows, from, to) : NULL;
+    if (status == SEGUE_OK) status = sg_rows_pass(&ane_slot_at(st, slot)->rows, from, to, storage, SG_F16, "ane", slot, out, err);
     pthread_mutex_unlock(&st->core.lock);
-    return status != SEGUE_OK || *out ? status : sg_rows_apart("ane", slot, err);
+    return status;
 }

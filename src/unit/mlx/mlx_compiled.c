@@ -173,6 +173,7 @@ static mxc_ref slot_before(struct mlx_pass *p, uint32_t span, uint32_t slot)
 
 static void slot_after(struct mlx_pass *p, uint32_t span, uint32_t slot, mxc_ref x)
 {
+    x = mlx_state_shaped(p->unit, mlx_slot_at(p->spans[span].state, slot), x);
     p->states[p->states_n++] = x;
     p->state_bytes += 2 * mlx_slot_at(p->spans[span].state, slot)->core.fixed_bytes;
     if (!p->fixed_next) {

@@ -73,11 +73,11 @@ static mxc_ref view_of(const struct attaching *a, const struct mxc_memory *m, si
     static const int swap_matrix[4] = {0, 1, 3, 2}, swap_rows[4] = {0, 2, 1, 3};
     struct mxc_tape *t = a->state->core.base.unit->tape;
     const struct sg_slot *slot = &a->slot->core.slot;
-    uint32_t conv[3] = {1, slot->heads, slot->width}, delta[4] = {1, slot->heads, slot->depth, slot->width};
+    uint32_t conv[2] = {slot->heads, slot->width}, delta[4] = {1, slot->heads, slot->depth, slot->width};
     uint32_t rows[4] = {1, (uint32_t)a->tokens, slot->heads, slot->width};
     if (sg_slot_grows(slot))
         return mxc_transpose(t, mxc_of_memory(t, m, offset, mlx_type_of(a->state->core.storage), rows, 4), swap_rows, 4);
-    if (slot->kind == SG_SLOT_CONV) return mxc_of_memory(t, m, offset, MXC_F32, conv, 3);
+    if (slot->kind == SG_SLOT_CONV) return mxc_of_memory(t, m, offset, MXC_F32, conv, 2);
     return mxc_transpose(t, mxc_of_memory(t, m, offset, MXC_F32, delta, 4), swap_matrix, 4);
 }
 

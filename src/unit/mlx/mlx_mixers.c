@@ -4,19 +4,12 @@
 
 #include "unit/mlx/mlxunit.h"
 
-/* [rows, heads * width] as [1, heads, rows, width]. */
-static mxc_ref by_head(struct mlx_pass *p, mxc_ref x, uint32_t rows, uint32_t heads, uint32_t width)
-{
-    static const int axes[4] = {0, 2, 1, 3};
-    uint32_t shape[4] = {1, rows, heads, width};
-    return mxc_transpose(p->t, mxc_reshape(p->t, x, shape, 4), axes, 4);
-}
-
+/* [1, heads, rows, width] as [rows, columns]. One row is the same memory. */
 static mxc_ref by_row(struct mlx_pass *p, mxc_ref x, uint32_t rows, uint32_t columns)
 {
     static const int axes[4] = {0, 2, 1, 3};
     uint32_t shape[2] = {rows, columns};
-    return mxc_reshape(p->t, mxc_transpose(p->t, x, axes, 4), shape, 2);
+    return mxc_reshape(p->t, rows == 1 ? x : mxc_transpose(p->t, x, axes, 4), shape, 2);
 }
 
 /* The rotated columns times mscale, which equals scaling cosine and sine. */
@@ -48,7 +41,7 @@ mxc_ref mlx_op_rope(struct mlx_pass *p, const struct sg_op *op)
     if (p->segment) return rope_rows(p, r, x, periods);
     for (uint32_t s = 0; s < p->spans_n; s++) {
         uint32_t rows = p->spans[s].rows;
-        mxc_ref y = by_head(p, mlx_rows_of(p, x, p->from[0][s], p->from[0][s + 1]), rows, r->heads, r->head_width);
+        mxc_ref y = mlx_by_head(p->t, mlx_rows_of(p, x, p->from[0][s], p->from[0][s + 1]), rows, r->heads, r->head_width);
         y = scale_rotated(p, mxc_rope(p->t, y, periods, table->pairs, (uint32_t)p->spans[s].first), table, r->head_width);
         p->pieces[s] = by_row(p, y, rows, op->in[0].width);
     }
@@ -91,7 +84,7 @@ mxc_ref mlx_op_attend(struct mlx_pass *p, const struct sg_op *op)
         m.k = append(p, span, a->slot_k, mlx_rows_of(p, k, from, to), lo);
         m.v = append(p, span, a->slot_v, mlx_rows_of(p, v, from, to), lo);
         enum mxc_type type = mxc_type_of(p->t, m.k);
-        m.q = mlx_cast(p, by_head(p, mlx_rows_of(p, q, from, to), span->rows, a->heads, a->d), type);
+        m.q = mlx_cast(p, mlx_by_head(p->t, mlx_rows_of(p, q, from, to), span->rows, a->heads, a->d), type);
         m.sinks = sinks == MXC_NONE ? MXC_NONE : mlx_cast(p, sinks, type);
         p->pieces[s] = by_row(p, mxc_attend(p->t, &m), span->rows, a->heads * a->dv);
     }
@@ -128,6 +121,7 @@ static void fixed_after(struct mlx_pass *p, uint32_t s, int32_t slot, mxc_ref x)
         p->after[index_of(p, s, slot)] = x;
         return;
     }
+    x = mlx_state_shaped(p->unit, mlx_slot_at(p->spans[s].state, (uint32_t)slot), x);
     mlx_state_set_next(p->unit, p->spans[s].state, (uint32_t)slot, x);
     p->states[p->states_n++] = x;
 }
@@ -146,36 +140,34 @@ static mxc_ref convolve_row(struct mlx_pass *p, mxc_ref past, mxc_ref x, struct 
 }
 
 /* The n rows that the slot of a convolution has after a row x. */
-static mxc_ref shifted(struct mlx_pass *p, mxc_ref past, mxc_ref x, uint32_t n, uint32_t width)
+static mxc_ref shifted(struct mlx_pass *p, mxc_ref past, mxc_ref x, uint32_t n)
 {
-    uint32_t three[3] = {1, n, width};
     mxc_ref parts[2] = {n > 1 ? mxc_slice(p->t, past, 0, 1, n) : MXC_NONE, x};
-    return mxc_reshape(p->t, n > 1 ? mxc_concat(p->t, parts, 2, 0) : mxc_copy(p->t, x), three, 3);
+    return n > 1 ? mxc_concat(p->t, parts, 2, 0) : mxc_copy(p->t, x);
 }
 
 /* One row of a span, [1, width]. */
-static mxc_ref conv_row(struct mlx_pass *p, const struct sg_conv *c, uint32_t s, mxc_ref x, uint32_t width)
+static mxc_ref conv_row(struct mlx_pass *p, const struct sg_conv *c, uint32_t s, mxc_ref x)
 {
     const struct mlx_weight *taps = mlx_weight_of(p->program, c->weight.tensor, MLX_TAPS);
-    uint32_t past = c->taps - 1, rows[2] = {past, width};
-    mxc_ref before = mxc_reshape(p->t, mlx_cast(p, fixed_before(p, s, c->slot), p->type), rows, 2);
-    fixed_after(p, s, c->slot, shifted(p, before, x, past, width));
+    mxc_ref before = mlx_cast(p, fixed_before(p, s, c->slot), p->type);
+    fixed_after(p, s, c->slot, shifted(p, before, x, c->taps - 1));
     return convolve_row(p, before, x, taps->each, c->taps);
 }
 
 /* Several rows of a span, [rows, width]. */
 static mxc_ref conv_rows(struct mlx_pass *p, const struct sg_conv *c, uint32_t s, mxc_ref x, mxc_ref weight, uint32_t width)
 {
-    uint32_t rows = p->spans[s].rows, past = c->taps - 1, three[3] = {1, rows, width}, two[2] = {rows, width};
-    mxc_ref all = mxc_reshape(p->t, x, three, 3);
+    uint32_t rows = p->spans[s].rows, past = c->taps - 1, three[3] = {1, rows + past, width}, two[2] = {rows, width};
+    mxc_ref all = x;
     if (past) {
-        mxc_ref parts[2] = {mlx_cast(p, fixed_before(p, s, c->slot), p->type), all};
-        all = mxc_concat(p->t, parts, 2, 1);
-        mxc_ref last = mxc_slice(p->t, all, 1, rows, rows + past);
+        mxc_ref parts[2] = {mlx_cast(p, fixed_before(p, s, c->slot), p->type), x};
+        all = mxc_concat(p->t, parts, 2, 0);
+        mxc_ref last = mxc_slice(p->t, all, 0, rows, rows + past);
         /* A copy, since a slice would keep the memory of all rows. */
         fixed_after(p, s, c->slot, rows > past ? mxc_copy(p->t, last) : last);
     }
-    return mxc_reshape(p->t, mxc_convolve(p->t, all, weight), two, 2);
+    return mxc_reshape(p->t, mxc_convolve(p->t, mxc_reshape(p->t, all, three, 3), weight), two, 2);
 }
 
 /* The slot has the numbers of the unit's type, in which they came. */
@@ -188,7 +180,7 @@ mxc_ref mlx_op_conv(struct mlx_pass *p, const struct sg_op *op)
     for (uint32_t s = 0; s < p->spans_n; s++) {
         mxc_ref rows = mlx_rows_of(p, x, p->from[0][s], p->from[0][s + 1]);
         int one = c->taps > 1 && p->spans[s].rows == 1;
-        p->pieces[s] = one ? conv_row(p, c, s, rows, width) : conv_rows(p, c, s, rows, weight, width);
+        p->pieces[s] = one ? conv_row(p, c, s, rows) : conv_rows(p, c, s, rows, weight, width);
     }
     mxc_ref y = mlx_join_pieces(p);
     if (bias != MXC_NONE) y = mxc_add(p->t, y, bias);
@@ -209,18 +201,18 @@ static int are_adjacent(const struct sg_op *op)
     return op->u.delta.l2_eps > 0 && q->value == k->value && q->width == k->width && k->at == q->at + q->width;
 }
 
-/* The same as l2_scaled for q and k of one row, [1, 1, k_heads, dk] each. */
+/* The same as l2_scaled for q and k of one row, [1, k_heads, 1, dk] each. */
 static void l2_scaled_both(struct mlx_pass *p, const struct sg_op *op, mxc_ref row, mxc_ref out[2])
 {
     const struct sg_delta *d = &op->u.delta;
-    uint32_t shape[4] = {1, 1, 2 * d->k_heads, d->dk};
+    uint32_t shape[4] = {1, 2 * d->k_heads, 1, d->dk};
     float *scales = sg_alloc(2 * (size_t)d->k_heads * sizeof *scales);
     for (uint32_t h = 0; scales && h < 2 * d->k_heads; h++)
         scales[h] = (float)((h < d->k_heads ? 1 / sqrt((double)d->dk) : 1) / sqrt((double)d->dk));
     mxc_ref x = mxc_rms_norm(p->t, mxc_reshape(p->t, row, shape, 4), MXC_NONE, d->l2_eps / (float)d->dk);
     x = mxc_multiply(p->t, x, scales ? mxc_column(p->t, scales, p->type, 2 * d->k_heads) : MXC_NONE);
     x = mlx_cast(p, x, MXC_F32);
-    for (uint32_t i = 0; i < 2; i++) out[i] = mxc_slice(p->t, x, 2, i * d->k_heads, (i + 1) * d->k_heads);
+    for (uint32_t i = 0; i < 2; i++) out[i] = mxc_slice(p->t, x, 1, i * d->k_heads, (i + 1) * d->k_heads);
     sg_free(scales);
 }
 
@@ -246,23 +238,20 @@ mxc_ref mlx_op_delta(struct mlx_pass *p, const struct sg_op *op)
     mxc_ref beta = mxc_activate(p->t, in[4], MXC_ACT_SIGMOID);
     for (uint32_t s = 0; s < p->spans_n; s++) {
         uint32_t rows = p->spans[s].rows, from = p->from[0][s], to = p->from[0][s + 1];
-        uint32_t keys[4] = {1, rows, d->k_heads, d->dk}, values[4] = {1, rows, d->v_heads, d->dv};
-        uint32_t numbers[3] = {1, rows, d->v_heads}, flat[2] = {rows, d->v_heads * d->dv};
-        mxc_ref qkv[3], next;
-        for (int i = 0; i < 3; i++)
-            qkv[i] = mxc_reshape(p->t, mlx_rows_of(p, in[i], from, to), i < 2 ? keys : values, 4);
+        uint32_t keys[4] = {1, rows, d->k_heads, d->dk};
+        mxc_ref qkv[3] = {MXC_NONE, MXC_NONE, mlx_rows_of(p, in[2], from, to)}, next;
         if (rows == 1 && are_adjacent(op)) {
             l2_scaled_both(p, op, mlx_rows_of(p, mlx_operand(p, &both), from, to), qkv);
         } else {
-            qkv[0] = l2_scaled(p, qkv[0], d->dk, d->l2_eps, 1.0 / sqrt((double)d->dk));
-            qkv[1] = l2_scaled(p, qkv[1], d->dk, d->l2_eps, 1);
+            for (int i = 0; i < 2; i++)
+                qkv[i] = l2_scaled(p, mxc_reshape(p->t, mlx_rows_of(p, in[i], from, to), keys, 4), d->dk, d->l2_eps,
+                                   i ? 1 : 1.0 / sqrt((double)d->dk));
         }
         for (int i = 0; i < 3; i++) qkv[i] = mlx_cast(p, qkv[i], MXC_F32);
-        mxc_ref decays = mxc_reshape(p->t, mlx_rows_of(p, gates, from, to), numbers, 3);
-        mxc_ref rates = mxc_reshape(p->t, mlx_rows_of(p, beta, from, to), numbers, 3);
+        mxc_ref decays = mlx_rows_of(p, gates, from, to), rates = mlx_rows_of(p, beta, from, to);
         mxc_ref y = mxc_delta(p->t, qkv, decays, rates, fixed_before(p, s, d->slot), &next);
         fixed_after(p, s, d->slot, next);
-        p->pieces[s] = mlx_cast(p, mxc_reshape(p->t, y, flat, 2), p->type);
+        p->pieces[s] = mlx_cast(p, y, p->type);
     }
     return mlx_join_pieces(p);
 }

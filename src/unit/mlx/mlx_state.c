@@ -25,6 +25,13 @@ static segue_status share(const struct mxc_held *from, struct mxc_held **to, seg
 
 /* --- for runs, on the owner thread --- */
 
+mxc_ref mlx_by_head(struct mxc_tape *t, mxc_ref x, uint32_t rows, uint32_t heads, uint32_t width)
+{
+    uint32_t shape[4] = {1, rows, heads, width}, one[4] = {1, heads, 1, width};
+    if (rows == 1) return mxc_reshape(t, x, one, 4);    /* the same memory */
+    return mxc_transpose(t, mxc_reshape(t, x, shape, 4), swap_rows, 4);
+}
+
 /* Room for positions before `end`: MLX_BLOCK_TOKENS more at a time. */
 mxc_ref mlx_state_grown(struct sg_unit *u, struct mlx_slot *s, enum sg_storage storage, uint64_t end)
 {
@@ -58,8 +65,7 @@ mxc_ref mlx_state_append(struct sg_unit *u, struct sg_state *st, uint32_t slot, 
 {
     struct mlx_slot *s = mlx_slot_at(st, slot);
     enum sg_storage storage = st->core.storage;
-    uint32_t shape[4] = {1, n, s->core.slot.heads, s->core.slot.width};
-    mxc_ref x = mxc_transpose(u->tape, mxc_reshape(u->tape, rows, shape, 4), swap_rows, 4);
+    mxc_ref x = mlx_by_head(u->tape, rows, n, s->core.slot.heads, s->core.slot.width);
     if (mxc_type_of(u->tape, x) != mlx_type_of(storage)) x = mxc_cast(u->tape, x, mlx_type_of(storage));
     st->version++;
     return put_rows(u, s, storage, x, at, n);
@@ -68,9 +74,16 @@ mxc_ref mlx_state_append(struct sg_unit *u, struct sg_state *st, uint32_t slot, 
 mxc_ref mlx_state_fixed(struct sg_unit *u, struct mlx_slot *s)
 {
     const struct sg_slot *slot = &s->core.slot;
-    uint32_t conv[3] = {1, slot->heads, slot->width}, delta[4] = {1, slot->heads, slot->width, slot->depth};
+    uint32_t conv[2] = {slot->heads, slot->width}, delta[4] = {1, slot->heads, slot->width, slot->depth};
     if (s->array) return mxc_use(u->tape, s->array);
-    return slot->kind == SG_SLOT_CONV ? mxc_zeros(u->tape, MXC_F32, conv, 3) : mxc_zeros(u->tape, MXC_F32, delta, 4);
+    return slot->kind == SG_SLOT_CONV ? mxc_zeros(u->tape, MXC_F32, conv, 2) : mxc_zeros(u->tape, MXC_F32, delta, 4);
+}
+
+mxc_ref mlx_state_shaped(struct sg_unit *u, const struct mlx_slot *s, mxc_ref x)
+{
+    const struct sg_slot *slot = &s->core.slot;
+    uint32_t delta[4] = {1, slot->heads, slot->width, slot->depth};
+    return slot->kind == SG_SLOT_DELTA ? mxc_reshape(u->tape, x, delta, 4) : x;
 }
 
 void mlx_state_set_next(struct sg_unit *u, struct sg_state *st, uint32_t slot, mxc_ref x)
@@ -159,7 +172,7 @@ static void do_put(void *arg)
     struct mlx_transfer *x = arg;
     struct sg_unit *u = x->state->core.base.unit;
     const struct sg_slot *slot = &x->slot->core.slot;
-    uint32_t conv[3] = {1, slot->heads, slot->width}, delta[4] = {1, slot->heads, slot->depth, slot->width};
+    uint32_t conv[2] = {slot->heads, slot->width}, delta[4] = {1, slot->heads, slot->depth, slot->width};
     uint32_t rows[4] = {1, (uint32_t)(x->to - x->from), slot->heads, slot->width};
     mxc_ref y;
     x->state->version++;
@@ -169,7 +182,7 @@ static void do_put(void *arg)
                      x->to - x->from);
     } else {
         int matrix = slot->kind == SG_SLOT_DELTA;
-        y = mxc_from(u->tape, x->in, MXC_F32, matrix ? delta : conv, matrix ? 4 : 3);
+        y = mxc_from(u->tape, x->in, MXC_F32, matrix ? delta : conv, matrix ? 4 : 2);
         if (matrix) y = mxc_transpose(u->tape, y, swap_matrix, 4);
         struct mxc_held *held = mxc_keep(u->tape, y);
         if (held) replace(&x->slot->array, held);

@@ -251,7 +251,7 @@ segue_status mlx_range_fail(struct mlx_pass *p, segue_error *err);
 enum { MLX_BLOCK_TOKENS = 256 };     /* K and V grow by this */
 struct mlx_slot {
     struct sg_core_slot core;
-    struct mxc_held *array;          /* K, V: [1, heads, cap, width]; CONV: [1, rows, channels], fp32 or the type of a program;
+    struct mxc_held *array;          /* K, V: [1, heads, cap, width]; CONV: [rows, channels], fp32 or the type of a program;
                                       * DELTA: [1, heads, width, depth]; NULL: K, V: nothing is held; else zeros */
     struct mxc_held *next;           /* CONV, DELTA: contents after the pass in progress */
 };
@@ -283,12 +283,16 @@ static inline struct mlx_slot *mlx_slot_at(const struct sg_state *s, uint32_t i)
     return (struct mlx_slot *)(void *)sg_core_slot_at(&s->core, i);
 }
 enum mxc_type mlx_type_of(enum sg_storage s);    /* of K and V; fp32 for q8_0 */
+/* [rows, heads * width] as [1, heads, rows, width]. */
+mxc_ref mlx_by_head(struct mxc_tape *t, mxc_ref x, uint32_t rows, uint32_t heads, uint32_t width);
 /* On the owner thread. K or V with `rows`, [n, heads * width], written at position `at`; [1, heads, cap, width]. */
 mxc_ref mlx_state_append(struct sg_unit *u, struct sg_state *s, uint32_t slot, mxc_ref rows, uint64_t at, uint32_t n);
 /* K or V with the capacity for positions before `end`. */
 mxc_ref mlx_state_grown(struct sg_unit *u, struct mlx_slot *s, enum sg_storage storage, uint64_t end);
 /* The contents of a recurrent slot before the pass. */
 mxc_ref mlx_state_fixed(struct sg_unit *u, struct mlx_slot *s);
+/* New contents in the shape of its array. */
+mxc_ref mlx_state_shaped(struct sg_unit *u, const struct mlx_slot *s, mxc_ref x);
 void mlx_state_set_next(struct sg_unit *u, struct sg_state *s, uint32_t slot, mxc_ref x);
 void mlx_state_commit(struct sg_state *s, uint32_t tokens);
 void mlx_state_discard(struct sg_state *s);

@@ -174,7 +174,7 @@ mxc_ref mxc_from(struct mxc_tape *t, const void *data, enum mxc_type type, const
 
 mxc_ref mxc_column(struct mxc_tape *t, const float *numbers, enum mxc_type type, uint32_t n)
 {
-    return append(t, "copy data", [&] { return mx::array(numbers, mx::Shape{static_cast<int>(n), 1}, types[type]); });
+    return append(t, "copy data", [&] { return mx::array(numbers, mx::Shape{static_cast<int>(n), 1, 1}, types[type]); });
 }
 
 mxc_ref mxc_zeros(struct mxc_tape *t, enum mxc_type type, const uint32_t *shape, uint32_t dims)
@@ -313,8 +313,11 @@ uint64_t mxc_count_infinite(struct mxc_tape *t, mxc_ref x)
 
 // --- memory ---
 
+// Lengths of MLX's axes are int: rows of LINE numbers reach 128 GiB.
+constexpr int LINE = 16;
+
 struct mxc_memory {
-    mx::array numbers; // fp32, with room to begin at a multiple of 64 bytes
+    mx::array numbers; // fp32 [lines, LINE], with room to begin at a multiple of 64 bytes
     size_t skip;       // bytes before it
 };
 
@@ -330,9 +333,10 @@ int mxc_unified(const struct mxc_device *d)
 struct mxc_memory *mxc_memory_new(size_t bytes, void **address)
 {
     try {
-        size_t n = bytes / sizeof(float) + 32;
-        if (n > static_cast<size_t>(std::numeric_limits<int>::max())) return nullptr;
-        mx::array numbers(mx::allocator::malloc(n * sizeof(float)), mx::Shape{static_cast<int>(n)}, mx::float32);
+        constexpr size_t line = LINE * sizeof(float);
+        size_t lines = bytes / line + 2;
+        if (lines > static_cast<size_t>(std::numeric_limits<int>::max())) return nullptr;
+        mx::array numbers(mx::allocator::malloc(lines * line), mx::Shape{static_cast<int>(lines), LINE}, mx::float32);
         size_t skip = (64 - reinterpret_cast<std::uintptr_t>(numbers.data<char>()) % 64) % 64;
         *address = numbers.data<char>() + skip;
         return new mxc_memory{numbers, skip};
@@ -343,17 +347,25 @@ struct mxc_memory *mxc_memory_new(size_t bytes, void **address)
 
 void mxc_memory_free(struct mxc_memory *m) { delete m; }
 
+// Of an array that is computed already: no axis of another array has to be as long as the memory.
 mxc_ref mxc_of_memory(struct mxc_tape *t, const struct mxc_memory *m, size_t offset, enum mxc_type type, const uint32_t *shape,
                       uint32_t dims)
 {
     return append(t, "share memory", [&] {
-        mx::Stream s = t->device->stream;
-        size_t n = 1, size = types[type].size(), from = (m->skip + offset) / sizeof(float);
-        for (uint32_t i = 0; i < dims; i++) n *= shape[i];
-        size_t words = (n * size + sizeof(float) - 1) / sizeof(float);
-        mx::array numbers = mx::slice(m->numbers, {static_cast<int>(from)}, {static_cast<int>(from + words)}, s);
-        if (type != MXC_F32) numbers = mx::slice(mx::view(numbers, types[type], s), {0}, {static_cast<int>(n)}, s);
-        return mx::reshape(numbers, shape_of(shape, dims), s);
+        size_t n = 1, longest = 1;
+        mx::Strides strides(dims, 1);
+        for (uint32_t i = dims; i-- > 0;) {
+            strides[i] = static_cast<int64_t>(n);
+            n *= shape[i];
+            if (shape[i] > longest) longest = shape[i];
+        }
+        if (offset > m->numbers.nbytes() - m->skip || n * types[type].size() > m->numbers.nbytes() - m->skip - offset)
+            throw std::runtime_error("beyond the memory");
+        mx::array numbers(shape_of(shape, dims), types[type], nullptr, {});
+        numbers.copy_shared_buffer(m->numbers, strides, {true, true, longest == n}, n,
+                                   static_cast<int64_t>((m->skip + offset) / types[type].size()));
+        numbers.set_status(mx::array::Status::available);
+        return numbers;
     });
 }
 

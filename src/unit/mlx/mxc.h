@@ -60,7 +60,7 @@ void mxc_list(struct mxc_tape *t, mxc_ref x, mxc_list_fn *each, void *context);
 
 /* shape [dims]; the data are copied. */
 mxc_ref mxc_from(struct mxc_tape *t, const void *data, enum mxc_type type, const uint32_t *shape, uint32_t dims);
-/* [n, 1] in a type of fewer bits; rounded here. */
+/* [n, 1, 1] in a type of fewer bits; rounded here. */
 mxc_ref mxc_column(struct mxc_tape *t, const float *numbers, enum mxc_type type, uint32_t n);
 mxc_ref mxc_zeros(struct mxc_tape *t, enum mxc_type type, const uint32_t *shape, uint32_t dims);
 enum mxc_type mxc_type_of(const struct mxc_tape *t, mxc_ref x);
@@ -148,8 +148,8 @@ struct mxc_attention { mxc_ref q, k, v, sinks; float scale, softcap; uint32_t wi
 mxc_ref mxc_attend(struct mxc_tape *t, const struct mxc_attention *a);
 /* x [1, T + taps - 1, C], weight [C, taps, 1] -> [1, T, C] */
 mxc_ref mxc_convolve(struct mxc_tape *t, mxc_ref x, mxc_ref weight);
-/* q, k [1, T, k_heads, dk], v [1, T, v_heads, dv], decay, beta [1, T, v_heads], state [1, v_heads, dv, dk] ->
- * [1, T, v_heads, dv]; *next: the new state. All fp32: MLX computes the recurrence in the type of q, or decays with it. */
+/* q, k [1, T, k_heads, dk] or of one row [1, k_heads, 1, dk], v [T, v_heads * dv], decay, beta [T, v_heads], state [1, v_heads,
+ * dv, dk] -> [T, v_heads * dv]; *next: the new state in that or another shape. All fp32: MLX computes in the type of q. */
 mxc_ref mxc_delta(struct mxc_tape *t, const mxc_ref qkv[3], mxc_ref decay, mxc_ref beta, mxc_ref state, mxc_ref *next);
 
 /* --- closures --- */

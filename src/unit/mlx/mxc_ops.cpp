@@ -329,31 +329,43 @@ mxc_ref mxc_convolve(struct mxc_tape *t, mxc_ref x, mxc_ref weight)
 
 namespace {
 
-// x [1, 1, heads, width] as [1, heads, 1, width], each head `times` times.
-mx::array by_head(const mx::array &x, int times, mx::Stream s)
-{
-    int heads = x.shape(2), width = x.shape(3);
-    if (times == 1) return mx::reshape(x, {1, heads, 1, width}, s);
-    mx::array more = mx::broadcast_to(mx::reshape(x, {heads, 1, width}, s), {heads, times, width}, s);
-    return mx::reshape(more, {1, heads * times, 1, width}, s);
-}
-
 // One row, where MLX has no kernel for the rule (the CPU, CUDA): its own composition would cut every operand into rows, and
-// store the decayed memory. Here MLX fuses all but the two sums into two kernels.
+// store the decayed memory. Here MLX fuses all but the two sums into two kernels. Value heads that share a key head are one more
+// axis, along which q and k are not copied; the new state keeps it, since a kernel whose result is reshaped is not fused further.
 std::vector<mx::array> delta_row(const mxc_tape *t, const mxc_ref qkv[3], mxc_ref decay, mxc_ref beta, mxc_ref state)
 {
     mx::Stream s = t->device->stream;
-    const mx::array &memory = at(t, state), &v = at(t, qkv[2]);
-    int heads = memory.shape(1), dv = memory.shape(2), times = heads / at(t, qkv[0]).shape(2);
-    const mx::Shape of_head{1, heads, 1, 1};
-    mx::array q = by_head(at(t, qkv[0]), times, s), k = by_head(at(t, qkv[1]), times, s);
-    mx::array kept = mx::reshape(at(t, decay), of_head, s);
+    const mx::array &whole = at(t, state), &v = at(t, qkv[2]);
+    int heads = whole.shape(1), dv = whole.shape(2), dk = whole.shape(3);
+    int keys = static_cast<int>(at(t, qkv[0]).size()) / dk, times = heads / keys;
+    auto shaped = [&](const mx::array &x, bool of_key, int rows, int columns) {
+        mx::Shape shape{1, keys};
+        if (times > 1) shape.push_back(of_key ? 1 : times);
+        shape.push_back(rows);
+        shape.push_back(columns);
+        return mx::reshape(x, shape, s);
+    };
+    mx::array q = shaped(at(t, qkv[0]), true, 1, dk), k = shaped(at(t, qkv[1]), true, 1, dk);
+    mx::array memory = shaped(whole, false, dv, dk), kept = shaped(at(t, decay), false, 1, 1);
     mx::array known = mx::sum(mx::multiply(memory, mx::multiply(kept, k, s), s), -1, true, s);
-    mx::array change = mx::subtract(mx::reshape(v, {1, heads, dv, 1}, s), known, s);
-    change = mx::multiply(change, mx::reshape(at(t, beta), of_head, s), s);
+    mx::array change = mx::subtract(shaped(v, false, dv, 1), known, s);
+    change = mx::multiply(change, shaped(at(t, beta), false, 1, 1), s);
     mx::array next = mx::add(mx::multiply(memory, kept, s), mx::multiply(k, change, s), s);
     mx::array y = mx::sum(mx::multiply(next, q, s), -1, false, s);
     return {mx::reshape(y, v.shape(), s), next};
+}
+
+std::vector<mx::array> delta_rows(const mxc_tape *t, const mxc_ref qkv[3], mxc_ref decay, mxc_ref beta, mxc_ref state)
+{
+    mx::Stream s = t->device->stream;
+    const mx::array &memory = at(t, state), &v = at(t, qkv[2]);
+    int rows = v.shape(0), heads = memory.shape(1), dv = memory.shape(2), dk = memory.shape(3);
+    auto by_row = [&](mxc_ref x, mx::Shape shape) { return mx::reshape(at(t, x), shape, s); };
+    int keys = static_cast<int>(at(t, qkv[0]).size()) / (rows * dk);
+    std::vector<mx::array> both = mx::fast::gated_delta_update(
+        by_row(qkv[0], {1, rows, keys, dk}), by_row(qkv[1], {1, rows, keys, dk}), by_row(qkv[2], {1, rows, heads, dv}),
+        by_row(decay, {1, rows, heads}), by_row(beta, {1, rows, heads}), memory, std::nullopt, s);
+    return {mx::reshape(both[0], v.shape(), s), both[1]};
 }
 
 } // namespace
@@ -363,10 +375,8 @@ mxc_ref mxc_delta(struct mxc_tape *t, const mxc_ref qkv[3], mxc_ref decay, mxc_r
     mx::array *last = nullptr;
     std::vector<mx::array> both;
     mxc_ref out = append(t, "delta rule", [&] {
-        if (at(t, qkv[0]).shape(1) == 1 && !mx::metal::is_available()) both = delta_row(t, qkv, decay, beta, state);
-        else
-            both = mx::fast::gated_delta_update(at(t, qkv[0]), at(t, qkv[1]), at(t, qkv[2]), at(t, decay), at(t, beta),
-                                                at(t, state), std::nullopt, t->device->stream);
+        bool row = at(t, qkv[2]).shape(0) == 1 && !mx::metal::is_available();
+        both = row ? delta_row(t, qkv, decay, beta, state) : delta_rows(t, qkv, decay, beta, state);
         last = &both[1];
         return both[0];
     });

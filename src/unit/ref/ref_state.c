@@ -137,9 +137,9 @@ segue_status ref_state_rows(struct sg_state *st, uint32_t slot, uint64_t from, u
     pthread_mutex_lock(&st->core.lock);
     sg_state_core_wait(&st->core, c, to);
     segue_status status = sg_state_core_check_get(&st->core, slot, from, to, c->first, c->end, err);
-    *out = status == SEGUE_OK && storage == st->core.storage ? sg_rows_export(&s->rows, from, to) : NULL;
+    if (status == SEGUE_OK) status = sg_rows_pass(&s->rows, from, to, storage, st->core.storage, "ref", slot, out, err);
     pthread_mutex_unlock(&st->core.lock);
-    return status != SEGUE_OK || *out ? status : sg_rows_apart("ref", slot, err);
+    return status;
 }
 
 /* --- new and free --- */
@@ -151,7 +151,7 @@ static segue_status state_init(struct sg_state *st, const struct sg_state_opts *
     if (!st->undo) return sg_no_memory("ref state", st->core.marks_cap * sizeof *st->undo, err);
     for (uint32_t i = 0; i < st->core.slots_n; i++) {
         struct ref_slot *s = ref_slot_at(st, i);
-        sg_rows_init(&s->rows, REF_BLOCK_TOKENS, s->core.row_bytes, st->core.host, o ? o->rows : 0);
+        sg_rows_init(&s->rows, REF_BLOCK_TOKENS, s->core.row_bytes, s->core.slot.window, st->core.host, o ? o->rows : 0);
         if (sg_slot_grows(&s->core.slot)) continue;
         s->fixed = sg_arena_alloc(&st->arena, s->core.fixed_bytes);
         s->next = sg_arena_alloc(&st->arena, s->core.fixed_bytes);
