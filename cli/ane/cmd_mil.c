@@ -320,10 +320,12 @@ static int run_on_model(const struct args *args, const struct sg_ane_profile *pr
     struct sg_graph_request wish = {.head = 1, .select_late = 1};
     struct sg_ane_emit e = {0};
     /* 0 selects the default of the library for each number. */
-    struct sg_ane_emit_opts o = {(uint32_t)args_number(args, "tokens-per-dispatch", 0),
-                                 (uint32_t)args_number(args, "context", 0),
-                                 (uint32_t)args_number(args, "layers-per-program", 0), 0, explain_only, SG_ANE_STORE_FP16, 0,
-                                 sg_ane_row_columns(profile)};
+    struct sg_ane_emit_opts o = {.rows = (uint32_t)args_number(args, "tokens-per-dispatch", 0),
+                                 .keys = (uint32_t)args_number(args, "context", 0),
+                                 .layers = (uint32_t)args_number(args, "layers-per-program", 0),
+                                 .sizes_only = explain_only,
+                                 .columns = sg_ane_row_columns(profile),
+                                 .flush = profile->flush_products != 0};
     /* Powers of two do not change the results apart from the range. */
     const char *range = args_text(args, "fp16-scaling"), *head = args_text(args, "head");
     segue_error err;

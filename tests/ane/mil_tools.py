@@ -82,6 +82,11 @@ if np:
     half = numbers.astype(np.float32) / 2
     want = np.where(truth, np.sign(half) * np.floor(np.abs(half) + 0.5), half)
     expect("I8 and BOOL inputs, halves away from zero", code == 0 and (load_file(o)["z"] == want).all(), (code, err))
+    for name, wrong in (("b", 300), ("b", 0.5), ("a", 2), ("b", np.nan)):  # not another number in their place
+        given = {"a": truth.astype(np.float32), "b": numbers.astype(np.float32)}
+        given[name][0, 0, 0, 5] = wrong
+        save_file(given, i)
+        refused(2, ["mil", "run", path, "--in", i, "--out", o, "--profile", "ieee"], f"input {name}: number 5 is", "no int8" if name == "b" else "no bool")
     os.remove(path)
 j = json.loads(run("mil", "rules", "--json")[1])["rules"]
 expect("the table of rules", len(j) > 40 - 5 and {"number", "text", "engine", "checked", "generations", "sources"} == set(j[0]) and
