@@ -116,8 +116,8 @@ static segue_status check_whole(const struct sg_ane_port *port, const float *v, 
     double low = info->class == SG_MIL_SIGNED ? -high - 1 : 0;
     for (uint64_t i = 0; info->class != SG_MIL_REAL && i < n; i++)
         if (!((double)v[i] >= low && (double)v[i] <= high && v[i] == truncf(v[i])))
-            return sg_fail(err, SEGUE_EARG, "mil run: input %.80s: number %llu is %g, which is no %s; change the tensor", port->name,
-                           (unsigned long long)i, (double)v[i], info->name);
+            return sg_fail(err, SEGUE_EARG, "mil run: input %.80s: number %llu is %g, which is no %s; change the tensor",
+                           port->name, (unsigned long long)i, (double)v[i], info->name);
     return SEGUE_OK;
 }
 
