@@ -105,7 +105,7 @@ static int diff_folders(const struct args *args, struct sg_mil_folder *a, const 
     segue_error err;
     uint64_t total = 0;
     /* The first folder was opened by the caller. */
-    segue_status st = sg_mil_folder_open(&b, second, &err);
+    segue_status st = sg_mil_folder_open(&b, second, 0, &err);
     if (st) return out_error(&err, EXIT_BAD_INPUT);
     /* Programs are compared by their position in the folder, that is, by the number in their file
      * names. */
@@ -305,7 +305,7 @@ static int emit_model(const struct args *args, struct sg_ane_emit *e, const stru
     }
     if (!st) st = sg_ane_emit_folder(e, to, &err);
     /* Read the files back, so that the check sees what another program would see. */
-    if (!st) st = sg_mil_folder_open(&folder, to, &err);
+    if (!st) st = sg_mil_folder_open(&folder, to, 0, &err);
     if (st) return out_error(&err, EXIT_BAD_INPUT);
     int code = mil_check_folder(args, &folder, profile);
     sg_mil_folder_close(&folder);
@@ -320,10 +320,12 @@ static int run_on_model(const struct args *args, const struct sg_ane_profile *pr
     struct sg_graph_request wish = {.head = 1, .select_late = 1};
     struct sg_ane_emit e = {0};
     /* 0 selects the default of the library for each number. */
-    struct sg_ane_emit_opts o = {(uint32_t)args_number(args, "tokens-per-dispatch", 0),
-                                 (uint32_t)args_number(args, "context", 0),
-                                 (uint32_t)args_number(args, "layers-per-program", 0), 0, explain_only, SG_ANE_STORE_FP16, 0,
-                                 sg_ane_row_columns(profile)};
+    struct sg_ane_emit_opts o = {.rows = (uint32_t)args_number(args, "tokens-per-dispatch", 0),
+                                 .keys = (uint32_t)args_number(args, "context", 0),
+                                 .layers = (uint32_t)args_number(args, "layers-per-program", 0),
+                                 .sizes_only = explain_only,
+                                 .columns = sg_ane_row_columns(profile),
+                                 .flush = profile->flush_products != 0};
     /* Powers of two do not change the results apart from the range. */
     const char *range = args_text(args, "fp16-scaling"), *head = args_text(args, "head");
     segue_error err;
@@ -389,7 +391,8 @@ static int run_on_files(const struct args *args, int verb_index, const struct sg
 {
     struct sg_mil_folder folder;
     segue_error err;
-    if (sg_mil_folder_open(&folder, args->operands[1], &err)) return out_error(&err, EXIT_BAD_INPUT);
+    /* Only a check does not depend on the order of the programs. */
+    if (sg_mil_folder_open(&folder, args->operands[1], verb_index == 0, &err)) return out_error(&err, EXIT_BAD_INPUT);
     int code = verb_index == 0   ? mil_check_folder(args, &folder, profile)
                : verb_index == 1 ? run_verb(args, &folder, profile)
                : verb_index == 2 ? diff_folders(args, &folder, args->operands[2])
@@ -460,7 +463,8 @@ const struct command cmd_mil = {.name = "mil",
                                 .example = "segue mil explain docs/examples/ffn.mil --profile m1",
                                 .run = run,
                                 .about = "Works on MIL text with its blob files, on any machine. emit lowers a model "
-                                         "and checks the result. check prints one line FILE:LINE:COL: constraint N "
+                                         "and checks the result. check reads the folders in a folder too and prints one "
+                                         "line FILE:LINE:COL: constraint N "
                                          "(op NAME): text per violated rule, with exit 6, and advice on slow "
                                          "constructs. Constraint 0 is a syntax or type error; docs/ANE.md lists the "
                                          "others, and rules prints them "

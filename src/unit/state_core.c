@@ -277,8 +277,10 @@ segue_status sg_state_core_cut(struct sg_state *s, uint64_t tokens, segue_error 
 void sg_state_core_held(const struct sg_state *s, uint32_t slot, uint64_t *first, uint64_t *tokens)
 {
     const struct sg_state_core *c = sg_state_core_of_const(s);
+    pthread_mutex_lock(sg_state_core_lock_of(c));
     *tokens = c->tokens;
     *first = slot < c->slots_n && sg_slot_grows(&sg_core_slot_at(c, slot)->slot) ? first_held(c, slot) : 0;
+    pthread_mutex_unlock(sg_state_core_lock_of(c));
 }
 
 /* --- get and put --- */

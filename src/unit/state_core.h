@@ -94,6 +94,11 @@ static inline struct sg_core_slot *sg_core_slot_at(const struct sg_state_core *c
 {
     return (struct sg_core_slot *)(void *)((char *)c->slots + i * c->slot_size);
 }
+/* For reading beside a get, which may move rows to the host: the lock is no part of what const protects. */
+static inline pthread_mutex_t *sg_state_core_lock_of(const struct sg_state_core *c)
+{
+    return (pthread_mutex_t *)(uintptr_t)&c->lock;
+}
 /* 1: the slot grows by one row per token (K, V). 0: it has one size (CONV, DELTA). */
 static inline int sg_slot_grows(const struct sg_slot *s) { return s->kind == SG_SLOT_K || s->kind == SG_SLOT_V; }
 

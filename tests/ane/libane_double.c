@@ -58,7 +58,7 @@ static int read_file(struct ane_nn *nn, const char *path)
 static int load(struct ane_nn *nn)
 {
     struct sg_npu_opts o = {.threads = 2};
-    if (sg_mil_folder_open(&nn->folder, nn->body, NULL) || sg_ane_profile_named(&o.profile, "ieee", NULL) ||
+    if (sg_mil_folder_open(&nn->folder, nn->body, 0, NULL) || sg_ane_profile_named(&o.profile, "ieee", NULL) ||
         sg_npu_open(&nn->d, &o, NULL))
         return 0;
     const struct sg_mil_text *t = &nn->folder.texts[0];

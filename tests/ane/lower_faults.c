@@ -121,7 +121,7 @@ static segue_status run_folder(int m)
     (void)m;
     snprintf(at, sizeof at, "%s/constant", folder);
     sg_ane_profile_named(&o.profile, "ieee", NULL);
-    segue_status s = sg_mil_folder_open(&f, at, NULL);
+    segue_status s = sg_mil_folder_open(&f, at, 0, NULL);
     for (uint32_t i = 0; !s && i < f.n; i++) {
         s = sg_mil_text_status(&f.texts[i], NULL);
         if (!s) sg_mil_text_check(&f.texts[i], &o.profile, &faults);

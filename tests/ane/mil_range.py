@@ -88,6 +88,13 @@ for by, word in ((24, "exceed the fp16 range"), (-24, "below the fp16 range")):
     model = moved(f"gated{by}", "llama", {"up_proj": by, "down_proj": -by})
     code, r, err = divergence(model, "--unit", "ane", context=48)
     expect(f"up_proj times 2^{by}: answers as ref does", code == 0 and r["kl_mean"] <= 5e-3 and r["same_top"] >= 0.97, (code, r, err))
+# An M1 reads subnormal operands of products as 0, and strict does too, so a matrix of them is refused there.
+model = moved("flushed", "llama", {"q_proj": -11, "k_proj": 11})
+for unit in ("ane", "ane:soft,profile=m1"):
+    code, r, err = divergence(model, "--unit", unit, context=48)
+    expect(f"q_proj of subnormal numbers on {unit}: refused by name", code == 3 and "q_proj" in err and "below the fp16 range" in err, (code, r, err))
+code, r, err = divergence(model, "--unit", "ane:soft,profile=m4", context=48)
+expect("other chips keep subnormal numbers", code == 0 and r["kl_mean"] <= 5e-3 and r["same_top"] >= 0.97, (code, r, err))
 # Results beyond the range at run time are counted, under a profile that hides them, and end the run or are computed in fp32.
 model = grown("overflow", gate_proj=9000, up_proj=7, down_proj=0.07)
 options = "profile=ieee,range=none"

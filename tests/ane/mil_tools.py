@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """segue mil check, run, diff, explain: lines, JSON, exit codes. SPDX-License-Identifier: MIT"""
-import os, sys
+import os, shutil, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cli"))
 from clitest import *
 
@@ -47,6 +47,15 @@ expect("a changed operation is shown", code == 6 and "- " in out and "relu" in o
 code, out, err = run("mil", "diff", good, bad, "--json")
 expect("diff JSON", code == 6 and json.loads(out)["equal"] is False and json.loads(out)["lines"] == 2, out)
 os.remove(bad)
+# A check reads the folders in a folder, as compiled models have them; a link to a folder is not followed.
+inside = os.path.join(folder, "x.mlmodelc")
+os.makedirs(inside)
+write_text(os.path.join("x.mlmodelc", "model.mil"), sample[:900])
+os.symlink(folder, os.path.join(inside, "loop"))
+code, out, err = run("mil", "check", folder, "--json")
+r = json.loads(out)
+expect("folders in a folder", code == 6 and r["programs"] == 2 and [v["file"] for v in r["violations"]] == [os.path.join(inside, "model.mil")], out)
+shutil.rmtree(inside)
 j = json.loads(run("mil", "explain", folder, "--json", "--profile", "m1")[1])
 expect("explain counts", j["dispatches"] == 1 and j["ops"] == 3 and j["programs"][0]["flops"] == 2 * 2 * 64 * 128 * 32 + 128 * 32, j)
 expect("explain: working set", j["working_set_bytes"] == 2 * (64 * 32 + 128 * 64 + 128 * 32) + 36, j)
@@ -82,6 +91,11 @@ if np:
     half = numbers.astype(np.float32) / 2
     want = np.where(truth, np.sign(half) * np.floor(np.abs(half) + 0.5), half)
     expect("I8 and BOOL inputs, halves away from zero", code == 0 and (load_file(o)["z"] == want).all(), (code, err))
+    for name, wrong in (("b", 300), ("b", 0.5), ("a", 2), ("b", np.nan)):  # not another number in their place
+        given = {"a": truth.astype(np.float32), "b": numbers.astype(np.float32)}
+        given[name][0, 0, 0, 5] = wrong
+        save_file(given, i)
+        refused(2, ["mil", "run", path, "--in", i, "--out", o, "--profile", "ieee"], f"input {name}: number 5 is", "no int8" if name == "b" else "no bool")
     os.remove(path)
 j = json.loads(run("mil", "rules", "--json")[1])["rules"]
 expect("the table of rules", len(j) > 40 - 5 and {"number", "text", "engine", "checked", "generations", "sources"} == set(j[0]) and
@@ -95,7 +109,7 @@ refused(2, ["mil", "emit"], "emit -m MODEL")
 refused(2, ["mil", "explain", folder, folder], "explain -m MODEL")
 refused(1, ["mil", "explain", "-m", os.path.join(top.name, "absent")], "absent")
 refused(1, ["mil", "check", os.path.join(top.name, "absent.mil")], "absent.mil")
-refused(1, ["mil", "check", top.name], "no .mil")
+refused(1, ["mil", "check", home], "no .mil")
 chip = os.path.join(top.name, "x.chip")
 with open(chip, "w") as f: f.write("ane_tflops fast\n")
 refused(4, ["mil", "explain", folder, "--chip", chip], "line 1", "ane_tflops")

@@ -14,7 +14,7 @@
 #include "unit/ane/mil/milprint.h"
 #include "unit/ane/tools/explain.h"
 
-enum { WEIGHTS_VERSION = 5, HEAD_BYTES = 128 };      /* the version changes with the layout of an entry or of the blob file */
+enum { WEIGHTS_VERSION = 6, HEAD_BYTES = 128 };      /* the version changes with the layout of an entry or of the blob file */
 
 /* A "weights" entry: struct weights_head in HEAD_BYTES bytes, n records of struct weight_entry, zeros up to a multiple of 64
  * bytes, the blob file. weight_entry is struct sg_ane_weight_blob without its memory. */
@@ -84,7 +84,7 @@ segue_status ane_sources_hash(struct sg_program *p, const struct sg_weight_cache
 static struct sg_hash weights_key(const struct sg_program *p, uint32_t part)
 {
     const uint64_t words[] = {WEIGHTS_VERSION, part, p->cut[0].parts_n, p->base.unit->layers, p->base.unit->by_weights,
-                              p->base.unit->storage};
+                              p->base.unit->storage, p->base.unit->profile.flush_products};
     size_t bytes = p->base.graph->tensors_n * sizeof *p->source_hashes;
     return sg_ane_key(sg_hash_bytes(words, sizeof words, 0), p->source_hashes, bytes);
 }

@@ -78,6 +78,7 @@ static segue_status program_init(struct sg_unit *u, const struct sg_graph *g, co
         snprintf(p->blobs[i].path, sizeof p->blobs[i].path, "weights/p%02u.bin", i);
         if (i == p->cut[0].parts_n) snprintf(p->blobs[i].path, sizeof p->blobs[i].path, "weights/head.bin");
         p->blobs[i].storage = u->storage;
+        p->blobs[i].flush = u->profile.flush_products != 0;
     }
     return SEGUE_OK;
 }

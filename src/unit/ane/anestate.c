@@ -283,8 +283,10 @@ void ane_state_free(struct sg_state *s)
 uint64_t ane_state_bytes(const struct sg_state *s)
 {
     uint64_t bytes = (uint64_t)s->core.fixed_bytes * (1 + s->core.marks_n);
+    pthread_mutex_lock(sg_state_core_lock_of(&s->core));
     for (uint32_t i = 0; i < s->core.slots_n; i++) bytes += sg_rows_bytes(&ane_slot_at(s, i)->rows);
     for (uint32_t i = 0; i < s->parts_n; i++) bytes += s->now[i] ? 2 * s->surface_bytes : 0;
+    pthread_mutex_unlock(sg_state_core_lock_of(&s->core));
     return bytes;
 }
 

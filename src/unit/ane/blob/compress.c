@@ -31,6 +31,7 @@ void sg_compress_fp16(const float *in, uint64_t n, uint16_t *out, struct sg_rang
         } else if (size > 0 && size < 6.103515625e-5f)
             (out[i] & 0x7fff) ? r.subnormal++ : r.lost++;
         if (isinf(v)) continue;
+        if (size < 0x1p-14f) r.flushed += (double)fabsf(sg_f32_of_f16(out[i]));
         r.size += (double)size;
         r.error += fabs((double)v - (double)sg_f32_of_f16(out[i]));
     }
@@ -42,6 +43,7 @@ void sg_compress_fp16(const float *in, uint64_t n, uint16_t *out, struct sg_rang
     report->lost += r.lost;
     report->error += r.error;
     report->size += r.size;
+    report->flushed += r.flushed;
 }
 
 /* Symmetric quantization: the largest magnitude of a row maps to 127. */

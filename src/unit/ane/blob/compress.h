@@ -12,6 +12,7 @@ struct sg_range_report {
     uint64_t clamped, nans;   /* values beyond +-65504, including infinities; NaNs, which become 0 */
     uint64_t subnormal, lost; /* results below 2^-14, which M1 reads as 0 in products; nonzero values that became 0 */
     double error, size;       /* sums of the magnitudes of rounding errors and of the finite inputs */
+    double flushed;           /* sum of the magnitudes of the subnormal results */
 };
 /* Rounds to nearest, ties to even. NaN becomes 0, values beyond the range +-65504: an infinity or NaN among
  * the weights would spread to all results. report may be NULL. */

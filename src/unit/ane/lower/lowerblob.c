@@ -17,9 +17,11 @@ static void apply_form(enum sg_ane_form form, int exponent, float *x, uint64_t n
 }
 
 /* Refuses a weight that fp16 cannot hold: `r` counts its numbers alone. A number that is too large would be
- * replaced, and in a matrix of mostly subnormal numbers the errors are too large. A bias may be that small. */
-static segue_status check_range(const struct sg_tensor *t, const struct sg_range_report *r, segue_error *err)
+ * replaced, and in a matrix of mostly subnormal numbers the errors are too large, in particular where an engine reads these as 0
+ * (flush). A bias may be that small. */
+static segue_status check_range(const struct sg_tensor *t, const struct sg_range_report *r, int flush, segue_error *err)
 {
+    const double error = r->error + (flush ? r->flushed : 0);
     if (r->nans)
         return sg_fail(err, SEGUE_EFORMAT, "compile: ane: %s: %llu values are not numbers; check the file", t->name,
                        (unsigned long long)r->nans);
@@ -31,10 +33,10 @@ static segue_status check_range(const struct sg_tensor *t, const struct sg_range
         return sg_fail(err, SEGUE_EUNSUPPORTED,
                        "compile: ane: %s: all values are below the fp16 range of the engine, the largest is %g; use another unit",
                        t->name, (double)r->largest);
-    if (t->rows > 1 && r->error > SG_ANE_ERROR_MAX / 32 * r->size)
+    if (t->rows > 1 && error > SG_ANE_ERROR_MAX / 32 * r->size)
         return sg_fail(err, SEGUE_EUNSUPPORTED,
                        "compile: ane: %s: %llu of its values are below the fp16 range, an error of %.2g %%; use another unit",
-                       t->name, (unsigned long long)(r->subnormal + r->lost), 100 * r->error / r->size);
+                       t->name, (unsigned long long)(r->subnormal + r->lost), 100 * error / r->size);
     return SEGUE_OK;
 }
 
@@ -48,6 +50,7 @@ static void add_counts(struct sg_range_report *sum, const struct sg_range_report
     sum->lost += r->lost;
     sum->error += r->error;
     sum->size += r->size;
+    sum->flushed += r->flushed;
 }
 
 /* Converts the rows of a weight to fp16, one row at a time, so that no matrix is held in fp32. row: scratch
@@ -65,16 +68,24 @@ static segue_status convert(struct sg_ane_blobs *b, const struct sg_graph *g, co
         sg_compress_fp16(row, t->cols, out + (size_t)r * t->cols, &range);
     }
     add_counts(&b->range, &range);
-    return check_range(t, &range, err);
+    return check_range(t, &range, b->flush, err);
 }
 
-/* Row r of the concatenated weights of a blob, scaled as it is stored. Its fp16 form, half[cols], is only counted. */
-static segue_status read_row(struct sg_ane_blobs *b, const struct sg_graph *g, const struct sg_ane_weight_blob *s, uint64_t r,
-                             float *row, uint16_t *half, segue_error *err)
+/* The weight of a blob that row *r of the concatenated weights belongs to; *r becomes its row there. */
+static uint32_t weight_at(const struct sg_ane_weight_blob *s, uint64_t *r)
 {
     uint32_t k = 0;
+    while (*r >= s->weights[k].rows) *r -= s->weights[k++].rows;
+    return k;
+}
+
+/* Row r of the concatenated weights of a blob, scaled as it is stored. Its fp16 form, half[cols], is only counted, in the report
+ * of its weight. */
+static segue_status read_row(struct sg_ane_blobs *b, const struct sg_graph *g, const struct sg_ane_weight_blob *s, uint64_t r,
+                             float *row, uint16_t *half, struct sg_range_report *of, segue_error *err)
+{
+    uint32_t k = weight_at(s, &r);
     int exponent;
-    while (r >= s->weights[k].rows) r -= s->weights[k++].rows;
     const struct sg_tensor *t = g->tensors[s->weights[k].tensor];
     struct sg_range_report range = {0};
     SG_TRY(sg_ane_weight_exponent(g, (uint32_t)s->weights[k].tensor, &exponent, err));
@@ -82,8 +93,24 @@ static segue_status read_row(struct sg_ane_blobs *b, const struct sg_graph *g, c
     apply_form(s->form, exponent, row, t->cols);
     sg_compress_fp16(row, t->cols, half, &range);
     add_counts(&b->range, &range);
+    add_counts(&of[k], &range);
     range.error = range.largest = 0; /* a row alone may have small numbers only */
-    return check_range(t, &range, err);
+    return check_range(t, &range, 0, err);
+}
+
+/* A compressed matrix whose numbers fp16 holds may have scales that it does not. error: what they cause, of each weight. */
+static segue_status check_scales(const struct sg_graph *g, const struct sg_ane_weight_blob *s, const struct sg_range_report *of,
+                                 const double *error, int flush, segue_error *err)
+{
+    for (uint32_t k = 0; k < s->weights_n; k++) {
+        const struct sg_tensor *t = g->tensors[s->weights[k].tensor];
+        SG_TRY(check_range(t, &of[k], flush, err));
+        if (error[k] > SG_ANE_ERROR_MAX / 32 * of[k].size)
+            return sg_fail(err, SEGUE_EUNSUPPORTED,
+                           "compile: ane: %s: its scales as %s are below the fp16 range, an error of %.2g %%; use storage=fp16",
+                           t->name, sg_ane_storage_name(s->quant.storage), 100 * error[k] / of[k].size);
+    }
+    return SEGUE_OK;
 }
 
 /* Appends both records of a compressed matrix. */
@@ -95,12 +122,17 @@ static segue_status add_compressed(struct sg_ane_blobs *b, const struct sg_graph
     uint8_t *data = sg_alloc((size_t)q->data_bytes);
     uint16_t *aux = sg_alloc((size_t)q->aux_bytes), *half = sg_alloc((size_t)q->cols * sizeof *half);
     float *group = sg_alloc((size_t)(rows * q->cols) * sizeof *group);
+    struct sg_range_report of[SG_ANE_STORED_MAX] = {{0}};
+    double error[SG_ANE_STORED_MAX] = {0};
     segue_status status = data && aux && half && group ? SEGUE_OK : sg_no_memory("a weight", (size_t)q->data_bytes, err);
     for (uint64_t i = 0; i < q->groups && status == SEGUE_OK; i++) {
         for (uint64_t r = 0; r < rows && status == SEGUE_OK; r++)
-            status = read_row(b, g, out, i * rows + r, group + r * q->cols, half, err);
-        if (status == SEGUE_OK) status = sg_ane_quant_put(q, i, group, data, aux, err);
+            status = read_row(b, g, out, i * rows + r, group + r * q->cols, half, of, err);
+        /* Several rows have a common palette, which has no scale. */
+        uint64_t row = i * rows;
+        if (status == SEGUE_OK) status = sg_ane_quant_put(q, i, group, data, aux, &error[weight_at(out, &row)], err);
     }
+    if (status == SEGUE_OK) status = check_scales(g, out, of, error, b->flush, err);
     if (status == SEGUE_OK && !b->file.len) status = sg_blob_begin(&b->file, err);
     if (status == SEGUE_OK) status = sg_blob_add(&b->file, sg_ane_quant_type(q), data, q->data_bytes, 0, &out->record, err);
     if (status == SEGUE_OK) status = sg_blob_add(&b->file, SG_MIL_FP16, aux, q->aux_bytes, 0, &out->aux, err);
@@ -215,7 +247,7 @@ static segue_status patch_one(struct sg_ane_blobs *b, const struct sg_graph *g, 
     }
     sg_free(row);
     add_counts(&b->range, &range);
-    return check_range(g->tensors[w->tensor], &range, err);
+    return check_range(g->tensors[w->tensor], &range, b->flush, err);
 }
 
 segue_status sg_ane_blob_patch(struct sg_ane_blobs *b, const struct sg_graph *g, uint32_t tensor, const float *in, uint32_t *n,

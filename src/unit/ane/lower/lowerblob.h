@@ -39,6 +39,7 @@ struct sg_ane_blobs {
     uint32_t n, cap, programs;       /* programs: number of the program being lowered */
     enum sg_ane_storage storage;     /* of matrices */
     struct sg_range_report range;    /* values that did not fit fp16 */
+    int flush;                       /* 1: the engine reads subnormal numbers of matrices as 0 */
     int sizes_only;                  /* 1: compute offsets only; no weight is read and file stays empty */
     uint64_t length;                 /* with sizes_only: length that the file would have */
     uint32_t written;                /* blobs that the cache folder has already */

@@ -76,16 +76,21 @@ static float exact_step(const float *in, uint64_t n, float low, float high)
     return 0;
 }
 
-/* n numbers of one scale as q from `at` on. bits 8: -127 to 127; 4: -8 to 7, where the largest magnitude is -8 or 7 steps. */
-static void put_block(const float *in, uint64_t n, uint32_t bits, uint64_t at, uint8_t *data, uint16_t *scale)
+/* n numbers of one scale as q from `at` on. bits 8: -127 to 127; 4: -8 to 7, where the largest magnitude is -8 or 7 steps.
+ * Returns the error that comes from the scale alone, whose fp16 form has few bits below 2^-14. */
+static double put_block(const float *in, uint64_t n, uint32_t bits, uint64_t at, uint8_t *data, uint16_t *scale)
 {
     const float low = bits == 8 ? -127 : -8, high = bits == 8 ? 127 : 7;
     float step = exact_step(in, n, low, high), max = 0;
-    for (uint64_t i = 0; i < n; i++)
+    double size = 0;
+    for (uint64_t i = 0; i < n; i++) {
         if (fabsf(in[i]) > fabsf(max)) max = in[i];
+        size += (double)fabsf(in[i]);
+    }
     if (step == 0) step = bits == 8 ? fabsf(max) / high : max / low; /* the sign makes the largest one -8 steps */
     *scale = sg_f16_of_f32(step);
     if ((*scale & 0x7fff) >= 0x7c00) *scale = (uint16_t)((*scale & 0x8000) | 0x7bff);
+    const float wanted = step;
     step = sg_f32_of_f16(*scale);
     for (uint64_t i = 0; i < n; i++, at++) {
         float k = step != 0 ? nearbyintf(in[i] / step) : 0;
@@ -95,16 +100,17 @@ static void put_block(const float *in, uint64_t n, uint32_t bits, uint64_t at, u
         else
             data[at / 2] |= (uint8_t)((v & 15) << (at % 2 ? 4 : 0));
     }
+    return wanted != 0 ? size * fabs((double)step / (double)wanted - 1) : size;
 }
 
 segue_status sg_ane_quant_put(const struct sg_ane_quant *q, uint64_t g, const float *in, uint8_t *data, uint16_t *aux,
-                              segue_error *err)
+                              double *error, segue_error *err)
 {
     uint64_t rows = sg_ane_quant_rows(q), n = rows * q->cols, at = g * n;
     if (is_palette(q)) return sg_compress_palette(in, n, q->bits, aux + (g << q->bits), data + at * q->bits / 8, err);
     uint64_t each = q->cols / q->blocks;
     for (uint64_t k = 0; k < q->blocks; k++)
-        put_block(in + k * each, each, q->bits, at + k * each, data, &aux[g * q->blocks + k]);
+        *error += put_block(in + k * each, each, q->bits, at + k * each, data, &aux[g * q->blocks + k]);
     return SEGUE_OK;
 }
 

@@ -28,9 +28,10 @@ int sg_ane_quant_of(struct sg_ane_quant *q, enum sg_ane_storage storage, uint64_
 /* Rows of a group, which is what sg_ane_quant_put takes at a time. */
 static inline uint64_t sg_ane_quant_rows(const struct sg_ane_quant *q) { return q->rows / q->groups; }
 /* Stores group g, in[sg_ane_quant_rows][cols], into data and aux. A block whose numbers are whole multiples of one fp16 number
- * within the range, as those of Q8_0 and Q4_0 are, is stored exactly. data must be zero before. EMEMORY. */
+ * within the range, as those of Q8_0 and Q4_0 are, is stored exactly. data must be zero before. *error grows by the sum of the
+ * errors that scales outside of the normal range of fp16 cause, beside those of the numbers of few bits. EMEMORY. */
 segue_status sg_ane_quant_put(const struct sg_ane_quant *q, uint64_t g, const float *in, uint8_t *data, uint16_t *aux,
-                              segue_error *err);
+                              double *error, segue_error *err);
 /* The operation that decodes records `data` and `aux` of a blob file to an fp16 tensor [rows, cols, 1, 1]. */
 uint32_t sg_ane_quant_decode(struct sg_mil_builder *b, const struct sg_ane_quant *q, const char *name, const char *path,
                              uint64_t data, uint64_t aux);

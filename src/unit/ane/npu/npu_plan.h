@@ -136,6 +136,8 @@ struct sg_npu_run {
     atomic_uint flags;           /* SG_NPU_*, of the operation in progress; any thread sets them */
     /* Sums of struct sg_npu_rounding over the operation in progress; error and size as bits of a double. */
     atomic_uint_fast64_t overflows, underflows, error, size;
+    /* Of each operand of a product: sums of the magnitudes that were read as 0, and of all; bits of doubles. */
+    atomic_uint_fast64_t flushed[2], operand[2];
     struct sg_ane_losses *losses;        /* totals of the device */
     segue_error *err;
 };
@@ -160,6 +162,8 @@ void sg_npu_parallel(struct sg_npu_run *r, uint64_t items,
                      void (*part)(void *arg, uint32_t item, uint32_t thread), void *arg);
 /* Rounds n results at p to fp16 and counts what that lost. Any thread. */
 void sg_npu_round16(struct sg_npu_run *r, float *p, size_t n);
+/* What a product lost because it reads subnormal numbers of operand 0 or 1 as 0. Any thread. */
+void sg_npu_count_flushed(struct sg_npu_run *r, int operand, float flushed, float all);
 /* Rounds n results at p to the type of `value` and applies the arithmetic of the profile. Any thread. */
 void sg_npu_round_result(struct sg_npu_run *r, uint32_t value, float *p, size_t n);
 

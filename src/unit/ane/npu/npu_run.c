@@ -115,6 +115,12 @@ void sg_npu_round_result(struct sg_npu_run *r, uint32_t value, float *p, size_t 
     if (flags) atomic_fetch_or_explicit(&r->flags, flags, memory_order_relaxed);
 }
 
+void sg_npu_count_flushed(struct sg_npu_run *r, int operand, float flushed, float all)
+{
+    if (flushed > 0) add_to(&r->flushed[operand], flushed);
+    if (all > 0) add_to(&r->operand[operand], all);
+}
+
 /* A double that is stored as its bits. */
 static double take_sum(atomic_uint_fast64_t *bits)
 {
@@ -134,6 +140,10 @@ void sg_npu_count_losses(struct sg_npu_run *r, uint32_t o)
     if (overflows && !l->overflows) snprintf(l->overflow_op, sizeof l->overflow_op, "%.40s (%.20s)", name, op->kind);
     l->overflows += overflows;
     l->underflows += atomic_exchange(&r->underflows, 0);
+    for (int i = 0; i < 2; i++) {
+        double flushed = take_sum(&r->flushed[i]), all = take_sum(&r->operand[i]);
+        if (flushed > share * all) share = flushed / all;
+    }
     if (!r->plan->to_product[o] || share <= l->worst_error) return;
     l->worst_error = share;
     snprintf(l->worst_op, sizeof l->worst_op, "%.40s (%.20s)", name, op->kind);

@@ -21,7 +21,7 @@ segue_status sg_ane_emit_open(struct sg_ane_emit *out, const struct sg_graph *g,
     /* Also for dispatches of one row. */
     uint32_t columns = o->columns > SG_ANE_PAD ? o->columns : SG_ANE_PAD;
     uint32_t rows = o->rows ? o->rows : SG_ANE_PAD, keys = o->keys ? o->keys : ANE_KEYS_MIN;
-    *out = (struct sg_ane_emit){.g = g, .sizes_only = o->sizes_only, .storage = o->storage, .columns = columns,
+    *out = (struct sg_ane_emit){.g = g, .sizes_only = o->sizes_only, .storage = o->storage, .flush = o->flush, .columns = columns,
                                 .shape = {.rows = rows, .columns = rows < columns ? columns : rows, .keys = keys}};
     if (rows > ANE_ROWS_MAX || (rows & (rows - 1)) || (rows > 1 && rows < SG_ANE_PAD))
         return sg_fail(err, SEGUE_EARG, "emit: %u rows; give 1, 32, 64, 128, 256 or 512", rows);
@@ -61,7 +61,7 @@ segue_status sg_ane_emit_part(struct sg_ane_emit *e, uint32_t i, struct sg_mil_p
                               segue_error *err)
 {
     *mil = NULL;
-    *blobs = (struct sg_ane_blobs){.sizes_only = e->sizes_only, .storage = e->storage};
+    *blobs = (struct sg_ane_blobs){.sizes_only = e->sizes_only, .storage = e->storage, .flush = e->flush};
     snprintf(blobs->path, sizeof blobs->path, "weights/p%02u.bin", i);
     return i < e->cut.parts_n ? sg_ane_lower(mil, e->g, &e->cut.parts[i], &e->info, &e->shape, blobs, err)
                               : sg_ane_lower_head(mil, e->g, &e->cut.parts[i - 1], &e->head, e->columns, blobs, err);

@@ -17,6 +17,7 @@ struct sg_ane_emit_opts {
     enum sg_ane_storage storage; /* of matrices */
     int head;        /* 1: also a program with the output head and the greedy choice (lowerhead.h), after the others */
     uint32_t columns; /* of ports, at least: sg_ane_row_columns of the chip; 0: SG_ANE_PAD */
+    int flush;        /* 1: the chip reads subnormal numbers of matrices as 0, so matrices of many are refused */
 };
 /* An open graph. Fields may be read by the caller. */
 struct sg_ane_emit {
@@ -27,6 +28,7 @@ struct sg_ane_emit {
     struct sg_ane_range range; /* all NULL without by_weights */
     int sizes_only;
     enum sg_ane_storage storage;
+    int flush;
     uint32_t columns;          /* of ports, at least */
     struct sg_ane_head head;   /* linear NULL: no program for it */
 };

@@ -3,11 +3,12 @@
 #include "unit/ane/tools/milfolder.h"
 
 #include <string.h>
+#include <sys/stat.h>
 
 #include "unit/ane/mil/milparse.h"
 #include "unit/ane/rules/rules.h"
 
-enum { TEXTS_MAX = 4096 }; /* programs in a folder */
+enum { TEXTS_MAX = 4096, ENTRIES_MAX = 1 << 16, DEPTH_MAX = 8 }; /* programs; entries of one folder; folders in folders */
 
 /* Maps a blob file unless it is mapped already. A file that cannot be opened is not an error here:
  * sg_ane_check_blobs reports it with the position of the reference. */
@@ -78,35 +79,58 @@ static segue_status open_text(struct sg_mil_text *t, char *path, segue_error *er
     return status;
 }
 
-/* Opens the n named files of a folder. out->n counts an entry before it is opened, so that close frees it
- * after a failure. */
-static segue_status open_all(struct sg_mil_folder *out, const char *path, char **names, size_t n,
-                             segue_error *err)
+/* Appends the text of a file and takes the path over. An entry is counted before it is opened, so that close frees it after a
+ * failure. */
+static segue_status add_text(struct sg_mil_folder *out, char *path, segue_error *err)
 {
-    if (!n)
-        return sg_fail(err, SEGUE_EIO,
-                       "opening programs: %.200s: the folder has no .mil file; give a folder with programs", path);
-    out->texts = sg_alloc(n * sizeof *out->texts);
-    if (!out->texts) return sg_no_memory("programs", n * sizeof *out->texts, err);
-    for (out->n = 0; out->n < n;) {
-        struct sg_mil_text *t = &out->texts[out->n++];
-        SG_TRY(open_text(t, sg_path_join(path, names[out->n - 1]), err));
+    struct sg_mil_text *more = out->n < TEXTS_MAX ? sg_realloc(out->texts, (out->n + (size_t)1) * sizeof *more) : NULL;
+    if (!more) {
+        sg_free(path);
+        return out->n < TEXTS_MAX ? sg_no_memory("programs", out->n * sizeof *more, err)
+                                  : sg_fail(err, SEGUE_ELIMIT, "opening programs: more than %d; name one folder", TEXTS_MAX);
     }
-    return SEGUE_OK;
+    out->texts = more;
+    more[out->n] = (struct sg_mil_text){0};
+    return open_text(&more[out->n++], path, err);
+}
+
+/* Appends the texts of a folder, and then those of the folders in it, down to `depth`. Links to folders are not followed. */
+static segue_status add_folder(struct sg_mil_folder *out, const char *path, uint32_t depth, segue_error *err)
+{
+    char **names[2] = {NULL, NULL}; /* sorted: the texts, and all entries */
+    size_t n[2] = {0, 0};
+    segue_status status = sg_folder_list(path, ".mil", TEXTS_MAX, &names[0], &n[0], err);
+    if (status == SEGUE_OK && depth) status = sg_folder_list(path, "", ENTRIES_MAX, &names[1], &n[1], err);
+    for (size_t i = 0; status == SEGUE_OK && i < n[0] + n[1]; i++) {
+        char *full = sg_path_join(path, i < n[0] ? names[0][i] : names[1][i - n[0]]);
+        struct stat entry;
+        int is_folder = full && lstat(full, &entry) == 0 && S_ISDIR(entry.st_mode);
+        if (!full)
+            status = sg_no_memory("a path", strlen(path), err);
+        else if (i < n[0] && !is_folder) {
+            status = add_text(out, full, err);
+            full = NULL;
+        } else if (i >= n[0] && is_folder)
+            status = add_folder(out, full, depth - 1, err);
+        sg_free(full);
+    }
+    for (int k = 0; k < 2; k++) {
+        for (size_t i = 0; i < n[k]; i++) sg_free(names[k][i]);
+        sg_free(names[k]);
+    }
+    return status;
 }
 
 /* A path that is not a folder is taken for a file; opening it reports whether it exists. */
-segue_status sg_mil_folder_open(struct sg_mil_folder *out, const char *path, segue_error *err)
+segue_status sg_mil_folder_open(struct sg_mil_folder *out, const char *path, int deep, segue_error *err)
 {
-    char **names = NULL; /* sorted file names, freed below */
-    size_t n = 0;
     segue_status status;
     *out = (struct sg_mil_folder){0};
     if (sg_path_kind(path) == SG_PATH_FOLDER) {
-        status = sg_folder_list(path, ".mil", TEXTS_MAX, &names, &n, err);
-        if (status == SEGUE_OK) status = open_all(out, path, names, n, err);
-        for (size_t i = 0; i < n; i++) sg_free(names[i]);
-        sg_free(names);
+        status = add_folder(out, path, deep ? DEPTH_MAX : 0, err);
+        if (status == SEGUE_OK && !out->n)
+            status = sg_fail(err, SEGUE_EIO,
+                             "opening programs: %.200s: the folder has no .mil file; give a folder with programs", path);
     } else {
         out->texts = sg_alloc(sizeof *out->texts);
         out->n = out->texts != NULL;

@@ -23,10 +23,10 @@ struct sg_mil_folder {
     uint32_t n;
 };
 
-/* Opens a folder (every *.mil in it, at least one) or a single .mil file. Blob paths are relative to the
- * folder of the .mil file. A text that does not parse is kept with its fault; missing blob files are
- * reported by sg_mil_text_check. EIO, EMEMORY, ELIMIT. */
-segue_status sg_mil_folder_open(struct sg_mil_folder *out, const char *path, segue_error *err);
+/* Opens a folder (every *.mil in it, at least one; deep: also in the folders in it) or a single .mil file. Blob paths are
+ * relative to the folder of the .mil file. A text that does not parse is kept with its fault; missing blob files are reported by
+ * sg_mil_text_check. EIO, EMEMORY, ELIMIT. */
+segue_status sg_mil_folder_open(struct sg_mil_folder *out, const char *path, int deep, segue_error *err);
 void sg_mil_folder_close(struct sg_mil_folder *f);
 /* All findings about a text under a profile: its syntax error, or those of types, constraints and blobs. */
 void sg_mil_text_check(const struct sg_mil_text *t, const struct sg_ane_profile *profile,

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "unit/ane/tools/milrun.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -107,6 +108,19 @@ static const struct sg_st_item *result_named(const struct sg_mil_results *r, con
     return NULL;
 }
 
+/* A port of whole or truth values takes only numbers of its type: another one would be replaced without a trace. */
+static segue_status check_whole(const struct sg_ane_port *port, const float *v, uint64_t n, segue_error *err)
+{
+    const struct sg_mil_dtype_info *info = sg_mil_dtype_info((enum sg_mil_dtype)port->type.dtype);
+    double high = info->class == SG_MIL_BOOLEAN ? 1 : ldexp(1, info->class == SG_MIL_SIGNED ? info->bits - 1 : info->bits) - 1;
+    double low = info->class == SG_MIL_SIGNED ? -high - 1 : 0;
+    for (uint64_t i = 0; info->class != SG_MIL_REAL && i < n; i++)
+        if (!((double)v[i] >= low && (double)v[i] <= high && v[i] == truncf(v[i])))
+            return sg_fail(err, SEGUE_EARG, "mil run: input %.80s: number %llu is %g, which is no %s; change the tensor",
+                           port->name, (unsigned long long)i, (double)v[i], info->name);
+    return SEGUE_OK;
+}
+
 /* Fills the surface of an input from the file or, if it has no such tensor, from an earlier result. */
 static segue_status fill_input(const struct sg_ane_port *port, struct sg_ane_surface *s,
                                const struct sg_archive *in, const struct sg_mil_results *earlier,
@@ -125,10 +139,12 @@ static segue_status fill_input(const struct sg_ane_port *port, struct sg_ane_sur
         return sg_fail(err, SEGUE_EARG,
                        "mil run: input %.80s: the tensor has %llu elements, the program reads %llu; give a tensor of its shape",
                        port->name, (unsigned long long)has, (unsigned long long)n);
+    if (before) SG_TRY(check_whole(port, before->data, n, err));
     if (before) return sg_ane_surface_put(port, s, before->data, err); /* results are fp32 already */
     float *numbers = sg_alloc((size_t)n * sizeof *numbers);
     if (!numbers) return sg_no_memory("an input", (size_t)n * sizeof *numbers, err);
     segue_status status = read_tensor(t, numbers, err);
+    if (status == SEGUE_OK) status = check_whole(port, numbers, n, err);
     if (status == SEGUE_OK) status = sg_ane_surface_put(port, s, numbers, err);
     sg_free(numbers);
     return status;
