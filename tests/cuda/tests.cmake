@@ -61,6 +61,8 @@ if(cuda IN_LIST SEGUE_UNITS)
       segue_script(cuda_days "small;fault;quick" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/stub_days.py
         $<TARGET_FILE:segue> ${PROJECT_BINARY_DIR}/stub_whole ${cuda_dir}/driver/driver.h
         ${PROJECT_SOURCE_DIR}/tests/golden/tiny/llama)
+      segue_script(cuda_on_gpu "check;quick" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/on_gpu_says.py ${PROJECT_BINARY_DIR}
+        ${PROJECT_BINARY_DIR}/stub_whole)
     endif()
   endif()
 endif()
