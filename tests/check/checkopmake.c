@@ -217,12 +217,13 @@ static int32_t make_attend(struct check_maker *m)
 
 /* Heads as models have them, K and V in 16 bits: units may take many rows on tensor cores. Factors of 16 bits: 8 of the bits
  * of q, of K and V as they are stored, of weights. */
-static int32_t attend_16(struct check_maker *m, uint32_t kv_heads, uint32_t share)
+static int32_t attend_16(struct check_maker *m, uint32_t kv_heads, uint32_t share, uint32_t d, uint32_t window_min,
+                         uint32_t window_max)
 {
-    struct sg_attend p = {.kv_heads = kv_heads, .heads = kv_heads * share, .d = 64u << m->index % 3};
+    struct sg_attend p = {.kv_heads = kv_heads, .heads = kv_heads * share, .d = d};
     p.dv = p.d;
     p.scale = 1 / sqrtf((float)p.d);
-    p.window = m->index % 4 == 3 ? check_maker_between(m, 1, 150) : 0;
+    p.window = m->index % 4 == 3 ? check_maker_between(m, window_min, window_max) : 0;
     p.softcap = m->index % 4 == 2 ? 3 : 0;
     struct sg_operand q = reserve(m, p.heads * p.d), k = reserve(m, p.kv_heads * p.d), v = reserve(m, p.kv_heads * p.d);
     struct sg_operand gate = maybe_reserve(m, p.heads * p.d);
@@ -237,11 +238,16 @@ static int32_t attend_16(struct check_maker *m, uint32_t kv_heads, uint32_t shar
 static int32_t make_attend_wide(struct check_maker *m)
 {
     uint32_t kv_heads = check_maker_between(m, 1, 2);
-    return attend_16(m, kv_heads, check_maker_between(m, 1, 3));
+    return attend_16(m, kv_heads, check_maker_between(m, 1, 3), 64u << m->index % 3, 1, 150);
 }
 
-/* The same far into a context (plan_long_runs). */
-static int32_t make_attend_long(struct check_maker *m) { return attend_16(m, 1, 2); }
+/* The same far into a context (plan_long_runs), behind more keys than the 1,536 from which a unit may take other kernels; case 3
+ * with a window that has so many keys and ends before the first ones. */
+static int32_t make_attend_long(struct check_maker *m)
+{
+    static const uint32_t widths[] = {64, 128, 256, 128, 80, 96};
+    return attend_16(m, 1, 2, widths[m->index % 6], 1537, 1590);
+}
 
 /* Many positions behind few rows (plan_deep_runs): head widths and storages that units have kernels for, and others; as many
  * query heads per K and V head as models have. */
@@ -414,5 +420,5 @@ const struct check_op_kind check_op_kinds[CHECK_OP_KINDS] = {
     {"attendwide", make_attend_wide, 0, 12, 4, 1, CHECK_PLAN_MIXED},
     {"linearmany", make_linear_many, 1, 3, 1, 2, CHECK_PLAN_PROMPTS},
     {"attenddeep", make_attend_deep, 0, 12, 1, 1, CHECK_PLAN_DEEP},
-    {"attendlong", make_attend_long, 0, 3, 1, 1, CHECK_PLAN_LONG},
+    {"attendlong", make_attend_long, 0, 6, 1, 1, CHECK_PLAN_LONG},
 };

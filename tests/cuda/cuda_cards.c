@@ -81,13 +81,13 @@ static segue_status run(enum sg_storage storage, int biased, int late, uint32_t 
     return live(&of, g, err);
 }
 
-/* One product of LARGE rows and `cols` columns, as the output head. */
-static segue_status run_large(enum sg_storage storage, uint32_t cols, uint32_t rows, segue_error *err)
+/* One product of n rows and `cols` columns, as the output head. */
+static segue_status run_product(enum sg_storage storage, uint32_t n, uint32_t cols, uint32_t rows, segue_error *err)
 {
     static float x[32 * LARGE], logits[LARGE];
     const struct sg_storage_info *info = sg_storage_info(storage);
-    const size_t bytes = (size_t)LARGE * cols / info->block * info->bytes;
-    struct sg_tensor head = matrix(storage, LARGE, cols);
+    const size_t bytes = (size_t)n * cols / info->block * info->bytes;
+    struct sg_tensor head = matrix(storage, n, cols);
     const uint32_t wanted[1] = {rows - 1};
     const struct sg_state_opts o = {.kv = SG_F16, .rows = 64};
     struct sg_builder b;
@@ -110,6 +110,11 @@ static segue_status run_large(enum sg_storage storage, uint32_t cols, uint32_t r
     segue_status status = live(&of, g, err);
     free(data);
     return status;
+}
+
+static segue_status run_large(enum sg_storage storage, uint32_t cols, uint32_t rows, segue_error *err)
+{
+    return run_product(storage, LARGE, cols, rows, err);
 }
 
 /* Launches of kernels that only compute capability 9.0 has; of k_tiles.cu with gate and up; of packed weights with one row, with
@@ -191,6 +196,29 @@ static void small_cards_refuse_no_rows(void **state)
     unsetenv("SEGUE_STUB_CARD");
 }
 
+/* What was packed at load is multiplied, however long its rows are: up to those of 4,608 columns per warp. */
+static void long_rows_fit(void **state)
+{
+    static const char *const cards[] = {"8,9,101376,128", "8,0,166912,108", "9,0,232448,132"};
+    static const enum sg_storage storages[] = {SG_Q2_K, SG_Q4_0, SG_Q3_K, SG_Q6_K};
+    static const uint32_t chunks[] = {1, 7, 33, 40, 48, 56, 112, 144}, most[] = {56, 112, 144};
+    (void)state;
+    for (size_t i = 0; i < 3 * 4 * sizeof chunks / sizeof *chunks; i++) {
+        const uint32_t cols = 256 * chunks[i / 12];
+        segue_error err = {0};
+        if (chunks[i / 12] > most[i % 3]) continue; /* x of longer rows does not fit, in any layout */
+        assert_int_equal(setenv("SEGUE_STUB_CARD", cards[i % 3], 1), 0);
+        watch(see);
+        packed = 0;
+        segue_status status = run_product(storages[i / 3 % 4], 40, cols, 1, &err);
+        watch(NULL);
+        if (status != SEGUE_OK) fail_msg("%s, %s, %u columns: %s", cards[i % 3], sg_storage_info(storages[i / 3 % 4])->name, cols, err.text);
+        /* Others of long rows have another layout on small cards. */
+        if (storages[i / 3 % 4] == SG_Q2_K && cols <= 56 * 256) assert_int_equal(packed, 1);
+    }
+    unsetenv("SEGUE_STUB_CARD");
+}
+
 /* Launches of k_packed_rows.cu over parts of the columns, of which the last has fewer chunks: each has its ring. */
 static void last_parts_fit(void **state)
 {
@@ -242,6 +270,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(other_cards_use_common_kernels),
                                        cmocka_unit_test(other_cards_keep_packed_weights),
                                        cmocka_unit_test(small_cards_refuse_no_rows),
+                                       cmocka_unit_test(long_rows_fit),
                                        cmocka_unit_test(last_parts_fit),
                                        cmocka_unit_test(many_rows_use_packed_tiles),
                                        cmocka_unit_test(addresses_choose_no_kernel)};

@@ -6,6 +6,7 @@
  *              late     copies and fills are executed when something waits for them
  *              apart    no peer access between GPUs    mapless  no tensor map can be made
  *              whole    the GPU cannot be partitioned
+ *              graphs:N there is memory for N - 1 captured graphs
  *              alloc:N  allocations fail from the N-th on although memory is free, as if another process used it
  *   SEGUE_STUB_MB=N     memory of a GPU in MB; default 1024
  *   SEGUE_STUB_LOG=1    a line on stderr at the first launch
@@ -20,7 +21,7 @@
 
 enum { OLD = 803, BAD_VALUE = 1, NO_MEMORY = 2, GONE = 719 };
 
-static atomic_int alive, gone, crossings;
+static atomic_int alive, gone, crossings, graphs;
 static atomic_long calls, launches, allocations;
 static atomic_size_t used;
 
@@ -69,6 +70,7 @@ int stub_used_mb(void);
 int stub_used_mb(void) { return (int)(used >> 20); }
 int stub_launches(void) { return (int)launches; }
 int stub_crossings(void) { return crossings; }
+int stub_graphs(void) { return graphs; }
 int stub_launches_of(const char *name) { return kernel_of(name)->launches; }
 int stub_blocks_of(const char *name) { return (int)kernel_of(name)->blocks; }
 void stub_reset(void)
@@ -284,10 +286,10 @@ API(cuCtxSynchronize, (void), catch_up();)
 API(cuEventElapsedTime, (float *ms, void *a, void *b), UNUSED(a) UNUSED(b) *ms = 1;)
 API(cuStreamBeginCapture_v2, (void *s, int m), UNUSED(s) UNUSED(m))
 API(cuStreamEndCapture, (void *s, void **g), UNUSED(s) *g = &alive; alive++;)
-API(cuGraphInstantiateWithFlags, (void **e, void *g, unsigned long long f), UNUSED(g) UNUSED(f) *e = &alive;
-    alive++;)
+API(cuGraphInstantiateWithFlags, (void **e, void *g, unsigned long long f), UNUSED(g) UNUSED(f) if (number("graphs") && graphs >= number("graphs") - 1) return NO_MEMORY;
+    *e = &alive; alive++; graphs++;)
 FREES(cuGraphDestroy, (void *g), UNUSED(g) alive--;)
-FREES(cuGraphExecDestroy, (void *e), UNUSED(e) alive--;)
+FREES(cuGraphExecDestroy, (void *e), UNUSED(e) alive--; graphs--;)
 API(cuGraphLaunch, (void *e, void *s), UNUSED(e) UNUSED(s) return launch();)
 API(cuLaunchKernelEx, (const void *l, void *f, void **a, void **x),
     UNUSED(x) ((struct kernel *)f)->launches++;

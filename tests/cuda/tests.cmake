@@ -35,7 +35,7 @@ if(cuda IN_LIST SEGUE_UNITS)
   segue_test(cuda_cluster "small;fault;quick" ${CMAKE_CURRENT_LIST_DIR}/cuda_cluster.c)
   add_dependencies(cuda_cluster cuda_stub_whole)
   set_property(TEST cuda_cluster APPEND PROPERTY ENVIRONMENT "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/stub_whole")
-  foreach(what cards depth fault forks gate sample states train vocab)
+  foreach(what cards depth fault forks gate graphs sample states train vocab)
     segue_test(cuda_${what} "small;quick" ${CMAKE_CURRENT_LIST_DIR}/cuda_${what}.c)
     add_dependencies(cuda_${what} cuda_stub_whole)
     set_property(TEST cuda_${what} APPEND PROPERTY ENVIRONMENT "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/stub_whole")
@@ -61,6 +61,8 @@ if(cuda IN_LIST SEGUE_UNITS)
       segue_script(cuda_days "small;fault;quick" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/stub_days.py
         $<TARGET_FILE:segue> ${PROJECT_BINARY_DIR}/stub_whole ${cuda_dir}/driver/driver.h
         ${PROJECT_SOURCE_DIR}/tests/golden/tiny/llama)
+      segue_script(cuda_on_gpu "check;quick" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/on_gpu_says.py ${PROJECT_BINARY_DIR}
+        ${PROJECT_BINARY_DIR}/stub_whole)
     endif()
   endif()
 endif()

@@ -4,11 +4,14 @@
 
 #include <stdio.h>
 
+#include "unit/cuda/compile/lane.h"
+
 /* GRAIN: cuMemAlloc reserves memory in units of 2 MB. */
 enum { SKIP_QUERY_PART = 16, ROWS_STEP = 64, GRAIN = 2 << 20 };
 static const uint64_t WORK = (uint64_t)96 << 20; /* buffers of passes and scratch, about */
 
-/* Free bytes including the pool of state memory, which is emptied before an allocation fails. UINT64_MAX: the query failed. */
+/* Free bytes including the pool of state memory, which is emptied before an allocation fails, without those that captured graphs
+ * may still take. UINT64_MAX: the query failed. */
 static uint64_t query_free_bytes(struct sg_unit *u, uint64_t *all)
 {
     size_t unused = 0, total = 0;
@@ -19,7 +22,8 @@ static uint64_t query_free_bytes(struct sg_unit *u, uint64_t *all)
     pthread_mutex_lock(&u->pool_lock);
     uint64_t pooled = u->pool_bytes;
     pthread_mutex_unlock(&u->pool_lock);
-    return r ? UINT64_MAX : unused + pooled;
+    uint64_t graphs = atomic_load(&u->graphs_reserved), left = unused + pooled;
+    return r ? UINT64_MAX : left > graphs ? left - graphs : 0;
 }
 
 /* Bytes of a state: fixed slots, K and V of one token, rounding of allocations. */
@@ -105,7 +109,7 @@ segue_status cu_weights_fit(struct sg_unit *u, const struct sg_graph *const *gra
     char advice[160] = "no storage fits; use another unit";
     int len = 0;
     for (size_t i = 0; i < sizeof storages / sizeof *storages && !(i == 2 && len); i++) {
-        uint64_t as = weight_bytes_as(g, storages[i]) + WORK,
+        uint64_t as = weight_bytes_as(g, storages[i]) + WORK + CU_LANES * cu_graphs_bytes_max(g->ops_n),
                  rows = as < unused ? rows_in(state_size_of(g->slots, g->slots_n, SG_F16), unused - as) : 0;
         if (as >= unused || (g->slots_n && !rows)) continue;
         least = !len || rows < least ? rows : least;

@@ -26,11 +26,20 @@ struct cu_graph_key {
 };
 /* CACHED: each number of sequences that decode together needs two, for greedy choices, sampled ones and masked ones each. */
 enum { CU_GRAPHS_CACHED = 128, CU_GRAPH_PIECES = 64 };
+/* GPU memory of graphs, about: of one launch (arguments, node); of all graphs of a lane, at most. The least recently used are freed. */
+enum { CU_GRAPH_LAUNCH_BYTES = 2048, CU_GRAPHS_BYTES = 64 << 20 };
+/* What the graphs of a lane may take when a pass has `steps` steps. */
+static inline size_t cu_graphs_bytes_max(uint32_t steps)
+{
+    size_t all = (size_t)CU_GRAPHS_CACHED * CU_GRAPH_LAUNCH_BYTES * steps;
+    return all < CU_GRAPHS_BYTES ? all : CU_GRAPHS_BYTES;
+}
 /* A captured pass: graph i holds the fused steps from ends[i - 1] (0 for the first) to before ends[i]. */
 struct cu_captured {
     struct cu_graph_key key;
     uint32_t n; /* graphs; 0: seen once, not captured yet */
     uint64_t used; /* number of the lane's run that used it last */
+    size_t bytes;  /* of its graphs in GPU memory, about */
     uint32_t ends[CU_GRAPH_PIECES];
     cu_exec exec[CU_GRAPH_PIECES];
 };
@@ -140,6 +149,7 @@ struct cu_lane {
     cu_event done[2], logits_copied[2]; /* by args_index: step complete; logits copied */
     struct cu_captured captured[CU_GRAPHS_CACHED];
     uint32_t captured_n;
+    size_t graphs_bytes, graphs_most, graphs_reserved; /* of all captured graphs, about; at most; this lane's part of the unit's */
     struct cu_lane_logits logits[CK_SPANS];
     uint32_t logits_n;
     uint64_t runs;           /* runs so far; numbers them */

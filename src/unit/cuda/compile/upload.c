@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "unit/cuda/compile/packed_ring.h"
 #include "unit/cuda/compile/program.h"
 #include "unit/cuda/compile/repack.h"
 #include "unit/pool.h"
@@ -217,13 +218,13 @@ static int may_pack(const struct cu_weights *w, const struct sg_tensor *source)
     return 1;
 }
 
-/* 1: k_packed.cu has room for x and two slots of each warp's ring (issue_packed.c). */
+/* 1: k_packed.cu has room for a row of x and a ring of 16 rows of weights, with as many warps per row and as many tiles as can be
+ * (issue_packed.c sizes launches by the same functions). */
 static int packed_fits(const struct sg_unit *u, const struct ck_weight *w)
 {
-    uint32_t chunks = w->cols / CK_PACKED_CHUNK, split = chunks < 2 ? 1 : chunks < 4 ? 2 : chunks < 8 ? 4 : 8,
-             width = (chunks + split - 1) / split * CK_PACKED_CHUNK, block = 8 * w->pitch / chunks,
-             warps = CK_PACKED_THREADS / 32, sums = 16 * 64 * split; /* of a turn of at most 16 tiles */
-    return warps * (CK_PACKED_X_BYTES(width) + 2 * 2 * block) + sums + CU_PACKED_STATIC <= u->shared_max;
+    uint32_t chunks = w->cols / CK_PACKED_CHUNK, split_log = cu_packed_split_most(chunks), slot = 2 * (8 * w->pitch / chunks), fixed;
+    return cu_packed_slots(cu_packed_width(chunks, split_log), split_log, CU_PACKED_TURN_MAX, slot, cu_packed_capacity(u), &fixed) >=
+           CU_PACKED_RING_LEAST;
 }
 
 /* The entry of a tensor, created on first use. Kernels index columns and rows with 32 bits. */

@@ -201,6 +201,7 @@ struct sg_unit {
     int copies_started;        /* 1: a deferred copy was issued since `copies` was last waited for */
     atomic_int copies_pending; /* 1: deferred copies from or to pinned memory may be unfinished */
     atomic_uint_fast64_t free_estimate; /* free bytes at the last query, less the states created since */
+    atomic_uint_fast64_t graphs_reserved; /* bytes that graphs of open programs may still take, about (lane.h) */
 };
 
 /* --- context and GPU memory (memory.c) --- */

@@ -45,14 +45,37 @@ static void key_of(const struct sg_run *run, const struct cu_pass_plan *plan, co
 }
 
 /* The entry is afterwards "seen once". */
-static void destroy_graphs(struct sg_unit *u, struct cu_captured *c)
+static void destroy_graphs(struct sg_unit *u, struct cu_lane *l, struct cu_captured *c)
 {
     while (c->n) u->d.exec_free(c->exec[--c->n]);
+    l->graphs_bytes -= c->bytes;
+    c->bytes = 0;
+    cu_graphs_reserve(u, l);
+}
+
+/* What the lane's graphs do not take yet of their share is kept free (fits.c). */
+void cu_graphs_reserve(struct sg_unit *u, struct cu_lane *l)
+{
+    size_t now = l->graphs_bytes < l->graphs_most ? l->graphs_most - l->graphs_bytes : 0;
+    atomic_fetch_add(&u->graphs_reserved, (uint64_t)now - (uint64_t)l->graphs_reserved);
+    l->graphs_reserved = now;
+}
+
+/* Destroys the graphs of the entry that was not used for the longest time, not of `c`. 0: there are none. */
+static int destroy_oldest(struct sg_unit *u, struct cu_lane *l, const struct cu_captured *c)
+{
+    struct cu_captured *oldest = NULL;
+    for (uint32_t i = 0; i < l->captured_n; i++) {
+        struct cu_captured *e = &l->captured[i];
+        if (e->n && e != c && (!oldest || e->used < oldest->used)) oldest = e;
+    }
+    if (oldest) destroy_graphs(u, l, oldest);
+    return oldest != NULL;
 }
 
 void cu_captured_forget(struct sg_unit *u, struct cu_lane *l)
 {
-    while (l->captured_n) destroy_graphs(u, &l->captured[--l->captured_n]);
+    while (l->captured_n) destroy_graphs(u, l, &l->captured[--l->captured_n]);
 }
 
 /* The entry of a pass, or NULL. The list is short; keys have no padding that differs. */
@@ -98,14 +121,41 @@ static segue_status capture_steps(struct sg_run *run, const struct cu_pass_plan 
 /* All graphs of a pass; on failure none. */
 static segue_status capture(struct sg_run *run, const struct cu_pass_plan *plan, struct cu_pass *p, struct cu_captured *c)
 {
+    struct sg_unit *u = p->program->base.unit;
     segue_status status = SEGUE_OK;
+    const uint64_t before = p->launches;
     for (uint32_t from = 0; from < p->program->fused_n && status == SEGUE_OK; from = c->ends[c->n - 1]) {
         c->ends[c->n] = end_of(run, p, from, c->n);
         status = capture_steps(run, plan, p, from, c->ends[c->n], &c->exec[c->n]);
         if (status != SEGUE_OK) break;
         c->n++;
     }
-    if (status != SEGUE_OK) destroy_graphs(p->program->base.unit, c);
+    if (status == SEGUE_OK) {
+        c->bytes = (size_t)(p->launches - before) * CU_GRAPH_LAUNCH_BYTES;
+        p->lane->graphs_bytes += c->bytes;
+        cu_graphs_reserve(u, p->lane);
+        while (p->lane->graphs_bytes > CU_GRAPHS_BYTES && destroy_oldest(u, p->lane, c)) {}
+    } else {
+        destroy_graphs(u, p->lane, c);
+    }
+    return status;
+}
+
+/* Full memory: the graphs of other passes are freed until there is room. If there is none then, *captured is 0 and the pass is
+ * issued without a graph: the same kernels with the same results. */
+static segue_status capture_or_not(struct sg_run *run, const struct cu_pass_plan *plan, struct cu_pass *p, struct cu_captured *c,
+                                   int *captured)
+{
+    const struct cu_pass first = *p;
+    segue_status status = capture(run, plan, p, c);
+    while (status == SEGUE_EMEMORY) {
+        int more = destroy_oldest(p->program->base.unit, p->lane, c);
+        *p = first;
+        *p->err = (segue_error){0};
+        status = more ? capture(run, plan, p, c) : SEGUE_OK;
+        if (!more) break;
+    }
+    *captured = c->n != 0;
     return status;
 }
 
@@ -127,7 +177,7 @@ static struct cu_captured *new_entry(struct sg_unit *u, struct cu_lane *l)
     }
     if (!c && l->captured_n < CU_GRAPHS_CACHED) return &l->captured[l->captured_n++];
     if (!c) c = oldest;
-    destroy_graphs(u, c);
+    destroy_graphs(u, l, c);
     return c;
 }
 
@@ -152,7 +202,9 @@ segue_status cu_pass_launch_graph(struct sg_run *run, const struct cu_pass_plan 
     struct cu_captured *c = captured_of(l, &key);
     if (!c) return issue_first_time(run, plan, p);
     c->used = l->runs;
-    if (!c->n) SG_TRY(capture(run, plan, p, c));
+    int captured = 1;
+    if (!c->n) SG_TRY(capture_or_not(run, plan, p, c, &captured));
+    if (!captured) return cu_pass_issue_steps(run, plan, p);
     for (uint32_t i = 0, at = 0; i < c->n; i++) {
         SG_TRY(cu_run_check(run, u->d.graph_launch(c->exec[i], l->stream)));
         p->launches++;

@@ -4,10 +4,11 @@
  * SPDX-License-Identifier: MIT */
 #include "unit/cuda/issue/issue.h"
 
+#include "unit/cuda/compile/packed_ring.h"
 #include "unit/cuda/compile/repack.h"
 
 enum {
-    WARPS = CK_PACKED_THREADS / 32,
+    WARPS = CU_PACKED_WARPS,
     STAGES = CK_PACKED_STAGES,
     STAGES_LEAST = 3,
     PER = 2, /* chunks per ring slot, at most; bytes of a slot with more than one: */
@@ -74,12 +75,10 @@ static segue_status too_wide(struct cu_pass *p, uint32_t k)
  * by the driver for each block. */
 static uint32_t half_of(const struct sg_unit *u) { return (u->shared_max + CU_SHARED_LEFT - 1024) / 2 - CU_PACKED_STATIC; }
 
-/* Ring slots that fit with `blocks` blocks in the grid, in `capacity` bytes of a block. *fixed: bytes beside the ring. */
+/* Ring slots that fit with `blocks` blocks in the grid. */
 static uint32_t slots_in(const struct ck_packed *a, uint32_t blocks, uint32_t capacity, uint32_t *fixed)
 {
-    *fixed = WARPS * CK_PACKED_X_BYTES(a->width) + ((CK_DIGITS_TURN(a->s.tiles, blocks) * 64) << a->s.split_log);
-    uint32_t fit = *fixed < capacity ? (capacity - *fixed) / (WARPS * a->s.stage_bytes) : 0;
-    return fit < STAGES ? fit : STAGES;
+    return cu_packed_slots(a->width, a->s.split_log, CK_DIGITS_TURN(a->s.tiles, blocks), a->s.stage_bytes, capacity, fixed);
 }
 
 /* Chunks per ring slot, at most `each`, and its size. Several where they are small, but not more than `space` for all warps: a
@@ -101,7 +100,7 @@ static int size_launch(const struct cu_pass *p, struct ck_packed *a, uint32_t *b
     struct ck_stream *s = &a->s;
     uint32_t each = (a->chunks + (1u << s->split_log) - 1) >> s->split_log, groups = WARPS >> s->split_log, half = half_of(u),
              fixed, fit = 0;
-    a->width = each * CK_PACKED_CHUNK;
+    a->width = cu_packed_width(a->chunks, s->split_log);
     set_slot(a, each, half / 2);
     *blocks = s->tiles < 2 * p->sms ? s->tiles : 2 * p->sms;
     if (u->pdl ? s->tiles >= DOUBLE * u->sms : s->tiles > u->sms) fit = slots_in(a, *blocks, half, &fixed);
@@ -109,9 +108,14 @@ static int size_launch(const struct cu_pass *p, struct ck_packed *a, uint32_t *b
         *blocks = s->tiles < p->sms ? s->tiles : p->sms;
         fit = slots_in(a, *blocks, half, &fixed);
         if (fit * a->per < STAGES_LEAST || fit < 2)
-            fit = slots_in(a, *blocks, (uint32_t)u->shared_max - CU_PACKED_STATIC, &fixed);
+            fit = slots_in(a, *blocks, cu_packed_capacity(u), &fixed);
+        if (fit < CU_PACKED_RING_LEAST && a->per > 1) { /* long rows beside little memory: small slots rather than none */
+            a->s.stage_bytes /= a->per;
+            a->per = 1;
+            fit = slots_in(a, *blocks, cu_packed_capacity(u), &fixed);
+        }
     }
-    if (fit < 2) return 0;
+    if (fit < CU_PACKED_RING_LEAST) return 0;
     /* No more than a warp's chunks of all its tiles. */
     uint32_t tiles = (s->tiles + *blocks - 1) / *blocks, all = (tiles + groups - 1) / groups * ((each + a->per - 1) / a->per);
     s->stages = fit < all ? fit : all < 2 ? 2 : all;
@@ -132,7 +136,7 @@ static uint32_t size_rows_launch(const struct sg_unit *u, struct ck_packed *a)
     a->width = ((a->chunks + (1u << a->s.split_log) - 1) >> a->s.split_log) * CK_PACKED_CHUNK;
     uint32_t fixed = WARPS * CK_PACKED_ROWS_X_BYTES(a->width, a->rows) +
                      ((CK_PACKED_TURN * CK_PACKED_ROWS * CK_PACKED_X_ROWS * 4) << a->s.split_log),
-             max = (uint32_t)u->shared_max - CU_PACKED_STATIC, space = fixed < max && a->width <= ROWS_WIDTH ? max - fixed : 0;
+             max = cu_packed_capacity(u), space = fixed < max && a->width <= ROWS_WIDTH ? max - fixed : 0;
     set_slot(a, a->width / CK_PACKED_CHUNK, space / 2);
     uint32_t fit = space / (WARPS * a->s.stage_bytes);
     a->s.stages = fit > STAGES ? STAGES : fit;
@@ -226,7 +230,7 @@ segue_status cu_issue_packed(struct cu_pass *p, const struct cu_step *s, struct 
     if (!*whole) a.s.after = (struct ck_epilogue){0};
     /* Where x does not fit into shared memory more warps share it. */
     for (a.s.split_log = split_log_of(u, a.chunks, a.s.tiles); !size_launch(p, &a, &blocks, &shared); a.s.split_log++)
-        if (a.s.split_log == 3 || 2u << a.s.split_log > a.chunks) return too_wide(p, own->k);
+        if (a.s.split_log >= cu_packed_split_most(a.chunks)) return too_wide(p, own->k);
     if (own->best) p->best_blocks = blocks;
     p->best_done |= own->best;
     return cu_launch(p, u->k.packed[a.width <= 512 ? 0 : a.width <= 1024 ? 1 : 2], blocks, 1, 1, CK_PACKED_THREADS, shared, &a);
