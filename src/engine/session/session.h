@@ -195,6 +195,8 @@ void sg_session_store_put(struct segue_session *s);
 segue_status sg_session_preempt(struct segue_session *s, segue_error *err);
 /* Bytes of unshared states of this many tokens in a layout (SG_PREFILL_LAYOUT, SG_DECODE_LAYOUT). */
 uint64_t sg_session_state_bytes(const struct segue_session *s, uint32_t layout, uint64_t tokens_n);
+/* The most that they may take while they grow, with KV blocks of `block` tokens. */
+uint64_t sg_session_state_bytes_max(const struct segue_session *s, uint32_t layout, uint64_t tokens_n, uint64_t block);
 uint64_t sg_session_checkpoint_bytes(const struct segue_session *s);
 /* Continues from a fork of the checkpoint, whose tokens must be the session's. On failure the session may have no states. */
 segue_status sg_session_restore(struct segue_session *s, const struct sg_checkpoint *p);
