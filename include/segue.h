@@ -421,6 +421,9 @@ typedef struct segue_session_opts {
                                   * and compares (segue_stats.verify); 0 = none, at most 256 */
     const char *realm;           /* whose prompts these are, such as a key: the prefix store serves a session only states of
                                   * sessions of an equal realm; NULL = "". Copied, at most 255 bytes */
+    uint32_t drafts;             /* 1: forks are drafts, for text that may never be sent, until segue_session_next, _step or a
+                                  * request asks them for a token: they do not use the prefix store, and a cancel between two
+                                  * calls stops the second one. Forks inherit it */
 } segue_session_opts;
 
 #define SEGUE_NO_CHECKPOINTS UINT64_MAX

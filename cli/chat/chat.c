@@ -34,6 +34,7 @@ segue_status chat_open_session(struct chat *c, segue_error *err)
     opts.intervals = trace_capacity(&c->trace);
     opts.verify_tokens = (size_t)args_number(&c->args, "verify", 0);
     opts.no_store = args_has(&c->args, "record");
+    opts.drafts = 1;
     segue_session *fresh = NULL;
     read_ahead_reset(c->read_ahead);
     if (!st) st = segue_session_open(&fresh, c->placement.engine, &opts, err);
@@ -242,6 +243,7 @@ segue_status chat_load_state(struct chat *c, const char *path, segue_error *err)
     opts.adapters_n = c->placement.adapters_n;
     opts.checkpoint_bytes = sessions_checkpoint_bytes(&c->args);
     opts.intervals = trace_capacity(&c->trace);
+    opts.drafts = 1;
     segue_status st =
         sessions_load(&loaded, c->placement.engine, &opts, &c->args, path, true, &c->reuse_reason, err);
     if (st) return st;

@@ -2,7 +2,8 @@
  * `running`. When an answer is complete it also forks `next` into `spare`, so that the next turn starts without a
  * copy. `spare` stays before the typed words, and replaces `next` if these were changed: to rewind recurrent slots may mean
  * to compute them again. `whole` is a fork of `next` with the rest of the prompt, as if the message ended where it is typed now:
- * if it does, its logits are known already.
+ * if it does, its logits are known already. All are forks of a session that was opened with `drafts`: no text that was not sent
+ * gets into the prefix store, and a cancel that arrives just before a call stops it.
  * SPDX-License-Identifier: MIT */
 #include "run/read_ahead.h"
 
@@ -10,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/session/session.h"
 #include "run/sessions.h"
 
 /* MIN_BATCH: tokens collected before a prefill during an answer; smaller batches would read all weights for few tokens.
@@ -129,7 +129,6 @@ static void take_words(struct read_ahead *a)
     segue_error ignored;
     drop_changed_words(a, a->words.ids, a->words.n);
     if (!a->spare && segue_session_fork(&a->spare, a->next, &ignored)) a->spare = NULL;
-    sg_session_use_store(a->next, 0); /* no text that was not sent is kept */
     if (a->spare) (void)queue_rest(a, a->words.ids, a->words.n);
     a->words.n = 0;
 }
@@ -157,7 +156,6 @@ static segue_session *compute_whole(struct read_ahead *a, segue_session *from, c
     segue_error ignored;
     segue_session *s = NULL, *whole = NULL;
     if (segue_session_fork(&s, from, &ignored)) return NULL;
-    sg_session_use_store(s, 0);
     size_t have = segue_session_tokens(s, NULL);
     if (!compute_trial(a, s, ids + have, n - have) && segue_session_fork(&whole, s, &ignored)) whole = NULL;
     segue_session_close(s);
@@ -293,7 +291,6 @@ static void take_session(struct read_ahead *a, segue_session **session, const in
         a->next = a->spare; /* it prefills the new user message again during the answer */
     }
     a->whole = a->spare = NULL;
-    sg_session_use_store(*session, 1);
 }
 
 /* If the user edited the conversation, the old session may match more of the prompt; then the read-ahead is discarded. */

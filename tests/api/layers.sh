@@ -46,11 +46,11 @@ function exists(path,   line, there) {
 }' >> "$bad"
 
 # The command sees the public header only. Written exceptions: inspect, models, quantize, imatrix, state, mil, ane-probe, the fault
-# hooks of development builds, the process in which a unit is served, the owner check of folders.c, files of training, read-ahead
-# (text that was not sent stays out of the prefix store), and cli/plan/: the planner is no public call.
+# hooks of development builds, the process in which a unit is served, the owner check of folders.c, files of training,
+# and cli/plan/: the planner is no public call.
 includes cli | while IFS=: read -r file path; do
     case $file in cli/commands/cmd_inspect.c | cli/commands/cmd_models.c | cli/commands/cmd_quantize.c | cli/commands/cmd_imatrix.c | cli/commands/cmd_state.c) continue ;;
-    cli/host/faults.c | cli/host/serve_unit.c | cli/host/folders.c | cli/replay/recording.c | cli/commands/unit_limits.c | cli/train/train_files.[ch] | cli/train/train_adapter.c | cli/train/model_write.c | cli/run/read_ahead.c) continue ;;
+    cli/host/faults.c | cli/host/serve_unit.c | cli/host/folders.c | cli/replay/recording.c | cli/commands/unit_limits.c | cli/train/train_files.[ch] | cli/train/train_adapter.c | cli/train/model_write.c) continue ;;
     cli/ane/* | cli/plan/*) continue ;; esac
     [ "$path" = segue.h ] || [ "$path" = segue_train.h ] || [ -f "cli/$path" ] || [ "$path" = commit.h ] ||
         echo "$file: $path: the command includes segue.h and its own headers only"

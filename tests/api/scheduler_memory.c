@@ -69,6 +69,43 @@ static void budget(void **state)
     budget_with("");   /* the store takes what fits */
 }
 
+/* With the least budget that accepts a request it also ends well: its checkpoints give way. */
+static void accepted_requests_fit(void **state)
+{
+    (void)state;
+    for (int m = 0; m < TINY_MODELS; m++) {
+        struct fixture f;
+        segue_scheduler *s = NULL;
+        segue_scheduler_opts o = SEGUE_INIT(segue_scheduler_opts);
+        segue_sampling sampling = sampling_of(5);
+        segue_request_opts r = SEGUE_INIT(segue_request_opts);
+        segue_engine_opts e = SEGUE_INIT(segue_engine_opts);
+        int32_t want[ANSWER], prompt[LENGTH_MAX + 8];
+        segue_request *q = NULL;
+        segue_status status = SEGUE_ELIMIT;
+        segue_error err;
+        e.chunk_tokens = 16; /* a checkpoint after each */
+        open_fixture(&f, tiny_models[m].name, "ref", NULL, &e);
+        alone(&f, NULL, 5, want);
+        r.tokens_n = make_prompt(5, prompt);
+        r.tokens = prompt;
+        r.sampling = &sampling;
+        r.max_tokens = ANSWER;
+        o.manual = 1;
+        for (o.memory_bytes = 4096; status == SEGUE_ELIMIT; o.memory_bytes += 1024) {
+            segue_scheduler_close(s);
+            assert_int_equal(segue_scheduler_open(&s, f.engine, &o, &err), SEGUE_OK);
+            status = segue_request_submit(&q, s, &r, &err);
+        }
+        assert_int_equal(status, SEGUE_OK);
+        while (segue_scheduler_run(s, &err) == SEGUE_OK) {}
+        expect_answer(q, want);
+        segue_request_close(q);
+        segue_scheduler_close(s);
+        close_fixture(&f);
+    }
+}
+
 /* Three requests that begin with a stored prompt share its K and V, which count once: they fit where three whole states would
  * not. */
 static void shared_prompt(void **state)
@@ -294,7 +331,7 @@ static void deterministic_chunks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(budget), cmocka_unit_test(shared_prompt),
+        cmocka_unit_test(budget), cmocka_unit_test(accepted_requests_fit), cmocka_unit_test(shared_prompt),
         cmocka_unit_test(realms),
         cmocka_unit_test(common_beginning),
         cmocka_unit_test(scored_before_the_hand_off),

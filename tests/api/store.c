@@ -279,8 +279,8 @@ static void strangers_take_nothing(void **state)
     tiny_empty(folder);
 }
 
-/* What sessions compute after they left the store is in no file, also not by their forks; after they returned it is. */
-static void who_left_writes_nothing(void **state)
+/* A draft, and a draft of it, write nothing, until a token is asked of them. A cancel between calls is not lost on a draft. */
+static void drafts_write_nothing(void **state)
 {
     (void)state;
     if (THREADS_ONLY) skip();
@@ -288,13 +288,27 @@ static void who_left_writes_nothing(void **state)
         struct wish w = {.store = folder};
         uint64_t bytes;
         segue_engine *e = engine(HYBRID, w);
-        segue_session *s = session(e), *aside = NULL;
-        sg_session_use_store(s, 0);
-        read_text(s, head, HEAD);
-        OK(segue_session_fork(&aside, s, &err));
-        read_text(aside, tails[0], TAIL);
-        sg_session_use_store(aside, use);
-        segue_session_close(aside);
+        segue_session_opts o = SEGUE_INIT(segue_session_opts);
+        segue_session *s = NULL, *draft = NULL, *second = NULL;
+        int32_t token;
+        size_t n = 0;
+        o.drafts = 1;
+        OK(segue_session_open(&s, e, &o, &err));
+        OK(segue_session_append(s, head, 1, &err)); /* too short for the store */
+        OK(segue_session_prefill(s, 0, NULL, &err));
+        OK(segue_session_fork(&draft, s, &err));
+        read_text(draft, head, HEAD);
+        OK(segue_session_fork(&second, draft, &err));
+        OK(segue_session_append(second, tails[0], TAIL, &err));
+        segue_session_cancel(second);
+        assert_int_equal(segue_session_prefill(second, 0, &n, &err), SEGUE_ECANCELED);
+        assert_int_equal(n, 0);
+        OK(segue_session_prefill(second, 0, &n, &err)); /* it was met once */
+        assert_int_equal(n, TAIL);
+        segue_session_cancel(second);
+        if (use) OK(segue_session_next(second, &token, &err)); /* no draft any more: without effect as on others */
+        segue_session_close(second);
+        segue_session_close(draft);
         segue_session_close(s);
         segue_engine_close(e);
         assert_int_equal(files(&bytes) > 0, use);
@@ -517,7 +531,7 @@ int main(void)
         cmocka_unit_test(others_go_on),           cmocka_unit_test(the_same_again),
         cmocka_unit_test(strangers_take_nothing), cmocka_unit_test(damage_is_dropped),
         cmocka_unit_test(budgets_hold),           cmocka_unit_test(many_at_once),
-        cmocka_unit_test(the_folder_is_private),  cmocka_unit_test(who_left_writes_nothing),
+        cmocka_unit_test(the_folder_is_private),  cmocka_unit_test(drafts_write_nothing),
     };
     return cmocka_run_group_tests(tests, begin, end);
 }

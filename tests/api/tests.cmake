@@ -21,6 +21,8 @@ if(TARGET segue) # the library is whole
   segue_test(api_embeddings "api;golden;quick" ${CMAKE_CURRENT_LIST_DIR}/embeddings.c)
   segue_test(api_scheduler "api;quick;threads" ${CMAKE_CURRENT_LIST_DIR}/scheduler.c)
   target_link_libraries(api_scheduler PRIVATE Threads::Threads)
+  segue_test(api_deterministic "api;quick" ${CMAKE_CURRENT_LIST_DIR}/deterministic.c)
+  target_link_libraries(api_deterministic PRIVATE Threads::Threads)
   segue_test(api_joined "api;quick;threads" ${CMAKE_CURRENT_LIST_DIR}/joined.c)
   target_link_libraries(api_joined PRIVATE Threads::Threads)
   segue_test(api_scheduler_memory "api;quick" ${CMAKE_CURRENT_LIST_DIR}/scheduler_memory.c)

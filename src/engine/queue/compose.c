@@ -86,7 +86,7 @@ void sg_run_compose(struct sg_shared_queue *q)
     for (size_t i = 0; i < n; i++) {
         struct sg_share *p = q->chosen[i];
         size_t rows = p->is_answer ? p->rows : prompt_rows(q, p, &c);
-        if (rows > space) rows = p->is_answer || p->whole ? 0 : space;
+        if (rows > space) rows = p->is_answer || p->whole || p->group->patient ? 0 : space;
         if (!rows) continue;
         space -= rows;
         take(q, p, rows, &c);

@@ -1,7 +1,7 @@
 /* admission.c: which waiting request starts next, and the memory budget: states, checkpoints and the prefix store together
  * stay below opts.memory_bytes. A request starts when its states fit into the budget. When running answers outgrow it,
- * memory of the store is freed first; then the youngest request of the lowest priority is preempted: its states go to the
- * store or are dropped, and it waits to be started again. SPDX-License-Identifier: MIT */
+ * memory of the store is freed first; then the youngest request of the lowest priority loses its checkpoints, or, if it has none,
+ * is preempted: its states go to the store or are dropped, and it waits to be started again. SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 #include "engine/scheduler/scheduler.h"
 #include "engine/store/prefixstore.h"
@@ -81,6 +81,20 @@ static void preempt(struct segue_scheduler *s, struct segue_request *q)
     sg_request_notify(q);
 }
 
+/* Checkpoints serve later sessions and rewinding only, and those that the store was given remain there. 0: there are none. */
+static int drop_checkpoints(struct segue_scheduler *s, struct segue_request *q)
+{
+    if (!q->session->checkpoints_n) return 0;
+    q->claimed = 1;
+    pthread_mutex_unlock(&s->lock);
+    sg_session_forget_checkpoints(q->session, 0);
+    pthread_mutex_lock(&s->lock);
+    q->bytes = sg_request_bytes(q);
+    q->claimed = 0;
+    pthread_cond_broadcast(&q->changed);
+    return 1;
+}
+
 /* A request that exceeds the budget on its own ends with the tokens that it has. */
 static void refuse(struct segue_scheduler *s, struct segue_request *q)
 {
@@ -109,6 +123,7 @@ void sg_scheduler_reclaim(struct segue_scheduler *s)
 {
     struct segue_request *q;
     while (s->opts.memory_bytes && running_bytes(s) > s->opts.memory_bytes && (q = victim(s))) {
+        if (drop_checkpoints(s, q)) continue;
         if (s->running.n > 1) preempt(s, q);
         else refuse(s, q);
     }

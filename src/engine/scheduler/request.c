@@ -43,6 +43,7 @@ static segue_status take_session(struct segue_request *q, const segue_request_op
                             .no_store = o->no_store || o->kind == SEGUE_EMBED};
     q->borrowed = o->session != NULL;
     q->session = o->session;
+    if (q->borrowed && o->kind == SEGUE_GENERATE) sg_session_end_draft(q->session);
     if (q->borrowed) sg_session_begin_call(q->session);
     if (!q->borrowed) {
         SG_TRY(segue_session_open(&q->session, s->engine, &x, err));

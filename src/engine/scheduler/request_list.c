@@ -54,8 +54,8 @@ uint64_t sg_request_bytes_of(const struct segue_request *q, size_t n)
     const struct segue_session *x = q->session;
     if (n > x->context) n = x->context;
     n = (n + BLOCK_TOKENS - 1) / BLOCK_TOKENS * BLOCK_TOKENS;
-    uint64_t need = sg_session_state_bytes(x, x->active, n);
-    if (x->split && x->active == SG_PREFILL_LAYOUT) need += sg_session_state_bytes(x, SG_DECODE_LAYOUT, n);
+    uint64_t need = sg_session_state_bytes_max(x, x->active, n, BLOCK_TOKENS);
+    if (x->split && x->active == SG_PREFILL_LAYOUT) need += sg_session_state_bytes_max(x, SG_DECODE_LAYOUT, n, BLOCK_TOKENS);
     return need;
 }
 

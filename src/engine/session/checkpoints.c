@@ -9,20 +9,33 @@
 
 enum { GAP_TOKENS = 16 }; /* minimum distance of checkpoints: fewer tokens are computed again */
 
-uint64_t sg_session_state_bytes(const struct segue_session *s, uint32_t layout, uint64_t tokens_n)
+/* beyond: positions before its window that a slot may still hold. copies: of what is not K and V. */
+static uint64_t bytes_of(const struct segue_session *s, uint32_t layout, uint64_t tokens_n, uint64_t beyond, uint64_t copies)
 {
     uint64_t bytes = 0;
     const struct sg_layout *l = &s->layouts[layout];
     for (uint32_t i = 0; i < l->n; i++) {
         const struct sg_graph *g = l->stages[i].layer_range->graph;
         for (uint32_t k = 0; k < g->slots_n; k++) {
-            uint64_t window = g->slots[k].window,
+            uint64_t window = g->slots[k].window ? g->slots[k].window + beyond : 0,
                      rows = window && window < tokens_n ? window : tokens_n;
             bytes +=
-                sg_slot_fixed_bytes(&g->slots[k]) + rows * sg_slot_row_bytes(&g->slots[k], l->stages[i].kv);
+                copies * sg_slot_fixed_bytes(&g->slots[k]) + rows * sg_slot_row_bytes(&g->slots[k], l->stages[i].kv);
         }
     }
     return bytes;
+}
+
+uint64_t sg_session_state_bytes(const struct segue_session *s, uint32_t layout, uint64_t tokens_n)
+{
+    return bytes_of(s, layout, tokens_n, 0, 1);
+}
+
+/* A slot with a window drops whole blocks after a run, so it holds a chunk more, and parts of two blocks. Units write recurrent
+ * slots beside the old ones, so that a run that is stopped changes nothing. */
+uint64_t sg_session_state_bytes_max(const struct segue_session *s, uint32_t layout, uint64_t tokens_n, uint64_t block)
+{
+    return bytes_of(s, layout, tokens_n, s->layouts[layout].chunk_tokens + 2 * block, 2);
 }
 
 /* Bytes of the checkpoints beyond the session's own states, with which they share K and V until the states are moved. */

@@ -73,6 +73,7 @@ segue_status segue_session_next(segue_session *session, int32_t *token, segue_er
 {
     SG_TRY(sg_session_check(session, "no token chosen", err));
     if (!token) return sg_fail(err, SEGUE_EARG, "no token chosen: token is NULL; pass it");
+    sg_session_end_draft(session);
     sg_session_begin_call(session);
     return choose(session, token, err);
 }

@@ -121,11 +121,6 @@ static void read_slots(struct segue_session *s)
             s->needs_checkpoints = 1;
 }
 
-void sg_session_use_store(struct segue_session *s, int use)
-{
-    if (s) s->uses_store = use && s->may_use_store;
-}
-
 static segue_status fill(struct segue_session *s, const segue_session_opts *o, segue_error *err)
 {
     s->verify_tokens = o->verify_tokens;
@@ -135,6 +130,7 @@ static segue_status fill(struct segue_session *s, const segue_session_opts *o, s
     SG_TRY(sg_session_set_realm(s, o->realm, err));
     s->may_use_store = s->engine->store && !o->no_store && !s->engine->fixed_chunks;
     s->uses_store = s->may_use_store;
+    s->drafts = o->drafts != 0;
     s->checkpoints_budget = o->checkpoint_bytes == SEGUE_NO_CHECKPOINTS ? 0
                        : o->checkpoint_bytes                       ? o->checkpoint_bytes
                                                                    : CHECKPOINT_BYTES;
@@ -284,7 +280,9 @@ segue_status segue_session_fork(segue_session **out, segue_session *session, seg
     struct segue_session *fork;
     SG_TRY(segue_session_open(&fork, session->engine, &o, err));
     segue_status status = SEGUE_OK;
-    fork->uses_store = session->uses_store;
+    fork->drafts = session->drafts;
+    fork->is_draft = session->drafts || session->is_draft;
+    fork->uses_store = session->uses_store && !fork->is_draft;
     if (session->realm_id && !(fork->realm_id = sg_strndup(session->realm_id, strlen(session->realm_id))))
         status = sg_no_memory("realm of a session", strlen(session->realm_id), err);
     if (status == SEGUE_OK) status = copy_into(fork, session, err);

@@ -71,6 +71,8 @@ struct segue_session {
     size_t store_matched;              /* tokens that the prefix store knew at the last search, also where no state fitted */
     uint32_t may_use_store;            /* 1: the engine has a prefix store, and the caller did not refuse it */
     uint32_t uses_store;               /* 1: reads and writes it at present */
+    uint32_t drafts;                   /* 1: forks are drafts */
+    uint32_t is_draft;                 /* 1: a fork that no token was asked of: no store; a call does not clear `cancel` */
     uint32_t adapters_known;           /* 1: adapters_id is computed */
     struct sg_hash adapters_id;        /* checksum of the adapters' matrices */
     uint64_t prefill_ns, prefill_tokens; /* sums over prefill runs, for the cost of recomputing a prefix */
@@ -111,9 +113,11 @@ static inline size_t sg_session_pending(const struct segue_session *s) { return 
 /* --- session_core.c --- */
 /* EARG unless there is a session; `what` starts the message. */
 segue_status sg_session_check(const struct segue_session *s, const char *what, segue_error *err);
-/* A public call that computes starts: a cancel that was requested before has no effect on it. */
+/* A token is asked of the session: it is no draft any more. */
+void sg_session_end_draft(struct segue_session *s);
+/* A public call that computes starts: a cancel that was requested before has no effect on it, unless it is a draft. */
 void sg_session_begin_call(struct segue_session *s);
-/* ECANCELED if a cancel was requested during the call in progress, which this consumes. */
+/* ECANCELED if a cancel was requested during the call in progress (for a draft, or before it), which this consumes. */
 segue_status sg_session_check_cancel(struct segue_session *s, segue_error *err);
 /* Prepares the mask of the next sampling step, if the session has a grammar. EFORMAT, ELIMIT: sg_constraint_update. */
 segue_status sg_session_mask(struct segue_session *s, segue_error *err);
@@ -129,9 +133,6 @@ uint32_t sg_session_logits_after_run(const struct segue_session *s);
 const float *sg_session_known_logits(const struct segue_session *s);
 /* The same into out [vocab]; 0: unknown. */
 int sg_session_copy_logits(const struct segue_session *s, float *out);
-/* 0: from now on the session neither reads from nor writes to the engine's prefix store, also when it is closed; 1: it does, if
- * it may. Forks inherit it. s may be NULL. */
-void sg_session_use_store(struct segue_session *s, int use);
 /* Copies late logits to the host. Call before the states leave their unit. */
 void sg_session_fetch_logits(struct segue_session *s);
 
@@ -197,6 +198,8 @@ void sg_session_store_put(struct segue_session *s);
 segue_status sg_session_preempt(struct segue_session *s, segue_error *err);
 /* Bytes of unshared states of this many tokens in a layout (SG_PREFILL_LAYOUT, SG_DECODE_LAYOUT). */
 uint64_t sg_session_state_bytes(const struct segue_session *s, uint32_t layout, uint64_t tokens_n);
+/* The most that they may take while they grow, with KV blocks of `block` tokens. */
+uint64_t sg_session_state_bytes_max(const struct segue_session *s, uint32_t layout, uint64_t tokens_n, uint64_t block);
 uint64_t sg_session_checkpoint_bytes(const struct segue_session *s);
 /* Continues from a fork of the checkpoint, whose tokens must be the session's. On failure the session may have no states. */
 segue_status sg_session_restore(struct segue_session *s, const struct sg_checkpoint *p);

@@ -38,7 +38,17 @@ uint64_t sg_session_prefill_cost_ns(const struct segue_session *s, uint64_t rows
     return s->prefill_tokens ? (uint64_t)((double)s->prefill_ns / (double)s->prefill_tokens * (double)rows) : 0;
 }
 
-void sg_session_begin_call(struct segue_session *s) { atomic_store(&s->cancel, 0); }
+void sg_session_end_draft(struct segue_session *s)
+{
+    if (!s->is_draft) return;
+    s->is_draft = 0;
+    s->uses_store = s->may_use_store;
+}
+
+void sg_session_begin_call(struct segue_session *s)
+{
+    if (!s->is_draft) atomic_store(&s->cancel, 0);
+}
 
 segue_status sg_session_check_cancel(struct segue_session *s, segue_error *err)
 {

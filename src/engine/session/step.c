@@ -132,7 +132,10 @@ segue_status segue_session_step(segue_session *const *sessions, size_t n, int32_
                        "no step taken: %zu sessions, from 1 to %d are allowed, or a list is NULL; pass all lists", n,
                        SESSIONS_MAX);
     SG_TRY(claim(sessions, n, err));
-    for (size_t i = 0; i < n; i++) sg_session_begin_call(sessions[i]);
+    for (size_t i = 0; i < n; i++) {
+        sg_session_end_draft(sessions[i]);
+        sg_session_begin_call(sessions[i]);
+    }
     segue_status status = reserve(sessions[0], n, err);
     if (status == SEGUE_OK) step_all(sessions, n, tokens, each);
     for (size_t i = 0; i < n; i++) atomic_store(&sessions[i]->busy, 0);
