@@ -1,11 +1,28 @@
 #!/usr/bin/env python3
 """Bad input for the server: each wrong field gets an error that names it, each broken request an error, and the server lives.
 SPDX-License-Identifier: MIT"""
+import select, threading
 from servetest import *
 
 m = tiny_model()
 s = Server("-m", m, "--unit", "cpu", "-t", "1", "--body-limit", "1", "--timeout", "3", "--connections", "200")
 chat, completion = {"messages": [{"role": "user", "content": "x"}]}, {"prompt": "x"}
+
+
+# Meanwhile: clients that send a byte of a header, or of a body, now and then. They are bounded by --timeout too.
+def trickle(start, piece):
+    c = socket.create_connection(("127.0.0.1", s.port), timeout=20)
+    c.sendall(start)
+    for _ in range(2000):
+        try:
+            if select.select([c], [], [], 0.2)[0] and not c.recv(1000): return trickled.append(piece)
+            c.sendall(piece)
+        except ConnectionError: return trickled.append(piece)
+
+
+trickled, head = [], b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\n"
+slow = [threading.Thread(target=trickle, args=a) for a in ((head, b"X: y\r\n"), (head + b"X: ", b"y"), (head + b"Content-Length: 100000\r\n\r\n{", b" "))]
+for t in slow: t.start()
 
 
 def alive(after): expect(f"the server lives after {after}", s.call("GET", "/health")[0] == 200)
@@ -122,6 +139,8 @@ for stream in (True, False):
 alive("clients that left")
 expect("an answer after them", s.post("/v1/chat/completions", {**chat, "max_tokens": 4})[0] == 200)
 for c in idle: c.close()
+for t in slow: t.join()
+expect("clients that trickle are cut off", len(trickled) == 3, trickled)
 for _ in range(5000):
     left = [x for x in s.call("GET", "/slots")[1] if x["is_processing"]]
     if not left: break
