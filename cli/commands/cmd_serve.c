@@ -105,6 +105,7 @@ static void serve_until_signal(struct server *s, struct listener *l)
     while (!interrupt_pending()) {
         /* A signal ends poll early. */
         poll(NULL, 0, 200);
+        listener_expire(l);
         if (reported || model_pool_health(&s->models, &err) == MODEL_LOADING) continue;
         reported = true;
         if (model_pool_health(&s->models, &err) == MODEL_FAILED)
@@ -306,7 +307,8 @@ static const struct arg_def server_defs[] =
       "memory for the weights of all loaded models; the least recently used one is unloaded when its answers have ended"},
      {"body-limit", 0, ARG_COUNT, ARG_ADVANCED, "MB", "16", 1, 1024, "largest body of a request"},
      {"connections", 0, ARG_COUNT, ARG_ADVANCED, "N", "1000", 1, 100000, "connections at once"},
-     {"timeout", 0, ARG_COUNT, ARG_ADVANCED, "S", "120", 1, 86400, "close a connection on which nothing moves for S seconds"},
+     {"timeout", 0, ARG_COUNT, ARG_ADVANCED, "S", "120", 1, 86400,
+      "close a connection on which nothing moves for S seconds, or that takes longer to send a request"},
      {"drain", 0, ARG_COUNT, ARG_ADVANCED, "S", "30", 0, 86400, "on SIGTERM, wait S seconds for running answers"},
      {"allow-origin", 0, ARG_TEXT, ARG_REPEATABLE | ARG_ADVANCED, "URL", NULL, 0, 0,
       "web site whose pages may use the server; * allows all; may be repeated"},

@@ -226,9 +226,11 @@ bool call_text_end(struct call_text *c, const char *text, size_t len, const stru
     if (c->state == CALL_PARAMETERS || c->state == CALL_VALUE) return go && sink->end(sink->context);
     if (c->state == CALL_AFTER) return true;
     size_t calls = c->calls;
-    char *list = c->list ? out_printf("[%.*s", (int)len, text) : NULL; /* its bracket was taken */
-    go = list ? call_forms_read(list, len + 1, c->bare, sink, &calls) : call_forms_read(text, len, c->bare, sink, &calls);
-    free(list);
+    struct out_text whole = {0};
+    if (c->list) out_add(&whole, "[", 1); /* its bracket was taken */
+    out_add(&whole, text, len);
+    go = call_forms_read(whole.data, whole.len, c->bare, sink, &calls);
+    free(whole.data);
     *found |= calls > c->calls;
     c->calls = calls;
     return go;

@@ -18,12 +18,43 @@ static const char *content_of(const json_t *message)
     return text ? text : "";
 }
 
-/* Set the content to both texts with a separator, if both are there. */
-static void join(json_t *message, const char *first, const char *separator, const char *second)
+/* A new list of messages. More text may come for its last one, so the time is linear in the text. */
+struct collected {
+    json_t *list, *open; /* open: its last message, if it takes text; NULL: none */
+    struct out_text text; /* of `open` */
+    bool joined;          /* more came than its own content */
+};
+
+static void close_last(struct collected *c)
 {
-    char *text = out_printf("%s%s%s", first, *first && *second ? separator : "", second);
-    json_object_set_new(message, "content", out_string(text, strlen(text)));
-    free(text);
+    if (c->joined) json_object_set_new(c->open, "content", out_string(c->text.data, c->text.len));
+    c->open = NULL;
+    c->joined = false;
+    c->text.len = 0;
+}
+
+/* Appends a message, whose reference is taken. open: text may follow. */
+static void append(struct collected *c, json_t *message, bool open)
+{
+    close_last(c);
+    json_array_append_new(c->list, message);
+    if (!open) return;
+    c->open = message;
+    out_addf(&c->text, "%s", content_of(message));
+}
+
+static void append_text(struct collected *c, const char *separator, const char *text)
+{
+    if (c->text.len && *text) out_addf(&c->text, "%s", separator);
+    out_addf(&c->text, "%s", text);
+    c->joined = true;
+}
+
+static json_t *finished(struct collected *c)
+{
+    close_last(c);
+    free(c->text.data);
+    return c->list;
 }
 
 json_t *history_tools(json_t *tools)
@@ -79,33 +110,32 @@ static void add_call(struct out_text *text, json_t *call)
     free(name), free(object);
 }
 
-void history_calls_as_text(json_t *messages, bool results_too)
+json_t *history_calls_as_text(json_t *messages, bool results_too)
 {
-    json_t *m, *call, *calls;
+    struct collected c = {.list = json_array()};
+    json_t *m, *call;
     size_t i, k;
     json_array_foreach(messages, i, m)
     {
-        if (json_array_size(calls = json_object_get(m, "tool_calls"))) {
-            struct out_text text = {0};
+        json_t *copy = json_copy(m), *calls = json_object_get(m, "tool_calls");
+        struct out_text text = {0};
+        if (json_array_size(calls)) {
             out_addf(&text, "%s", content_of(m));
             json_array_foreach(calls, k, call) add_call(&text, call);
-            json_object_set_new(m, "content", out_string(text.data, text.len));
-            json_object_del(m, "tool_calls");
-            free(text.data);
+            json_object_set_new(copy, "content", out_string(text.data, text.len));
+            json_object_del(copy, "tool_calls");
+        } else if (results_too && has_role(m, "tool")) {
+            out_addf(&text, "<tool_response>\n%s\n</tool_response>", content_of(m));
+            json_object_set_new(copy, "role", json_string("user"));
+            json_object_set_new(copy, "content", out_string(text.data, text.len));
+            if (c.open) append_text(&c, "\n", text.data);
         }
-        if (!results_too || !has_role(m, "tool")) continue;
-        char *result = out_printf("<tool_response>\n%s\n</tool_response>", content_of(m));
-        json_t *before = i ? json_array_get(messages, i - 1) : NULL;
-        bool more = has_role(before, "user") && !strncmp(content_of(before), "<tool_response>", 15);
-        if (more) {
-            join(before, content_of(before), "\n", result);
-            json_array_remove(messages, i--);
-        } else {
-            json_object_set_new(m, "role", json_string("user"));
-            json_object_set_new(m, "content", out_string(result, strlen(result)));
-        }
-        free(result);
+        bool result = text.len && !json_array_size(calls);
+        if (result && c.open) json_decref(copy);
+        else append(&c, copy, result);
+        free(text.data);
     }
+    return finished(&c);
 }
 
 /* Nine letters for an id (FNV-1a); an id of that form is kept. */
@@ -150,13 +180,14 @@ static void clear_contents(json_t *messages)
         if (json_array_size(json_object_get(m, "tool_calls")) && !*content_of(m)) json_object_set_new(m, "content", json_null());
 }
 
-void history_adapt(json_t *messages, json_t *tools, const char *template)
+json_t *history_adapt(json_t *messages, json_t *tools, const char *template)
 {
+    bool calls = strstr(template, "tool_calls") != NULL, results = strstr(template, "'tool'") || strstr(template, "\"tool\"");
     if (tools && !strstr(template, "tools")) describe(messages, tools);
-    if (!strstr(template, "tool_calls"))
-        history_calls_as_text(messages, !strstr(template, "'tool'") && !strstr(template, "\"tool\""));
+    if (!calls) return history_calls_as_text(messages, !results);
     if (strstr(template, "[TOOL_CALLS]")) shorten_ids(messages);
     if (strstr(template, "['content'] is none")) clear_contents(messages);
+    return json_incref(messages);
 }
 
 /* True if a message can be a part of the one before it. */
@@ -169,17 +200,18 @@ static bool joins(const json_t *last, const json_t *m)
 
 json_t *history_merged(json_t *messages)
 {
-    json_t *out = json_array(), *m, *last = NULL;
+    struct collected c = {.list = json_array()};
+    json_t *m;
     size_t i;
     json_array_foreach(messages, i, m)
     {
         json_t *copy = json_copy(m);
         if (has_role(m, "system")) json_object_set_new(copy, "role", json_string("user"));
-        if (joins(last, copy)) {
-            join(last, content_of(last), "\n\n", content_of(copy));
+        if (joins(c.open, copy)) {
+            append_text(&c, "\n\n", content_of(copy));
             json_decref(copy);
         } else
-            json_array_append_new(out, last = copy);
+            append(&c, copy, true);
     }
-    return out;
+    return finished(&c);
 }

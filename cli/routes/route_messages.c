@@ -222,9 +222,19 @@ static json_t *call_block(json_t *call, bool with_input)
                      json_object_get(call, "name"), "input", input ? input : json_object());
 }
 
+static bool send_delta(struct chat_job *c, struct message_stream *st, const char *type, const char *key, const char *text,
+                       size_t len)
+{
+    return exchange_event(c->x, "content_block_delta",
+                          json_pack("{s:s, s:I, s:{s:s, s:o}}", "type", "content_block_delta", "index", st->index, "delta",
+                                    "type", type, key, out_string(text, len)));
+}
+
+/* A block of thinking ends with its signature, which is empty here. */
 static bool close_block(struct chat_job *c, struct message_stream *st)
 {
     if (st->kind < 0) return true;
+    if (st->kind == PIECE_REASONING && !send_delta(c, st, "signature_delta", "signature", "", 0)) return false;
     st->kind = -1;
     return exchange_event(c->x, "content_block_stop",
                           json_pack("{s:s, s:I}", "type", "content_block_stop", "index", st->index++));
@@ -237,14 +247,6 @@ static bool open_block(struct chat_job *c, struct message_stream *st, int kind, 
     return exchange_event(c->x, "content_block_start",
                           json_pack("{s:s, s:I, s:o}", "type", "content_block_start", "index", st->index, "content_block",
                                     block));
-}
-
-static bool send_delta(struct chat_job *c, struct message_stream *st, const char *type, const char *key, const char *text,
-                       size_t len)
-{
-    return exchange_event(c->x, "content_block_delta",
-                          json_pack("{s:s, s:I, s:{s:s, s:o}}", "type", "content_block_delta", "index", st->index, "delta",
-                                    "type", type, key, out_string(text, len)));
 }
 
 static bool on_piece(struct chat_job *c, struct chat_job_choice *ch, enum chat_job_piece kind, const char *text, size_t len)

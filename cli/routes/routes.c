@@ -94,7 +94,7 @@ void routes_handle(void *context, struct exchange *x)
         return;
     }
     if (!strcmp(x->method, "OPTIONS")) {
-        exchange_text(x, 204, "text/plain", "", 0);
+        exchange_text(x, 200, "text/plain", "", 0);
         return;
     }
     if (other)

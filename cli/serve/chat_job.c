@@ -321,8 +321,9 @@ static bool write_prompt(struct chat_job *c, struct out_text *out, struct serve_
     segue_status st = format_request(c, out, &err);
     for (int with_calls = 0; st == SEGUE_EFORMAT && with_calls < 2; with_calls++) {
         json_t *messages = json_object_get(c->request, "messages");
-        if (with_calls) history_calls_as_text(messages, true);
+        messages = with_calls ? history_calls_as_text(messages, true) : json_incref(messages);
         json_object_set_new(c->request, "messages", history_merged(messages));
+        json_decref(messages);
         st = format_request(c, out, &ignored);
         c->job.merged = true;
     }
@@ -425,7 +426,8 @@ bool chat_job_open(struct chat_job *c, struct exchange *x, struct model_pool *mo
     if (field_array(f, "tools")) json_object_set(c->request, "tools", field(f, "tools"));
     if (e->status || !read_tools(c, f, c->request)) return false;
     char *template = template_source(c);
-    history_adapt(json_object_get(c->request, "messages"), json_object_get(c->request, "tools"), template);
+    json_t *adapted = history_adapt(json_object_get(c->request, "messages"), json_object_get(c->request, "tools"), template);
+    json_object_set_new(c->request, "messages", adapted);
     free(template);
     read_variables(c, f, c->request);
     chat_job_id(c->id, sizeof c->id, "");

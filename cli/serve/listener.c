@@ -20,6 +20,16 @@ bool listener_is_loopback(const char *host)
 /* Memory of one connection, which also bounds the headers of a request. */
 enum { CONNECTION_BYTES = 24 << 10, ARGUMENTS_MAX = 64, ROUTE_STACK = 1 << 20, DROPPED_MAX = 64 << 20 };
 
+/* A body that arrives has this time for each of its bytes, on top of the limit: 16 KiB a second. */
+#define BODY_BYTE_NS 61035u
+
+/* A connection. */
+struct peer {
+    struct peer *next, **at; /* at: what points to this one */
+    int socket;
+    uint64_t since_ns; /* it has not sent a whole request since then; 0: a request is in progress */
+};
+
 struct listener {
     struct listener_opts opts;
     struct MHD_Daemon *daemon;
@@ -27,6 +37,7 @@ struct listener {
     pthread_mutex_t lock;
     pthread_cond_t idle; /* active became 0 */
     size_t active;       /* requests in progress */
+    struct peer *peers;
     bool draining;
 };
 
@@ -305,6 +316,46 @@ static void *check_uri(void *cls, const char *uri, struct MHD_Connection *c)
     return NULL;
 }
 
+/* A connection begins or ends; its socket is still open then. */
+static void on_connection(void *cls, struct MHD_Connection *c, void **context, enum MHD_ConnectionNotificationCode code)
+{
+    struct listener *l = cls;
+    struct peer *p = *context;
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    pthread_mutex_lock(&l->lock);
+    if (code == MHD_CONNECTION_NOTIFY_STARTED && info) {
+        *context = p = out_alloc(sizeof *p);
+        *p = (struct peer){l->peers, &l->peers, info->connect_fd, out_now_ns()};
+        if (p->next) p->next->at = &p->next;
+        l->peers = p;
+    } else if (code == MHD_CONNECTION_NOTIFY_CLOSED && p) {
+        *p->at = p->next;
+        if (p->next) p->next->at = p->at;
+        free(p);
+        *context = NULL;
+    }
+    pthread_mutex_unlock(&l->lock);
+}
+
+/* since_ns of a connection. more_ns: time that is added to it, or 0: set it to `to`. */
+static void set_since(struct listener *l, struct MHD_Connection *c, uint64_t more_ns, uint64_t to)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    struct peer *p = info ? info->socket_context : NULL;
+    pthread_mutex_lock(&l->lock);
+    if (p) p->since_ns = more_ns ? p->since_ns + more_ns : to;
+    pthread_mutex_unlock(&l->lock);
+}
+
+void listener_expire(struct listener *l)
+{
+    uint64_t now = out_now_ns(), limit_ns = l->opts.timeout_s * UINT64_C(1000000000);
+    pthread_mutex_lock(&l->lock);
+    for (struct peer *p = l->peers; p; p = p->next)
+        if (p->since_ns && now > p->since_ns + limit_ns) shutdown(p->socket, SHUT_RDWR);
+    pthread_mutex_unlock(&l->lock);
+}
+
 /* Called for the headers, for each part of the body, at its end, and again after a suspended connection was woken. */
 static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const char *url, const char *method, const char *version,
                                   const char *data, size_t *size, void **state)
@@ -319,20 +370,25 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
     if (*size) {
         if (x->body.len + *size > l->opts.body_max && !x->status)
             refuse(x, 413, "the body is too large; shorten it, or start the server with a larger --body-limit");
-        if (!x->status) out_add(&x->body, data, *size);
+        if (!x->status) {
+            out_add(&x->body, data, *size);
+            set_since(l, c, *size * BODY_BYTE_NS, 0);
+        }
         *size = 0;
         return MHD_YES;
     }
     pthread_mutex_lock(&x->lock);
     bool started = x->status != 0;
     pthread_mutex_unlock(&x->lock);
+    set_since(l, c, 0, 0);
     return started ? respond(c, x) : dispatch(l, c, x);
 }
 
 static void on_completed(void *cls, struct MHD_Connection *c, void **state, enum MHD_RequestTerminationCode code)
 {
     struct exchange *x = *state;
-    (void)cls, (void)c, (void)code;
+    (void)code;
+    set_since(cls, c, 0, out_now_ns());
     if (!x) return;
     pthread_mutex_lock(&x->lock);
     x->closed = true;
@@ -376,7 +432,8 @@ segue_status listener_open(struct listener **out, const struct listener_opts *op
     unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | (six ? MHD_USE_IPv6 : 0);
     l->daemon = MHD_start_daemon(flags, (uint16_t)opts->port, NULL, NULL, on_request, l, MHD_OPTION_SOCK_ADDR,
                                  six ? (struct sockaddr *)&v6 : (struct sockaddr *)&v4, MHD_OPTION_NOTIFY_COMPLETED, on_completed,
-                                 NULL, MHD_OPTION_URI_LOG_CALLBACK, check_uri, NULL, MHD_OPTION_CONNECTION_LIMIT,
+                                 l, MHD_OPTION_URI_LOG_CALLBACK, check_uri, NULL, MHD_OPTION_NOTIFY_CONNECTION,
+                                 on_connection, l, MHD_OPTION_CONNECTION_LIMIT,
                                  opts->connections_max, MHD_OPTION_CONNECTION_TIMEOUT,
                                  opts->timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
                                  MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_END);
@@ -440,6 +497,7 @@ segue_status listener_open(struct listener **out, const struct listener_opts *op
 unsigned listener_port(const struct listener *l) { return l ? 0 : 0; }
 bool listener_drain(struct listener *l, uint64_t timeout_ns) { return !l || timeout_ns; }
 size_t listener_active(struct listener *l) { return l ? 0 : 0; }
+void listener_expire(struct listener *l) { (void)l; }
 void listener_close(struct listener *l) { (void)l; }
 
 #endif

@@ -33,6 +33,8 @@ unsigned listener_port(const struct listener *l);
 bool listener_drain(struct listener *l, uint64_t timeout_ns);
 /* Requests in progress. */
 size_t listener_active(struct listener *l);
+/* Ends connections that take longer than timeout_s to send a request, although something moves. To be called now and then. */
+void listener_expire(struct listener *l);
 /* Ends all connections. Call when no request is in progress. */
 void listener_close(struct listener *l);
 /* True if the address is of the loopback interface. */

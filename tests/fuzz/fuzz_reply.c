@@ -69,6 +69,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct serve_error e = {0};
     if (!size) return 0;
     reply_begin(&r, sink, data[0] & 1, NULL, data[0] & 2);
+    r.together = data[0] & 4;
+    r.reasoned = data[0] & 8;
     while (at < size) {
         size_t n = 1 + data[at] % 7;
         if (n > size - at) n = size - at;

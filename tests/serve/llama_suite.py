@@ -15,7 +15,7 @@ FLAGS = {"--port": (1, "--port"), "--host": (1, "--host"), "--temp": (1, "--temp
          "--slots": (0, "--slots"), "--jinja": (0, "--jinja"), "--no-jinja": (0, None), "--verbose": (0, "--verbose"), "-fa": (1, None), "--pooling": (1, "--pooling"),
          "--kv-unified": (0, "--kv-unified"), "--swa-full": (0, None), "--no-ui": (0, "--no-ui"), "--reasoning-format": (1, "--reasoning-format"), "--threads": (1, "--threads"),
          "--cache-ram": (1, None), "--no-cache-idle-slots": (0, None), "--backend_sampling": (0, None), "--no-mmproj": (0, None),
-         "--api-key": (1, "--api-key"), "--chat-template-file": (1, "--chat-template-file"), "--reasoning": (1, "--reasoning")}
+         "--api-key": (1, "--api-key"), "--cors-origins": (1, None), "--chat-template-file": (1, "--chat-template-file"), "--reasoning": (1, "--reasoning")}
 WRAPPER = """#!%s
 import os, sys
 sys.path.insert(0, %r)

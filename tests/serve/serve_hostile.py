@@ -1,11 +1,28 @@
 #!/usr/bin/env python3
 """Bad input for the server: each wrong field gets an error that names it, each broken request an error, and the server lives.
 SPDX-License-Identifier: MIT"""
+import select, threading
 from servetest import *
 
 m = tiny_model()
 s = Server("-m", m, "--unit", "cpu", "-t", "1", "--body-limit", "1", "--timeout", "3", "--connections", "200")
 chat, completion = {"messages": [{"role": "user", "content": "x"}]}, {"prompt": "x"}
+
+
+# Meanwhile: clients that send a byte of a header, or of a body, now and then. They are bounded by --timeout too.
+def trickle(start, piece):
+    c = socket.create_connection(("127.0.0.1", s.port), timeout=20)
+    c.sendall(start)
+    for _ in range(2000):
+        try:
+            if select.select([c], [], [], 0.2)[0] and not c.recv(1000): return trickled.append(piece)
+            c.sendall(piece)
+        except ConnectionError: return trickled.append(piece)
+
+
+trickled, head = [], b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\n"
+slow = [threading.Thread(target=trickle, args=a) for a in ((head, b"X: y\r\n"), (head + b"X: ", b"y"), (head + b"Content-Length: 100000\r\n\r\n{", b" "))]
+for t in slow: t.start()
 
 
 def alive(after): expect(f"the server lives after {after}", s.call("GET", "/health")[0] == 200)
@@ -91,7 +108,7 @@ for what, data, status, text in (
         ("a length and chunks", post + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\nf\r\n" + body + b"\r\n0\r\n\r\n", b"400", b"twice"),
         ("many headers", b"GET /health HTTP/1.1\r\n" + end + b"X: y\r\n" * 1000 + b"\r\n", b"431", b""),
         ("NUL in a text", post + b'Content-Length: 23\r\n\r\n{"content":"a\\u0000bcd"}', b"400", b"not supported"),
-        ("an option for a page of this machine", b"OPTIONS /v1/completions HTTP/1.1\r\n" + end + b"Origin: http://localhost:3000\r\nAccess-Control-Request-Headers: x-stainless-os\r\n\r\n", b"204", b"Access-Control-Allow-Headers: x-stainless-os"),
+        ("an option for a page of this machine", b"OPTIONS /v1/completions HTTP/1.1\r\n" + end + b"Origin: http://localhost:3000\r\nAccess-Control-Request-Headers: x-stainless-os\r\n\r\n", b"200", b"Access-Control-Allow-Headers: x-stainless-os"),
         ("the address of this machine as a part of a name", b"GET /health HTTP/1.1\r\nHost: [::1]evil.example\r\nConnection: close\r\n\r\n", b"403", b"Host")):
     answer = raw(data)
     expect(what, answer.startswith((b"HTTP/1.1 " + status, b"HTTP/1.0 " + status)) and text in answer, answer[:400])
@@ -122,6 +139,8 @@ for stream in (True, False):
 alive("clients that left")
 expect("an answer after them", s.post("/v1/chat/completions", {**chat, "max_tokens": 4})[0] == 200)
 for c in idle: c.close()
+for t in slow: t.join()
+expect("clients that trickle are cut off", len(trickled) == 3, trickled)
 for _ in range(5000):
     left = [x for x in s.call("GET", "/slots")[1] if x["is_processing"]]
     if not left: break

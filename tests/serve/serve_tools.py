@@ -145,6 +145,8 @@ expect("a text of the assistant is continued after it", r.get("prompt", "").ends
 events = s.stream("/v1/messages", {**body, "thinking": {"type": "enabled", "budget_tokens": 10}})
 kinds = [e["content_block"]["type"] for n, e in events if n == "content_block_start"]
 expect("thinking as a block", kinds == ["thinking", "text"], kinds)
+kinds = [e["delta"]["type"] for n, e in events if n == "content_block_delta" and e["index"] == 0]
+expect("which ends with a signature", kinds[-1] == "signature_delta" and set(kinds[:-1]) == {"thinking_delta"}, kinds)
 s.stop()
 
 # Chats reason unless the request or --reasoning says otherwise, constrained answers do not; --chat-template-file replaces the model's
