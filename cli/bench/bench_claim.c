@@ -154,7 +154,7 @@ static segue_status run_unit(struct claim *q, double *ms, segue_error *err)
 
 static segue_status put_rows(struct claim *q, segue_error *err)
 {
-    static const char *const chips[] = {"m1", "m2", "m4", "m5"};
+    static const char *const chips[] = {"m1", "m2", "m3", "m4", "m5"};
     const char *profile = "m4"; /* sizes are those of any chip */
     bool simulated = q->probe.info[0].simulated != 0;
     struct ane_cost cost;
@@ -197,9 +197,10 @@ static segue_status run_case(struct claim *q, segue_error *err)
     if (!st) st = probe_open_model(&q->probe, f.path, NULL, err);
     if (!st) st = put_rows(q, err);
     if (!st && q->probe.info[0].simulated && q->c == cases)
-        out_note("bench: no engine ran. Rows \"simulated\" are computed by the cost model of docs/ANE.md, without the work of "
-                 "the host; \"host\" is the time of the software NPU on this machine. The same command on a Mac measures the "
-                 "engine.");
+        out_note("bench: a verdict says whether a token takes at most the published ms, for six layers of width 768 with "
+                 "attention and 256 tokens of context. Published: an M3 Max, recurrent layers without attention. No engine "
+                 "ran. Rows \"simulated\" are computed by the cost model of docs/ANE.md, without the work of the host; "
+                 "\"host\" is the time of the software NPU on this machine. The same command on a Mac measures the engine.");
     probe_close(&q->probe);
     probe_folder_close(&f);
     return st;

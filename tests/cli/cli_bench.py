@@ -52,8 +52,8 @@ expect("--concurrent", len(row["samples_decode_slowdown"]) == 2 and row["decode_
        and all(v is not None or row.get(k + "_reason") for k, v in row.items()), row)
 code, out, err = run("bench", "--claim", "-p", "3", "-n", "3", "--json")
 rows = json.loads(out)
-expect("--claim: rows", code == 0 and [(r["case"], r["basis"]) for r in rows] == [(c, b) for c in ("layers", "layers and head", "layers, two tokens a step") for b in ("host",) + ("simulated",) * 4], err)
-expect("--claim: says that no engine ran", "no engine ran" in err and all("software" in r["unit"] for r in rows if r["basis"] == "host"), err)
+expect("--claim: rows", code == 0 and [(r["case"], r["basis"]) for r in rows] == [(c, b) for c in ("layers", "layers and head", "layers, two tokens a step") for b in ("host",) + ("simulated",) * 5], err)
+expect("--claim: says that no engine ran", "No engine ran" in err and all("software" in r["unit"] for r in rows if r["basis"] == "host"), err)
 expect("--claim: nulls have reasons", all(v is not None or r.get(k + "_reason") for r in rows for k, v in r.items()), rows)
 for r in rows:
     # weights of a layer: q, k, v, o and three of the feed-forward part; one row of keys and values in and out
@@ -63,8 +63,8 @@ for r in rows:
     expect("--claim: steps of two give the text of single tokens", (r["tokens_equal"], r["accepted_ratio"] is not None) == ((True, True) if pair else (None, False))
            and (not pair or abs(r["step_ms"] / r["token_ms"] - 1 - r["accepted_ratio"]) < 1e-3), r)
     if r["basis"] == "host": expect("--claim: no verdict without an engine", r["verdict"] is None and r["token_ms"] > 0 and r["n_gen"] == 3, r)
-    if r["unit"].endswith(("m1", "m2", "m4")):
-        us, weight, surface = {"m1": (210, 51, 24), "m2": (150, 70, 35), "m4": (95, 100, 50)}[r["unit"][-2:]]
+    if r["unit"].endswith(("m1", "m2", "m3", "m4")):
+        us, weight, surface = {"m1": (210, 51, 24), "m2": (150, 70, 35), "m3": (120, 70, 35), "m4": (95, 100, 50)}[r["unit"][-2:]]
         ms = r["dispatches"] * us / 1e3 + (bytes_ / weight + 2 * 6 * 2 * 256 * 768 * 2 / surface) / 1e6
         expect("--claim: simulated time", abs((r["step_ms"] if pair else r["token_ms"]) / ms - 1) < 0.05 and (r["verdict"] == "holds") == (r["token_ms"] <= r["published_ms"]), (r, ms))
 expect("--claim: every chip takes the programs", all(r["verdict"] in ("holds", "refuted") for r in rows if r["basis"] == "simulated"), rows)

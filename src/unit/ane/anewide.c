@@ -23,7 +23,7 @@ segue_status ane_losses_check(struct sg_unit *u, uint64_t *overflows, uint64_t *
                        l.overflow_op, (unsigned long long)l.overflows);
     if (l.worst_error > SG_ANE_ERROR_MAX)
         return sg_fail(err, SEGUE_EUNSUPPORTED,
-                       "run: ane: %s: its results are below the range of fp16, an error of %.2g %%; use out_of_range=fp32, or "
+                       "run: ane: %s: its numbers are below the range of fp16, an error of %.2g %%; use out_of_range=fp32, or "
                        "another unit", l.worst_op, 100 * l.worst_error);
     return SEGUE_OK;
 }

@@ -54,8 +54,8 @@ struct sg_ane_counters {
 
 /* What rounding to fp16 lost in evaluates since the last call of `losses`. The relative error of an operation is the sum of the
  * magnitudes of its rounding errors over that of its results; numbers in the normal range of fp16 have at most 2^-11. Only
- * operations are compared that are products or whose results enter products. Where products read subnormal numbers as 0, the
- * share of an operand that this loses counts as such an error. */
+ * operations are compared that are products or whose results enter products. Where products with weights read subnormal
+ * numbers as 0, the share of an operand that this loses counts as such an error. */
 struct sg_ane_losses {
     uint64_t overflows;              /* finite numbers that became infinite */
     uint64_t underflows;             /* numbers that became zero or subnormal and lost bits */

@@ -47,9 +47,10 @@ static inline float element(const struct matrix *m, int64_t at)
     return m->h ? sg_f32_of_f16(m->h[at]) : m->f[at];
 }
 
-/* With flush_products, subnormal fp16 operands of products count as 0, as on an M1. The bound is 2^-14,
- * the smallest normal fp16 number. Both sums of a block of at most 256 numbers are exact enough in fp32. */
-static void flush_subnormals(struct sg_npu_run *r, int operand, float *p, size_t n)
+/* With flush_products, subnormal fp16 operands of products count as 0, as on an M1. The bound is 2^-14, the smallest normal fp16
+ * number. Both sums of a block of at most 256 numbers are exact enough in fp32. counts: of products with weights; in those of
+ * computed operands, as of the delta rule, a whole operand may be next to nothing, and its product too. */
+static void flush_subnormals(struct sg_npu_run *r, int operand, int counts, float *p, size_t n)
 {
     if (!r->profile->flush_products) return;
     double flushed = 0, all = 0;
@@ -64,7 +65,7 @@ static void flush_subnormals(struct sg_npu_run *r, int operand, float *p, size_t
         flushed += (double)lost;
         all += (double)sum;
     }
-    sg_npu_count_flushed(r, operand, (float)flushed, (float)all);
+    if (counts) sg_npu_count_flushed(r, operand, (float)flushed, (float)all);
 }
 
 /* Packs columns [panel * nr, + nr) of b, whose first element is at index `at`, to out[k][nr]. Columns
@@ -140,14 +141,14 @@ static void product_part(void *arg, uint32_t stage, uint32_t item, uint32_t thre
     if (!stage) {
         float *out = p->packed + (matrix * p->panels + part) * p->k * k->nr;
         pack_panel(p, p->b_at ? p->b_at[matrix] : 0, part, out);
-        flush_subnormals(p->r, 1, out, p->k * k->nr);
+        flush_subnormals(p->r, 1, p->a.packed != NULL, out, p->k * k->nr);
         return;
     }
     float *rows = p->rows + (size_t)thread * p->k * k->mr;
     uint64_t from = part * k->mr, m = p->m - from < k->mr ? p->m - from : k->mr;
     float *c = p->c + (matrix * p->m + from) * p->n;
     pack_rows(p, p->a_at ? p->a_at[matrix] : 0, part, rows);
-    flush_subnormals(p->r, 0, rows, p->k * k->mr);
+    flush_subnormals(p->r, 0, p->a.packed != NULL, rows, p->k * k->mr);
     for (uint64_t panel = 0; panel < p->panels; panel++) {
         uint64_t at = panel * k->nr, n = p->n - at < k->nr ? p->n - at : k->nr;
         const float *b = p->packed + (matrix * p->panels + panel) * p->k * k->nr;
