@@ -125,8 +125,10 @@ static inline void sg_train_each(const struct sg_train_pass *p, uint32_t items, 
 
 /* --- gemm.c: products on all threads; a number of C does not depend on them --- */
 segue_status sg_train_gemm(struct sg_train_pass *p, const struct sg_gemm *g);
-/* B: rows of a frozen matrix from `at` on, all its columns; g->b and g->ldb are not read. NT or NN. */
-segue_status sg_train_gemm_frozen(struct sg_train_pass *p, const struct sg_gemm *g, const struct sg_tensor *t, uint64_t at);
+/* B: rows of a frozen matrix from `at` on, all its columns; g->b and g->ldb are not read. NT or NN. more: NULL, or another product
+ * of the same kind and size, with factors of its own, that is added while C is written. */
+segue_status sg_train_gemm_frozen(struct sg_train_pass *p, const struct sg_gemm *g, const struct sg_tensor *t, uint64_t at,
+                                  const struct sg_gemm *more);
 /* Outside a pass: with memory of the caller, sg_train_gemm_n numbers; NULL: 0 of them. */
 size_t sg_train_gemm_n(const struct sg_train_math *m, const struct sg_gemm *g);
 void sg_train_gemm_with(const struct sg_train_math *m, const struct sg_gemm *g, float *packed);
