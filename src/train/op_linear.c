@@ -3,6 +3,7 @@
  * dr = dy, dB = s dy^T (x A^T), dA = s (dy B)^T x. A frozen W is converted some rows at a time.
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
+#include "base/clones.h"
 #include "train/train.h"
 
 enum { COLUMN_BLOCK = 64, ROW_BLOCK = 16 };
@@ -87,13 +88,16 @@ segue_status sg_train_linear(struct sg_train_pass *p, const struct sg_op *op, fl
 
 struct sum_work { float *out; const float *dy; uint32_t rows, n; };
 
-static void sum_columns(void *arg, uint32_t item, uint32_t thread)
+SG_CLONES static void sum_columns(void *arg, uint32_t item, uint32_t thread)
 {
     (void)thread;
     const struct sum_work *w = arg;
-    for (uint32_t t = 0; t < w->rows; t++)
-        for (uint32_t c = item * COLUMN_BLOCK; c < (item + 1) * COLUMN_BLOCK && c < w->n; c++) w->out[c] += w->dy[(size_t)t *
-                w->n + c];
+    uint32_t at = item * COLUMN_BLOCK, n = w->n - at < COLUMN_BLOCK ? w->n - at : COLUMN_BLOCK;
+    for (uint32_t t = 0; t < w->rows; t++) {
+        const float *dy = w->dy + (size_t)t * w->n + at;
+        float *restrict out = w->out + at;
+        for (uint32_t c = 0; c < n; c++) out[c] += dy[c];
+    }
 }
 
 /* dB += dout^T low; dlow = s dout B. B and its gradient are [n, rank]. */
