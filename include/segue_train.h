@@ -75,8 +75,9 @@ SEGUE_API segue_status segue_trainer_info_get(const segue_trainer *trainer, segu
 SEGUE_API void segue_trainer_close(segue_trainer *trainer);
 
 /* Measure the operations per second, 2 per multiply-add, that the products of the trainer's unit reach now: the roof of
- * flops_per_token times tokens per second (less than 0.1 s on cpu). EUNSUPPORTED: the unit trains beside a host, or in its own
- * memory. EARG, EMEMORY. */
+ * flops_per_token times tokens per second (less than 0.1 s on cpu). Beside a host the rates of both units are added, and a
+ * program is compiled that the first micro-batch would need. EUNSUPPORTED: the unit trains in its own memory. EARG, EMEMORY,
+ * EUNIT. */
 SEGUE_API segue_status segue_trainer_roof(segue_trainer *trainer, double *flops_per_s, segue_error *err);
 
 /* --- parameters -------------------------------------------------------------------------------------------------- */

@@ -247,6 +247,11 @@ static segue_status train(struct grpo *g, uint64_t *kept, segue_error *err)
         struct train_step step = {.held_out = NAN, .joules = NAN};
         progress_step(&progress, j->step, j->steps, false);
         st = one_step(g, &s, &sampled, &step, err);
+        if (st == SEGUE_ECANCELED && interrupt_pending()) { /* the step has not begun to change anything */
+            st = g->other || !j->step ? SEGUE_OK : job_keep(j, err);
+            if (!st && !g->other) *kept = j->step;
+            break;
+        }
         if (!st) st = train_log_add(&j->log, &step, err);
         /* With two units ^C keeps nothing between checkpoints: answers of the next step exist already. */
         if (!st && (is_due(j, j->step) || (interrupt_pending() && !g->other))) {

@@ -1,6 +1,7 @@
 /* reward_program.c: see reward_program.h. Both pipes are served by one poll, so that a program that writes before it has read
  * everything does not block. SPDX-License-Identifier: MIT */
 #include "train/reward_program.h"
+#include "term/interrupt.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { LINE_MAX_BYTES = 4096, GRACE_MS = 2000 };
+enum { LINE_MAX_BYTES = 4096, GRACE_MS = 2000, SLICE_MS = 200 };
 static const double LARGEST = 1e6;
 
 /* In a process group of its own: ^C on the terminal reaches segue only, and processes that the program starts end with it. */
@@ -137,7 +138,10 @@ segue_status reward_program_score(struct reward_program *r, const struct out_tex
     while (!st && done < n) {
         struct pollfd wait[2] = {{.fd = r->from, .events = POLLIN}, {.fd = sent < lines->len ? r->to : -1, .events = POLLOUT}};
         int64_t left = r->timeout_ms - (int64_t)((out_now_ns() - last) / 1000000u);
-        if (left <= 0 || poll(wait, 2, (int)left) == 0)
+        int ready = left > 0 ? poll(wait, 2, left < SLICE_MS ? (int)left : SLICE_MS) : 0;
+        if (!ready && interrupt_pending())
+            return out_fail(err, SEGUE_ECANCELED, "reward program %.100s: interrupted at answer %zu", r->command, done + 1);
+        if (left <= 0)
             return out_fail(err, SEGUE_EIO, "reward program %.100s: no number for answer %zu within %d s; mend it, or raise "
                             "--reward-timeout", r->command, done + 1, r->timeout_ms / 1000);
         if (wait[1].revents) {

@@ -19,10 +19,12 @@ struct gemm_work {
     struct sg_gemm g;
     const struct sg_tensor *frozen;  /* NULL, or B: its rows from b_at on, columns from b_from on */
     uint64_t b_at, b_from;
+    struct sg_gemm more;             /* with `inner` numbers behind those of g; 0: none */
     float *a, *b;                    /* packed; NULL: not */
     float *converted;                /* [threads, converted_n] rows of `frozen` */
     size_t converted_n;
-    uint32_t elements, a_items;      /* of the part of `inner`; items that pack A */
+    uint32_t elements, more_at;      /* of the part of `inner`; where those of `more` begin */
+    uint32_t a_items, items;         /* that pack A; that pack A and B, without `more` */
     uint32_t across, rows, cols;     /* tiles in a row of tiles; size of a tile */
 };
 
@@ -83,9 +85,26 @@ static void pack_frozen(const struct gemm_work *w, struct sg_gemm_pack p, uint32
     }
 }
 
+/* Item 0: its B; 1: its A. */
+static void pack_more(const struct gemm_work *w, uint32_t item)
+{
+    const struct sg_gemm_shape *s = w->m->shape;
+    const struct sg_gemm *g = &w->more;
+    int b = !item;
+    uint32_t width = b ? s->cols : s->rows;
+    struct sg_gemm_pack p = {.b = b, .straight = b ? g->kind != SG_GEMM_NT : g->kind == SG_GEMM_TN, .x = b ? g->b : g->a,
+                             .ldx = b ? g->ldb : g->lda, .lines = b ? g->cols : g->rows, .depth = g->inner,
+                             .to = (b ? w->b : w->a) + (size_t)w->more_at * width, .panel = (size_t)w->elements * width};
+    w->m->pack(w->m, &p);
+}
+
 static void pack_item(void *arg, uint32_t item, uint32_t thread)
 {
     const struct gemm_work *w = arg;
+    if (item >= w->items) {
+        pack_more(w, item - w->items);
+        return;
+    }
     const struct sg_gemm_shape *s = w->m->shape;
     const struct sg_gemm *g = &w->g;
     int b = item >= w->a_items;
@@ -106,7 +125,8 @@ static void packed_part(struct gemm_work *w, int a)
 {
     const struct sg_gemm *g = &w->g;
     w->a_items = a ? pack_items(g->rows, g->inner, g->kind == SG_GEMM_TN) : 0;
-    w->m->each(w->m, w->a_items + pack_items(g->cols, g->inner, g->kind != SG_GEMM_NT), pack_item, w);
+    w->items = w->a_items + pack_items(g->cols, g->inner, g->kind != SG_GEMM_NT);
+    w->m->each(w->m, w->items + (w->more.inner ? 1 + (a != 0) : 0), pack_item, w);
     all_tiles(w);
 }
 
@@ -122,12 +142,13 @@ static uint32_t lines_of(uint32_t numbers, uint32_t elements, uint32_t width)
 /* Sizes of the parts: numbers of `inner`, rows and columns of C. */
 struct gemm_parts { uint32_t inner, rows, cols; size_t a, b; };
 
-static struct gemm_parts parts_of(const struct sg_gemm_shape *s, const struct sg_gemm *g)
+static struct gemm_parts parts_of(const struct sg_gemm_shape *s, const struct sg_gemm *g, uint32_t more)
 {
     struct gemm_parts p;
     uint32_t elements = least(divide(g->inner, s->each), ELEMENTS);
     if (!elements) elements = 1;
     p.inner = elements * s->each;
+    elements += divide(more, s->each);
     p.rows = least(lines_of(A_NUMBERS, elements, s->rows), divide(g->rows, s->rows) * s->rows);
     p.cols = least(lines_of(B_NUMBERS, elements, s->cols), divide(g->cols, s->cols) * s->cols);
     p.a = (size_t)p.rows * elements;
@@ -142,7 +163,12 @@ static void columns_of(const struct gemm_work *all, const struct gemm_parts *p, 
         struct gemm_work w = *all;
         int nt = g->kind == SG_GEMM_NT;
         w.g.rows = least(g->rows - r, p->rows), w.g.cols = least(g->cols - c, p->cols), w.g.inner = least(g->inner - k, p->inner);
-        w.elements = divide(w.g.inner, all->m->shape->each);
+        w.elements = w.more_at = divide(w.g.inner, all->m->shape->each);
+        if (k + w.g.inner < g->inner) w.more.inner = 0;
+        w.elements += divide(w.more.inner, all->m->shape->each);
+        w.more.rows = w.g.rows, w.more.cols = w.g.cols;
+        w.more.a += w.more.inner ? g->kind == SG_GEMM_TN ? r : r * w.more.lda : 0;
+        w.more.b += w.more.inner ? nt ? c * w.more.ldb : c : 0;
         w.g.a += g->kind == SG_GEMM_TN ? k * g->lda + r : r * g->lda + k;
         w.b_at += nt ? c : k;
         w.b_from += nt ? k : c;
@@ -164,13 +190,13 @@ static float *take_packed(struct sg_train_pass *p, size_t n)
 size_t sg_train_gemm_n(const struct sg_train_math *m, const struct sg_gemm *g)
 {
     struct gemm_parts p = {0};
-    if (m->shape) p = parts_of(m->shape, g);
+    if (m->shape) p = parts_of(m->shape, g, 0);
     return p.a + p.b;
 }
 
 static void gemm_with(struct gemm_work *w, float *packed)
 {
-    struct gemm_parts p = parts_of(w->m->shape, &w->g);
+    struct gemm_parts p = parts_of(w->m->shape, &w->g, w->more.inner);
     w->a = packed;
     w->b = packed + p.a;
     for (uint32_t k = 0; k < w->g.inner || (!w->g.inner && !k); k += p.inner)
@@ -226,11 +252,16 @@ static segue_status convert_rows(struct sg_train_pass *p, const struct sg_gemm *
     return SEGUE_OK;
 }
 
-segue_status sg_train_gemm_frozen(struct sg_train_pass *p, const struct sg_gemm *g, const struct sg_tensor *t, uint64_t at)
+segue_status sg_train_gemm_frozen(struct sg_train_pass *p, const struct sg_gemm *g, const struct sg_tensor *t, uint64_t at,
+                                  const struct sg_gemm *more)
 {
-    if (!p->m->shape) return convert_rows(p, g, t, at);
+    if (!p->m->shape) {
+        SG_TRY(convert_rows(p, g, t, at));
+        return more ? sg_train_gemm(p, more) : SEGUE_OK;
+    }
     struct gemm_work w = {.m = p->m, .g = *g, .frozen = t, .b_at = at};
-    struct gemm_parts parts = parts_of(p->m->shape, g);
+    if (more) w.more = *more;
+    struct gemm_parts parts = parts_of(p->m->shape, g, w.more.inner);
     w.converted_n = (size_t)CONVERT_ROWS * (g->kind == SG_GEMM_NT ? parts.inner : parts.cols);
     w.converted = take_packed(p, p->m->threads * w.converted_n);
     float *packed = take_packed(p, parts.a + parts.b);

@@ -3,17 +3,19 @@
  * dr = dy, dB = s dy^T (x A^T), dA = s (dy B)^T x. A frozen W is converted some rows at a time.
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
+#include "base/clones.h"
 #include "train/train.h"
 
 enum { COLUMN_BLOCK = 64, ROW_BLOCK = 16 };
 
-/* out [T, n] = x W^T (back 0), or dx [T, k] += dy W (back 1). */
-static segue_status weight_product(struct sg_train_pass *p, const struct sg_weight *w, struct sg_gemm g, int back)
+/* out [T, n] = x W^T (back 0), or dx [T, k] += dy W (back 1); `more`, of an adapter or NULL, is added. */
+static segue_status weight_product(struct sg_train_pass *p, const struct sg_weight *w, struct sg_gemm g, int back,
+                                   const struct sg_gemm *more)
 {
     const struct sg_train_tensor *s = &p->t->tensors[w->tensor];
     const struct sg_tensor *t = p->g->tensors[w->tensor];
     g.kind = back ? SG_GEMM_NN : SG_GEMM_NT;
-    if (s->param < 0) return sg_train_gemm_frozen(p, &g, t, w->at);
+    if (s->param < 0) return sg_train_gemm_frozen(p, &g, t, w->at, more);
     g.ldb = t->cols;
     g.b = p->t->params[s->param].field[SEGUE_PARAM_VALUE] + (size_t)w->at * t->cols;
     return sg_train_gemm(p, &g);
@@ -53,28 +55,32 @@ static segue_status lower(struct sg_train_pass *p, const float *m, uint32_t rank
     return SEGUE_OK;
 }
 
-static segue_status pair_forward(struct sg_train_pass *p, const struct sg_weight *w, struct sg_train_view x, uint32_t rows,
-                                 float *out)
+/* NULL: the weight has no pair, or the pass leaves it out. */
+static const struct sg_param *pair_of(const struct sg_train_pass *p, const struct sg_weight *w)
 {
-    const struct sg_param *a = &p->t->params[p->t->tensors[w->tensor].pair], *b = a + 1;
-    uint32_t rank = (uint32_t)a->info.rows, n = w->rows;
-    float *low = sg_train_take(p, (size_t)rows * rank);
-    if (!low) return SEGUE_EMEMORY;
-    SG_TRY(lower(p, a->field[0], rank, x, rows, low));
-    SG_TRY(sg_train_gemm(p, &(struct sg_gemm){SG_GEMM_NT, rows, n, rank, low, b->field[0] + (size_t)w->at * rank, rank, rank, n,
-                                              out, 1}));
-    sg_train_put(p, low);
-    return SEGUE_OK;
+    int32_t pair = p->t->tensors[w->tensor].pair;
+    return pair >= 0 && !p->base ? &p->t->params[pair] : NULL;
 }
 
 segue_status sg_train_linear(struct sg_train_pass *p, const struct sg_op *op, float *out)
 {
     const struct sg_weight *w = &op->u.linear.weight;
+    const struct sg_param *a = pair_of(p, w);
     struct sg_train_view x = sg_train_in(p, &op->in[0]);
-    uint32_t rows = sg_train_rows(p, op), n = w->rows;
-    struct sg_gemm g = {.rows = rows, .cols = n, .inner = x.width, .a = x.data, .lda = x.stride, .c = out, .ldc = n};
-    SG_TRY(sg_train_group_of(p, op) ? sg_train_device_forward(p, op) : weight_product(p, w, g, 0));
-    if (p->t->tensors[w->tensor].pair >= 0 && !p->base) SG_TRY(pair_forward(p, w, x, rows, out));
+    uint32_t rows = sg_train_rows(p, op), n = w->rows, rank = a ? (uint32_t)a->info.rows : 0;
+    struct sg_gemm g = {.rows = rows, .cols = n, .inner = x.width, .a = x.data, .lda = x.stride, .c = out, .ldc = n}, more;
+    float *low = a ? sg_train_take(p, (size_t)rows * rank) : NULL;
+    if (a) {
+        if (!low) return SEGUE_EMEMORY;
+        SG_TRY(lower(p, a->field[0], rank, x, rows, low));
+        more = (struct sg_gemm){SG_GEMM_NT, rows, n, rank, low, a[1].field[0] + (size_t)w->at * rank, rank, rank, n, out, 1};
+    }
+    if (sg_train_group_of(p, op)) {
+        SG_TRY(sg_train_device_forward(p, op));
+        if (a) SG_TRY(sg_train_gemm(p, &more));
+    } else
+        SG_TRY(weight_product(p, w, g, 0, a ? &more : NULL));
+    sg_train_put(p, low);
     struct add_work add = {out, sg_train_vector(p, &op->u.linear.bias), sg_train_in(p, &op->in[1]), rows, n};
     if (add.bias || add.residual.data) sg_train_each(p, (rows + ROW_BLOCK - 1) / ROW_BLOCK, add_rows, &add);
     return SEGUE_OK;
@@ -82,13 +88,16 @@ segue_status sg_train_linear(struct sg_train_pass *p, const struct sg_op *op, fl
 
 struct sum_work { float *out; const float *dy; uint32_t rows, n; };
 
-static void sum_columns(void *arg, uint32_t item, uint32_t thread)
+SG_CLONES static void sum_columns(void *arg, uint32_t item, uint32_t thread)
 {
     (void)thread;
     const struct sum_work *w = arg;
-    for (uint32_t t = 0; t < w->rows; t++)
-        for (uint32_t c = item * COLUMN_BLOCK; c < (item + 1) * COLUMN_BLOCK && c < w->n; c++) w->out[c] += w->dy[(size_t)t *
-                w->n + c];
+    uint32_t at = item * COLUMN_BLOCK, n = w->n - at < COLUMN_BLOCK ? w->n - at : COLUMN_BLOCK;
+    for (uint32_t t = 0; t < w->rows; t++) {
+        const float *dy = w->dy + (size_t)t * w->n + at;
+        float *restrict out = w->out + at;
+        for (uint32_t c = 0; c < n; c++) out[c] += dy[c];
+    }
 }
 
 /* dB += dout^T low; dlow = s dout B. B and its gradient are [n, rank]. */
@@ -105,24 +114,23 @@ static segue_status upper_back(struct sg_train_pass *p, const float *dout, uint3
     return SEGUE_OK;
 }
 
-static segue_status pair_back(struct sg_train_pass *p, const struct sg_op *op, const float *dout, struct sg_train_view x,
-                              struct sg_train_grad dx)
+/* The gradients of the pair; *more: dx += dlow A, to be computed, with dlow, which the caller puts back. */
+static segue_status pair_back(struct sg_train_pass *p, const struct sg_op *op, const float *dout, struct sg_train_grad dx,
+                              struct sg_gemm *more)
 {
     const struct sg_weight *w = &op->u.linear.weight;
     const struct sg_param *a = &p->t->params[p->t->tensors[w->tensor].pair], *b = a + 1;
+    struct sg_train_view x = sg_train_in(p, &op->in[0]);
     uint32_t rows = sg_train_rows(p, op), n = w->rows, rank = (uint32_t)a->info.rows;
     size_t part = (size_t)w->at * rank;
-    float *low = sg_train_take(p, (size_t)rows * rank), *dlow = sg_train_take(p, (size_t)rows * rank);
+    float *dlow = sg_train_take(p, (size_t)rows * rank), *low = sg_train_take(p, (size_t)rows * rank);
     if (!low || !dlow) return SEGUE_EMEMORY;
     SG_TRY(lower(p, a->field[0], rank, x, rows, low));
     SG_TRY(upper_back(p, dout, rows, n, b->field[0] + part, b->field[1] + part, rank, low, dlow));
     SG_TRY(sg_train_gemm(p, &(struct sg_gemm){SG_GEMM_TN, rank, x.width, rows, dlow, x.data, rank, x.stride, x.width, a->field[1],
                                               1}));
-    if (dx.data)
-        SG_TRY(sg_train_gemm(p, &(struct sg_gemm){SG_GEMM_NN, rows, x.width, rank, dlow, a->field[0], rank, x.width, dx.stride,
-                                                  dx.data, 1}));
-    sg_train_put(p, dlow);
     sg_train_put(p, low);
+    *more = (struct sg_gemm){SG_GEMM_NN, rows, x.width, rank, dlow, a->field[0], rank, x.width, dx.stride, dx.data, 1};
     return SEGUE_OK;
 }
 
@@ -136,8 +144,8 @@ static void residual_rows(void *arg, uint32_t item, uint32_t thread)
         for (uint32_t c = 0; c < w->n; c++) w->dr.data[t * w->dr.stride + c] += w->dy[(size_t)t * w->n + c];
 }
 
-/* Everything but the product with the weights: dr, db, dW, the pair. */
-static segue_status rest_back(struct sg_train_pass *p, const struct sg_op *op, const float *dout, struct sg_train_grad dx)
+/* dr, db, dW. */
+static segue_status rest_back(struct sg_train_pass *p, const struct sg_op *op, const float *dout)
 {
     const struct sg_weight *w = &op->u.linear.weight;
     const struct sg_train_tensor *s = &p->t->tensors[w->tensor];
@@ -152,7 +160,19 @@ static segue_status rest_back(struct sg_train_pass *p, const struct sg_op *op, c
     if (s->param >= 0)
         SG_TRY(sg_train_gemm(p, &(struct sg_gemm){SG_GEMM_TN, n, x.width, rows, dout, x.data, n, x.stride, x.width,
                                                   p->t->params[s->param].field[1] + (size_t)w->at * x.width, 1}));
-    return s->pair >= 0 ? pair_back(p, op, dout, x, dx) : SEGUE_OK;
+    return SEGUE_OK;
+}
+
+/* What the host computes of an op of a group. */
+static segue_status host_back(struct sg_train_pass *p, const struct sg_op *op, const float *dout, struct sg_train_grad dx)
+{
+    struct sg_gemm more;
+    SG_TRY(rest_back(p, op, dout));
+    if (p->t->tensors[op->u.linear.weight.tensor].pair < 0) return SEGUE_OK;
+    SG_TRY(pair_back(p, op, dout, dx, &more));
+    if (dx.data) SG_TRY(sg_train_gemm(p, &more));
+    sg_train_put(p, (float *)(uintptr_t)more.a);
+    return SEGUE_OK;
 }
 
 /* All ops of a group: the device computes dx while this thread computes the gradients of weights. */
@@ -167,7 +187,7 @@ static segue_status group_back(struct sg_train_pass *p, const struct sg_train_gr
     for (uint32_t i = 0; i < group->n; i++) {
         const struct sg_op *op = &p->g->ops[group->ops[i]];
         if (!p->grads[op->out]) continue;
-        if (status == SEGUE_OK) status = rest_back(p, op, p->grads[op->out], dx);
+        if (status == SEGUE_OK) status = host_back(p, op, p->grads[op->out], dx);
     }
     sg_train_interval(p->t, SEGUE_TRAIN_WEIGHT_GRADIENT, first->layer, begin, sg_now_ns());
     segue_status waited = dx.data ? sg_train_device_wait(p) : SEGUE_OK;
@@ -183,12 +203,16 @@ segue_status sg_train_linear_back(struct sg_train_pass *p, const struct sg_op *o
     const struct sg_train_group *group = sg_train_group_of(p, op);
     struct sg_train_grad dx;
     if (group) return group_back(p, group);
+    const struct sg_weight *w = &op->u.linear.weight;
+    int pair = p->t->tensors[w->tensor].pair >= 0;
+    struct sg_gemm more = {.a = NULL};
     SG_TRY(sg_train_grad_of(p, &op->in[0], &dx));
+    if (pair) SG_TRY(pair_back(p, op, dout, dx, &more));
     if (dx.data) {
-        uint32_t n = op->u.linear.weight.rows;
-        struct sg_gemm g = {.rows = sg_train_rows(p, op), .cols = dx.width, .inner = n, .a = dout, .lda = n, .c = dx.data,
-                            .ldc = dx.stride, .add = 1};
-        SG_TRY(weight_product(p, &op->u.linear.weight, g, 1));
+        struct sg_gemm g = {.rows = sg_train_rows(p, op), .cols = dx.width, .inner = w->rows, .a = dout, .lda = w->rows,
+                            .c = dx.data, .ldc = dx.stride, .add = 1};
+        SG_TRY(weight_product(p, w, g, 1, pair ? &more : NULL));
     }
-    return rest_back(p, op, dout, dx);
+    sg_train_put(p, (float *)(uintptr_t)more.a);
+    return rest_back(p, op, dout);
 }

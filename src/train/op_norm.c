@@ -144,6 +144,15 @@ static void back_row(void *arg, uint32_t t, uint32_t thread)
     }
 }
 
+/* dw and db of some columns of one row without a gate. */
+SG_CLONES static void plain_columns(const float *x, const float *dy, const float s[2], uint32_t n, float *restrict dw,
+                                    float *restrict db)
+{
+    float center = s[0], scale = s[1];
+    for (uint32_t c = 0; dw && c < n; c++) dw[c] += dy[c] * (x[c] - center) * scale;
+    for (uint32_t c = 0; db && c < n; c++) db[c] += dy[c];
+}
+
 struct norm_columns { const struct norm_work *w; uint32_t rows; };
 enum { COLUMN_BLOCK = 32 };
 
@@ -157,9 +166,14 @@ static void back_columns(void *arg, uint32_t item, uint32_t thread)
     for (uint32_t t = 0; t < v->rows; t++)
         for (uint32_t at = 0; at < w->x.width; at += w->group) {
             const float *s = w->stats + 2 * ((size_t)t * w->n->groups + at / w->group);
+            if (!w->gate.data) {
+                plain_columns(w->x.data + t * w->x.stride + at + from, w->dout + (size_t)t * w->x.width + at + from, s, to - from,
+                              w->dweight ? w->dweight + from : NULL, w->dbias ? w->dbias + from : NULL);
+                continue;
+            }
             for (uint32_t c = from; c < to; c++) {
                 float e = w->dout[(size_t)t * w->x.width + at + c];
-                if (w->gate.data) e *= sg_train_act_of(SG_ACT_SILU, w->gate.data[t * w->gate.stride + at + c]);
+                e *= sg_train_act_of(SG_ACT_SILU, w->gate.data[t * w->gate.stride + at + c]);
                 if (w->dweight) w->dweight[c] += e * (w->x.data[t * w->x.stride + at + c] - s[0]) * s[1];
                 if (w->dbias) w->dbias[c] += e;
             }

@@ -1,6 +1,7 @@
 /* op_product.c: products with the weights of the layers on a device (train_device.h). Linear operations of a layer that read
  * the same operand are one product: their results side by side forward, the sum of their gradients back.
  * SPDX-License-Identifier: MIT */
+#include "base/clock.h"
 #include "train/train.h"
 
 /* Intervals of a group in a micro-batch: forward, forward again, input gradient, weight gradients. */
@@ -154,4 +155,55 @@ segue_status sg_train_device_wait(struct sg_train_pass *p)
 {
     const struct sg_train_group *group = &p->t->groups[p->product.id];
     return wait_for(p, SEGUE_TRAIN_INPUT_GRADIENT, p->g->ops[group->ops[0]].layer);
+}
+
+/* --- speed --- */
+
+static double group_flops(const struct segue_trainer *t, const struct sg_train_group *group)
+{
+    double flops = 0;
+    for (uint32_t i = 0; i < group->n; i++) {
+        const struct sg_op *op = &t->graph->ops[group->ops[i]];
+        flops += 2.0 * (double)t->info.batch_tokens * op->in[0].width * op->u.linear.weight.rows;
+    }
+    return flops;
+}
+
+/* One product after the other until they took ALL_NS; the first one, with its compile, is not timed. */
+static segue_status time_product(struct segue_trainer *t, const struct sg_train_product *product, uint64_t *best,
+                                 segue_error *err)
+{
+    static const uint64_t ALL_NS = 40000000;
+    const struct sg_train_device_ops *ops = sg_train_device_ops_of(t->device);
+    *best = UINT64_MAX;
+    for (uint64_t all = 0, rounds = 0, took; all < ALL_NS; rounds++) {
+        uint64_t begin = sg_now_ns();
+        SG_TRY(ops->start(t->device, product, err));
+        SG_TRY(ops->wait(t->device, err));
+        took = sg_now_ns() - begin + 1;
+        if (!rounds) continue;
+        all += took;
+        if (took < *best) *best = took;
+    }
+    return SEGUE_OK;
+}
+
+segue_status sg_train_device_rate(struct segue_trainer *t, double *flops_per_s, segue_error *err)
+{
+    struct sg_train_pass p = {.t = t, .g = t->graph, .rows = {(uint32_t)t->info.batch_tokens, 0}, .err = err};
+    const struct sg_train_group *group = t->groups;
+    uint64_t best;
+    for (uint32_t i = 1; i < t->groups_n; i++)
+        if (group_flops(t, &t->groups[i]) > group_flops(t, group)) group = &t->groups[i];
+    struct sg_train_product product = product_of(&p, group, 0);
+    size_t in = t->info.batch_tokens * product.w[0].cols, out = t->info.batch_tokens * product.w[0].rows;
+    float *data = sg_alloc_aligned((in + out) * sizeof *data);
+    if (!data) return sg_no_memory("a product", (in + out) * sizeof *data, err);
+    for (size_t i = 0; i < in; i++) data[i] = (float)(i % 61) / 61 - 0.5f;
+    product.in[0] = data, product.in_stride[0] = product.w[0].cols;
+    product.out[0] = data + in, product.out_stride[0] = product.w[0].rows;
+    segue_status status = time_product(t, &product, &best, err);
+    if (status == SEGUE_OK) *flops_per_s = group_flops(t, group) / (double)best * 1e9;
+    sg_free_aligned(data);
+    return status;
 }

@@ -1,4 +1,5 @@
-/* roof.c: how fast products of training are on a unit at best, measured with one whose factors stay in the caches.
+/* roof.c: how fast products of training are on a unit at best, measured with one whose factors stay in the caches. A device
+ * computes beside the host, so their rates are added.
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 #include "train/train.h"
@@ -33,13 +34,13 @@ static double best_rate(const struct sg_train_math *m, float *const data[4])
     return best;
 }
 
-segue_status sg_train_roof(const struct segue_trainer *t, double *flops_per_s, segue_error *err)
+segue_status sg_train_roof(struct segue_trainer *t, double *flops_per_s, segue_error *err)
 {
     if (t->resident)
         return sg_fail(err, SEGUE_EUNSUPPORTED, "roof not measured: the unit trains in its own memory; compare GFLOP/s with its "
                        "data sheet");
-    if (t->device)
-        return sg_fail(err, SEGUE_EUNSUPPORTED, "roof not measured: two units compute; see the figures of each");
+    double beside = 0;
+    if (t->device) SG_TRY(sg_train_device_rate(t, &beside, err));
     const struct sg_gemm g = product_of(GROWTH);
     const size_t a_n = (size_t)g.rows * g.inner, b_n = (size_t)g.cols * g.inner, c_n = (size_t)g.rows * g.cols,
                  packed_n = sg_train_gemm_n(&t->math, &g);
@@ -47,7 +48,7 @@ segue_status sg_train_roof(const struct segue_trainer *t, double *flops_per_s, s
     if (!data) return sg_no_memory("factors of a product", (a_n + b_n + c_n + packed_n) * sizeof *data, err);
     for (size_t i = 0; i < a_n + b_n; i++) data[i] = (float)(i % 61) / 61 - 0.5f;
     float *const parts[] = {data, data + a_n, data + a_n + b_n, packed_n ? data + a_n + b_n + c_n : NULL};
-    *flops_per_s = best_rate(&t->math, parts);
+    *flops_per_s = best_rate(&t->math, parts) + beside;
     sg_free_aligned(data);
     return SEGUE_OK;
 }

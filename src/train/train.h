@@ -125,8 +125,10 @@ static inline void sg_train_each(const struct sg_train_pass *p, uint32_t items, 
 
 /* --- gemm.c: products on all threads; a number of C does not depend on them --- */
 segue_status sg_train_gemm(struct sg_train_pass *p, const struct sg_gemm *g);
-/* B: rows of a frozen matrix from `at` on, all its columns; g->b and g->ldb are not read. NT or NN. */
-segue_status sg_train_gemm_frozen(struct sg_train_pass *p, const struct sg_gemm *g, const struct sg_tensor *t, uint64_t at);
+/* B: rows of a frozen matrix from `at` on, all its columns; g->b and g->ldb are not read. NT or NN. more: NULL, or another
+ * product of the same kind and size, with factors of its own, that is added while C is written. */
+segue_status sg_train_gemm_frozen(struct sg_train_pass *p, const struct sg_gemm *g, const struct sg_tensor *t, uint64_t at,
+                                  const struct sg_gemm *more);
 /* Outside a pass: with memory of the caller, sg_train_gemm_n numbers; NULL: 0 of them. */
 size_t sg_train_gemm_n(const struct sg_train_math *m, const struct sg_gemm *g);
 void sg_train_gemm_with(const struct sg_train_math *m, const struct sg_gemm *g, float *packed);
@@ -146,6 +148,9 @@ void sg_train_interval(struct segue_trainer *t, segue_train_work work, int32_t l
 int sg_train_deferred(const struct sg_train_pass *p, uint32_t i);
 /* 1: op i is the first of its group, and one of them has a gradient. */
 int sg_train_due(const struct sg_train_pass *p, uint32_t i);
+/* Operations per second of the device in the largest product of the layers, whose program it compiles. */
+segue_status sg_train_device_rate(struct segue_trainer *t, double *flops_per_s, segue_error *err);
+
 /* --- train_memory.c: numbers in host memory or on the resident unit --- */
 segue_status sg_train_new(struct segue_trainer *t, size_t n, const char *what, float **out, segue_error *err);
 void sg_train_delete(struct segue_trainer *t, float *p);
@@ -216,7 +221,7 @@ segue_status sg_train_update(struct segue_trainer *t, const segue_adamw *o, segu
 void sg_train_drop(struct segue_trainer *t);
 segue_status sg_train_adapter(struct segue_adapter **out, const struct segue_trainer *t, float scale, segue_error *err);
 void sg_train_figures(struct segue_trainer *t);
-segue_status sg_train_roof(const struct segue_trainer *t, double *flops_per_s, segue_error *err);
+segue_status sg_train_roof(struct segue_trainer *t, double *flops_per_s, segue_error *err);
 double sg_train_uniform(uint64_t *state);                            /* in [0, 1), splitmix64 */
 
 #endif

@@ -37,6 +37,7 @@ step = result["per_step"]
 check("all programs are compiled in the first update", ane[0]["compiles"] > 0 and
       all(x["compiles"] == 0 for x in ane[1:]) and step["compiles_after_first_step"] == 0, str(step))
 check("products are counted", step["dispatches"] >= 2 * 8 and step["input_weight_bytes"] > 0 and step["simulated_ms"] > 0, str(step))
+check("the roof is that of both units", result["roof_gflops"] > 0 and all(x["roof_share"] > 0 for x in ane), str(result))
 check("nothing was clamped", step["overflows"] == 0, str(step))
 # The trace: the host does not wait for an input gradient before it computes weight gradients. How long both run at once depends on
 # the cores that are free, so the order is checked: weight gradients begin before the input gradient of their group ends.

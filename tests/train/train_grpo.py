@@ -95,6 +95,13 @@ for name, (statement, code, words) in BAD.items():
     check("... its checkpoint is there", os.path.exists("bad/checkpoint.state") and
           os.path.exists("bad/adapter_model.safetensors"))
     shutil.rmtree("bad", ignore_errors=True)
+with open("bad.py", "w") as f:
+    f.write("import os, sys, time\nfor i, line in enumerate(sys.stdin):\n    if i < 64:\n        print(i % 3, flush=True)\n"
+            "    else:\n        os.kill(os.getppid(), 2)\n        time.sleep(600)\n")
+r = grpo(*BASE, "--steps", "5", "-o", "bad", "--reward", "program:exec " + sys.executable + " bad.py", "--reward-timeout", "600")
+check("^C does not wait for a program, and keeps the steps before", r.returncode == 130 and "step 2 is kept" in r.stderr and
+      os.path.exists("bad/checkpoint.state"), f"{r.returncode} {r.stderr}")
+shutil.rmtree("bad", ignore_errors=True)
 for args, code, words in ((["--reward", "program:no_such_program_here"], 1, "ended with 127"), (["--reward", "pattern:("], 2, "pattern"),
                           (["--reward", "length:0"], 2, "length"), (["--reward", "beauty"], 2, "use pattern"),
                           ([], 2, "--reward missing"), (["--reward", "exact", "--full"], 2, "--full"),
