@@ -178,7 +178,8 @@ segue_status sg_rows_share(struct sg_rows *to, const struct sg_rows *from, segue
 
 uint64_t sg_rows_bytes(const struct sg_rows *r) { return sg_block_table_bytes(&r->table, block_bytes(r)); }
 
-int sg_rows_follow(const struct sg_rows *r, uint64_t from, uint64_t to)
+/* 1: the rows follow each other in the piece. */
+static int follow(const struct sg_rows *r, uint64_t from, uint64_t to)
 {
     if (from >= to || !r->piece) return 0;
     for (uint64_t b = from / r->block_tokens; b <= (to - 1) / r->block_tokens; b++)
@@ -188,7 +189,7 @@ int sg_rows_follow(const struct sg_rows *r, uint64_t from, uint64_t to)
 
 const void *sg_rows_export(struct sg_rows *r, uint64_t from, uint64_t to)
 {
-    if (!sg_rows_follow(r, from, to)) return NULL;
+    if (!follow(r, from, to)) return NULL;
     for (uint64_t b = from / r->block_tokens; b <= (to - 1) / r->block_tokens; b++)
         atomic_store(&block_of(r->table.blocks[b])->exported, 1u);
     return sg_rows_at(r, from);
@@ -197,7 +198,7 @@ const void *sg_rows_export(struct sg_rows *r, uint64_t from, uint64_t to)
 segue_status sg_rows_pass(struct sg_rows *r, uint64_t from, uint64_t to, enum sg_storage storage, enum sg_storage own,
                           const char *unit, uint32_t slot, const void **out, segue_error *err)
 {
-    if (storage == own && sg_rows_follow(r, from, to)) {
+    if (storage == own && follow(r, from, to)) {
         if (out) *out = sg_rows_export(r, from, to);
         return SEGUE_OK;
     }

@@ -37,8 +37,6 @@ uint64_t sg_rows_bytes(const struct sg_rows *r);
 /* Address of positions [from, to), which are held, if they follow each other in the memory of `host`; else NULL. Afterwards these
  * rows do not change: a block is copied before it is written to. */
 const void *sg_rows_export(struct sg_rows *r, uint64_t from, uint64_t to);
-/* 1: sg_rows_export would have an address. */
-int sg_rows_follow(const struct sg_rows *r, uint64_t from, uint64_t to);
 /* For a unit's state_rows: exports, or with out NULL only asks. EUNSUPPORTED: there is no address, or `storage` is not `own`. */
 segue_status sg_rows_pass(struct sg_rows *r, uint64_t from, uint64_t to, enum sg_storage storage, enum sg_storage own,
                           const char *unit, uint32_t slot, const void **out, segue_error *err);
