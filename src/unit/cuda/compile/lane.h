@@ -26,8 +26,8 @@ struct cu_graph_key {
 };
 /* CACHED: each number of sequences that decode together needs two, for greedy choices, sampled ones and masked ones each. */
 enum { CU_GRAPHS_CACHED = 128, CU_GRAPH_PIECES = 64 };
-/* GPU memory of graphs, about: of one launch (arguments, node); of all graphs of a lane, at most, above which those that were not used
- * for longest are freed. */
+/* GPU memory of graphs, about: of one launch (arguments, node); of all graphs of a lane, at most, above which those that were
+ * not used for longest are freed. */
 enum { CU_GRAPH_LAUNCH_BYTES = 2048, CU_GRAPHS_BYTES = 64 << 20 };
 /* What the graphs of a lane may take when a pass has `steps` steps. */
 static inline size_t cu_graphs_bytes_max(uint32_t steps)
