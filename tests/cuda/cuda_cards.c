@@ -201,18 +201,19 @@ static void long_rows_fit(void **state)
 {
     static const char *const cards[] = {"8,9,101376,128", "8,0,166912,108", "9,0,232448,132"};
     static const enum sg_storage storages[] = {SG_Q2_K, SG_Q4_0, SG_Q3_K, SG_Q6_K};
-    static const uint32_t chunks[] = {1, 7, 33, 40, 48, 56, 112, 144}, most[] = {56, 112, 144};
+    static const uint32_t chunks[] = {1, 7, 33, 40, 48, 56, 112, 144}, max[] = {56, 112, 144};
     (void)state;
     for (size_t i = 0; i < 3 * 4 * sizeof chunks / sizeof *chunks; i++) {
         const uint32_t cols = 256 * chunks[i / 12];
         segue_error err = {0};
-        if (chunks[i / 12] > most[i % 3]) continue; /* x of longer rows does not fit, in any layout */
+        if (chunks[i / 12] > max[i % 3]) continue; /* x of longer rows does not fit, in any layout */
         assert_int_equal(setenv("SEGUE_STUB_CARD", cards[i % 3], 1), 0);
         watch(see);
         packed = 0;
         segue_status status = run_product(storages[i / 3 % 4], 40, cols, 1, &err);
         watch(NULL);
-        if (status != SEGUE_OK) fail_msg("%s, %s, %u columns: %s", cards[i % 3], sg_storage_info(storages[i / 3 % 4])->name, cols, err.text);
+        if (status != SEGUE_OK)
+            fail_msg("%s, %s, %u columns: %s", cards[i % 3], sg_storage_info(storages[i / 3 % 4])->name, cols, err.text);
         /* Others of long rows have another layout on small cards. */
         if (storages[i / 3 % 4] == SG_Q2_K && cols <= 56 * 256) assert_int_equal(packed, 1);
     }

@@ -1,4 +1,4 @@
-/* cuda_graphs.c: memory of captured graphs, over the stub driver: what they may take is kept free and reported; where there is room
+/* cuda_graphs.c: memory of captured graphs, over the stub driver: what they may take is kept free and reported; where memory is
  * for few graphs the oldest are freed, and where there is none passes are issued without them.
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -48,7 +48,7 @@ static struct sg_graph *make(void)
 }
 
 /* A unit with a program and states. */
-struct fixture {
+struct graphs_test {
     struct sg_unit *u;
     struct sg_graph *g;
     struct sg_program *p;
@@ -56,11 +56,11 @@ struct fixture {
     uint64_t first[SEQUENCES];
 };
 
-static void open_all(struct fixture *f, const char *spec)
+static void open_all(struct graphs_test *f, const char *spec)
 {
     const struct sg_state_opts o = {.kv = SG_F16, .rows = 64};
     segue_error err = {0};
-    *f = (struct fixture){.g = make()};
+    *f = (struct graphs_test){.g = make()};
     const struct sg_graph *graphs[] = {f->g};
     stub("");
     assert_int_equal(open_unit(&f->u, spec, &err), SEGUE_OK);
@@ -69,7 +69,7 @@ static void open_all(struct fixture *f, const char *spec)
         assert_int_equal(sg_unit_cuda.state_new(f->u, f->g->slots, f->g->slots_n, &o, &f->s[i], &err), SEGUE_OK);
 }
 
-static void close_all(struct fixture *f)
+static void close_all(struct graphs_test *f)
 {
     stub("");
     for (int i = 0; i < SEQUENCES; i++) sg_unit_cuda.state_free(f->s[i]);
@@ -81,7 +81,7 @@ static void close_all(struct fixture *f)
 }
 
 /* A row of each of the first n sequences, logits to the host. Returns the status. */
-static segue_status step(struct fixture *f, uint32_t n, segue_error *err)
+static segue_status step(struct graphs_test *f, uint32_t n, segue_error *err)
 {
     static const float x[D];
     static float logits[SEQUENCES * D];
@@ -90,8 +90,8 @@ static segue_status step(struct fixture *f, uint32_t n, segue_error *err)
     struct sg_result result = {.logits = logits};
     struct sg_run *run;
     for (uint32_t i = 0; i < n; i++)
-        spans[i] = (struct sg_span){.state = f->s[i], .first = f->first[i], .rows = 1, .values = x, .wanted = wanted, .wanted_n = 1,
-                                    .steps = 1};
+        spans[i] = (struct sg_span){.state = f->s[i], .first = f->first[i], .rows = 1, .values = x, .wanted = wanted,
+                                    .wanted_n = 1, .steps = 1};
     const struct sg_batch batch = {.spans = spans, .spans_n = n, .inline_hint = 1};
     segue_status status = sg_unit_cuda.start(f->p, &batch, &result, &run, err);
     if (status == SEGUE_OK) status = sg_unit_cuda.wait(run, UINT64_MAX, err);
@@ -100,7 +100,7 @@ static segue_status step(struct fixture *f, uint32_t n, segue_error *err)
 }
 
 /* Steps of one, two and three sequences in turn, often enough that each is captured. Returns the graphs that exist then. */
-static int steps(struct fixture *f, const char *mode)
+static int steps(struct graphs_test *f, const char *mode)
 {
     segue_error err = {0};
     stub(mode);
@@ -111,20 +111,20 @@ static int steps(struct fixture *f, const char *mode)
 
 static void memory_of_graphs_is_kept_free(void **state)
 {
-    struct fixture f;
+    struct graphs_test f;
     uint64_t scratch;
     (void)state;
     open_all(&f, "cuda:0");
-    const size_t most = cu_graphs_bytes_max(f.p->fused_n);
-    assert_true(most >= 2 << 20 && most <= CU_GRAPHS_BYTES);
-    assert_int_equal(atomic_load(&f.u->graphs_reserved), CU_LANES * most);
+    const size_t max = cu_graphs_bytes_max(f.p->fused_n);
+    assert_true(max >= 2 << 20 && max <= CU_GRAPHS_BYTES);
+    assert_int_equal(atomic_load(&f.u->graphs_reserved), CU_LANES * max);
     sg_unit_cuda.footprint(f.p, NULL, NULL, &scratch);
-    assert_true(scratch > CU_LANES * most);
+    assert_true(scratch > CU_LANES * max);
     /* What is captured is no longer kept free, since the driver has it. */
     assert_int_equal(steps(&f, ""), SEQUENCES);
     const struct cu_lane *l = &f.p->lanes[CU_LANE_DECODE];
     assert_true(l->graphs_bytes > 0 && l->graphs_bytes % CU_GRAPH_LAUNCH_BYTES == 0);
-    assert_int_equal(atomic_load(&f.u->graphs_reserved), CU_LANES * most - l->graphs_bytes);
+    assert_int_equal(atomic_load(&f.u->graphs_reserved), CU_LANES * max - l->graphs_bytes);
     close_all(&f);
     open_all(&f, "cuda:0,graphs=0");
     assert_int_equal(atomic_load(&f.u->graphs_reserved), 0);
@@ -132,16 +132,17 @@ static void memory_of_graphs_is_kept_free(void **state)
 }
 
 /* A state that would take the graphs' memory is refused. */
-static void states_leave_room(void **state)
+static void states_leave_memory(void **state)
 {
     static const char *const specs[] = {"cuda:0", "cuda:0,graphs=0"};
     const struct sg_state_opts o = {.kv = SG_F16, .rows = 4096}; /* 3 MB */
-    struct fixture f;
+    struct graphs_test f;
     char mb[16];
     (void)state;
     open_all(&f, "cuda:0");
     uint64_t reserved = atomic_load(&f.u->graphs_reserved);
-    snprintf(mb, sizeof mb, "%d", stub_count("stub_used_mb") + (int)(reserved >> 20) + 2); /* of these less than 2 are for states */
+    /* Of these less than 2 are for states. */
+    snprintf(mb, sizeof mb, "%d", stub_count("stub_used_mb") + (int)(reserved >> 20) + 2);
     close_all(&f);
     assert_true(reserved >= 3 << 20);
     for (int i = 0; i < 2; i++) {
@@ -159,7 +160,7 @@ static void states_leave_room(void **state)
 
 static void full_memory_costs_graphs_not_runs(void **state)
 {
-    struct fixture f;
+    struct graphs_test f;
     (void)state;
     open_all(&f, "cuda:0");
     assert_int_equal(steps(&f, "graphs:2"), 1);
@@ -173,7 +174,7 @@ static void full_memory_costs_graphs_not_runs(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(memory_of_graphs_is_kept_free), cmocka_unit_test(states_leave_room),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(memory_of_graphs_is_kept_free), cmocka_unit_test(states_leave_memory),
                                        cmocka_unit_test(full_memory_costs_graphs_not_runs)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

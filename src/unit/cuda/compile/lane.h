@@ -26,7 +26,8 @@ struct cu_graph_key {
 };
 /* CACHED: each number of sequences that decode together needs two, for greedy choices, sampled ones and masked ones each. */
 enum { CU_GRAPHS_CACHED = 128, CU_GRAPH_PIECES = 64 };
-/* GPU memory of graphs, about: of one launch (arguments, node); of all graphs of a lane, at most. The least recently used are freed. */
+/* GPU memory of graphs, about: of one launch (arguments, node); of all graphs of a lane, at most, above which those that were
+ * not used for longest are freed. */
 enum { CU_GRAPH_LAUNCH_BYTES = 2048, CU_GRAPHS_BYTES = 64 << 20 };
 /* What the graphs of a lane may take when a pass has `steps` steps. */
 static inline size_t cu_graphs_bytes_max(uint32_t steps)
@@ -149,7 +150,7 @@ struct cu_lane {
     cu_event done[2], logits_copied[2]; /* by args_index: step complete; logits copied */
     struct cu_captured captured[CU_GRAPHS_CACHED];
     uint32_t captured_n;
-    size_t graphs_bytes, graphs_most, graphs_reserved; /* of all captured graphs, about; at most; this lane's part of the unit's */
+    size_t graphs_bytes, graphs_max, graphs_reserved; /* of all captured graphs, about; at most; this lane's part of the unit's */
     struct cu_lane_logits logits[CK_SPANS];
     uint32_t logits_n;
     uint64_t runs;           /* runs so far; numbers them */

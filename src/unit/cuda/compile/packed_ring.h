@@ -1,5 +1,5 @@
-/* packed_ring.h: shared memory of k_packed.cu: whether its ring fits is asked when weights are uploaded (upload.c: in which layout)
- * and when a launch is sized (issue_packed.c). SPDX-License-Identifier: MIT */
+/* packed_ring.h: shared memory of k_packed.cu: whether its ring fits is asked when weights are uploaded (upload.c: in which
+ * layout) and when a launch is sized (issue_packed.c). SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CUDA_PACKED_RING_H
 #define SG_UNIT_CUDA_PACKED_RING_H
 
@@ -14,15 +14,15 @@ static inline uint32_t cu_packed_width(uint32_t chunks, uint32_t split_log)
 }
 
 /* The most warps that may share a row, log2: the ring has most room then. */
-static inline uint32_t cu_packed_split_most(uint32_t chunks)
+static inline uint32_t cu_packed_split_max(uint32_t chunks)
 {
     uint32_t split_log = 0;
     while (split_log < CU_PACKED_SPLIT_MAX && 2u << split_log <= chunks) split_log++;
     return split_log;
 }
 
-/* Slots of slot_bytes in the ring of each warp, in `capacity` bytes of a block with turns of `turn` tiles. *fixed: bytes beside the
- * rings: x, and the sums of warps that share rows. */
+/* Slots of slot_bytes in the ring of each warp, in `capacity` bytes of a block with turns of `turn` tiles. *fixed: bytes beside
+ * the rings: x, and the sums of warps that share rows. */
 static inline uint32_t cu_packed_slots(uint32_t width, uint32_t split_log, uint32_t turn, uint32_t slot_bytes, uint32_t capacity,
                                        uint32_t *fixed)
 {

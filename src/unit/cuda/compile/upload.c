@@ -222,9 +222,9 @@ static int may_pack(const struct cu_weights *w, const struct sg_tensor *source)
  * (issue_packed.c sizes launches by the same functions). */
 static int packed_fits(const struct sg_unit *u, const struct ck_weight *w)
 {
-    uint32_t chunks = w->cols / CK_PACKED_CHUNK, split_log = cu_packed_split_most(chunks), slot = 2 * (8 * w->pitch / chunks), fixed;
-    return cu_packed_slots(cu_packed_width(chunks, split_log), split_log, CU_PACKED_TURN_MAX, slot, cu_packed_capacity(u), &fixed) >=
-           CU_PACKED_RING_LEAST;
+    uint32_t chunks = w->cols / CK_PACKED_CHUNK, split_log = cu_packed_split_max(chunks), slot = 2 * (8 * w->pitch / chunks),
+             width = cu_packed_width(chunks, split_log), fixed;
+    return cu_packed_slots(width, split_log, CU_PACKED_TURN_MAX, slot, cu_packed_capacity(u), &fixed) >= CU_PACKED_RING_LEAST;
 }
 
 /* The entry of a tensor, created on first use. Kernels index columns and rows with 32 bits. */

@@ -56,7 +56,7 @@ static void destroy_graphs(struct sg_unit *u, struct cu_lane *l, struct cu_captu
 /* What the lane's graphs do not take yet of their share is kept free (fits.c). */
 void cu_graphs_reserve(struct sg_unit *u, struct cu_lane *l)
 {
-    size_t now = l->graphs_bytes < l->graphs_most ? l->graphs_most - l->graphs_bytes : 0;
+    size_t now = l->graphs_bytes < l->graphs_max ? l->graphs_max - l->graphs_bytes : 0;
     atomic_fetch_add(&u->graphs_reserved, (uint64_t)now - (uint64_t)l->graphs_reserved);
     l->graphs_reserved = now;
 }

@@ -88,7 +88,7 @@ segue_status cu_pass_choice(const struct cu_pass_plan *plan, struct cu_pass *p);
 /* The same as cu_pass_issue_steps, by captured graphs from the second time on. */
 segue_status cu_pass_launch_graph(struct sg_run *run, const struct cu_pass_plan *plan, struct cu_pass *p);
 void cu_captured_forget(struct sg_unit *u, struct cu_lane *l); /* destroys all graphs of a lane */
-void cu_graphs_reserve(struct sg_unit *u, struct cu_lane *l);  /* after graphs_most or graphs_bytes has changed */
+void cu_graphs_reserve(struct sg_unit *u, struct cu_lane *l);  /* after graphs_max or graphs_bytes has changed */
 
 /* --- a pass (exec_pass.c) --- */
 

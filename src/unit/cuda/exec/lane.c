@@ -40,7 +40,7 @@ void cu_lane_close(struct sg_unit *u, struct cu_lane *l)
     if (l->stream_part) u->d.stream_sync(l->stream_part);
     if (l->logits_stream) u->d.stream_sync(l->logits_stream);
     cu_captured_forget(u, l);
-    l->graphs_most = 0;
+    l->graphs_max = 0;
     cu_graphs_reserve(u, l);
     for (int i = 0; i < 2; i++) {
         if (l->pass_args[i].pinned) u->d.host_free(l->pass_args[i].pinned);
@@ -146,7 +146,7 @@ segue_status cu_lane_open(struct sg_unit *u, struct sg_program *p, int many, seg
     SG_TRY(cu_mem_alloc(u, split > packed ? split : packed, "buffers of a run", &l->x_split, err));
     if (slices) SG_TRY(alloc_zeroed(u, l, slices, &l->slices, err));
     if (p->fusions_n) SG_TRY(cu_mem_alloc(u, cu_cluster_sums_bytes(p), "buffers of a run", &l->partial_sums, err));
-    l->graphs_most = u->graphs ? cu_graphs_bytes_max(p->fused_n) : 0;
+    l->graphs_max = u->graphs ? cu_graphs_bytes_max(p->fused_n) : 0;
     cu_graphs_reserve(u, l);
     return alloc_pinned(u, 2 * CU_DECODE_ROWS * sizeof(int32_t), &l->host_chosen, err);
 }

@@ -230,7 +230,7 @@ segue_status cu_issue_packed(struct cu_pass *p, const struct cu_step *s, struct 
     if (!*whole) a.s.after = (struct ck_epilogue){0};
     /* Where x does not fit into shared memory more warps share it. */
     for (a.s.split_log = split_log_of(u, a.chunks, a.s.tiles); !size_launch(p, &a, &blocks, &shared); a.s.split_log++)
-        if (a.s.split_log >= cu_packed_split_most(a.chunks)) return too_wide(p, own->k);
+        if (a.s.split_log >= cu_packed_split_max(a.chunks)) return too_wide(p, own->k);
     if (own->best) p->best_blocks = blocks;
     p->best_done |= own->best;
     return cu_launch(p, u->k.packed[a.width <= 512 ? 0 : a.width <= 1024 ? 1 : 2], blocks, 1, 1, CK_PACKED_THREADS, shared, &a);
