@@ -234,8 +234,8 @@ segue_status sg_folder_check_owner(const char *path, segue_error *err)
 
 /* --- writing files --- */
 
-/* The rename of sg_file_commit would replace a device or a pipe, and as root /dev/stdout for every program. 0: path may be replaced;
- * else the reason. */
+/* The rename of sg_file_commit would replace a device or a pipe, and as root /dev/stdout for every program. 0: path may be
+ * replaced; else the reason. */
 static int not_replaceable(const char *path)
 {
     struct stat s;
