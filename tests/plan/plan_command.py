@@ -127,6 +127,13 @@ def calibrate(text, mode=0o600):
 
 
 calibrate(LINES)
+calibrate("")
+os.remove(calibration)
+err = run("run", "-m", model, "-p", "hello", "-n", "4", "--greedy")[2]
+expect("without a calibration run says how to get one", "; not predicted: no calibration; run segue calibrate" in err and "plan:" not in err, err)
+err = run("run", "-m", model, "-p", "hello", "-n", "4", "--greedy", "--unit", "cpu")[2]
+expect("nothing is said where the unit was named", "predicted" not in err, err)
+calibrate(LINES)
 code, out, err = run("plan", "-m", model, "-p", "8000", "-n", "500")
 expect("a task beyond the context of the model", code == 0 and "8500 tokens in one context: the model was trained on at most 8192" in err, err)
 expect("plan by the calibration", plan("-m", model)["choice"]["prefill"] == "cpu")
