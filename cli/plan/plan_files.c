@@ -98,6 +98,8 @@ segue_status plan_costs_save(const struct sg_unit_costs *costs, const char *path
     return st;
 }
 
+static bool is_stdout(const char *path) { return !path || !strcmp(path, "-") || !strcmp(path, "/dev/stdout"); }
+
 /* An flock ends with the process, so that none is left behind. */
 static segue_status lock_calibration(int *lock, segue_error *err)
 {
@@ -122,9 +124,10 @@ segue_status plan_costs_begin(const char *path, int *lock, segue_error *err)
     struct sg_file_out file;
     *lock = -1;
     if (path) {
-        segue_status st = strcmp(path, "-") ? sg_file_begin(&file, path, 0644, err) : SEGUE_OK;
-        if (!st && strcmp(path, "-") != 0) sg_file_close(&file);
-        return st;
+        if (is_stdout(path)) return SEGUE_OK;
+        SG_TRY(sg_file_begin(&file, path, 0644, err));
+        sg_file_close(&file);
+        return SEGUE_OK;
     }
     char *folder = folders_home("cache");
     segue_status st = folders_make(folder, err);
@@ -154,7 +157,7 @@ segue_status plan_write(const char *path, const struct sg_buf *text, segue_error
 {
     struct sg_file_out file;
     if (text->failed) return sg_no_memory("text", text->len, err);
-    if (!path || !strcmp(path, "-")) return out_write_raw(text->data ? text->data : "", text->len, err);
+    if (is_stdout(path)) return out_write_raw(text->data ? text->data : "", text->len, err);
     segue_status st = sg_file_begin(&file, path, 0644, err);
     if (!st) st = sg_file_put(&file, text->data ? text->data : "", text->len, err);
     if (!st) st = sg_file_commit(&file, err);

@@ -484,6 +484,7 @@ void report_print_line(const struct report *r)
     if (a->at_end.verify.tokens)
         out_addf(&t, "; hand-off %s over %zu tokens", a->at_end.verify.ok ? "verified" : "FAILED, recomputed on the decode unit,",
                  a->at_end.verify.tokens);
+    if (!r->context && r->placement->follow_why) out_addf(&t, "; not predicted: %s", r->placement->follow_why);
     out_note("%s", t.data);
     free(t.data);
 }

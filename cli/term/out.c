@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -338,8 +339,23 @@ json_t *out_json_load(const char *text, size_t len, size_t flags, json_error_t *
     return NULL;
 }
 
+/* A rename would replace a device or a pipe, and as root /dev/stdout for every program. 0: path may be replaced; else errno. */
+static int not_replaceable(const char *path)
+{
+    struct stat s;
+    if (!lstat(path, &s) && S_ISLNK(s.st_mode) && !strncmp(path, "/dev/", 5)) return ENOTSUP;
+    if (stat(path, &s) || S_ISREG(s.st_mode)) return 0;
+    return S_ISDIR(s.st_mode) ? EISDIR : ENOTSUP;
+}
+
 FILE *out_temporary(const char *path, unsigned mode, char **tmp)
 {
+    int why = not_replaceable(path);
+    *tmp = NULL;
+    if (why) {
+        errno = why;
+        return NULL;
+    }
     uint64_t random = out_now_ns() * 0x9e3779b97f4a7c15u ^ (uint64_t)getpid();
     int source = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
     if (source >= 0 && read(source, &random, sizeof random) != (ssize_t)sizeof random) random ^= random >> 31;

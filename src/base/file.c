@@ -38,6 +38,7 @@ static segue_status io_failed(const char *what, const char *path, int code, segu
                          : code == EACCES ? "check its permissions"
                          : code == ENOSPC ? "free some disk space"
                          : code == EISDIR ? "name a file"
+                         : code == ENOTSUP ? "name a regular file"
                                           : "check the disk";
     return sg_fail(err, code == ENOMEM ? SEGUE_EMEMORY : SEGUE_EIO, "%s: %s: %s; %s", what, path, strerror(code), remedy);
 }
@@ -233,11 +234,24 @@ segue_status sg_folder_check_owner(const char *path, segue_error *err)
 
 /* --- writing files --- */
 
+/* The rename of sg_file_commit would replace a device or a pipe, and as root /dev/stdout for every program. 0: path may be
+ * replaced; else the reason. */
+static int not_replaceable(const char *path)
+{
+    struct stat s;
+    if (!lstat(path, &s) && S_ISLNK(s.st_mode) && !strncmp(path, "/dev/", 5)) return ENOTSUP;
+    if (stat(path, &s) || S_ISREG(s.st_mode)) return 0;
+    return S_ISDIR(s.st_mode) ? EISDIR : ENOTSUP;
+}
+
 /* O_EXCL and O_NOFOLLOW: what another user has put under the temporary name, in a folder that others can write, is neither
  * followed nor written to; the random part makes that unlikely, too. */
 segue_status sg_file_begin(struct sg_file_out *out, const char *path, unsigned mode, segue_error *err)
 {
     size_t n = strlen(path) + 64;
+    int why = not_replaceable(path);
+    *out = (struct sg_file_out){.fd = -1};
+    if (why) return io_failed("create", path, why, err);
     *out = (struct sg_file_out){.path = sg_strndup(path, strlen(path)), .tmp_path = sg_alloc(n), .fd = -1};
     if (!out->path || !out->tmp_path) {
         sg_file_close(out);

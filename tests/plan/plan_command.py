@@ -57,6 +57,15 @@ page = os.path.join(top.name, "plan.html")
 code, out, err = run("plan", *shape, "--chip", "m2-ultra", "--html", page)
 text = open(page).read()
 expect("a page", code == 0 and "<svg" in text and "none" in text and "http" not in text.replace("http://www.w3.org", ""), text[:200])
+pipe = os.path.join(top.name, "pipe")
+os.mkfifo(pipe)
+for flag, args in (("--html", ["plan", *shape, "--chip", "m2-ultra"]), ("-o", ["plan", "--predict", os.path.join(source, "tests", "plan", "published.csv")])):
+    refused(1, [*args, flag, pipe], "not supported")
+    expect(f"{flag}: a pipe is not replaced", stat.S_ISFIFO(os.stat(pipe).st_mode))
+for text in ("cpu.step_ms 1 ms\n", "cpu.wide_gb_s 10 GB/s\n"):
+    p = plan(*shape, "--chip", write(top.name, "bare.chip", text))
+    expect("what has no speed is not chosen", p["choice"] is None and "no speed" in p["splits"][0]["excluded"], p)
+refused(4, ["plan", *shape, "--chip", write(top.name, "bare.chip", ".step_ms 1 ms\n")], "line 1", "no unit")
 claims = json.loads(run("plan", "--claims", "--json")[1])
 verdicts = {c["verdict"] for c in claims}
 expect("claims", len(claims) >= 15 and verdicts == {"holds", "refuted", "unknown"} and all(c["reason"] and c["predicted"] for c in claims), claims)
@@ -117,6 +126,13 @@ def calibrate(text, mode=0o600):
     os.chmod(calibration, mode)
 
 
+calibrate(LINES)
+calibrate("")
+os.remove(calibration)
+err = run("run", "-m", model, "-p", "hello", "-n", "4", "--greedy")[2]
+expect("without a calibration run says how to get one", "; not predicted: no calibration; run segue calibrate" in err and "plan:" not in err, err)
+err = run("run", "-m", model, "-p", "hello", "-n", "4", "--greedy", "--unit", "cpu")[2]
+expect("nothing is said where the unit was named", "predicted" not in err, err)
 calibrate(LINES)
 code, out, err = run("plan", "-m", model, "-p", "8000", "-n", "500")
 expect("a task beyond the context of the model", code == 0 and "8500 tokens in one context: the model was trained on at most 8192" in err, err)

@@ -54,6 +54,7 @@ void sg_phase_costs_begin(struct sg_phase_costs *out, const struct sg_unit_costs
         u->cost = &costs->units[i];
         u->real = sg_real_find(costs, u->cost->spec, model->key);
         u->rates = sg_energy_rates_of(u->cost, u->real);
+        u->complete = sg_unit_complete(u->cost, model->class);
         u->named = !(u->cost->simulated > 0) || is_named(task, u->cost->spec);
         for (int phase = 0; phase < 2; phase++) u->spread[phase] = sg_spread(u->cost, u->real, phase);
         for (size_t k = 0; k < out->units_n; k++)

@@ -25,6 +25,7 @@ struct sg_phase_unit {
     double spread[2];                  /* by SG_PHASE_* */
     struct sg_energy_rates rates;
     int named;                         /* 0: it is simulated, and was not named */
+    int complete;                      /* 0: its costs lack a speed */
 };
 struct sg_phase_pair {
     const struct sg_link_cost *link; /* NULL: not measured */

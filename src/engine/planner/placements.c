@@ -68,6 +68,8 @@ static const char *excluded_by(const struct sg_plan_place *p, const struct sg_ph
     double bytes = c->model->file_bytes + sg_task_kv_bytes(c->model, t) + sg_task_checkpoint_bytes(c->model, t);
     for (int i = 0; i < 2; i++)
         if (!c->units[units[i]].named) return "simulated; chosen only when named";
+    for (int i = 0; i < 2; i++)
+        if (!c->units[units[i]].complete) return "its file states no speed of weights or of products";
     /* Where only prefill is, a unit may have f16: the hand-off converts. */
     for (int i = p->quarters ? 0 : 1; i < 2; i++)
         if (!sg_unit_has_kv(c->units[units[i]].cost, c->model->kv)) return "the unit cannot have K and V in this storage";

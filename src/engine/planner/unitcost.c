@@ -150,6 +150,14 @@ static int class_of(const struct sg_unit_cost *u, int class)
     return class;
 }
 
+int sg_unit_complete(const struct sg_unit_cost *u, int class)
+{
+    class = class_of(u, class);
+    double best = 0;
+    for (int r = 0; r < SG_ROWS_N; r++) best = fmax(best, u->tflops[class][r]);
+    return u->gb_s[class] > 0 && best > 0;
+}
+
 /* TFLOPS of products of `rows` rows: log-log between the numbers that were measured, constant outside of them. */
 static double tflops_at(const struct sg_unit_cost *u, int class, double rows)
 {

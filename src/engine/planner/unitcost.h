@@ -115,6 +115,9 @@ int sg_class_of(double bytes, int unpacked, const char *storage);
  * slowed while one of them was measured is mended from the others. class: one with weights per second. */
 void sg_mend_speeds(struct sg_unit_cost *u, int class, double bytes_per_weight);
 
+/* 1: the speeds of weights and of products are stated, for a class of weights or one that stands for it. */
+int sg_unit_complete(const struct sg_unit_cost *u, int class);
+
 /* Parts of a time, for --explain. */
 struct sg_cost_terms {
     double overhead, weights, kv, state, products, attention;

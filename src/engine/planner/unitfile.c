@@ -79,6 +79,7 @@ static segue_status read_unit(struct sg_unit_costs *c, const char *owner, const 
 {
     for (int i = 0; i < UNIT_KEYS; i++) {
         if (strcmp(unit_keys[i].name, key) != 0) continue;
+        if (!*owner) return sg_line_fail(line, "no unit before the dot; write UNIT.KEY", err);
         struct sg_unit_cost *u = sg_unit_cost_of(c, owner, 1);
         if (!u) return sg_line_fail(line, "more than 16 units; remove some", err);
         if (line->source == SG_SOURCE_PRIOR) u->assumed = 1;
