@@ -207,12 +207,12 @@ static segue_status measure(const struct args *args, segue_error *err)
         if (!st) st = probe_real(&p, now, err);
     }
     if (!st) compare_streams(before, now);
-    if (!st) note_others((double)(out_now_ns() - start) * 1e-9, busy, own);
     if (!st) st = plan_costs_save(now, args_text(args, "output"), err);
     if (!st) print_costs(now, args_has(args, "json"));
     if (lock >= 0) close(lock);
     if (!st) out_note("calibrate: %zu units in %.1f s", p.units_n, (double)(out_now_ns() - start) * 1e-9);
-    probe_close(&p);
+    probe_close(&p); /* the time of units in processes counts as own when they have ended */
+    if (!st) note_others((double)(out_now_ns() - start) * 1e-9, busy, own);
     free(before);
     free(now);
     free(infos);

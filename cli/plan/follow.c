@@ -91,7 +91,7 @@ static struct sg_options *options_of(const struct follow *f, const struct expect
 static void explain(char out[FOLLOW_WHY], const struct sg_options *o)
 {
     const struct sg_option *c = &o->list[o->choice], *next = NULL;
-    const char *largest = o->choice >= 0 ? sg_option_dominant(c) : NULL;
+    const char *largest = sg_option_dominant(c);
     size_t n = 0;
     for (size_t i = 0; i < o->n; i++) {
         const struct sg_option *p = &o->list[i];
@@ -160,7 +160,7 @@ void follow_prove(struct follow *f, const struct follow_run *run)
                                                           {"each further one", "token_ms", "ms"},
                                                           {"energy", "j", "J"}};
     struct expected_task t = f->task;
-    t.depth = run->start, t.prompt = run->n, t.output = run->output, t.turns = t.sessions = 1;
+    t.depth = run->start, t.prompt = run->n > 1 ? run->n : 1, t.output = run->output, t.turns = t.sessions = 1;
     struct sg_options *options = options_of(f, &t);
     f->proved_n = 0;
     for (size_t i = 0; i < options->n; i++) {
