@@ -66,7 +66,8 @@ def on_counters(unit):
     e = json.loads(out) if code == 0 else {}
     seconds = 255 / e.get("decode_tok_s", 1e9)
     expect("a pipeline is measured", e.get("meter") == "rapl" and e.get("decode_j") is not None and about(e["power_w"], seconds), (err, e, pause))
-    expect("the joules of one run", about(e.get("decode_j", 0) / seconds, seconds), (e, pause))
+    # The joules are the mean of two runs, the speed is their median: one may have been much slower.
+    expect("the joules of one run", 0.3 - pause / seconds < e.get("decode_j", 0) / seconds / WATTS < 3 + pause / seconds, (e, pause))
     code, out, err = run("bench", "--pipelines", "-m", m, "--unit", unit, "-p", "9", "-n", "9", "-r", "1", "-o", "jsonl", "--meter", "none")
     e = json.loads(out) if code == 0 else {}
     expect("--meter none", e.get("decode_j", 0) is None and e["decode_j_reason"] == "not requested", (err, e))
