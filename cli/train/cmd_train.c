@@ -155,7 +155,9 @@ static segue_status train_samples(struct train_job *j, uint64_t *kept, segue_err
 static segue_status train(struct train_job *j, segue_error *err)
 {
     uint64_t kept = j->step;
-    segue_status st = (j->grpo ? grpo_train : train_samples)(j, &kept, err);
+    /* kill -9 may have come after the last checkpoint and before its adapter. */
+    segue_status st = j->step && j->step >= j->steps ? job_keep(j, err) : SEGUE_OK;
+    if (!st) st = (j->grpo ? grpo_train : train_samples)(j, &kept, err);
     if (st) {
         segue_error why = *err;
         char rest[64] = "no checkpoint was written yet";
