@@ -309,8 +309,8 @@ static segue_status shift_context(struct answer *a, segue_error *err)
     const int32_t *tokens;
     size_t n = segue_session_tokens(a->session, &tokens), keep = a->keep;
     if (keep + 2 > n)
-        return out_fail(err, SEGUE_ELIMIT, "flag --keep: %zu: the context holds %zu tokens, all of which are kept; keep fewer or raise "
-                        "--context", keep, n);
+        return out_fail(err, SEGUE_ELIMIT, "flag --keep: %zu: the context holds %zu tokens, all of which are kept; keep fewer or "
+                        "raise --context", keep, n);
     size_t drop = (n - keep + 1) / 2, rest = n - keep - drop;
     int32_t *copy = out_alloc(rest * sizeof *copy);
     memcpy(copy, tokens + keep + drop, rest * sizeof *copy);

@@ -122,8 +122,8 @@ static segue_status open_units(struct segue_trainer *t, struct sg_unit *unit, st
         return sg_fail(err, SEGUE_EUNSUPPORTED, "trainer not opened: unit %s cannot train; use ref, cpu, ane or one GPU of cuda",
                        spec);
     if (!loops || !sg_ops_of(loops)->train_math)
-        return sg_fail(err, SEGUE_EUNSUPPORTED, "trainer not opened: unit %s computes the products of training only; give cpu or ref "
-                       "as host unit for the rest", spec);
+        return sg_fail(err, SEGUE_EUNSUPPORTED, "trainer not opened: unit %s computes the products of training only; give cpu or "
+                       "ref as host unit for the rest", spec);
     sg_ops_of(loops)->train_math(loops, &t->math);
     return sg_train_scratch(t, err);
 }

@@ -240,7 +240,8 @@ static segue_status check_cut(const struct sg_state_core *c, uint64_t tokens, se
         const struct sg_core_slot *s = sg_core_slot_at(c, i);
         if (s->fixed_bytes)
             return sg_fail(err, SEGUE_EUNSUPPORTED,
-                           "cut state: %s: layer %u: a recurrent slot cannot be cut; rewind to a checkpoint, or compute the tokens again",
+                           "cut state: %s: layer %u: a recurrent slot cannot be cut; rewind to a checkpoint, or compute the "
+                           "tokens again",
                            c->ops->unit, s->slot.layer);
         uint64_t needed = first_needed(c, i, tokens), held = first_held(c, i);
         if (sg_slot_grows(&s->slot) && held > needed)

@@ -46,7 +46,8 @@ stated = page.split("### JSON of a run")[1].split("\n## ")[0]
 got = fields(json.loads(run(*objects["run"])[1]), set())
 optional = {"reason", "replacement", "position", "tokens", "recomputed_tokens",
             "max_abs", "bound", "near_ties", "state_error", "state_bound", "ok", "action",   # of losses and hand-offs
-            "prefill", "decode", "token_ms", "total_ms", "depth_tokens", "turns", "sessions",   # of the plan that an uncalibrated machine lacks
+            "prefill", "decode", "token_ms", "total_ms", "depth_tokens", "turns", "sessions", "why",
+            "measured", "expected", "mid", "lo", "hi", "inside", "j",   # of the plan that an uncalibrated machine lacks
             "name", "prefill_w", "decode_w"}               # of the rails of a meter
 for f in set(re.findall(r"`([a-z_]+)`", stated)) - optional: expect(f"run: {f} is a field of the JSON", f in got, sorted(got))
 done()
