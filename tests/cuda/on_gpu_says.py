@@ -1,5 +1,6 @@
 """on_gpu.py without a GPU: skipped; over the stub driver: steps run and are not repeated; over a `check` that says what it is told to: a
-failed case fails the step and is computed again, and what there is no time for does not begin.
+failed case fails the step and is computed again, so does an end without a case, another build computes all, and what there is no time
+for does not begin.
 on_gpu_says.py BUILD STUB       STUB: folder of the stub driver. SPDX-License-Identifier: MIT"""
 import json, os, subprocess, sys, tempfile
 
@@ -13,9 +14,13 @@ if "--list" in sys.argv:
     print(*(f"op cuda:0 ref case.{{i}}" for i in range(30)), sep="\\n")
 else:
     open(here + "/calls", "a").write(" ".join(cases) + "\\n")
+    if os.path.exists(here + "/lost"): cases = cases[:1]
     bad = os.path.exists(here + "/bad") and "case.25"
     print(json.dumps({{"cases": [{{"case": c, "ok": c != bad, "skipped": None}} for c in cases]}}))
-    sys.exit(6 if bad in cases else 0)
+    sys.exit(6 if bad in cases else 1 if os.path.exists(here + "/lost") else 0)
+"""
+SEGUE = """#!/bin/sh
+if [ "$1" = version ] && [ -e "$(dirname "$0")/other" ]; then echo '{{"commit": "0ther"}}'; else exec "{segue}" "$@"; fi
 """
 
 
@@ -45,9 +50,9 @@ with tempfile.TemporaryDirectory() as top:
 
     fake, calls = top + "/fake", top + "/fake/calls"
     os.mkdir(fake)
-    os.symlink(build + "/segue", fake + "/segue")
-    with open(fake + "/check", "w") as f: f.write(CHECK.format(python=sys.executable))
-    os.chmod(fake + "/check", 0o755)
+    for name, text in (("check", CHECK.format(python=sys.executable)), ("segue", SEGUE.format(segue=build + "/segue"))):
+        with open(fake + "/" + name, "w") as f: f.write(text)
+        os.chmod(fake + "/" + name, 0o755)
     open(fake + "/bad", "w").close()
     code, steps, said = call(fake, top + "/c", "--only", "op", "--minutes", "0")
     same("no time", (code, steps["op"][0], os.path.exists(calls)), (0, "not", False))
@@ -57,3 +62,9 @@ with tempfile.TemporaryDirectory() as top:
     code, steps, said = call(fake, top + "/c", "--only", "op", "--again")
     same(said, (code, steps["op"][0], steps["op"][1].startswith("30 cases, 0 failed")), (0, "ok", True))
     same("only the part that failed is computed again", [len(line.split()) for line in open(calls)], [24, 6, 6])
+    for name in ("other", "lost"): open(fake + "/" + name, "w").close()
+    code, steps, said = call(fake, top + "/c", "--only", "op")
+    same(said, (code, steps["op"][0], "case.0 ...: exit 1" not in said, "case.1 ...: exit 1" in said), (1, "FAILED", True, True))
+    same("another build", len(open(calls).readlines()), 5)
+    same("a GPU that is not there", call(fake, top + "/c", "--unit", "cuda:7")[0], 77)
+    same("a build that is not there", call(top, top + "/c")[0], 2)

@@ -1,12 +1,12 @@
-"""The tables of on_gpu.py: speeds on models of random weights (docs/bench/random_gguf.py), each row written to FOLDER/STEP.jsonl as soon
-as it is measured. A row that is there, of the same build and GPU, is not measured again. SPDX-License-Identifier: MIT"""
+"""The tables of on_gpu.py: speeds on models of random weights (docs/bench/random_gguf.py), each row written to STEP.jsonl as soon as
+it is measured. A row that is there is not measured again. SPDX-License-Identifier: MIT"""
 import json, os, shutil, subprocess, sys, tempfile
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BENCH = os.path.join(SOURCE, "docs", "bench")
 sys.path[:0] = [BENCH]
 DISK = 30 << 30                # bytes of models that are kept at a time
-DEPTHS = "0,4096,16384,65536,131072"
+DEPTHS = (0, 4096, 16384, 65536, 131072)
 FOUR = [("llama3-8b", "f16"), ("llama3.2-1b", "bf16"), ("qwen3.5-0.8b", "bf16"), ("smollm2-135m", "f16")]
 UNTUNED = ["qwen3-4b", "qwen3.5-4b", "llama3.2-3b", "qwen3-1.7b", "gemma3-1b", "qwen3-0.6b", "smollm2-360m"]
 # Decode at a depth: shape, storage, depth, options of the unit, goal in tok/s on an H200 (None: none is set).
@@ -35,7 +35,7 @@ class Models:
 
     def __init__(self, run):
         self.run, self.kept = run, {}
-        self.own = None if run.o.models else tempfile.TemporaryDirectory()
+        self.own = None if run.o.models else tempfile.TemporaryDirectory(dir=run.out)
         self.folder = run.o.models or self.own.name
         os.makedirs(self.folder, exist_ok=True)
 
@@ -73,11 +73,10 @@ class Table:
 
     def __init__(self, run, step):
         self.run, self.path, self.rows, self.cut = run, run.path(step + ".jsonl"), [], False
-        self.key = {"gpu": run.key["gpu"], "commit": run.key["commit"]}
         try:
             with open(self.path) as f: known = [json.loads(line) for line in f if line.strip()]
         except FileNotFoundError: known = []
-        self.known = {r["case"]: r for r in known if all(r.get(k) == v for k, v in self.key.items())}
+        self.known = {r["case"]: r for r in known if not r.get("error")}
 
     def add(self, case, measure):
         """measure() returns the fields of a row, with `met` True or False where there is a goal; None: the time was over."""
@@ -90,7 +89,7 @@ class Table:
         if row is None:
             self.cut = True
             return
-        row = {"case": case, **self.key, **row}
+        row = {"case": case, **self.run.key, **row}
         self.rows.append(row)
         if "skipped" not in row:
             with open(self.path, "a") as f: f.write(json.dumps(row) + "\n")
@@ -111,6 +110,7 @@ def bench(run, path, options, *args):
     """Rows of `segue bench`; None: no time; a row with `error` where it failed."""
     code, out, err = run.run([run.segue, "bench", "--unit", run.spec(options), "-m", path, "-o", "json", *args])
     if code is None: return None
+    if code == 5: raise NoModel((err.strip().splitlines() or ["out of memory"])[-1])
     if code: return [{"error": (err.strip().splitlines() or [f"exit {code}"])[-1]}]
     return json.loads(out)
 
@@ -123,12 +123,14 @@ def llama_bench(run, path, depth):
 
 
 def depth_step(run):
-    """Time of a token at a depth over its time at depth 0 plus the K and V bytes at 70 % of the stream: at most 1."""
+    """Time of a token at a depth over its time at depth 0 plus the K and V bytes at 70 % of the stream: at most 1. Depths that leave a
+    tenth of the GPU's memory."""
     t = Table(run, "depth")
-    depths = "0,8,16" if run.stub else DEPTHS
     for shape, storage in small(run, FOUR):
         def measure():
-            rows = bench(run, run.models.path(shape, storage), "", "-p", "0", "-n", "4" if run.stub else "96", "-d", depths, "-r", "2")
+            path, size = run.models.path(shape, storage), run.models.bytes_of(shape, storage)
+            depths = ["0", "8", "16"] if run.stub else [str(d) for d in DEPTHS if not run.memory or size + kv_bytes(shape) * d <= 0.9 * run.memory]
+            rows = bench(run, path, "", "-p", "0", "-n", "4" if run.stub else "96", "-d", ",".join(depths), "-r", "2")
             if rows is None or "error" in rows[0]: return rows and rows[0]
             ratios = {str(r["n_depth"]): r["depth_ratio"] for r in rows}
             return {"tok_s": {str(r["n_depth"]): r["avg_ts"] for r in rows}, "depth_ratio": ratios,
@@ -137,14 +139,24 @@ def depth_step(run):
     return t.verdict()
 
 
+def kv_bytes(shape):
+    """Of one position, in f16."""
+    import random_gguf as r
+    s = r.Shape(shape)
+    return 4 * s.kv * s.head * attentions(s)
+
+
+def attentions(s):
+    import random_gguf as r
+    return sum(s.arch != "qwen35" or (i + 1) % r.EVERY == 0 for i in range(s.layers))
+
+
 def operations(shape, tokens, depth):
     """Products and attention of a prompt chunk behind `depth` positions; the head has one row."""
     import random_gguf as r
     s = r.Shape(shape)
-    layers = range(s.layers)
-    weights = sum(rows * cols for i in layers for _, rows, cols in r.matrices(s, i))
-    attends = sum(s.arch != "qwen35" or (i + 1) % r.EVERY == 0 for i in layers)
-    return 2 * weights * tokens + 4 * s.heads * s.head * attends * tokens * (depth + tokens / 2)
+    weights = sum(rows * cols for i in range(s.layers) for _, rows, cols in r.matrices(s, i))
+    return 2 * weights * tokens + 4 * s.heads * s.head * attentions(s) * tokens * (depth + tokens / 2)
 
 
 def prefill_depth_step(run):
@@ -197,6 +209,7 @@ def sampling_step(run):
     def decode(*flags):
         code, out, err = run.run([run.segue, "run", "-m", run.models.path("qwen3.5-0.8b", "bf16"), "--unit", run.unit, "--ids", "7,8,9,10,11", "-n", "8" if run.stub else "400",
                                   "--ignore-eos", "--seed", "1", "--json", *flags])
+        if code == 5: raise NoModel((err.strip().splitlines() or ["out of memory"])[-1])
         return None if code is None else json.loads(out) if code == 0 else {"error": err.strip()[-200:]}
     greedy = None
     for name, flags, goal in (("greedy", ["--greedy"], None), ("top-k 40, top-p 0.95, min-p 0.05", SAMPLING, 0.93),
@@ -228,7 +241,7 @@ def untuned_step(run):
 
 def storages_step(run):
     """docs/bench/storages.py: bytes, speed, share of the stream and KL divergence from ref of each storage."""
-    args = [sys.executable, os.path.join(BENCH, "storages.py"), run.segue, "--unit", run.unit, "--jsonl", run.path("storages.jsonl"), "--kl"]
+    args = [sys.executable, os.path.join(BENCH, "storages.py"), run.segue, "--unit", run.unit, "--jsonl", run.path("storages.jsonl"), "--kl", "--dir", run.out]
     if run.stub: args += ["--layers", "1", "--vocab", "512", "--only", "Q4_K,mlx4", "--sequences", "2", "--ahead", "1"]
     code, out, err = run.run(args, "storages.txt")
     if "No module named" in err: return "skipped", err.strip().splitlines()[-1] + "; pip install gguf numpy", {}
