@@ -83,10 +83,12 @@ fi
 
 venv=$here/build/venv
 site="$venv/lib/python3*/site-packages"
-# wheels SECONDS PACKAGE...
+# wheels SECONDS PACKAGE...    Without the limit on macOS, which has no `timeout`.
 wheels() {
-    seconds=$1; shift
-    timeout "$seconds" "$venv/bin/python" -m pip install -q --disable-pip-version-check --retries 1 --no-compile --only-binary :all: \
+    limit="timeout $1"; shift
+    has timeout || limit=
+    # shellcheck disable=SC2086
+    $limit "$venv/bin/python" -m pip install -q --disable-pip-version-check --retries 1 --no-compile --only-binary :all: \
         "$@" >>"$venv.log" 2>&1
 }
 
@@ -101,10 +103,10 @@ fi
 # The oracles of the tests: Python packages in a folder of their own. Without them those tests skip and say so.
 if [ "$what" = test ]; then
     packages="numpy tokenizers gguf safetensors jinja2 jsonschema openai anthropic"
+    # shellcheck disable=SC2086
     if ! "$venv/bin/python" -c 'import numpy, tokenizers, gguf, safetensors, jinja2, jsonschema, openai, anthropic' 2>/dev/null; then
         mkdir -p "$here/build"
         python3 -m venv "$venv" >/dev/null 2>&1 &&
-            # shellcheck disable=SC2086
             "$venv/bin/python" -m pip install -q --disable-pip-version-check $packages >"$venv.log" 2>&1 ||
             echo "setup: no Python packages ($packages); the tests that need them will be skipped" >&2
     fi

@@ -81,7 +81,7 @@ def kill_group(p):
 def case_names(run, spec, level, *more):
     code, out, err = run.run([run.check, "--level", level, "--unit", spec, "--list", *more])
     if code: raise RuntimeError(err.strip() or f"check --list: exit {code}")
-    names = list(dict.fromkeys(line.split()[3] for line in out.splitlines() if line.startswith(level)))
+    names = list(dict.fromkeys(line.split()[3] for line in out.splitlines() if line.startswith(level) and len(line.split()) > 3))
     if not names: raise RuntimeError("check --list: no cases")
     return names
 
@@ -108,8 +108,9 @@ def one_part(run, folder, number, spec, level, more, names):
     except (ValueError, KeyError): return {"names": names, "cases": 0, "skipped": 0, "failed": [f"{names[0]} ...: exit {code}: {err.strip()[-300:]}"]}
     bad = [c["case"] for c in lines if c["skipped"] is None and not c["ok"]]
     absent = [n for n in names if n not in {c["case"] for c in lines}]
-    if absent or (code and not bad): bad.append(f"{(absent or names)[0]} ...: exit {code}: {err.strip()[-300:]}")
-    kept = {"names": names, "cases": len(lines), "skipped": sum(c["skipped"] is not None for c in lines), "failed": bad}
+    skipped = sum(c["skipped"] is not None for c in lines)     # if all are, check ends with an exit code for that
+    if absent or (code and not bad and skipped < len(lines)): bad.append(f"{(absent or names)[0]} ...: exit {code}: {err.strip()[-300:]}")
+    kept = {"names": names, "cases": len(lines), "skipped": skipped, "failed": bad}
     with open(done, "w") as f: json.dump(kept, f)
     return kept
 

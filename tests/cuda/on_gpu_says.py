@@ -16,8 +16,9 @@ else:
     open(here + "/calls", "a").write(" ".join(cases) + "\\n")
     if os.path.exists(here + "/lost"): cases = cases[:1]
     bad = os.path.exists(here + "/bad") and "case.25"
-    print(json.dumps({{"cases": [{{"case": c, "ok": c != bad, "skipped": None}} for c in cases]}}))
-    sys.exit(6 if bad in cases else 1 if os.path.exists(here + "/lost") else 0)
+    why = "no memory" if os.path.exists(here + "/skip") else None
+    print(json.dumps({{"cases": [{{"case": c, "ok": c != bad, "skipped": why}} for c in cases]}}))
+    sys.exit(3 if why else 6 if bad in cases else 1 if os.path.exists(here + "/lost") else 0)
 """
 SEGUE = """#!/bin/sh
 if [ "$1" = version ] && [ -e "$(dirname "$0")/other" ]; then echo '{{"commit": "0ther"}}'; else exec "{segue}" "$@"; fi
@@ -66,5 +67,9 @@ with tempfile.TemporaryDirectory() as top:
     code, steps, said = call(fake, top + "/c", "--only", "op")
     same(said, (code, steps["op"][0], "case.0 ...: exit 1" not in said, "case.1 ...: exit 1" in said), (1, "FAILED", True, True))
     same("another build", len(open(calls).readlines()), 5)
+    os.remove(fake + "/lost")
+    open(fake + "/skip", "w").close()
+    code, steps, said = call(fake, top + "/c", "--only", "op.seed2")
+    same(said, (code, steps["op.seed2"][0]), (0, "skipped"))
     same("a GPU that is not there", call(fake, top + "/c", "--unit", "cuda:7")[0], 77)
     same("a build that is not there", call(top, top + "/c")[0], 2)

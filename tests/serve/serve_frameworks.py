@@ -10,7 +10,7 @@ from servetest import *
 
 def imported(*names):
     try: return [__import__(n) for n in names]
-    except ImportError as e: return print(f"SKIP {names[0]}: {e}")
+    except Exception as e: return print(f"SKIP {names[0]}: {type(e).__name__}: {e}")     # an installation may have been cut off
 
 
 litellm, langchain = imported("litellm"), imported("langchain_openai", "langchain_anthropic", "langchain_core")
