@@ -51,7 +51,7 @@ class Models:
         except ImportError as e: raise NoModel(f"{e}; pip install gguf numpy") from None
         size = self.bytes_of(shape, storage)
         if not self.run.stub and self.run.memory and size > 0.9 * self.run.memory: raise NoModel(f"{size / 1e9:.1f} GB do not fit into this GPU")
-        path = os.path.join(self.folder, f"{shape}-{storage}.gguf")
+        path = os.path.join(self.folder, f"{shape}-{storage}{'-stub' if self.run.stub else ''}.gguf")
         if not os.path.exists(path):
             self.make_room(size)
             r.write(shape, storage, path + ".part", *((2, 512) if self.run.stub else ()))
