@@ -112,7 +112,7 @@ static int steps(struct graphs_test *f, const char *mode)
 static void memory_of_graphs_is_kept_free(void **state)
 {
     struct graphs_test f;
-    uint64_t scratch;
+    uint64_t scratch, without;
     (void)state;
     open_all(&f, "cuda:0");
     const size_t max = cu_graphs_bytes_max(f.p->fused_n);
@@ -128,6 +128,8 @@ static void memory_of_graphs_is_kept_free(void **state)
     close_all(&f);
     open_all(&f, "cuda:0,graphs=0");
     assert_int_equal(atomic_load(&f.u->graphs_reserved), 0);
+    sg_unit_cuda.footprint(f.p, NULL, NULL, &without);
+    assert_int_equal(without, scratch - CU_LANES * max);
     close_all(&f);
 }
 

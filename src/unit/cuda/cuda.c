@@ -316,7 +316,7 @@ static void cu_footprint(const struct sg_program *p, uint64_t *own, uint64_t *re
     if (read) *read = p->read_per_token;
     if (scratch)
         *scratch = ((uint64_t)p->columns[0] * CU_PASS_ROWS + (uint64_t)p->columns[1] * CU_DECODE_ROWS) * sizeof(float) +
-                   cu_cluster_sums_bytes(p) + CU_LANES * cu_graphs_bytes_max(p->fused_n);
+                   cu_cluster_sums_bytes(p) + (p->base.unit->graphs ? CU_LANES * cu_graphs_bytes_max(p->fused_n) : 0);
 }
 
 /* Reads `bytes` at p four times with eight blocks per multiprocessor; *gb_s: the best rate, with the launch. */

@@ -109,7 +109,7 @@ segue_status cu_weights_fit(struct sg_unit *u, const struct sg_graph *const *gra
     char advice[160] = "no storage fits; use another unit";
     int len = 0;
     for (size_t i = 0; i < sizeof storages / sizeof *storages && !(i == 2 && len); i++) {
-        uint64_t as = weight_bytes_as(g, storages[i]) + WORK + CU_LANES * cu_graphs_bytes_max(g->ops_n),
+        uint64_t as = weight_bytes_as(g, storages[i]) + WORK + (u->graphs ? CU_LANES * cu_graphs_bytes_max(g->ops_n) : 0),
                  rows = as < unused ? rows_in(state_size_of(g->slots, g->slots_n, SG_F16), unused - as) : 0;
         if (as >= unused || (g->slots_n && !rows)) continue;
         least = !len || rows < least ? rows : least;
