@@ -258,6 +258,16 @@ static int answer(struct run_job *j)
     return code;
 }
 
+/* A constraint holds for what follows the last appended token, and would begin anew where tokens are dropped. */
+static segue_status check_keep(const struct args *args, segue_error *err)
+{
+    static const char *const others[] = {"requests", "record", "grammar", "json-schema", "regex"};
+    for (size_t i = 0; args_has(args, "keep") && i < sizeof others / sizeof *others; i++)
+        if (args_has(args, others[i]))
+            return out_fail(err, SEGUE_EARG, "flag --keep: cannot be combined with --%s; remove one of them", others[i]);
+    return SEGUE_OK;
+}
+
 /* Energy cannot be attributed to single answers of --requests, because they overlap. */
 static int run(struct args *args)
 {
@@ -276,10 +286,7 @@ static int run(struct args *args)
         return out_error(&err, EXIT_UNAVAILABLE);
     }
     if (args_has(args, "record") && record_check_flags(args, &err)) return out_error(&err, EXIT_UNAVAILABLE);
-    if (args_has(args, "keep") && (args_has(args, "requests") || args_has(args, "record"))) {
-        out_fail(&err, SEGUE_EARG, "flag --keep: cannot be combined with --requests or --record; remove one of them");
-        return out_error(&err, EXIT_UNAVAILABLE);
-    }
+    if (check_keep(args, &err)) return out_error(&err, EXIT_UNAVAILABLE);
     int code = placement_open(&j.placement, args, args_has(args, "record") ? record_placement_flags(args) : 0);
     if (code) return code;
     code = meter_open(&j.meter, args, &j.placement);

@@ -74,7 +74,9 @@ static segue_status add_keys(struct listener_opts *o, char *text, const char *se
         if (o->keys_n == KEYS_MAX) return out_fail(err, SEGUE_ELIMIT, "keys: %.200s: more than %d keys", source, KEYS_MAX);
         o->keys[o->keys_n++] = line;
     }
-    return o->keys_n > before ? SEGUE_OK : out_fail(err, SEGUE_EFORMAT, "keys: %.200s: no key; write one per line", source);
+    return o->keys_n > before ? SEGUE_OK
+                              : out_fail(err, SEGUE_EFORMAT, "keys: %.200s: no key; write %s", source,
+                                         *separators == '\n' ? "one per line" : "KEY,KEY");
 }
 
 /* --api-key-file: one key per line; --api-key: keys with commas between them. The texts are to be freed. */

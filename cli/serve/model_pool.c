@@ -256,6 +256,9 @@ struct pooled_model *model_pool_acquire(struct model_pool *h, const char *name, 
     }
     if (m->state == MODEL_FAILED)
         serve_fail(e, 503, "model", "the model could not be opened: %s", m->err.text);
+    else if (m->state == MODEL_IDLE)
+        serve_fail(e, 503, "model", "the model '%.200s' is not loaded; load it by /models/load or by a request for an answer",
+                   m->name);
     else if (m->state != MODEL_READY)
         serve_fail(e, 503, NULL, "Loading model");
     bool ready = m->state == MODEL_READY;

@@ -261,7 +261,9 @@ static segue_status parse_flag(struct args *args, int argc, char **argv, int *i,
                    other_spelling(args->command, word);
     if (!def || foreign) return unknown_flag(args->command, word, err);
     if (def->kind == ARG_SWITCH) {
-        if (value) return out_fail(err, SEGUE_EARG, "flag --%s: \"%.80s\": the flag takes no value; remove it", def->name, value);
+        const char *name = word[1] == '-' ? word + 2 : def->name; /* an alias may have no other */
+        if (value) return out_fail(err, SEGUE_EARG, "flag --%.*s: \"%.80s\": the flag takes no value; remove it",
+                                   (int)strcspn(name, "="), name, value);
         return store_value(args, def, "", err);
     }
     if (!value) {

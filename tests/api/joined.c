@@ -103,6 +103,7 @@ static void watch(struct fixture *f, struct joined_worker *workers)
     unit.ops = *unit.sound;
     unit.ops.start = record_start;
     program->ops = &unit.ops;
+    make_slow(unit.queue); /* nor does the first run wait for sessions that are away */
 }
 
 /* --- workers --- */
@@ -311,11 +312,33 @@ static void canceled_in_the_queue(void **state)
     close_fixture(&f);
 }
 
+/* A call that is canceled while its thread leads runs of others ends after the run in progress. */
+static void canceled_leader(void **state)
+{
+    struct sg_shared_queue *q;
+    struct sg_away away = {0};
+    struct sg_share share = {.away = &away, .rows = 2, .chunk = 2, .whole = 1};
+    struct sg_run_group g = {.shares = &share, .shares_n = 1, .stays = 1};
+    atomic_int cancel = 0;
+    segue_error err;
+    (void)state;
+    assert_int_equal(sg_shared_queue_new(&q, 1, &err), SEGUE_OK); /* no run takes the two tokens */
+    assert_int_equal(sg_shared_queue_wait(q, &g, &cancel), SG_TURN_LEAD);
+    assert_int_equal(q->chosen_n, 0);
+    sg_shared_queue_leave(q, 0);
+    atomic_store(&cancel, 1);
+    assert_int_equal(sg_shared_queue_wait(q, &g, &cancel), SG_TURN_CANCELED);
+    assert_null(q->first);
+    assert_int_equal(q->busy, 0);
+    sg_shared_queue_free(q);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(waiting_threads_share), cmocka_unit_test(prompts_do_not_stall),  cmocka_unit_test(prompts_in_order),
         cmocka_unit_test(beside_a_scheduler),    cmocka_unit_test(canceled_in_the_queue),
+        cmocka_unit_test(canceled_leader),
     };
     return cmocka_run_group_tests(tests, write_models, remove_models);
 }

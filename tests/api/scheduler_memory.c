@@ -72,8 +72,9 @@ static void budget(void **state)
 /* With the least budget that accepts a request it also ends well: its checkpoints give way. */
 static void accepted_requests_fit(void **state)
 {
+    static const char *const units[] = {"ref", "cpu:threads=1"};
     (void)state;
-    for (int m = 0; m < TINY_MODELS; m++) {
+    for (int m = 0; m < 2 * TINY_MODELS; m++) {
         struct fixture f;
         segue_scheduler *s = NULL;
         segue_scheduler_opts o = SEGUE_INIT(segue_scheduler_opts);
@@ -85,14 +86,14 @@ static void accepted_requests_fit(void **state)
         segue_status status = SEGUE_ELIMIT;
         segue_error err;
         e.chunk_tokens = 16; /* a checkpoint after each */
-        open_fixture(&f, tiny_models[m].name, "ref", NULL, &e);
+        open_fixture(&f, tiny_models[m / 2].name, units[m % 2], NULL, &e);
         alone(&f, NULL, 5, want);
         r.tokens_n = make_prompt(5, prompt);
         r.tokens = prompt;
         r.sampling = &sampling;
         r.max_tokens = ANSWER;
         o.manual = 1;
-        for (o.memory_bytes = 4096; status == SEGUE_ELIMIT; o.memory_bytes += 1024) {
+        for (o.memory_bytes = 4096; status == SEGUE_ELIMIT; o.memory_bytes += 64) {
             segue_scheduler_close(s);
             assert_int_equal(segue_scheduler_open(&s, f.engine, &o, &err), SEGUE_OK);
             status = segue_request_submit(&q, s, &r, &err);

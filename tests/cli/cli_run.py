@@ -201,6 +201,7 @@ expect("--keep: the report", f"{dropped} tokens were dropped" in run(*base, "--r
                                                                   "--ignore-eos")[2])
 refused(5, [*base, "-p", "hi", "-n", 100, "-c", 64, "--keep", 64, "--ignore-eos"], "--keep", "64")
 refused(2, [*base, "--keep", 5, "--requests", path], "--keep", "--requests")
+refused(2, [*base, "--keep", 5, "--regex", "a+"], "--keep", "--regex")
 
 # States: saved, continued, reused; named sessions.
 state = os.path.join(top.name, "s.state")

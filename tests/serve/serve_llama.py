@@ -7,7 +7,7 @@ think = TEMPLATE.replace("assistant\\n' }}", "assistant\\n<think>\\n' }}")
 m = tiny_model("thinker", template=think)
 s = Server("-m", m, "-m", tiny_model("other", seed=1), "--unit", "cpu", "-t", "1", "--ctx-size", "2000", "-np", "1", "--n-predict=7", "--temperature", "0", "--jinja", "--no-webui",
            "--embeddings", "--api-key", "alpha,beta", "--reasoning-budget", "3")
-refused(2, ["serve", "--jinja=1"], "takes no value")
+refused(2, ["serve", "--jinja=1"], "flag --jinja: \"1\": the flag takes no value")
 refused(2, ["serve", "-ngl", "99"], "did you mean --unit?")
 refused(2, ["serve", "--ctx-size", "x"], "--ctx")
 KEY = {"Authorization": "Bearer beta"}
@@ -76,6 +76,7 @@ for path, name, status, after in (("load", "other", 200, "loaded"), ("unload", "
     expect(f"{path} {name}", r[0] == status and (status != 200 or r[1] == {"success": True}) and state(name) == after, (r, state(name)))
 is_error("load an unknown model", s.post("/models/load", {"model": "gpt-4"}, **KEY), 404, "gpt-4", param="model")
 is_error("load no model", s.post("/models/load", {}, **KEY), 400, param="model")
+is_error("an unloaded model", s.call("GET", "/props", headers=KEY), 503, "'thinker' is not loaded", param="model")
 expect("an unloaded model is loaded again", s.post("/completion", {**body, "model": "thinker"}, **KEY)[1]["content"] == s.post("/completion", body, **KEY)[1]["content"])
 s.stop()
 done()

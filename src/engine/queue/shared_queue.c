@@ -165,19 +165,23 @@ static void wait_for_end(struct sg_shared_queue *q, const atomic_int *cancel)
     sg_cond_wait(&q->changed, &q->lock, &until);
 }
 
+/* Only the thread of the group resets *cancel. The lock is held. */
+static int is_canceled(const struct sg_run_group *g, const atomic_int *cancel)
+{
+    return cancel && !g->taken && atomic_load(cancel);
+}
+
 enum sg_turn sg_shared_queue_wait(struct sg_shared_queue *q, struct sg_run_group *g, const atomic_int *cancel)
 {
     enum sg_turn turn = SG_TURN_LEAD;
     if (!g->waits && !g->served) take_entries(q, g);
     pthread_mutex_lock(&q->lock);
     if (!g->waits && !g->served) add_group(q, g);
-    while (q->busy && !g->served && turn == SG_TURN_LEAD) {
-        wait_for_end(q, cancel);
-        if (cancel && atomic_load(cancel) && !g->taken && !g->served) turn = SG_TURN_CANCELED;
-    }
+    while (q->busy && !g->served && !is_canceled(g, cancel)) wait_for_end(q, cancel);
     if (g->served) {
         turn = SG_TURN_SERVED;
-    } else if (turn == SG_TURN_CANCELED) {
+    } else if (is_canceled(g, cancel)) { /* also before it leads a run, which may be one of others */
+        turn = SG_TURN_CANCELED;
         remove_group(q, g);
     } else {
         q->busy = 1;

@@ -137,7 +137,7 @@ static segue_status recover(struct segue_session *s, segue_error *err)
     struct sg_layout lost = gone;
     uint64_t target = s->computed, kept = 0, start_ns = sg_now_ns();
     uint32_t at = s->active, known = s->logits_known;
-    segue_error first = {.status = SEGUE_ELOST, .text = ""}, later;
+    segue_error first = {.status = SEGUE_ELOST, .text = ""}, later = {0};
     if (err) first = *err;
     segue_status status = SEGUE_ELOST;
     for (int i = 0; i < TRIES && status == SEGUE_ELOST; i++) {

@@ -231,11 +231,12 @@ void sg_cpu_state_free(struct sg_state *state)
     sg_free(s);
 }
 
-/* A shared block counts with its share. */
+/* Contents only, as other units count them: a scheduler admits requests by the sizes of their slots. A shared block counts with
+ * its share. */
 uint64_t sg_cpu_state_bytes(const struct sg_state *state)
 {
     const struct sg_cpu_state *s = sg_cpu_state_of_const(state);
-    uint64_t bytes = sizeof *s;
+    uint64_t bytes = 0;
     for (uint32_t i = 0; i < s->core.slots_n; i++) {
         const struct sg_cpu_slot *m = sg_cpu_slot_at(s, i);
         bytes += m->core.fixed_bytes * ((m->undo_copy ? 2u : 1u) + s->core.marks_n);
