@@ -1,6 +1,7 @@
 # Training: gradients and steps against torch's goldens.
 # SPDX-License-Identifier: MIT
 segue_test(train_goldens "golden;quick" train/goldens.c)
+segue_test(train_products "quick" train/products.c)
 if(TARGET segue)
   segue_script(train_command "golden" ${SEGUE_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/train/train_command.py $<TARGET_FILE:segue>
     ${PROJECT_SOURCE_DIR}/tests/golden/tiny/llama)
