@@ -1,6 +1,7 @@
 # Builds only the kernel level of `check`: the kernels and their dependencies, statically linked, so that a cross build
 # needs no more than a C library and runs in an emulator (tests/check/neon.sh).
-file(GLOB SEGUE_SOURCES ${PROJECT_SOURCE_DIR}/src/unit/cpu/kernels/k_*.c ${PROJECT_SOURCE_DIR}/src/unit/cpu/dispatch.c)
+file(GLOB SEGUE_SOURCES ${PROJECT_SOURCE_DIR}/src/unit/cpu/kernels/k_*.c ${PROJECT_SOURCE_DIR}/src/unit/cpu/dispatch.c
+     ${PROJECT_SOURCE_DIR}/src/unit/cpu/cpu_gemm.c)
 include(cmake/cpu_unit.cmake)
 set(base ${PROJECT_SOURCE_DIR}/src/base)
 set(check ${PROJECT_SOURCE_DIR}/tests/check)

@@ -114,7 +114,7 @@ static void pack_item(void *arg, uint32_t item, uint32_t thread)
     uint32_t at = i * (p.straight ? PACK_DEPTH : PACK_LINES);
     p.lines = p.straight ? lines : least(lines - at, PACK_LINES);
     p.depth = p.straight ? least(g->inner - at, PACK_DEPTH) : g->inner;
-    p.x += p.x ? at * p.ldx : 0;
+    if (p.x) p.x += at * p.ldx; /* frozen: none */
     p.to += p.straight ? (size_t)(at / s->each) * width : at / width * p.panel;
     if (b && w->frozen) pack_frozen(w, p, i, thread);
     else w->m->pack(w->m, &p);
@@ -167,8 +167,10 @@ static void columns_of(const struct gemm_work *all, const struct gemm_parts *p, 
         if (k + w.g.inner < g->inner) w.more.inner = 0;
         w.elements += divide(w.more.inner, all->m->shape->each);
         w.more.rows = w.g.rows, w.more.cols = w.g.cols;
-        w.more.a += w.more.inner ? g->kind == SG_GEMM_TN ? r : r * w.more.lda : 0;
-        w.more.b += w.more.inner ? nt ? c * w.more.ldb : c : 0;
+        if (w.more.inner) {
+            w.more.a += g->kind == SG_GEMM_TN ? r : r * w.more.lda;
+            w.more.b += nt ? c * w.more.ldb : c;
+        }
         w.g.a += g->kind == SG_GEMM_TN ? k * g->lda + r : r * g->lda + k;
         w.b_at += nt ? c : k;
         w.b_from += nt ? k : c;

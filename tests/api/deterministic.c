@@ -212,10 +212,11 @@ static segue_request *submit_to(struct scene *s, segue_scheduler *to, uint32_t i
 static void read_request(struct scene *s, segue_request *q, uint32_t i, uint32_t seed)
 {
     struct answer_bits got;
+    segue_logprob *logprobs = got.logprobs[0]; /* [TOKENS, TOP] */
     size_t all = 0, n;
     segue_status status;
     segue_error err = {0};
-    while ((status = segue_request_read(q, got.tokens + all, &got.logprobs[all][0], TOKENS - all, &n, forever, &err)) == SEGUE_OK)
+    while ((status = segue_request_read(q, got.tokens + all, logprobs + all * TOP, TOKENS - all, &n, forever, &err)) == SEGUE_OK)
         all += n;
     if (status != SEGUE_END || all != TOKENS) fail_msg("%s: %zu tokens, %s", cases[s->c].model, all, err.text);
     expect(s, i, &got, "of a scheduler", seed);
