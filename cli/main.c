@@ -42,8 +42,7 @@ static int print(struct out_text *text)
     return st ? out_error(&err, EXIT_UNAVAILABLE) : EXIT_DONE;
 }
 
-/* Report an unknown command. A command that is specified but not implemented gives exit 3, a typing error exit 2 with
- * a suggestion. */
+/* Report an unknown command: exit 2, with a suggestion for a typing error; the name of the separate program check: exit 3. */
 static int unknown_command(const char *name)
 {
     segue_error err;

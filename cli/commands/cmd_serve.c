@@ -253,7 +253,7 @@ static int run(struct args *args)
 static const struct arg_def server_defs[] =
     {{"model", 'm', ARG_FILE, ARG_REPEATABLE, "FILE|FOLDER|NAME", "$SEGUE_MODEL, or SmolLM2-135M-Instruct", 0, 0,
       "model to serve; may be repeated, or a folder of models: the first is loaded at once, others when a request names them"},
-     {"host", 0, ARG_TEXT, 0, "ADDRESS", "127.0.0.1", 0, 0, "address to listen on; other than loopback needs --api-key-file"},
+     {"host", 0, ARG_TEXT, 0, "ADDRESS", "127.0.0.1", 0, 0, "address to listen on; other than loopback needs an API key"},
      {"port", 0, ARG_COUNT, 0, "N", "8080", 0, 65535, "port to listen on; 0: any free one"},
      {"ctx", 'c', ARG_COUNT, 0, "N", "the model's limit, at most 4096", 1, 2147483647.0,
       "tokens of one request, prompt and answer together"},

@@ -128,6 +128,7 @@ segue_status out_fail(segue_error *err, segue_status status, const char *format,
 segue_status out_fail_errno(segue_error *err, const char *what, const char *object, const char *remedy)
 {
     int e = errno;
+    if (!remedy && (e == ENOTSUP || e == EISDIR)) remedy = "name a regular file"; /* of out_temporary */
     segue_status st = e == ENOMEM ? SEGUE_EMEMORY : SEGUE_EIO;
     return out_fail(err, st, "%s: %.300s: %s%s%s", what, object, strerror(e), remedy ? "; " : "",
                     remedy ? remedy : "");

@@ -7,8 +7,9 @@
 #include "engine/placement/units.h"
 #include "model/model.h"
 
-/* Layers [from, to) compiled for one unit. Owned by the engine. */
 struct sg_shared_queue;
+
+/* Layers [from, to) compiled for one unit. Owned by the engine. */
 struct sg_layer_range {
     struct segue_unit *unit;   /* of one of the engine's placements; no reference */
     struct segue_model *model; /* whose weights it uses; no reference */
@@ -16,7 +17,7 @@ struct sg_layer_range {
     const struct sg_graph *graph;   /* of these layers */
     struct sg_graph *local_graph;   /* freed with the range; NULL: `graph` belongs to the engine or the placement */
     struct sg_program *program;
-    struct sg_shared_queue *queue;     /* of the threads that want a run of these layers; NULL: `embed`. Owned */
+    struct sg_shared_queue *queue;  /* of the threads that want a run of these layers; NULL: `embed`. Owned */
     struct sg_layer_range *embed;   /* all layers without the head, whose only output is the final hidden values; same states and
                                      * weights; NULL unless segue_engine.embeddings. Owned */
     int32_t hidden; /* graph output that feeds the next range; -1 if `to` is the last layer. embed: its output */

@@ -94,13 +94,14 @@ static segue_status add_text(struct sg_mil_folder *out, char *path, segue_error 
     return open_text(&more[out->n++], path, err);
 }
 
-/* Appends the texts of a folder, and then those of the folders in it, down to `depth`. Links to folders are not followed. */
-static segue_status add_folder(struct sg_mil_folder *out, const char *path, uint32_t depth, segue_error *err)
+/* Appends the texts of a folder, and then, unless `left` is 0, those of the folders in it. left: how many may be inside each
+ * other, and one more. Links to folders are not followed. */
+static segue_status add_folder(struct sg_mil_folder *out, const char *path, uint32_t left, segue_error *err)
 {
     char **names[2] = {NULL, NULL}; /* sorted: the texts, and all entries */
     size_t n[2] = {0, 0};
     segue_status status = sg_folder_list(path, ".mil", TEXTS_MAX, &names[0], &n[0], err);
-    if (status == SEGUE_OK && depth) status = sg_folder_list(path, "", ENTRIES_MAX, &names[1], &n[1], err);
+    if (status == SEGUE_OK && left) status = sg_folder_list(path, "", ENTRIES_MAX, &names[1], &n[1], err);
     for (size_t i = 0; status == SEGUE_OK && i < n[0] + n[1]; i++) {
         char *full = sg_path_join(path, i < n[0] ? names[0][i] : names[1][i - n[0]]);
         struct stat entry;
@@ -110,8 +111,11 @@ static segue_status add_folder(struct sg_mil_folder *out, const char *path, uint
         else if (i < n[0] && !is_folder) {
             status = add_text(out, full, err);
             full = NULL;
-        } else if (i >= n[0] && is_folder)
-            status = add_folder(out, full, depth - 1, err);
+        } else if (i >= n[0] && is_folder && left > 1)
+            status = add_folder(out, full, left - 1, err);
+        else if (i >= n[0] && is_folder)
+            status = sg_fail(err, SEGUE_ELIMIT, "opening programs: %.200s: more than %d folders inside each other; give one of "
+                             "them", full, DEPTH_MAX);
         sg_free(full);
     }
     for (int k = 0; k < 2; k++) {
@@ -127,7 +131,7 @@ segue_status sg_mil_folder_open(struct sg_mil_folder *out, const char *path, int
     segue_status status;
     *out = (struct sg_mil_folder){0};
     if (sg_path_kind(path) == SG_PATH_FOLDER) {
-        status = add_folder(out, path, deep ? DEPTH_MAX : 0, err);
+        status = add_folder(out, path, deep ? DEPTH_MAX + 1 : 0, err);
         if (status == SEGUE_OK && !out->n)
             status = sg_fail(err, SEGUE_EIO,
                              "opening programs: %.200s: the folder has no .mil file; give a folder with programs", path);
